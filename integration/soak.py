@@ -3,7 +3,7 @@
 Each round is decided by its seed: where state is kept (with the checkpoint, in a folder, in S3 behind a faulty network,
 in HDFS), the checkpoint format, the cluster, options, and which processes are killed and when, while all queries of the
 crash tests run. At the end of a round output, state and every stored object must be right. Then the random life of a
-keyed program with the round's seed (``integration.life``) must be what dicts say. The first round that is not right
+keyed program with the round's seed (``integration.life``) must be what dicts say. The first wrong round
 ends the run with exit code 1; its seed, its choices and its folder are printed.
 """
 
@@ -124,7 +124,7 @@ def _live(seed: int) -> None:
 
 
 def _places(stack: ExitStack, scratch: Path, faults: Faults) -> tuple[dict[str, str], dict[str, str]]:
-    """Where state may be kept, and the options to reach it; what is not to be had is said."""
+    """Where state may be kept, and the options to reach it. Places that are missing are reported."""
     places, reach = {"checkpoint": "", "folder": str(scratch / "elsewhere")}, dict[str, str]()
     try:
         service = stack.enter_context(s3_server.running(scratch / "s3"))

@@ -35,7 +35,7 @@ def aircraft(flights: pd.DataFrame) -> pd.DataFrame:
 
 
 def routes(flights: pd.DataFrame) -> pd.DataFrame:
-    """A late flight is remembered for 60 days behind the watermark of its batch, or behind the first watermark."""
+    """A late flight is remembered for 60 days after the watermark of its batch, or after the first watermark."""
     months = flights["departure"].dt.month
     newest = flights.groupby(months)["departure"].max()
     watermark = {month: newest[max(month - 1, 1)] - _HOUR for month in newest.index}

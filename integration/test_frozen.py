@@ -1,4 +1,4 @@
-"""Queries go on from checkpoints and savepoints of earlier releases, and show what the release itself showed next."""
+"""Queries continue from checkpoints and savepoints of earlier releases, and show what that release showed next."""
 
 from __future__ import annotations
 

@@ -46,10 +46,13 @@ def keyed(
 ) -> KeyedStream:
     """Key a streaming frame by columns; call ``process`` on the result.
 
-    Column names are resolved as Spark does: case-insensitively by default. ``uid`` names the operator for as long as
-    its state lives. ``order_by``: columns by which the rows of a key are sorted within a batch, as Spark's orderBy
-    does: ascending, nulls first, NaN last. ``max_parallelism``, 1 to 32768, is fixed by the first batch. Raises
-    InvalidInputError.
+    ``by``: names of columns, case-insensitive unless Spark is not, of any type that Spark groups by, except maps,
+    VARIANT and collations. ``uid``: names the operator for as long as its state lives; without ``/``. ``order_by``:
+    columns by which the rows of a key are sorted within a batch, as Spark's orderBy does: ascending, nulls first, NaN
+    last. ``max_parallelism``: the number of key groups, and so the largest number of partitions that the query can ever
+    have, 1 to 32768. It is fixed by the first batch.
+
+    Raises InvalidInputError (not a streaming frame, unknown columns, a wrong uid or number).
     """
     _require_frame(frame, f"keyed(uid={uid!r})")
     names = _names(frame, by, f"keyed(uid={uid!r})", "to key by")
@@ -68,7 +71,7 @@ def keyed(
 
 @dataclass(frozen=True)
 class KeyedStream:
-    """A frame whose rows are keyed."""
+    """A frame whose rows are keyed, as ``keyed`` returns it."""
 
     frame: DataFrame
     by: tuple[str, ...]
@@ -77,9 +80,12 @@ class KeyedStream:
     max_parallelism: int
 
     def process(self, processor: Processor, output: StructType | str, mode: str = "update") -> DataFrame:
-        """Return the rows that ``processor`` outputs. ``output``: their type, as a StructType or Spark DDL.
+        """Return the frame of the rows that ``processor`` outputs, an ordinary streaming frame.
 
-        ``mode``: "update" or "append", in any letter case, as for applyInPandasWithState. Raises InvalidInputError.
+        ``processor``: an instance of a KeyedProcessor or VectorProcessor. ``output``: the type of its rows, as a
+        StructType or Spark DDL. ``mode``: "update" or "append" (needed before an aggregation), in any letter case.
+
+        Raises InvalidInputError (types, timers or times to live that do not fit, another keyed operator in the query).
         """
         return self._process(processor, _struct(output, f"keyed(uid={self.uid!r}): the output"), mode)
 
@@ -93,7 +99,8 @@ class KeyedStream:
     ) -> DataFrame:
         """Do what ``GroupedData.applyInPandasWithState`` does by the key columns: same arguments, same results.
 
-        Raises InvalidInputError.
+        State is stored by name and type. Where Spark stores null because a value does not fit its type, the value is
+        kept or the query fails. State of an existing query of Spark's is not read. Raises InvalidInputError.
         """
         from pyspark_ckpt.operators.groups.frames import Conversion
         from pyspark_ckpt.operators.groups.function import processor_of

@@ -70,10 +70,13 @@ def savepoint(
     """Take a savepoint of the last committed batch of a query, running or stopped, in the empty folder ``target``.
 
     When it returns, the savepoint is complete, durable and self-contained: its folder may be moved, and neither the
-    query nor its clean-up touches it. The query keeps running meanwhile. After an error there is no savepoint.
-    ``kind``: "native" copies files as they are; "canonical" writes the rows, sorted by hash, into Parquet files.
-    ``digests``: record a digest of each state of a native savepoint as well; all rows are read before and after.
-    ``options``: options of docs/options.md without their prefix, in addition to those of the active session.
+    query nor its clean-up touches it. The query keeps running meanwhile. After an error there may be an unfinished
+    savepoint, which nothing restores; ``pyspark-ckpt savepoint delete`` removes it.
+
+    ``query_or_checkpoint``: a running query, or a checkpointLocation. ``kind``: "native" copies files as they are;
+    "canonical" writes the rows, sorted by hash, into Parquet files. ``digests``: record a digest of each state of a
+    native savepoint as well; all rows are read before and after. ``options``: those of docs/options.md without their
+    prefix, in addition to those of the active session.
 
     Raises InvalidInputError (no checkpoint, no committed batch, a target that is not empty), StorageError, FormatError.
     """
@@ -96,11 +99,12 @@ def stop_with_savepoint(
 ) -> SavepointInfo:
     """Let the running batch commit, stop the query before the next one, and take a savepoint.
 
-    The sink then matches the savepoint exactly. A batch that takes longer than ``timeout_s`` is interrupted; a query
-    that continues from the savepoint runs it again, with the same rows. A target that is not empty, state of another
-    provider and a session without our jar are refused while the query still runs.
+    The sink then has exactly what the savepoint holds. A batch that takes longer than ``timeout_s`` seconds is
+    interrupted; a query that continues from the savepoint runs it again, with the same rows. A target that is not
+    empty, state of another provider and a session without our jar are refused while the query still runs. If taking
+    the savepoint fails after that, the query is stopped: call ``savepoint`` with its checkpointLocation.
 
-    Raises as ``savepoint``, and LifecycleError if the query is not running.
+    Arguments are those of ``savepoint``. Raises as ``savepoint``, and LifecycleError if the query is not running.
     """
     if not hasattr(query, "isActive"):
         raise InvalidInputError(
@@ -135,15 +139,18 @@ def restore(
 ) -> Restored:
     """Write a checkpoint into the empty ``checkpoint_location``, from which a query continues after the savepoint.
 
+    When it returns, the checkpoint is complete and durable, and shares no file with the savepoint. All rows were read
+    before and after, and digests of all states are equal. To finish an interrupted restore, repeat the call; until then
+    no query can start there.
+
     ``parallelism``: the new number of partitions of stateful operators, None for the same; start the query with
     spark.sql.shuffle.partitions set to it. ``claim``: "claim" deletes the savepoint once the checkpoint is complete; if
-    its folder holds anything else, the restore is refused before it starts. ``uid_map``: maps old uids of keyed
-    operators to new ones. ``query_id``: "keep" if a sink recognises batches by the query's id and must not see them
-    twice, "new" if the old query writes, too. ``allow_non_restored_state``: state that no operator of the program
-    declares is left alone instead of being an error.
+    its folder holds anything else, the restore is refused before it starts. ``uid_map``: new uids of keyed operators,
+    by their old ones. ``query_id``: "keep" if a sink recognises batches by the query's id and must not see them twice,
+    "new" if the old query writes, too. ``allow_non_restored_state``: state that no operator of the program declares is
+    left alone instead of being an error. ``options``: as for ``savepoint``.
 
-    Digests of all states are compared, before and after. To finish an interrupted restore, repeat the call; until then
-    no query can start there. Raises InvalidInputError, FormatError (damage, or digests that differ), StorageError.
+    Raises InvalidInputError, FormatError (damage, or digests that differ), StorageError.
     """
     if claim not in ("no_claim", "claim"):
         raise InvalidInputError(f"claim must be 'no_claim' or 'claim', got {claim!r}.")

@@ -50,8 +50,9 @@ def spark_conf(**options: str | float) -> dict[str, str]:
 def configure(builder: SparkSession.Builder, **options: str | float) -> SparkSession.Builder:
     """Keep the state of every stateful operator in this store, in the session that ``builder`` makes.
 
-    Returns ``builder``. Call it before the session exists: a running session cannot be given a jar. Jars and a
-    checkpoint format version that are already set stay as they are, and so do jars given to spark-submit.
+    Returns ``builder``. Call it last, and before the session exists: it looks at what the builder has, and a running
+    session cannot be given a jar. Jars and a checkpoint format version that are already set stay as they are, and so do
+    jars given to spark-submit. Existing checkpoints stay with the store that wrote them.
 
     With a local master, and if no interpreter is configured, the state server runs on this interpreter. If Python
     workers run on it as well, they are forked with their modules preloaded (``spark.python.daemon.module``). An

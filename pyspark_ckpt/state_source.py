@@ -30,7 +30,10 @@ _OWN = ("path", "uid", "operator", "state", "store", "version", "includeExpired"
 
 
 def register_state_source(spark: SparkSession) -> None:
-    """Register ``spark.read.format("ckpt_state")`` in a session that started before this package was installed."""
+    """Make ``spark.read.format("ckpt_state")`` known to a session that looked for sources before it was installed.
+
+    Other sessions find it by themselves. Repeating the call does no harm.
+    """
     spark.dataSource.register(StateDataSource)
 
 

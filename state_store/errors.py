@@ -4,10 +4,10 @@
 
     CkptError
     ├── ConflictError       another writer was first; what it wrote stands
-    ├── NotFoundError       a version, state or object that never existed, or was retired
+    ├── NotFoundError       a version, state or object that never existed, or was deleted
     ├── InvalidInputError   (ValueError) the request or an option is wrong; nothing was done
     ├── LifecycleError      the current status does not allow the call (the transaction has ended)
-    ├── StorageError        a disk or a remote store failed; ``outcome`` says whether a write may have landed
+    ├── StorageError        a disk or a place failed; ``outcome`` says whether a write may have been carried out
     ├── FormatError         stored bytes are damaged, or written by a newer release
     │   └── DamagedCopyError  only a local copy is damaged; it is discarded, and a retry restores it
     └── InternalError       a defect of this package: please report it
@@ -31,7 +31,11 @@ def with_hint(message: str, hint: str) -> str:
 
 
 class CkptError(Exception):
-    """Root of the tree; carries ``message``, ``hint`` and ``retryable``."""
+    """Root of the tree. ``str()`` gives the message and the hint.
+
+    ``message``: what is wrong, with operator, partition, version and file. ``hint``: what to do now. ``retryable``:
+    whether the same call may succeed later without intervention.
+    """
 
     default_retryable: ClassVar[bool] = False
     default_hint: ClassVar[str] = ""
@@ -64,19 +68,23 @@ class ConflictError(CkptError):
 
 
 class NotFoundError(CkptError):
-    """A version, state or object never existed, or retention has retired it."""
+    """A version, state or object never existed, or retention has deleted it."""
 
 
 class InvalidInputError(CkptError, ValueError):
-    """The request or an option is wrong. Nothing was done."""
+    """The request, an option, or a value of the program is wrong. Nothing was done. It is a ValueError as well."""
 
 
 class LifecycleError(CkptError):
-    """The current status does not allow the call, such as a commit of an aborted transaction."""
+    """The current status does not allow the call, such as a savepoint of a query that has stopped."""
 
 
 class StorageError(CkptError):
-    """A disk or a remote store failed. ``outcome`` = ``unknown`` means that a write may have landed."""
+    """A local disk or a place of state failed, or did not answer in time.
+
+    ``outcome``: ``"not_applied"``, or ``"unknown"`` if a write may have been carried out. ``waited_s``: the seconds for
+    which the request was repeated.
+    """
 
     default_retryable = True
     default_hint = "Check the file system or object store. The same call may be repeated."
@@ -97,7 +105,7 @@ class StorageError(CkptError):
 
 
 class FormatError(CkptError):
-    """Stored bytes are damaged, or were written by a newer release than this one."""
+    """Stored bytes are damaged, or were written by a newer release than this one. The message names the object."""
 
 
 class DamagedCopyError(FormatError):
@@ -108,6 +116,6 @@ class DamagedCopyError(FormatError):
 
 
 class InternalError(CkptError):
-    """A defect of this package."""
+    """A defect of this package: please report it."""
 
     default_hint = "This is a defect in pyspark-ckpt. Please report it with the message above."

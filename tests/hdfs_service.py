@@ -91,7 +91,7 @@ class HdfsService:
 
 @contextmanager
 def running(folder: Path) -> Iterator[HdfsService]:
-    """A service; ``folder`` is where the mini cluster keeps it. Skips the test where there is none to be had."""
+    """A service; ``folder`` is where the mini cluster keeps it. Skips the test if there is none."""
     if given := os.environ.get(ADDRESS):
         scheme, _, rest = given.partition("://")
         authority, _, path = rest.partition("/")

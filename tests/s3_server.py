@@ -85,7 +85,7 @@ def use_credentials() -> None:
 
 @contextmanager
 def running(folder: Path) -> Iterator[S3Service]:
-    """A service with a new bucket; ``folder`` is where it keeps it. Skips the test where there is none to be had."""
+    """A service with a new bucket; ``folder`` is where it keeps it. Skips the test if there is none."""
     use_credentials()
     if given := os.environ.get(ENDPOINT):
         yield _with_bucket(given)

@@ -312,7 +312,7 @@ def written(
     checkpoint_format: int = 2,
     **options: str,
 ) -> Query:
-    """A query of a few batches with snapshots and deltas behind them, whose checkpoint is at ``location``."""
+    """A query of a few batches, with snapshots and later deltas, whose checkpoint is at ``location``."""
     query = Query(str(location), partitions, seed, parse(options), operators, checkpoint_format)
     query.run(batches - 1, snapshots=True)
     query.run()

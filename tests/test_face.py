@@ -1,4 +1,4 @@
-"""What a user imports: the settings of a session, and what is said when they cannot work."""
+"""What a user imports: the settings of a session, and the errors if they cannot work."""
 
 from __future__ import annotations
 

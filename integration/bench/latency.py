@@ -17,7 +17,7 @@ CHUNK_BYTES = 1 << 16
 
 @contextmanager
 def far_away(endpoint: str, latency_s: float) -> Iterator[str]:
-    """An endpoint behind which ``endpoint`` answers every request ``latency_s`` later than it would."""
+    """A proxy of ``endpoint`` that delays every answer by ``latency_s``."""
     context = multiprocessing.get_context("spawn")
     mine, its = context.Pipe()
     process = context.Process(target=_serve, args=(its, endpoint, latency_s), daemon=True)

@@ -101,7 +101,7 @@ def _await_snapshots(checkpoint: Path, stores: int) -> None:
 
 
 def _rescale(subject: _Subject, workload: Workload, inputs: list[Path]) -> None:
-    """To many partitions and, of what came of it, back; then the query goes on with many."""
+    """Rescale to many partitions and from there back; then continue the query with many."""
     copy, many, back = _copied(subject), subject.folder / "many", subject.folder / "back"
     subject.splits.append(subject.worker.rescale(copy, many, MANY))
     subject.merges.append(subject.worker.rescale(many, back, FEW))

@@ -1,7 +1,7 @@
 """Snapshots and restores of the engine alone: no Spark, so that nothing else takes its time.
 
 A store is driven as the shim drives it: table files in a staging folder, then a commit. Everything is local, with
-the page cache warm, but for the commits beside an upload, which go to a real S3 service behind 50 ms of latency.
+the page cache warm, but for the commits beside an upload, which go to a real S3 service with 50 ms of latency.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ _PATIENCE_S = 300
 
 
 class _Stopped(Exception):  # noqa: N818 - it ends a query, and is no error
-    """The query is told to end."""
+    """The query must end."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What cannot work is said at once and by name."""
+"""What cannot work is refused at once and by name."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def main() -> int:
             f"of it{' and a keyed operator' if has_keyed else ''}, state in {_provider_name(arguments.provider)}."
         )
         # Without rows, one batch more follows for the timers that the last rows have made due. A file may come with
-        # the next one, behind the kill: see batches_of.
+        # the next one, after the kill: see batches_of.
         replay(folder, arguments.provider, (len(STATISTICS) + has_keyed) * len(parts) + has_keyed)
         wrong = 0
         for statistic in STATISTICS:

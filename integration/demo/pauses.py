@@ -25,7 +25,7 @@ LATENESS = timedelta(hours=2)
 
 
 class Pauses(ckpt.KeyedProcessor):
-    """A row for each pause: found by a timer, or by the departure behind it if that comes in the same batch."""
+    """A row for each pause: found by a timer, or by the next departure if that comes in the same batch."""
 
     departures = ckpt.ValueState("departures", "long", default=0)
     last = ckpt.ValueState("last", "timestamp")

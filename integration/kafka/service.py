@@ -102,7 +102,7 @@ class KafkaService:
 
 @contextmanager
 def running(folder: Path) -> Iterator[KafkaService]:
-    """A service; ``folder`` is where the broker keeps it. Skips the test where there is none to be had."""
+    """A service; ``folder`` is where the broker keeps it. Skips the test if there is none."""
     if not READY.exists():
         pytest.skip("NOT RUN: needs Kafka and Spark's connector, which `make .tools/kafka/.ready` fetches by Maven.")
     if given := os.environ.get(ADDRESS):

@@ -128,7 +128,7 @@ def test_every_record_is_counted_once_across_savepoint_restore_kills_and_rescali
             life.hold()
             life.start(driver, "second", 3)
             killed = [life.kill_when_written(driver)]
-        assert killed == [stopped], "the first batch behind the savepoint"
+        assert killed == [stopped], "the first batch after the savepoint"
 
         with life.driver() as driver:
             life.start(driver, "second", 3)
@@ -157,7 +157,7 @@ def test_every_record_is_counted_once_across_savepoint_restore_kills_and_rescali
 
 
 def assert_offsets_follow_each_other(folder: Path, topic: Topic, batches: int) -> None:
-    """Each batch of any checkpoint ends at one place, and the next one behind it, up to the last record."""
+    """Each batch of any checkpoint begins where the one before it ends, up to the last record."""
     ends: dict[int, dict[str, int]] = {}
     for path in folder.glob("*/offsets/[0-9]*"):
         found = json.loads(path.read_text(encoding="utf-8").splitlines()[2])[topic.name]

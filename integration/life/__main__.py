@@ -27,7 +27,7 @@ def main() -> int:
         folder = scratch / str(seed)
         try:
             print(f"{course}: {play(spark, course, folder)} lines, all right", flush=True)
-        except Exception:  # noqa: BLE001 - whatever is wrong: say so, and go on with the next seed
+        except Exception:  # noqa: BLE001 - whatever is wrong: report it, and continue with the next seed
             traceback.print_exc()
             print(f"FAILED: {course}\nagain: --seed {seed} --seeds 1; left for you: {folder}", flush=True)
             failed.append(seed)

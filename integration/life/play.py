@@ -25,7 +25,7 @@ _SHOWN = 8
 
 
 class Difference(AssertionError):  # noqa: N818 - what was found
-    """Spark has told something else than the dicts."""
+    """Spark has another result than the dicts."""
 
 
 def play(spark: SparkSession, course: Course, folder: Path) -> int:

@@ -111,13 +111,13 @@ def _newest(key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: GroupSt
 
 
 CASES = {
-    "windows behind a deduplication": Case(_deduplicated_windows, _REPEATS, state=_operators(2)),
+    "windows after a deduplication": Case(_deduplicated_windows, _REPEATS, state=_operators(2)),
     "windows of windows": Case(_windows_of_windows, _REPEATS, state=_operators(2)),
     "windows of sessions": Case(_windows_of_sessions, _REPEATS, state=_operators(2)),
     "windows of a join": Case(_windows_of_a_join, _SIDES, state=_JOIN_FIRST),
     "a join of windows": Case(_join_of_windows, _SIDES, state=_JOIN_LAST),
-    "a join behind a deduplication": Case(_join_of_deduplicated, _SIDES, state=_JOIN_LAST),
-    "python groups behind a deduplication": Case(_groups_of_deduplicated, _REPEATS, "update", state=_operators(2)),
+    "a join after a deduplication": Case(_join_of_deduplicated, _SIDES, state=_JOIN_LAST),
+    "python groups after a deduplication": Case(_groups_of_deduplicated, _REPEATS, "update", state=_operators(2)),
     "windows of python groups": Case(_windows_of_groups, _REPEATS, state=_operators(2)),
 }
 
@@ -127,8 +127,8 @@ _LEFT_OUT = {
     "windows of sessions",
     "windows of python groups",
     "a join of windows",
-    "a join behind a deduplication",
-    "windows behind a deduplication",
+    "a join after a deduplication",
+    "windows after a deduplication",
 }
 
 

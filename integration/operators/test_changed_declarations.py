@@ -1,4 +1,4 @@
-"""A program that cannot go on with the state of any partition stops before its first row, wherever rows come."""
+"""A program that cannot continue with the state of any one partition stops before its first row, wherever rows come."""
 
 from __future__ import annotations
 

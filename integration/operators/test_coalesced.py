@@ -132,7 +132,7 @@ def _play(
 
 @pytest.fixture(scope="module")
 def plain(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Played]:
-    """What an operator does with nothing behind it."""
+    """What an operator does with nothing after it."""
     known: dict[str, Played] = {}
 
     def played(operator: str) -> Played:

@@ -1,4 +1,4 @@
-"""A foreachBatch function that does not read all of its frame: the error says so, and a function that does goes on."""
+"""A foreachBatch function that does not read all of its frame: the error says so, and a function that does succeeds."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ class Pauses:
 def pause(
     key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: GroupState, pauses: Pauses
 ) -> Iterator[pd.DataFrame]:
-    """Time out 10 minutes behind the last row."""
+    """Time out 10 minutes after the last row."""
     import pandas as pd
 
     if state.hasTimedOut:

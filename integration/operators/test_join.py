@@ -115,7 +115,7 @@ def _column_families(name: str, version: int) -> Case:
     return Case(query, sources, settings=settings, state=_VALUES, counts=counts, prepare=_log_format(version))
 
 
-# In format 4 Spark's reader shows an event time in the key that the stored key has not: whatever lies behind it.
+# In state format 4 Spark's reader shows an event time that is not in the stored key: whatever bytes follow it.
 _VALUES = tuple(replace(view, columns=("key.field0", "value", "partition_id")) for view in JOIN_SIDES)
 _QUERIES: dict[str, Query] = {
     join_type: lambda frames, join_type=join_type: _in_time(join_type, frames) for join_type in _TYPES

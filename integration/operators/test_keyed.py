@@ -1,4 +1,4 @@
-"""Keyed operators in real queries: against Spark's own aggregation, with operators before and behind them."""
+"""Keyed operators in real queries: against Spark's own aggregation, with operators before and after them."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _EVENTS = (inputs.events(seed=10),)
 CASES = {
     "reached in the third batch": Case(lambda frames: frames[0].limit(75), _EVENTS),
     "never reached": Case(lambda frames: frames[0].limit(10_000), _EVENTS),
-    "behind a deduplication": Case(
+    "after a deduplication": Case(
         lambda frames: frames[0].dropDuplicates(["user", "word"]).limit(30),
         _EVENTS,
         state=(StateView({"operatorId": "0"}), StateView({"operatorId": "1"})),

@@ -83,7 +83,7 @@ def test_partitions_stay_what_they_were_when_the_conf_of_a_restart_has_another_n
 
 
 def _counted(factor: float, fails_at: float | None = None) -> Query:
-    """Rows and weighed amounts by word. With ``fails_at``, one partition's task fails behind the state store."""
+    """Rows and weighed amounts by word. With ``fails_at``, one partition's task fails after the state store."""
 
     def query(frames: Sequence[DataFrame]) -> DataFrame:
         totals = frames[0].groupBy("word").agg(f.count("*").alias("rows"), f.sum(f.col("amount") * factor).alias("sum"))

@@ -1,4 +1,4 @@
-"""Session windows: fixed and dynamic gaps, merged before and behind the shuffle."""
+"""Session windows: fixed and dynamic gaps, merged before and after the shuffle."""
 
 from __future__ import annotations
 

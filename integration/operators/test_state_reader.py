@@ -21,7 +21,7 @@ _BY_KEY = test_aggregation.CASES["by key, update"]
 _WITH_METADATA = {
     "an aggregation": _BY_KEY,
     "a join": test_join.CASES["leftOuter, format 2"],
-    "two operators": test_chains.CASES["windows behind a deduplication"],
+    "two operators": test_chains.CASES["windows after a deduplication"],
 }
 
 

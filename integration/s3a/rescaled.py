@@ -1,6 +1,6 @@
-"""A query whose checkpoint is in s3a:, that goes on from a savepoint with other partitions; prints its last output.
+"""Continue a query in s3a: from a savepoint with other partitions, and print its last output.
 
-It goes on in a local checkpoint with its state in s3a:, of which another savepoint is taken.
+It then continues in a local checkpoint with its state in s3a:, of which another savepoint is taken.
 
 ``python -m integration.s3a.rescaled ROOT FOLDER SETTINGS``: ``SETTINGS`` is a JSON object of the session's confs.
 """
@@ -19,7 +19,7 @@ import pyspark_ckpt as ckpt
 
 
 def main(root: str, folder: Path, settings: dict[str, str]) -> None:
-    """Count to a savepoint, and on behind it."""
+    """Count up to a savepoint, and after it."""
     builder = ckpt.configure(SparkSession.builder.master("local[2]"))
     for key, value in settings.items():
         builder = builder.config(key, value)

@@ -1,1 +1,1 @@
-"""Savepoints and rescaling on real Spark: the query that goes on gives what one gives that was never moved."""
+"""Savepoints and rescaling on real Spark: the moved query gives what one gives that was never moved."""

@@ -1,4 +1,4 @@
-"""A query that goes on from a savepoint in another program: states are matched by uid and name."""
+"""A query that continues from a savepoint in another program: states are matched by uid and name."""
 
 from __future__ import annotations
 

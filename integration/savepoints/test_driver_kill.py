@@ -1,4 +1,4 @@
-"""SIGKILL of the driver while a savepoint is taken, while it is restored, and in the first batch behind it."""
+"""SIGKILL of the driver while a savepoint is taken, while it is restored, and in the first batch after it."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def _taken(folder: Path) -> Path:
 
 
 def move(folder: Path, name: str, partitions: int, kind: Literal["native", "canonical"] | None) -> None:
-    """Have the query in ``folder`` go on with another number of partitions: by a savepoint of a kind, or without."""
+    """Move the query in ``folder`` to another number of partitions: by a savepoint of a kind, or without one."""
     (folder / "checkpoint").rename(folder / name)
     if kind is None:
         rescale(str(folder / name), str(folder / "checkpoint"), partitions)

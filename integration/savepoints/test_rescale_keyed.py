@@ -1,4 +1,4 @@
-"""Keyed operators from n partitions to m: values, lists, maps, TTL and timers go on as if nothing had happened."""
+"""Keyed operators from n partitions to m: values, lists, maps, TTL and timers continue as if nothing had happened."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_timers_of_processing_time_wait_through_rescales_and_fire_once_each(
     move(tmp_path, "of-2", 3, None)
     move(tmp_path, "of-3", 7, "native")
     move(tmp_path, "of-7", 2, "canonical")
-    write_inputs(case, tmp_path, 1, 2)  # behind a restart the first batch is one with rows
+    write_inputs(case, tmp_path, 1, 2)  # after a restart the first batch has rows
     session = OURS.session(spark, **{SHUFFLE_PARTITIONS: "2"})
     play_until(lambda: len(soon()) == 13, session, case, tmp_path, collect)
     assert soon() == [*range(12), 100]

@@ -1,4 +1,4 @@
-"""Savepoints of queries that run: the output goes on exactly once, wherever the query goes on."""
+"""Savepoints of queries that run: every row of the output counts once, wherever the query continues."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_the_sink_has_what_the_savepoint_stands_for_when_a_query_is_stopped_with
         with pytest.raises(LifecycleError, match="does not run any more"):
             savepoints.stop_with_savepoint(query, str(tmp_path / "again"))
     assert sink.shown == [(batch, expected(batch)) for batch in range(info.version)]
-    assert batches(tmp_path / "query", "offsets")[-1] == info.version - 1, "no batch was planned behind it"
+    assert batches(tmp_path / "query", "offsets")[-1] == info.version - 1, "no batch was planned after it"
     if last == 1:
         goes_on(spark, tmp_path / "taken", tmp_path / "restored", 4, info.version, query_id="new")
 

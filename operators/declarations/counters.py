@@ -13,13 +13,17 @@ from pyspark_ckpt.state_store.json_objects import MAX_LONG
 class Counter(Declared):
     """A metric ``<uid>/<name>`` in the operator's ``customMetrics``: the sum of what a batch added in all partitions.
 
-    Exact: a task's additions count when the task commits, so retries are not counted twice.
+    It is exact: a task's additions count when the task commits, so retries are not counted twice. It is no state: the
+    sum begins at 0 in each batch.
     """
 
     change_calls = ("add({})", "add({})")
 
     def add(self, count: int = 1) -> None:  # noqa: ARG002 - a declaration: the bound counter does the work
-        """Add ``count``, a Python or NumPy integer. Raises InvalidInputError."""
+        """Add ``count``, a Python or NumPy integer, which may be negative.
+
+        Raises InvalidInputError (no integer, a sum beyond 64 bits), LifecycleError (outside of a running query).
+        """
         self._unbound()
 
 

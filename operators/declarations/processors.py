@@ -23,7 +23,12 @@ _SLOT = MemberDescriptorType
 
 @dataclass(frozen=True)
 class Context:
-    """What a processor knows about the batch. Times are ms since 1970; ``watermark_ms`` is -1 without a watermark."""
+    """What a processor knows about the batch. A batch that is tried again has the same values.
+
+    ``batch_id``: Spark's number of the batch, from 0. ``partition``: that of the state, from 0. ``processing_time_ms``:
+    when Spark began the batch, in ms since 1970. ``watermark_ms``: the watermark in ms since 1970; -1 if the frame has
+    none, 0 in the first batch.
+    """
 
     batch_id: int
     partition: int
@@ -33,7 +38,10 @@ class Context:
 
 @dataclass(frozen=True)
 class VectorContext(Context):
-    """A Context with keys: ``keys`` are the distinct keys of the rows, ``keys[key_index[i]]`` is the key of row i."""
+    """A Context with the keys of the rows, or of the timers.
+
+    ``keys``: the distinct keys. ``key_index``: an integer array with one position in ``keys`` for each row or timer.
+    """
 
     keys: Keys
     key_index: NDArray[Any]
@@ -42,33 +50,43 @@ class VectorContext(Context):
 class KeyedProcessor(ABC):
     """A processor that is called for each key that has rows in a batch. Declare states as attributes of the class.
 
-    The processor is copied to the workers for each batch. Keep in its states whatever it must remember.
+    Its writes commit with the batch, or not at all; a task that fails is repeated from the state before the batch. The
+    processor is copied to the workers for each batch: keep in its states whatever it must remember.
     """
 
     @abstractmethod
     def process(self, ctx: Context, key: Any, rows: Sequence[Any]) -> Iterable[Sequence[Any]] | None:
-        """Process the rows of a key. Rows and ``key`` are named tuples. Yield sequences, mappings or objects."""
+        """Process all rows that a key has in the batch, before its timers. Yield or return output rows, or return None.
+
+        ``key`` and each of ``rows`` are named tuples; timestamps are aware datetimes in UTC. An output row is a
+        sequence, a mapping or an object with the fields of the output.
+        """
 
     def on_timer(self, ctx: Context, key: Any, timer: Timer) -> Iterable[Sequence[Any]] | None:
-        """Handle a timer of ``key`` that fires. Yield output rows, as ``process`` does."""
+        """Handle a timer of ``key`` that fires. Yield output rows, as ``process`` does. Declared timers need it."""
         raise NotImplementedError
 
 
 class VectorProcessor(ABC):
-    """A processor that is called for many keys at once. Declare states as attributes of the class."""
+    """A processor that is called for many keys at once. Declare states as attributes of the class.
+
+    It gets and returns Arrow columns, without a Python call for each key. Otherwise as KeyedProcessor.
+    """
 
     @abstractmethod
     def process_batch(self, ctx: VectorContext, batch: pa.Table) -> pa.Table | None:
-        """Process rows of one partition. Return the output rows, with the columns of the output.
+        """Process rows of one partition, with the columns of the frame. Return the output rows as a table, or None.
 
-        A partition with very many rows may come in several calls; all rows of a key come in one call.
+        ``ctx.keys`` are the distinct keys of ``batch``, ``ctx.key_index`` has the position of each row's key. Rows
+        beyond the option ``workerMemory`` come in further calls; all rows of a key come in one call.
         """
 
     def process_timers(self, ctx: VectorContext, timers: pa.Table) -> pa.Table | None:
         """Handle timers that fire: a table of ``name``, ``namespace`` and ``at``, in time order for each clock.
 
-        ``ctx.keys`` are their keys. If there are very many timers, further calls bring the rest. Further calls also
-        bring timers that were registered meanwhile and are due.
+        ``ctx.keys`` are their distinct keys, ``ctx.key_index`` has the position of each timer's key. Further calls
+        bring the rest of very many timers, and those that were registered meanwhile and are due. Return output rows as
+        a table, or None.
         """
         raise NotImplementedError
 

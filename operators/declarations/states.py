@@ -1,7 +1,7 @@
 """Keyed state, declared as attributes of a processor's class.
 
-A state is found again by its name and the operator's uid: neither may change while the state lives. In ``process``, a
-state is that of the current key. Methods that take ``keys`` work on many keys at once.
+A state is found again by its name and the operator's uid: neither may change while the state lives. In a
+KeyedProcessor a state is that of the current key. In a VectorProcessor, call the methods that take ``keys``.
 """
 
 from __future__ import annotations
@@ -120,23 +120,31 @@ class Declared:
 
 
 class State(Declared):
-    """A named state."""
+    """A named state of a keyed operator. Its writes commit with the batch, or not at all.
+
+    ``keys`` is ``ctx.keys`` of a VectorProcessor, or some of them. ``index`` has one position in ``keys`` for each row,
+    such as ``ctx.key_index``. Results are in the order of ``keys``, or of the rows.
+
+    Every method raises InvalidInputError for a value that the type does not take, and for a call that the form of
+    processor does not have; LifecycleError outside of a running query; FormatError and StorageError if stored state is
+    damaged or cannot be read.
+    """
 
     def clear(self) -> None:
         """Remove everything that the current key has."""
         self._unbound()
 
     def clear_keys(self, keys: Keys) -> None:
-        """Remove everything that ``keys`` have. This takes no memory, however large their lists and maps are."""
+        """Remove everything that ``keys`` have. This takes little memory, however large their lists and maps are."""
         self._unbound()
 
     def exists_keys(self, keys: Keys) -> pa.BooleanArray:
-        """Return, in the order of ``keys``, whether each has a value, an element or an entry."""
+        """Return for each of ``keys`` whether it has a value, an element or an entry."""
         self._unbound()
 
 
 class ValueState(State):
-    """One value per key. It is absent until it is set, and again after it is cleared or set to None."""
+    """One value per key. It is absent until it is set, and after it is cleared or set to None. Errors: see State."""
 
     change_calls = ("update({})", "put(keys, values)")
 
@@ -149,12 +157,16 @@ class ValueState(State):
         ttl: TtlLike = None,
         aliases: Mapping[str, str] | None = None,
     ) -> None:
-        """``type``: Spark DDL or a Python type. ``default`` is what ``value`` returns while there is no value."""
+        """Declare a value of ``type``: Spark DDL (``"long"``, ``"struct<n long>"``) or a Python type such as ``int``.
+
+        ``default`` is what ``value`` returns while there is no value; it is not stored. ``ttl``: a duration such as
+        ``"7 days"``, or a Ttl. ``aliases``: the former name of each renamed field. Raises InvalidInputError.
+        """
         super().__init__(name, {"value": type}, ttl, aliases)
         self.default = default
 
     def value(self) -> Any:
-        """Return the value of the current key, or the default."""
+        """Return the value of the current key, or the default. To change what is stored, call ``update``."""
         self._unbound()
 
     def exists(self) -> bool:
@@ -162,20 +174,20 @@ class ValueState(State):
         self._unbound()
 
     def update(self, value: Any) -> None:
-        """Set the value of the current key; None clears it. Raises InvalidInputError for a value of another type."""
+        """Set the value of the current key; None clears it."""
         self._unbound()
 
     def get(self, keys: Keys) -> pa.Array:
-        """Return the values of ``keys``, in their order, null where absent."""
+        """Return one value of the state's type for each of ``keys``, null where there is none (not the default)."""
         self._unbound()
 
     def put(self, keys: Keys, values: pa.Array) -> None:
-        """Set the values of all ``keys``, in their order; null clears. Raises InvalidInputError for another type."""
+        """Set the value of each of ``keys`` to the one at its position in ``values``, as many; null clears."""
         self._unbound()
 
 
 class ListState(State):
-    """Any number of elements per key, in the order in which they were added. A list may be larger than memory."""
+    """Any number of elements per key, in the order of adding. A list may be larger than memory. Errors: see State."""
 
     change_calls = ("update({})", "put_lists(keys, lists)")
 
@@ -187,11 +199,14 @@ class ListState(State):
         ttl: TtlLike = None,
         aliases: Mapping[str, str] | None = None,
     ) -> None:
-        """``type``: that of an element, as Spark DDL or a Python type. ``ttl``: each element expires on its own."""
+        """Declare elements of ``type``: Spark DDL or a Python type. ``ttl``: each element expires on its own.
+
+        ``aliases``: the former name of each renamed field of a struct. Raises InvalidInputError.
+        """
         super().__init__(name, {"element": type}, ttl, aliases)
 
     def get(self) -> Iterator[Any]:
-        """Return the elements of the current key, lazily: as they are now, whatever is written meanwhile."""
+        """Return the elements of the current key as they are now, read lazily. Use the iterator within this call."""
         self._unbound()
 
     def exists(self) -> bool:
@@ -199,32 +214,32 @@ class ListState(State):
         self._unbound()
 
     def add(self, value: Any) -> None:
-        """Append an element for the current key, without reading the others. Raises InvalidInputError."""
+        """Append an element for the current key, without reading the others; None is refused."""
         self._unbound()
 
     def add_all(self, values: Iterable[Any]) -> None:
-        """Append elements for the current key. Raises InvalidInputError."""
+        """Append elements for the current key: all of them, or none if one is refused."""
         self._unbound()
 
     def update(self, values: Iterable[Any]) -> None:
-        """Replace all elements of the current key. Raises InvalidInputError."""
+        """Replace all elements of the current key; an empty iterable clears it."""
         self._unbound()
 
     def add_rows(self, keys: Keys, index: NDArray[Any], values: pa.Array) -> None:
-        """Append ``values[i]`` for the key at ``keys[index[i]]``, for all i in order. Raises InvalidInputError."""
+        """Append ``values[i]`` to the list of ``keys[index[i]]``, for all i in order; null is refused."""
         self._unbound()
 
     def get_lists(self, keys: Keys) -> pa.ListArray:
-        """Return all elements of ``keys``, one list per key, empty where there are none."""
+        """Return one list for each of ``keys``, with all its elements in memory; empty where there are none."""
         self._unbound()
 
     def put_lists(self, keys: Keys, lists: pa.ListArray) -> None:
-        """Replace all elements of ``keys`` with one list per key; null is an empty list. Raises InvalidInputError."""
+        """Replace the elements of each of ``keys`` by the list at its position in ``lists``; null is an empty one."""
         self._unbound()
 
 
 class MapState(State):
-    """A map per key, sorted by the map's own keys. A map may be larger than memory."""
+    """A map per key, sorted by the map's own keys. A map may be larger than memory. Errors: see State."""
 
     change_calls = ("put(key, value)", "put_entries(keys, index, map_keys, values)")
 
@@ -237,7 +252,11 @@ class MapState(State):
         ttl: TtlLike = None,
         aliases: Mapping[str, str] | None = None,
     ) -> None:
-        """Types of the map's keys and values: Spark DDL or Python types. ``ttl``: each entry expires on its own."""
+        """Declare a map of ``key_type`` to ``value_type``: Spark DDL or Python types.
+
+        ``ttl``: each entry expires on its own. ``aliases``: the former name of each renamed field of a struct value.
+        Raises InvalidInputError.
+        """
         super().__init__(name, {"key": key_type, "value": value_type}, ttl, aliases)
 
     def get(self, key: Any, default: Any = None) -> Any:
@@ -249,11 +268,11 @@ class MapState(State):
         self._unbound()
 
     def put(self, key: Any, value: Any) -> None:
-        """Set one entry; the value None removes it. Raises InvalidInputError for the key None and for another type."""
+        """Set one entry, without reading the others; the value None removes it, the key None is refused."""
         self._unbound()
 
     def put_all(self, entries: Mapping[Any, Any]) -> None:
-        """Set several entries as ``put`` does: all of them, or none if one is invalid. Raises InvalidInputError."""
+        """Set several entries as ``put`` does: all of them, or none if one is refused."""
         self._unbound()
 
     def remove(self, key: Any) -> None:
@@ -263,7 +282,7 @@ class MapState(State):
     def items(self, begin: Any = None, end: Any = None) -> Iterator[tuple[Any, Any]]:
         """Return the entries in key order, from key ``begin`` up to ``end`` (exclusive), if given.
 
-        Lazily: as they are now, whatever is written meanwhile.
+        The entries are those of now, read lazily, whatever is written meanwhile. Use the iterator within this call.
         """
         self._unbound()
 
@@ -280,11 +299,11 @@ class MapState(State):
         self._unbound()
 
     def get_entries(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array) -> pa.Array:
-        """Return, for each i, the value under ``map_keys[i]`` in the map of ``keys[index[i]]``, null where absent."""
+        """Return for each i the value under ``map_keys[i]`` in the map of ``keys[index[i]]``, null where absent."""
         self._unbound()
 
     def contains_entries(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array) -> pa.BooleanArray:
-        """Return, for each i, whether the map of ``keys[index[i]]`` has ``map_keys[i]``."""
+        """Return for each i whether the map of ``keys[index[i]]`` has ``map_keys[i]``."""
         self._unbound()
 
     def get_range(self, keys: Keys, begin: Any = None, end: Any = None) -> pa.MapArray:
@@ -295,15 +314,15 @@ class MapState(State):
         self._unbound()
 
     def put_entries(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array, values: pa.Array) -> None:
-        """Set ``map_keys[i]`` to ``values[i]`` in the map of ``keys[index[i]]``, in order; null removes the entry.
+        """Set ``map_keys[i]`` to ``values[i]`` in the map of ``keys[index[i]]``, for all i in order.
 
-        Raises InvalidInputError for a null in ``map_keys`` and for values of another type.
+        A null in ``values`` removes the entry; a null in ``map_keys`` is refused.
         """
         self._unbound()
 
 
 class ReducingState(State):
-    """One value per key, into which every added value is reduced. Adding None changes nothing."""
+    """One value per key, into which every added value is reduced. Adding None changes nothing. Errors: see State."""
 
     change_calls = ("add({})", "add_rows(keys, index, values)")
 
@@ -316,9 +335,10 @@ class ReducingState(State):
         ttl: TtlLike = None,
         aliases: Mapping[str, str] | None = None,
     ) -> None:
-        """``reduce(kept, added)`` returns the value to keep; "sum", "min" and "max" reduce whole columns at once.
+        """Declare a value of ``type``, as ValueState does.
 
-        Raises InvalidInputError.
+        ``reduce(kept, added)`` returns the value to keep. "sum", "min" and "max" reduce whole columns at once, the last
+        two in Spark's order. Raises InvalidInputError.
         """
         super().__init__(name, {"value": type}, ttl, aliases)
         if not callable(reduce) and reduce not in REDUCTIONS:
@@ -328,24 +348,24 @@ class ReducingState(State):
         self.reduce = reduce
 
     def get(self) -> Any:
-        """Return the reduced value of the current key, or None."""
+        """Return the reduced value of the current key, or None if nothing was added."""
         self._unbound()
 
     def add(self, value: Any) -> None:
-        """Reduce a value into that of the current key. Raises InvalidInputError."""
+        """Reduce a value into that of the current key."""
         self._unbound()
 
     def get_values(self, keys: Keys) -> pa.Array:
-        """Return the reduced values of ``keys``, in their order, null where nothing was added."""
+        """Return one reduced value for each of ``keys``, null where nothing was added."""
         self._unbound()
 
     def add_rows(self, keys: Keys, index: NDArray[Any], values: pa.Array) -> None:
-        """Reduce ``values[i]`` into that of ``keys[index[i]]``, for all i in order. Raises InvalidInputError."""
+        """Reduce ``values[i]`` into the value of ``keys[index[i]]``, for all i in order; null adds nothing."""
         self._unbound()
 
 
 class AggregatingState(State):
-    """An accumulator per key. Values of another type are added to it, and a result is computed from it."""
+    """An accumulator per key, to which values of any type are added, and its result. Errors: see State."""
 
     change_calls = ("add({})", "add_rows(keys, index, values)")
 
@@ -360,7 +380,11 @@ class AggregatingState(State):
         ttl: TtlLike = None,
         aliases: Mapping[str, str] | None = None,
     ) -> None:
-        """``create()`` makes an accumulator, ``add(kept, value)`` the next one, ``result(kept)`` what reads return."""
+        """Declare an accumulator of ``accumulator_type``, as ValueState does.
+
+        ``create()`` returns the first accumulator of a key, ``add(kept, value)`` the next one, ``result(kept)`` what
+        reads return. Raises InvalidInputError.
+        """
         super().__init__(name, {"accumulator": accumulator_type}, ttl, aliases)
         self.create = create
         self.accumulate = add
@@ -371,13 +395,13 @@ class AggregatingState(State):
         self._unbound()
 
     def add(self, value: Any) -> None:
-        """Add a value to the accumulator of the current key. Raises InvalidInputError."""
+        """Add a value to the accumulator of the current key."""
         self._unbound()
 
     def get_results(self, keys: Keys) -> list[Any]:
-        """Return the results for ``keys``, in their order, None where nothing was added."""
+        """Return one result for each of ``keys``, None where nothing was added."""
         self._unbound()
 
     def add_rows(self, keys: Keys, index: NDArray[Any], values: Sequence[Any] | pa.Array) -> None:
-        """Add ``values[i]`` to the accumulator of ``keys[index[i]]``, for all i in order. Raises InvalidInputError."""
+        """Add ``values[i]`` to the accumulator of ``keys[index[i]]``, for all i in order."""
         self._unbound()

@@ -28,10 +28,10 @@ _MAX_MS = 1 << 62
 
 
 class Timer(NamedTuple):
-    """A timer that fires, with the exact instant that was registered.
+    """A timer that fires, with the exact instant that was registered, which ``at`` returns.
 
-    ``name``: the name of the declared Timers. ``at_ms``: the instant in ms since 1970, rounded up. ``early_us``: how
-    many microseconds the instant is before ``at_ms``.
+    ``name``: the name of the declared Timers. ``namespace``: as registered. ``at_ms``: the millisecond since 1970 at
+    which it fires, which is the instant rounded up. ``early_us``: by how many microseconds the instant is earlier.
     """
 
     name: str
@@ -57,24 +57,30 @@ def timer_at(name: str, namespace: str, at_us: int) -> Timer:
 
 
 class Timers(Declared):
-    """Timers of one clock: "event", the watermark, or "processing", the time at which a batch begins.
+    """Timers of one clock: "event", the watermark, or "processing", the time at which Spark began the batch.
 
-    A timer fires once, in the first batch whose clock has reached it, after the batch's rows. It needs no new rows to
-    fire. For a key, timers of one clock fire in time order. Registering the same instant and namespace again adds no
-    second timer. ``at``: a datetime with microseconds (a naive one is UTC), or ms since 1970. Clocks have milliseconds.
+    A timer fires once, in the first batch whose clock has reached it, after the batch's rows. What it does commits with
+    the batch. It needs no new rows to fire. For a key, timers of one clock fire in time order. The same key, instant
+    and namespace is one timer. The processor handles timers in ``on_timer`` or ``process_timers``.
+
+    ``at``: a datetime with microseconds (a naive one is UTC), or whole milliseconds since 1970. Clocks have
+    milliseconds. The methods raise InvalidInputError for anything else, LifecycleError outside of a running query.
     """
 
     change_calls = ("register({})", "register_rows(keys, index, at)")
 
     def __init__(self, name: str, *, clock: Clock) -> None:
-        """Raises InvalidInputError."""
+        """Declare timers of ``clock``: "event" (the frame must have a watermark) or "processing".
+
+        Raises InvalidInputError.
+        """
         super().__init__(name)
         if clock not in CLOCKS:
             raise InvalidInputError(f"Timers {name!r}: the clock is {clock!r}, not one of {CLOCKS}.")
         self.clock: Clock = clock
 
     def register(self, at: InstantLike, namespace: str = "") -> None:
-        """Register a timer for the current key; it fires in this batch if it is due. Raises InvalidInputError."""
+        """Register a timer for the current key; one for the past fires in this batch. Raises InvalidInputError."""
         self._unbound()
 
     def delete(self, at: InstantLike, namespace: str = "") -> None:

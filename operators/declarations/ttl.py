@@ -19,10 +19,12 @@ Clock: TypeAlias = Literal["processing", "event"]
 
 @dataclass(frozen=True)
 class Ttl:
-    """How long rows live. Each list element and each map entry expires on its own.
+    """How long rows of a state live. Each list element and each map entry expires on its own.
 
-    ``refresh``: what restarts the time to live of a row. ``clock``: the batch's processing time, or the watermark.
-    ``show_expired``: whether reads return expired rows until a batch frees them.
+    ``duration``: ``"7 days"``, ``"1 hour 30 minutes"`` or a timedelta, at least a millisecond. ``refresh``: what
+    restarts a row's time to live: writes, or also reads (``"on_read_and_write"``). ``clock``: ``"processing"``, the
+    batch's time, or ``"event"``, the watermark. ``show_expired``: whether reads return expired rows until a batch
+    frees them. A duration may change later, the clock may not. Raises InvalidInputError.
     """
 
     duration: str | timedelta

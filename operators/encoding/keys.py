@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Keys:
-    """Distinct keys, sorted as they are stored: by hash, then by value."""
+    """Distinct keys of one partition, sorted as they are stored: by hash, then by value. ``len`` counts them."""
 
     def __init__(self, columns: pa.Table, suffixes: Suffixes) -> None:
         """Keep the key columns, and the suffix (hash and bytes) of every key."""
@@ -37,21 +37,21 @@ class Keys:
         return names
 
     def at(self, positions: Sequence[int]) -> Keys:
-        """Return the keys at ascending positions."""
+        """Return the keys at ``positions``, which must ascend strictly and exist. Raises InvalidInputError."""
         places = np.asarray(positions) if len(positions) else np.zeros(0, np.int64)
         suffixes = self.suffixes.at(places)
         return Keys(self._columns.take(pa.array(places)), suffixes)
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """Return a key column, with one value for each key."""
+        """Return the key column ``name``, with one value for each key. Raises KeyError."""
         return self._columns.column(name)
 
     def to_table(self) -> pa.Table:
-        """Return all key columns."""
+        """Return all key columns, with one row for each key."""
         return self._columns
 
     def to_python(self, begin: int, end: int) -> list[Any]:
-        """Return the keys from ``begin`` up to ``end``, exclusive, as named tuples."""
+        """Return the keys at positions from ``begin`` up to ``end``, exclusive, as named tuples."""
         made = struct_class(pa.struct(list(self._columns.schema)))
         columns = self._columns.slice(begin, end - begin).columns
         return list(map(made._make, zip(*(python_values(each.combine_chunks()) for each in columns), strict=True)))

@@ -49,11 +49,12 @@ def with_states(function: StatesFunction, states: object, *, uid: str) -> GroupF
     """Return the function to pass to ``applyInPandasWithState`` for ``function(key, frames, state, states)``.
 
     ``states``: an object whose class declares states as attributes; the function gets it with the states of its group.
-    Writes to them commit together with Spark's own state of the group, or not at all. Removing Spark's state does not
-    remove them: clear them as well. Timers and counters work only in keyed operators. ``uid`` names the operator in the
-    checkpoint. The query must use this package's state store provider.
+    What it writes there commits together with Spark's own state of the group, or not at all. Removing Spark's state
+    does not remove them: clear them as well. ``uid`` names the operator in the checkpoint for as long as its state
+    lives. The query must use this package's state store provider.
 
-    Call it on the driver, where there is a session. Raises InvalidInputError.
+    Call it on the driver, where there is a session. Raises InvalidInputError (no states, timers or counters, which work
+    only in keyed operators, a wrong uid or type).
     """
     who = f"with_states(uid={uid!r})"
     check_uid(uid, who)

@@ -260,5 +260,5 @@ def _strip_version(stored: bytes) -> bytes:
 
 def _slice(stored: bytes, begin: int, end: int) -> bytes:
     if end > len(stored):
-        raise ValueError(f"a part should end at byte {end}, but there are only {len(stored)} bytes")
+        raise ValueError(f"a field should end at byte {end}, but there are only {len(stored)} bytes")
     return stored[begin:end]

@@ -57,13 +57,15 @@ def open_state(
 ) -> StateReader:
     """Open the state of one version of a checkpoint or savepoint, by default the newest committed version.
 
+    Nothing is written to the checkpoint, and a query may run on it. Neither Spark nor a JVM is needed.
+
     ``path``: a checkpointLocation, or the folder of a savepoint of either kind, in any place. ``uid`` and ``state``
     select a keyed operator's state; ``operator`` (its number), ``store`` (of a join) and ``state`` select one of
-    Spark's. If several states match, ``states`` lists them. ``include_expired``: also show rows that are past their
-    time to live and not yet freed. ``options``: options of the store, such as ``s3Endpoint``.
+    Spark's. If several states match, ``states`` lists them. ``version``: batch N makes version N + 1.
+    ``include_expired``: also show rows that are past their time to live and not yet freed. ``options``: those of
+    docs/options.md without their prefix, such as ``{"s3Endpoint": "..."}``.
 
-    Nothing is written to the checkpoint, and a query may run on it. Raises InvalidInputError (no checkpoint, or no such
-    version: the message names the existing ones), StorageError.
+    Raises InvalidInputError (no checkpoint, or no such version: the message names the existing ones), StorageError.
     """
     if version is not None and (isinstance(version, bool) or not isinstance(version, int)):
         raise InvalidInputError(
@@ -82,8 +84,12 @@ def open_state(
 class StateReader:
     """The selected states of one version, and, if there is exactly one, its rows. Close it, or use a ``with`` block.
 
-    The columns are ``key`` (a struct), those that tell rows of one key apart, ``value``, ``partition``, ``key_group``
-    and ``hash``. For one caller at a time.
+    Later commits do not change what it shows. It does not keep its version from being deleted: a call may raise
+    NotFoundError once the query's retention has reached the version.
+
+    The columns are ``key`` (a struct), those that tell rows of one key apart (``index``, ``map_key``, ``at``),
+    ``value``, ``written_at`` and ``expires_at`` of states with a time to live, ``partition``, ``key_group`` and
+    ``hash``. For one caller at a time.
     """
 
     def __init__(
@@ -166,16 +172,16 @@ class StateReader:
                     yield from self._batches(state, each, own, rows)
 
     def to_arrow(self) -> pa.Table:
-        """Return all rows. Raises as ``batches`` does."""
+        """Return all rows, in memory, as an Arrow table. Raises as ``batches`` does."""
         return pa.Table.from_batches(self.batches(), self.schema)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return all rows. Raises as ``batches`` does."""
+        """Return all rows, in memory, as a pandas frame. Raises as ``batches`` does."""
         frame: pd.DataFrame = self.to_arrow().to_pandas()
         return frame
 
     def count(self) -> int:
-        """Return the number of rows, without reading them if the stores' metadata is enough."""
+        """Return the number of rows, without reading them if the commits have it. Raises as ``batches`` does."""
         state = self.state
         if state.codec().is_one_to_one and (self._include_expired or not state.has_life):
             return state.rows
@@ -195,7 +201,7 @@ class StateReader:
         return found.codec.value_of(found.rows, found.wanted)
 
     def rows_of(self, key: Any) -> pa.Table:  # noqa: ANN401 - as get
-        """Return the rows of one key, with all columns; see ``get``."""
+        """Return the rows of one key as a table with all columns, empty if it has none. Raises as ``get`` does."""
         return self._find(key).rows
 
     def rows_of_json(self, key: Any) -> pa.Table:  # noqa: ANN401 - as get

@@ -18,11 +18,12 @@ SPARKS = "spark"
 
 @dataclass(frozen=True)
 class StoredState:
-    """A state of a checkpoint. ``kind`` is its declared kind, such as ``ValueState``, or ``spark`` for Spark's own.
+    """A state of a checkpoint, as ``StateReader.states`` lists it.
 
-    ``uid`` and ``name`` of a keyed operator's state are those of the program. A state of Spark's has no uid and Spark's
-    name, which is ``default`` if a store has only one. ``rows`` counts stored rows of the partitions that were read;
-    the head of a list counts as one.
+    ``kind``: its declared kind, such as ``ValueState``, or ``spark`` for Spark's own. ``uid`` and ``name`` of a keyed
+    operator's state are those of the program. A state of Spark's has the uid None and Spark's name, which is
+    ``default`` if a store has only one. ``operator.number``: Spark's number of the operator. ``store``: ``default``,
+    except in joins. ``rows`` counts stored rows of the partitions that were read; the head of a list counts as one.
     """
 
     operator: Operator

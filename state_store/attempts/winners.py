@@ -39,7 +39,7 @@ from pyspark_ckpt.state_store.log import LOGGER
 WINNER_FORMAT = 1
 RUN_FORMAT = 1
 RUNS_KEPT = 64
-"""By the time that so many later runs have begun, a run has long begun in every process."""
+"""When this many later runs have begun, no process is still beginning an earlier one."""
 RUNS_DELETED_AT_ONCE = 16
 """The checkpoint of an earlier release may have thousands, and a query waits while they are deleted."""
 NO_RUN_EPOCH = 0

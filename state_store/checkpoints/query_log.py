@@ -12,8 +12,8 @@
 
 A restore may have added _ckpt/non-restored-state.allowed.
 
-To go on after batch N, a query needs the offsets of N - 1 and N and the commit of N. If batch N + 1 was planned and not
-committed, it runs again with its offsets: a sink that has seen a part of it then sees the same rows.
+To continue after batch N, a query needs the offsets of N - 1 and N and the commit of N. If batch N + 1 was planned and
+not committed, it runs again with its offsets: a sink that has seen some of its rows then sees the same rows.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class QueryFile(msgspec.Struct, frozen=True):
 
 
 def log_names(checkpoint: BlobPlace, batch: int) -> Iterator[str]:
-    """Yield the names of the logs that the query needs to go on after ``batch``, and of the files of its sources.
+    """Yield the names of the logs that the query needs to continue after ``batch``, and of the files of its sources.
 
     The logs come first: a source records what a batch is to read before the offsets are logged. Raises NotFoundError if
     the query has deleted logs of the batch, InvalidInputError for a link to a folder, StorageError.
@@ -71,7 +71,7 @@ def log_names(checkpoint: BlobPlace, batch: int) -> Iterator[str]:
     missing = sorted(wanted - found)
     if missing:
         raise NotFoundError(
-            f"{checkpoint.url}/{missing[0]} is missing, and no query can go on after batch {batch} without it.",
+            f"{checkpoint.url}/{missing[0]} is missing, and no query can continue after batch {batch} without it.",
             hint="If the query runs, raise spark.sql.streaming.minBatchesToRetain: it keeps the logs of that many "
             "batches. If it has stopped, restore the file from a backup.",
         )

@@ -1,6 +1,6 @@
 """Redistribution by key groups: a new partition is the old one with most of its rows, clipped, plus rows of others.
 
-A range of key groups is one range of keys of a hashed state. Marks of a few bytes therefore suffice to hide what does
+A range of key groups is one range of keys of a hashed state. A few range deletions therefore suffice to hide what does
 not belong to the new partition. The table files stay as they are, and the target gets copies of them. Hidden rows leave
 the files at their next compaction; files that are hidden as a whole are dropped here if that saves much. Rows of states
 in key order (timers, expiry indexes) lie in the order of time, not of hashes, and are rewritten.

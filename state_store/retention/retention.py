@@ -15,7 +15,7 @@ The order of deletion makes a crash harmless: first manifests, then deltas and w
 never refers to a deleted file.
 
 A process that has decided to delete table files may be arbitrarily slow, and so may one that makes a snapshot of them.
-Either may be suspended for an hour and go on, and there may be several of each. The rule is therefore an order of
+Either may be suspended for an hour and continue, and there may be several of each. The rule is therefore an order of
 steps, not a clock::
 
     deleting table file X              making snapshot S, which needs X         deleting what S replaces

@@ -55,7 +55,7 @@ def delete(location: str, options: Options) -> int:
     """Delete a savepoint, finished or not; return how many objects it had.
 
     The same call finishes an interrupted deletion. Raises InvalidInputError, before anything is deleted, if the place
-    has no savepoint or has anything else in it, such as the batches of a query that has gone on there; ConflictError if
+    has no savepoint or has anything else in it, such as the batches of a query that was started there; ConflictError if
     an object was written meanwhile, which is left; StorageError.
     """
     place = Workplace(options).resolve(location)
@@ -124,7 +124,7 @@ class Own:
         return name in self.files or self._is_state(name)
 
     def is_beyond(self, name: str) -> bool:
-        """Return whether an object is of a batch after the savepoint's: a query has gone on."""
+        """Return whether an object is of a batch after the savepoint's: a query was started here."""
         if self.version is None or (self.files is not None and name in self.files):
             return False
         log, state = _LOG.fullmatch(name), _STATE.fullmatch(name)
@@ -156,7 +156,7 @@ def refuse_others(place: BlobPlace, blobs: Sequence[Blob], own: Own | None = Non
     more = f" and {len(others) - 1} more" if others[1:] else ""
     if beyond:
         raise InvalidInputError(
-            f"{place.url} has more than a savepoint, {others[0]}{more}: a query has gone on here, so it is "
+            f"{place.url} has more than a savepoint, {others[0]}{more}: a query was started here, so it is "
             "the checkpoint of that query now: nothing was deleted.",
             hint="Keep it as a checkpoint, or delete the folder yourself. To start a query from a savepoint, restore "
             "the savepoint into another folder first.",

@@ -27,7 +27,7 @@ def refuse_nested(place: BlobPlace, checkpoint: Checkpoint, what: str) -> None:
     for url in (checkpoint.place.url, *_roots_of_state(checkpoint)):
         if is_within(place, url):
             raise InvalidInputError(
-                f"{place.url} is inside {url}, which belongs to the query: {what} cannot be a part of its query.",
+                f"{place.url} is inside {url}, which belongs to the query: {what} must lie outside of it.",
                 hint="Name a new folder elsewhere, such as one next to the checkpoint.",
             )
     if is_within(checkpoint.place, place.url):

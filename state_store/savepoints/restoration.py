@@ -103,7 +103,7 @@ class Restoration:
         self._check()
 
     def run(self, runner: Runner, progress: Progress, at_end: Callable[[], object] | None = None) -> Restored:
-        """Restore; after return the target is a durable checkpoint from which a query can go on.
+        """Restore; after return the target is a durable checkpoint from which a query can continue.
 
         ``at_end`` is called when the checkpoint is complete. If it fails, so does the restore; the same call finishes
         both. Raises InvalidInputError (the target is in use), NotFoundError, FormatError (damage, or a digest that

@@ -1,4 +1,4 @@
-"""Savepoints: a user's own complete, movable copy of a query at one batch, from which a query can go on anywhere.
+"""Savepoints: a user's own complete, movable copy of a query at one batch, from which a query can continue anywhere.
 
 A savepoint is laid out like a checkpoint with one version, so that everything that reads a checkpoint can read it::
 
@@ -91,7 +91,12 @@ class SavedStore(msgspec.Struct, frozen=True):
 
 
 class SavepointInfo(msgspec.Struct, frozen=True):
-    """Content of ``savepoint.json``. ``files``: Spark's files with checksums, because Spark stores none."""
+    """What a finished savepoint holds: the content of its ``savepoint.json``.
+
+    ``created_ms``: ms since 1970. ``checkpoint``: the URL that it was taken of. ``version``: that of all its stores;
+    batch N makes version N + 1. ``operators``: with their states, rows and recorded digests. ``stores``: of a native
+    savepoint. ``rows``: of a canonical one. ``files``: Spark's files with checksums, because Spark stores none.
+    """
 
     format: int
     kind: str

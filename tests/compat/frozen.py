@@ -3,7 +3,7 @@
 ::
 
     tests/compat/<version>/<name>.tar.gz    a whole checkpoint, as it was left
-    tests/compat/<version>/expected.json    what is in each of them, and what a query makes of it that goes on
+    tests/compat/<version>/expected.json    what is in each of them, and what a query shows that continues from it
     tests/compat/<version>/SHA256SUMS       of all other files: nothing here changes
 
 ``<version>`` is that of the stored format. ``tests/compat/write.py`` has made them.

@@ -1,4 +1,4 @@
-"""What earlier releases wrote is read as it was, and goes on."""
+"""What earlier releases wrote is read as it was, and queries continue from it."""
 
 from __future__ import annotations
 

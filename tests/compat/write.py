@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 BATCHES = 2
-"""Of each query, before it is frozen; one more shows what a query makes of it that goes on."""
+"""Of each query, before it is frozen; one more shows what a query does that continues from it."""
 
 
 def main(name: str) -> None:

@@ -1,4 +1,4 @@
-"""Keys as users write them: a row that is there is found, or the key is refused, and not said to be missing."""
+"""Keys as users write them: an existing row is found, or the key is refused, but never reported as missing."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ def schema(*fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def unsafe(*words: int | bytes) -> bytes:
-    """An UnsafeRow of longs, and of bytes behind them."""
+    """An UnsafeRow of longs, followed by bytes."""
     fixed, behind, at = b"", b"", 8 * (1 + len(words))
     for word in words:
         if isinstance(word, int):

@@ -106,7 +106,7 @@ class Executor:
             self.server.call("close", handle=handle)
 
     def die_at(self, passes: int, *, in_threads: bool, keeps_disk: bool) -> None:
-        """Let the server die in its next call, at the ``passes``-th point, or in what its threads do behind that.
+        """Let the server die in its next call, at the ``passes``-th point, or in what its threads do after that.
 
         What is on its disk at that moment is what its successor finds.
         """

@@ -21,7 +21,7 @@ Step = Callable[[random.Random], None]
 
 
 class Life:
-    """One query, from its start until nothing fails any more and it goes on by itself."""
+    """One query, from its start until nothing fails any more and it works without help."""
 
     def __init__(self, folder: Path, seed: object, draw: random.Random) -> None:
         """Keep local files in ``folder``."""

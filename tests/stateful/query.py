@@ -215,7 +215,7 @@ class Query:
         self.network.tell(f"    version {truth.newest} is logged")
 
     def forget(self, version: int) -> None:
-        """Delete what the commit log has behind ``version``."""
+        """Delete what the commit log has after ``version``."""
         for batch in range(version, self.truth.newest):
             self._checkpoint.delete(f"commits/{batch}")
         del self.truth.log[version:]

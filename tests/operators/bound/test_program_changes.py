@@ -41,7 +41,7 @@ def _ticket(own: StoreMeta, others: Sequence[Sequence[State]]) -> Ticket:
 def _run(
     program: DeclaredStates, own: StoreMeta = EMPTY_META, others: Sequence[StoreMeta] = (), **placement: int
 ) -> StoreMeta:
-    """A partition's store behind a batch of ``program``."""
+    """A partition's store after a batch of ``program``."""
     ticket = _ticket(own, [meta.states for meta in others])
     return declare(own, program.descriptors(ticket, {"user": "int32"}, placement or GROUPS))[0]
 

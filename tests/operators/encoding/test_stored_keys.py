@@ -100,7 +100,7 @@ def test_rows_are_in_the_order_of_their_columns_and_equal_ones_as_they_came(name
     column = data.draw(st.lists(st.none() | values, max_size=6))
     numbers = data.draw(st.lists(st.integers(0, 1), min_size=len(column), max_size=len(column)))
     rows = [(number, rank(value)) for number, value in zip(numbers, column, strict=True)]
-    for first in (pa.int8(), pa.float32()):  # Arrow sorts the one, and what comes behind the other is sorted by keys
+    for first in (pa.int8(), pa.float32()):  # Arrow sorts by the first, and codecs sort by what follows the second
         found = order_of([pa.array(numbers, first), arrow_values(column, kind)])
         assert found.tolist() == sorted(range(len(rows)), key=rows.__getitem__)
 

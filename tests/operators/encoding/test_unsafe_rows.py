@@ -50,7 +50,7 @@ def variant(value: bytes, metadata: bytes) -> bytes:
 
 
 def behind(at: int, *contents: bytes) -> tuple[list[int], bytes]:
-    """Words of what lies behind the words, from ``at``, and that."""
+    """Words that point to bytes after the words, from ``at``, and these bytes."""
     words, stored = [], b""
     for content in contents:
         words.append((at + len(stored)) << 32 | len(content))

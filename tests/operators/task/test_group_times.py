@@ -1,4 +1,4 @@
-"""Clocks as a program is told them: instants that are far away, and a clock that has gone back."""
+"""Clocks as a program sees them: instants that are far away, and a clock that has gone back."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class FunctionLab:
         self.lab = SessionLab(folder, {each.name: (each, kinds[each.name]) for each in self.declared.values()})
 
     def run(self, fired: tuple[int, int] | None, now_ms: int, *, has_rows: bool) -> GroupState:
-        """One batch at ``now_ms`` of the query's clock; the state of the partition's group behind it."""
+        """One batch at ``now_ms`` of the query's clock; the state of the partition's group after it."""
         has_watermark = self.time_out == "EventTimeTimeout"
         state = group(self.time_out, fired, watermark_ms=now_ms if has_watermark else -1, processing_ms=now_ms)
         times = GroupTimes(operator_of(self.declared, has_watermark=has_watermark), state)

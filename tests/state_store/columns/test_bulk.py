@@ -139,7 +139,7 @@ class SmallFiles(Tuning):
 
 
 def test_a_mark_hides_nothing_beyond_its_file(quick_path: Path) -> None:
-    """As a clip leaves a state in key order, and deltas of the query that goes on: they are compacted with the mark."""
+    """A clipped state in key order, and later deltas, which are compacted with the range deletion."""
     choose = random.Random(1)
     tuning = SmallFiles(1 << 20, "none")
     database = Database(quick_path / "db", tuning)

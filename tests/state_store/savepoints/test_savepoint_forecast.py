@@ -42,7 +42,7 @@ def query(quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> Query:
 
 
 def explained(capsys: pytest.CaptureFixture[str], *command: str) -> dict[int, list[int]]:
-    """Expected rows by operator; all of them are said to be counted, but of what needs one partition."""
+    """Expected rows by operator; all are reported as counted, except of operators with one partition."""
     capsys.readouterr()
     assert main([*command, "--explain", "--json"]) == 0
     told: dict[str, Any] = json.loads(capsys.readouterr().out)

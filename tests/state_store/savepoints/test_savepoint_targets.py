@@ -1,4 +1,4 @@
-"""Where savepoints and restores write and delete: what is in use, not empty or another's stays as it is."""
+"""Where savepoints and restores write and delete: folders that are in use, not empty or another's stay as they are."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_a_target_that_is_not_empty_stays_as_it_is(quick_path: Path) -> None:
 
 
 def at_first_look(monkeypatch: pytest.MonkeyPatch, target: Path, happen: Callable[[], object]) -> None:
-    """Let something happen right behind the first look whether ``target`` is empty."""
+    """Let something happen right after the first check that ``target`` is empty."""
     walk, looks = LocalPlace.walk, iter([1])
 
     def walked(place: LocalPlace, folder: str = "") -> Any:  # noqa: ANN401
@@ -270,7 +270,7 @@ def test_nothing_is_left_below_the_folder_of_a_savepoint_that_was_deleted(kind: 
 
 
 def gone_on(saved: Path, query: Query, batches: int) -> None:
-    """Let the query of a savepoint go on in the savepoint's own folder."""
+    """Start the query of a savepoint in the savepoint's own folder."""
     on = object.__new__(Query)
     on.__dict__.update(query.__dict__, location=str(saved), metas=dict(query.metas), rows=dict(query.rows))
     on.run(batches, snapshots=True)
@@ -298,7 +298,7 @@ def test_a_savepoint_in_whose_folder_a_query_has_gone_on_is_not_deleted(
     before = files(saved)
     with pytest.raises(InvalidInputError, match="has more than a savepoint") as refused:
         delete(str(saved), parse({}))
-    assert "a query has gone on here" in refused.value.message
+    assert "a query was started here" in refused.value.message
     assert f"/{query.version}" in refused.value.message
     assert main(["savepoint", "delete", str(saved)]) == 2
     assert files(saved) == before

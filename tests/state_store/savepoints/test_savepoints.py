@@ -454,4 +454,4 @@ def test_a_store_costs_few_requests_when_all_are_looked_at(
     (few, before), (many, after) = spent
     reads, lists = ((after[kind] - before[kind]) / (many - few) for kind in (READS, LISTS))
     assert lists == 1, "of the store's own folder"
-    assert reads == expected, "where it is, its snapshot, and what the delta behind it says"
+    assert reads == expected, "where it is, its snapshot, and what the delta after it says"

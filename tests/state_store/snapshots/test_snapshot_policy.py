@@ -1,4 +1,4 @@
-"""When a snapshot is due, what a restore is said to take, and what a commit reports of both."""
+"""When a snapshot is due, how long a restore is expected to take, and what a commit reports of both."""
 
 from __future__ import annotations
 

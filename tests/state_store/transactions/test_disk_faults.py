@@ -1,4 +1,4 @@
-"""A local disk that is full or read-only: calls say so, nothing is left over, and all goes on when it works again."""
+"""A local disk that is full or read-only: calls say so, nothing is left over, and all works again afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker is told of the states in the other partitions of its operator, at the first batch of a run."""
+"""What a worker learns of the states in the other partitions of its operator, at the first batch of a run."""
 
 from __future__ import annotations
 

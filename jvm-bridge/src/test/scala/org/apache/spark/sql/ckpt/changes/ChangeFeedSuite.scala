@@ -160,7 +160,7 @@ class ChangeFeedSuite extends AnyFunSuite with BeforeAndAfterEach with BeforeAnd
     assert(failure.getMessage.contains("'range'") && failure.getMessage.contains("ordered"))
   }
 
-  test("replays a version from one snapshot, and says which there are when that is none") {
+  test("replays a version from one snapshot, and names the existing ones if there is no such snapshot") {
     val (rocks, ours) = both()
     Seq(rocks, ours).foreach(grow(_, versions = 3, seed = 3))
     ours.provider.doMaintenance() // of version 2, the last that a transaction began on

@@ -64,7 +64,7 @@ class ServerOutputSuite extends AnyFunSuite with BeforeAndAfterEach {
     }
   }
 
-  test("of a line that was cut the end is still to be had, with what was before the cut") {
+  test("the end of a line that was cut is kept, with what was before the cut") {
     def end(text: String) = {
       val found = new BoundedLines(new ByteArrayInputStream(text.getBytes(UTF_8)), 4)
       found.next()
@@ -206,7 +206,7 @@ class ServerOutputSuite extends AnyFunSuite with BeforeAndAfterEach {
     }
   }
 
-  test("a Python without the package, or that is none, is named with what to do") {
+  test("a Python without the package, or a file that is not Python, is named with what to do") {
     val empty = Files.createDirectory(folder.resolve("empty"))
     val bare = wrapped(s"cd $empty; exec $python -S -E -I \"$$@\"")
     assert(refusal(bare).contains("Install pyspark-ckpt into that Python"))
