@@ -6,11 +6,38 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from pathlib import Path
 
-from pyspark_ckpt.state_store.options import PREFIX, OptionRow, table
+from pyspark_ckpt.state_store.options import PREFIX, OptionRow, number_types, table
 
 PAGE = Path(__file__).with_name("options.md")
+
+NUMBERS = {"bytes": "a size in bytes", "seconds": "a time in seconds", "int": "a number"}
+
+
+def _units(kind: str) -> str:
+    """Return the units of a type, names for the same unit in one group."""
+    groups: dict[int, list[str]] = {}
+    for name, size in number_types()[kind].units.items():
+        if name:
+            groups.setdefault(size, []).append(f"`{name}`")
+    units = ", ".join(" or ".join(names) for _, names in sorted(groups.items()))
+    return f", or with a unit: {units}" if units else ""
+
+
+def _join(keys: list[str]) -> str:
+    return ", ".join(f"`{key}`" for key in keys[:-1]) + f" and `{keys[-1]}`"
+
+
+TYPES = "".join(f"| {kind} | {text}{_units(kind)} |\n" for kind, text in NUMBERS.items())
+PROCESS = textwrap.fill(
+    f"Options are read when a query starts. {_join([key for key, row in table().items() if row.process])} apply to the "
+    "executor's process, which keeps those of its first query (of `compression`, only for files that the state server "
+    "writes).",
+    120,
+    break_on_hyphens=False,
+)
 
 HEAD = f"""\
 # Options
@@ -25,12 +52,17 @@ ckpt.configure(SparkSession.builder, memory_limit="1g")
 SparkSession.builder.config("{PREFIX}memoryLimit", "1g")
 ```
 
-Write sizes as `256m` or `1g`, and times as `60s` or `10m`. A query with an unknown key or a value out of range does not
-start; the message names the key.
+A query with an unknown key or a value out of range does not start; the message says what to write instead.
 
-Options are read when a query starts. `python`, `memoryLimit`, `localDir`, `columnFiles`, `startTimeout`, `logLevel` and
-`failPoints` apply to the executor's process, which keeps those of its first query. It also keeps the first `compression`
-for files that the state server writes.
+| type | how to write it |
+|---|---|
+{TYPES}\
+
+Numbers are whole: write `90s`, not `1.5m`. Units of sizes are powers of 1,024, also `kb` and `mb`; `m` is minutes in a
+time. There may be a space before the unit. Case does not count in units and in values of a list: `1G` is `1g`, and
+`debug` is `DEBUG`. It counts in all other text, such as a path.
+
+{PROCESS}
 
 | key | type | default | what it does |
 |---|---|---|---|

@@ -25,7 +25,7 @@ PREFIX = "spark.sql.streaming.stateStore.ckpt."
 
 _NUMBER = re.compile(r"\s*([0-9]{1,18})\s*([a-zA-Z]*)\s*", re.ASCII)
 """How a number is written, here and in the JVM. The table has the units of each type."""
-_FRACTION = re.compile(r"\s*[0-9]+\.[0-9]+\s*[a-zA-Z]*\s*", re.ASCII)
+_FRACTION = re.compile(r"\s*([0-9]{1,9}\.[0-9]{1,9})\s*([a-zA-Z]*)\s*", re.ASCII)
 
 
 class NumberType(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -37,7 +37,10 @@ class NumberType(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OptionRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One row of the table, as in ``options.json``."""
+    """One row of the table, as in ``options.json``.
+
+    ``process``: an executor's process keeps the value of the first query that uses the store there.
+    """
 
     type: str
     default: str | int
@@ -46,12 +49,38 @@ class OptionRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     values: tuple[str, ...] = ()
     min: int | None = None
     max: int | None = None
+    process: bool = False
+
+
+class MemoryShares(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Which parts of ``memoryLimit`` go where; together they are 1."""
+
+    near_caches: float
+    write_sets: float
+    block_cache: float
+    state_server: float
+
+
+class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """How the memory of one executor is divided. The JVM reads the rest of it, see ``MemoryBudget`` there.
+
+    ``min_cache_bytes``, ``min_write_set_bytes``: what one store may take however many there are.
+    ``server_at_rest_bytes``: the state server's process without state. ``max_heap_share``: a limit whose part on the
+    heap is larger than this is warned of.
+    """
+
+    shares: MemoryShares
+    min_cache_bytes: int
+    min_write_set_bytes: int
+    server_at_rest_bytes: int
+    max_heap_share: float
 
 
 class OptionTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All of ``options.json``. ``options``: every option by its key without the prefix, in the order of the file."""
 
     types: dict[str, NumberType]
+    memory: Memory
     options: dict[str, OptionRow]
 
 
@@ -85,10 +114,25 @@ class Options:
     fail_points: str
     s3a: S3aSettings = field(default=S3aSettings({}), repr=False)
 
+    @property
+    def server_memory_bytes(self) -> int:
+        """The part of the memory limit that the state server has."""
+        return int(self.memory_limit_bytes * memory().shares.state_server)
+
 
 def table() -> Mapping[str, OptionRow]:
     """Return every option by its key without the prefix, in the order of the file."""
     return _table().options
+
+
+def number_types() -> Mapping[str, NumberType]:
+    """Return how numbers are written, by the name of their type."""
+    return _table().types
+
+
+def memory() -> Memory:
+    """Return how the memory of one executor is divided."""
+    return _table().memory
 
 
 @cache
@@ -198,16 +242,37 @@ def read_number(type_name: str, text: str) -> Fraction:
     known = _table().types[type_name]
     match = _NUMBER.fullmatch(text)
     if match is None or match[2].lower() not in known.units:
-        if _FRACTION.fullmatch(text):
-            problem = "it must be a whole number of units, such as 90s instead of 1.5m"
-        else:
-            problem = f"it must be {known.examples}"
-        raise ValueError(problem)
+        raise ValueError("it must be " + (_describe_whole(known, text) or known.examples))
     number = int(match[1]) * known.units[match[2].lower()]
     if number > MAX_LONG:
         problem = "it must be less than 2**63 of the smallest unit"
         raise ValueError(problem)
     return Fraction(number, known.unit)
+
+
+def _describe_whole(known: NumberType, text: str) -> str | None:
+    """Return what to write instead of a number with a decimal point, such as 90s for 1.5m; None for other text.
+
+    The text is the same in the JVM: see ``tests/golden/options.json``.
+    """
+    match = _FRACTION.fullmatch(text)
+    if match is None or match[2].lower() not in known.units:
+        return None
+    given = known.units[match[2].lower()]
+    amount = Fraction(match[1]) * given
+    names: dict[int, str] = {}
+    for name, size in known.units.items():
+        if size <= given and not names.get(size):
+            names[size] = name
+    sizes = sorted(names, reverse=True)
+    exact = [size for size in sizes if amount % size == 0]
+    near = [size for size in sizes if size < given and amount >= size]
+    if exact or near:
+        size = (exact or near)[0]
+        instead = f'"{amount // size}{names[size]}"'
+    else:
+        instead = " or ".join(f'"{amount // sizes[-1] + more}{names[sizes[-1]]}"' for more in (0, 1))
+    return f'a whole number: write {instead} instead of "{text.strip()}"'
 
 
 def _bad(key: str, text: str, why: str) -> InvalidInputError:

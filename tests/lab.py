@@ -15,10 +15,10 @@ from pyspark_ckpt.state_store.database import Database, Tuning, write_table_file
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.format.keys import encode_hashed_key, state_range
 from pyspark_ckpt.state_store.server.entrusted import Entrusted
+from pyspark_ckpt.state_store.server.homes import lock_folder
 from pyspark_ckpt.state_store.server.rpc import Dispatcher
 from pyspark_ckpt.state_store.server.stores import Stores
 
-MEMORY_BYTES = 32 << 20
 TUNING = Tuning(1 << 20)
 STATE = "default"
 QUERY = "7f4a9a0e-0000-4000-8000-123456789abc"
@@ -60,7 +60,10 @@ class Server:
         places: Callable[[str, S3Settings, S3aSettings], BlobPlace] = place_at,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.stores = Stores(local_dir, MEMORY_BYTES, option_table.parse(options), places=places, clock=clock)
+        parsed = option_table.parse(options)
+        folder = lock_folder(local_dir)
+        assert folder is not None, f"another server uses {local_dir}"
+        self.stores = Stores(folder, parsed, places=places, clock=clock)
         self.stop_calls = 0
         self._dispatcher = Dispatcher(self.stores, self._count_stop, Entrusted())
 
@@ -88,7 +91,7 @@ class Server:
         self.stores._shared.mover.shutdown(wait=True)
         self.stores._shared.pool.shutdown(wait=True)
         self.stores._shared.sweeper.shutdown(wait=True)
-        self.stores._possession.close()
+        self.stores._folder.close()
 
 
 class Txn:

@@ -28,13 +28,14 @@ from pyspark_ckpt.state_store import options as option_table
 from pyspark_ckpt.state_store.database import Tuning, write_table_file
 from pyspark_ckpt.state_store.format.keys import encode_hashed_key
 from pyspark_ckpt.state_store.server.entrusted import Entrusted
+from pyspark_ckpt.state_store.server.homes import lock_folder
 from pyspark_ckpt.state_store.server.rpc import Dispatcher
 from pyspark_ckpt.state_store.server.stores import Stores
 from tests.s3_server import running
 
 QUERY = "7f4a9a0e-0000-4000-8000-123456789abc"
 LATENCY_S = 0.05
-MEMORY_BYTES = 256 << 20
+MEMORY = "2g"  # of an executor: an eighth of it is the state server's
 KEYS, CHANGED = 2_000_000, 20_000
 INCREMENTS = 20
 COMMITS = 15
@@ -68,13 +69,15 @@ class Engine:
         self.checkpoint = folder / "checkpoint"
         self.checkpoint.mkdir(parents=True, exist_ok=True)
         (self.checkpoint / "metadata").write_text(json.dumps({"id": QUERY}))
-        self._options = {"compression": "none", **options}
+        self._options = {"compression": "none", "memoryLimit": MEMORY, **options}
         self._folder = folder
         self._start("local")
         self.version, self.id = 0, None
 
     def _start(self, name: str) -> None:
-        self._stores = Stores(self._folder / name, MEMORY_BYTES, option_table.parse(self._options))
+        folder = lock_folder(self._folder / name)
+        assert folder is not None
+        self._stores = Stores(folder, option_table.parse(self._options))
         self._dispatcher = Dispatcher(self._stores, lambda: None, Entrusted())
         self.handle = self.call(
             "open",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
-_PRIVATE = 0o700
+PRIVATE = 0o700
 _WRITABLE_BY_OTHERS = 0o022
 
 
@@ -35,15 +35,15 @@ def make_folder(folder: Path, local_dir: Path) -> None:
     the place of ``local_dir`` itself. An existing folder is no error. Raises OSError.
     """
     try:
-        folder.mkdir(mode=_PRIVATE)
+        folder.mkdir(mode=PRIVATE)
     except OSError:
-        local_dir.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
+        local_dir.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
         each = local_dir
         for part in folder.relative_to(local_dir).parts:
             each /= part
             if not each.is_dir():
                 each.unlink(missing_ok=True)
-                each.mkdir(mode=_PRIVATE, exist_ok=True)
+                each.mkdir(mode=PRIVATE, exist_ok=True)
 
 
 def take_open_files() -> int:
@@ -67,8 +67,8 @@ def make_private(folder: Path) -> bool:
             f"{folder} belongs to the user {found.st_uid}, but local copies of state must belong to this user.",
             hint="Remove the folder, or set spark.sql.streaming.stateStore.ckpt.localDir to another one.",
         )
-    if stat.S_IMODE(found.st_mode) != _PRIVATE:
-        folder.chmod(_PRIVATE)
+    if stat.S_IMODE(found.st_mode) != PRIVATE:
+        folder.chmod(PRIVATE)
     return not found.st_mode & _WRITABLE_BY_OTHERS
 
 

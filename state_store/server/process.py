@@ -25,10 +25,11 @@ import msgspec
 
 from pyspark_ckpt.state_store import options as option_table
 from pyspark_ckpt.state_store.errors import InvalidInputError, StorageError
-from pyspark_ckpt.state_store.json_objects import DAMAGE, Count
+from pyspark_ckpt.state_store.json_objects import DAMAGE
 from pyspark_ckpt.state_store.local.files import take_open_files
 from pyspark_ckpt.state_store.log import LOGGER, STDERR, log_to_stderr, shorten
 from pyspark_ckpt.state_store.server.entrusted import Entrusted
+from pyspark_ckpt.state_store.server.homes import delete_forgotten, take_home
 from pyspark_ckpt.state_store.server.listener import Listener
 from pyspark_ckpt.state_store.server.rpc import PROTOCOL, Dispatcher, error_answer
 from pyspark_ckpt.state_store.server.stores import Stores
@@ -41,17 +42,22 @@ _log = logging.getLogger(f"{LOGGER}.server")
 
 
 class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The first line of stdin."""
+    """The first line of stdin.
+
+    ``executor_dir``: a folder that lives as long as the executor. ``executor``: its id. ``home``: the folder that an
+    earlier state server of the same JVM had, see ``homes``; empty if there was none.
+    """
 
     protocol: int
     token: str
-    local_dir: str
-    memory_bytes: Count
+    executor_dir: str
+    executor: str
+    home: str = ""
     options: dict[str, str] = {}
 
     def __repr__(self) -> str:
         """Never show the token."""
-        return f"Hello(local_dir={self.local_dir!r})"
+        return f"Hello(executor={self.executor!r})"
 
 
 def main() -> int:
@@ -70,14 +76,17 @@ def main() -> int:
         options = option_table.parse(hello.options)
         log_to_stderr(options.log_level)
         _take_open_files()
-        stores = _take_local_folder(hello, options)
+        home, stores = _take_home(hello, options)
         listener = Listener(Dispatcher(stores, stopped.set, entrusted).call, hello.token)
     except Exception as problem:  # noqa: BLE001 - the JVM must be told of any failure
         answer = error_answer(problem)
         _say(answers, {"error": {**answer, "message": shorten(answer["message"])}})
         return 1
-    _say(answers, {"port": listener.port, "pid": os.getpid(), "protocol": PROTOCOL, "version": _package_version()})
-    _log.info("state server %d listens on port %d, local folder %s", os.getpid(), listener.port, hello.local_dir)
+    about = {"pid": os.getpid(), "protocol": PROTOCOL, "version": _package_version(), "home": str(home)}
+    _say(answers, {"port": listener.port, **about})
+    _log.info("state server %d listens on port %d, local folder %s", os.getpid(), listener.port, home)
+    if options.local_dir:
+        threading.Thread(target=delete_forgotten, args=(home.parent,), name="forgotten-homes", daemon=True).start()
     threading.Thread(target=_end_with_parent, args=(stdin, entrusted), name="parent-watch", daemon=True).start()
     stopped.wait()
     stopped.clear()
@@ -103,19 +112,30 @@ def _hello(line: bytes) -> Hello:
             f"The JVM speaks protocol {hello.protocol}, but this state server speaks protocol {PROTOCOL}.",
             hint="Install the same release of pyspark-ckpt as the driver's jar and in the executors' Python.",
         )
-    if not hello.token or not Path(hello.local_dir).is_absolute() or hello.memory_bytes <= 0:
-        raise InvalidInputError("The hello needs a token, an absolute local_dir and a positive memory_bytes.")
+    if not hello.token or not Path(hello.executor_dir).is_absolute():
+        raise InvalidInputError("The hello needs a token and an absolute executor_dir.")
     return hello
 
 
-def _take_local_folder(hello: Hello, options: option_table.Options) -> Stores:
+def _take_home(hello: Hello, options: option_table.Options) -> tuple[Path, Stores]:
+    """Take a home in ``localDir``, perhaps of a dead executor, or else in the executor's own folder, and open it.
+
+    What is in the executor's own folder is deleted with the executor, so nothing can be left over there.
+    """
+    parent = Path(options.local_dir or hello.executor_dir)
+    if not parent.is_absolute():
+        raise InvalidInputError(
+            f"Option {option_table.PREFIX}localDir has the value {options.local_dir!r}, which is not an absolute path."
+        )
+    former = Path(hello.home) if hello.home else None
     try:
-        return Stores(Path(hello.local_dir), hello.memory_bytes, options)
+        home = take_home(parent, hello.executor, former=former, adopts=bool(options.local_dir))
+        return home.path, Stores(home.folder, options)
     except OSError as problem:
         raise StorageError(
-            f"The state server cannot use its local folder {hello.local_dir}: {problem}",
+            f"The state server cannot use its local folder {parent}: {problem}",
             hint="Check whether its disk is full and who may write there, or set "
-            "spark.sql.streaming.stateStore.ckpt.localDir to another folder.",
+            f"{option_table.PREFIX}localDir to another folder.",
         ) from problem
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import itertools
-import os
 import re
 import secrets
 import shutil
@@ -16,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TypeAlias
+from typing import TypeAlias
 from weakref import WeakValueDictionary
 
 from pyspark_ckpt.state_store.attempts.winners import Epochs, KnownRuns
@@ -33,16 +31,17 @@ from pyspark_ckpt.state_store.blobs import (
 from pyspark_ckpt.state_store.blobs.base.place_clock import PlaceTimes
 from pyspark_ckpt.state_store.checkpoints import ownership
 from pyspark_ckpt.state_store.database import Tuning
-from pyspark_ckpt.state_store.errors import ConflictError, InvalidInputError, LifecycleError
+from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.format import remote
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.identity import Caller, Identity
 from pyspark_ckpt.state_store.local.boot import boot_id
 from pyspark_ckpt.state_store.local.column_files import ColumnFiles
-from pyspark_ckpt.state_store.local.files import make_folder, make_private
+from pyspark_ckpt.state_store.local.files import make_folder
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.restore.changes import ChangeFeed, steps_to
+from pyspark_ckpt.state_store.server.homes import LockedFolder
 from pyspark_ckpt.state_store.server.maintenance import Maintenance
 from pyspark_ckpt.state_store.snapshots.restore_forecast import RestoreForecast
 from pyspark_ckpt.state_store.transactions.operator_states import KnownStates, OperatorStates
@@ -54,7 +53,6 @@ TRANSFER_THREADS = 8
 MOVER_THREADS = 2
 ENDED_KEPT = 1024
 CACHE_SHARE = 0.75
-TAKEOVER_S = 3.0
 ADOPTION_S = 3600.0
 """Local copies of an earlier process are deleted if nobody has asked for them by then."""
 
@@ -98,27 +96,25 @@ class Stores:
 
     def __init__(
         self,
-        local_dir: Path,
-        memory_bytes: int,
+        folder: LockedFolder,
         options: Options,
         *,
         places: Callable[[str, S3Settings, S3aSettings], BlobPlace] = place_at,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Lock ``local_dir`` for this process. Raises ConflictError if another live state server uses it.
+        """Use the copies that an earlier process left in ``folder``, unless the machine was booted since then.
 
-        ``places`` returns the place of a URL. Retention uses ``clock`` to find how old an object of a place is.
+        ``folder`` belongs to the stores, which unlock it when they are shut down. ``places`` returns the place of a
+        URL. Retention uses ``clock`` to find how old an object of a place is.
         """
-        self.local_dir = local_dir
-        self.memory_bytes = memory_bytes
+        self.local_dir = local_dir = folder.path
+        self.memory_bytes = options.server_memory_bytes
         self._places = places
-        local_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        is_trusted = make_private(local_dir)
-        self._possession = _possess(local_dir)
-        _tidy(local_dir, keep_copies=is_trusted)
+        self._folder = folder
+        _tidy(local_dir, keep_copies=folder.is_trusted)
         self._shared = Shared(
             local_dir=local_dir,
-            tuning=Tuning(int(memory_bytes * CACHE_SHARE), options.compression),
+            tuning=Tuning(int(self.memory_bytes * CACHE_SHARE), options.compression),
             pool=ThreadPoolExecutor(TRANSFER_THREADS, thread_name_prefix="transfer"),
             sweeper=ThreadPoolExecutor(1, thread_name_prefix="sweeper"),
             mover=ThreadPoolExecutor(MOVER_THREADS, thread_name_prefix="mover"),
@@ -346,28 +342,7 @@ class Stores:
         self._shared.pool.shutdown(wait=True)
         self._shared.mover.shutdown(wait=True)
         self._shared.sweeper.shutdown(wait=True)
-        self._possession.close()
-
-
-def _possess(local_dir: Path) -> IO[bytes]:
-    """Lock the folder for the life of this process."""
-    path = local_dir / "server.lock"
-    lock = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "rb+")
-    until = time.monotonic() + TAKEOVER_S
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as problem:
-            if time.monotonic() < until:  # the server of a JVM that has just been killed is about to end
-                time.sleep(0.05)
-                continue
-            lock.close()
-            raise ConflictError(
-                f"Another state server uses {local_dir}.",
-                hint="Give every executor its own local folder.",
-                retryable=True,
-            ) from problem
-        return lock
+        self._folder.close()
 
 
 def _tidy(local_dir: Path, *, keep_copies: bool) -> None:

@@ -123,7 +123,7 @@ def test_a_size_that_no_machine_has_is_refused(value: str) -> None:
 
 @fuzzed
 @given(
-    any_damage(b'{"protocol": 1, "token": "t", "local_dir": "/x", "memory_bytes": 5, "options": {"logLevel": "INFO"}}')
+    any_damage(b'{"protocol": 1, "token": "t", "executor_dir": "/x", "executor": "5", "options": {"logLevel": "INFO"}}')
 )
 def test_a_hello_is_read_or_refused(line: bytes) -> None:
     read_or_refuse(lambda: _hello(line), line, "")

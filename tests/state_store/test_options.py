@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -66,10 +67,39 @@ GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "options.json").read
 
 
 @pytest.mark.parametrize("case", GOLDEN["numbers"], ids=lambda case: f"{case['type']} {case['text']}")
-def test_a_number_is_what_it_is_in_the_jvm(case: dict[str, str | int | None]) -> None:
-    kind, text, value = str(case["type"]), str(case["text"]), case["value"]
-    if value is None:
-        with pytest.raises(ValueError, match="it "):
+def test_a_number_is_what_it_is_in_the_jvm(case: dict[str, str | int]) -> None:
+    kind, text = str(case["type"]), str(case["text"])
+    if "problem" in case:
+        with pytest.raises(ValueError, match=f"^{re.escape(str(case['problem']))}$"):
             options.read_number(kind, text)
     else:
-        assert options.read_number(kind, text) * (1_000_000 if kind == "seconds" else 1) == value
+        assert options.read_number(kind, text) * (1_000_000 if kind == "seconds" else 1) == case["value"]
+
+
+@pytest.mark.parametrize("case", GOLDEN["options"], ids=lambda case: f"{case['key']} {case['text']}")
+def test_a_value_is_kept_or_refused_as_in_the_jvm(case: dict[str, str]) -> None:
+    key, text = case["key"], case["text"]
+    if "problem" in case:
+        with pytest.raises(InvalidInputError) as caught:
+            options.parse({key: text})
+        assert caught.value.message == f"Option {options.PREFIX}{key} has the value {text!r}: {case['problem']}."
+        assert caught.value.hint == f"{options.table()[key].doc} Default: {options.table()[key].default!r}."
+    else:
+        options.parse({key: text})
+        assert options.canonical_text(key, text) == case["canonical"]
+
+
+@pytest.mark.parametrize("case", [each for each in GOLDEN["numbers"] if " instead of " in each.get("problem", "")])
+def test_what_a_refusal_says_to_write_is_a_number(case: dict[str, str]) -> None:
+    instead = re.findall(r'"([^"]+)"', case["problem"])[:-1]
+    assert instead
+    numbers = [options.read_number(case["type"], each) for each in instead]
+    given = re.sub(r"[0-9.]+", "1", case["text"])
+    largest = options.read_number(case["type"], given)
+    assert all(number <= (int(case["text"].partition(".")[0]) + 1) * largest for number in numbers)
+
+
+def test_the_shares_of_the_memory_are_the_whole() -> None:
+    shares = options.memory().shares
+    assert shares.near_caches + shares.write_sets + shares.block_cache + shares.state_server == 1
+    assert options.parse({"memoryLimit": "1g"}).server_memory_bytes == 128 << 20

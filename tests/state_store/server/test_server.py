@@ -34,7 +34,7 @@ class Process:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        settings = {"protocol": 1, "token": TOKEN, "local_dir": str(folder), "memory_bytes": 32 << 20, "options": {}}
+        settings = {"protocol": 1, "token": TOKEN, "executor_dir": str(folder), "executor": "0", "options": {}}
         self.write({**settings, **hello})
         assert self.process.stdout is not None
         self.hello = json.loads(self.process.stdout.readline())
@@ -215,7 +215,8 @@ def test_it_ends_when_told_to(tmp_path: Path, processes: list[Process], connecti
     [
         ({"protocol": 2}, "protocol 2"),
         ({"options": {"nonsense": "1"}}, "nonsense"),
-        ({"local_dir": "relative"}, "local_dir"),
+        ({"executor_dir": "relative"}, "executor_dir"),
+        ({"options": {"localDir": "relative"}}, "localDir"),
         ({"surprise": 1}, "surprise"),
     ],
 )
@@ -258,10 +259,26 @@ def test_a_connection_that_goes_away_ends_no_server_whatever_is_loaded_first(
     assert "listens on port" in server.stderr()
 
 
-def test_one_folder_has_one_server(tmp_path: Path, processes: list[Process]) -> None:
-    processes += [Process(tmp_path / "local"), Process(tmp_path / "local")]
-    assert processes[1].hello["error"]["kind"] == "ConflictError"
-    assert stat.S_IMODE((tmp_path / "local").stat().st_mode) == 0o700
+def test_servers_that_share_a_folder_have_a_private_one_each(tmp_path: Path, processes: list[Process]) -> None:
+    processes += [Process(tmp_path / "executor", options={"localDir": str(tmp_path / "local")}) for _ in range(2)]
+    homes = [Path(process.hello["home"]) for process in processes]
+    assert homes[0] != homes[1]
+    assert sorted(homes) == sorted((tmp_path / "local").iterdir())
+    assert all(stat.S_IMODE(folder.stat().st_mode) == 0o700 for home in homes for folder in (home, home / "server"))
+
+
+def test_a_server_goes_on_in_the_folder_of_a_killed_one_if_the_user_has_chosen_the_place(
+    tmp_path: Path, processes: list[Process]
+) -> None:
+    for options in ({"localDir": str(tmp_path / "local")}, {}):
+        first = Process(tmp_path / "executor", options=options)
+        first.close()
+        second = Process(tmp_path / "executor", options=options)
+        assert (second.hello["home"] == first.hello["home"]) == bool(options)
+        second.close()
+        again = Process(tmp_path / "executor", options=options, home=second.hello["home"])
+        processes.append(again)
+        assert again.hello["home"] == second.hello["home"]
 
 
 def test_log_lines_say_which_store(tmp_path: Path, processes: list[Process], connections: list[Connection]) -> None:
@@ -289,7 +306,8 @@ def test_nothing_is_lost_when_it_is_killed(
     folder, ids, died = tmp_path / "local", list[str](), 0
 
     def start() -> tuple[Connection, int]:
-        processes.append(Process(folder, options={"failPoints": f"{name}:kill@2"}))
+        options = {"failPoints": f"{name}:kill@2", "localDir": str(folder)}
+        processes.append(Process(tmp_path / "executor", options=options))
         connections.append(Connection(processes[-1].hello["port"]))
         return connections[-1], connections[-1].call("open", **opening(tmp_path))["ok"]["handle"]
 

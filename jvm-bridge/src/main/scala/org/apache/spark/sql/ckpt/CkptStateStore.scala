@@ -34,7 +34,7 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
   override def version: Long = txn.begun.version
   override def hasCommitted: Boolean = status == Committed
   override def allColumnFamilyNames: Set[String] = txn.synchronized(families.names)
-  override def toString: String = s"CkptStateStore(${provider.label}, version $version)"
+  override def toString: String = s"CkptStateStore(${provider.served.label}, version $version)"
 
   private[ckpt] def creator: CkptStateStoreProvider = provider
 
@@ -212,7 +212,7 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
     require(Open, "commit")
     if (!canWrite) throw CkptErrors.lifecycle(s"$this was opened for reading and cannot be committed.")
     families.settle()
-    val outcome = provider.commit(txn)
+    val outcome = provider.transactions.commit(txn)
     txn.committed()
     status = Committed
     report = outcome
@@ -224,7 +224,7 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
   override def abort(): Unit = if (status == Open) {
     status = Aborted
     close()
-    provider.abort(txn.begun)
+    provider.served.abort(txn.begun)
   }
 
   /** Ends a store that only read; does nothing if the store was upgraded to a write store. */
@@ -240,7 +240,7 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
       throw StateStoreErrors.stateStoreOperationOutOfOrder(
         s"Cannot get checkpointInfo without committing the store ($this is $status)")
     }
-    val ids = provider.usesCheckpointIds
+    val ids = provider.served.usesCheckpointIds
     StateStoreCheckpointInfo(
       id.partitionId, version + 1, if (ids) Some(txn.begun.newId) else None, if (ids) txn.begun.id else None)
   }
@@ -255,7 +255,7 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
       closed = true
       txn.close()
       families.close()
-      if (hasCommitted) provider.followBehind()
+      if (hasCommitted) provider.transactions.followBehind()
     }
   }
 

@@ -1,7 +1,7 @@
 package org.apache.spark.sql.ckpt
 
 import java.io.File
-import java.nio.file.{Files, Path}
+import java.nio.file.{Files, LinkOption, Path}
 import java.util.concurrent.atomic.AtomicLong
 
 import scala.jdk.CollectionConverters._
@@ -52,10 +52,10 @@ private[ckpt] final class Reader(val path: String, val live: Boolean, val db: Na
   }
 }
 
-/** All readers of this process, which share one block cache. Idle secondaries are kept for the next transaction of
+/** All readers of this process, which share one block cache and the folder `scratch`. Idle secondaries are kept for the next transaction of
   * their store; the least recently used are closed first.
   */
-private[ckpt] final class Readers(scratch: Path, budget: MemoryBudget) {
+private[ckpt] final class Readers(scratch: () => Path, budget: MemoryBudget) {
   NativeDB.loadLibrary()
   private val blockCache = new LRUCache(budget.blockCacheBytes)
   private val numbers = new AtomicLong
@@ -146,7 +146,7 @@ private[ckpt] final class Readers(scratch: Path, budget: MemoryBudget) {
 
   private def open(path: String, live: Boolean): Reader =
     if (live) {
-      val home = scratch.resolve(s"secondary-${numbers.incrementAndGet()}")
+      val home = scratch().resolve(s"secondary-${numbers.incrementAndGet()}")
       Files.createDirectories(home)
       try {
         new Reader(path, live, NativeDB.openAsSecondary(options, path, home.toString), home)
@@ -163,9 +163,12 @@ private[ckpt] final class Readers(scratch: Path, budget: MemoryBudget) {
 private[ckpt] object Readers {
   private val MaxIdle = 1024
 
+  /** Deletes the folder with all that is in it; a link is deleted, and not what it leads to. */
   def deleteFolder(folder: Path): Unit = {
     val files = Option(folder.toFile.listFiles).getOrElse(Array.empty[File])
-    files.foreach(file => if (file.isDirectory) deleteFolder(file.toPath) else file.delete())
+    files.foreach(file => if (isFolder(file.toPath)) deleteFolder(file.toPath) else file.delete())
     Files.deleteIfExists(folder)
   }
+
+  private def isFolder(path: Path): Boolean = Files.isDirectory(path, LinkOption.NOFOLLOW_LINKS)
 }

@@ -9,7 +9,7 @@ import org.scalatest.funsuite.AnyFunSuite
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.ckpt.codec.KeyCodec
-import org.apache.spark.sql.ckpt.server.{Json, Settings}
+import org.apache.spark.sql.ckpt.server.{Json, OptionTable, Settings}
 
 /** The shim and the state server agree on bytes: both are held against the files in tests/golden. */
 class GoldenSuite extends AnyFunSuite {
@@ -54,12 +54,29 @@ class GoldenSuite extends AnyFunSuite {
     }
   }
 
-  test("reads numbers of options as the golden file has them") {
+  test("reads numbers of options, or says what to write, as the golden file has it") {
     val numbers = golden("options.json").get("numbers").elements.asScala.toSeq
     assert(numbers.size > 20)
     numbers.foreach { entry =>
-      val wanted = Option.when(entry.hasNonNull("value"))(entry.get("value").asLong)
-      assert(Settings.number(entry.get("type").asText, entry.get("text").asText) == wanted, entry)
+      val wanted =
+        if (entry.hasNonNull("problem")) Left(entry.get("problem").asText) else Right(entry.get("value").asLong)
+      assert(OptionTable.number(entry.get("type").asText, entry.get("text").asText) == wanted, entry)
+    }
+  }
+
+  test("keeps values of options, or refuses them, as the golden file has it") {
+    val options = golden("options.json").get("options").elements.asScala.toSeq
+    assert(options.size > 10)
+    options.foreach { entry =>
+      val (key, text) = (entry.get("key").asText, entry.get("text").asText)
+      def read = Settings.from(Map(Settings.Prefix + key -> text))
+      if (entry.hasNonNull("problem")) {
+        val refusal = intercept[CkptException](read)
+        assert(refusal.said == s"Option ${Settings.Prefix}$key has the value '$text': ${entry.get("problem").asText}.")
+        assert(refusal.hint == OptionTable.hint(key))
+      } else {
+        assert(read == Settings(Map(key -> entry.get("canonical").asText)), entry)
+      }
     }
   }
 }

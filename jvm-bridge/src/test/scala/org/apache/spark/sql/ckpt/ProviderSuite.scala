@@ -277,7 +277,7 @@ class ProviderSuite extends AnyFunSuite with BeforeAndAfterEach with BeforeAndAf
     assert(first.iterator().size == 33333)
     first.commit()
     val metrics = first.metrics
-    assert(metrics.customMetrics(Metrics.SpilledRuns) >= 2 && metrics.numKeys == 33333)
+    assert(metrics.customMetrics(Metrics("ckptSpilledRuns")) >= 2 && metrics.numKeys == 33333)
     val store = provider.getReadStore(1, first.getStateStoreCheckpointInfo().stateStoreCkptId)
     assert(store.iterator().size == 33333)
     (1 to 50000 by 3).foreach(i => assert(store.get(wideKey(i)) == null))
@@ -349,7 +349,7 @@ class ProviderSuite extends AnyFunSuite with BeforeAndAfterEach with BeforeAndAf
         val before = provider.begin(version, id)
         assert(before.begun.live == isLive)
         spoil(Paths.get(before.begun.path))
-        provider.end(before)
+        provider.transactions.end(before)
         attempts(version, id)(store => assert(pairs(store.iterator()).size == count))
         attempts(version, id) { store =>
           (1 to rows by 97).foreach(i => assert(store.get(key(s"name $i", i * 7919L)).getLong(0) == i * 104729L))

@@ -284,7 +284,7 @@ private final class StoreLife(seed: Long, folder: Path, memory: String, isSmall:
       } else {
         val made = commit(store)
         same(store.metrics.numKeys, model.valuesIterator.map(_.of.size).sum.toLong, "the number of keys")
-        spills += store.metrics.customMetrics(Metrics.SpilledRuns)
+        spills += store.metrics.customMetrics(Metrics("ckptSpilledRuns"))
         Some(made -> model)
       }
     }

@@ -59,7 +59,7 @@ private[ckpt] final class ChangeReader(
 
   override protected def close(): Unit =
     try closeDelta()
-    finally provider.tolerant(s"close of the change feed of ${provider.label}")(feed.close())
+    finally provider.served.tolerant(s"close of the change feed of ${provider.served.label}")(feed.close())
 
   private def openNext(): Boolean = {
     closeDelta()
@@ -142,7 +142,7 @@ private[ckpt] final class ChangeReader(
     def close(): Unit = {
       cursors.foreach(_.close())
       tables.foreach(_.close())
-      base.foreach(provider.end)
+      base.foreach(provider.transactions.end)
     }
   }
 }

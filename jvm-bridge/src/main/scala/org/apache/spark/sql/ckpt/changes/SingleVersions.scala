@@ -18,7 +18,7 @@ private[ckpt] trait SingleVersions extends SupportsFineGrainedReplay { provider:
       snapshotVersionStateStoreCkptId: Option[String],
       endVersionStateStoreCkptId: Option[String]): StateStore = {
     def replay = replayCall(snapshotVersion, snapshotVersionStateStoreCkptId, endVersion, endVersionStateStoreCkptId)
-    new CkptStateStore(provider, begin(endVersion, replay), writable = !readOnly)
+    new CkptStateStore(provider, transactions.begin(endVersion, replay), writable = !readOnly)
   }
 
   override def replayReadStateFromSnapshot(
@@ -35,18 +35,18 @@ private[ckpt] trait SingleVersions extends SupportsFineGrainedReplay { provider:
       colFamilyNameOpt: Option[String],
       endVersionStateStoreCkptId: Option[String]): NextIterator[ChangeReader.Change] = {
     val spec = families.spec("readChangeFeed", colFamilyNameOpt.getOrElse(StateStore.DEFAULT_COL_FAMILY_NAME))
-    val open = handle()
+    val open = served.handle()
     val request = Json.obj().put("handle", open.handle).put("first", startVersion).put("last", endVersion)
     endVersionStateStoreCkptId.foreach(request.put("id", _))
     val feed = new ChangeFeed(open.server, open.server.call("open_changes", request).get("feed").asLong)
-    new ChangeReader(provider, spec, feed, engine.readers.runOptions)
+    new ChangeReader(provider, spec, feed, served.engine.readers.runOptions)
   }
 
   private def replayCall(start: Long, startId: Option[String], version: Long, id: Option[String]): Begun = {
-    val open = handle()
+    val open = served.handle()
     val request = Json.obj().put("handle", open.handle).put("version", version).put("start", start)
     id.foreach(request.put("id", _))
     startId.foreach(request.put("start_id", _))
-    new Begun(open.server, open.server.call("replay", request, left => provider.abort(new Begun(open.server, left))))
+    new Begun(open.server, open.server.call("replay", request, left => served.abort(new Begun(open.server, left))))
   }
 }

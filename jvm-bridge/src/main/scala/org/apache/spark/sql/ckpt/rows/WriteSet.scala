@@ -193,7 +193,7 @@ private[ckpt] final class WriteSet(lent: ByteMap, staging: Path, runOptions: Roc
     entries
   }
 
-  private def cacheBytes: Long = if (lent == null) MinCache else budget.bytesPerCache
+  private def cacheBytes: Long = if (lent == null) budget.minCacheBytes else budget.bytesPerCache
 
   private def touch(entry: Int): Unit = if (!entries.isWritten(entry)) note(entry, entries.hasValue(entry))
 
@@ -288,7 +288,6 @@ private[ckpt] object WriteSet {
   private final val NoState = -1
   private final val Ages = 64
   private final val Step = 64L << 10
-  private final val MinCache = 1L << 20
 
   /** The rows of a larger prefix are found by their order. */
   private final val MaxByHash = 128

@@ -1,7 +1,7 @@
 package org.apache.spark.sql.ckpt
 package server
 
-import java.nio.file.Files
+import java.nio.file.Path
 import java.util.concurrent.{ExecutorService, Executors}
 
 import org.apache.spark.{SparkContext, SparkEnv}
@@ -15,12 +15,12 @@ import org.apache.spark.internal.config.{
 import org.apache.spark.scheduler.{SparkListener, SparkListenerApplicationEnd}
 import org.apache.spark.util.ShutdownHookManager
 
-/** What all providers of this JVM share: one memory limit, one set of readers, one folder for local files, and the
-  * state server, which is started on first use and again after it has ended.
+/** What all providers of this JVM share: one memory limit, one set of readers, and the state server, which is started
+  * on first use and again after it has ended. The server chooses the folder for local files.
   */
-private[ckpt] final class Engine(val settings: Settings, home: LocalFolder) extends Logging {
+private[ckpt] final class Engine(val settings: Settings) extends Logging {
   val budget: MemoryBudget = settings.budget
-  val readers: Readers = new Readers(home.path.resolve("readers"), budget)
+  val readers: Readers = new Readers(() => home.readers, budget)
 
   /** Runs work between two batches. */
   val background: ExecutorService = Executors.newFixedThreadPool(
@@ -31,8 +31,8 @@ private[ckpt] final class Engine(val settings: Settings, home: LocalFolder) exte
       thread
     })
 
+  @volatile private var home: LocalFolder = _
   private var current: StateServer = _
-  private var started = false
   private var ended = false
   @volatile private var replaced = false
 
@@ -40,28 +40,42 @@ private[ckpt] final class Engine(val settings: Settings, home: LocalFolder) exte
   def isReplaced: Boolean = replaced
 
   /** Whether a server was ever started; until then nothing depends on the settings. */
-  def hasStarted: Boolean = synchronized(started)
+  def hasStarted: Boolean = home != null
 
-  /** Whether the local folder still exists. */
-  def usable: Boolean = home.isThere
+  /** Whether the local folder still exists, if there was one. */
+  def usable: Boolean = home == null || home.isThere
 
   def server(): StateServer = synchronized {
     if (ended) throw CkptErrors.lifecycle("The state store's engine has ended with its session.")
-    if (current == null || !current.alive) {
-      if (current != null) {
-        logWarning("the state server ended; starting another one")
-        current.release()
+    if (current != null && !current.alive) {
+      logWarning("the state server ended; starting another one")
+      current.release()
+      current = null
+    }
+    if (current == null) {
+      val next = ServerProcess.start(settings, Option(home).map(_.path))
+      try useHome(next.home)
+      catch {
+        case failure: Throwable =>
+          next.stop()
+          throw failure
       }
-      current =
-        try StateServer.start(settings, Files.createDirectories(home.path.resolve("server")))
-        catch {
-          case held: CkptException if held.kind == "ConflictError" =>
-            leaveHome()
-            throw held
-        }
-      started = true
+      current = next
     }
     current
+  }
+
+  /** Moves to the folder that the server uses. It differs from that of an earlier server of this JVM if that one is
+    * gone, or if that server's process has not ended.
+    */
+  private def useHome(path: Path): Unit = if (home == null || home.path != path) {
+    val next = LocalFolder.hold(path)
+    ShutdownHookManager.registerShutdownDeleteDir(path.toFile)
+    if (home != null) {
+      ShutdownHookManager.removeShutdownDeleteDir(home.path.toFile)
+      home.leave()
+    }
+    home = next
   }
 
   /** Ends this engine, so that one with other settings replaces it. */
@@ -70,31 +84,14 @@ private[ckpt] final class Engine(val settings: Settings, home: LocalFolder) exte
     close()
   }
 
-  /** Ends this engine, so that one with another folder replaces it: a state server of an earlier process, which does
-    * not end, uses this one.
-    */
-  private def leaveHome(): Unit = {
-    logWarning(
-      s"${home.path} is in use by a state server of an earlier process, which has not ended (it may be stopped, " +
-        "or wait for a disk); using another folder")
-    replaced = true
-    end()
-    ShutdownHookManager.removeShutdownDeleteDir(home.path.toFile)
-    home.leave()
-  }
-
   /** Ends the server, closes idle readers, and deletes local files. */
   def close(): Unit = synchronized {
-    end()
-    home.delete()
-  }
-
-  private def end(): Unit = {
     ended = true
     background.shutdown()
     if (current != null) current.stop()
     current = null
     readers.close()
+    if (home != null) home.delete()
   }
 }
 
@@ -102,24 +99,25 @@ private[ckpt] object Engine extends Logging {
   private var current: Engine = _
   private val refused = scala.collection.mutable.HashSet.empty[Settings]
 
-  /** The engine of this process. It keeps the options of the first query that got a server. Different options of later
-    * queries are logged.
+  /** The engine of this process. It keeps the process's options of the first query that got a server. Different ones of
+    * later queries are logged.
     */
   def get(settings: Settings): Engine = synchronized {
+    def differs = current.settings.ofProcess != settings.ofProcess
     if (current != null && current.isReplaced) current = null
     if (current != null && !current.usable) stop()
-    if (current != null && current.settings != settings && !current.hasStarted) {
+    if (current != null && !current.hasStarted && differs) {
       current.giveWay()
       current = null
     }
     if (current == null) {
-      current = new Engine(settings, home(settings))
+      current = new Engine(settings)
       current.budget.misfits(Runtime.getRuntime.maxMemory, overhead).foreach(problem => logWarning(problem))
       endWithApplication(current)
-    } else if (current.settings != settings && refused.add(settings)) {
+    } else if (differs && refused.add(settings.ofProcess)) {
       logWarning(
-        s"the ckpt state store of this process was started with ${current.settings.text}; what differs in " +
-          s"${settings.text} takes effect in a new process")
+        s"the ckpt state store of this process was started with ${current.settings.ofProcess.text}; what differs in " +
+          s"${settings.ofProcess.text} takes effect in a new process")
     }
     current
   }
@@ -145,15 +143,5 @@ private[ckpt] object Engine extends Logging {
     val factor = env.conf.get(EXECUTOR_MEMORY_OVERHEAD_FACTOR)
     val derived = math.max((env.conf.get(EXECUTOR_MEMORY) * factor).toLong, env.conf.get(EXECUTOR_MIN_MEMORY_OVERHEAD))
     env.conf.get(EXECUTOR_MEMORY_OVERHEAD).getOrElse(derived) << 20
-  }
-
-  /** The folder for local files. In a `localDir`, the folder of a killed process is used again. */
-  private def home(settings: Settings): LocalFolder = {
-    val leftOver = if (settings.hasLocalFolder) LocalFolder.takeLeftOver(settings.localFolder) else None
-    leftOver.foreach(folder => Readers.deleteFolder(folder.path.resolve("readers")))
-    val folder = leftOver.getOrElse(
-      LocalFolder.make(settings.localFolder, Option(SparkEnv.get).fold("none")(_.executorId)))
-    ShutdownHookManager.registerShutdownDeleteDir(folder.path.toFile)
-    folder
   }
 }

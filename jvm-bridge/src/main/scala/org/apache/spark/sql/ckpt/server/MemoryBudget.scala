@@ -3,29 +3,36 @@ package server
 
 import java.util.concurrent.atomic.AtomicInteger
 
-/** Splits one `memoryLimit` in this process: half for near caches, a quarter for write sets, an eighth for the readers'
-  * block cache and an eighth for the state server. Caches share their part evenly, and so do write sets.
+/** Splits one `memoryLimit` in this process by the shares in the table of options: near caches, write sets, the
+  * readers' block cache and the state server. Caches share their part evenly, and so do write sets.
   */
 private[ckpt] final class MemoryBudget(val limitBytes: Long) {
+  import MemoryBudget._
+
   private val caches = new AtomicInteger
   private val writeSets = new AtomicInteger
 
-  val blockCacheBytes: Long = limitBytes / 8
-  val serverBytes: Long = limitBytes / 8
+  private val cachesBytes = part("nearCaches")
+  private val writeSetsBytes = part("writeSets")
+  val blockCacheBytes: Long = part("blockCache")
+
+  private def part(name: String): Long = (limitBytes * shares.get(name).asDouble).toLong
 
   /** The number of stores that are open in this process. */
   def stores: Int = math.max(1, caches.get)
 
-  def bytesPerCache: Long = limitBytes / 2 / stores
-  def bytesPerWriteSet: Long =
-    math.max(MemoryBudget.MinWriteSet, limitBytes / 4 / math.max(1, writeSets.get))
+  def bytesPerCache: Long = cachesBytes / stores
+  def bytesPerWriteSet: Long = math.max(MinWriteSet, writeSetsBytes / math.max(1, writeSets.get))
+
+  /** What a store may keep of the rows it reads while another transaction has its near cache. */
+  def minCacheBytes: Long = MinCache
 
   /** The parts of this limit that do not fit into the heap, or into the memory outside it if that is limited. */
   def misfits(heapBytes: Long, overheadBytes: Option[Long]): Seq[String] = {
     def mib(bytes: Long): Long = bytes >> 20
-    val onHeap = limitBytes / 4 * 3
-    val besides = blockCacheBytes + serverBytes + MemoryBudget.ServerAtRest
-    val heap = Option.when(onHeap > heapBytes / 2) {
+    val onHeap = cachesBytes + writeSetsBytes
+    val besides = blockCacheBytes + part("stateServer") + ServerAtRest
+    val heap = Option.when(onHeap > heapBytes * MaxHeapShare) {
       s"Near caches and write sets may take ${mib(onHeap)} MiB of a heap of ${mib(heapBytes)} MiB: " +
         "lower memoryLimit or raise the executor's memory."
     }
@@ -43,8 +50,11 @@ private[ckpt] final class MemoryBudget(val limitBytes: Long) {
 }
 
 private[ckpt] object MemoryBudget {
-  private val MinWriteSet = 1L << 20
+  private val shares = OptionTable.memory.get("shares")
+  private val MinCache = OptionTable.memory.get("minCacheBytes").asLong
+  private val MinWriteSet = OptionTable.memory.get("minWriteSetBytes").asLong
+  private val MaxHeapShare = OptionTable.memory.get("maxHeapShare").asDouble
 
   /** The memory of the state server's process before it has any state. */
-  private val ServerAtRest = 100L << 20
+  private val ServerAtRest = OptionTable.memory.get("serverAtRestBytes").asLong
 }

@@ -49,61 +49,88 @@ class EngineSuite extends AnyFunSuite with BeforeAndAfterEach {
     assert(!first.isReplaced)
   }
 
-  test("a folder that a killed process has left is taken once, and never one that is in use or another's") {
-    val inUse = LocalFolder.make(folder, "1")
-    assert(LocalFolder.takeLeftOver(folder).isEmpty)
-    val home = Files.createDirectory(folder.resolve("ckpt-2-left"))
-    Files.createFile(home.resolve("owner.lock"))
-    Files.setPosixFilePermissions(home, PosixFilePermissions.fromString("rwxrwxrwx"))
-    assert(LocalFolder.takeLeftOver(folder).isEmpty)
-    Files.setPosixFilePermissions(home, PosixFilePermissions.fromString("rwx------"))
-    val taken = LocalFolder.takeLeftOver(folder)
-    assert(taken.map(_.path).contains(home))
-    assert(LocalFolder.takeLeftOver(folder).isEmpty)
-    taken.get.delete()
-    inUse.delete()
-    assert(folder.toFile.list.isEmpty)
-    assert(LocalFolder.takeLeftOver(folder.resolve("nothing")).isEmpty)
+  test("other options of a later query are no reason for another engine unless the process keeps them") {
+    val first = Engine.get(settings("/no/such/python"))
+    val later = Settings(first.settings.options + ("snapshotEveryVersions" -> "3"))
+    assert(Engine.get(later) eq first)
+    val other = Settings(later.options + ("memoryLimit" -> "1g"))
+    assert(Engine.get(other).settings == other)
+    assert(first.isReplaced)
   }
 
-  test("folders that killed processes have left are deleted when nobody has used them for a week") {
-    val homes = Seq("old", "new", "newest").map { name =>
-      val home = Files.createDirectory(folder.resolve(s"ckpt-1-$name"))
-      Files.setPosixFilePermissions(home, PosixFilePermissions.fromString("rwx------"))
-      val old = if (name == "old") TimeUnit.DAYS.toMillis(8) else if (name == "new") TimeUnit.DAYS.toMillis(1) else 0
-      for (file <- Seq("owner.lock", "server.lock")) {
-        Files.createFile(home.resolve(file)).toFile.setLastModified(System.currentTimeMillis() - old)
-      }
-      home
-    }
-    val taken = LocalFolder.takeLeftOver(folder)
-    assert(taken.map(_.path).contains(homes.last))
-    assert(folder.toFile.list.toSet == Set("ckpt-1-new", "ckpt-1-newest"))
-    taken.get.delete()
-    LocalFolder.takeLeftOver(folder).get.delete()
+  private val python = sys.env.getOrElse("PYTHON", "python3")
+
+  /** What a killed executor has left. */
+  private def leave(name: String): Path = {
+    val home = Files.createDirectory(folder.resolve(name))
+    Files.setPosixFilePermissions(home, PosixFilePermissions.fromString("rwx------"))
+    Files.createFile(home.resolve("owner.lock"))
+    Files.createFile(Files.createDirectory(home.resolve("server")).resolve("server.lock"))
+    home
+  }
+
+  private def run(program: String): Process = {
+    val process = new ProcessBuilder(python, "-c", s"import fcntl, sys; $program").start()
+    process.getInputStream.read()
+    process
+  }
+
+  test("uses the folder that its state server takes over from a killed process, locks it, and deletes it at the end") {
+    val home = leave("ckpt-2-left")
+    val server = Engine.get(settings(python)).server()
+    assert(server.home == home)
+    val attempt = run(s"fcntl.lockf(open('${home.resolve("owner.lock")}', 'r+b'), fcntl.LOCK_EX | fcntl.LOCK_NB)")
+    assert(attempt.waitFor() == 1, "this process holds the lock")
+    Engine.stop()
     assert(folder.toFile.list.isEmpty)
+  }
+
+  test("keeps its folder and its readers when its state server is killed") {
+    val engine = Engine.get(settings(python))
+    val killed = engine.server()
+    val scratch = Files.createDirectories(killed.home.resolve("readers").resolve("secondary-1"))
+    ProcessHandle.current.children.forEach { each =>
+      each.destroyForcibly()
+      each.onExit.get(10, TimeUnit.SECONDS): Unit
+    }
+    val next = engine.server()
+    assert((next ne killed) && next.home == killed.home)
+    assert(Files.exists(scratch))
+    assert(folder.toFile.list.length == 1)
   }
 
   test("a folder that a state server of an earlier process does not let go is left to it") {
-    val home = Files.createDirectory(folder.resolve("ckpt-1-held"))
-    Files.setPosixFilePermissions(home, PosixFilePermissions.fromString("rwx------"))
-    Files.createFile(home.resolve("owner.lock"))
-    val lock = Files.createFile(Files.createDirectory(home.resolve("server")).resolve("server.lock"))
-    val python = sys.env.getOrElse("PYTHON", "python3")
-    val program = s"import fcntl, sys; file = open('$lock'); fcntl.flock(file, fcntl.LOCK_EX); print(1, flush=True); " +
-      "sys.stdin.read()"
-    val stuck = new ProcessBuilder(python, "-c", program).start()
+    val home = leave("ckpt-1-held")
+    val lock = home.resolve("server").resolve("server.lock")
+    val stuck = run(s"file = open('$lock'); fcntl.flock(file, fcntl.LOCK_EX); print(1, flush=True); sys.stdin.read()")
     try {
-      stuck.getInputStream.read()
-      val first = Engine.get(settings(python))
-      assert(intercept[CkptException](first.server()).kind == "ConflictError")
-      assert(first.isReplaced)
       assert(Engine.get(settings(python)).server().alive)
       assert(Files.exists(lock))
       assert(folder.toFile.list.length == 2)
     } finally stuck.destroyForcibly()
     Engine.stop()
     assert(folder.toFile.list.toSeq == Seq("ckpt-1-held"))
+  }
+
+  test("moves to another folder when its own is gone") {
+    val engine = Engine.get(settings(python))
+    val first = engine.server()
+    ProcessHandle.current.children.forEach(each => each.destroyForcibly(): Unit)
+    while (first.alive) Thread.onSpinWait()
+    Readers.deleteFolder(first.home)
+    val next = engine.server()
+    assert(next.alive && next.home != first.home && Files.isDirectory(next.home))
+    Engine.stop()
+    assert(folder.toFile.list.isEmpty)
+  }
+
+  test("deletes a link in its folder, and not what the link leads to") {
+    val (home, elsewhere) =
+      (Files.createDirectory(folder.resolve("home")), Files.createDirectory(folder.resolve("else")))
+    Files.createFile(elsewhere.resolve("file"))
+    Files.createSymbolicLink(home.resolve("link"), elsewhere)
+    Readers.deleteFolder(home)
+    assert(!Files.exists(home) && Files.exists(elsewhere.resolve("file")))
   }
 
   test("a call is handed to a busy pool although its thread is interrupted, and stays interrupted") {

@@ -1,0 +1,142 @@
+package org.apache.spark.sql.ckpt
+
+import com.fasterxml.jackson.databind.JsonNode
+import com.fasterxml.jackson.databind.node.ObjectNode
+import org.apache.hadoop.conf.Configuration
+import org.apache.hadoop.fs.Path
+
+import org.apache.spark.TaskContext
+import org.apache.spark.internal.Logging
+import org.apache.spark.sql.ckpt.server.{Engine, Json, S3aSettings, Settings, StateServer}
+import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
+import org.apache.spark.sql.execution.streaming.state.{StateStoreConf, StateStoreId}
+import org.apache.spark.sql.internal.SQLConf
+
+/** One store as the running state server knows it: opened there on first use, and again in a new server. */
+private[ckpt] final class ServedStore(
+    val id: StateStoreId,
+    val conf: StateStoreConf,
+    val hadoopConf: Configuration,
+    settings: Settings)
+  extends Logging {
+  import ServedStore._
+
+  @volatile private var currentEngine = Engine.get(settings)
+  private var opened: Opened = _
+  private var closed = false
+
+  def engine: Engine = currentEngine
+
+  def isOpen: Boolean = synchronized(!closed)
+
+  def label: String = {
+    val store = if (id.storeName == StateStoreId.DEFAULT_STORE_NAME) "" else s", store ${id.storeName}"
+    s"state of operator ${id.operatorId}, partition ${id.partitionId}$store"
+  }
+
+  def usesCheckpointIds: Boolean = conf.enableStateStoreCheckpointIds
+
+  /** The query's number of partitions, as its offset log fixes it. */
+  def partitions: Int = {
+    val sqlConf = SQLConf.get
+    sqlConf.getConfString(StatefulPartitions, sqlConf.numShufflePartitions.toString).toInt
+  }
+
+  /** The handle of this store in the running server. In a new server the store is opened again. */
+  def handle(): Opened = synchronized {
+    if (closed) throw CkptErrors.lifecycle(s"$label is closed.")
+    if (currentEngine.isReplaced) currentEngine = Engine.get(settings)
+    val server = currentEngine.server()
+    if (opened == null || opened.server != server) opened = Opened(server, open(server))
+    opened
+  }
+
+  /** The last handle, whose server may have ended; None if there is none, or if the store is closed. */
+  def lastHandle: Option[Opened] = synchronized(Option(opened).filterNot(_ => closed))
+
+  private def open(server: StateServer): Long = {
+    val root = new Path(id.checkpointRootLocation).getParent.toString
+    val request = Json.obj()
+      .put("state_dir", id.storeCheckpointLocation().toString)
+      .put("checkpoint_root", root)
+      .put("operator", id.operatorId)
+      .put("partition", id.partitionId)
+      .put("name", id.storeName)
+      .put("run_id", runId)
+      .put("format", if (usesCheckpointIds) 2 else 1)
+      .put("min_versions_to_retain", conf.minVersionsToRetain)
+    request.set[ObjectNode]("options", Json.strings(settings.options))
+    val s3a = S3aSettings.of(hadoopConf, Seq(root, settings.remote))
+    request.set[ObjectNode]("s3a", Json.strings(s3a.plain))
+    if (s3a.secret.nonEmpty) request.put("secrets", server.entrust(s3a.secret))
+    server.call("open", request, left => closeHandle(server, left.get("handle").asLong)).get("handle").asLong
+  }
+
+  /** The run of the query; empty for a task outside a query, which reads state and must not write. */
+  private def runId: String = {
+    val inQuery = Option(TaskContext.get()).forall(_.getLocalProperty(StreamExecution.QUERY_ID_KEY) != null)
+    if (inQuery) Option(hadoopConf.get(StreamExecution.RUN_ID_KEY)).getOrElse("") else ""
+  }
+
+  /** Gives out no further handle; returns whether it did until now. */
+  def stopOpening(): Boolean = synchronized {
+    val first = !closed
+    closed = true
+    first
+  }
+
+  /** Closes the last handle, after `stopOpening`. */
+  def closeHandle(): Unit = {
+    val last = synchronized {
+      val handle = Option(opened)
+      opened = null
+      handle
+    }
+    last.foreach(open => closeHandle(open.server, open.handle))
+  }
+
+  private def closeHandle(server: StateServer, handle: Long): Unit = if (server.alive) {
+    tolerant(s"close of $label")(server.call("close", Json.obj().put("handle", handle)))
+  }
+
+  /** One round of maintenance. A failure is only logged: maintenance runs again, and the store must stay loaded. */
+  def maintain(method: String, ask: ObjectNode => ObjectNode): Option[JsonNode] =
+    lastHandle.filter(_.server.alive).flatMap { open =>
+      var answer: Option[JsonNode] = None
+      tolerant(s"$method of $label") {
+        answer = Some(open.server.call(method, ask(Json.obj().put("handle", open.handle))))
+      }
+      answer
+    }
+
+  /** Drops a transaction, unless its server has ended, which dropped it. */
+  def abort(begun: Begun): Unit = if (begun.server.alive) {
+    tolerant(s"abort of transaction ${begun.number} of $label") {
+      begun.server.call("abort", Json.obj().put("txn", begun.number))
+    }
+  }
+
+  /** Makes the state server discard a local copy that cannot be read. The next begin gets a restored one. */
+  def reportDamage(begun: Begun, failure: String): Unit = {
+    logWarning(s"$label: the local copy in ${begun.path} cannot be read: $failure")
+    if (begun.server.alive) {
+      tolerant(s"report of damage of $label") {
+        begun.server.call("report_damage", Json.obj().put("txn", begun.number).put("failure", failure))
+      }
+    }
+  }
+
+  /** Runs clean-up and only logs its failure, so that it does not hide an earlier one. */
+  def tolerant(what: String)(action: => Unit): Unit =
+    try {
+      action
+    } catch {
+      case failure: CkptException => logWarning(s"$what: ${failure.getMessage}")
+    }
+}
+
+private[ckpt] object ServedStore {
+  final case class Opened(server: StateServer, handle: Long)
+
+  private val StatefulPartitions = "spark.sql.streaming.internal.stateStore.partitions"
+}

@@ -1,0 +1,190 @@
+package org.apache.spark.sql.ckpt
+
+import java.util.concurrent.{ConcurrentLinkedQueue, RejectedExecutionException}
+
+import scala.util.control.NonFatal
+
+import com.fasterxml.jackson.databind.node.ObjectNode
+import org.rocksdb.{CompressionType, RocksDBException}
+
+import org.apache.spark.internal.Logging
+import org.apache.spark.sql.ckpt.rows.NearCache
+import org.apache.spark.sql.ckpt.server.{Engine, Errand, Json}
+import org.apache.spark.sql.execution.streaming.state.StateStoreMetrics
+
+/** The transactions of one store, from `begin` to `commit` or `abort`, and what they leave for the next one: rows in
+  * memory, a view that follows the live database, and idle writers.
+  */
+private[ckpt] final class Transactions(served: ServedStore, compression: CompressionType) extends Logging {
+  import Transactions._
+
+  private val cache = new NearCache(served.engine.budget)
+  private val idleWriters = new ConcurrentLinkedQueue[DeltaWriter]
+  @volatile private var lastLivePath: String = _
+  @volatile private var following = new Errand(() => ())
+
+  private def label: String = served.label
+
+  /** Begins a transaction by `call`, which may be repeated. */
+  def begin(version: Long, call: => Begun): Transaction = {
+    val started = System.nanoTime
+    following.settle()
+    var attempt = 0
+    while (true) {
+      attempt += 1
+      try {
+        val begun = call
+        openReaderOrAbort(begun, attempt) match {
+          case Some(reader) =>
+            val engine = served.engine
+            val txn = new Transaction(
+              begun, reader, engine.readers, cache, engine.budget, isCurrent,
+              failure => served.reportDamage(begun, failure.getMessage))
+            txn.loadMs = (System.nanoTime - started) / 1000000
+            return txn
+          case None =>
+            // Either another attempt's commit changed the live database in between, and the next answer names a
+            // checkpoint; or the copy is damaged and was reported, and the next answer names one that was restored.
+            served.abort(begun)
+            if (attempt >= MaxBegins) {
+              throw CkptErrors.lifecycle(
+                s"$label: version $version could not be read in $attempt tries: the database in ${begun.path} " +
+                  "never showed its version marker.")
+            }
+        }
+      } catch {
+        case lost: StateServerLostException if attempt < MaxBegins =>
+          logWarning(s"$label: ${lost.getMessage}; trying again")
+      }
+    }
+    throw new IllegalStateException("not reached")
+  }
+
+  private def isCurrent(reader: Reader): Boolean = served.isOpen && reader.path == lastLivePath
+
+  private def openReaderOrAbort(begun: Begun, attempt: Int): Option[Reader] =
+    try {
+      openReader(begun, attempt)
+    } catch {
+      case failure: Throwable =>
+        served.abort(begun)
+        throw failure
+    }
+
+  private def openReader(begun: Begun, attempt: Int): Option[Reader] = {
+    val readers = served.engine.readers
+    if (begun.live && lastLivePath != begun.path) {
+      if (lastLivePath != null) readers.forget(lastLivePath)
+      lastLivePath = begun.path
+    }
+    try {
+      val reader = readers.take(begun.path, begun.live)
+      var shown = false
+      try {
+        shown = reader.shows(begun.markerKey, begun.markerValue)
+        if (!shown && begun.live) {
+          reader.catchUp()
+          shown = reader.shows(begun.markerKey, begun.markerValue)
+        }
+      } finally {
+        if (!shown) reader.close()
+      }
+      if (shown) {
+        Some(reader)
+      } else {
+        if (attempt >= MaxMoves) served.reportDamage(begun, s"${begun.path} does not show its version marker")
+        None
+      }
+    } catch {
+      // A database that is being compacted may drop a file after it was listed and before it is opened.
+      case failure: RocksDBException if begun.live && attempt == 1 =>
+        logWarning(s"$label: ${begun.path} could not be opened because it was being changed: ${failure.getMessage}")
+        None
+      case failure: RocksDBException =>
+        served.reportDamage(begun, failure.getMessage)
+        None
+    }
+  }
+
+  /** Makes the writes of `txn` the next version, which is durable on return; returns the metrics of the commit. */
+  def commit(txn: Transaction): StateStoreMetrics = {
+    val sealing = System.nanoTime
+    val writer = takeWriter()
+    val delta =
+      try txn.seal(writer, DeltaFile)
+      finally idleWriters.add(writer)
+    val serving = System.nanoTime
+    val answer = txn.begun.server.call("commit", commitRequest(txn, delta))
+    val done = System.nanoTime
+    val engine = served.engine
+    CommitReport.metrics(
+      served.id, txn, delta, answer, engine.readers.blockCacheBytes / engine.budget.stores,
+      (serving - sealing) / 1000000,
+      (done - serving) / 1000000)
+  }
+
+  private def takeWriter(): DeltaWriter =
+    Option(idleWriters.poll()).getOrElse(new DeltaWriter(served.engine.readers.table, compression))
+
+  private def commitRequest(txn: Transaction, delta: Option[SealedDelta]): ObjectNode = {
+    val request = Json.obj().put("txn", txn.begun.number)
+    val files = request.putArray("files")
+    val rows = request.putObject("rows")
+    delta.foreach { sealedDelta =>
+      files.add(DeltaFile)
+      request.putObject("seals").putObject(DeltaFile)
+        .put("bytes", sealedDelta.seal.bytes).put("xxh64", sealedDelta.seal.xxh64)
+      sealedDelta.rowChanges.foreach { case (state, change) =>
+        if (txn.counts(state)) rows.put(state.toString, change)
+      }
+    }
+    request.put("num_partitions", served.partitions)
+  }
+
+  /** After a commit, lets the live database and then its idle view catch up in the background, for the next task. */
+  def followBehind(): Unit = {
+    val (open, path, at) = (served.lastHandle, lastLivePath, served.engine)
+    if (open.nonEmpty && path != null) {
+      val errand = new Errand(() => follow(open.get, path, at))
+      following = errand
+      try {
+        at.background.execute(errand)
+      } catch {
+        case _: RejectedExecutionException => () // the engine has ended, and so have its views
+      }
+    }
+  }
+
+  private def follow(open: ServedStore.Opened, path: String, at: Engine): Unit =
+    try {
+      open.server.call("follow", Json.obj().put("handle", open.handle))
+      at.readers.catchUpIdle(path, isCurrent)
+    } catch {
+      // The next task tries again, and reports the failure if it persists.
+      case NonFatal(failure) => logDebug(s"$label did not follow: ${failure.getMessage}")
+    }
+
+  /** Ends a transaction that only read. */
+  def end(txn: Transaction): Unit = {
+    txn.close()
+    served.abort(txn.begun)
+  }
+
+  /** Closes the store. */
+  def close(): Unit = {
+    val first = served.stopOpening()
+    following.settle()
+    if (first) cache.close()
+    Iterator.continually(idleWriters.poll()).takeWhile(_ != null).foreach(_.close())
+    served.closeHandle()
+    if (lastLivePath != null) served.engine.readers.forget(lastLivePath)
+  }
+}
+
+private[ckpt] object Transactions {
+  private val DeltaFile = "shim.sst"
+  private val MaxBegins = 5
+
+  /** A live database changes at most this many times while a transaction on it begins. */
+  private val MaxMoves = 3
+}
