@@ -77,14 +77,14 @@ class Server:
     def settled(self) -> None:
         """Wait until local databases have followed their commits, and what was to be deleted is gone."""
         for shelf in self.stores._shelves.values():
-            shelf.store.await_moves()
+            shelf.store.follower.await_moves()
         self.stores._shared.sweeper.submit(int).result()
 
     def die(self) -> None:
         """Leave what a killed process leaves: local files as they are, no lock."""
         for shelf in self.stores._shelves.values():
-            shelf.store._closed = True
-            shelf.store._copies.close(remove=False)
+            shelf.store.local.closed = True
+            shelf.store.local.copies.close(remove=False)
         self.stores._shared.mover.shutdown(wait=True)
         self.stores._shared.pool.shutdown(wait=True)
         self.stores._shared.sweeper.shutdown(wait=True)

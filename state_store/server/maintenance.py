@@ -21,7 +21,7 @@ from pyspark_ckpt.state_store.retention.pins import Pins
 from pyspark_ckpt.state_store.retention.retention import CONFIRMED_BYTES, Retention
 from pyspark_ckpt.state_store.retention.scrub import Scrub
 from pyspark_ckpt.state_store.snapshots.writer import Published, SnapshotWriter
-from pyspark_ckpt.state_store.transactions.shared import Shared
+from pyspark_ckpt.state_store.transactions.context import Shared
 from pyspark_ckpt.state_store.transactions.store import Store
 
 
@@ -127,7 +127,7 @@ class Maintenance:
             try:
                 yield from sorted(copy.db.glob("*.sst"))
             finally:
-                self._store.release(copy)
+                self._store.local.release(copy)
 
     def _snapshot(self, *, force: bool) -> Published | None:
         copy = self._store.lease_for_snapshot(lambda version: force or self._may_be_due(version))
@@ -145,12 +145,12 @@ class Maintenance:
         except (CkptError, OSError) as problem:
             if not self._store.closed:
                 if isinstance(problem, DamagedCopyError):
-                    self._store.discard_damaged(copy, problem)
+                    self._store.local.discard_damaged(copy, problem)
                 raise
             self._store.log.info("the store was closed while a snapshot was made; the snapshot is not published")
             return None
         finally:
-            self._store.release(copy)
+            self._store.local.release(copy)
             self._retention.look_again()
         return published
 

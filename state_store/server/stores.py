@@ -45,8 +45,8 @@ from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.restore.changes import ChangeFeed, steps_to
 from pyspark_ckpt.state_store.server.maintenance import Maintenance
 from pyspark_ckpt.state_store.snapshots.restore_forecast import RestoreForecast
+from pyspark_ckpt.state_store.transactions.context import Shared, StoreContext
 from pyspark_ckpt.state_store.transactions.operator_states import KnownStates, OperatorStates
-from pyspark_ckpt.state_store.transactions.shared import Shared
 from pyspark_ckpt.state_store.transactions.store import Store
 from pyspark_ckpt.state_store.transactions.transaction import Transaction
 
@@ -187,7 +187,9 @@ class Stores:
                 known = self._operators.setdefault(query, KnownStates())
                 operators = OperatorStates(unmetered, place_of, self._shared.pool, known)
                 folder = self._free_folder(_folder_name(identity, place.url))
-                store = Store(identity, place, checkpoint, traffic, epochs, operators, folder, options, self._shared)
+                store = Store(
+                    StoreContext(identity, place, checkpoint, traffic, epochs, operators, folder, options, self._shared)
+                )
                 if folder not in self._adopted:
                     store.adopt()
                     self._adopted.add(folder)

@@ -95,7 +95,7 @@ class Executor:
     def compact(self) -> None:
         """Merge the table files of the live database, as RocksDB does by itself when there are more of them."""
         for shelf in self.server.stores._shelves.values():
-            live = shelf.store._copies.live
+            live = shelf.store.local.copies.live
             if live is not None and live.database is not None:
                 live.database.compact()
 
