@@ -94,8 +94,8 @@ class Store:
         """Begin a transaction on a committed version. Until it ends, its reads see exactly that version.
 
         If there is a local copy of the version, this makes no remote request, except for the first ``worker`` of a run:
-        see ``OperatorStates``. Raises NotFoundError (never committed or retired), InvalidInputError (other id, other
-        number of partitions), FormatError, StorageError.
+        see ``OperatorStates``. Raises NotFoundError (never committed with this id, or retired), InvalidInputError
+        (other number of partitions), ConflictError, FormatError, StorageError.
         """
         self._shared.failpoints.hit("begin.before")
         started = time.monotonic()

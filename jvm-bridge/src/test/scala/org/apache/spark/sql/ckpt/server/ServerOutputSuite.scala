@@ -139,8 +139,11 @@ class ServerOutputSuite extends AnyFunSuite with BeforeAndAfterEach {
     Engine.get(Settings(options)).server()
   }
 
-  private def refusal(python: String, seconds: Int = 60): String =
-    intercept[CkptException](server(python, seconds)).getMessage
+  private def refusal(python: String, seconds: Int = 60): String = {
+    val failure = intercept[CkptException](server(python, seconds))
+    assert(failure.kind == "ProcessError" && !failure.retryable)
+    failure.getMessage
+  }
 
   test("a server starts though its Python writes to stdout before it") {
     val noise = "echo Activating the environment; echo '{\"port\": 1}'; echo; printf 'no end of line'"
