@@ -14,6 +14,7 @@ from pyspark_ckpt.state_store.blobs import BlobPlace, S3aSettings, S3Settings, p
 from pyspark_ckpt.state_store.database import Database, Tuning, write_table_file
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.format.keys import encode_hashed_key, state_range
+from pyspark_ckpt.state_store.format.names import new_id
 from pyspark_ckpt.state_store.server.entrusted import Entrusted
 from pyspark_ckpt.state_store.server.rpc import Dispatcher
 from pyspark_ckpt.state_store.server.stores import Stores
@@ -59,8 +60,13 @@ class Server:
         options: Mapping[str, str],
         places: Callable[[str, S3Settings, S3aSettings], BlobPlace] = place_at,
         clock: Callable[[], float] = time.time,
+        uptime: Callable[[], float] = time.monotonic,
+        make_id: Callable[[], str] = new_id,
     ) -> None:
-        self.stores = Stores(local_dir, MEMORY_BYTES, option_table.parse(options), places=places, clock=clock)
+        parsed = option_table.parse(options)
+        self.stores = Stores(
+            local_dir, MEMORY_BYTES, parsed, places=places, clock=clock, uptime=uptime, make_id=make_id
+        )
         self.stop_calls = 0
         self._dispatcher = Dispatcher(self.stores, self._count_stop, Entrusted())
 

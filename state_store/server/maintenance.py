@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import threading
 import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from pyspark_ckpt.state_store.blobs.base.place_clock import time_of
 from pyspark_ckpt.state_store.errors import CkptError, DamagedCopyError
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.local.copies import LocalCopy
@@ -43,12 +41,13 @@ class Maintenance:
             failpoints,
             store.log,
             full=store.options.full_snapshots,
+            make_id=shared.make_id,
         )
         confirmations = Confirmations(store.place, store.log)
         self._writer.damaged = confirmations.damaged.keys()
         self._retention = Retention(
             store.place,
-            Pins(store.checkpoint, shared.times.clock_of(store.checkpoint), lambda: time_of(store.checkpoint)),
+            Pins(store.checkpoint, shared.times),
             store.options.retention_grace_period_s,
             shared.pool,
             failpoints,
@@ -56,8 +55,9 @@ class Maintenance:
             shared.clock,
             confirmations,
             shared.times,
+            shared.make_id,
         )
-        scratch = shared.local_dir / "staging" / f"scrub-{uuid.uuid4().hex[:16]}"
+        scratch = shared.local_dir / "staging" / f"scrub-{shared.make_id()[:16]}"
         self._scrub = Scrub(
             store.place,
             confirmations,

@@ -7,7 +7,6 @@ import hashlib
 import itertools
 import os
 import re
-import secrets
 import shutil
 import threading
 import time
@@ -37,6 +36,7 @@ from pyspark_ckpt.state_store.errors import ConflictError, InvalidInputError, Li
 from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.format import remote
 from pyspark_ckpt.state_store.format.lineage import Lineage
+from pyspark_ckpt.state_store.format.names import new_id
 from pyspark_ckpt.state_store.identity import Caller, Identity
 from pyspark_ckpt.state_store.local.boot import boot_id
 from pyspark_ckpt.state_store.local.column_files import ColumnFiles
@@ -104,10 +104,14 @@ class Stores:
         *,
         places: Callable[[str, S3Settings, S3aSettings], BlobPlace] = place_at,
         clock: Callable[[], float] = time.time,
+        uptime: Callable[[], float] = time.monotonic,
+        make_id: Callable[[], str] = new_id,
     ) -> None:
         """Lock ``local_dir`` for this process. Raises ConflictError if another live state server uses it.
 
         ``places`` returns the place of a URL. Retention uses ``clock`` to find how old an object of a place is.
+        ``uptime`` tells when local copies that nobody has asked for may go: it is never set back. ``make_id`` returns
+        random ids of 32 hexadecimal digits, for commits and for names of objects and folders.
         """
         self.local_dir = local_dir
         self.memory_bytes = memory_bytes
@@ -126,8 +130,9 @@ class Stores:
             failpoints=FailPoints(options.fail_points, local_dir),
             forecast=RestoreForecast(),
             # A random start, so that a transaction of a dead server is never taken for one of this server.
-            transaction_numbers=itertools.count(secrets.randbits(48)),
+            transaction_numbers=itertools.count(int(make_id()[:12], 16)),
             clock=clock,
+            make_id=make_id,
             times=PlaceTimes(clock),
         )
         self._lock = threading.Lock()
@@ -139,7 +144,8 @@ class Stores:
         self._taken: set[Path] = set()
         self._adopted: set[Path] = set()
         self._left_over = set((local_dir / "stores").iterdir())
-        self._started = time.monotonic()
+        self._uptime = uptime
+        self._started = uptime()
         self._runs: WeakValueDictionary[_Query, KnownRuns] = WeakValueDictionary()
         self._operators: WeakValueDictionary[_Query, KnownStates] = WeakValueDictionary()
         self._stopping = threading.Event()
@@ -213,7 +219,7 @@ class Stores:
     def _sweep_left_over(self) -> None:
         """Delete the unclaimed folders of an earlier process: another executor probably runs their stores by now."""
         self._left_over -= self._adopted
-        if self._left_over and time.monotonic() - self._started > ADOPTION_S:
+        if self._left_over and self._uptime() - self._started > ADOPTION_S:
             for folder in self._left_over:
                 self._shared.sweeper.submit(shutil.rmtree, folder, ignore_errors=True)
             self._left_over = set()
@@ -263,7 +269,7 @@ class Stores:
             )
         commit = store.decisions.commit_of(handle.caller, last, commit_id)
         steps = steps_to(commit, first, Lineage.read(store.place), str(store.identity))
-        folder = self.local_dir / "staging" / f"changes-{secrets.token_hex(8)}"
+        folder = self.local_dir / "staging" / f"changes-{self._shared.make_id()[:16]}"
         make_folder(folder, self.local_dir)
         feed = ChangeFeed(store.place, steps, folder, self._shared.pool)
         with self._lock:

@@ -24,7 +24,7 @@ from pyspark_ckpt.state_store.transactions.operator_states import OperatorStates
 
 @dataclass(frozen=True)
 class Shared:
-    """Folders, threads, settings and clocks that all stores of a process share."""
+    """Folders, threads, settings, clocks and ids that all stores of a process share."""
 
     local_dir: Path
     tuning: Tuning
@@ -36,6 +36,7 @@ class Shared:
     forecast: RestoreForecast
     transaction_numbers: itertools.count[int]
     clock: Callable[[], float]
+    make_id: Callable[[], str]
     times: PlaceTimes
 
 

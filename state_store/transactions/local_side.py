@@ -27,7 +27,12 @@ class LocalSide:
         self.lock = threading.RLock()
         self.closed = False
         self.copies = LocalCopies(
-            context.folder, context.tuning, context.options.local_checkpoints, shared.sweeper, context.log
+            context.folder,
+            context.tuning,
+            context.options.local_checkpoints,
+            shared.sweeper,
+            context.log,
+            shared.make_id,
         )
         restorer = Restorer(
             context.place,

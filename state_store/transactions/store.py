@@ -7,7 +7,6 @@ held for pointer swaps, hard links and ingests, which take milliseconds, and nev
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
@@ -16,7 +15,6 @@ from pyspark_ckpt.state_store.database import TableCount, Tuning
 from pyspark_ckpt.state_store.errors import InvalidInputError, StorageError
 from pyspark_ckpt.state_store.format.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.format.meta import Descriptor, StoreMeta
-from pyspark_ckpt.state_store.format.names import new_commit_id
 from pyspark_ckpt.state_store.identity import Caller
 from pyspark_ckpt.state_store.local.copies import LocalCopy
 from pyspark_ckpt.state_store.local.files import make_folder
@@ -234,9 +232,9 @@ class Store:
         self, caller: Caller, base: Marker, leased: Leased, worker: WorkerTask | None, states: Sequence[States]
     ) -> Transaction:
         number = next(self._shared.transaction_numbers)
-        staging = self._shared.local_dir / "staging" / f"{number}-{uuid.uuid4().hex[:8]}"
+        staging = self._shared.local_dir / "staging" / f"{number}-{self._shared.make_id()[:8]}"
         transaction = Transaction(
-            number, base, new_commit_id(), leased.copy, leased.meta, staging, caller.format, caller.run_id
+            number, base, self._shared.make_id(), leased.copy, leased.meta, staging, caller.format, caller.run_id
         )
         try:
             make_folder(staging, self._shared.local_dir)
