@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -44,7 +45,7 @@ def test_copies_of_an_earlier_server_are_deleted_after_an_hour_in_which_nobody_a
     lab.server = Server(lab.local_dir, lab.options, uptime=lambda: now_s[0])
     if is_asked_for:
         assert lab.begin(lab.open(), 3, ids[-1]).answer["metrics"]["restored"] == 0
-    other = {"partition": 7, "state_dir": f"{lab.checkpoint}/state/0/7"}
+    other: dict[str, Any] = {"partition": 7, "state_dir": f"{lab.checkpoint}/state/0/7"}
     for now_s[0], is_left in ((0.0, True), (ADOPTION_S, True), (ADOPTION_S + 1, is_asked_for)):
         lab.server.call("close", handle=lab.open(**other))
         lab.server.settled()

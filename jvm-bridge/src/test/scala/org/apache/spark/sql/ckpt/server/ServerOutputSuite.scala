@@ -139,9 +139,9 @@ class ServerOutputSuite extends AnyFunSuite with BeforeAndAfterEach {
     Engine.get(Settings(options)).server()
   }
 
-  private def refusal(python: String, seconds: Int = 60): String = {
+  private def refusal(python: String, seconds: Int = 60, kind: String = "ProcessError"): String = {
     val failure = intercept[CkptException](server(python, seconds))
-    assert(failure.kind == "ProcessError" && !failure.retryable)
+    assert(failure.kind == kind)
     failure.getMessage
   }
 
@@ -182,7 +182,7 @@ class ServerOutputSuite extends AnyFunSuite with BeforeAndAfterEach {
   }
 
   test("a local folder that cannot be written is named") {
-    val text = refusal(wrapped("ulimit -f 0"))
+    val text = refusal(wrapped("ulimit -f 0"), kind = "StorageError")
     assert(text.contains(s"local folder $folder") && text.contains("localDir"), text)
   }
 
