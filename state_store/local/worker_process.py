@@ -61,11 +61,6 @@ class Worker:
         self._tasks.close()
         self._process.wait()
 
-    @property
-    def has_ended(self) -> bool:
-        """Return whether the process has ended."""
-        return self._process.poll() is not None
-
     def kill(self) -> None:
         """Kill the process."""
         self._process.kill()

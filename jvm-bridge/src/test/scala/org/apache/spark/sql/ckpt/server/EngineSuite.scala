@@ -49,6 +49,13 @@ class EngineSuite extends AnyFunSuite with BeforeAndAfterEach {
     assert(!first.isReplaced)
   }
 
+  test("a call to a server that was killed names its process, and may be repeated") {
+    val server = Engine.get(settings(sys.env.getOrElse("PYTHON", "python3"))).server()
+    ProcessHandle.current.children.forEach(child => child.destroyForcibly(): Unit)
+    val lost = intercept[CkptException](server.call("stats", Json.obj()))
+    assert(lost.kind == "ProcessError" && lost.retryable)
+  }
+
   test("a folder that a killed process has left is taken once, and never one that is in use or another's") {
     val inUse = LocalFolder.make(folder, "1")
     assert(LocalFolder.takeLeftOver(folder).isEmpty)
