@@ -32,6 +32,7 @@ from pyspark_ckpt.state_store.errors import (  # noqa: E402
     InvalidInputError,
     LifecycleError,
     NotFoundError,
+    ProcessError,
     StorageError,
 )
 from pyspark_ckpt.state_store.format.names import PROVIDER_CLASS  # noqa: E402
@@ -81,6 +82,7 @@ __all__ = [
     "ListState",
     "MapState",
     "NotFoundError",
+    "ProcessError",
     "ReducingState",
     "SavepointInfo",
     "StateReader",

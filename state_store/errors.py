@@ -8,7 +8,8 @@
     ├── InvalidInputError   (ValueError) the request or an option is wrong; nothing was done
     ├── LifecycleError      the current status does not allow the call (the transaction has ended)
     ├── StorageError        a disk or a place failed; ``outcome`` says whether a write may have been carried out
-    ├── FormatError         stored bytes are damaged, or written by a newer release
+    ├── ProcessError        a process could not be started, or has ended: look at its machine and its Python
+    ├── FormatError         stored bytes are damaged or contradictory, or written by a newer release
     │   └── DamagedCopyError  only a local copy is damaged; it is discarded, and a retry restores it
     └── InternalError       a defect of this package: please report it
 
@@ -104,8 +105,17 @@ class StorageError(CkptError):
         self.waited_s = waited_s
 
 
+class ProcessError(CkptError):
+    """A process of this package could not be started with its Python, or has ended before its work was done."""
+
+    default_hint = "Check the memory of its machine, and whether its Python has this release of pyspark-ckpt."
+
+
 class FormatError(CkptError):
-    """Stored bytes are damaged, or were written by a newer release than this one. The message names the object."""
+    """Stored bytes are damaged, contradict each other, or were written by a newer release than this one.
+
+    The message names the object.
+    """
 
 
 class DamagedCopyError(FormatError):

@@ -14,6 +14,7 @@ from pyspark_ckpt.state_store.blobs import BlobPlace, S3aSettings, S3Settings, p
 from pyspark_ckpt.state_store.database import Database, Tuning, write_table_file
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.format.keys import encode_hashed_key, state_range
+from pyspark_ckpt.state_store.format.names import new_id
 from pyspark_ckpt.state_store.server.entrusted import Entrusted
 from pyspark_ckpt.state_store.server.homes import lock_folder
 from pyspark_ckpt.state_store.server.rpc import Dispatcher
@@ -59,11 +60,13 @@ class Server:
         options: Mapping[str, str],
         places: Callable[[str, S3Settings, S3aSettings], BlobPlace] = place_at,
         clock: Callable[[], float] = time.time,
+        uptime: Callable[[], float] = time.monotonic,
+        make_id: Callable[[], str] = new_id,
     ) -> None:
         parsed = option_table.parse(options)
         folder = lock_folder(local_dir)
         assert folder is not None, f"another server uses {local_dir}"
-        self.stores = Stores(folder, parsed, places=places, clock=clock)
+        self.stores = Stores(folder, parsed, places=places, clock=clock, uptime=uptime, make_id=make_id)
         self.stop_calls = 0
         self._dispatcher = Dispatcher(self.stores, self._count_stop, Entrusted())
 
@@ -80,14 +83,14 @@ class Server:
     def settled(self) -> None:
         """Wait until local databases have followed their commits, and what was to be deleted is gone."""
         for shelf in self.stores._shelves.values():
-            shelf.store.await_moves()
+            shelf.store.follower.await_moves()
         self.stores._shared.sweeper.submit(int).result()
 
     def die(self) -> None:
         """Leave what a killed process leaves: local files as they are, no lock."""
         for shelf in self.stores._shelves.values():
-            shelf.store._closed = True
-            shelf.store._copies.close(remove=False)
+            shelf.store.local.closed = True
+            shelf.store.local.copies.close(remove=False)
         self.stores._shared.mover.shutdown(wait=True)
         self.stores._shared.pool.shutdown(wait=True)
         self.stores._shared.sweeper.shutdown(wait=True)

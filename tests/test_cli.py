@@ -286,7 +286,7 @@ def test_gc_waits_a_grace_period_before_it_deletes_table_files(lab: Lab, capsys:
     handle = lab.open()
     lab.begin(handle, VERSIONS).abort()
     store = lab.server.stores.handle(handle).store
-    store._copies.live.database.compact()  # type: ignore[union-attr]  # live is open
+    store.local.copies.live.database.compact()  # type: ignore[union-attr]  # live is open
     (last,) = lab.grow(handle, 1, VERSIONS)
     lab.log_commit(VERSIONS, [last])
     lab.begin(handle, VERSIONS + 1, last).abort()

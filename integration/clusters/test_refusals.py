@@ -73,6 +73,7 @@ def test_query_fails_with_what_to_do_when_the_python_is_not_there(driver: Driver
     with pytest.raises(OrderFailedError) as refused:
         driver.run(order("windows", tmp_path, conf=wrong, until=1))
     assert f"Set {OPTIONS}python" in str(refused.value)
+    assert "ProcessError" in str(refused.value)
 
 
 def test_query_runs_in_the_same_session_when_the_python_is_mended(driver: Driver, tmp_path: Path) -> None:

@@ -27,8 +27,9 @@ from integration.operators.keyed import EVENTS
 from integration.operators.providers import ROCKSDB, Provider
 from integration.operators.replay import Case, StateView, read_state, replay, replay_both
 from integration.sample import sampled
-from pyspark_ckpt.state_store.attempts.winners import resolve
+from pyspark_ckpt.state_store.attempts.winners import Evidence, resolve
 from pyspark_ckpt.state_store.blobs import place_at
+from pyspark_ckpt.state_store.identity import Identity
 from tests.lab import Server
 
 if TYPE_CHECKING:
@@ -247,7 +248,11 @@ def _make_snapshots(root: Path, checkpoint: Path, batch: int, scratch: Path) -> 
                 format=2,
                 min_versions_to_retain=100,
             )["handle"]
-            base = resolve(place_at(str(folder)), place_at(str(checkpoint)), batch + 1, operator, partition, name)
+            base = resolve(
+                Identity(operator, partition, name),
+                batch + 1,
+                Evidence(place_at(str(folder)), place_at(str(checkpoint))),
+            )
             txn = server.call("begin", handle=handle, version=base.version, id=base.id)["txn"]
             server.call("abort", txn=txn)
             assert server.call("snapshot", handle=handle, force=True)["version"] == batch + 1

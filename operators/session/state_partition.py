@@ -6,33 +6,35 @@ tell: after ``coalesce``, one task has several partitions of the state; after ``
 
 from __future__ import annotations
 
-from pyspark_ckpt.state_store.errors import InternalError, LifecycleError
+from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError
 from pyspark_ckpt.state_store.format.key_groups import remainder_of
 from pyspark_ckpt.state_store.transactions.ticket import Ticket
 
 
 def check_planned(ticket: Ticket, uid: str, planned: int) -> None:
-    """Raise LifecycleError if rows go to ``planned`` partitions, but the query runs with another number."""
+    """Raise InvalidInputError if rows go to ``planned`` partitions, but the query runs with another number."""
     runs = ticket.num_partitions
     if runs == planned:
         return
     message = f"Keyed operator {uid!r} was planned for {planned} partitions, and the query runs with {runs}"
     way = f"Set spark.sql.shuffle.partitions to {runs} before the query is built, or"
     if ticket.meta.num_partitions is None:
-        raise LifecycleError(f"{message}.", hint=f"{way} start with a new checkpoint: this one has no committed batch.")
-    raise LifecycleError(
+        raise InvalidInputError(
+            f"{message}.", hint=f"{way} start with a new checkpoint: this one has no committed batch."
+        )
+    raise InvalidInputError(
         f"{message}: that of its checkpoint.",
         hint=f"{way} make a copy of it with {planned} partitions: pyspark-ckpt rescale CHECKPOINT NEW -n {planned}.",
     )
 
 
 def check_place(ticket: Ticket, uid: str, key_hash: int) -> None:
-    """Raise LifecycleError if the unsigned hash of a group's key does not place it in the ticket's partition."""
+    """Raise InvalidInputError if the unsigned hash of a group's key does not place it in the ticket's partition."""
     if ticket.num_partitions is None:
         raise InternalError(f"Operator {uid!r}: the ticket of its task does not say how many partitions there are.")
     place = remainder_of(key_hash, ticket.num_partitions)
     if place != ticket.partition:
-        raise LifecycleError(
+        raise InvalidInputError(
             f"Operator {uid!r}: a group whose key belongs to partition {place} of {ticket.num_partitions} is called in "
             f"partition {ticket.partition}.",
             hint="Leave spark.sql.streaming.statefulOperator.useStrictDistribution on: it places state by the hash of "

@@ -31,7 +31,14 @@ from pyspark_ckpt.state_store.columns.cells import Cells
 from pyspark_ckpt.state_store.columns.packed import Packed
 from pyspark_ckpt.state_store.database import Cursor, Reader, Tuning, write_table_file
 from pyspark_ckpt.state_store.database.column_names import MIN_KEYS, columns_folder
-from pyspark_ckpt.state_store.errors import CkptError, FormatError, LifecycleError, NotFoundError, StorageError
+from pyspark_ckpt.state_store.errors import (
+    CkptError,
+    FormatError,
+    InvalidInputError,
+    LifecycleError,
+    NotFoundError,
+    StorageError,
+)
 from pyspark_ckpt.state_store.format.keys import EMPTY, HASH_BYTES, STATE_BYTES, Marker
 from pyspark_ckpt.state_store.format.meta import Descriptor, State, is_keyed
 from pyspark_ckpt.state_store.local.damage_notes import write_note
@@ -255,14 +262,14 @@ def _do_nothing() -> None:
 def find_ticket(attempt: int, local_dir: str) -> Ticket:
     """Return the ticket of a task attempt in this worker's executor: that of the partition it is processing.
 
-    Raises NotFoundError if the operator does not run on this state store, LifecycleError if there are several tickets.
+    Raises NotFoundError (the operator does not run on this state store), InvalidInputError (there are several tickets).
     """
     blocks = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
     roots = [local_dir] if local_dir else blocks
     task = WorkerTask(attempt, Path(blocks[0]).name)
     paths = [path for root in roots if root for path in ticket_paths(Path(root), task)]
     if len(paths) > 1:
-        raise LifecycleError(
+        raise InvalidInputError(
             f"Task attempt {attempt} has {len(paths)} tickets of the ckpt state store below {roots}: it is not certain "
             f"for which partition the function is called.",
             hint="Spark runs several stateful operators in this task. Call repartition on the rows of one of them.",

@@ -17,7 +17,7 @@ from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.digests import Digest
 from pyspark_ckpt.state_store.checkpoints.inventory import inventory
-from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.savepoints.deletion import delete
 from pyspark_ckpt.state_store.savepoints.request import Request, Restored
 from pyspark_ckpt.state_store.savepoints.restoration import Restoration
@@ -141,7 +141,7 @@ def rescale(given: argparse.Namespace) -> int:
         checkpoint = Checkpoint(given.checkpoint, options(given))
         version = checkpoint.newest_version
         if version == 0:
-            raise InvalidInputError(
+            raise LifecycleError(
                 f"{checkpoint.place.url} cannot be rescaled: no batch of the query has been committed yet."
             )
         request, operators = Request(given.parallelism, given.query_id), inventory(checkpoint, version)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from pyspark_ckpt.state_store.attempts.winners import Epochs, declare_winner, resolve
+from pyspark_ckpt.state_store.attempts.winners import Epochs, Evidence, declare_winner, resolve
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.blobs.exclusive import require_exclusive
 from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError
@@ -62,8 +62,7 @@ class Decisions:
             )
 
     def _resolve(self, version: int) -> Marker:
-        who = self._identity
-        return resolve(self._place, self._checkpoint, version, who.operator, who.partition, str(who))
+        return resolve(self._identity, version, Evidence(self._place, self._checkpoint))
 
     def decide(self, caller: Caller, commit: Marker) -> None:
         """Remember for this run which commit of a version stands. A reader outside a query has no run to remember."""

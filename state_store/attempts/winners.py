@@ -23,16 +23,18 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Collection
+from dataclasses import dataclass
 
 import msgspec
 
 from pyspark_ckpt.state_store.attempts.commit_log import is_committed, read_committed_ids
 from pyspark_ckpt.state_store.blobs import BlobPlace
-from pyspark_ckpt.state_store.errors import CkptError, ConflictError, FormatError, InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.errors import CkptError, ConflictError, FormatError, NotFoundError
 from pyspark_ckpt.state_store.format.keys import CommitId, Marker
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.names import LAST_EPOCH, RUNS_FOLDER, WinnerName, epoch_of, run_name
 from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
+from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import check_format, seal
 from pyspark_ckpt.state_store.log import LOGGER
 
@@ -158,40 +160,38 @@ def declare_winner(place: BlobPlace, commit: Marker, epoch: int, run_id: str) ->
     return commit if place.put_if_absent(str(name), content) else _read_winner(place, name)
 
 
-def resolve(
-    place: BlobPlace,
-    checkpoint: BlobPlace,
-    version: int,
-    operator: int,
-    partition: int,
-    store: str,
-    named: Collection[str] | None = None,
-    lineage: Lineage | None = None,
-) -> Marker:
+@dataclass(frozen=True)
+class Evidence:
+    """What says which commit of a version stands: the ``place`` of the store, and the ``checkpoint`` of its query.
+
+    ``named``: the ids in the commit log, if already known. ``lineage``: that of ``place``, if already known.
+    """
+
+    place: BlobPlace
+    checkpoint: BlobPlace
+    named: Collection[str] | None = None
+    lineage: Lineage | None = None
+
+
+def resolve(store: Identity, version: int, evidence: Evidence) -> Marker:
     """Return the commit of ``version`` that stands when no id is given. The rules are in the module docstring.
 
-    ``named``: the ids of the commit log, if already known. ``lineage``: that of ``place``, if already known.
-
-    Raises NotFoundError (never committed, or retired), InvalidInputError (the ids in the commit log do not match
-    exactly one commit), ConflictError (several commits and nothing decides), FormatError, StorageError.
+    Raises NotFoundError (never committed, or retired; the commit that the log or a winner names is missing),
+    ConflictError (several commits and nothing decides), FormatError (also if the log names several commits),
+    StorageError.
     """
-    lineage = Lineage.read(place) if lineage is None else lineage
+    lineage = Lineage.read(evidence.place) if evidence.lineage is None else evidence.lineage
     candidates = lineage.commits_of(version)
     if not candidates:
-        lineage.require(Marker(version, "?"), store)
-    named = read_committed_ids(checkpoint, version, operator, partition) if named is None else named
+        lineage.require(Marker(version, "?"), str(store))
+    named = evidence.named
+    if named is None:
+        named = read_committed_ids(evidence.checkpoint, version, store.operator, store.partition)
     if named:
-        found = [candidate for candidate in candidates if candidate.id in named]
-        if len(found) == 1:
-            return found[0]
-        raise InvalidInputError(
-            f"{store}: the commit log names the ids {sorted(named)} for version {version}, "
-            f"but the state folder has {[candidate.id for candidate in candidates]}.",
-            hint="Check that the state and the commit log are from the same checkpoint.",
-        )
+        return _select_named(store, version, candidates, named)
     winners = sorted(winner for winner in lineage.winners if winner.version == version)
     if winners:
-        decided = _read_winner(place, winners[-1])
+        decided = _read_winner(evidence.place, winners[-1])
         if decided in candidates:
             return decided
         raise NotFoundError(f"{store}: {winners[-1]} names commit {decided}, whose delta is missing.")
@@ -201,6 +201,19 @@ def resolve(
         f"{store}: version {version} was committed as {[candidate.id for candidate in candidates]}, and neither the "
         "commit log nor a winner object says which one stands.",
         hint="Read a version that the commit log still covers.",
+    )
+
+
+def _select_named(store: Identity, version: int, candidates: list[Marker], named: Collection[str]) -> Marker:
+    """Return the only one of the ``candidates`` whose id the commit log names."""
+    found = [candidate for candidate in candidates if candidate.id in named]
+    if len(found) == 1:
+        return found[0]
+    kind = FormatError if found else NotFoundError
+    raise kind(
+        f"{store}: the commit log names the ids {sorted(named)} for version {version}, "
+        f"but the state folder has {[candidate.id for candidate in candidates]}.",
+        hint="Check that the state and the commit log are from the same checkpoint.",
     )
 
 

@@ -19,7 +19,7 @@ from typing import ClassVar
 import msgspec
 
 from pyspark_ckpt.state_store.attempts.commit_log import ids_of
-from pyspark_ckpt.state_store.attempts.winners import resolve
+from pyspark_ckpt.state_store.attempts.winners import Evidence, resolve
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.query_log import refuse_other_provider
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
@@ -243,15 +243,15 @@ class Checkpoint:
     def commit_of(self, identity: Identity, version: int, lineage: Lineage | None = None) -> Marker:
         """Return the commit of a store that counts at a version. ``lineage``: the store's, if it is already known.
 
-        Raises NotFoundError, ConflictError, InvalidInputError (also if the version is not committed), StorageError.
+        Raises InvalidInputError (a version not committed), NotFoundError, ConflictError, FormatError, StorageError.
         """
         self.require_committed(version)
-        place, who, named = self.place_of(identity), str(identity), None
+        place, named = self.place_of(identity), None
         if version == self.newest_version:
             ids = self.ids(identity.operator)
             named = ids[identity.partition] if identity.partition < len(ids) else []
         try:
-            return resolve(place, self.place, version, identity.operator, identity.partition, who, named, lineage)
+            return resolve(identity, version, Evidence(place, self.place, named, lineage))
         except NotFoundError:
             refuse_other_provider(self.place, version - 1)
             raise

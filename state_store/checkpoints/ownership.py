@@ -85,7 +85,8 @@ def describe(checkpoint: BlobPlace) -> Owner:
 def claim(folder: BlobPlace, checkpoint: BlobPlace, remote: str) -> None:
     """Make ``checkpoint`` the owner of its query's folder below ``remote`` if the folder has no owner yet; durable.
 
-    Raises InvalidInputError, which says what to do, if another checkpoint owns it; FormatError, StorageError.
+    Raises InvalidInputError, which says what to do, if another checkpoint owns it; ConflictError if another is becoming
+    its owner now; FormatError, StorageError.
     """
     own = describe(checkpoint)
     owner = _read(folder)
@@ -95,9 +96,10 @@ def claim(folder: BlobPlace, checkpoint: BlobPlace, remote: str) -> None:
                 folder.put_if_absent(OWNER_NAME, seal(own))
         owner = _read(folder)
     if owner is None:
-        raise InvalidInputError(
+        raise ConflictError(
             f"{folder.url}/{OWNER_NAME} was deleted while {checkpoint.url} was becoming the owner of that folder.",
             hint="Start the query again.",
+            retryable=True,
         )
     _require(owner, own, folder, checkpoint, remote)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from pyspark_ckpt.state_store.blobs import Blob, BlobPlace
-from pyspark_ckpt.state_store.errors import InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.errors import NotFoundError
 from pyspark_ckpt.state_store.format.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.format.names import DeltaName, WinnerName, parse, snapshot_name
 
@@ -53,14 +53,13 @@ class Lineage:
     def require(self, commit: Marker, store: str) -> None:
         """Check that ``commit`` exists.
 
-        Raises NotFoundError if its version was never committed or is retired, InvalidInputError if the version was
-        committed, but not with this id.
+        Raises NotFoundError if its version was never committed or is retired, or was committed with other ids only.
         """
         if commit == EMPTY or commit in self.deltas or commit in self.snapshots:
             return
         siblings = self.commits_of(commit.version)
         if siblings:
-            raise InvalidInputError(
+            raise NotFoundError(
                 f"{store}: {commit} does not exist; version {commit.version} was committed as "
                 + ", ".join(sibling.id for sibling in siblings)
                 + ".",

@@ -73,13 +73,13 @@ def snapshot_name(commit: Marker) -> str:
     return f"{commit.version:020d}-{commit.id}.snapshot"
 
 
-def table_object_name(sha256: str) -> str:
-    """Return a new object name for a table file with this content.
+def table_object_name(sha256: str, upload: str) -> str:
+    """Return the object name of the ``upload``, a new id, of a table file with this content.
 
-    The random tail makes every upload its own object. If retention is about to delete an unreachable object, a snapshot
+    The tail makes every upload its own object. If retention is about to delete an unreachable object, a snapshot
     in progress can therefore never rely on that one.
     """
-    return f"{TABLE_FOLDER}/{sha256}-{uuid.uuid4().hex[:8]}.sst"
+    return f"{TABLE_FOLDER}/{sha256}-{upload[:8]}.sst"
 
 
 def parse(name: str) -> DeltaName | WinnerName | Marker | None:
@@ -116,6 +116,6 @@ def is_delta_file(name: str) -> bool:
     return _DELTA_FILE.fullmatch(name) is not None
 
 
-def new_commit_id() -> str:
-    """Return a unique commit id: 32 hexadecimal digits. It is never ``"0"``, which is the id of version 0."""
+def new_id() -> str:
+    """Return a unique id: 32 hexadecimal digits. It is never ``"0"``, which is the id of version 0."""
     return uuid.uuid4().hex

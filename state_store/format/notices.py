@@ -11,13 +11,13 @@ a notice is never changed.
 from __future__ import annotations
 
 import re
-import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
 from pyspark_ckpt.state_store.blobs import Blob, BlobPlace
 from pyspark_ckpt.state_store.errors import NotFoundError
+from pyspark_ckpt.state_store.format.names import new_id
 from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
 from pyspark_ckpt.state_store.json_objects import seal
 
@@ -38,9 +38,10 @@ class Notice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Notices:
     """The notices of one store."""
 
-    def __init__(self, place: BlobPlace) -> None:
-        """Keep the notices in ``place``."""
+    def __init__(self, place: BlobPlace, make_id: Callable[[], str] = new_id) -> None:
+        """Keep the notices in ``place``. Each posted one is named by an id that ``make_id`` returns."""
         self._place = place
+        self._make_id = make_id
         self._known: dict[Blob, frozenset[str]] = {}
 
     def post(self, tables: Iterable[str]) -> str:
@@ -48,7 +49,7 @@ class Notices:
 
         After return, every reader of the notices sees it. After an error, it may exist or not.
         """
-        name = f"{FOLDER}/{uuid.uuid4().hex}.notice"
+        name = f"{FOLDER}/{self._make_id()}.notice"
         self._place.put(name, seal(Notice(NOTICE_FORMAT, tuple(tables))))
         return name
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from pyspark_ckpt.state_store.database import BACKGROUND_NICE, TableFile
 from pyspark_ckpt.state_store.database.column_names import MIN_KEYS, ROWS_A_KEY, column_files_in, columns_folder
-from pyspark_ckpt.state_store.errors import CkptError, FormatError, StorageError
+from pyspark_ckpt.state_store.errors import CkptError, FormatError, ProcessError, StorageError
 from pyspark_ckpt.state_store.local.copies import LocalCopy
 from pyspark_ckpt.state_store.local.worker_process import Worker
 from pyspark_ckpt.state_store.log import StoreLog
@@ -144,8 +144,7 @@ class ColumnFiles:
             worker = self._worker
         try:
             worker.run(task)
-        except StorageError:
-            if worker.has_ended:
-                worker.close()
-                self._worker = None
+        except ProcessError:
+            worker.close()
+            self._worker = None
             raise

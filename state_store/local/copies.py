@@ -19,8 +19,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -84,8 +83,20 @@ def reading(copy: LocalCopy) -> Iterator[None]:
 class LocalCopies:
     """All local copies of one store."""
 
-    def __init__(self, folder: Path, tuning: Tuning, keep_versions: int, sweeper: Executor, log: StoreLog) -> None:
-        """Keep copies in ``folder``. ``prune`` keeps ``keep_versions`` frozen versions; ``sweeper`` deletes others."""
+    def __init__(
+        self,
+        folder: Path,
+        tuning: Tuning,
+        keep_versions: int,
+        sweeper: Executor,
+        log: StoreLog,
+        make_id: Callable[[], str],
+    ) -> None:
+        """Keep copies in ``folder``. ``prune`` keeps ``keep_versions`` frozen versions; ``sweeper`` deletes others.
+
+        Each copy has a folder that is named by an id that ``make_id`` returns.
+        """
+        self._make_id = make_id
         self._sweeper = sweeper
         self._folder, self._local_dir = folder, folder.parents[1]
         self._tuning = tuning
@@ -157,7 +168,7 @@ class LocalCopies:
 
     def new_folder(self) -> Path:
         """Make a new folder for one copy."""
-        folder = self._folder / uuid.uuid4().hex[:16]
+        folder = self._folder / self._make_id()[:16]
         make_folder(folder, self._local_dir)  # a closing store of the same name may have removed the parent
         return folder
 

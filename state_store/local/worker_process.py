@@ -17,7 +17,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn, Protocol
 
-from pyspark_ckpt.state_store.errors import CkptError, StorageError
+from pyspark_ckpt.state_store.errors import CkptError, ProcessError
 
 
 class Task(Protocol):
@@ -61,24 +61,20 @@ class Worker:
         self._tasks.close()
         self._process.wait()
 
-    @property
-    def has_ended(self) -> bool:
-        """Return whether the process has ended."""
-        return self._process.poll() is not None
-
     def kill(self) -> None:
         """Kill the process."""
         self._process.kill()
 
     def run(self, task: Task) -> Any:  # noqa: ANN401 - see Task
-        """Run a task and return its result. Raises what the task raised, or StorageError if the process dies."""
+        """Run a task and return its result. Raises what the task raised, or ProcessError if the process dies."""
         try:
             self._tasks.send(task)
             result, problem = self._tasks.recv()
         except (OSError, EOFError) as gone:
-            raise StorageError(
+            raise ProcessError(
                 f"The process that ran {task.key} has ended (status {self._process.wait()}).",
-                hint="It may have run out of memory or disk. Run the same command again: finished work is kept.",
+                hint="If it ran out of memory, free some on this machine. Then run the same command again: finished "
+                "work is kept.",
             ) from gone
         if problem is not None:
             raise problem

@@ -117,7 +117,7 @@ class LocalProcesses:
     width: int = os.cpu_count() or 1
 
     def __call__(self, tasks: Sequence[Task], progress: Progress) -> list[Any]:
-        """See Runner. Raises StorageError if a process dies."""
+        """See Runner. Raises ProcessError if a process dies."""
         if not tasks:
             return []
         results: dict[int, Any] = {}

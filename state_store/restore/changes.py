@@ -67,7 +67,7 @@ class ChangeFeed:
 def steps_to(commit: Marker, first: int, lineage: Lineage, store: str) -> list[tuple[DeltaName, int]]:
     """Return the deltas from version ``first`` to ``commit``, oldest first, with their sizes.
 
-    Raises NotFoundError, which says which batches are there; InvalidInputError (``commit`` has another id).
+    Raises NotFoundError (``commit`` does not exist, or deltas are missing: the message says which batches are there).
     """
     lineage.require(commit, store)
     missing, steps = lineage.chain(commit, lambda marker: marker.version < first or marker not in lineage.deltas)

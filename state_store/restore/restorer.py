@@ -88,8 +88,8 @@ class Restorer:
     def restore(self, commit: Marker, folder: Path, local: set[Marker], link: LinkLocal) -> Restored:
         """Restore ``commit`` into ``folder/db``, in the empty ``folder``, and open it.
 
-        ``link`` can provide the commits in ``local``. Raises NotFoundError (never committed or retired),
-        InvalidInputError (other id), FormatError (damage, and no other base), StorageError.
+        ``link`` can provide the commits in ``local``. Raises NotFoundError (never committed with this id, or retired),
+        FormatError (damage, and no other base), StorageError.
         """
         try:
             lineage = Lineage.read(self._place)
@@ -137,7 +137,7 @@ class Restorer:
         """Restore as ``restore`` does, but only from the snapshot of version ``start``; ``start_id`` may be None.
 
         Raises NotFoundError (no such snapshot: the error lists those that exist; or ``commit`` does not exist),
-        InvalidInputError (other id), FormatError (damage), StorageError.
+        FormatError (damage), StorageError.
         """
         lineage = Lineage.read(self._place)
         lineage.require(commit, self._store)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
-from pyspark_ckpt.state_store.blobs.base.place_clock import PlaceTimes, ShownTimes, time_of
+from pyspark_ckpt.state_store.blobs.base.place_clock import PlaceTimes, ShownTimes
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.ownership import other_owner
 from pyspark_ckpt.state_store.checkpoints.workplace import THREADS
@@ -32,8 +32,7 @@ class Collector:
         self._grace_s = grace_s
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="gc")
         self._times = ShownTimes() if only_finds else PlaceTimes()
-        place = checkpoint.place
-        self._pins = Pins(place, self._times.clock_of(place), lambda: time_of(place))
+        self._pins = Pins(checkpoint.place, self._times)
         self._retentions: dict[Identity, Retention] = {}
 
     def find(self, identity: Identity) -> Garbage:

@@ -70,7 +70,7 @@ from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.format.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.manifest import ManifestFile, read_manifest
-from pyspark_ckpt.state_store.format.names import TABLE_FOLDER, is_table_object, snapshot_name
+from pyspark_ckpt.state_store.format.names import TABLE_FOLDER, is_table_object, new_id, snapshot_name
 from pyspark_ckpt.state_store.format.notices import FOLDER as NOTICE_FOLDER
 from pyspark_ckpt.state_store.format.notices import Notices
 from pyspark_ckpt.state_store.log import StoreLog
@@ -171,10 +171,11 @@ class Retention:
         clock: Callable[[], float] = boot_s,
         confirmations: Confirmations | None = None,
         times: PlaceTimes | None = None,
+        make_id: Callable[[], str] = new_id,
     ) -> None:
         """Delete in ``place`` with the threads of ``pool``. ``clock`` advances the time of the place.
 
-        ``times``: the times of places that the process already knows.
+        ``times``: the times of places that the process already knows. ``make_id`` returns ids for notices.
         """
         self._place = place
         self._pins = pins
@@ -184,7 +185,7 @@ class Retention:
         self._log = log
         self._ticks = clock
         self._clock = (times or PlaceTimes(clock)).clock_of(place)
-        self._notices = Notices(place)
+        self._notices = Notices(place, make_id)
         self._own_notice: tuple[str, frozenset[str]] | None = None
         self._confirmations = confirmations or Confirmations(place, log)
         self._unreachable_since: dict[str, float] = {}

@@ -39,7 +39,7 @@ from pyspark_ckpt.state_store.format.sealed_objects import MAX_OBJECT_BYTES, rea
 from pyspark_ckpt.state_store.json_objects import read_again, seal
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.retention.confirmation import RESTORE_IT, Confirmations
-from pyspark_ckpt.state_store.transactions.scrub_counts import ScrubCounts
+from pyspark_ckpt.state_store.transactions.metrics import ScrubCounts
 
 PROGRESS_FORMAT = 1
 PASSES = 1000

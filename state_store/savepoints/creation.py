@@ -17,7 +17,14 @@ from pyspark_ckpt.state_store.checkpoints.digests import Digest, Digests, combin
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, inventory
 from pyspark_ckpt.state_store.checkpoints.query_log import QueryFile, copy_id, copy_logs, copy_operators, partitions_of
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
-from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError, NotFoundError, StorageError
+from pyspark_ckpt.state_store.errors import (
+    CkptError,
+    ConflictError,
+    InvalidInputError,
+    LifecycleError,
+    NotFoundError,
+    StorageError,
+)
 from pyspark_ckpt.state_store.format.names import CHECKPOINT_FOLDER
 from pyspark_ckpt.state_store.format.remote import store_folder
 from pyspark_ckpt.state_store.json_objects import seal
@@ -66,7 +73,8 @@ def create(
 
     The savepoint is complete and durable after return. After an error there may be an unfinished one. With ``digests``,
     all rows of a native savepoint are read, before and after; those of a canonical one are read anyway. Raises
-    InvalidInputError (no checkpoint, no batch, a target that is not empty), NotFoundError, FormatError, StorageError.
+    InvalidInputError (no checkpoint, a target that is not empty), LifecycleError (no batch yet), ConflictError (another
+    savepoint is being taken there), NotFoundError, FormatError, StorageError.
     """
     checkpoint = Checkpoint(location, options)
     workplace = Workplace(replace(options, remote=""))
@@ -107,12 +115,15 @@ def create(
 
 
 def _begin(place: BlobPlace, checkpoint: Checkpoint) -> None:
-    """Take possession of an empty place, which only one writer can. Raises InvalidInputError, StorageError."""
+    """Take possession of an empty place, which only one writer can.
+
+    Raises InvalidInputError (it is not empty), ConflictError (another writer was first), StorageError.
+    """
     refuse_unless_empty(place, "a savepoint")
     require_exclusive(place, "savepoints", "Take the savepoint to another place.")
     mine = uuid.uuid4().hex.encode()
     if not place.put_if_absent(UNFINISHED, mine):
-        raise InvalidInputError(
+        raise ConflictError(
             f"Another savepoint is being taken at {place.url}.",
             hint="Wait until it is finished, or name a new folder.",
         )
@@ -203,11 +214,11 @@ def _logs_held(checkpoint: Checkpoint, place: BlobPlace) -> Iterator[tuple[int, 
 def pin(checkpoint: Checkpoint) -> Iterator[int]:
     """Pin the newest committed version while the block runs, and at most ten minutes longer; yield the version.
 
-    Raises InvalidInputError, StorageError.
+    Raises LifecycleError (no batch is committed yet), StorageError.
     """
     version = checkpoint.newest_version
     if version == 0:
-        raise InvalidInputError(
+        raise LifecycleError(
             f"{checkpoint.place.url}: no batch of the query has been committed yet.",
             hint="Wait for the first batch (query.processAllAvailable() does that).",
         )

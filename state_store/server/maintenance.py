@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import threading
 import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from pyspark_ckpt.state_store.blobs.base.place_clock import time_of
 from pyspark_ckpt.state_store.errors import CkptError, DamagedCopyError
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.local.copies import LocalCopy
@@ -21,7 +19,7 @@ from pyspark_ckpt.state_store.retention.pins import Pins
 from pyspark_ckpt.state_store.retention.retention import CONFIRMED_BYTES, Retention
 from pyspark_ckpt.state_store.retention.scrub import Scrub
 from pyspark_ckpt.state_store.snapshots.writer import Published, SnapshotWriter
-from pyspark_ckpt.state_store.transactions.shared import Shared
+from pyspark_ckpt.state_store.transactions.context import Shared
 from pyspark_ckpt.state_store.transactions.store import Store
 
 
@@ -43,12 +41,13 @@ class Maintenance:
             failpoints,
             store.log,
             full=store.options.full_snapshots,
+            make_id=shared.make_id,
         )
         confirmations = Confirmations(store.place, store.log)
         self._writer.damaged = confirmations.damaged.keys()
         self._retention = Retention(
             store.place,
-            Pins(store.checkpoint, shared.times.clock_of(store.checkpoint), lambda: time_of(store.checkpoint)),
+            Pins(store.checkpoint, shared.times),
             store.options.retention_grace_period_s,
             shared.pool,
             failpoints,
@@ -56,8 +55,9 @@ class Maintenance:
             shared.clock,
             confirmations,
             shared.times,
+            shared.make_id,
         )
-        scratch = shared.local_dir / "staging" / f"scrub-{uuid.uuid4().hex[:16]}"
+        scratch = shared.local_dir / "staging" / f"scrub-{shared.make_id()[:16]}"
         self._scrub = Scrub(
             store.place,
             confirmations,
@@ -127,7 +127,7 @@ class Maintenance:
             try:
                 yield from sorted(copy.db.glob("*.sst"))
             finally:
-                self._store.release(copy)
+                self._store.local.release(copy)
 
     def _snapshot(self, *, force: bool) -> Published | None:
         copy = self._store.lease_for_snapshot(lambda version: force or self._may_be_due(version))
@@ -145,12 +145,12 @@ class Maintenance:
         except (CkptError, OSError) as problem:
             if not self._store.closed:
                 if isinstance(problem, DamagedCopyError):
-                    self._store.discard_damaged(copy, problem)
+                    self._store.local.discard_damaged(copy, problem)
                 raise
             self._store.log.info("the store was closed while a snapshot was made; the snapshot is not published")
             return None
         finally:
-            self._store.release(copy)
+            self._store.local.release(copy)
             self._retention.look_again()
         return published
 

@@ -24,7 +24,7 @@ from typing import IO, Any
 import msgspec
 
 from pyspark_ckpt.state_store import options as option_table
-from pyspark_ckpt.state_store.errors import InvalidInputError, StorageError
+from pyspark_ckpt.state_store.errors import InvalidInputError, ProcessError, StorageError
 from pyspark_ckpt.state_store.json_objects import DAMAGE
 from pyspark_ckpt.state_store.local.files import take_open_files
 from pyspark_ckpt.state_store.log import LOGGER, STDERR, log_to_stderr, shorten
@@ -98,7 +98,7 @@ def main() -> int:
 
 def _hello(line: bytes) -> Hello:
     if not line:
-        raise InvalidInputError(
+        raise ProcessError(
             f"The stdin of the Python {sys.executable} ended before the hello of the JVM arrived.",
             hint="Something that this Python runs first (a sitecustomize, a wrapper script) closes or replaces its "
             "stdin. Change it so that it leaves stdin alone.",
@@ -108,7 +108,7 @@ def _hello(line: bytes) -> Hello:
     except DAMAGE as problem:
         raise InvalidInputError(f"The first line of stdin is not a valid hello: {problem}.") from problem
     if hello.protocol != PROTOCOL:
-        raise InvalidInputError(
+        raise ProcessError(
             f"The JVM speaks protocol {hello.protocol}, but this state server speaks protocol {PROTOCOL}.",
             hint="Install the same release of pyspark-ckpt as the driver's jar and in the executors' Python.",
         )

@@ -240,7 +240,7 @@ class Dispatcher:
             "id": None if base == EMPTY else base.id,
             "new_id": transaction.new_id,
             "db": str(transaction.copy.db),
-            "live": store.is_live(transaction),
+            "live": store.local.is_live(transaction),
             "staging": str(transaction.staging),
             "marker_key": MARKER_KEY,
             "marker_value": None if base == EMPTY else base.encode(),
@@ -287,7 +287,7 @@ class Dispatcher:
         return {"version": result.version, "id": result.id, "metrics": result.metrics, "states": result.states}
 
     def _follow(self, request: OfHandle) -> dict[str, Any]:
-        self._stores.handle(request.handle).store.await_moves()
+        self._stores.handle(request.handle).store.follower.await_moves()
         return {}
 
     def _report_damage(self, request: Damage) -> dict[str, Any]:
@@ -295,7 +295,7 @@ class Dispatcher:
         if found is None:
             return {"discarded": False}
         store, transaction = found
-        return {"discarded": store.report_damage(transaction, request.failure)}
+        return {"discarded": store.local.report_damage(transaction, request.failure)}
 
     def _abort(self, request: OfTransaction) -> dict[str, Any]:
         found = self._stores.find_transaction(request.txn)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
-import secrets
 import shutil
 import threading
 import time
@@ -35,6 +34,7 @@ from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.format import remote
 from pyspark_ckpt.state_store.format.lineage import Lineage
+from pyspark_ckpt.state_store.format.names import new_id
 from pyspark_ckpt.state_store.identity import Caller, Identity
 from pyspark_ckpt.state_store.local.boot import boot_id
 from pyspark_ckpt.state_store.local.column_files import ColumnFiles
@@ -44,8 +44,8 @@ from pyspark_ckpt.state_store.restore.changes import ChangeFeed, steps_to
 from pyspark_ckpt.state_store.server.homes import LockedFolder
 from pyspark_ckpt.state_store.server.maintenance import Maintenance
 from pyspark_ckpt.state_store.snapshots.restore_forecast import RestoreForecast
+from pyspark_ckpt.state_store.transactions.context import Shared, StoreContext
 from pyspark_ckpt.state_store.transactions.operator_states import KnownStates, OperatorStates
-from pyspark_ckpt.state_store.transactions.shared import Shared
 from pyspark_ckpt.state_store.transactions.store import Store
 from pyspark_ckpt.state_store.transactions.transaction import Transaction
 
@@ -101,11 +101,15 @@ class Stores:
         *,
         places: Callable[[str, S3Settings, S3aSettings], BlobPlace] = place_at,
         clock: Callable[[], float] = time.time,
+        uptime: Callable[[], float] = time.monotonic,
+        make_id: Callable[[], str] = new_id,
     ) -> None:
         """Use the copies that an earlier process left in ``folder``, unless the machine was booted since then.
 
         ``folder`` belongs to the stores, which unlock it when they are shut down. ``places`` returns the place of a
         URL. Retention uses ``clock`` to find how old an object of a place is.
+        ``uptime`` tells when local copies that nobody has asked for may go: it is never set back. ``make_id`` returns
+        random ids of 32 hexadecimal digits, for commits and for names of objects and folders.
         """
         self.local_dir = local_dir = folder.path
         self.memory_bytes = options.server_memory_bytes
@@ -122,8 +126,9 @@ class Stores:
             failpoints=FailPoints(options.fail_points, local_dir),
             forecast=RestoreForecast(),
             # A random start, so that a transaction of a dead server is never taken for one of this server.
-            transaction_numbers=itertools.count(secrets.randbits(48)),
+            transaction_numbers=itertools.count(int(make_id()[:12], 16)),
             clock=clock,
+            make_id=make_id,
             times=PlaceTimes(clock),
         )
         self._lock = threading.Lock()
@@ -135,7 +140,8 @@ class Stores:
         self._taken: set[Path] = set()
         self._adopted: set[Path] = set()
         self._left_over = set((local_dir / "stores").iterdir())
-        self._started = time.monotonic()
+        self._uptime = uptime
+        self._started = uptime()
         self._runs: WeakValueDictionary[_Query, KnownRuns] = WeakValueDictionary()
         self._operators: WeakValueDictionary[_Query, KnownStates] = WeakValueDictionary()
         self._stopping = threading.Event()
@@ -183,7 +189,9 @@ class Stores:
                 known = self._operators.setdefault(query, KnownStates())
                 operators = OperatorStates(unmetered, place_of, self._shared.pool, known)
                 folder = self._free_folder(_folder_name(identity, place.url))
-                store = Store(identity, place, checkpoint, traffic, epochs, operators, folder, options, self._shared)
+                store = Store(
+                    StoreContext(identity, place, checkpoint, traffic, epochs, operators, folder, options, self._shared)
+                )
                 if folder not in self._adopted:
                     store.adopt()
                     self._adopted.add(folder)
@@ -207,7 +215,7 @@ class Stores:
     def _sweep_left_over(self) -> None:
         """Delete the unclaimed folders of an earlier process: another executor probably runs their stores by now."""
         self._left_over -= self._adopted
-        if self._left_over and time.monotonic() - self._started > ADOPTION_S:
+        if self._left_over and self._uptime() - self._started > ADOPTION_S:
             for folder in self._left_over:
                 self._shared.sweeper.submit(shutil.rmtree, folder, ignore_errors=True)
             self._left_over = set()
@@ -257,7 +265,7 @@ class Stores:
             )
         commit = store.decisions.commit_of(handle.caller, last, commit_id)
         steps = steps_to(commit, first, Lineage.read(store.place), str(store.identity))
-        folder = self.local_dir / "staging" / f"changes-{secrets.token_hex(8)}"
+        folder = self.local_dir / "staging" / f"changes-{self._shared.make_id()[:16]}"
         make_folder(folder, self.local_dir)
         feed = ChangeFeed(store.place, steps, folder, self._shared.pool)
         with self._lock:

@@ -7,7 +7,6 @@ store that continues with local copies does not know it until its first maintena
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -28,8 +27,8 @@ class SnapshotLag:
 class LagTracker:
     """Follows the commits and the snapshots of one store. Safe to use from many threads."""
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        """Start with an unknown lag."""
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """Start with an unknown lag. ``clock`` returns the Unix time."""
         self._clock = clock
         self._lock = threading.Lock()
         self._snapshot: int | None = None

@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import uuid
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +45,7 @@ from pyspark_ckpt.state_store.format.manifest import (
     read_manifest,
 )
 from pyspark_ckpt.state_store.format.meta import FORMAT_VERSION
-from pyspark_ckpt.state_store.format.names import TABLE_FOLDER, snapshot_name, table_object_name
+from pyspark_ckpt.state_store.format.names import TABLE_FOLDER, new_id, snapshot_name, table_object_name
 from pyspark_ckpt.state_store.format.notices import Notices
 from pyspark_ckpt.state_store.local.copies import LocalCopy, reading
 from pyspark_ckpt.state_store.log import StoreLog
@@ -108,9 +107,21 @@ class SnapshotWriter:
     """Makes the snapshots of one store, one at a time."""
 
     def __init__(
-        self, place: BlobPlace, partition: int, tuning: Tuning, failpoints: FailPoints, log: StoreLog, *, full: bool
+        self,
+        place: BlobPlace,
+        partition: int,
+        tuning: Tuning,
+        failpoints: FailPoints,
+        log: StoreLog,
+        *,
+        full: bool,
+        make_id: Callable[[], str] = new_id,
     ) -> None:
-        """Write the snapshots of a ``partition`` to ``place``. ``full`` snapshots share no object with others."""
+        """Write the snapshots of a ``partition`` to ``place``. ``full`` snapshots share no object with others.
+
+        Each uploaded table file is named by an id that ``make_id`` returns.
+        """
+        self._make_id = make_id
         self._partition = partition
         self._full = full
         self._place = place
@@ -153,7 +164,7 @@ class SnapshotWriter:
                 if cancelled():
                     raise LifecycleError("The store was closed while a snapshot was made.")
                 if path.name in tables and path.name in origins:
-                    files.append(_copy(origins[path.name], place))
+                    files.append(self._copy(origins[path.name], place))
                     copied.append(files[-1].size_bytes)
                 elif path.name in tables:
                     file, is_new = self._table(copy, tables[path.name], known, place)
@@ -221,7 +232,7 @@ class SnapshotWriter:
 
     def _tables(self, copy: LocalCopy, inline: Mapping[str, bytes]) -> list[TableFile]:
         """Return the table files that RocksDB finds by the small files as they will be published. All files exist."""
-        folder = copy.folder / f"published-{uuid.uuid4().hex[:8]}"
+        folder = copy.folder / f"published-{self._make_id()[:8]}"
         folder.mkdir(mode=0o700)
         try:
             for name, content in inline.items():
@@ -251,11 +262,17 @@ class SnapshotWriter:
         name = known.get(sha256)
         is_new = name is None
         if name is None:
-            name = table_object_name(sha256)
+            name = table_object_name(sha256, self._make_id())
             with place.create(name) as sink:
                 _upload(copy, path, xxh3, sink)
         described = ManifestFile(path.name, size, sha256, xxh3, name, None, table.first_key, table.last_key, table.rows)
         return described, is_new
+
+    def _copy(self, origin: Origin, place: BlobPlace) -> ManifestFile:
+        name = table_object_name(origin.file.sha256, self._make_id())
+        copy = share_object if origin.is_sibling else copy_object
+        copy(origin.place, origin.file.as_stored_file, place, name)
+        return msgspec.structs.replace(origin.file, object_name=name)
 
     def _find_confirmed_objects(self, commit: Marker, lineage: Lineage) -> dict[str, str]:
         """Return the existing objects of the newest readable snapshot of an ancestor, by sha256."""
@@ -272,13 +289,6 @@ class SnapshotWriter:
             usable = (self._list() - doomed).difference(self.damaged)
             return {file.sha256: name for name, file in manifest.objects().items() if name in usable}
         return {}
-
-
-def _copy(origin: Origin, place: BlobPlace) -> ManifestFile:
-    name = table_object_name(origin.file.sha256)
-    copy = share_object if origin.is_sibling else copy_object
-    copy(origin.place, origin.file.as_stored_file, place, name)
-    return msgspec.structs.replace(origin.file, object_name=name)
 
 
 def _upload(copy: LocalCopy, path: Path, xxh3: str, sink: Sink) -> None:

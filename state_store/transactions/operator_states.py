@@ -18,7 +18,7 @@ from typing import TypeAlias
 import msgspec
 
 from pyspark_ckpt.state_store.attempts.commit_log import ids_of
-from pyspark_ckpt.state_store.attempts.winners import resolve
+from pyspark_ckpt.state_store.attempts.winners import Evidence, resolve
 from pyspark_ckpt.state_store.blobs import BlobPlace, MeteredPlace, Traffic
 from pyspark_ckpt.state_store.errors import InternalError
 from pyspark_ckpt.state_store.format.lineage import Lineage
@@ -60,7 +60,7 @@ class OperatorStates:
 
         ``own`` is the metadata of the store ``identity``, in ``place``, at the version on which the run begins. The
         first call of a run makes two or three requests for each other partition, which ``traffic`` counts. Later calls
-        make none. Raises InvalidInputError, ConflictError, FormatError, StorageError.
+        make none. Raises NotFoundError, ConflictError, FormatError, StorageError.
         """
         key = (run_id, identity.operator, identity.name)
         known = self._known.of
@@ -99,8 +99,7 @@ def _meta_of(
     lineage = Lineage.of(place.list(prefix=f"{version:020d}-"))
     if not lineage.commits_of(version):
         return None
-    who = str(identity)
-    commit = resolve(place, checkpoint, version, identity.operator, identity.partition, who, ids, lineage)
+    commit = resolve(identity, version, Evidence(place, checkpoint, ids, lineage))
     return meta_at(place, commit, lineage)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import traceback
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_ckpt.state_store import options
-from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.errors import InvalidInputError, ProcessError
 from pyspark_ckpt.state_store.server.entrusted import Entrusted
 from pyspark_ckpt.state_store.server.process import _hello
 from tests.fuzz.mutations import any_damage, damaged, fuzzed, read_or_refuse
@@ -126,7 +127,8 @@ def test_a_size_that_no_machine_has_is_refused(value: str) -> None:
     any_damage(b'{"protocol": 1, "token": "t", "executor_dir": "/x", "executor": "5", "options": {"logLevel": "INFO"}}')
 )
 def test_a_hello_is_read_or_refused(line: bytes) -> None:
-    read_or_refuse(lambda: _hello(line), line, "")
+    with suppress(ProcessError):  # nothing, or a hello of another protocol: the JVM and this Python do not fit
+        read_or_refuse(lambda: _hello(line), line, "")
 
 
 @fuzzed

@@ -15,6 +15,7 @@ from pyspark_ckpt.state_store.errors import (
     InvalidInputError,
     LifecycleError,
     NotFoundError,
+    ProcessError,
     StorageError,
 )
 from pyspark_ckpt.state_store.server.rpc import error_answer
@@ -26,6 +27,7 @@ KINDS = [
     InvalidInputError,
     LifecycleError,
     StorageError,
+    ProcessError,
     FormatError,
     InternalError,
 ]
@@ -46,5 +48,6 @@ def test_the_text_of_an_error_has_the_hint_and_what_crosses_a_process_has_it_onc
         assert "".join(traceback.format_exception(error)).count("Mend it.") == 1
 
 
-def test_a_hint_of_a_kind_is_in_the_text() -> None:
-    assert str(StorageError("The disk is gone.")).endswith(StorageError.default_hint)
+@pytest.mark.parametrize("kind", [StorageError, ProcessError])
+def test_a_hint_of_a_kind_is_in_the_text(kind: type[CkptError]) -> None:
+    assert str(kind("It is gone.")).endswith(kind.default_hint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -65,7 +66,10 @@ class Executor:
         def place(uri: str, *_: object) -> BlobPlace:
             return FaultyPlace(self._service.place(uri), link)
 
-        self.server = FragileServer(local_dir, OPTIONS, place, self._network.clock)
+        ids = random.Random(f"{self._network.seed}, {local_dir.name}")
+        self.server = FragileServer(
+            local_dir, OPTIONS, place, self._network.clock, make_id=lambda: f"{ids.getrandbits(128):032x}"
+        )
         # Fail points are points like requests: they stand where a death hurts.
         self.server.stores._shared.failpoints.hit = lambda _: link.pass_by()  # type: ignore[assignment,method-assign]
 
@@ -95,7 +99,7 @@ class Executor:
     def compact(self) -> None:
         """Merge the table files of the live database, as RocksDB does by itself when there are more of them."""
         for shelf in self.server.stores._shelves.values():
-            live = shelf.store._copies.live
+            live = shelf.store.local.copies.live
             if live is not None and live.database is not None:
                 live.database.compact()
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from pyspark_ckpt.operators.session.state_partition import check_place, check_planned
-from pyspark_ckpt.state_store.errors import InternalError, LifecycleError
+from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError
 from pyspark_ckpt.state_store.format.meta import EMPTY_META
 from pyspark_ckpt.state_store.format.routes import routes
 from pyspark_ckpt.state_store.format.spark_hash import SEED, of_int
@@ -20,7 +20,7 @@ def ticket(partition: int, partitions: int | None, recorded: int | None = None) 
 
 def test_a_plan_is_told_the_number_that_the_query_runs_with_when_nothing_is_committed() -> None:
     check_planned(ticket(0, 2), "it", 2)
-    with pytest.raises(LifecycleError) as refused:
+    with pytest.raises(InvalidInputError) as refused:
         check_planned(ticket(0, 2), "it", 4)
     assert refused.value.message == "Keyed operator 'it' was planned for 4 partitions, and the query runs with 2."
     assert refused.value.hint.startswith("Set spark.sql.shuffle.partitions to 2 before the query is built, or start")
@@ -28,7 +28,7 @@ def test_a_plan_is_told_the_number_that_the_query_runs_with_when_nothing_is_comm
 
 def test_a_plan_is_told_the_number_of_its_checkpoint_when_there_is_one() -> None:
     check_planned(ticket(0, 2, recorded=2), "it", 2)
-    with pytest.raises(LifecycleError) as refused:
+    with pytest.raises(InvalidInputError) as refused:
         check_planned(ticket(0, 2, recorded=2), "it", 4)
     assert refused.value.message.endswith("runs with 2: that of its checkpoint.")
     assert "pyspark-ckpt rescale CHECKPOINT NEW -n 4" in refused.value.hint
@@ -41,7 +41,7 @@ def test_a_group_is_refused_in_each_partition_but_that_of_its_key(partitions: in
         if partitions > 1:
             other = (partition + 1) % partitions
             with pytest.raises(
-                LifecycleError, match=f"partition {partition} of {partitions} is called in .* {other}[.]"
+                InvalidInputError, match=f"partition {partition} of {partitions} is called in .* {other}[.]"
             ):
                 check_place(ticket(other, partitions), "it", of_int(route, SEED))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_ckpt.operators.session.worker import _open_reader, _view, _views, find_ticket
-from pyspark_ckpt.state_store.errors import LifecycleError, NotFoundError
+from pyspark_ckpt.state_store.errors import InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.transactions.ticket import WorkerTask, read_ticket, ticket_path
@@ -52,7 +52,7 @@ def test_a_worker_is_told_when_its_task_has_two_partitions_open(
     lab.server = Server(tmp_path / "ckpt-0" / "server", {})
     handles = [lab.open(partition=number, state_dir=str(lab.remote.with_name(str(number)))) for number in (0, 1)]
     transactions = [lab.begin(handle, 0, attempt=7) for handle in handles]
-    with pytest.raises(LifecycleError, match=r"attempt 7 has 2 tickets.*not certain for which partition"):
+    with pytest.raises(InvalidInputError, match=r"attempt 7 has 2 tickets.*not certain for which partition"):
         find_ticket(7, str(tmp_path))
     transactions[0].abort()
     assert find_ticket(7, str(tmp_path)).partition == 1

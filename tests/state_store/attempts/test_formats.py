@@ -114,13 +114,23 @@ def test_siblings_that_nothing_tells_apart_are_an_error(lab: Lab) -> None:
     assert caught.value.kind == "ConflictError"
 
 
-def test_a_commit_log_that_names_another_id_is_an_error(lab: Lab) -> None:
+def test_a_commit_that_the_log_names_is_not_found_when_the_folder_has_others_only(lab: Lab) -> None:
     handle = lab.open(fmt=2)
     commit(lab, handle, 0, "one")
     lab.log_commit(0, ["abcdef"])
     with pytest.raises(CallError, match="abcdef") as caught:
         lab.begin(lab.open(run="b", fmt=1), 1)
-    assert caught.value.kind == "InvalidInputError"
+    assert caught.value.kind == "NotFoundError"
+
+
+def test_a_commit_log_that_names_two_commits_of_one_store_is_damaged(lab: Lab) -> None:
+    handle = lab.open(fmt=2)
+    ids = [commit(lab, handle, 0, value) for value in ("one", "two")]
+    lab.log_commit(0, ids)
+    lab.restart(lose_local=True)
+    with pytest.raises(CallError, match="the commit log names the ids") as caught:
+        lab.begin(lab.open(run="b", fmt=1), 1)
+    assert caught.value.kind == "FormatError"
 
 
 @pytest.mark.parametrize("text", ["", "no version", 'v2\n{"stateUniqueIds":{"0":"x"}}', "v2\n{"])

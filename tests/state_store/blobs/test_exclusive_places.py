@@ -21,7 +21,7 @@ from pyspark_ckpt.state_store.errors import ConflictError, InvalidInputError
 from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.manifest import read_manifest
-from pyspark_ckpt.state_store.format.names import snapshot_name, table_object_name
+from pyspark_ckpt.state_store.format.names import new_id, snapshot_name, table_object_name
 from pyspark_ckpt.state_store.savepoints.savepoint import Kind
 from tests.conftest import MakeLab
 from tests.faulty_s3 import Faults, proxy
@@ -115,7 +115,7 @@ def in_other_objects(place: BlobPlace, commit: Marker) -> bytes:
     _, manifest = read_manifest(place, commit)
     files = []
     for file in manifest.files:
-        name = table_object_name(file.sha256) if file.object_name else None
+        name = table_object_name(file.sha256, new_id()) if file.object_name else None
         if name is not None:
             place.put(name, place.get(str(file.object_name)))
         files.append(msgspec.structs.replace(file, object_name=name))

@@ -16,7 +16,7 @@ from pyspark_ckpt import savepoints
 from pyspark_ckpt.cli import main as cli
 from pyspark_ckpt.state_store.blobs import LocalPlace, place_at
 from pyspark_ckpt.state_store.checkpoints.ownership import OWNER_NAME, claim, describe
-from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.errors import ConflictError, InvalidInputError
 from pyspark_ckpt.state_store.options import parse
 from tests.conftest import MakeLab
 from tests.hdfs_service import HdfsService
@@ -246,6 +246,25 @@ def test_what_a_copy_does_not_need_is_not_collected(quick_path: Path, capsys: py
     assert files(Path(remote)) == before
     assert cli.main(["checkpoint", "gc", query.location, *collect]) == 0
     assert files(Path(remote)) != before
+
+
+def test_an_owner_that_is_deleted_while_it_is_written_is_a_conflict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = LocalPlace.put_if_absent
+
+    def create_and_lose(place: LocalPlace, name: str, data: bytes) -> bool:
+        created = create(place, name, data)
+        place.delete(name)
+        return created
+
+    folder, checkpoint = LocalPlace(tmp_path / "remote" / QUERY), LocalPlace(tmp_path / "checkpoint")
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalPlace, "put_if_absent", create_and_lose)
+        with pytest.raises(ConflictError, match=f"{OWNER_NAME} was deleted while") as caught:
+            claim(folder, checkpoint, str(tmp_path / "remote"))
+    assert caught.value.retryable
+    claim(folder, checkpoint, str(tmp_path / "remote"))
 
 
 def test_what_a_copy_is_told_to_do_works(quick_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

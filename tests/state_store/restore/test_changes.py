@@ -106,7 +106,7 @@ def test_a_feed_names_the_batches_there_are_when_older_ones_are_retired(lab: Lab
     ("first", "last", "kind", "message"),
     [
         (1, 9, "NotFoundError", "never committed"),
-        (1, 2, "InvalidInputError", "does not exist"),
+        (1, 2, "NotFoundError", "does not exist"),
         (0, 2, "InvalidInputError", "versions 0 to 2"),
         (3, 2, "InvalidInputError", "versions 3 to 2"),
     ],

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_ckpt.state_store.blobs import LocalPlace
+from pyspark_ckpt.state_store.blobs.base.place_clock import PlaceTimes
 from pyspark_ckpt.state_store.retention.pins import Pins
 from tests.conftest import MakeLab
 from tests.lab import Lab, Server, expected
@@ -37,9 +38,10 @@ def test_a_pinned_version_restores_until_it_is_given_free(lab: Lab) -> None:
     assert not [name for name in lab.objects(".delta") if name.startswith(f"{3:020d}")]
 
 
-def test_a_pin_ends_by_itself_when_its_owner_has_died(tmp_path: Path) -> None:
+def test_a_pin_ends_by_itself_when_its_owner_has_died(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
-    pins = Pins(LocalPlace(tmp_path), clock=lambda: now[0])
+    monkeypatch.setattr(LocalPlace, "now_s", lambda _: now[0])
+    pins = Pins(LocalPlace(tmp_path), PlaceTimes(lambda: now[0]))
     assert pins.oldest() is None
     pins.add(7, for_s=10)
     pins.add(9, for_s=20)
@@ -116,8 +118,10 @@ def test_the_place_is_asked_once_whether_a_pin_has_ended(lab: Lab, monkeypatch: 
         return told(place)
 
     monkeypatch.setattr(LocalPlace, "now_s", tell)
-    pins = Pins(LocalPlace(lab.checkpoint), time.time, LocalPlace(lab.checkpoint).now_s)
+    times = PlaceTimes()
+    pins = Pins(LocalPlace(lab.checkpoint), times)
     pins.add(1, for_s=-10)
+    times.clock_of(LocalPlace(lab.checkpoint))()
     asked.clear()
     for _ in range(3):
         assert pins.oldest() is None

@@ -25,7 +25,7 @@ from pyspark_ckpt.state_store.format.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.manifest import Manifest, ManifestFile, decode, inline_file
 from pyspark_ckpt.state_store.format.meta import EMPTY_META, FORMAT_VERSION
-from pyspark_ckpt.state_store.format.names import DeltaName, new_commit_id, snapshot_name, table_object_name
+from pyspark_ckpt.state_store.format.names import DeltaName, snapshot_name, table_object_name
 from pyspark_ckpt.state_store.format.notices import Notices
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.retention.pins import Pins
@@ -108,7 +108,7 @@ class World:
     """One store, what was committed of it, and what may still be asked for."""
 
     def __init__(self, draw: random.Random) -> None:
-        self.draw = draw
+        self.draw, self.ids = draw, random.Random(draw.getrandbits(64))
         self.now_s = 1_700_000_000.0
         self.grace_s = draw.choice((0.0, 0.0, 100.0, 600.0))
         self.service = MemoryService(lambda: self.now_s)
@@ -127,6 +127,10 @@ class World:
         for _ in range(self.draw.choices((1, 30, 500), (94, 3, 3))[0]):
             self.turns.hand_over()
 
+    def make_id(self) -> str:
+        """An id that follows from the seed."""
+        return f"{self.ids.getrandbits(128):032x}"
+
     def place(self) -> SlowPlace:
         place = SlowPlace(self.service, "memory:/store")
         place.pass_turn = self.pass_turn
@@ -135,7 +139,7 @@ class World:
     def commit(self, place: MemoryPlace) -> None:
         """Make the next version, and look whether all that may be asked for is there."""
         parent = self.commits[-1]
-        commit = Marker(parent.version + 1, new_commit_id())
+        commit = Marker(parent.version + 1, self.make_id())
         place.put(str(DeltaName(commit, parent)), b"rows")
         self.commits.append(commit)
         self.check()
@@ -146,7 +150,7 @@ class World:
     def own(self) -> None:
         """An executor that commits and makes snapshots."""
         place = self.place()
-        writer = SnapshotWriter(place, 0, TUNING, FailPoints(""), LOG, full=False)
+        writer = SnapshotWriter(place, 0, TUNING, FailPoints(""), LOG, full=False, make_id=self.make_id)
         for _ in range(self.draw.randint(3, 8)):
             for _ in range(self.draw.randint(1, 3)):
                 self.commit(self.service.place("memory:/store"))
@@ -157,7 +161,14 @@ class World:
         skew_s = self.draw.choice((0.0, 660.0, -3600.0))
         place = self.place()
         retention = Retention(
-            place, Pins(place), self.grace_s, Inline(), FailPoints(""), LOG, lambda: self.now_s + skew_s
+            place,
+            Pins(place),
+            self.grace_s,
+            Inline(),
+            FailPoints(""),
+            LOG,
+            lambda: self.now_s + skew_s,
+            make_id=self.make_id,
         )
         is_away_at_times = self.draw.random() < 0.5
         place.late, place.loses = self.late, lambda _name: is_away_at_times and self.draw.random() < 0.1
@@ -191,7 +202,7 @@ def publish(writer: SnapshotWriter, place: MemoryPlace, commit: Marker, contents
         sha256 = hashlib.sha256(content).hexdigest()
         name = known.get(sha256)
         if name is None:
-            name = table_object_name(sha256)
+            name = table_object_name(sha256, writer._make_id())
             with place.create(name) as sink:
                 sink.write(content)
         xxh3 = xxhash.xxh3_128_hexdigest(content)

@@ -18,7 +18,7 @@ from pyspark_ckpt.state_store.blobs.metered import LISTS, READS, Traffic
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, inventory
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
-from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError, StorageError
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, LifecycleError, NotFoundError, StorageError
 from pyspark_ckpt.state_store.format.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.redistribution.copying import CopyTask
@@ -343,7 +343,7 @@ def test_a_restore_is_refused_when_nothing_has_been_committed_or_its_notes_are_d
         savepoints.rescale(query.location, str(target), 3)
     shutil.rmtree(target)
     Path(query.location, "commits", "0").unlink()
-    with pytest.raises(InvalidInputError, match="no batch of the query has been committed"):
+    with pytest.raises(LifecycleError, match="no batch of the query has been committed"):
         savepoints.rescale(query.location, str(target), 3)
     assert files(target) == {}
 

@@ -211,23 +211,31 @@ def test_it_ends_when_told_to(tmp_path: Path, processes: list[Process], connecti
 
 
 @pytest.mark.parametrize(
-    ("hello", "words"),
+    ("hello", "kind", "words"),
     [
-        ({"protocol": 2}, "protocol 2"),
-        ({"options": {"nonsense": "1"}}, "nonsense"),
-        ({"executor_dir": "relative"}, "executor_dir"),
-        ({"options": {"localDir": "relative"}}, "localDir"),
-        ({"surprise": 1}, "surprise"),
+        ({"protocol": 2}, "ProcessError", "protocol 2"),
+        ({"options": {"nonsense": "1"}}, "InvalidInputError", "nonsense"),
+        ({"executor_dir": "relative"}, "InvalidInputError", "executor_dir"),
+        ({"options": {"localDir": "relative"}}, "InvalidInputError", "localDir"),
+        ({"surprise": 1}, "InvalidInputError", "surprise"),
     ],
 )
 def test_a_hello_it_cannot_use_is_answered(
-    tmp_path: Path, processes: list[Process], hello: dict[str, Any], words: str
+    tmp_path: Path, processes: list[Process], hello: dict[str, Any], kind: str, words: str
 ) -> None:
     server = Process(tmp_path / "local", **hello)
     processes.append(server)
-    assert server.hello["error"]["kind"] == "InvalidInputError"
+    assert server.hello["error"]["kind"] == kind
     assert words in server.hello["error"]["message"]
     assert server.process.wait(10) == 1
+
+
+def test_a_python_whose_stdin_something_has_closed_is_told_of() -> None:
+    command = [sys.executable, "-m", "pyspark_ckpt.state_store.server"]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
+    error = json.loads(done.stdout)["error"]
+    assert (done.returncode, error["kind"], error["retryable"]) == (1, "ProcessError", False)
+    assert "leaves stdin alone" in error["hint"]
 
 
 def test_a_folder_whose_name_the_locale_cannot_have_is_named_with_what_to_do(

@@ -167,14 +167,16 @@ def test_abort_of_an_unknown_transaction_is_no_error(lab: Lab) -> None:
     assert lab.server.call("abort", txn=12345) == {}
 
 
-def test_begin_tells_a_wrong_id_from_a_version_that_never_was(lab: Lab) -> None:
+def test_begin_finds_neither_a_wrong_id_nor_a_version_that_never_was(lab: Lab) -> None:
     handle = lab.open()
     lab.grow(handle, 1)
     with pytest.raises(CallError) as wrong:
         lab.begin(handle, 1, "abc")
     with pytest.raises(CallError) as never:
         lab.begin(handle, 9, "abc")
-    assert (wrong.value.kind, never.value.kind) == ("InvalidInputError", "NotFoundError")
+    assert (wrong.value.kind, never.value.kind) == ("NotFoundError", "NotFoundError")
+    assert "version 1 was committed as" in wrong.value.message
+    assert "was never committed, or retention has retired it" in never.value.message
     for error in (wrong.value, never.value):
         assert "operator 0, partition 3" in error.message
         assert error.hint

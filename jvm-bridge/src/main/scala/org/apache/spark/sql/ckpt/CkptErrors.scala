@@ -15,8 +15,7 @@ class CkptException(
     CkptErrors.text(kind, said, hint, condition), cause, condition, parameters, Array.empty[QueryContext], None) {
 
   /** Whether the requested object does not exist: it was never made, was retired, or has another id. */
-  private[ckpt] def isMissing: Boolean =
-    kind == "NotFoundError" || kind == "InvalidInputError" && said.contains(" does not exist")
+  private[ckpt] def isMissing: Boolean = kind == "NotFoundError"
 
   /** The same error under one of Spark's own conditions, which Spark's callers can handle. */
   private[ckpt] def under(condition: String, parameters: Map[String, String]): CkptException =
@@ -25,7 +24,7 @@ class CkptException(
 
 /** The state server ended or could not be reached. The task fails, and its retry starts another server. */
 class StateServerLostException(message: String, cause: Throwable)
-  extends CkptException("StorageError", message, "The next attempt of the task starts a new state server.", true, cause)
+  extends CkptException("ProcessError", message, "The next attempt of the task starts a new state server.", true, cause)
 
 private[ckpt] object CkptErrors {
 
@@ -36,6 +35,12 @@ private[ckpt] object CkptErrors {
 
   def invalidInput(message: String, hint: String): CkptException =
     new CkptException("InvalidInputError", message, hint, false, null)
+
+  def notFound(message: String): CkptException = new CkptException("NotFoundError", message, "", false, null)
+
+  /** A state server that this executor cannot have: its Python is missing, or is of another release. */
+  def noProcess(message: String, hint: String, cause: Throwable = null): CkptException =
+    new CkptException("ProcessError", message, hint, false, cause)
 
   /** The error that Spark expects for a version that does not exist. */
   def missing(what: String, failure: CkptException): CkptException = {

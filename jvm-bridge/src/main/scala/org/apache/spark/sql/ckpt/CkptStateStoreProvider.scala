@@ -86,7 +86,7 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
     if (version < 0) throw QueryExecutionErrors.unexpectedStateStoreVersion(version)
     def what = s"version $version${id.fold("")(" with id " + _)} of the $label"
     if (version == Long.MaxValue || version == 0 && id.nonEmpty) {
-      throw CkptErrors.missing(what, CkptErrors.invalidInput("No commit makes such a version.", ""))
+      throw CkptErrors.missing(what, CkptErrors.notFound("No commit makes such a version."))
     }
     try {
       load

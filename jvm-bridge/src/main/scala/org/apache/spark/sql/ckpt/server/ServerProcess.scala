@@ -41,9 +41,9 @@ private[ckpt] object ServerProcess extends Logging {
         new ProcessBuilder(python, "-c", Program, Module).start()
       } catch {
         case failure: java.io.IOException =>
-          throw new CkptException(
-            "LifecycleError", s"The state server cannot be started with the Python '$python': ${failure.getMessage}.",
-            s"Set ${Settings.Prefix}python to a Python in which pyspark-ckpt is installed.", false, failure)
+          throw CkptErrors.noProcess(
+            s"The state server cannot be started with the Python '$python': ${failure.getMessage}.",
+            s"Set ${Settings.Prefix}python to a Python in which pyspark-ckpt is installed.", failure)
       }
     val token = newToken()
     val log = new ServerLog(new BoundedLines(process.getErrorStream, BoundedLines.MaxBytes), "ckpt-state-server-log")
@@ -91,9 +91,9 @@ private[ckpt] object ServerProcess extends Logging {
       .getOrElse(throw notStarted(process, settings, log, greeting))
     if (hello.has("error")) throw Json.error(hello.get("error"))
     if (hello.path("protocol").asInt != 1) {
-      throw CkptErrors.lifecycle(
-        s"The state server speaks protocol ${hello.path("protocol").asText}, and the jar speaks 1: install the same " +
-          "version of pyspark-ckpt on the driver and on every executor.")
+      throw CkptErrors.noProcess(
+        s"The state server speaks protocol ${hello.path("protocol").asText}, and the jar speaks 1.",
+        "Install the same release of pyspark-ckpt on the driver and on every executor.")
     }
     hello
   }
@@ -142,9 +142,8 @@ private[ckpt] object ServerProcess extends Logging {
         s"Check whether '${settings.python} -m pyspark_ckpt --help' works on that machine, or set $option to " +
           "another one."
       }
-    new CkptException(
-      "LifecycleError", s"The state server did not start with the Python '${settings.python}': it $how$written.",
-      hint, false, null)
+    CkptErrors.noProcess(
+      s"The state server did not start with the Python '${settings.python}': it $how$written.", hint)
   }
 
   private def shown(time: FiniteDuration): String =

@@ -58,6 +58,13 @@ class EngineSuite extends AnyFunSuite with BeforeAndAfterEach {
     assert(first.isReplaced)
   }
 
+  test("a call to a server that was killed names its process, and may be repeated") {
+    val server = Engine.get(settings(sys.env.getOrElse("PYTHON", "python3"))).server()
+    ProcessHandle.current.children.forEach(child => child.destroyForcibly(): Unit)
+    val lost = intercept[CkptException](server.call("stats", Json.obj()))
+    assert(lost.kind == "ProcessError" && lost.retryable)
+  }
+
   private val python = sys.env.getOrElse("PYTHON", "python3")
 
   /** What a killed executor has left. */

@@ -139,8 +139,11 @@ class ServerOutputSuite extends AnyFunSuite with BeforeAndAfterEach {
     Engine.get(Settings(options)).server()
   }
 
-  private def refusal(python: String, seconds: Int = 60): String =
-    intercept[CkptException](server(python, seconds)).getMessage
+  private def refusal(python: String, seconds: Int = 60, kind: String = "ProcessError"): String = {
+    val failure = intercept[CkptException](server(python, seconds))
+    assert(failure.kind == kind)
+    failure.getMessage
+  }
 
   test("a server starts though its Python writes to stdout before it") {
     val noise = "echo Activating the environment; echo '{\"port\": 1}'; echo; printf 'no end of line'"
@@ -179,7 +182,7 @@ class ServerOutputSuite extends AnyFunSuite with BeforeAndAfterEach {
   }
 
   test("a local folder that cannot be written is named") {
-    val text = refusal(wrapped("ulimit -f 0"))
+    val text = refusal(wrapped("ulimit -f 0"), kind = "StorageError")
     assert(text.contains(s"local folder $folder") && text.contains("localDir"), text)
   }
 

@@ -1,0 +1,106 @@
+"""Make a commit durable: collect what was staged, write one remote object, find which commit of the version stands."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pyspark_ckpt.state_store.attempts.decisions import Decisions
+from pyspark_ckpt.state_store.database import write_table_file
+from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError
+from pyspark_ckpt.state_store.format.delta import write_delta
+from pyspark_ckpt.state_store.format.keys import EMPTY, MARKER_KEY
+from pyspark_ckpt.state_store.format.meta import StoreMeta
+from pyspark_ckpt.state_store.format.names import DeltaName
+from pyspark_ckpt.state_store.format.remote import point_to
+from pyspark_ckpt.state_store.identity import Caller
+from pyspark_ckpt.state_store.snapshots.lag import LagTracker
+from pyspark_ckpt.state_store.transactions.context import StoreContext
+from pyspark_ckpt.state_store.transactions.local_side import LocalSide
+from pyspark_ckpt.state_store.transactions.metrics import UpkeepMetrics, ms_since, to_ms
+from pyspark_ckpt.state_store.transactions.parts import close_parts, join
+from pyspark_ckpt.state_store.transactions.staged_tables import Seals, StagedTable, refusing_damage
+from pyspark_ckpt.state_store.transactions.transaction import Committed, Transaction
+
+
+class CommitWriter:
+    """Writes the commits of one store. Safe to call from many threads: attempts of a version do not wait."""
+
+    def __init__(
+        self,
+        context: StoreContext,
+        local: LocalSide,
+        decisions: Decisions,
+        lag: LagTracker,
+        upkeep: UpkeepMetrics,
+    ) -> None:
+        """Write to the place of ``context``. ``local`` and ``upkeep`` have metrics, and ``lag`` counts the deltas."""
+        self._context = context
+        self._shared = context.shared
+        self._local = local
+        self._decisions = decisions
+        self._lag = lag
+        self._upkeep = upkeep
+
+    def make_durable(
+        self,
+        transaction: Transaction,
+        files: Sequence[str],
+        row_changes: Mapping[int, int],
+        num_partitions: int | None,
+        seals: Seals,
+    ) -> tuple[StoreMeta, Sequence[StagedTable], Committed]:
+        """Write the commit of a prepared transaction. Return its metadata, its checked files, and the answer.
+
+        After return, the version survives the loss of this machine. The answer may name another commit of this run
+        that was first (format 1). Raises InvalidInputError, StorageError, InternalError, FormatError, ConflictError.
+        """
+        context, tuning = self._context, self._context.tuning
+        failpoints, started = self._shared.failpoints, time.monotonic()
+        if transaction.meta.marker != transaction.base:  # the commit could be written, but never restored
+            raise InternalError(f"{context.identity}: a commit on {transaction.base} has states of another version.")
+        # 1. Collect what the shim and the workers staged. If the shim has written nothing: a marker row alone.
+        try:
+            who = f"{context.identity}, {transaction.target}"
+            with refusing_damage(who):
+                joined = join(transaction.meta, close_parts(transaction.staging, transaction.new_id, tuning))
+                paths = transaction.find_staged(files, seals) or [self._marker_file(transaction)]
+                paths += transaction.find_staged(joined.files, joined.seals)
+            known = {**seals, **joined.seals}
+            staged = [StagedTable(path, known.get(path.name), who) for path in paths]
+            meta = joined.meta.commit(transaction.new_id, {**row_changes, **joined.row_changes}, num_partitions)
+        except InvalidInputError as problem:
+            raise InvalidInputError(f"{context.identity}: {problem.message}", hint=problem.hint) from problem
+        if context.options.remote and transaction.base == EMPTY:
+            point_to(context.place, context.checkpoint, context.identity)
+        # 2. Write one remote object. From now on the version exists, but nobody knows its id.
+        failpoints.hit("commit.before_upload")
+        joined_at = time.monotonic()
+        size_bytes = write_delta(context.place, DeltaName(transaction.target, transaction.base), meta, staged)
+        uploaded = time.monotonic()
+        self._shared.forecast.note_write(size_bytes, uploaded - joined_at)
+        self._lag.note_commit(transaction.target.version, size_bytes)
+        failpoints.hit("commit.after_upload")
+        metrics: dict[str, int | float] = {
+            "upload_ms": to_ms(uploaded - started),
+            "ingest_ms": self._local.ingest_ms,
+            "delta_bytes": size_bytes,
+            "superseded": 0,
+            **joined.metrics,
+        }
+        # 3. Format 1 only: find which commit of this version is valid. In format 2, Spark's commit log decides.
+        stands = transaction.target
+        if transaction.format == 1:
+            caller = Caller(transaction.run_id, transaction.format, 0)
+            stands = self._decisions.settle(caller, DeltaName(transaction.target, transaction.base))
+            metrics["superseded"] = int(stands != transaction.target)
+            metrics["winner_ms"] = ms_since(uploaded)
+        metrics.update(self._upkeep.measure(transaction.target.version))
+        metrics.update(**context.traffic.take(), **context.traffic.take_wait())
+        return meta, staged, Committed(stands.version, stands.id, metrics, meta.states)
+
+    def _marker_file(self, transaction: Transaction) -> Path:
+        path = transaction.staging / "marker.sst"
+        write_table_file(path, [(MARKER_KEY, transaction.target.encode())], self._context.tuning)
+        return path

@@ -1,0 +1,69 @@
+"""What a store stands on: its own places, options and folder, and what the stores of one process share."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from pyspark_ckpt.state_store.attempts.winners import Epochs
+from pyspark_ckpt.state_store.blobs import BlobPlace, Traffic
+from pyspark_ckpt.state_store.blobs.base.place_clock import PlaceTimes
+from pyspark_ckpt.state_store.database import Tuning
+from pyspark_ckpt.state_store.failpoints import FailPoints
+from pyspark_ckpt.state_store.identity import Identity
+from pyspark_ckpt.state_store.local.column_files import ColumnFiles
+from pyspark_ckpt.state_store.log import StoreLog
+from pyspark_ckpt.state_store.options import Options
+from pyspark_ckpt.state_store.snapshots.restore_forecast import RestoreForecast
+from pyspark_ckpt.state_store.transactions.operator_states import OperatorStates
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Folders, threads, settings, clocks and ids that all stores of a process share."""
+
+    local_dir: Path
+    tuning: Tuning
+    pool: Executor
+    sweeper: Executor
+    mover: Executor
+    columns: ColumnFiles
+    failpoints: FailPoints
+    forecast: RestoreForecast
+    transaction_numbers: itertools.count[int]
+    clock: Callable[[], float]
+    make_id: Callable[[], str]
+    times: PlaceTimes
+
+
+@dataclass(frozen=True)
+class StoreContext:
+    """What one store stands on.
+
+    Durable objects are in ``place``, local copies in ``folder``. ``checkpoint`` is the place of the query's checkpoint,
+    and ``epochs`` and ``operators`` are what is known of that query. ``traffic`` counts the requests.
+    """
+
+    identity: Identity
+    place: BlobPlace
+    checkpoint: BlobPlace
+    traffic: Traffic
+    epochs: Epochs
+    operators: OperatorStates
+    folder: Path
+    options: Options
+    shared: Shared
+
+    @cached_property
+    def tuning(self) -> Tuning:
+        """The RocksDB settings of the store."""
+        return self.shared.tuning.using(self.options.compression)
+
+    @cached_property
+    def log(self) -> StoreLog:
+        """The log of the store."""
+        return StoreLog("store", self.identity.short)

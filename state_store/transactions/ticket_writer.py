@@ -1,0 +1,69 @@
+"""Write the tickets of one store, with the states that a worker's program is checked against."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import chain
+
+from pyspark_ckpt.state_store.format.keys import EMPTY
+from pyspark_ckpt.state_store.format.meta import StoreMeta, is_keyed
+from pyspark_ckpt.state_store.format.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME
+from pyspark_ckpt.state_store.identity import Caller
+from pyspark_ckpt.state_store.transactions.context import StoreContext
+from pyspark_ckpt.state_store.transactions.local_side import LocalSide
+from pyspark_ckpt.state_store.transactions.operator_states import States
+from pyspark_ckpt.state_store.transactions.ticket import Ticket, WorkerTask, ticket_path, write_ticket
+from pyspark_ckpt.state_store.transactions.transaction import Transaction
+
+
+class TicketWriter:
+    """Writes the tickets of the transactions of one store."""
+
+    def __init__(self, context: StoreContext, local: LocalSide) -> None:
+        """Write tickets that lead to the copies of ``local``."""
+        self._context = context
+        self._local = local
+        self._is_state_left: bool | None = None
+
+    def read_states(self, caller: Caller, own: StoreMeta) -> Sequence[States]:
+        """Return the states that the program of a run is checked against. A reader outside a query has no program.
+
+        Makes requests as ``OperatorStates.of``, and raises what that raises.
+        """
+        context = self._context
+        if not caller.run_id or own.marker == EMPTY:
+            return ()
+        return context.operators.of(caller.run_id, context.identity, own, context.place, context.traffic)
+
+    def write(self, transaction: Transaction, worker: WorkerTask, states: Sequence[States]) -> None:
+        """Write the ticket of a transaction for a worker. Raises OSError, StorageError."""
+        who, copy = self._context.identity, transaction.copy
+        transaction.ticket = ticket_path(self._context.shared.local_dir, worker, who)
+        live = self._local.is_live(transaction)
+        write_ticket(
+            transaction.ticket,
+            Ticket(
+                who.operator,
+                who.partition,
+                who.name,
+                transaction.base.version,
+                transaction.base.id,
+                transaction.new_id,
+                str(copy.db),
+                live,
+                str(transaction.staging),
+                self._context.options.compression,
+                transaction.meta,
+                worker.key_schema,
+                self._allows_non_restored_state([transaction.meta.states, *states]),
+                tuple(states),
+                worker.num_partitions,
+            ),
+        )
+
+    def _allows_non_restored_state(self, states: Iterable[States]) -> bool:
+        """Return whether the restore that made the checkpoint allows it. Makes one request per store."""
+        if self._is_state_left is None and any(map(is_keyed, chain.from_iterable(states))):
+            found = self._context.checkpoint.list(CHECKPOINT_FOLDER, prefix=NON_RESTORED_STATE_NAME)
+            self._is_state_left = bool(found)
+        return bool(self._is_state_left)
