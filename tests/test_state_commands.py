@@ -50,7 +50,9 @@ def test_a_table_says_that_there_are_more_rows(
 
 
 def test_count_counts_elements_of_lists(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(capsys, "count", checkpoint, "--state", "names")[:2] == (0, "24\n")
+    assert run(capsys, "count", checkpoint, "--state", "names")[:2] == (0, "24 elements\n")
+    assert run(capsys, "count", checkpoint, "--state", "names", "--format", "csv")[:2] == (0, "24\n")
+    assert run(capsys, "count", checkpoint, "--state", "words")[:2] == (0, "11 entries\n")
     _, text, _ = run(capsys, "count", checkpoint, "--state", "names", "--version", "1", "--format", "json")
     assert json.loads(text) == {"version": 1, "rows": 12}
 
@@ -76,6 +78,17 @@ def test_what_is_not_there_is_refused_by_what_is(checkpoint: Path, capsys: pytes
         assert (code, words in text) == (2, True), text
     code, _, text = run(capsys, "get", checkpoint, "--state", "seen", "--key", '"text"')
     assert (code, "keys of" in text) == (2, True), text
-    with pytest.raises(SystemExit):
-        main(["state", "get", str(checkpoint), "--key", "no json"])
+    assert main(["state", "get", str(checkpoint), "--key", "no json"]) == 2
     assert "is not JSON" in capsys.readouterr().err
+
+
+def test_a_misspelt_name_is_answered_with_the_one_that_was_meant(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arguments, meant in (
+        (("--uid", "kinds", "--state", "wrods"), "words"),
+        (("--uid", "kind", "--state", "words"), "kinds"),
+        (("--store", "Defualt"), "default"),
+    ):
+        assert main(["state", "read", str(checkpoint), *arguments]) == 2
+        assert f"Did you mean {meant!r}?" in capsys.readouterr().err
