@@ -47,7 +47,7 @@ def main() -> None:
 def find_java() -> str:
     """Return the path of a Java that can build the jar. Ends the process with the reason if there is none."""
     home = os.environ.get("JAVA_HOME")
-    java = shutil.which("java", path=Path(home) / "bin" if home else None)
+    java = shutil.which("java", path=str(Path(home) / "bin") if home else None)
     where = f"in JAVA_HOME, {home}" if home else "on PATH"
     wanted = f"Java {MIN_JAVA} or newer is needed to build the jar of pyspark-ckpt"
     if java is None:

@@ -47,8 +47,13 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None
         is_count = any(isinstance(row[n], int) for row in rows)
         table.add_column(Text(name), overflow="fold", justify="right" if is_count else "left")
     for row in rows:
-        table.add_row(*(Text(f"{cell:,}" if isinstance(cell, int) else str(cell)) for cell in row))
+        table.add_row(*(Text(f"{cell:,}" if isinstance(cell, int) else _printable(str(cell))) for cell in row))
     _print(table)
+
+
+def _printable(text: str) -> str:
+    """Return text with ends of lines and control characters escaped: values of users' states may have any."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def print_bars(counts: Mapping[str, int]) -> None:

@@ -94,6 +94,11 @@ def test_a_long_cell_is_one_line_of_a_pipe(capsys: pytest.CaptureFixture[str]) -
     assert first.index("x") == second.index("y")
 
 
+def test_values_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("a",), [("red \x1b[31m\nü",)])
+    assert capsys.readouterr().out.splitlines() == ["a", "red \\x1b[31m\\nü"]
+
+
 def test_bars_show_counts_and_their_skew(capsys: pytest.CaptureFixture[str]) -> None:
     print_bars({"0": 3000, "10": 1000})
     first, second, skew = capsys.readouterr().out.splitlines()
