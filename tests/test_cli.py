@@ -73,7 +73,7 @@ def test_list_counts_versions_and_snapshots(lab: Lab, capsys: pytest.CaptureFixt
     code, text = run(capsys, "list", str(lab.checkpoint))
     assert code == 0
     assert f"query {QUERY}, version {VERSIONS}" in text
-    assert "0 stateStoreSave" in text
+    assert "operator 0: stateStoreSave" in text
     code, text = run(capsys, "list", str(lab.checkpoint), "--json")
     (store,) = json.loads(text)["stores"]
     assert (store["first_version"], store["last_version"], store["deltas"], store["snapshots"]) == (1, 5, 5, 2)
@@ -104,7 +104,7 @@ def test_an_operator_with_column_families_is_found_by_its_newest_metadata(
     for batch in (9, 10):
         (first.parent / "v2" / str(batch)).write_text(content.replace("stateStoreSave", f"join {batch}"))
     code, text = run(capsys, "list", str(lab.checkpoint))
-    assert (code, "0 join 10" in text) == (0, True), text
+    assert (code, "operator 0: join 10" in text) == (0, True), text
 
 
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

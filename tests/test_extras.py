@@ -108,7 +108,7 @@ assert not {"pyspark", "boto3", "hdfs_native"} & set(sys.modules)
 """
     text = run(bare, code, checkpoint, tmp_path)
     assert "keyed kinds" in text
-    assert f"by pyspark-ckpt {pyspark_ckpt.__version__}, native" in text
+    assert f"by pyspark-ckpt {pyspark_ckpt.__version__}\n" in text
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,18 @@ def test_count_counts_elements_of_lists(checkpoint: Path, capsys: pytest.Capture
     assert json.loads(text) == {"version": 1, "rows": 12}
 
 
+def test_inspect_and_count_say_what_they_count(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["checkpoint", "inspect", str(checkpoint)]) == 0
+    text = capsys.readouterr().out
+    assert "operator 0: keyed kinds\n" in text
+    rows = {words[1]: words[2:] for line in text.splitlines() if len(words := line.split()) > 2}
+    assert rows["state"][:2] == ["stored", "rows"]
+    assert rows["kinds/names"] == ["29", "user", "bigint", "element", "string"], "24 elements of 5 keys"
+    assert rows["kinds/words"][0] == "11"
+    assert rows["kinds/words#expiry"] == ["user", "bigint"], "nobody counts the rows of an index"
+    assert "A list has a stored row for each element, and one for its key." in text
+
+
 @pytest.mark.parametrize("key", ["3", "[3]", '{"user": 3}'])
 def test_get_shows_the_rows_of_a_key(key: str, checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, text, _ = run(capsys, "get", checkpoint, "--state", "recent", "--key", key, "--format", "json")

@@ -46,15 +46,15 @@ def list_stores(checkpoint: Checkpoint, *, as_json: bool) -> int:
         return print_json({"query": checkpoint.query_id, "version": version, "stores": described})
     what = f"version {version} (batch {version - 1} is committed)" if version else NOTHING_YET
     print(f"query {checkpoint.query_id}, {what}")
-    names = {operator.number: _name_of(checkpoint, operator) for operator in {each for each, _ in stores}}
-    header = ("operator", "partition", "store", "versions", "deltas", "snapshots", "lag", "table files")
-    print_table(header, [_row_of(stored, names[operator.number]) for operator, stored in stores])
+    for operator in dict.fromkeys(each for each, _ in stores):
+        print(f"\noperator {operator.number}: {_name_of(checkpoint, operator)}")
+        header = ("partition", "store", "versions", "deltas", "snapshots", "lag", "table files")
+        print_table(header, [_row_of(stored) for each, stored in stores if each == operator])
     return 0
 
 
-def _row_of(stored: Stored, name: str) -> tuple[object, ...]:
+def _row_of(stored: Stored) -> tuple[object, ...]:
     return (
-        f"{stored.identity.operator} {name}",
         str(stored.identity.partition),
         stored.identity.name,
         f"{stored.first_version}..{stored.last_version}",

@@ -212,8 +212,9 @@ def _print_info(info: SavepointInfo, where: str, *, as_json: bool) -> int:
     if as_json:
         return print_json(msgspec.to_builtins(info))
     taken, query, batch, partitions, size = _row(info)
-    print(f"savepoint {where}: query {query}, batch {batch}, {partitions} partitions, {size}, taken {taken}")
-    print(f"of {info.checkpoint}, by {info.written_by}, {info.kind}")
+    print(f"savepoint {where}: {info.kind}, {size}, {partitions} partitions")
+    print(f"of {info.checkpoint}, batch {batch} of query {query}")
+    print(f"taken {taken} by {info.written_by}")
     recorded = {
         (operator.number, store, state): digest
         for operator in info.operators
@@ -222,30 +223,23 @@ def _print_info(info: SavepointInfo, where: str, *, as_json: bool) -> int:
     }
     _print_states(info, recorded)
     if not recorded and info.operators:
-        print(
-            "no digests are recorded: savepoint verify reads all rows for them, and so does savepoint create --digests"
-        )
+        print("\nno digests are recorded: savepoint verify reads all rows for them,")
+        print("and so does savepoint create --digests")
     return 0
 
 
 def _print_states(info: SavepointInfo, digests: Mapping[tuple[int, str, str], Digest]) -> None:
     """Print all states, with known digests. Only a digest counts the rows of an expiry index."""
-    rows = []
     for operator in info.operators:
+        rows = []
         for state in operator.states:
             known = digests.get((operator.number, state.store, state.name))
             number = known.rows if known is not None else state.rows if state.is_counted else None
-            rows.append(
-                (
-                    _name(operator.number, operator.name, operator.uids, Layout(operator.layout)),
-                    operator.layout,
-                    state.store,
-                    state.name,
-                    "" if number is None else number,
-                    "" if known is None else known.sum,
-                )
-            )
-    print_table(("operator", "layout", "store", "state", "stored rows", "digest"), rows)
+            shown = "" if number is None else number
+            rows.append((state.store, state.name, shown, "" if known is None else known.sum or ""))
+        name = name_operator(operator.name, operator.uids, is_keyed=operator.layout == Layout.KEY_GROUPS.value)
+        print(f"\noperator {operator.number}: {name}, in {operator.layout}")
+        print_table(("store", "state", "stored rows", "digest"), rows)
 
 
 def _print_restored(done: Restored, *, as_json: bool) -> int:
