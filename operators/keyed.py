@@ -23,9 +23,11 @@ from pyspark_ckpt.operators.task.partition_task import PartitionTask
 from pyspark_ckpt.operators.types.columns import has_variant
 from pyspark_ckpt.operators.types.value_types import check_handed, make_handed_schema, resolve_type
 from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.extras import require_extra
 from pyspark_ckpt.state_store.format.key_groups import MAX_PARALLELISM
 from pyspark_ckpt.state_store.format.meta import check_uid
 from pyspark_ckpt.state_store.options import parse, settings_of
+from pyspark_ckpt.state_store.suggestions import suggest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -229,6 +231,7 @@ def _groups(given: object, who: str) -> int:
 
 def _require_frame(frame: object, who: str) -> None:
     """Raise InvalidInputError unless ``frame`` is a Spark DataFrame."""
+    require_extra("pyspark", who)
     from pyspark.sql import DataFrame
 
     if not isinstance(frame, DataFrame):
@@ -251,7 +254,8 @@ def _names(frame: DataFrame, given: Any, who: str, what_for: str) -> tuple[str, 
     fold = str if frame.sparkSession.conf.get("spark.sql.caseSensitive") == "true" else str.lower
     found = {name: [column for column in frame.columns if fold(column) == fold(name)] for name in names}
     if missing := [name for name, columns in found.items() if not columns]:
-        raise InvalidInputError(f"{who}: there are no columns {missing} {what_for}, only {frame.columns}.")
+        meant = suggest(missing[0], frame.columns)
+        raise InvalidInputError(f"{who}: there are no columns {missing} {what_for}, only {frame.columns}.{meant}")
     if several := [columns for columns in found.values() if len(columns) > 1]:
         raise InvalidInputError(
             f"{who}: there are several columns {several[0]} {what_for}.", hint="Rename all but one of them."

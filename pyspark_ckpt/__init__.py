@@ -35,6 +35,7 @@ from pyspark_ckpt.state_store.errors import (  # noqa: E402
     ProcessError,
     StorageError,
 )
+from pyspark_ckpt.state_store.extras import require_extra  # noqa: E402
 from pyspark_ckpt.state_store.format.names import PROVIDER_CLASS  # noqa: E402
 
 __version__ = "0.1.0"
@@ -119,9 +120,11 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - each name is what its module has
-    """Import a public name on first use."""
+    """Import a public name on first use. Raises ProcessError if it needs PySpark, which is not installed."""
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if _LATER[name] == "pyspark_ckpt.state_source":
+        require_extra("pyspark", f"pyspark_ckpt.{name}")
     return getattr(import_module(_LATER[name]), name)
 
 

@@ -1,7 +1,7 @@
 """Savepoints and rescaling: take a savepoint of a query, and restore it with any number of partitions.
 
-With an active Spark session, tasks of a Spark job move the state; otherwise processes of this machine do. State never
-goes through the driver. Without a session no JVM is needed: the ``pyspark`` package is enough.
+With an active Spark session, tasks of a Spark job move the state; otherwise processes of this machine do, and neither
+PySpark nor a JVM is needed. State never goes through the driver.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,6 +25,7 @@ from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.inventory import inventory
 from pyspark_ckpt.state_store.checkpoints.query_log import refuse_other_provider
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
+from pyspark_ckpt.state_store.extras import require_extra
 from pyspark_ckpt.state_store.location import Location, location_text
 from pyspark_ckpt.state_store.options import Options, parse, settings_of
 from pyspark_ckpt.state_store.redistribution.jobs import (
@@ -282,6 +283,7 @@ def _execution(query: StreamingQuery) -> Any:  # noqa: ANN401 - an object of the
 
 def _finish(query: StreamingQuery, timeout_s: float) -> None:
     """Stop the query after the running batch, or after ``timeout_s``."""
+    require_extra("pyspark", "stop_with_savepoint()")
     from pyspark import SparkContext  # noqa: PLC0415 - see the docstring of the package
 
     execution = _execution(query)
@@ -301,4 +303,9 @@ def _waits_for_trigger(thread: Any) -> bool:  # noqa: ANN401 - an object of the 
 
 
 def _version() -> str:
-    return ", ".join(f"{name} {version(name)}" for name in ("pyspark-ckpt", "pyspark"))
+    """Return the release that writes a savepoint, and that of PySpark if it is installed."""
+    ours = f"pyspark-ckpt {version('pyspark-ckpt')}"
+    try:
+        return f"{ours}, pyspark {version('pyspark')}"
+    except PackageNotFoundError:
+        return ours

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError, NotFoundError
+from pyspark_ckpt.state_store.extras import require_extra
 from pyspark_ckpt.state_store.format.names import PROVIDER_CLASS, PROVIDER_CONF
 from pyspark_ckpt.state_store.options import PREFIX, canonical_text, parse
 
@@ -30,7 +31,9 @@ def jar_path() -> str:
     """Return the absolute path of the shim's jar. Raises NotFoundError (never built)."""
     jar = Path(__file__).resolve().parent / "jars" / "pyspark-ckpt.jar"
     if not jar.is_file():
-        raise NotFoundError(f"{jar} is missing. Run `make jar` in the checkout, then install the package again.")
+        raise NotFoundError(
+            f"{jar} is missing.", hint="In a checkout, run `make jar`. Otherwise install the package again."
+        )
     return str(jar)
 
 
@@ -61,8 +64,9 @@ def configure(builder: SparkSession.Builder, **options: str | float) -> SparkSes
     ``options`` as for ``spark_conf``.
 
     Raises InvalidInputError (an unknown option, a bad value, Spark Connect), LifecycleError (a session
-    without the jar runs already), NotFoundError (the jar was never built).
+    without the jar runs already, or PySpark is not installed), NotFoundError (the jar was never built).
     """
+    require_extra("pyspark", "configure()")
     already: dict[str, Any] = builder._options  # noqa: SLF001 - PySpark has no public way to ask a builder
     if "spark.remote" in already or "SPARK_REMOTE" in os.environ:
         raise InvalidInputError(

@@ -20,6 +20,7 @@ from pyspark_ckpt.reading.sources import state_at
 from pyspark_ckpt.reading.stored_state import Selection, StoredState
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.options import PREFIX, parse, table
+from pyspark_ckpt.state_store.suggestions import suggest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -104,7 +105,7 @@ def open_state_of(options: Mapping[str, str], known: StoredState | None = None) 
     of_store = _store_options(given)
     if unknown := [name for name in of_store if name not in table()]:
         raise InvalidInputError(
-            f"There is no option {unknown[0]} of {NAME}.",
+            f"There is no option {unknown[0]} of {NAME}.{suggest(unknown[0], (*_OWN, *table()))}",
             hint=f"Its own options are {', '.join(_OWN)}. Options of the store, such as s3Endpoint, are listed in "
             "docs/options.md.",
         )

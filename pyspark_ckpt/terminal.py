@@ -1,4 +1,8 @@
-"""Output of the command line: tables and JSON on stdout, progress on stderr."""
+"""Output of the command line: tables, charts and JSON on stdout, progress on stderr.
+
+Rich lays out what is shown. It is imported where it is needed, because it is slow to import. On a terminal, long cells
+are wrapped. Elsewhere nothing is cut or wrapped, and there are no escape codes.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
 
 T = TypeVar("T")
 
 BAR_WIDTH = 40
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-_STEP = 1024
+MAX_COLUMNS = 1 << 24
+"""The width of a line that is not for a terminal. Lines are as long as their cells, not padded to this."""
 
 
 def print_json(value: object, default: Callable[[Any], object] = str) -> int:
@@ -26,71 +33,109 @@ def print_outcome(what: str, problems: Sequence[str]) -> int:
     """Print the problems found in ``what``, or that there are none; return the exit code."""
     for problem in problems:
         print(f"WRONG: {problem}")
-    print(f"{what}: {f'{len(problems)} problems' if problems else 'all right'}")
+    print(f"{what}: {f'{len(problems):,} problems' if problems else 'all right'}")
     return int(bool(problems))
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print rows in columns, under a header."""
-    lines = [header, *([str(cell) for cell in row] for row in rows)]
-    widths = [max(len(line[n]) for line in lines) for n in range(len(header))]
-    for line in lines:
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    """Print rows in columns, under a header. A number is a count, and gets thousands separators."""
+    from rich.table import Table  # noqa: PLC0415 - see the module
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for n, name in enumerate(header):
+        is_count = any(isinstance(row[n], int) for row in rows)
+        table.add_column(Text(name), overflow="fold", justify="right" if is_count else "left")
+    for row in rows:
+        table.add_row(*(Text(f"{cell:,}" if isinstance(cell, int) else _printable(str(cell))) for cell in row))
+    _print(table)
+
+
+def _printable(text: str) -> str:
+    """Return text with ends of lines and control characters escaped: values of users' states may have any."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def print_bars(counts: Mapping[str, int]) -> None:
     """Print counts as a bar chart, and how uneven they are."""
-    most, width = max(counts.values(), default=0), max(map(len, counts), default=0)
+    from rich.bar import Bar  # noqa: PLC0415 - see the module
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    most = max(counts.values(), default=0)
+    chart = Table.grid(padding=(0, 2, 0, 0))
+    for justify in ("right", "left", "right"):
+        chart.add_column(justify=justify)
     for name, number in counts.items():
-        bar = "█" * round(BAR_WIDTH * number / most) if most else ""
-        print(f"{name.rjust(width)}  {bar.ljust(BAR_WIDTH)}  {number:,}")
+        chart.add_row(Text(name), Bar(max(1, most), 0, number, width=BAR_WIDTH), Text(f"{number:,}"))
+    _print(chart)
     mean = sum(counts.values()) / max(1, len(counts))
     if mean:
         print(f"the largest has {most / mean:.2f} times the mean")
 
 
+def _print(shown: RenderableType) -> None:
+    """Print on stdout, without spaces at the ends of lines."""
+    console = _console()
+    with console.capture() as captured:
+        console.print(shown)
+    for line in captured.get().splitlines():
+        print(line.rstrip())
+
+
+def _console() -> Console:
+    """Return a console as wide as the terminal; if stdout is none, one without limits and escape codes."""
+    from rich.console import Console  # noqa: PLC0415 - see the module
+
+    is_terminal = sys.stdout.isatty()
+    return Console(
+        force_terminal=is_terminal,
+        force_jupyter=False,
+        color_system="auto" if is_terminal else None,
+        width=None if is_terminal else MAX_COLUMNS,
+        highlight=False,
+    )
+
+
 def with_progress(items: Sequence[T], name: Callable[[T], str]) -> Iterator[T]:
     """Yield ``items``; show progress on stderr if it is a terminal."""
-    for number, item in enumerate(items, 1):
-        if sys.stderr.isatty():
-            print(f"\r\x1b[K[{number}/{len(items)}] {name(item)}", end="", file=sys.stderr, flush=True)
-        yield item
-    if sys.stderr.isatty():
-        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+    with progress_bar("") as show:
+        for done, item in enumerate(items):
+            show(done, len(items), name(item))
+            yield item
 
 
 @contextmanager
-def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Give a function that shows how many parts of ``what`` are done, as a bar on stderr if that is a terminal."""
-    is_terminal = sys.stderr.isatty()
+def progress_bar(what: str) -> Iterator[Callable[..., None]]:
+    """Give a function that shows how many parts of ``what`` are done, as a bar on stderr if that is a terminal.
 
-    def show(done: int, total: int) -> None:
-        if is_terminal and total:
-            bar = "█" * (BAR_WIDTH * done // total)
-            print(f"\r\x1b[K{what}  {bar.ljust(BAR_WIDTH)}  {done}/{total}", end="", file=sys.stderr, flush=True)
+    Its arguments are the number of parts that are done, that of all parts, and perhaps another text for ``what``. It
+    draws in the caller's thread: there is no thread of its own, which a fork would lose.
+    """
+    if not sys.stderr.isatty():
+        yield lambda _done, _total, _what=what: None
+        return
+    from rich.console import Console  # noqa: PLC0415 - see the module
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn  # noqa: PLC0415
+    from rich.table import Column  # noqa: PLC0415
 
-    try:
+    text = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
+    columns = (text, BarColumn(BAR_WIDTH // 2), MofNCompleteColumn())
+    console = Console(stderr=True, force_jupyter=False)
+    own = {"auto_refresh": False, "transient": True, "redirect_stdout": False, "redirect_stderr": False}
+    with Progress(*columns, console=console, **own) as bar:  # type: ignore[arg-type]  # all of them are flags
+        task = bar.add_task(what, total=None)
+
+        def show(done: int, total: int, what: str = what) -> None:
+            bar.update(task, completed=done, total=total or None, description=what, refresh=True)
+
         yield show
-    finally:
-        if is_terminal:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def wait(seconds: float, why: str) -> None:
-    """Sleep; show the remaining seconds on stderr if it is a terminal."""
+    """Sleep; show on stderr how long it takes if that is a terminal."""
     until = time.monotonic() + seconds
-    while (left := until - time.monotonic()) > 0:
-        if sys.stderr.isatty():
-            print(f"\r\x1b[Kwaiting {left:.0f} s {why}", end="", file=sys.stderr)
-        time.sleep(min(1.0, left))
-    if sys.stderr.isatty():
-        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-
-
-def size_text(number: float) -> str:
-    """Return a number of bytes in a readable unit."""
-    for unit in _UNITS:
-        if number < _STEP or unit == _UNITS[-1]:
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-        number /= _STEP
-    raise AssertionError("not reached")
+    with progress_bar(f"waiting, in seconds, {why}") as show:
+        while (left := until - time.monotonic()) > 0:
+            show(round(seconds - left), round(seconds))
+            time.sleep(min(1.0, left))

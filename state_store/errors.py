@@ -8,7 +8,7 @@
     ├── InvalidInputError   (ValueError) the request or an option is wrong; nothing was done
     ├── LifecycleError      the current status does not allow the call (the transaction has ended)
     ├── StorageError        a disk or a place failed; ``outcome`` says whether a write may have been carried out
-    ├── ProcessError        a process could not be started, or has ended: look at its machine and its Python
+    ├── ProcessError        a process could not be started or has ended, or its Python lacks a package
     ├── FormatError         stored bytes are damaged or contradictory, or written by a newer release
     │   └── DamagedCopyError  only a local copy is damaged; it is discarded, and a retry restores it
     └── InternalError       a defect of this package: please report it
@@ -106,7 +106,7 @@ class StorageError(CkptError):
 
 
 class ProcessError(CkptError):
-    """A process of this package could not be started with its Python, or has ended before its work was done."""
+    """A process of this package could not be started or ended too early, or its Python lacks a needed package."""
 
     default_hint = "Check the memory of its machine, and whether its Python has this release of pyspark-ckpt."
 

@@ -5,7 +5,6 @@ A key of the table is the name of a Spark conf without the prefix ``spark.sql.st
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.json_objects import MAX_LONG
 from pyspark_ckpt.state_store.s3_settings import S3Settings
 from pyspark_ckpt.state_store.s3a_settings import S3aSettings
+from pyspark_ckpt.state_store.suggestions import suggest
 
 PREFIX = "spark.sql.streaming.stateStore.ckpt."
 
@@ -205,11 +205,9 @@ def canonical_text(key: str, text: str) -> str:
 
 
 def _unknown(key: str) -> InvalidInputError:
-    near = difflib.get_close_matches(key, list(table()), n=1)
-    meant = f" Did you mean {PREFIX}{near[0]}?" if near else ""
     return InvalidInputError(
-        f"There is no option {PREFIX}{key}.{meant}",
-        hint="Known options: " + ", ".join(PREFIX + known for known in table()),
+        f"There is no option {PREFIX}{key}.{suggest(key, table())}",
+        hint=f"Known options, with this prefix: {', '.join(table())}.",
     )
 
 

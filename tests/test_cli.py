@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from argparse import Namespace
 from collections.abc import Callable, Iterable
 from contextlib import closing, nullcontext
 from functools import partial
@@ -15,8 +14,8 @@ from typing import Any
 import pytest
 
 import pyspark_ckpt as ckpt
-from pyspark_ckpt.cli import main as cli
-from pyspark_ckpt.cli.main import main, verify
+from pyspark_ckpt.cli import checkpoints
+from pyspark_ckpt.cli.main import main
 from pyspark_ckpt.state_store.blobs import Blob, BlobPlace, LocalPlace, MeteredPlace, Traffic
 from pyspark_ckpt.state_store.blobs.s3.place import S3Place
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
@@ -74,7 +73,7 @@ def test_list_counts_versions_and_snapshots(lab: Lab, capsys: pytest.CaptureFixt
     code, text = run(capsys, "list", str(lab.checkpoint))
     assert code == 0
     assert f"query {QUERY}, version {VERSIONS}" in text
-    assert "0 stateStoreSave" in text
+    assert "operator 0: stateStoreSave" in text
     code, text = run(capsys, "list", str(lab.checkpoint), "--json")
     (store,) = json.loads(text)["stores"]
     assert (store["first_version"], store["last_version"], store["deltas"], store["snapshots"]) == (1, 5, 5, 2)
@@ -85,14 +84,14 @@ def test_inspect_shows_lineage_and_key_groups(lab: Lab, capsys: pytest.CaptureFi
     code, text = run(capsys, "inspect", str(lab.checkpoint), "--lineage", "--key-groups")
     assert code == 0
     snapshot, delta = max(lab.objects(".snapshot")), max(lab.objects(".delta"))
-    assert f"snapshot 4 ({snapshot[21:53]})  {VERSIONS} ({delta[21:53]})" in text
+    assert f"snapshot 4 ({snapshot[21:29]})  {VERSIONS} ({delta[21:29]})\n" in text
     code, text = run(capsys, "inspect", str(lab.checkpoint), "--lineage", "--key-groups", "--json")
     (store,) = json.loads(text)["stores"]
     counts = store["rows_by_key_groups"]
     assert (len(counts), sum(counts.values())) == (32, VERSIONS)
     hashes = [int.from_bytes(row_key(1, f"key-{version}")[2:6], "big") for version in range(1, VERSIONS + 1)]
     assert counts["0..1023"] == sum(value < 1 << 27 for value in hashes)
-    assert store["lineage"][0].startswith("snapshot 4")
+    assert store["lineage"] == [f"snapshot 4 ({snapshot[21:53]})", f"{VERSIONS} ({delta[21:53]})"]
 
 
 def test_an_operator_with_column_families_is_found_by_its_newest_metadata(
@@ -105,7 +104,7 @@ def test_an_operator_with_column_families_is_found_by_its_newest_metadata(
     for batch in (9, 10):
         (first.parent / "v2" / str(batch)).write_text(content.replace("stateStoreSave", f"join {batch}"))
     code, text = run(capsys, "list", str(lab.checkpoint))
-    assert (code, "0 join 10" in text) == (0, True), text
+    assert (code, "operator 0: join 10" in text) == (0, True), text
 
 
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,7 +113,7 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path, capsys: pytest.Capture
     assert f"{tmp_path} is not a checkpoint of a query" in text
     code, text = run(capsys, "list", str(tmp_path), "-o", "s3Endpont=x")
     assert code == 2
-    assert "Did you mean" in text
+    assert "Did you mean 's3Endpoint'?" in text
 
 
 def arguments(lab: Lab) -> list[str]:
@@ -171,7 +170,7 @@ def test_verify_goes_on_with_the_newest_version_when_retention_has_passed_its_ow
     for path, entry in logged.items():
         path.write_bytes(entry)
     assert collected(lab, capsys, *NOW)[0] == 0
-    code = verify(checkpoint, Namespace(version=None, json=False))
+    code = checkpoints.verify(checkpoint, None, as_json=False)
     assert (code, f"version {VERSIONS}: 1 stores, {VERSIONS} rows" in capsys.readouterr().out) == (0, True)
 
 
@@ -323,7 +322,7 @@ def test_gc_goes_on_when_the_query_retires_the_version_that_was_the_newest(
         with pytest.raises(NotFoundError):
             first.commit_of(identity, VERSIONS)
 
-    monkeypatch.setattr(cli, "wait", run_on)
+    monkeypatch.setattr(checkpoints, "wait", run_on)
     code, _ = collected(lab, capsys, "-o", "retentionGracePeriod=50ms")
     assert code == 0
     assert not stray.exists()
@@ -390,14 +389,11 @@ def check_dry_run(lab: Lab, capsys: pytest.CaptureFixture[str], name: str, *more
 
 
 def test_gc_refuses_to_keep_nothing(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        run(capsys, "gc", str(lab.checkpoint), "--keep", "0")
-    assert ended.value.code == 2
-    assert "at least 1" in capsys.readouterr().err
+    code, text = run(capsys, "gc", str(lab.checkpoint), "--keep", "0")
+    assert code == 2
+    assert "0 is not in the range x>=1" in text
 
 
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["--version"])
-    assert ended.value.code == 0
+    assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"pyspark-ckpt {ckpt.__version__}\n"

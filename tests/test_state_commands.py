@@ -50,9 +50,23 @@ def test_a_table_says_that_there_are_more_rows(
 
 
 def test_count_counts_elements_of_lists(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(capsys, "count", checkpoint, "--state", "names")[:2] == (0, "24\n")
+    assert run(capsys, "count", checkpoint, "--state", "names")[:2] == (0, "24 elements\n")
+    assert run(capsys, "count", checkpoint, "--state", "names", "--format", "csv")[:2] == (0, "24\n")
+    assert run(capsys, "count", checkpoint, "--state", "words")[:2] == (0, "11 entries\n")
     _, text, _ = run(capsys, "count", checkpoint, "--state", "names", "--version", "1", "--format", "json")
     assert json.loads(text) == {"version": 1, "rows": 12}
+
+
+def test_inspect_and_count_say_what_they_count(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["checkpoint", "inspect", str(checkpoint)]) == 0
+    text = capsys.readouterr().out
+    assert "operator 0: keyed kinds\n" in text
+    rows = {words[1]: words[2:] for line in text.splitlines() if len(words := line.split()) > 2}
+    assert rows["state"][:2] == ["stored", "rows"]
+    assert rows["kinds/names"] == ["29", "user", "bigint", "element", "string"], "24 elements of 5 keys"
+    assert rows["kinds/words"][0] == "11"
+    assert rows["kinds/words#expiry"] == ["user", "bigint"], "nobody counts the rows of an index"
+    assert "A list has a stored row for each element, and one for its key." in text
 
 
 @pytest.mark.parametrize("key", ["3", "[3]", '{"user": 3}'])
@@ -76,6 +90,17 @@ def test_what_is_not_there_is_refused_by_what_is(checkpoint: Path, capsys: pytes
         assert (code, words in text) == (2, True), text
     code, _, text = run(capsys, "get", checkpoint, "--state", "seen", "--key", '"text"')
     assert (code, "keys of" in text) == (2, True), text
-    with pytest.raises(SystemExit):
-        main(["state", "get", str(checkpoint), "--key", "no json"])
+    assert main(["state", "get", str(checkpoint), "--key", "no json"]) == 2
     assert "is not JSON" in capsys.readouterr().err
+
+
+def test_a_misspelt_name_is_answered_with_the_one_that_was_meant(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arguments, meant in (
+        (("--uid", "kinds", "--state", "wrods"), "words"),
+        (("--uid", "kind", "--state", "words"), "kinds"),
+        (("--store", "Defualt"), "default"),
+    ):
+        assert main(["state", "read", str(checkpoint), *arguments]) == 2
+        assert f"Did you mean {meant!r}?" in capsys.readouterr().err

@@ -24,7 +24,7 @@ from pyspark_ckpt.operators.rows.state_rows import Written
 from pyspark_ckpt.operators.types.columns import arrow_values
 from pyspark_ckpt.operators.types.conversions import CONVERT, WRONG_VALUE
 from pyspark_ckpt.operators.types.exact_columns import exact_column
-from pyspark_ckpt.operators.types.value_types import arrow_type
+from pyspark_ckpt.operators.types.stored_types import arrow_type
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:

@@ -17,8 +17,9 @@ from msgspec.structs import replace
 from pyspark_ckpt.operators.declarations.operator import ProcessorState
 from pyspark_ckpt.operators.encoding.evolution import adaptation, schemas_of
 from pyspark_ckpt.operators.types.field_names import ANOTHER_NAME, require_exact
+from pyspark_ckpt.operators.types.stored_types import arrow_type
 from pyspark_ckpt.operators.types.type_names import arrow_type_named, spark_name
-from pyspark_ckpt.operators.types.value_types import ValueType, arrow_type
+from pyspark_ckpt.operators.types.value_types import ValueType
 from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError
 from pyspark_ckpt.state_store.format.meta import Descriptor, State, TimeToLive, has_keys_of, longer_history
 

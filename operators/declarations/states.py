@@ -61,6 +61,13 @@ class Declared:
         self.aliases = dict(aliases or {})
         self.ttl = ttl if ttl is None or isinstance(ttl, Ttl) else Ttl(ttl)
 
+    def __repr__(self) -> str:
+        own = vars(self)
+        shown = [repr(each) for each in (self.name, *own.get("types", {}).values())]
+        if (ttl := own.get("ttl")) is not None:
+            shown.append(f"ttl={ttl!r}")
+        return f"{type(self).__name__}({', '.join(shown)})"
+
     def __set__(self, holder: object, value: object) -> None:
         """Raise InvalidInputError: ``self.n = 5`` would replace the state with 5 and store nothing.
 

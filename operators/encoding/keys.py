@@ -26,6 +26,9 @@ class Keys:
         self._columns = columns
         self.suffixes = suffixes
 
+    def __repr__(self) -> str:
+        return f"Keys({len(self):,} of {', '.join(self.names)})"
+
     def __len__(self) -> int:
         """Return how many keys there are."""
         return len(self.suffixes)

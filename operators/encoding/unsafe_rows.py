@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from pyspark_ckpt.operators.types.columns import is_fixed_width, is_variant, python_values
+from pyspark_ckpt.operators.types.columns import is_fixed_width, python_values
+from pyspark_ckpt.operators.types.stored_types import is_variant
 from pyspark_ckpt.operators.types.value_types import NO_NULL_KEY, reader
 from pyspark_ckpt.state_store.errors import InvalidInputError
 

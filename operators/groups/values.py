@@ -25,8 +25,9 @@ from pyspark.sql.types import (
     _create_row,
 )
 
-from pyspark_ckpt.operators.types.columns import arrow_values, is_variant, python_values
+from pyspark_ckpt.operators.types.columns import arrow_values, python_values
 from pyspark_ckpt.operators.types.conversions import EXACT, Convert, microseconds_at
+from pyspark_ckpt.operators.types.stored_types import is_variant
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 _WRONG = (TypeError, ValueError, AttributeError, ArithmeticError, pa.ArrowException)

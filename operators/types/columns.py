@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_ckpt.operators.types.conversions import plain_column
+from pyspark_ckpt.operators.types.stored_types import is_variant
 from pyspark_ckpt.operators.types.value_types import (
     NO_NULL_KEY,
     elements_of,
@@ -41,11 +42,6 @@ AS_ARROW = (
 def is_fixed_width(kind: pa.DataType) -> bool:
     """Whether numpy can hold the values of this type as numbers."""
     return bool(pa.types.is_primitive(kind))
-
-
-def is_variant(kind: pa.DataType) -> bool:
-    """Whether this is a VARIANT: a struct of value and metadata, whose metadata field PySpark has marked."""
-    return pa.types.is_struct(kind) and any((field.metadata or {}).get(b"variant") == b"true" for field in kind)
 
 
 def has_variant(kind: pa.DataType) -> bool:

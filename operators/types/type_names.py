@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 
+from pyspark_ckpt.operators.types.stored_types import is_variant
 from pyspark_ckpt.state_store.errors import FormatError
 
 _PLAIN: Mapping[str, pa.DataType] = {
@@ -29,6 +30,23 @@ _PLAIN: Mapping[str, pa.DataType] = {
         pa.binary(),
     )
 }
+_SPARK: Mapping[pa.DataType, str] = {
+    pa.null(): "void",
+    pa.bool_(): "boolean",
+    pa.int8(): "tinyint",
+    pa.int16(): "smallint",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.date32(): "date",
+    pa.timestamp("us"): "timestamp_ntz",
+    pa.timestamp("us", "UTC"): "timestamp",
+    pa.duration("us"): "interval day to second",
+    pa.time64("ns"): "time(6)",
+    pa.string(): "string",
+    pa.binary(): "binary",
+}
 _DECIMAL = re.compile(r"decimal(?:128)?\((\d{1,2}), (\d{1,2})\)")
 _PLAIN_NAME = re.compile(r"[a-z0-9]+(\[[A-Za-z, =]+\])?")
 _NOT_NULL = " not null"
@@ -46,10 +64,18 @@ def arrow_type_named(name: str) -> pa.DataType:
 
 
 def spark_name(kind: pa.DataType) -> str:
-    """Return the name of a type in Spark's DDL."""
-    from pyspark.sql.pandas.types import from_arrow_type
-
-    return str(from_arrow_type(kind, prefer_timestamp_ntz=True).simpleString())
+    """Return the name of a type in Spark's DDL, as ``simpleString`` of PySpark, which is not needed."""
+    if is_variant(kind):
+        return "variant"
+    if pa.types.is_struct(kind):
+        return f"struct<{','.join(f'{field.name}:{spark_name(field.type)}' for field in kind)}>"
+    if pa.types.is_map(kind):
+        return f"map<{spark_name(kind.key_type)},{spark_name(kind.item_type)}>"
+    if pa.types.is_list(kind):
+        return f"array<{spark_name(kind.value_type)}>"
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    return _SPARK[kind]
 
 
 def _unknown(name: str, why: object) -> FormatError:

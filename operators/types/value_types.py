@@ -26,7 +26,8 @@ from pyspark_ckpt.operators.types.conversions import (
     find_plain_type,
     plain_writer,
 )
-from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
+from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.extras import require_extra
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
@@ -43,8 +44,6 @@ PYTHON_TYPES: Mapping[type, str] = {
     datetime: "timestamp",
     Decimal: "decimal(38,18)",
 }
-_NO_TYPE = (LookupError, TypeError, ValueError, AttributeError, AssertionError, RecursionError)
-"""What PySpark raises, besides its own exceptions, for JSON that is not a type."""
 _DECIMAL = Annotated[str, msgspec.Meta(pattern=r"\A-?[0-9]{1,39}(\.[0-9]{1,38})?(E-[0-9]{1,2})?\Z", max_length=64)]
 
 
@@ -63,8 +62,9 @@ class ValueType:
 def resolve_type(declared: TypeLike, what: str) -> ValueType:
     """Return the type of ``what``, declared as Spark DDL, a Spark type or a Python type. Call it on the driver.
 
-    Raises InvalidInputError.
+    Raises InvalidInputError, ProcessError (PySpark is not installed).
     """
+    require_extra("pyspark", f"The type of {what}")
     from pyspark.errors import PySparkException
     from pyspark.sql.types import DataType, _parse_datatype_string
 
@@ -122,27 +122,6 @@ def _with_months_as_numbers(kind: DataType) -> DataType:
     return inner(kind.sqlType()) if isinstance(kind, types.UserDefinedType) else kind
 
 
-def arrow_type(schema: Any) -> pa.DataType:
-    """Return the Arrow type of a stored type in Spark's JSON. Raises FormatError (not a type, or cannot be shown).
-
-    Imports no class that the type names: a user-defined type becomes the type it is stored as.
-    """
-    from pyspark.errors import PySparkException
-    from pyspark.sql.types import _parse_datatype_json_value
-
-    try:
-        kind = _parse_datatype_json_value(_without_classes(schema))
-        unshown = _unshown(kind)
-        if unshown is None:
-            return make_handed_type(kind)
-    except (PySparkException, *_NO_TYPE) as problem:
-        raise FormatError(f"The stored type {repr(schema)[:200]} is not a type of Spark: {problem}") from problem
-    raise FormatError(
-        f"Values of type {unshown.simpleString()} cannot be shown, and the stored type {repr(schema)[:200]} has some.",
-        hint="Use Spark's own reader of state, which shows them: spark.read.format('statestore').",
-    )
-
-
 def _unshown(kind: DataType) -> DataType | None:
     """Return a part of a type that Arrow has no type for, or only a struct that does not match Spark's rows."""
     from pyspark.sql import types
@@ -159,22 +138,6 @@ def _unshown(kind: DataType) -> DataType | None:
     elif isinstance(kind, (types.CalendarIntervalType, types.GeometryType, types.GeographyType)):
         return kind
     return next((found for found in map(_unshown, parts) if found is not None), None)
-
-
-def _without_classes(schema: Any) -> Any:
-    """Return Spark's JSON of a type with each user-defined type replaced by the type it is stored as.
-
-    PySpark would first import the module of the user-defined type's class, whatever that is.
-    """
-    if isinstance(schema, list):
-        return [_without_classes(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    if schema.get("type") == "udt":
-        if "sqlType" not in schema:
-            raise ValueError("it is a user-defined type without the type it is stored as")
-        return _without_classes(schema["sqlType"])
-    return {what: _without_classes(each) for what, each in schema.items()}
 
 
 def _names(kinds: Mapping[type, str]) -> str:

@@ -2,56 +2,63 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from pyspark_ckpt import savepoints
-from pyspark_ckpt.cli.arguments import options, pair, pairs, settings
+from pyspark_ckpt.cli.operators import SHORT_ID, name_operator
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.digests import Digest
 from pyspark_ckpt.state_store.checkpoints.inventory import inventory
+from pyspark_ckpt.state_store.checkpoints.layout import Layout
+from pyspark_ckpt.state_store.display import size_text
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, LifecycleError
+from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoints.deletion import delete
-from pyspark_ckpt.state_store.savepoints.request import Request, Restored
+from pyspark_ckpt.state_store.savepoints.request import QueryId, Request, Restored
 from pyspark_ckpt.state_store.savepoints.restoration import Restoration
-from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint, SavepointInfo, find_savepoints, place_of_savepoint
+from pyspark_ckpt.state_store.savepoints.savepoint import (
+    Kind,
+    Savepoint,
+    SavepointInfo,
+    find_savepoints,
+    place_of_savepoint,
+)
 from pyspark_ckpt.terminal import (
     print_bars,
     print_json,
     print_outcome,
     print_table,
     progress_bar,
-    size_text,
 )
 
-Command: TypeAlias = Callable[[argparse.Namespace], int]
+Settings: TypeAlias = Mapping[str, str]
 
 
-def create(given: argparse.Namespace) -> int:
+def create(checkpoint: str, target: str, settings: Settings, kind: Kind, *, digests: bool, as_json: bool) -> int:
     """Take a savepoint of a checkpoint, whose query may be running."""
-    info = savepoints.savepoint(
-        given.checkpoint, given.target, kind=given.kind, digests=given.digests, options=settings(given)
-    )
-    return _print_info(info, given.target, as_json=given.json)
+    info = savepoints.savepoint(checkpoint, target, kind=kind, digests=digests, options=settings)
+    return _print_info(info, target, as_json=as_json)
 
 
-def list_all(given: argparse.Namespace) -> int:
+def list_all(folder: str, settings: Settings, *, as_json: bool) -> int:
     """List savepoints below a folder; exit code 1 if one is damaged, 2 if there is no such folder."""
-    place = place_of_savepoint(given.folder, options(given))
+    place = place_of_savepoint(folder, parse(settings))
     found = find_savepoints(place)
     if not found:
         _require_there(place)
-    if given.json:
+    if as_json:
         print_json([{"name": name, **_as_json(info)} for name, info in found])
     else:
-        rows = [(name, *(_row(info) if isinstance(info, SavepointInfo) else _no_row(info))) for name, info in found]
+        rows = [
+            (name, *(_short_row(info) if isinstance(info, SavepointInfo) else _no_row(info))) for name, info in found
+        ]
         print_table(("savepoint", "taken", "query", "batch", "partitions", "bytes"), rows)
     return int(any(isinstance(info, FormatError) for _, info in found))
 
@@ -66,15 +73,15 @@ def _require_there(place: BlobPlace) -> None:
         )
 
 
-def inspect(given: argparse.Namespace) -> int:
+def inspect(savepoint: str, settings: Settings, *, as_json: bool) -> int:
     """Show what a savepoint holds."""
-    return _print_info(Savepoint(given.savepoint, options(given)).info, given.savepoint, as_json=given.json)
+    return _print_info(Savepoint(savepoint, parse(settings)).info, savepoint, as_json=as_json)
 
 
-def verify(given: argparse.Namespace) -> int:
+def verify(savepoint: str, settings: Settings, *, as_json: bool) -> int:
     """Read and check everything in a savepoint."""
-    saved = Savepoint(given.savepoint, options(given))
-    with progress_bar(given.savepoint) as progress:
+    saved = Savepoint(savepoint, parse(settings))
+    with progress_bar(savepoint) as progress:
         stores, problems, of_stores = saved.verify_stores(progress)
         more, of_rows = saved.verify_rows(progress)
     problems += [*saved.verify_files(), *more]
@@ -83,7 +90,7 @@ def verify(given: argparse.Namespace) -> int:
         for (operator, store), digests in {**of_stores, **of_rows}.items()
         for state, digest in digests.items()
     }
-    if given.json:
+    if as_json:
         named = ("operator", "store", "state", "rows", "digest")
         states = [dict(zip(named, (*state, each.rows, each.sum), strict=True)) for state, each in found.items()]
         read = [asdict(each) for each in stores]
@@ -96,76 +103,95 @@ def verify(given: argparse.Namespace) -> int:
     return print_outcome(f"version {saved.info.version}: {rows:,} rows, {size_text(saved.info.size_bytes)}", problems)
 
 
-def remove(given: argparse.Namespace) -> int:
+def remove(savepoint: str, settings: Settings, *, as_json: bool) -> int:
     """Delete a savepoint, or the remains of an unfinished one."""
-    deleted = delete(given.savepoint, options(given))
-    if given.json:
-        return print_json({"savepoint": given.savepoint, "deleted": deleted})
+    deleted = delete(savepoint, parse(settings))
+    if as_json:
+        return print_json({"savepoint": savepoint, "deleted": deleted})
     print(f"{deleted:,} objects deleted")
     return 0
 
 
-def restore(given: argparse.Namespace) -> int:
+def restore(
+    savepoint: str,
+    target: str,
+    settings: Settings,
+    uid_map: Mapping[str, str],
+    parallelism: int | None,
+    query_id: QueryId,
+    claim: Literal["no_claim", "claim"],
+    *,
+    allow_non_restored_state: bool,
+    explain: bool,
+    quick: bool,
+    as_json: bool,
+) -> int:
     """Restore a savepoint as a checkpoint."""
-    uid_map = pairs(given.uid)
-    if given.explain:
-        saved = Savepoint(given.savepoint, options(given))
-        request = Request(given.parallelism, given.query_id, uid_map, given.allow_non_restored_state)
-        plan = Restoration(
-            saved,
-            saved.info.version,
-            saved.versions(),
-            given.target,
-            request,
-            options(given),
-            saved.info.files,
-            saved.info.rows,
-        )
-        return _explain(plan, given)
+    if explain:
+        options = parse(settings)
+        saved = Savepoint(savepoint, options)
+        request = Request(parallelism, query_id, uid_map, allow_non_restored_state)
+        rest = saved.info.files, saved.info.rows
+        plan = Restoration(saved, saved.info.version, saved.versions(), target, request, options, *rest)
+        return _explain(plan, quick=quick, as_json=as_json)
     done = savepoints.restore(
-        given.savepoint,
-        given.target,
-        parallelism=given.parallelism,
-        claim=given.claim,
+        savepoint,
+        target,
+        parallelism=parallelism,
+        claim=claim,
         uid_map=uid_map,
-        allow_non_restored_state=given.allow_non_restored_state,
-        query_id=given.query_id,
-        options=settings(given),
+        allow_non_restored_state=allow_non_restored_state,
+        query_id=query_id,
+        options=settings,
     )
-    return _print_restored(done, as_json=given.json)
+    return _print_restored(done, as_json=as_json)
 
 
-def rescale(given: argparse.Namespace) -> int:
+def rescale(
+    checkpoint: str,
+    target: str,
+    settings: Settings,
+    parallelism: int,
+    query_id: QueryId,
+    *,
+    explain: bool,
+    quick: bool,
+    as_json: bool,
+) -> int:
     """Copy the checkpoint of a stopped query for another number of partitions."""
-    if given.explain:
-        checkpoint = Checkpoint(given.checkpoint, options(given))
-        version = checkpoint.newest_version
+    if explain:
+        options = parse(settings)
+        source = Checkpoint(checkpoint, options)
+        version = source.newest_version
         if version == 0:
             raise LifecycleError(
-                f"{checkpoint.place.url} cannot be rescaled: no batch of the query has been committed yet."
+                f"{source.place.url} cannot be rescaled: no batch of the query has been committed yet."
             )
-        request, operators = Request(given.parallelism, given.query_id), inventory(checkpoint, version)
-        return _explain(Restoration(checkpoint, version, operators, given.target, request, options(given)), given)
-    done = savepoints.rescale(
-        given.checkpoint, given.target, given.parallelism, query_id=given.query_id, options=settings(given)
-    )
-    return _print_restored(done, as_json=given.json)
+        request, operators = Request(parallelism, query_id), inventory(source, version)
+        plan = Restoration(source, version, operators, target, request, options)
+        return _explain(plan, quick=quick, as_json=as_json)
+    done = savepoints.rescale(checkpoint, target, parallelism, query_id=query_id, options=settings)
+    return _print_restored(done, as_json=as_json)
 
 
-def _explain(restoration: Restoration, given: argparse.Namespace) -> int:
-    plan = savepoints.explain(restoration, counts=not given.quick)
-    if given.json:
+def _explain(restoration: Restoration, *, quick: bool, as_json: bool) -> int:
+    plan = savepoints.explain(restoration, counts=not quick)
+    if as_json:
         return print_json(plan, asdict)
     planned = restoration.plan
+    names = {
+        each.operator.number: _name(each.operator.number, each.operator.name, each.uids, each.layout)
+        for each in planned.operators
+    }
     print(f"{planned.source_url}: {planned.old_partitions} to {planned.partitions} partitions")
     print_table(
         ("operator", "layout", "partitions", "rows", "objects", "bytes", "how"),
         [
             (
-                f"{each.number} {each.name}",
+                names[each.number],
                 each.layout,
                 f"{each.old_partitions} to {each.partitions}",
-                f"{each.rows:,}",
+                each.rows,
                 each.objects,
                 size_text(each.size_bytes),
                 each.how,
@@ -186,8 +212,9 @@ def _print_info(info: SavepointInfo, where: str, *, as_json: bool) -> int:
     if as_json:
         return print_json(msgspec.to_builtins(info))
     taken, query, batch, partitions, size = _row(info)
-    print(f"savepoint {where}: query {query}, batch {batch}, {partitions} partitions, {size}, taken {taken}")
-    print(f"of {info.checkpoint}, by {info.written_by}, {info.kind}")
+    print(f"savepoint {where}: {info.kind}, {size}, {partitions} partitions")
+    print(f"of {info.checkpoint}, batch {batch} of query {query}")
+    print(f"taken {taken} by {info.written_by}")
     recorded = {
         (operator.number, store, state): digest
         for operator in info.operators
@@ -196,42 +223,31 @@ def _print_info(info: SavepointInfo, where: str, *, as_json: bool) -> int:
     }
     _print_states(info, recorded)
     if not recorded and info.operators:
-        print(
-            "no digests are recorded: savepoint verify reads all rows for them, and so does savepoint create --digests"
-        )
+        print("\nno digests are recorded: savepoint verify reads all rows for them,")
+        print("and so does savepoint create --digests")
     return 0
 
 
 def _print_states(info: SavepointInfo, digests: Mapping[tuple[int, str, str], Digest]) -> None:
     """Print all states, with known digests. Only a digest counts the rows of an expiry index."""
-    rows = []
     for operator in info.operators:
+        rows = []
         for state in operator.states:
             known = digests.get((operator.number, state.store, state.name))
             number = known.rows if known is not None else state.rows if state.is_counted else None
-            rows.append(
-                (
-                    f"{operator.number} {operator.name}",
-                    ", ".join(operator.uids),
-                    operator.layout,
-                    state.store,
-                    state.name,
-                    "" if number is None else f"{number:,}",
-                    "" if known is None else known.sum,
-                )
-            )
-    print_table(("operator", "uid", "layout", "store", "state", "rows", "digest"), rows)
+            shown = "" if number is None else number
+            rows.append((state.store, state.name, shown, "" if known is None else known.sum or ""))
+        name = name_operator(operator.name, operator.uids, is_keyed=operator.layout == Layout.KEY_GROUPS.value)
+        print(f"\noperator {operator.number}: {name}, in {operator.layout}")
+        print_table(("store", "state", "stored rows", "digest"), rows)
 
 
 def _print_restored(done: Restored, *, as_json: bool) -> int:
     if as_json:
         return print_json(msgspec.to_builtins(done))
     print_table(
-        ("operator", "store", "state", "rows", "digest, before and after"),
-        [
-            (each.operator, each.store, each.name, f"{each.digest.rows:,}", each.digest.sum or "")
-            for each in done.states
-        ],
+        ("operator", "store", "state", "stored rows", "digest, before and after"),
+        [(str(each.operator), each.store, each.name, each.digest.rows, each.digest.sum or "") for each in done.states],
     )
     print(f"{size_text(done.copied_bytes)} copied, {size_text(done.rewritten_bytes)} rewritten")
     print(f"{done.checkpoint} continues after batch {done.version - 1} of query {done.query_id}")
@@ -239,15 +255,25 @@ def _print_restored(done: Restored, *, as_json: bool) -> int:
     return 0
 
 
-def _row(info: SavepointInfo) -> tuple[str, str, int, int, str]:
+def _name(number: int, name: str, uids: Iterable[str], layout: Layout) -> str:
+    return f"{number} {name_operator(name, uids, is_keyed=layout is Layout.KEY_GROUPS)}"
+
+
+def _row(info: SavepointInfo) -> tuple[str, str, str, str, str]:
     taken = datetime.fromtimestamp(info.created_ms / 1000, timezone.utc)
     return (
         f"{taken:%Y-%m-%d %H:%M:%S} UTC",
         info.query_id,
-        info.version - 1,
-        info.partitions,
+        str(info.version - 1),
+        str(info.partitions),
         size_text(info.size_bytes),
     )
+
+
+def _short_row(info: SavepointInfo) -> tuple[str, ...]:
+    """Return the row of a table, with the begin of the query's id."""
+    taken, query, *rest = _row(info)
+    return taken, query[:SHORT_ID], *rest
 
 
 def _no_row(problem: FormatError | None) -> tuple[str, ...]:
@@ -259,79 +285,3 @@ def _as_json(info: SavepointInfo | FormatError | None) -> dict[str, Any]:
     if isinstance(info, FormatError):
         return {"damaged": info.message}
     return msgspec.to_builtins(info) if info else {}
-
-
-def add_to(subjects: Any, common: argparse.ArgumentParser) -> None:  # noqa: ANN401 - argparse has no name for it
-    """Add the commands to the parser's subjects."""
-    commands = subjects.add_parser("savepoint", help="savepoints of queries").add_subparsers(
-        required=True, metavar="COMMAND"
-    )
-    for name, command, what, places in (
-        (
-            "create",
-            create,
-            "take a savepoint of the last committed batch; the query may be running",
-            ("checkpoint", "target"),
-        ),
-        (
-            "list",
-            list_all,
-            "list savepoints below a folder; exit code 1 if one is damaged, 2 if there is no such folder",
-            ("folder",),
-        ),
-        ("inspect", inspect, "show what a savepoint holds", ("savepoint",)),
-        ("verify", verify, "read and check a whole savepoint; exit code 1 if something is wrong", ("savepoint",)),
-        ("delete", remove, "delete a savepoint, or the remains of an unfinished one", ("savepoint",)),
-        (
-            "restore",
-            restore,
-            "write a checkpoint from a savepoint, for any number of partitions",
-            ("savepoint", "target"),
-        ),
-    ):
-        _add(commands, name, command, what, places, common)
-    kinds = commands.choices["create"]
-    kinds.add_argument(
-        "--kind", choices=("native", "canonical"), default="native", help="canonical: sorted rows in Parquet files"
-    )
-    kinds.add_argument(
-        "--digests",
-        action="store_true",
-        help="record a digest of each state of a native savepoint, which reads all rows",
-    )
-    again = commands.choices["restore"]
-    again.add_argument(
-        "--claim",
-        choices=("no_claim", "claim"),
-        default="no_claim",
-        help="claim: delete the savepoint after the restore",
-    )
-    what = "rename the uid of a keyed operator; may be repeated"
-    again.add_argument("--uid", action="append", default=[], metavar="OLD=NEW", type=pair("OLD=NEW"), help=what)
-    again.add_argument(
-        "--allow-non-restored-state", action="store_true", help="accept state that no operator declares; it is kept"
-    )
-    what = "copy the checkpoint of a stopped query for another number of partitions"
-    scale = _add(subjects, "rescale", rescale, what, ("checkpoint", "target"), common)
-    for each, is_needed in ((again, False), (scale, True)):
-        each.add_argument("--query-id", choices=("keep", "new"), default="keep", help="default: keep")
-        each.add_argument(
-            "-n", "--parallelism", type=int, required=is_needed, metavar="N", help="the new number of partitions"
-        )
-        each.add_argument("--explain", action="store_true", help="print what would be done, and do nothing")
-        each.add_argument("--quick", action="store_true", help="with --explain: estimate row counts, read no rows")
-
-
-def _add(
-    commands: Any,  # noqa: ANN401 - see add_to
-    name: str,
-    command: Command,
-    what: str,
-    places: tuple[str, ...],
-    common: argparse.ArgumentParser,
-) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=what, description=what, parents=[common])
-    for place in places:
-        parser.add_argument(place, metavar=place.upper(), help="a path, file:, s3://bucket/path or hdfs://")
-    parser.set_defaults(run=command)
-    return parser

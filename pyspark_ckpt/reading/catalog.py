@@ -17,6 +17,7 @@ from pyspark_ckpt.state_store.checkpoints.checkpoint import Operator
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.meta import Descriptor, StoreMeta
 from pyspark_ckpt.state_store.identity import Identity
+from pyspark_ckpt.state_store.suggestions import suggest
 
 if TYPE_CHECKING:
     from pyspark_ckpt.reading.sources import Source
@@ -83,7 +84,9 @@ class Catalog:
                 f"{self._where} has {len(found)} states for {wanted}: {names}.",
                 hint="Select one by uid and state, or by operator, store and state.",
             )
-        return InvalidInputError(f"{self._where} has no state for {wanted}; there are: {names}.")
+        return InvalidInputError(
+            f"{self._where} has no state for {wanted}; there are: {names}.{_suggest(wanted, there)}"
+        )
 
 
 def _states_in(operator: Operator, store: str, meta: StoreMeta) -> list[StoredState]:
@@ -97,6 +100,19 @@ def _states_in(operator: Operator, store: str, meta: StoreMeta) -> list[StoredSt
         has_life = meta.state(index_name(state.name)) is not None and not has_ended(state.descriptor)
         states.append(StoredState(operator, store, name, uid, kind, state.rows, state.descriptor, has_life))
     return states
+
+
+def _suggest(wanted: Selection, there: Sequence[StoredState]) -> str:
+    """Return which name was meant, for the first name of a selection that no state has."""
+    uids = {each.uid for each in there if each.uid is not None}
+    for name, known in (
+        (wanted.uid, uids),
+        (wanted.store, {each.store for each in there}),
+        (wanted.state, {each.name for each in there if wanted.uid in {None, each.uid}}),
+    ):
+        if name is not None and name not in known:
+            return suggest(name, known)
+    return ""
 
 
 def _without_internal(found: Sequence[StoredState]) -> list[StoredState]:

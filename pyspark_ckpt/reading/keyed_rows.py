@@ -18,8 +18,9 @@ from pyspark_ckpt.operators.rows.life import split_stamp
 from pyspark_ckpt.operators.rows.list_columns import SEQUENCE
 from pyspark_ckpt.operators.rows.timer_rows import read_instant
 from pyspark_ckpt.operators.types.columns import python_values
+from pyspark_ckpt.operators.types.stored_types import arrow_type
 from pyspark_ckpt.operators.types.type_names import arrow_type_named
-from pyspark_ckpt.operators.types.value_types import arrow_type, hashable
+from pyspark_ckpt.operators.types.value_types import hashable
 from pyspark_ckpt.reading.decoded import Decoded, StateCodec, StoredRow, Wanted, struct_column
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.format.meta import Descriptor, TimeToLive

@@ -25,7 +25,7 @@ from pyspark_ckpt.operators.encoding.spark_hash import SparkHash
 from pyspark_ckpt.operators.encoding.stored_keys import KeyCodec
 from pyspark_ckpt.operators.encoding.unsafe_rows import read_rows
 from pyspark_ckpt.operators.types.columns import python_values
-from pyspark_ckpt.operators.types.value_types import arrow_type
+from pyspark_ckpt.operators.types.stored_types import arrow_type
 from pyspark_ckpt.reading.decoded import Decoded, StoredRow, Wanted, struct_column
 from pyspark_ckpt.reading.ordered_columns import read_ordered
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError

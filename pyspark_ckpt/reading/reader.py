@@ -25,7 +25,7 @@ from pyspark_ckpt.reading.json_values import from_json
 from pyspark_ckpt.reading.keyed_rows import INSTANTS, has_ended, ttl_of
 from pyspark_ckpt.reading.places import PLACE, place_columns, read_stored_row
 from pyspark_ckpt.reading.sources import source_of, state_at
-from pyspark_ckpt.reading.stored_state import Selection, StoredState
+from pyspark_ckpt.reading.stored_state import Selection, StoredState, states_as_html
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.workplace import THREADS
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
@@ -117,6 +117,14 @@ class StateReader:
         except BaseException:
             self.close()
             raise
+
+    def __repr__(self) -> str:
+        closed = "" if self._pool else ", closed"
+        return f"StateReader({self.checkpoint.place.url}, version {self.version}, {self._wanted}{closed})"
+
+    def _repr_html_(self) -> str:
+        """Return a table of the selected states, if they were read before: to show a reader reads nothing."""
+        return states_as_html(repr(self), self.__dict__.get("states", ()))
 
     def __enter__(self) -> StateReader:  # noqa: PYI034 - Self is not in Python 3.10
         return self

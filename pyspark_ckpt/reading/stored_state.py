@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ from pyspark_ckpt.reading.decoded import StateCodec
 from pyspark_ckpt.reading.keyed_rows import make_keyed_codec, ttl_of
 from pyspark_ckpt.reading.native_rows import NativeRows
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Operator
+from pyspark_ckpt.state_store.display import html_table
 from pyspark_ckpt.state_store.format.meta import Descriptor, TimeToLive
 from pyspark_ckpt.state_store.format.remote import DEFAULT_STORE
 
@@ -34,6 +36,12 @@ class StoredState:
     rows: int
     descriptor: Descriptor
     has_life: bool
+
+    def __repr__(self) -> str:
+        return f"StoredState({self.whose}, {self.kind}, {self.rows:,} stored rows)"
+
+    def _repr_html_(self) -> str:
+        return states_as_html("", [self])
 
     @property
     def stored_name(self) -> str:
@@ -71,6 +79,13 @@ class StoredState:
         if self.uid is None:
             return NativeRows(descriptor, self.store if self.name == DEFAULT_STORE else self.name, self.whose)
         return make_keyed_codec(descriptor, self.descriptor, self.name, self.whose, has_life=self.has_life)
+
+
+def states_as_html(title: str, states: Iterable[StoredState]) -> str:
+    """Return a table of states for a notebook."""
+    header = ("operator", "store", "uid", "state", "kind", "stored rows")
+    rows = ((str(each.operator.number), each.store, each.uid, each.name, each.kind, each.rows) for each in states)
+    return html_table(title, header, rows)
 
 
 @dataclass(frozen=True)

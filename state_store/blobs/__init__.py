@@ -11,6 +11,7 @@ from pyspark_ckpt.state_store.blobs.base.place import Blob, BlobPlace, Sink, is_
 from pyspark_ckpt.state_store.blobs.local.place import LocalPlace
 from pyspark_ckpt.state_store.blobs.metered import MeteredPlace, Traffic
 from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.extras import require_extra
 from pyspark_ckpt.state_store.s3_settings import S3Settings
 from pyspark_ckpt.state_store.s3a_settings import S3aSettings
 
@@ -55,7 +56,8 @@ def place_at(
     ``hdfs://host:port/path``, ``hdfs://nameservice/path``, ``hdfs:///path`` or ``viewfs://table/path``. ``patience``
     says how requests are repeated.
 
-    Raises InvalidInputError that names the scheme (any other kind of place).
+    Raises InvalidInputError that names the scheme (any other kind of place), LifecycleError that names the extra of the
+    package that the place needs (it is not installed).
     """
     return with_patience(_place_at(uri, s3, s3a), patience)
 
@@ -71,7 +73,8 @@ def _place_at(uri: str, s3: S3Settings, s3a: S3aSettings) -> BlobPlace:
     if scheme in _S3_SCHEMES:
         return _s3(uri, scheme, s3, s3a)
     if scheme in _HDFS_SCHEMES:
-        from pyspark_ckpt.state_store.blobs.hdfs.place import HdfsPlace  # noqa: PLC0415 - loaded where it is needed, as boto3
+        require_extra("hdfs_native", f"A place of {scheme}:")
+        from pyspark_ckpt.state_store.blobs.hdfs.place import HdfsPlace  # noqa: PLC0415 - loaded where it is needed
 
         return HdfsPlace(uri)
     raise InvalidInputError(
@@ -111,7 +114,8 @@ def _s3(uri: str, scheme: str, own: S3Settings, s3a: S3aSettings) -> BlobPlace:
         raise InvalidInputError(
             f"State cannot be stored at {uri!r}: it names no bucket.", hint="Write s3://bucket/prefix."
         )
-    from pyspark_ckpt.state_store.blobs.s3.place import S3Place  # noqa: PLC0415 - boto3 is loaded where it is needed
+    require_extra("boto3", f"A place of {scheme}:")
+    from pyspark_ckpt.state_store.blobs.s3.place import S3Place  # noqa: PLC0415 - loaded where it is needed
 
     if scheme == "s3a":
         return S3Place(bucket, prefix, s3a.complete(own, bucket), scheme)

@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from pyspark_ckpt.state_store.checkpoints.digests import Digest
+from pyspark_ckpt.state_store.display import html_table, size_text
 from pyspark_ckpt.state_store.json_objects import Count
 
 QueryId: TypeAlias = Literal["keep", "new"]
@@ -70,6 +71,20 @@ class Restored:
     states: tuple[ProvenState, ...]
     copied_bytes: int
     rewritten_bytes: int
+
+    def __repr__(self) -> str:
+        return (
+            f"Restored({self.checkpoint}, continues after batch {self.version - 1}, {self.partitions:,} partitions, "
+            f"{len(self.states):,} states, {size_text(self.copied_bytes)} copied, "
+            f"{size_text(self.rewritten_bytes)} rewritten)"
+        )
+
+    def _repr_html_(self) -> str:
+        header = ("operator", "store", "state", "stored rows", "digest, before and after")
+        rows = (
+            (str(each.operator), each.store, each.name, each.digest.rows, each.digest.sum or "") for each in self.states
+        )
+        return html_table(repr(self), header, rows)
 
 
 class FinishedRequest(msgspec.Struct, frozen=True):

@@ -56,6 +56,7 @@ from pyspark_ckpt.state_store.savepoints.request import (
     Restored,
 )
 from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint, refuse_unless_empty
+from pyspark_ckpt.state_store.suggestions import suggest
 
 WORK_FOLDER = "_ckpt/restore"
 REQUEST_NAME = f"{WORK_FOLDER}/request.json"
@@ -171,7 +172,7 @@ class Restoration:
         unknown = sorted(set(self._request.uid_map) - set(known))
         if unknown and not self._request.allow_non_restored_state:
             raise InvalidInputError(
-                f"uid_map renames {unknown}, but there is only state of the uids {known}.",
+                f"uid_map renames {unknown}, but there is only state of the uids {known}.{suggest(unknown[0], known)}",
                 hint="Correct uid_map, or pass allow_non_restored_state.",
             )
         for operator in self.plan.operators:

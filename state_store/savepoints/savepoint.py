@@ -23,6 +23,7 @@ from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.checkpoints.query_log import QUERY, Proof, QueryFile, unproven
 from pyspark_ckpt.state_store.checkpoints.verification import Verified, verify_version
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
+from pyspark_ckpt.state_store.display import html_table, size_text
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.keys import CommitId
 from pyspark_ckpt.state_store.format.remote import StoreName
@@ -125,6 +126,23 @@ class SavepointInfo(msgspec.Struct, frozen=True):
             raise ValueError("two of its operators have the same number")
         if any(each.layout not in {layout.value for layout in Layout} for each in self.operators):
             raise ValueError("the layout of an operator is unknown")
+
+    def __repr__(self) -> str:
+        states = sum(len(each.states) for each in self.operators)
+        return (
+            f"SavepointInfo({self.kind} savepoint of {self.checkpoint}, batch {self.version - 1}, "
+            f"{self.partitions:,} partitions, {states:,} states, {size_text(self.size_bytes)})"
+        )
+
+    def _repr_html_(self) -> str:
+        header = ("operator", "uids", "store", "state", "stored rows")
+        rows = (
+            (f"{each.number} {each.name}", ", ".join(each.uids), state.store, state.name, state.rows)
+            for each in self.operators
+            for state in each.states
+            if state.is_counted
+        )
+        return html_table(repr(self), header, rows)
 
     @property
     def size_bytes(self) -> int:

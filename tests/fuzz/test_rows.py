@@ -25,7 +25,7 @@ from pyspark_ckpt.operators.encoding.stored_values import value_codec
 from pyspark_ckpt.operators.rows.life import Life, Stamps, index_instant
 from pyspark_ckpt.operators.rows.list_columns import SPAN_ELEMENTS, Head, Heads, IndexRows, span
 from pyspark_ckpt.operators.rows.ordered_rows import encode_ordered_key
-from pyspark_ckpt.operators.types.value_types import arrow_type
+from pyspark_ckpt.operators.types.stored_types import arrow_type
 from pyspark_ckpt.state_store.columns.cells import Cells
 from pyspark_ckpt.state_store.database import write_table_file
 from pyspark_ckpt.state_store.errors import FormatError

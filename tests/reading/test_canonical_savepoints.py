@@ -183,7 +183,7 @@ def test_the_command_line_reads_counts_and_gets(saved: Path, capsys: pytest.Capt
     def run(command: str, *arguments: str) -> tuple[int, str]:
         return main(["state", command, str(saved), "--state", "words", *arguments]), capsys.readouterr().out
 
-    assert run("count") == (0, "300\n")
+    assert run("count") == (0, "300 elements\n")
     code, text = run("read", "--format", "json")
     assert (code, len(text.splitlines())) == (0, 300)
     code, text = run("get", "--key", '"user 5"', "--format", "json")

@@ -242,6 +242,6 @@ def test_keys_with_a_collation_are_read_and_not_looked_for() -> None:
 @pytest.mark.parametrize("kind", [CalendarIntervalType(), GeometryType(4326), GeographyType(4326)], ids=repr)
 def test_a_type_that_cannot_be_shown_is_named(kind: DataType) -> None:
     shown = {**LONG, "type": json.loads(ArrayType(kind).json())}
-    said = f"columns of a state with .*: Values of type {re.escape(kind.simpleString())} cannot be shown"
+    said = f"columns of a state with .*: Values of type {re.escape(json.loads(kind.json()))} cannot be shown"
     with pytest.raises(pyspark_ckpt.FormatError, match=said):
         keys_of({"keyStateEncoderType": "NoPrefixKeyStateEncoderSpec"}, [shown], b"")

@@ -43,7 +43,10 @@ def test_options_have_no_case(written: Written) -> None:
         ({"operator": "-1"}, "Option operator"),
         ({"includeExpired": "maybe"}, "must be true or false, got 'maybe'"),
         ({"s3endpont": "x"}, "There is no option .*s3endpont"),
-        ({"operater": "0"}, "no option operater of ckpt_state. Its own options are path, uid, operator, state"),
+        (
+            {"operater": "0"},
+            "no option operater of ckpt_state. Did you mean 'operator'. Its own options are path, uid, operator, state",
+        ),
     ],
 )
 def test_a_wrong_option_is_named(options: dict[str, str], words: str, written: Written) -> None:

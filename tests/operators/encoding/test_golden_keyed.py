@@ -17,7 +17,7 @@ from pyspark_ckpt.operators.encoding.stored_values import value_codec
 from pyspark_ckpt.operators.rows.life import Life, index_instant
 from pyspark_ckpt.operators.rows.ordered_rows import encode_ordered_key, row_of
 from pyspark_ckpt.operators.rows.timer_rows import read_timer_key, timer_key
-from pyspark_ckpt.operators.types.value_types import arrow_type
+from pyspark_ckpt.operators.types.stored_types import arrow_type
 from pyspark_ckpt.state_store.errors import FormatError
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "keyed.json").read_text(encoding="utf-8"))

@@ -10,7 +10,7 @@ import pytest
 
 from pyspark_ckpt.operators.encoding.unsafe_rows import read_rows, row_reader
 from pyspark_ckpt.operators.types.columns import has_variant, python_values
-from pyspark_ckpt.operators.types.value_types import arrow_type
+from pyspark_ckpt.operators.types.stored_types import arrow_type
 
 WIDE = pa.struct([(f"n{number}", pa.int64()) for number in range(8)])
 DEEP = pa.struct([("wide", WIDE), ("text", pa.string())])

@@ -1,0 +1,92 @@
+"""What pip makes of a checkout: a wheel with the jar, or the reason why there is none."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+JAR = "pyspark_ckpt/jars/pyspark-ckpt.jar"
+PROVIDER = "org/apache/spark/sql/ckpt/CkptStateStoreProvider.class"
+LEFT_OUT = (".*", "build", "dist", "*.egg-info", "__pycache__", "target", "tests", "integration", "bench")
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy of this checkout, in which something can be built."""
+    return Path(shutil.copytree(ROOT, tmp_path / "checkout", ignore=shutil.ignore_patterns(*LEFT_OUT)))
+
+
+def build_wheel(source: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Build with what is installed here, into a folder beside ``source``."""
+    call = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-cache-dir"]
+    own = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"} if environment else os.environ
+    return subprocess.run(
+        [*call, "--disable-pip-version-check", "--wheel-dir", str(source.parent / "wheels"), str(source)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**own, **environment},
+    )
+
+
+def names_in_jar(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as content, content.open(JAR) as jar, zipfile.ZipFile(jar) as inner:
+        return set(inner.namelist())
+
+
+def test_a_wheel_has_the_jar_the_types_and_the_table_of_options(checkout: Path) -> None:
+    done = build_wheel(checkout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = (checkout.parent / "wheels").iterdir()
+    assert PROVIDER in names_in_jar(wheel)
+    with zipfile.ZipFile(wheel) as content:
+        assert {"pyspark_ckpt/py.typed", "pyspark_ckpt/state_store/options.json"} <= set(content.namelist())
+
+
+@pytest.mark.slow
+def test_a_wheel_of_a_source_distribution_has_the_jar_too(checkout: Path) -> None:
+    (checkout / JAR).unlink()
+    code = "import sys; sys.path.insert(0, 'jvm-bridge'); import build_backend; build_backend.build_sdist('..')"
+    subprocess.run([sys.executable, "-c", code], cwd=checkout, check=True, capture_output=True)
+    (archive,) = checkout.parent.glob("*.tar.gz")
+    unpacked = checkout.parent / "unpacked"
+    with tarfile.open(archive) as content:
+        content.extractall(unpacked, filter="data")
+    (source,) = unpacked.iterdir()
+    assert not (source / JAR).exists()
+    done = build_wheel(source)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = (unpacked / "wheels").iterdir()
+    with zipfile.ZipFile(ROOT / JAR) as ours:
+        assert {name for name in ours.namelist() if not name.endswith(("/", ".MF"))} <= names_in_jar(wheel)
+
+
+@pytest.mark.parametrize("version", [None, "11.0.2"])
+def test_a_build_without_java_says_so_and_leaves_no_wheel(version: str | None, checkout: Path) -> None:
+    (checkout / JAR).unlink()
+    programs = checkout.parent / "programs"
+    programs.mkdir()
+    if version is not None:
+        (programs / "java").write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+        (programs / "java").chmod(0o700)
+    done = build_wheel(checkout, PATH=str(programs))
+    assert done.returncode != 0
+    (line,) = (line for line in (done.stdout + done.stderr).splitlines() if "Java 17 or newer is needed" in line)
+    assert (version or "no java on PATH") in line
+    assert not list(checkout.parent.rglob("*.whl"))
+
+
+def test_a_jar_older_than_its_sources_is_not_taken(checkout: Path) -> None:
+    source = next((checkout / "jvm-bridge" / "src" / "main").rglob("*.scala"))
+    os.utime(source, (later := (checkout / JAR).stat().st_mtime + 10, later))
+    done = build_wheel(checkout, PATH=str(checkout.parent))
+    assert done.returncode != 0
+    assert "Java 17 or newer is needed" in done.stdout + done.stderr
