@@ -32,6 +32,11 @@ _AT_ONCE = 7
 """So many rows come in one frame."""
 
 
+def hash_of_user(user: str) -> bytes:
+    """Spark's hash of a key, as stored rows have it."""
+    return struct.pack(">I", _HASH((user,)))
+
+
 @dataclass(frozen=True)
 class Batch:
     """What has come of a batch: its rows, when Spark is to call again, and how many are stored."""

@@ -25,7 +25,7 @@ from pyspark_ckpt.operators import (
     VectorContext,
     VectorProcessor,
 )
-from tests.operators.task_lab import TaskLab, at_us
+from tests.operators.task_lab import TaskLab, at_us, hash_of_user
 
 OUTPUT = pa.schema([("user", pa.string()), ("what", pa.string()), ("at_us", pa.int64()), ("seen", pa.int64())])
 USERS = [f"user {n}" for n in range(9)]
@@ -76,8 +76,9 @@ def model(pending: set[Any], seen: dict[str, int], rows: Sequence[Any], now: dic
         out.append((user, "rows", None, seen[user]))
     for user in sorted({each[0] for each in pending}):
         while due := [each for each in pending if each[0] == user and each[2] <= MS * now[each[1]]]:
-            # Those of event time come first, and of one instant those whose namespace and timers come first.
-            timer = min(due, key=lambda each: (each[1] == "wall", each[2], each[3], each[1]))
+            # Those of event time come first. Of one instant, the stored rows tell: they end in namespace and hash.
+            end = hash_of_user(user)
+            timer = min(due, key=lambda each: (each[1] == "wall", each[2], each[3].encode() + end, each[1]))
             pending.remove(timer)
             _, name, at, namespace = timer
             seen[user] = seen.get(user, 0) + MS
