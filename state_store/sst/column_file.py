@@ -11,6 +11,7 @@ Column files are local, and every row in them is in a table file as well. The na
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import sys
 import time
@@ -47,7 +48,6 @@ MAX_BESIDE = 4
 PART_BYTES = 8 << 20
 MAX_BYTES = 64 << 20
 _SCHEMA = pa.schema([("word", pa.uint64()), ("key", pa.binary()), ("value", pa.binary()), ("kind", pa.uint8())])
-_PIECE_BYTES = 1 << 20
 CHECKED_S = 60.0
 """Seconds after which the checksum of a file in use is verified again. That takes 15 ms for each 100 MB."""
 _log = logging.getLogger(__name__)
@@ -132,11 +132,8 @@ def _binary(strings: Packed) -> pa.Array:
 
 
 def _checksum(path: Path) -> str:
-    digest = xxh3_64()
-    with path.open("rb") as file:
-        while piece := file.read(_PIECE_BYTES):
-            digest.update(piece)
-    return digest.hexdigest()
+    with path.open("rb", buffering=0) as file:
+        return hashlib.file_digest(file, xxh3_64).hexdigest()
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,6 +9,7 @@ ingests the file.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -23,7 +24,6 @@ from pyspark_ckpt.state_store.json_objects import Count
 from pyspark_ckpt.state_store.plain_files import open_plain
 from pyspark_ckpt.state_store.sst.table_check import CheckedTable
 
-_PIECE_BYTES = 1 << 17
 _RETRY = (
     "Nothing was committed, and the task is tried again. If this error persists, check the disk of the executor's "
     "local folder (spark.sql.streaming.stateStore.ckpt.localDir)."
@@ -43,16 +43,12 @@ Seals = Mapping[str, Seal]
 
 def seal_file(path: Path) -> Seal:
     """Compute the seal of a complete file. Raises StorageError."""
-    digest, size = xxhash.xxh64(), 0
-    buffer = memoryview(bytearray(_PIECE_BYTES))
     try:
         with open_plain(path) as source:
-            while count := source.readinto(buffer):
-                digest.update(buffer[:count])
-                size += count
+            digest = hashlib.file_digest(source, xxhash.xxh64)
+            return Seal(source.tell(), digest.hexdigest())
     except OSError as problem:
         raise StorageError(f"Could not read the staged file {path}: {problem}.") from problem
-    return Seal(size, digest.hexdigest())
 
 
 class StagedTable:
