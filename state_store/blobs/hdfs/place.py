@@ -26,8 +26,9 @@ from typing import BinaryIO, TypeVar
 
 from hdfs_native import FileReader, FileStatus
 
+from pyspark_ckpt.state_store.blobs.base.file_writes import FileWrites
 from pyspark_ckpt.state_store.blobs.base.patience import Patience
-from pyspark_ckpt.state_store.blobs.base.place import Blob, Sink, check_name
+from pyspark_ckpt.state_store.blobs.base.place import Blob, check_name
 from pyspark_ckpt.state_store.blobs.base.place_clock import read_shown_time
 from pyspark_ckpt.state_store.blobs.hdfs.errors import (
     CLIENT_ERRORS,
@@ -38,7 +39,6 @@ from pyspark_ckpt.state_store.blobs.hdfs.errors import (
 )
 from pyspark_ckpt.state_store.blobs.hdfs.requests import TEMPORARY, HdfsRequests
 from pyspark_ckpt.state_store.blobs.hdfs.uploads import Upload
-from pyspark_ckpt.state_store.errors import ConflictError
 
 READ_BYTES = 8 << 20
 """The most that one request reads of an object."""
@@ -46,7 +46,7 @@ READ_BYTES = 8 << 20
 T = TypeVar("T")
 
 
-class HdfsPlace(HdfsRequests):
+class HdfsPlace(HdfsRequests, FileWrites):
     """A folder of HDFS. The first write creates it. Safe to use from many threads."""
 
     def waiting(self, patience: Patience) -> HdfsPlace:
@@ -54,29 +54,6 @@ class HdfsPlace(HdfsRequests):
         place = copy(self)
         place.patience = patience
         return place
-
-    @contextmanager
-    def create(self, name: str) -> Iterator[Sink]:
-        """Write a new object piece by piece; see the protocol."""
-        with self._writing(name) as upload:
-            yield upload
-            if not upload.publish(replace=False):
-                raise ConflictError(f"{self._where(name)} exists already.")
-
-    def put_if_absent(self, name: str, data: bytes) -> bool:
-        """Write ``data`` unless ``name`` exists; see the protocol."""
-        try:
-            with self.create(name) as sink:
-                sink.write(data)
-        except ConflictError:
-            return False
-        return True
-
-    def put(self, name: str, data: bytes) -> None:
-        """Write ``data``, replacing what was there; see the protocol."""
-        with self._writing(name) as upload:
-            upload.write(data)
-            upload.publish(replace=True)
 
     def get(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         """Return bytes ``start`` to ``end`` of the object; see the protocol."""

@@ -23,8 +23,9 @@ from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
+from pyspark_ckpt.state_store.blobs.base.file_writes import FileWrites
 from pyspark_ckpt.state_store.blobs.base.patience import Patience
-from pyspark_ckpt.state_store.blobs.base.place import Blob, BlobPlace, Sink, check_name
+from pyspark_ckpt.state_store.blobs.base.place import Blob, BlobPlace, check_name
 from pyspark_ckpt.state_store.blobs.base.place_clock import read_shown_time
 from pyspark_ckpt.state_store.blobs.local.files import (
     FAILURES,
@@ -48,7 +49,7 @@ _PATIENCE = Patience()
 T = TypeVar("T")
 
 
-class LocalPlace:
+class LocalPlace(FileWrites):
     """A folder. The first write creates it."""
 
     def __init__(self, root: Path, patience: Patience = _PATIENCE) -> None:
@@ -89,13 +90,6 @@ class LocalPlace:
             except FAILURES as problem:
                 fail("write", folder, problem, "unknown")
 
-    @contextmanager
-    def create(self, name: str) -> Iterator[Sink]:
-        """Write a new object piece by piece; see the protocol."""
-        with self._writing(name) as upload:
-            yield upload
-            upload.publish(replace=False)
-
     def link_from(self, source: BlobPlace, name: str, new_name: str) -> bool:
         """Make the object ``new_name`` a durable link to one of ``source``. Return False if it has to be copied.
 
@@ -132,21 +126,6 @@ class LocalPlace:
         except FAILURES as problem:
             fail("write", path, problem, "unknown")
         return True
-
-    def put_if_absent(self, name: str, data: bytes) -> bool:
-        """Write ``data`` unless ``name`` exists; see the protocol."""
-        try:
-            with self.create(name) as sink:
-                sink.write(data)
-        except ConflictError:
-            return False
-        return True
-
-    def put(self, name: str, data: bytes) -> None:
-        """Write ``data``, replacing what was there; see the protocol."""
-        with self._writing(name) as upload:
-            upload.write(data)
-            upload.publish(replace=True)
 
     def get(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         """Return bytes ``start`` to ``end`` of the object; see the protocol."""
