@@ -125,6 +125,7 @@ def read_delta(place: BlobPlace, name: DeltaName, size_bytes: int, folder: Path)
     with source, _naming(place, name), zipfile.ZipFile(source) as archive:
         meta = _check_meta(archive, name, size_bytes)
         files = [_extract(archive, file, folder) for file in meta.files]
+    (folder / "object").unlink(missing_ok=True)
     return Delta(meta.store, files, size_bytes)
 
 

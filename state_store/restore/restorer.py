@@ -92,7 +92,7 @@ class Restorer:
         InvalidInputError (other id), FormatError (damage, and no other base), StorageError.
         """
         try:
-            lineage = Lineage.read(self._place)
+            lineage = self._read_lineage()
             while True:
                 try:
                     return self._restore(commit, lineage, folder, local, link)
@@ -206,6 +206,10 @@ class Restorer:
                 here = total - sum(downloads[download] for download in pending)
                 left = len(downloads) - len(pending)
                 self._log.info("downloaded %d of %d bytes, %d of %d objects", here, total, left, len(downloads))
+
+    def _read_lineage(self) -> Lineage:
+        """Return what is there to restore from."""
+        return Lineage.read(self._place)
 
     def _choose_files(self, manifest: Manifest) -> Sequence[ManifestFile]:
         """Return the files of a snapshot that are fetched."""
