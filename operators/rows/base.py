@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeAlias
 
 from pyspark_ckpt.state_store.columns.cells import Cells
 from pyspark_ckpt.state_store.columns.packed import Packed
 from pyspark_ckpt.state_store.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 Row: TypeAlias = "tuple[bytes, bytes | None]"
 """A key and its value; the value is None if the row is deleted."""
@@ -95,6 +99,9 @@ class BaseRows(Protocol):
 
     def portions(self, prefix: bytes, end: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
         """Yield rows of the base version alone, up to entry ``end``, in portions."""
+
+    def ends_of_keys(self, rows: Packed) -> NDArray[np.int64]:
+        """Return where the suffix ends in each row, a suffix and an entry. Raises FormatError for any other row."""
 
     def hold(self, size_bytes: int) -> None:
         """Note that ``size_bytes`` more of written rows are held in memory."""

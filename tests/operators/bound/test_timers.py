@@ -109,7 +109,7 @@ def test_timers_fire_once_and_in_the_order_of_time(batches: Any) -> None:  # noq
                 for name, (declared, _) in DECLARED.items():
                     left = [at for timers, at, _, _ in model if timers == name]
                     first = min(left, default=None)
-                    assert states[name].earliest_ms() == (None if first is None else -(-first // 1000)), declared.clock
+                    assert states[name].rows.earliest_ms() == (None if first is None else -(-first // 1000)), declared.clock
             if commits:
                 batch.stage()
                 lab.commit(batch)
@@ -142,7 +142,7 @@ def test_what_is_registered_while_timers_fire_fires_in_its_turn(tmp_path: Path) 
             states["near"].register(24)
             states["near"].register(26)
     assert seen == [("near", 10), ("far", 5), ("far", 15), ("wall", 1), ("near", 24)]
-    assert [states[name].earliest_ms() for name in ("near", "far", "wall")] == [26, None, None]
+    assert [states[name].rows.earliest_ms() for name in ("near", "far", "wall")] == [26, None, None]
     lab.close()
 
 
