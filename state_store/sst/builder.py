@@ -22,9 +22,18 @@ from pyspark_ckpt.state_store.columns.writes import Writes
 from pyspark_ckpt.state_store.columns.xxh3 import Hashes
 from pyspark_ckpt.state_store.database import PREFIX_BYTES, Tuning
 from pyspark_ckpt.state_store.errors import InternalError, StorageError
-from pyspark_ckpt.state_store.sst.blocks import SUFFIX_BYTES
-from pyspark_ckpt.state_store.sst.entries import Encoded, encode, join_entries, varint
+from pyspark_ckpt.state_store.sst.entries import Encoded, encode, join_entries
 from pyspark_ckpt.state_store.sst.filters import KEY_BYTES, filter_of, key_hashes, prefix_hashes
+from pyspark_ckpt.state_store.sst.layout import (
+    LZ4,
+    PLAIN,
+    SUFFIX_BYTES,
+    TRAILER,
+    ZSTD,
+    Handle,
+    checksum_of,
+    encode_number,
+)
 from pyspark_ckpt.state_store.sst.parts import (
     block_of,
     footer_of,
@@ -33,15 +42,7 @@ from pyspark_ckpt.state_store.sst.parts import (
     properties_like,
     runs_of,
 )
-from pyspark_ckpt.state_store.sst.table import (
-    BLOCK_BYTES,
-    LZ4,
-    PLAIN,
-    TRAILER,
-    ZSTD,
-    Handle,
-    checksum_of,
-)
+from pyspark_ckpt.state_store.sst.table import BLOCK_BYTES
 
 MIN_BYTES = 1 << 18
 """Rows are buffered up to this size before they are written: fewer bytes are not worth the calls."""
@@ -175,16 +176,16 @@ class TableBuilder:
         (index_at,) = self._append([index], self._kind)
         said = {
             "block.based.table.whole.key.filtering": b"0" if self._by_prefix else b"1",
-            "data.size": varint(data_bytes),
-            "deleted.keys": varint(self._deleted),
-            "filter.size": varint(len(bloom)),
-            "index.size": varint(len(index) + TRAILER.size),
-            "num.data.blocks": varint(len(self._blocks)),
-            "num.entries": varint(self._rows),
-            "num.filter_entries": varint(self._filtered),
-            "raw.key.size": varint(self._key_bytes + self._rows * SUFFIX_BYTES),
-            "raw.value.size": varint(self._value_bytes),
-            "tail.start.offset": varint(data_bytes),
+            "data.size": encode_number(data_bytes),
+            "deleted.keys": encode_number(self._deleted),
+            "filter.size": encode_number(len(bloom)),
+            "index.size": encode_number(len(index) + TRAILER.size),
+            "num.data.blocks": encode_number(len(self._blocks)),
+            "num.entries": encode_number(self._rows),
+            "num.filter_entries": encode_number(self._filtered),
+            "raw.key.size": encode_number(self._key_bytes + self._rows * SUFFIX_BYTES),
+            "raw.value.size": encode_number(self._value_bytes),
+            "tail.start.offset": encode_number(data_bytes),
         }
         properties = {**properties_like(self._tuning), **{f"rocksdb.{name}".encode(): said[name] for name in said}}
         (properties_at,) = self._append([block_of(sorted(properties.items()), len(properties))], PLAIN)
@@ -284,7 +285,7 @@ class TableBuilder:
         for block in blocks:
             stored, stored_kind = block, PLAIN
             if kind != PLAIN:
-                smaller = varint(len(block)) + _CODECS[kind].compress(block, asbytes=True)
+                smaller = encode_number(len(block)) + _CODECS[kind].compress(block, asbytes=True)
                 if len(smaller) < len(block) - len(block) // MIN_SAVING:
                     stored, stored_kind = smaller, kind
             places.append((at, len(stored)))

@@ -7,14 +7,14 @@ the same value size are encoded all at once, which is fast only if there are few
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
 from pyspark_ckpt.state_store.columns.order import Bools
 from pyspark_ckpt.state_store.columns.packed import Bytes, Integers, are_same, chain_arrays, repeat
 from pyspark_ckpt.state_store.columns.rows import RowColumns
-from pyspark_ckpt.state_store.sst.blocks import DELETION, MORE, SUFFIX_BYTES, VALUE
+from pyspark_ckpt.state_store.sst.blocks import DELETION, VALUE
+from pyspark_ckpt.state_store.sst.layout import MORE, SUFFIX_BYTES, encode_number
 
 _SUFFIX = VALUE.to_bytes(SUFFIX_BYTES, "little")
 
@@ -85,7 +85,7 @@ def _key_at(rows: RowColumns) -> Integers:
 def _of_one_size(rows: RowColumns) -> Bytes:
     """Return the entries as rows of a matrix."""
     key_bytes, value_bytes = int(rows.keys.size[0]), int(rows.values.size[0])
-    header = b"\0" + varint(key_bytes + SUFFIX_BYTES) + varint(value_bytes)
+    header = b"\0" + encode_number(key_bytes + SUFFIX_BYTES) + encode_number(value_bytes)
     blank = header + bytes(key_bytes) + _SUFFIX + bytes(value_bytes)
     entries = np.empty(len(rows), f"V{len(blank)}")
     entries[:] = np.void(blank)
@@ -95,14 +95,3 @@ def _of_one_size(rows: RowColumns) -> Bytes:
             field = np.dtype({"names": ["it"], "formats": [f"V{width}"], "offsets": [at], "itemsize": len(blank)})
             entries.view(field)["it"] = strings.matrix(width).reshape(-1).view(f"V{width}")
     return entries.view(np.uint8).reshape(len(rows), len(blank))
-
-
-@lru_cache(1 << 10)
-def varint(number: int) -> bytes:
-    """Return a number as bytes of seven bits each."""
-    digits = bytearray()
-    while number >= MORE:
-        digits.append(number & 0x7F | MORE)
-        number >>= 7
-    digits.append(number)
-    return bytes(digits)

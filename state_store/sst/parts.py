@@ -13,16 +13,13 @@ import numpy as np
 
 from pyspark_ckpt.state_store.columns.packed import Bytes, Integers
 from pyspark_ckpt.state_store.database import TABLE_FORMAT_VERSION, Tuning, write_table_file
-from pyspark_ckpt.state_store.sst.blocks import MORE
-from pyspark_ckpt.state_store.sst.entries import varint
-from pyspark_ckpt.state_store.sst.table import FOOTER_BYTES, MAGIC, XXH3, Handle, SortedTable
-
-_END = struct.Struct("<IQ")
+from pyspark_ckpt.state_store.sst.layout import FOOTER_BYTES, FOOTER_END, MAGIC, MORE, XXH3, Handle, encode_number
+from pyspark_ckpt.state_store.sst.table import SortedTable
 
 
 def place_of(handle: Handle) -> bytes:
     """Encode where a block begins, and its size."""
-    return varint(handle[0]) + varint(handle[1])
+    return encode_number(handle[0]) + encode_number(handle[1])
 
 
 def block_of(entries: Sequence[tuple[bytes, bytes]], run: int) -> bytes:
@@ -33,7 +30,9 @@ def block_of(entries: Sequence[tuple[bytes, bytes]], run: int) -> bytes:
             runs.append(at)
             before = b""
         shared = _count_shared_bytes(before, key)
-        parts.append(varint(shared) + varint(len(key) - shared) + varint(len(value)) + key[shared:] + value)
+        parts.append(
+            encode_number(shared) + encode_number(len(key) - shared) + encode_number(len(value)) + key[shared:] + value
+        )
         at, before = at + len(parts[-1]), key
     return b"".join(parts) + runs_of(runs)
 
@@ -94,7 +93,7 @@ def runs_of(begins: Sequence[int]) -> bytes:
 def footer_of(meta: Handle, index: Handle) -> bytes:
     """Return the footer of a file."""
     begin = bytes([XXH3]) + place_of(meta) + place_of(index)
-    return begin.ljust(FOOTER_BYTES - _END.size, b"\0") + _END.pack(TABLE_FORMAT_VERSION, MAGIC)
+    return begin.ljust(FOOTER_BYTES - FOOTER_END.size, b"\0") + FOOTER_END.pack(TABLE_FORMAT_VERSION, MAGIC)
 
 
 def properties_like(tuning: Tuning) -> dict[bytes, bytes]:

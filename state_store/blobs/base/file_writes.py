@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
-from pyspark_ckpt.state_store.blobs.base.place import Sink
+from pyspark_ckpt.state_store.blobs.base.place import Blob, Sink
 from pyspark_ckpt.state_store.errors import ConflictError
 
 
@@ -53,3 +53,14 @@ class FileWrites(ABC):
         with self._writing(name) as upload:
             upload.write(data)
             upload.publish(replace=True)
+
+
+def find_old(temporary: Sequence[Blob], older_than_s: float, now_s: Callable[[], float]) -> list[Blob]:
+    """Return the temporary files that were last written at least ``older_than_s`` ago, by name.
+
+    ``now_s`` tells the time of the place. It is not called if there are no temporary files.
+    """
+    if not temporary:
+        return []
+    limit = now_s() - older_than_s
+    return sorted((blob for blob in temporary if blob.modified_s <= limit), key=lambda blob: blob.name)

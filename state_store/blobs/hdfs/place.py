@@ -26,7 +26,7 @@ from typing import BinaryIO, TypeVar
 
 from hdfs_native import FileReader, FileStatus
 
-from pyspark_ckpt.state_store.blobs.base.file_writes import FileWrites
+from pyspark_ckpt.state_store.blobs.base.file_writes import FileWrites, find_old
 from pyspark_ckpt.state_store.blobs.base.patience import Patience
 from pyspark_ckpt.state_store.blobs.base.place import Blob, check_name
 from pyspark_ckpt.state_store.blobs.base.place_clock import read_shown_time
@@ -153,10 +153,7 @@ class HdfsPlace(HdfsRequests, FileWrites):
                     folders.append(where)
                 elif name.startswith(".") and name.endswith(TEMPORARY) and not entry.isdir:
                     found.append(Blob(where, entry.length, entry.modification_time / 1000))
-        if not found:
-            return []
-        limit = now_s() - older_than_s
-        return sorted((blob for blob in found if blob.modified_s <= limit), key=lambda blob: blob.name)
+        return find_old(found, older_than_s, now_s)
 
     def discard_unfinished(self, older_than_s: float) -> int:
         """Remove temporary files of dead writers; see the protocol."""

@@ -23,7 +23,7 @@ from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
-from pyspark_ckpt.state_store.blobs.base.file_writes import FileWrites
+from pyspark_ckpt.state_store.blobs.base.file_writes import FileWrites, find_old
 from pyspark_ckpt.state_store.blobs.base.patience import Patience
 from pyspark_ckpt.state_store.blobs.base.place import Blob, BlobPlace, check_name
 from pyspark_ckpt.state_store.blobs.base.place_clock import read_shown_time
@@ -195,10 +195,7 @@ class LocalPlace(FileWrites):
             found = self.ask(lambda: [blob for path in self._temporaries() for blob in self._describe(path)])
         except FAILURES as problem:
             fail("list", self._root, problem)
-        if not found:
-            return []
-        limit = now_s() - older_than_s
-        return sorted((blob for blob in found if blob.modified_s <= limit), key=lambda blob: blob.name)
+        return find_old(found, older_than_s, now_s)
 
     def discard_unfinished(self, older_than_s: float) -> int:
         """Remove temporary files of dead writers; see the protocol."""

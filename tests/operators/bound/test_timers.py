@@ -109,7 +109,8 @@ def test_timers_fire_once_and_in_the_order_of_time(batches: Any) -> None:  # noq
                 for name, (declared, _) in DECLARED.items():
                     left = [at for timers, at, _, _ in model if timers == name]
                     first = min(left, default=None)
-                    assert states[name].rows.earliest_ms() == (None if first is None else -(-first // 1000)), declared.clock
+                    first_ms = None if first is None else -(-first // 1000)
+                    assert states[name].rows.earliest_ms() == first_ms, declared.clock
             if commits:
                 batch.stage()
                 lab.commit(batch)

@@ -24,7 +24,7 @@ from pyspark_ckpt.state_store.database.tuning import open_database
 from pyspark_ckpt.state_store.errors import InternalError, StorageError
 from pyspark_ckpt.state_store.sst import builder as table_builder
 from pyspark_ckpt.state_store.sst.builder import TableBuilder, can_be_built, write_columns
-from pyspark_ckpt.state_store.sst.entries import varint
+from pyspark_ckpt.state_store.sst.layout import encode_number
 from pyspark_ckpt.state_store.sst.rolling_writer import RollingWriter
 from pyspark_ckpt.state_store.sst.scan import columns_of
 from pyspark_ckpt.state_store.sst.table import SortedTable
@@ -198,7 +198,7 @@ def test_rows_that_are_deleted_hide_older_ones_as_those_that_rocksdb_deletes(
             write_table_file(path, changes, TUNING)
         with table(path, [(key, b"") for key, _ in changes]) as file:
             said = {each: file.properties[f"rocksdb.{each}".encode()] for each in ("deleted.keys", "num.entries")}
-        assert said == {"deleted.keys": varint(750), "num.entries": varint(2250)}
+        assert said == {"deleted.keys": encode_number(750), "num.entries": encode_number(2250)}
         database = Database(folder, TUNING)
         write_table_file(quick_path / "older.sst", older, TUNING)
         database.ingest([quick_path / "older.sst"])
