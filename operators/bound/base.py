@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -70,10 +69,8 @@ class Kept(Protocol):
         """The expiry index of its rows, if they have a time to live."""
 
 
-class Bound(ABC):
-    """A bound state: where its rows are, and how its values are written."""
-
-    rows: StateRows
+class Bound:
+    """A bound state: how its values are written. Each kind has ``rows`` of its own, as a Kept has."""
 
     def __init__(self, binding: Binding) -> None:
         """Raises InvalidInputError if stored values cannot be read as the declared type."""

@@ -252,9 +252,9 @@ def test_declarations_that_cannot_work_are_refused_by_name() -> None:
 
 def _register_as_before(timers: BoundTimers, at: datetime) -> None:
     """Store a timer as releases did that rounded instants up."""
-    timers._rows._there = ROUNDED
+    timers.rows._there = ROUNDED
     timers.register(round_up_ms(microseconds_of(at)))
-    timers._rows._there = EXACT
+    timers.rows._there = EXACT
 
 
 @pytest.mark.parametrize("now_ms", [0, 10], ids=["waits", "due"])
