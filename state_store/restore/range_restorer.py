@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
-from pyspark_ckpt.state_store.database import Database, Tuning, write_table_file
+from pyspark_ckpt.state_store.database import Database, TableFile, Tuning, write_table_file
 from pyspark_ckpt.state_store.errors import CkptError
 from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.format.delta import Delta
@@ -34,6 +34,8 @@ from pyspark_ckpt.state_store.snapshots.restore_forecast import RestoreForecast
 Range: TypeAlias = tuple[bytes, bytes]
 """The first key (inclusive) and the end (exclusive)."""
 
+SMALL_BYTES = 32 << 10
+
 
 class _RangeRestorer(Restorer):
     """Restores the rows of ranges of keys of a store, one after the other. Rows of other keys may be there or not."""
@@ -46,8 +48,13 @@ class _RangeRestorer(Restorer):
         self._lineage: Lineage | None = None
         self._manifests: dict[Marker, Manifest] = {}
         self._deltas: dict[DeltaName, Delta] = {}
+        self._tables: dict[Marker, list[TableFile]] = {}
+        """The table files of each snapshot, by levels."""
+        self._replayed: set[Marker] = set()
+        """Deltas that have been applied one by one, which checks each of them."""
         self._begin, self._end = b"", b""
         self._left: dict[str, ManifestFile] = {}
+        """The files of the snapshot that are not fetched, by their names."""
 
     def restore_range(self, commit: Marker, wanted: Range, folder: Path) -> _Restored:
         """Restore a range of ``commit`` into the empty ``folder``. Raises as ``restore`` does."""
@@ -88,23 +95,28 @@ class _RangeRestorer(Restorer):
         return Delta(kept.store, [folder / file.name for file in kept.files], kept.size_bytes)
 
     def _choose_files(self, manifest: Manifest) -> Sequence[ManifestFile]:
-        """Return the files that are fetched. Files without keys are RocksDB's own and always needed."""
+        """Return the files that are fetched. Files without keys are RocksDB's own and always needed.
+
+        A small file is not worth leaving out: without any, all keys can be read from the database.
+        """
         self._left = {file.name: file for file in manifest.files if self._is_outside(file)}
         return [file for file in manifest.files if file.name not in self._left]
 
     def _is_outside(self, file: ManifestFile) -> bool:
-        if file.first_key is None or file.last_key is None:
+        if file.first_key is None or file.last_key is None or file.size_bytes <= SMALL_BYTES:
             return False
         return file.last_key < self._begin or file.first_key >= self._end
 
     def _open(self, base: Marker, kind: str, folder: Path) -> Database:
-        """Open the snapshot if no file was left out, else a new database with the rows of the range."""
+        """Open the snapshot if no file is left out, else a new database with the rows of the range."""
         if kind != SNAPSHOT or not self._left:
             return super()._open(base, kind, folder)
         snapshot = folder.rename(folder.with_name("snapshot"))
         database = None
         try:
-            self._complete(snapshot)
+            self._complete(base, snapshot)
+            if not self._left:
+                return super()._open(base, kind, snapshot.rename(folder))
             database = Database(folder, self._tuning)
             table = snapshot / "range"
             self._copy_range(base, snapshot, table)
@@ -115,18 +127,27 @@ class _RangeRestorer(Restorer):
             raise UnusableBaseError(f"the {kind} of {base} cannot be read: {problem}") from problem
         return database
 
-    def _complete(self, snapshot: Path) -> None:
+    def _replay(self, database: Database, deltas: list[Delta], base: Marker, kind: str) -> None:
+        if deltas and self._replayed.issuperset(delta.store.marker for delta in deltas):
+            files = [file for delta in deltas for file in delta.files]
+            deltas = [Delta(deltas[-1].store, files, sum(delta.size_bytes for delta in deltas))]
+        super()._replay(database, deltas, base, kind)
+        self._replayed.update(delta.store.marker for delta in deltas)
+
+    def _complete(self, base: Marker, snapshot: Path) -> None:
         """Fetch the other files that a scan opens: all of level 0, and in each other level the file where it begins."""
-        partial = Database(snapshot, self._tuning, read_only=True, may_lack_tables=True)
-        try:
-            tables = partial.table_files()
-        finally:
-            partial.close()
+        if base not in self._tables:
+            partial = Database(snapshot, self._tuning, read_only=True, may_lack_tables=True)
+            try:
+                self._tables[base] = partial.table_files()
+            finally:
+                partial.close()
+        tables = self._tables[base]
         opened = [table for table in tables if table.level == 0]
         for level in {table.level for table in tables if table.level}:
             from_begin = [table for table in tables if table.level == level and table.last_key >= self._begin]
             opened += [min(from_begin, key=lambda table: table.first_key)] if from_begin else []
-        lacking = [self._left[table.name] for table in opened if table.name in self._left]
+        lacking = [self._left.pop(table.name) for table in opened if table.name in self._left]
         for fetched in [self._pool.submit(self._place_file, file, snapshot) for file in lacking]:
             fetched.result()
 
