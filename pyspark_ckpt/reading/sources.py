@@ -121,7 +121,7 @@ class StoresSource:
             return closing(RangeReader(place, commit, self._tuning, self._pool, str(identity), folder))
 
         try:
-            with _kept_for(wanted, self._kept).use(identity, begin) as reader:
+            with _choose_folders(wanted, self._kept).use(identity, begin) as reader:
                 yield reader.open(keys).rows_in(*keys)
         except FormatError as problem:
             raise FormatError(
@@ -174,7 +174,7 @@ class FilesSource:
         def fetch(folder: Path) -> AbstractContextManager[Path]:
             return nullcontext(fetch_rows(workplace, url, saved, part, folder))
 
-        with _kept_for(wanted, self._kept).use(Identity(state.operator.number, part, state.store), fetch) as path:
+        with _choose_folders(wanted, self._kept).use(Identity(state.operator.number, part, state.store), fetch) as path:
             held = Held(own.number, None if wanted is None else wanted.hash)
             found = rows_in(path, url, saved, part, held)
             yield (row for each, portion in found if each.number == own.number for row in portion.rows())
@@ -203,7 +203,7 @@ def source_of(checkpoint: Checkpoint, version: int, pool: Executor, kept: KeptFo
     return StoresSource(checkpoint, version, pool, kept)
 
 
-def _kept_for(wanted: Wanted | None, kept: KeptFolders) -> KeptFolders:
+def _choose_folders(wanted: Wanted | None, kept: KeptFolders) -> KeptFolders:
     """Return ``kept`` for the look-up of a key. A part that is read as a whole is not kept."""
     return KeptFolders(0) if wanted is None else kept
 
