@@ -77,13 +77,17 @@ class _RangeRestorer(Restorer):
     def _place_file(self, file: ManifestFile, folder: Path) -> int:
         if file.object_name is None:
             return super()._place_file(file, folder)
-        path, kept = folder / file.name, self._fetched / f"{Path(file.object_name).stem}-{file.name}"
+        path, kept = folder / file.name, self._path_of(file)
         if kept.exists():
             os.link(kept, path)
             return 0
         size_bytes = super()._place_file(file, folder)
         os.link(path, kept)
         return size_bytes
+
+    def _path_of(self, file: ManifestFile) -> Path:
+        """Return where a table file stays once it is fetched."""
+        return self._fetched / f"{Path(str(file.object_name)).stem}-{file.name}"
 
     def _delta(self, name: DeltaName, size_bytes: int, folder: Path) -> Delta:
         if name not in self._deltas:
@@ -97,9 +101,14 @@ class _RangeRestorer(Restorer):
     def _choose_files(self, manifest: Manifest) -> Sequence[ManifestFile]:
         """Return the files that are fetched. Files without keys are RocksDB's own and always needed.
 
-        A small file is not worth leaving out: without any, all keys can be read from the database.
+        The database of a snapshot that lacks no file serves all later ranges. A small file is therefore not left out,
+        and when half of the bytes are here, no file is.
         """
         self._left = {file.name: file for file in manifest.files if self._is_outside(file)}
+        here_bytes = sum(file.size_bytes for file in manifest.objects().values() if self._path_of(file).exists())
+        lacking_bytes = sum(file.size_bytes for file in self._left.values() if not self._path_of(file).exists())
+        if lacking_bytes <= here_bytes:
+            self._left = {}
         return [file for file in manifest.files if file.name not in self._left]
 
     def _is_outside(self, file: ManifestFile) -> bool:
