@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterable, Iterator
 from typing import IO, Any, Final, TypeAlias
 
 CHUNK_BYTES: Final = 1 << 20
+_HASHED_BYTES: Final = 1 << 17
 
 Taker: TypeAlias = Callable[[bytes], Any]
 
@@ -26,4 +28,14 @@ def pour(chunks: Iterable[bytes], *takers: Taker) -> int:
         for take in takers:
             take(chunk)
         size_bytes += len(chunk)
+    return size_bytes
+
+
+def hash_file(source: io.FileIO, update: Callable[[memoryview], Any]) -> int:
+    """Hand the rest of an open file to the ``update`` of a checksum, which must not keep it. Returns its bytes."""
+    buffer = memoryview(bytearray(_HASHED_BYTES))
+    size_bytes = 0
+    while count := source.readinto(buffer):
+        update(buffer[:count])
+        size_bytes += count
     return size_bytes

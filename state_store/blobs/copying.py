@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -12,7 +11,7 @@ import xxhash
 
 from pyspark_ckpt.state_store.blobs.base.capabilities import CanCopy, CanLink, CanWriteTogether
 from pyspark_ckpt.state_store.blobs.base.place import BlobPlace
-from pyspark_ckpt.state_store.chunks import pour, read_chunks
+from pyspark_ckpt.state_store.chunks import hash_file, pour, read_chunks
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.json_objects import Count
 
@@ -87,9 +86,10 @@ def write_together(place: BlobPlace) -> Iterator[BlobPlace]:
 
 def describe(name: str, path: Path) -> StoredFile:
     """Return the description of a local file as the object ``name``."""
+    xxh3 = xxhash.xxh3_128()
     with path.open("rb", buffering=0) as source:
-        xxh3 = hashlib.file_digest(source, xxhash.xxh3_128)
-        return StoredFile(name, source.tell(), xxh3.hexdigest())
+        size_bytes = hash_file(source, xxh3.update)
+    return StoredFile(name, size_bytes, xxh3.hexdigest())
 
 
 def is_intact(place: BlobPlace, file: StoredFile) -> bool:

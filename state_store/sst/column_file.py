@@ -11,7 +11,6 @@ Column files are local, and every row in them is in a table file as well. The na
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import sys
 import time
@@ -27,6 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from xxhash import xxh3_64, xxh3_64_hexdigest
 
+from pyspark_ckpt.state_store.chunks import hash_file
 from pyspark_ckpt.state_store.columns.order import Bools, are_equal, place_of
 from pyspark_ckpt.state_store.columns.packed import Integers, Packed, concatenate
 from pyspark_ckpt.state_store.database import TableFile
@@ -132,8 +132,10 @@ def _binary(strings: Packed) -> pa.Array:
 
 
 def _checksum(path: Path) -> str:
+    digest = xxh3_64()
     with path.open("rb", buffering=0) as file:
-        return hashlib.file_digest(file, xxh3_64).hexdigest()
+        hash_file(file, digest.update)
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True, eq=False)

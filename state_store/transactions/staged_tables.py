@@ -9,7 +9,6 @@ ingests the file.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Annotated
 import msgspec
 import xxhash
 
+from pyspark_ckpt.state_store.chunks import hash_file
 from pyspark_ckpt.state_store.errors import FormatError, StorageError
 from pyspark_ckpt.state_store.format.keys import MARKER_KEY, Marker
 from pyspark_ckpt.state_store.json_objects import Count
@@ -43,12 +43,13 @@ Seals = Mapping[str, Seal]
 
 def seal_file(path: Path) -> Seal:
     """Compute the seal of a complete file. Raises StorageError."""
+    digest = xxhash.xxh64()
     try:
         with open_plain(path) as source:
-            digest = hashlib.file_digest(source, xxhash.xxh64)
-            return Seal(source.tell(), digest.hexdigest())
+            size_bytes = hash_file(source, digest.update)
     except OSError as problem:
         raise StorageError(f"Could not read the staged file {path}: {problem}.") from problem
+    return Seal(size_bytes, digest.hexdigest())
 
 
 class StagedTable:

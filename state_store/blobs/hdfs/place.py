@@ -19,7 +19,6 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from copy import copy
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, TypeVar
@@ -27,7 +26,7 @@ from typing import BinaryIO, TypeVar
 from hdfs_native import FileReader, FileStatus
 
 from pyspark_ckpt.state_store.blobs.base.file_writes import FileWrites, find_old
-from pyspark_ckpt.state_store.blobs.base.patience import Patience
+from pyspark_ckpt.state_store.blobs.base.patience import Waits
 from pyspark_ckpt.state_store.blobs.base.place import Blob, check_name
 from pyspark_ckpt.state_store.blobs.base.place_clock import read_shown_time
 from pyspark_ckpt.state_store.blobs.hdfs.errors import (
@@ -46,14 +45,8 @@ READ_BYTES = 8 << 20
 T = TypeVar("T")
 
 
-class HdfsPlace(HdfsRequests, FileWrites):
+class HdfsPlace(HdfsRequests, FileWrites, Waits):
     """A folder of HDFS. The first write creates it. Safe to use from many threads."""
-
-    def waiting(self, patience: Patience) -> HdfsPlace:
-        """Return the same place, which repeats its requests as ``patience`` says."""
-        place = copy(self)
-        place.patience = patience
-        return place
 
     def get(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         """Return bytes ``start`` to ``end`` of the object; see the protocol."""

@@ -17,14 +17,13 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from copy import copy
 from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
 from pyspark_ckpt.state_store.blobs.base.file_writes import FileWrites, find_old
-from pyspark_ckpt.state_store.blobs.base.patience import Patience
+from pyspark_ckpt.state_store.blobs.base.patience import Patience, Waits
 from pyspark_ckpt.state_store.blobs.base.place import Blob, BlobPlace, check_name
 from pyspark_ckpt.state_store.blobs.base.place_clock import read_shown_time
 from pyspark_ckpt.state_store.blobs.local.files import (
@@ -49,7 +48,7 @@ _PATIENCE = Patience()
 T = TypeVar("T")
 
 
-class LocalPlace(FileWrites):
+class LocalPlace(FileWrites, Waits):
     """A folder. The first write creates it."""
 
     def __init__(self, root: Path, patience: Patience = _PATIENCE) -> None:
@@ -64,12 +63,6 @@ class LocalPlace(FileWrites):
     def url(self) -> str:
         """Path of the folder."""
         return str(self._root)
-
-    def waiting(self, patience: Patience) -> LocalPlace:
-        """Return the same place, which repeats its requests as ``patience`` says."""
-        place = copy(self)
-        place.patience = patience
-        return place
 
     def ask(self, request: Callable[[], T]) -> T:
         """Return the result of a step, which is repeated while its failures may pass."""
