@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,7 +19,7 @@ from pyspark_ckpt.operators.rows.expiry import ExpiryIndex, TimedEntryRows, Time
 from pyspark_ckpt.operators.rows.key_rows import KeyRows
 from pyspark_ckpt.operators.rows.life import Life
 from pyspark_ckpt.operators.rows.list_rows import ListRows, TimedListRows
-from pyspark_ckpt.operators.rows.state_rows import Written
+from pyspark_ckpt.operators.rows.state_rows import Staged, StateRows
 from pyspark_ckpt.operators.types.columns import arrow_values
 from pyspark_ckpt.operators.types.conversions import CONVERT, WRONG_VALUE
 from pyspark_ckpt.operators.types.exact_columns import exact_column
@@ -58,42 +57,27 @@ class Binding:
         return {} if stored is UNSET else stored
 
 
-class Staged(Protocol):
-    """Rows of one state that a task has written."""
-
-    number: int
-
-    def flush(self, end: bytes | None) -> Written:
-        """Return and forget what was written for keys below ``end`` (None: all keys), in stored order."""
-
-    def spill(self) -> Written:
-        """Return and forget what can be staged before the turn of a key is over, because the session finds it again."""
-
-
-class Kept(Staged, Protocol):
+class Kept(Protocol):
     """A bound declaration that keeps rows in the store."""
 
     @property
-    def change(self) -> int:
-        """The change of the row count since the base version."""
+    def rows(self) -> StateRows:
+        """Its rows."""
 
     @property
     def index(self) -> Staged | None:
         """The expiry index of its rows, if they have a time to live."""
 
-    def sweep(self, most: int) -> int:
-        """Free up to ``most`` expired rows. Return how many."""
 
-
-class Bound(ABC):
-    """A bound state: where its rows are, and how its values are written."""
+class Bound:
+    """A bound state: how its values are written. Each kind has ``rows`` of its own, as a Kept has."""
 
     def __init__(self, binding: Binding) -> None:
         """Raises InvalidInputError if stored values cannot be read as the declared type."""
         state, session = binding.state, binding.session
         self.name = state.name
         self._uid = session.descriptors[binding.number].encoder.get("keyed", "")
-        self.number = binding.number
+        self._number = binding.number
         self._kinds = binding.kinds
         *_, self._what = binding.kinds  # the values; the keys of a map come first
         self._codec = self._codec_of_values(binding)
@@ -102,32 +86,15 @@ class Bound(ABC):
         self._life = _life_of(binding)
         self.index = None if binding.index is None else ExpiryIndex(binding.index, session)
 
-    @abstractmethod
-    def flush(self, end: bytes | None) -> Written:
-        """See Staged."""
-
-    def spill(self) -> Written:
-        """See Staged."""
-        return self.flush(None)
-
-    @property
-    @abstractmethod
-    def change(self) -> int:
-        """See Kept."""
-
-    @abstractmethod
-    def sweep(self, most: int) -> int:
-        """See Kept."""
-
     def _key_rows(self) -> KeyRows | TimedKeyRows:
-        rows = KeyRows(self.number, self._session)
+        rows = KeyRows(self._number, self._session)
         if self._life is None or self.index is None:
             return rows
         timed = EndedKeyRows if isinstance(self._life, EndedLife) else TimedKeyRows
         return timed(rows, self._life, self.index)
 
     def _entry_rows(self) -> EntryRows | TimedEntryRows:
-        rows = EntryRows(self.number, self._session)
+        rows = EntryRows(self._number, self._session)
         if self._life is None or self.index is None:
             return rows
         timed = EndedEntryRows if isinstance(self._life, EndedLife) else TimedEntryRows
@@ -135,9 +102,9 @@ class Bound(ABC):
 
     def _list_rows(self) -> ListRows:
         if self._life is None or self.index is None:
-            return ListRows(self.number, self._session)
+            return ListRows(self._number, self._session)
         timed = EndedListRows if isinstance(self._life, EndedLife) else TimedListRows
-        return timed(self.number, self._session, self._life, self.index)
+        return timed(self._number, self._session, self._life, self.index)
 
     def _codec_of_values(self, binding: Binding) -> ValueCodec:
         """Return the codec that reads all schemas with which values were ever written."""

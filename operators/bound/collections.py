@@ -13,7 +13,6 @@ from pyspark_ckpt.operators.bound.base import Binding, Bound
 from pyspark_ckpt.operators.declarations.states import ListState, MapState
 from pyspark_ckpt.operators.encoding.stored_keys import KeyCodec
 from pyspark_ckpt.operators.rows.entry_rows import Entries
-from pyspark_ckpt.operators.rows.state_rows import Written
 from pyspark_ckpt.operators.types.columns import validity
 from pyspark_ckpt.operators.types.conversions import WRONG_VALUE
 from pyspark_ckpt.operators.types.value_types import elements_of
@@ -31,32 +30,15 @@ class BoundList(Bound, ListState):
     def __init__(self, binding: Binding) -> None:
         """See Bound."""
         super().__init__(binding)
-        self._rows = self._list_rows()
-
-    def flush(self, end: bytes | None) -> Written:
-        """See Bound."""
-        return self._rows.flush(end)
-
-    def spill(self) -> Written:
-        """See Staged."""
-        return self._rows.spill()
-
-    @property
-    def change(self) -> int:
-        """See Bound."""
-        return self._rows.change
-
-    def sweep(self, most: int) -> int:
-        """See Bound."""
-        return self._rows.sweep(most)
+        self.rows = self._list_rows()
 
     def get(self) -> Iterator[Any]:
         """See ListState."""
-        return map(self._codec.decode, self._rows.get(self._at.suffix))
+        return map(self._codec.decode, self.rows.get(self._at.suffix))
 
     def exists(self) -> bool:
         """See ListState."""
-        return next(self._rows.get(self._at.suffix), None) is not None
+        return next(self.rows.get(self._at.suffix), None) is not None
 
     def add(self, value: Any) -> None:
         """See ListState."""
@@ -64,37 +46,37 @@ class BoundList(Bound, ListState):
 
     def add_all(self, values: Iterable[Any]) -> None:
         """See ListState."""
-        self._rows.append(self._at.suffix, self._encode_elements(values))
+        self.rows.append(self._at.suffix, self._encode_elements(values))
 
     def update(self, values: Iterable[Any]) -> None:
         """See ListState."""
         stored = self._encode_elements(values)
         self.clear()
-        self._rows.append(self._at.suffix, stored)
+        self.rows.append(self._at.suffix, stored)
 
     def clear(self) -> None:
         """See ListState."""
-        self._rows.clear(self._at.suffix)
+        self.rows.clear(self._at.suffix)
 
     def clear_keys(self, keys: Keys) -> None:
         """See State."""
-        self._rows.clear_many(keys.suffixes)
+        self.rows.clear_many(keys.suffixes)
 
     def exists_keys(self, keys: Keys) -> pa.BooleanArray:
         """See State."""
-        return pa.array(self._rows.exist_many(keys.suffixes))
+        return pa.array(self.rows.exist_many(keys.suffixes))
 
     def add_rows(self, keys: Keys, index: NDArray[Any], values: pa.Array) -> None:
         """See ListState."""
         stored = self._codec.encode_packed(self._elements(self._column("element", values, len(index))))
         positions, counts = np.unique(index, return_counts=True)
         order = np.argsort(index, kind="stable")
-        self._rows.append_many(keys.suffixes.at(positions), counts, stored.take(order))
+        self.rows.append_many(keys.suffixes.at(positions), counts, stored.take(order))
 
     def get_lists(self, keys: Keys) -> pa.ListArray:
         """See ListState."""
         counts, stored = [0], list[bytes]()
-        for elements in self._rows.get_many(keys.suffixes):
+        for elements in self.rows.get_many(keys.suffixes):
             stored.extend(elements)
             counts.append(len(stored))
         return pa.ListArray.from_arrays(pa.array(counts, pa.int32()), self._codec.decode_column(stored))
@@ -104,9 +86,9 @@ class BoundList(Bound, ListState):
         given = self._column("element", lists, len(keys), pa.list_(self._kinds["element"]))
         counts = pc.list_value_length(given).fill_null(0).to_numpy()
         stored = self._codec.encode_packed(self._elements(given.flatten()))
-        self._rows.clear_many(keys.suffixes)
+        self.rows.clear_many(keys.suffixes)
         places = np.flatnonzero(counts)
-        self._rows.append_many(keys.suffixes.at(places), counts[places], stored)
+        self.rows.append_many(keys.suffixes.at(places), counts[places], stored)
 
     def _elements(self, column: pa.Array) -> pa.Array:
         """Return a column of elements. Raises InvalidInputError if one is null."""
@@ -143,34 +125,21 @@ class BoundMap(Bound, MapState):
     def __init__(self, binding: Binding) -> None:
         """See Bound."""
         super().__init__(binding)
-        self._entries = self._entry_rows()
+        self.rows = self._entry_rows()
         self._keys = KeyCodec([binding.kinds["key"]], f"a key of the map {self.name!r}")
-
-    def flush(self, end: bytes | None) -> Written:
-        """See Bound."""
-        return self._entries.flush(end)
-
-    @property
-    def change(self) -> int:
-        """See Bound."""
-        return self._entries.change
-
-    def sweep(self, most: int) -> int:
-        """See Bound."""
-        return self._entries.sweep(most, self._session.ends_of_keys)
 
     def get(self, key: Any, default: Any = None) -> Any:
         """See MapState."""
-        stored = self._entries.get(self._at.suffix, self._entry(key))
+        stored = self.rows.get(self._at.suffix, self._entry(key))
         return default if stored is None else self._codec.decode(stored)
 
     def contains(self, key: Any) -> bool:
         """See MapState."""
-        return self._entries.get(self._at.suffix, self._entry(key)) is not None
+        return self.rows.get(self._at.suffix, self._entry(key)) is not None
 
     def put(self, key: Any, value: Any) -> None:
         """See MapState."""
-        self._entries.put(self._at.suffix, *self._row(key, value))
+        self.rows.put(self._at.suffix, *self._row(key, value))
 
     def put_all(self, entries: Mapping[Any, Any]) -> None:
         """See MapState."""
@@ -182,11 +151,11 @@ class BoundMap(Bound, MapState):
             )
         rows = [self._row(key, value) for key, value in entries.items()]
         for entry, stored in rows:
-            self._entries.put(self._at.suffix, entry, stored)
+            self.rows.put(self._at.suffix, entry, stored)
 
     def remove(self, key: Any) -> None:
         """See MapState."""
-        self._entries.put(self._at.suffix, self._entry(key), None)
+        self.rows.put(self._at.suffix, self._entry(key), None)
 
     def items(self, begin: Any = None, end: Any = None) -> Iterator[tuple[Any, Any]]:
         """See MapState."""
@@ -207,31 +176,31 @@ class BoundMap(Bound, MapState):
 
     def clear(self) -> None:
         """See MapState."""
-        self._entries.remove_all(self._at.suffix)
+        self.rows.remove_all(self._at.suffix)
 
     def clear_keys(self, keys: Keys) -> None:
         """See State."""
         for suffix in keys.suffixes:
-            self._entries.remove_all(suffix)
+            self.rows.remove_all(suffix)
 
     def exists_keys(self, keys: Keys) -> pa.BooleanArray:
         """See State."""
-        return pa.array([next(self._entries.scan(suffix), None) is not None for suffix in keys.suffixes], pa.bool_())
+        return pa.array([next(self.rows.scan(suffix), None) is not None for suffix in keys.suffixes], pa.bool_())
 
     def get_entries(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array) -> pa.Array:
         """See MapState."""
-        return self._codec.decode_cells(self._entries.get_cells(self._places(keys, index, map_keys)))
+        return self._codec.decode_cells(self.rows.get_cells(self._places(keys, index, map_keys)))
 
     def contains_entries(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array) -> pa.BooleanArray:
         """See MapState."""
-        return pa.array(self._entries.get_cells(self._places(keys, index, map_keys)).there)
+        return pa.array(self.rows.get_cells(self._places(keys, index, map_keys)).there)
 
     def get_range(self, keys: Keys, begin: Any = None, end: Any = None) -> pa.MapArray:
         """See MapState."""
         bounds = zip(self._encode_bounds(begin, len(keys)), self._encode_bounds(end, len(keys)), strict=True)
         counts, entries, stored = [0], list[bytes](), list[bytes]()
         for suffix, (first, last) in zip(keys.suffixes, bounds, strict=True):
-            for entry, value in self._entries.scan(suffix, first or b"", last):
+            for entry, value in self.rows.scan(suffix, first or b"", last):
                 entries.append(entry)
                 stored.append(value)
             counts.append(len(stored))
@@ -243,7 +212,7 @@ class BoundMap(Bound, MapState):
     def put_entries(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array, values: pa.Array) -> None:
         """See MapState."""
         column = self._column("value", values, len(index))
-        self._entries.put_cells(self._places(keys, index, map_keys), self._codec.encode_cells(column))
+        self.rows.put_cells(self._places(keys, index, map_keys), self._codec.encode_cells(column))
 
     def _places(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array) -> Entries:
         """Return where the rows of some entries are. Raises InvalidInputError for a key that is null."""
@@ -276,7 +245,7 @@ class BoundMap(Bound, MapState):
         return InvalidInputError(f"State {self.name!r}: a map key must not be None.")
 
     def _scan(self, begin: Any, end: Any) -> Iterator[tuple[bytes, bytes]]:
-        return self._entries.scan(self._at.suffix, *self._bounds(begin, end))
+        return self.rows.scan(self._at.suffix, *self._bounds(begin, end))
 
     def _bounds(self, begin: Any, end: Any) -> tuple[bytes, bytes | None]:
         return b"" if begin is None else self._entry(begin), None if end is None else self._entry(end)

@@ -7,7 +7,7 @@ removes them from the index, until it is empty.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -19,14 +19,12 @@ from pyspark_ckpt.operators.rows.entry_rows import Entries
 from pyspark_ckpt.operators.rows.expiry import MAX_BEGUN_BYTES, TimedEntryRows, TimedKeyRows
 from pyspark_ckpt.operators.rows.life import Life, Stamps
 from pyspark_ckpt.operators.rows.list_columns import SEQUENCE, IndexRows, count_on, entries_of
-from pyspark_ckpt.operators.rows.list_rows import ListRows, TimedListRows
+from pyspark_ckpt.operators.rows.list_rows import StampedListRows
 from pyspark_ckpt.operators.rows.ordered_rows import INSTANT, rows_of
 from pyspark_ckpt.state_store.columns.cells import Cells
 from pyspark_ckpt.state_store.columns.packed import Packed, side_by_side
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from pyspark_ckpt.operators.rows.expiry import ExpiryIndex
     from pyspark_ckpt.operators.rows.life import Bools
 
@@ -72,11 +70,10 @@ class EndedKeyRows(TimedKeyRows):
 class EndedEntryRows(TimedEntryRows):
     """EntryRows that had a time to live."""
 
-    def sweep(self, most: int, ends_of_keys: Callable[[Packed], NDArray[np.int64]]) -> int:
+    def sweep(self, most: int) -> int:
         """Drop up to ``most`` stamps. Nothing is freed."""
         for keys in _portions(self._index, most):
-            rows = different(rows_of(keys))[0].packed
-            at = Entries(rows, ends_of_keys(rows))
+            at = self._rows.split(different(rows_of(keys))[0].packed)
             are_stamped, values = _without_stamps(self._life, self._rows.get_cells(at))
             self._rows.put_run(at.take(are_stamped), values, 0)
             self._index.remove_all(keys)
@@ -85,11 +82,8 @@ class EndedEntryRows(TimedEntryRows):
         return 0
 
 
-class EndedListRows(TimedListRows):
+class EndedListRows(StampedListRows):
     """ListRows that had a time to live."""
-
-    _append = ListRows._append  # noqa: SLF001 - elements are added as to any list: without stamps and spans
-    _all_added = ListRows._all_added  # noqa: SLF001
 
     def sweep(self, most: int) -> int:
         """Drop the stamps of up to ``most`` elements, or of one span. Nothing is freed."""

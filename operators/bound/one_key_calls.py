@@ -79,29 +79,22 @@ def refuse_one_key_calls(bound: Any, uid: str) -> None:
 
     The methods are replaced, so that they do not have to check whether there is a key.
     """
-    kind = kind_of(bound)
-    what = f"{kind.__name__} {bound.name!r} of keyed operator {uid!r}"
-    for call, instead in ONE_KEY_CALLS[kind].items():
-        vars(bound)[call] = partial(_refuse, what, call, instead)
+    why = "is of the current key, but a VectorProcessor is called for many keys at once"
+    _refuse_calls(bound, uid, ONE_KEY_CALLS, why)
 
 
 def refuse_many_key_calls(bound: Any, uid: str) -> None:
     """Make every call for many keys raise InvalidInputError, which names the call for the current key."""
+    why = "is for many keys, but a KeyedProcessor is called for one key at a time"
+    _refuse_calls(bound, uid, MANY_KEY_CALLS, why)
+
+
+def _refuse_calls(bound: Any, uid: str, calls: Mapping[type[Declared], Mapping[str, str]], why: str) -> None:
     kind = kind_of(bound)
-    what = f"{kind.__name__} {bound.name!r} of keyed operator {uid!r}"
-    for call, instead in MANY_KEY_CALLS[kind].items():
-        vars(bound)[call] = partial(_refuse_many, what, call, instead)
+    for call, instead in calls[kind].items():
+        message = f"{kind.__name__} {bound.name!r} of keyed operator {uid!r}: {call}() {why}."
+        vars(bound)[call] = partial(_refuse, message, instead)
 
 
-def _refuse(what: str, call: str, instead: str, *_: object, **__: object) -> NoReturn:
-    raise InvalidInputError(
-        f"{what}: {call}() is of the current key, but a VectorProcessor is called for many keys at once.",
-        hint=f"Call {instead}.",
-    )
-
-
-def _refuse_many(what: str, call: str, instead: str, *_: object, **__: object) -> NoReturn:
-    raise InvalidInputError(
-        f"{what}: {call}() is for many keys, but a KeyedProcessor is called for one key at a time.",
-        hint=f"Call {instead}.",
-    )
+def _refuse(message: str, instead: str, *_: object, **__: object) -> NoReturn:
+    raise InvalidInputError(message, hint=f"Call {instead}.")

@@ -20,7 +20,6 @@ from pyspark_ckpt.operators.encoding.spark_order import (
     in_order_as_numbers,
     least_float,
 )
-from pyspark_ckpt.operators.rows.state_rows import Written
 from pyspark_ckpt.operators.types.columns import python_values
 from pyspark_ckpt.operators.types.conversions import EXACT, WRONG_VALUE
 from pyspark_ckpt.operators.types.exact_columns import exact_column
@@ -74,36 +73,23 @@ class OneRow(Bound):
     def __init__(self, binding: Binding) -> None:
         """See Bound."""
         super().__init__(binding)
-        self._rows = self._key_rows()
-
-    def flush(self, end: bytes | None) -> Written:
-        """See Bound."""
-        return self._rows.flush(end)
-
-    @property
-    def change(self) -> int:
-        """See Bound."""
-        return self._rows.change
-
-    def sweep(self, most: int) -> int:
-        """See Bound."""
-        return self._rows.sweep(most)
+        self.rows = self._key_rows()
 
     def clear(self) -> None:
         """Remove the row of the current key."""
-        self._rows.put(self._at.suffix, None)
+        self.rows.put(self._at.suffix, None)
 
     def exists(self) -> bool:
         """Return whether the current key has a row."""
-        return self._rows.get(self._at.suffix) is not None
+        return self.rows.get(self._at.suffix) is not None
 
     def clear_keys(self, keys: Keys) -> None:
         """See State."""
-        self._rows.put_cells(keys.suffixes, Cells.absent(len(keys)))
+        self.rows.put_cells(keys.suffixes, Cells.absent(len(keys)))
 
     def exists_keys(self, keys: Keys) -> pa.BooleanArray:
         """See State."""
-        return pa.array(self._rows.get_cells(keys.suffixes).there)
+        return pa.array(self.rows.get_cells(keys.suffixes).there)
 
     @contextmanager
     def _for_a_function(self) -> Iterator[None]:
@@ -117,11 +103,11 @@ class OneRow(Bound):
             ) from problem
 
     def _load(self) -> Any:
-        stored = self._rows.get(self._at.suffix)
+        stored = self.rows.get(self._at.suffix)
         return None if stored is None else self._codec.decode(stored)
 
     def _save(self, value: Any) -> None:
-        self._rows.put(self._at.suffix, None if value is None else self._encode(value))
+        self.rows.put(self._at.suffix, None if value is None else self._encode(value))
 
     def _add_each(self, keys: Keys, index: NDArray[Any], values: Sequence[Any], add: Callable[[Any, Any], Any]) -> None:
         """Add values one after another to what their keys keep. Each key is read and written once."""
@@ -129,7 +115,7 @@ class OneRow(Bound):
             raise InvalidInputError(f"State {self.name!r}: {len(values)} values are given for {len(index)} rows.")
         positions, places = np.unique(index, return_inverse=True)
         suffixes = keys.suffixes.at(positions)
-        rows = self._rows.get_cells(suffixes).strings()
+        rows = self.rows.get_cells(suffixes).strings()
         with self._for_a_function():
             kept = [None if row is None else self._codec.decode(row) for row in rows]
         is_nested = pa.types.is_nested(self._kinds[self._what])
@@ -137,7 +123,7 @@ class OneRow(Bound):
             new = add(kept[place], value)
             # What is kept has the form that a read returns, whatever the user's function returned.
             kept[place] = self._codec.decode(self._encode(new)) if is_nested and new is not None else new
-        self._rows.put_cells(suffixes, Cells.of([None if each is None else self._encode(each) for each in kept]))
+        self.rows.put_cells(suffixes, Cells.of([None if each is None else self._encode(each) for each in kept]))
 
 
 class BoundValue(OneRow, ValueState):
@@ -151,7 +137,7 @@ class BoundValue(OneRow, ValueState):
 
     def value(self) -> Any:
         """See ValueState."""
-        stored = self._rows.get(self._at.suffix)
+        stored = self.rows.get(self._at.suffix)
         if stored is None:
             stored = self._default
         return None if stored is None else self._codec.decode(stored)
@@ -162,11 +148,11 @@ class BoundValue(OneRow, ValueState):
 
     def get(self, keys: Keys) -> pa.Array:
         """See ValueState."""
-        return self._codec.decode_cells(self._rows.get_cells(keys.suffixes))
+        return self._codec.decode_cells(self.rows.get_cells(keys.suffixes))
 
     def put(self, keys: Keys, values: pa.Array) -> None:
         """See ValueState."""
-        self._rows.put_cells(keys.suffixes, self._codec.encode_cells(self._column("value", values, len(keys))))
+        self.rows.put_cells(keys.suffixes, self._codec.encode_cells(self._column("value", values, len(keys))))
 
 
 class BoundReducing(OneRow, ReducingState):
@@ -194,7 +180,7 @@ class BoundReducing(OneRow, ReducingState):
 
     def get_values(self, keys: Keys) -> pa.Array:
         """See ReducingState."""
-        return self._codec.decode_cells(self._rows.get_cells(keys.suffixes))
+        return self._codec.decode_cells(self.rows.get_cells(keys.suffixes))
 
     def add_rows(self, keys: Keys, index: NDArray[Any], values: pa.Array) -> None:
         """See ReducingState."""
@@ -211,7 +197,7 @@ class BoundReducing(OneRow, ReducingState):
         grouped = grouped.filter(pc.is_valid(grouped.column(f"value_{how}"))).sort_by("key")
         suffixes = keys.suffixes.at(grouped.column("key").to_numpy())
         given = grouped.column(f"value_{how}").combine_chunks()
-        old = self._codec.decode_cells(self._rows.get_cells(suffixes))
+        old = self._codec.decode_cells(self.rows.get_cells(suffixes))
         old = in_order_as_numbers(old) if is_float else old.view(kind)
         try:
             new = exact_column(pc.if_else(pc.is_valid(old), combined(old, given), given), numbers.type)
@@ -220,7 +206,7 @@ class BoundReducing(OneRow, ReducingState):
                 f"State {self.name!r}: the {how} of its values is not a value of type {column.type}: {problem}"
             ) from problem
         reduced = floats_of_numbers(new, column.type) if is_float else new.view(column.type)
-        self._rows.put_cells(suffixes, self._codec.encode_cells(reduced))
+        self.rows.put_cells(suffixes, self._codec.encode_cells(reduced))
 
     def _reduction(self, how: str, kind: pa.DataType) -> Callable[[Any, Any], Any]:
         if how == "sum" or not pa.types.is_nested(kind):
@@ -270,7 +256,7 @@ class BoundAggregating(OneRow, AggregatingState):
     def get_results(self, keys: Keys) -> list[Any]:
         """See AggregatingState."""
         with self._for_a_function():
-            kept = python_values(self._codec.decode_cells(self._rows.get_cells(keys.suffixes)))
+            kept = python_values(self._codec.decode_cells(self.rows.get_cells(keys.suffixes)))
         return [None if each is None else self.result(each) for each in kept]
 
     def add_rows(self, keys: Keys, index: NDArray[Any], values: Sequence[Any] | pa.Array) -> None:

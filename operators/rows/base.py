@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeAlias
 
 from pyspark_ckpt.state_store.columns.cells import Cells
 from pyspark_ckpt.state_store.columns.packed import Packed
 from pyspark_ckpt.state_store.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 Row: TypeAlias = "tuple[bytes, bytes | None]"
 """A key and its value; the value is None if the row is deleted."""
@@ -33,26 +37,37 @@ def merge_rows(
         row = next(base, None)
 
 
+class _NoKey:
+    """A suffix that no row can be read or written with: both begin with a look-up, or with a longer key made of it."""
+
+    def __hash__(self) -> int:
+        raise _no_key_error()
+
+    def __add__(self, _more: object) -> NoReturn:
+        raise _no_key_error()
+
+
+def _no_key_error() -> InvalidInputError:
+    return InvalidInputError(
+        "A state or a timer is used for the current key, and no key is being processed.",
+        hint="Use it in process() or on_timer(), or call its form for many keys.",
+    )
+
+
+NO_KEY: Any = _NoKey()
+"""The suffix while no key is being processed. Whoever uses it gets InvalidInputError."""
+
+
 class Position:
     """The key that is being processed, and those that follow: a state is read for all of them at once."""
 
-    suffix: bytes
-    """The suffix of the key. It is unset before the turn of the first key, and when many keys are processed at once."""
-    key: object
-    """The same key, as the user's code sees it."""
-
     def __init__(self) -> None:
         """Begin before the turn of the first key."""
+        self.suffix: bytes = NO_KEY
+        """The suffix of the key. NO_KEY before the turn of the first key, and when many keys are processed at once."""
+        self.key: object = None
+        """The same key, as the user's code sees it; None with NO_KEY."""
         self.upcoming: Sequence[bytes] = ()
-
-    def __getattr__(self, name: str) -> NoReturn:
-        """Raise InvalidInputError: there is no current key. Python calls this only for attributes that are not set."""
-        if name != "suffix":
-            raise AttributeError(name)
-        raise InvalidInputError(
-            "A state or a timer is used for the current key, and no key is being processed.",
-            hint="Use it in process() or on_timer(), or call its form for many keys.",
-        )
 
 
 class Moment(NamedTuple):
@@ -84,6 +99,9 @@ class BaseRows(Protocol):
 
     def portions(self, prefix: bytes, end: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
         """Yield rows of the base version alone, up to entry ``end``, in portions."""
+
+    def ends_of_keys(self, rows: Packed) -> NDArray[np.int64]:
+        """Return where the suffix ends in each row, a suffix and an entry. Raises FormatError for any other row."""
 
     def hold(self, size_bytes: int) -> None:
         """Note that ``size_bytes`` more of written rows are held in memory."""

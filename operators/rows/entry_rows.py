@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import merge
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from pyspark_ckpt.operators.rows.base import UNREAD, BaseRows, Moment, merge_rows
-from pyspark_ckpt.operators.rows.state_rows import ROW_BYTES, RowCount, Written
+from pyspark_ckpt.operators.rows.state_rows import ROW_BYTES, RowCount, StateRows, Written
 from pyspark_ckpt.state_store.columns.cells import Cells, join_cells, overlaid
 from pyspark_ckpt.state_store.columns.order import in_order
 from pyspark_ckpt.state_store.columns.packed import Packed, concatenate, side_by_side
@@ -101,11 +101,16 @@ class Cleared(NamedTuple):
     since: set[bytes]
 
 
-class EntryRows:
-    """A state with any number of rows per key. Their *entries*, which follow the key's suffix, order them."""
+class EntryRows(StateRows):
+    """A state with any number of rows per key. Their *entries*, which follow the key's suffix, order them.
+
+    Written rows have two forms: by key and entry, which is fast for one row at a time, and runs, which are columns and
+    fast for many. A call that needs the other form converts the rows.
+    """
 
     def __init__(self, number: int, session: BaseRows) -> None:
         """Read and write state ``number``."""
+        self.number = number
         self._head = state_head(number)
         self._session = session
         self._written: dict[bytes, dict[bytes, bytes | None]] = {}
@@ -127,7 +132,8 @@ class EntryRows:
     def get_cells(self, at: Entries) -> Cells:
         """Return many rows. A place may occur more than once."""
         at = self._reuse_order(at)
-        self._fold(len(at))
+        if sum(map(len, self._written.values())) <= len(at):
+            self._to_runs()
         if self._written or self._cleared:
             return self._get_each(at)
         cells = self._read_base(at)
@@ -139,7 +145,7 @@ class EntryRows:
 
     def _get_each(self, at: Entries) -> Cells:
         """``get_cells`` from rows that are kept by key."""
-        self._unfold()
+        self._to_rows()
         rows: list[bytes | None] = []
         unread = np.zeros(len(at), np.bool_)
         for position, (suffix, entry, _) in enumerate(at.with_values(Cells.absent(len(at)))):
@@ -180,7 +186,8 @@ class EntryRows:
 
     def add(self, suffix: bytes, entries: Sequence[bytes], values: Sequence[bytes]) -> None:
         """``put`` different rows of one key that are new."""
-        self._unfold()
+        if self._runs:
+            self._to_rows()
         self._count.add(len(entries))
         written = self._written.get(suffix)
         if written is None:
@@ -192,7 +199,7 @@ class EntryRows:
 
     def remove(self, suffix: bytes, entries: Collection[bytes]) -> None:
         """Delete different rows of one key that exist."""
-        self._unfold()
+        self._to_rows()
         if suffix in self._written or suffix in self._cleared:
             for entry in entries:
                 self.put(suffix, entry, None, there=True)
@@ -202,7 +209,8 @@ class EntryRows:
 
     def peek(self, suffix: bytes, entry: bytes) -> bytes | None:
         """Return the row if no look-up is needed for it, else UNREAD."""
-        self._unfold()
+        if self._runs:
+            self._to_rows()
         value: bytes | None = self._written.get(suffix, _NOTHING).get(entry, UNREAD)
         if value is not UNREAD:
             return value
@@ -233,7 +241,8 @@ class EntryRows:
 
         Lazily, as they were when this was called, whatever is written meanwhile.
         """
-        self._unfold()
+        if self._runs:
+            self._to_rows()
         written = self._written.get(suffix)
         base = iter(()) if suffix in self._cleared else self._session.scan(self._head + suffix, begin, end)
         if not written:
@@ -247,27 +256,25 @@ class EntryRows:
 
     def remove_all(self, suffix: bytes, begin: bytes = b"") -> None:
         """Delete all rows of a key, which are from entry ``begin`` on. However many they are, this takes no memory."""
-        self._unfold()
+        if self._runs:
+            self._to_rows()
         for entry, value in self._written.get(suffix, _NOTHING).items():
             if value is not None:
                 self.put(suffix, entry, None)
         if suffix not in self._cleared:
             self._cleared[suffix] = Cleared(begin, set())
 
-    def sweep(self, _most: int, _ends_of_keys: Callable[[Packed], NDArray[np.int64]]) -> int:
-        """Do nothing: no row expires."""
-        return 0
+    def split(self, rows: Packed) -> Entries:
+        """Return the places of rows, each given as a suffix and an entry. Raises FormatError for any other row."""
+        return Entries(rows, self._session.ends_of_keys(rows))
 
     @property
     def change(self) -> int:
-        """The change of the row count since the base version. It is right once all cleared keys have been flushed."""
+        """See StateRows."""
         return self._count.resolve()
 
     def flush(self, end: bytes | None, heads: KeyRows | None = None) -> Written:
-        """Return and forget what was written for keys below ``end`` (None: all keys), in stored order.
-
-        ``heads``: rows of the same state that precede all entries of their keys. They are flushed with them.
-        """
+        """See Staged. ``heads``: rows of the same state that precede all entries of their keys, flushed with them."""
         self._count.resolve()
         self._last_read, self._read = (b"", b"", None), None
         if self._runs and not self._cleared:
@@ -277,7 +284,7 @@ class EntryRows:
 
     def _take_runs(self, end: bytes | None) -> Iterator[Writes]:
         """Yield and forget what was written for keys below ``end``, run by run."""
-        self._fold(None)
+        self._to_runs()
         runs, self._runs = self._runs, []
         for run in runs:
             below, left = run.apart(end)
@@ -288,7 +295,7 @@ class EntryRows:
     def _flush_rows(
         self, end: bytes | None, of_heads: Mapping[bytes, bytes | None]
     ) -> Iterator[tuple[bytes, bytes | None]]:
-        self._unfold()
+        self._to_rows()
         head = self._head
         for suffix in sorted({*self._written, *self._cleared, *of_heads}):
             if end is None or suffix < end:
@@ -307,17 +314,17 @@ class EntryRows:
             self._cleared[suffix].since.add(entry)
         written[entry] = value
 
-    def _fold(self, most: int | None) -> None:
-        """Convert rows by key to a run, if nothing is cleared and they are no more than ``most`` (None: any number)."""
+    def _to_runs(self) -> None:
+        """Convert rows by key to a run, if nothing is cleared."""
         count = sum(map(len, self._written.values()))
-        if count and not self._cleared and (most is None or count <= most):
+        if count and not self._cleared:
             written = [(suffix, *row) for suffix, rows in self._written.items() for row in rows.items()]
             keys = Packed.of([suffix + entry for suffix, entry, _ in written])
             suffix_bytes = np.fromiter((len(suffix) for suffix, _, _ in written), np.int64, count)
             self._runs.insert(0, Run(Entries(keys, suffix_bytes), Cells.of([value for _, _, value in written])))
             self._written = {}
 
-    def _unfold(self) -> None:
+    def _to_rows(self) -> None:
         """Convert all runs to rows by key."""
         while self._runs:
             for row in self._runs[0].at.with_values(self._runs.pop(0).cells):

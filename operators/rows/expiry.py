@@ -9,8 +9,8 @@ would need a look-up before every write.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from abc import abstractmethod
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
@@ -31,14 +31,12 @@ from pyspark_ckpt.operators.rows.ordered_rows import (
     row_of,
     rows_of,
 )
-from pyspark_ckpt.operators.rows.state_rows import Written
+from pyspark_ckpt.operators.rows.state_rows import StateRows, Written
 from pyspark_ckpt.state_store.columns.cells import Cells
 from pyspark_ckpt.state_store.columns.packed import Packed
 from pyspark_ckpt.state_store.columns.writes import Writes
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from pyspark_ckpt.operators.rows.life import Bools
 
 Rows = TypeVar("Rows", KeyRows, EntryRows)
@@ -113,35 +111,40 @@ class ExpiryIndex(OrderedRows):
         return change, Cells.of([begun.get(position) for position in np.flatnonzero(change).tolist()])
 
 
-class _TimedRows(Generic[Rows]):
-    """Rows of a state with a time to live."""
+class _TimedRows(StateRows, Generic[Rows]):
+    """Rows of a state with a time to live. They stand before the rows as they are stored, with their stamps."""
 
     def __init__(self, rows: Rows, life: Life, index: ExpiryIndex) -> None:
         """Update ``index`` as ``rows`` are written."""
+        self.number = rows.number
         self._rows: Rows = rows
         self._life, self._index = life, index
 
     def flush(self, end: bytes | None) -> Written:
-        """Return and forget what was written for keys below ``end`` (None: all keys), in stored order."""
+        """See Staged."""
         return self._rows.flush(end)
 
     @property
     def change(self) -> int:
-        """The change of the row count since the base version."""
+        """See StateRows."""
         return self._rows.change
 
-    def _sweep(self, most: int, settle: Callable[[Packed], Cells]) -> int:
-        """Free up to ``most`` expired rows, or begin lives that have not begun. Return how many were freed."""
+    def sweep(self, most: int) -> int:
+        """See StateRows. Lives that have not begun may begin."""
         freed = begun_bytes = 0
         for rows in self._index.scan_expired(self._life):
             keys = Packed.of([key for key, _ in rows[:most]])
-            changes = settle(keys)
+            changes = self._settle(keys)
             freed += int((~changes.there).sum())
             begun_bytes += int(changes.values.size.sum())
             most -= len(keys)
             if most <= 0 or begun_bytes >= MAX_BEGUN_BYTES:
                 break
         return freed
+
+    @abstractmethod
+    def _settle(self, keys: Packed) -> Cells:
+        """Free or begin the rows that some index rows name. Return the new rows: absent for those that are freed."""
 
 
 class TimedKeyRows(_TimedRows[KeyRows]):
@@ -173,10 +176,6 @@ class TimedKeyRows(_TimedRows[KeyRows]):
         after = self._life.stamp_cells(cells)
         self._index.move_all(suffixes.packed, self._rows.get_cells(suffixes), after)
         self._rows.put_cells(suffixes, after)
-
-    def sweep(self, most: int) -> int:
-        """Free up to ``most`` expired rows. Return how many."""
-        return self._sweep(most, self._settle)
 
     def _settle(self, keys: Packed) -> Cells:
         suffixes, places = different(rows_of(keys))
@@ -237,13 +236,8 @@ class TimedEntryRows(_TimedRows[EntryRows]):
         """See EntryRows. Expired rows are removed as well. Index rows stay until they expire."""
         self._rows.remove_all(suffix, begin)
 
-    def sweep(self, most: int, ends_of_keys: Callable[[Packed], NDArray[np.int64]]) -> int:
-        """Free up to ``most`` expired rows. Return how many. ``ends_of_keys``: where suffixes end in rows."""
-        return self._sweep(most, partial(self._settle, ends_of_keys))
-
-    def _settle(self, ends_of_keys: Callable[[Packed], NDArray[np.int64]], keys: Packed) -> Cells:
-        rows = rows_of(keys)
-        at = Entries(rows, ends_of_keys(rows))
+    def _settle(self, keys: Packed) -> Cells:
+        at = self._rows.split(rows_of(keys))
         change, changes = self._index.settle(keys, self._rows.get_cells(at), self._life)
         self._rows.put_run(at.take(change), changes, -int((~changes.there).sum()))
         return changes

@@ -8,7 +8,7 @@ import numpy as np
 
 from pyspark_ckpt.operators.encoding.suffixes import Suffixes
 from pyspark_ckpt.operators.rows.base import UNREAD, BaseRows
-from pyspark_ckpt.operators.rows.state_rows import ROW_BYTES, RowCount, Written, sort_rows
+from pyspark_ckpt.operators.rows.state_rows import ROW_BYTES, RowCount, StateRows, Written, sort_rows
 from pyspark_ckpt.state_store.columns.cells import Cells, join_cells, overlaid
 from pyspark_ckpt.state_store.columns.order import places_in
 from pyspark_ckpt.state_store.columns.writes import Writes, newest
@@ -18,15 +18,17 @@ MAX_COLUMNS = 4
 """Columns of more calls than this are merged, because a read of many keys looks through those of each call."""
 
 
-class KeyRows:
+class KeyRows(StateRows):
     """A state with one row for each key.
 
-    Written rows are kept by key, or in columns if they were written for many keys at once. The form is that of the last
-    call: it converts rows that are in the other form.
+    Written rows have one of two forms: by key, which is fast for one key at a time, or in columns, which is fast for
+    many. A call that needs the other form converts all of them. A processor makes calls of one kind only, so that
+    happens once, after a sweep.
     """
 
     def __init__(self, number: int, session: BaseRows) -> None:
         """Read and write state ``number``."""
+        self.number = number
         self._head = state_head(number)
         self._session = session
         self._at = session.position
@@ -36,7 +38,7 @@ class KeyRows:
         self._last_written = b""
         self._in_order = True
         self._columns: list[tuple[Suffixes, Cells]] = []
-        """Rows that were written later than those by key. If a key is there twice, the last one wins."""
+        """Written rows in columns; there are none if there are rows by key. For one key, the last one wins."""
         self._columns_read: tuple[Suffixes | None, Cells] = (None, Cells.absent(0))
         self._ahead: tuple[Suffixes, Cells] | None = None
         """Rows of the base version that are held until the flush. ``_ahead_of``: the same by key, once needed."""
@@ -45,7 +47,8 @@ class KeyRows:
 
     def get(self, suffix: bytes) -> bytes | None:
         """Return the row of a key."""
-        self._unfold()
+        if self._columns:
+            self._to_rows()
         value = self._written.get(suffix, UNREAD)
         if value is UNREAD:
             value = self._base.get(suffix, UNREAD)
@@ -55,7 +58,8 @@ class KeyRows:
 
     def put(self, suffix: bytes, value: bytes | None) -> None:
         """Write the row of a key; None deletes it."""
-        self._unfold()
+        if self._columns:
+            self._to_rows()
         before = self._written.get(suffix, UNREAD)
         if before is UNREAD:
             before = self._base.get(suffix, UNREAD)
@@ -72,9 +76,9 @@ class KeyRows:
 
     def get_cells(self, suffixes: Suffixes) -> Cells:
         """Return the rows of many different keys, which are in stored order."""
-        self._fold(len(suffixes))
+        if self._written and len(self._written) <= len(suffixes):
+            self._to_columns()
         if self._written:
-            self._unfold()
             base = self._fetch(suffixes.strings)
             return Cells.of([self._written.get(suffix, value) for suffix, value in zip(suffixes, base, strict=True)])
         if self._columns and self._columns[-1][0] is suffixes:
@@ -105,17 +109,13 @@ class KeyRows:
                 self._columns = [_columns_of(self._newest())]
         self._session.hold(int(suffixes.packed.size.sum()) + int(cells.values.size.sum()))
 
-    def sweep(self, _most: int) -> int:
-        """Do nothing: no row expires."""
-        return 0
-
     @property
     def change(self) -> int:
-        """The change of the row count since the base version."""
+        """See StateRows."""
         return self._count.resolve()
 
     def flush(self, end: bytes | None) -> Written:
-        """Return and forget what was written for keys below ``end`` (None: all keys), in stored order."""
+        """See Staged."""
         if self._columns:
             return self.take_columns(end).prefix(self._head)
         is_ordered, taken = self._in_order, self._take(end)
@@ -125,12 +125,12 @@ class KeyRows:
 
     def take(self, end: bytes | None) -> dict[bytes, bytes | None]:
         """Return and forget what was written for keys below ``end`` (None: all keys), in any order."""
-        self._unfold()
+        self._to_rows()
         return self._take(end)
 
     def take_columns(self, end: bytes | None) -> Writes:
         """``take`` in columns and in stored order."""
-        self._fold(None)
+        self._to_columns()
         taken, left = self._newest().apart(end)
         self._columns = [_columns_of(left)] if len(left) else []
         self._forget()
@@ -157,19 +157,17 @@ class KeyRows:
         parts = [Writes(suffixes.packed, cells) for suffixes, cells in self._columns]
         return parts[0] if len(parts) == 1 else newest(parts)
 
-    def _fold(self, most: int | None) -> None:
-        """Convert rows that are kept by key to columns, if they are no more than ``most`` (None: any number)."""
-        if self._written and (most is None or len(self._written) <= most):
-            written = Writes.of(sort_rows(b"", self._written))
-            self._columns.insert(0, _columns_of(written))
+    def _to_columns(self) -> None:
+        """Convert rows that are kept by key to columns."""
+        if self._written:
+            self._columns = [_columns_of(Writes.of(sort_rows(b"", self._written)))]
             self._written, self._in_order, self._last_written = {}, True, b""
 
-    def _unfold(self) -> None:
+    def _to_rows(self) -> None:
         """Convert rows that are in columns to rows by key."""
-        if self._columns:
-            columns, self._columns = self._columns, []
-            for suffixes, cells in columns:
-                self._write_all(suffixes, cells)
+        columns, self._columns = self._columns, []
+        for suffixes, cells in columns:
+            self._write_all(suffixes, cells)
 
     def _write_all(self, suffixes: Suffixes, cells: Cells) -> None:
         self._in_order &= suffixes[0] > self._last_written

@@ -38,7 +38,7 @@ from pyspark_ckpt.operators.rows.list_columns import (
     spans,
 )
 from pyspark_ckpt.operators.rows.ordered_rows import encode_ordered_key, encode_ordered_keys
-from pyspark_ckpt.operators.rows.state_rows import Written
+from pyspark_ckpt.operators.rows.state_rows import StateRows, Written
 from pyspark_ckpt.state_store.columns.cells import Cells
 from pyspark_ckpt.state_store.columns.packed import Packed, side_by_side
 
@@ -49,11 +49,12 @@ if TYPE_CHECKING:
 FIRST = SEQUENCE.pack(0)
 
 
-class ListRows:
+class ListRows(StateRows):
     """Lists whose elements live until they are cleared."""
 
     def __init__(self, number: int, session: BaseRows) -> None:
         """Read and write state ``number``."""
+        self.number = number
         self._heads = KeyRows(number, session)
         self._elements = EntryRows(number, session)
 
@@ -75,7 +76,7 @@ class ListRows:
     def append_many(self, suffixes: Suffixes, counts: NDArray[np.int64], elements: Packed) -> None:
         """Append elements to many lists, whose keys are in stored order: to each as many as ``counts`` has for it."""
         heads = Heads.decode(self._heads.get_cells(suffixes))
-        appended = self._all_added(suffixes, heads, counts, elements)
+        appended = self._append_many(suffixes, heads, counts, elements)
         self._heads.put_cells(suffixes, Cells.present(appended.encode()))
 
     def clear(self, suffix: bytes) -> None:
@@ -95,22 +96,14 @@ class ListRows:
         """Return whether each of many keys, which are in stored order, has an element."""
         return self._ends(suffixes) > 0
 
-    def sweep(self, _most: int) -> int:
-        """Do nothing: no element expires."""
-        return 0
-
     @property
     def change(self) -> int:
-        """The change of the row count since the base version. It is right once all cleared keys have been flushed."""
+        """See StateRows."""
         return self._heads.change + self._elements.change
 
     def flush(self, end: bytes | None) -> Written:
-        """Return and forget what was written for keys below ``end`` (None: all keys), in stored order."""
-        return self._elements.flush(end, self._heads)
-
-    def spill(self) -> Written:
         """See Staged."""
-        return self._elements.flush(None, self._heads)
+        return self._elements.flush(end, self._heads)
 
     def _ends(self, suffixes: Suffixes) -> Numbers:
         return Heads.decode(self._heads.get_cells(suffixes)).end
@@ -131,7 +124,7 @@ class ListRows:
         self._elements.add(suffix, list(map(SEQUENCE.pack, range(begin, end))), elements)
         return Head(end, life, is_refreshed)
 
-    def _all_added(self, suffixes: Suffixes, heads: Heads, counts: NDArray[np.int64], elements: Packed) -> Heads:
+    def _append_many(self, suffixes: Suffixes, heads: Heads, counts: NDArray[np.int64], elements: Packed) -> Heads:
         """``_append`` for many keys, to each as many elements as ``counts`` has for it."""
         places = np.repeat(np.arange(len(suffixes)), counts)
         at = Entries.of(suffixes.packed.take(places), entries_of(count_on(heads.end, counts)))
@@ -139,14 +132,35 @@ class ListRows:
         return Heads(heads.end + counts.astype(np.uint64), heads.life, heads.is_refreshed)
 
 
-class TimedListRows(ListRows):
+class StampedListRows(ListRows):
+    """Lists with elements that may have stamps. Those that are appended get none."""
+
+    def __init__(self, number: int, session: BaseRows, life: Life, index: ExpiryIndex) -> None:
+        """``index`` finds the elements with stamps, which ``life`` reads."""
+        super().__init__(number, session)
+        self._life, self._index = life, index
+        self._timed = TimedEntryRows(self._elements, life, index)
+
+    def exist_many(self, suffixes: Suffixes) -> Bools:
+        """See ListRows. Expired elements do not count. The first one that lives counts as read."""
+        found = super().exist_many(suffixes)
+        for place in np.flatnonzero(found).tolist():
+            found[place] = next(self.get(suffixes[place]), None) is not None
+        return found
+
+    def _behind(self, suffix: bytes, head: Head) -> Iterator[bytes]:
+        """See ListRows. Expired elements are left out."""
+        if head.end == 0:
+            return iter(())
+        return (element for _, element in self._timed.scan(suffix, FIRST))
+
+
+class TimedListRows(StampedListRows):
     """Lists whose elements each have a time to live of their own."""
 
     def __init__(self, number: int, session: BaseRows, life: Life, index: ExpiryIndex) -> None:
         """Update ``index`` as elements are written."""
-        super().__init__(number, session)
-        self._timed = TimedEntryRows(self._elements, life, index)
-        self._life, self._index = life, index
+        super().__init__(number, session, life, index)
         self._new_life = session.new_life
         """The life of lists whose first span this task writes. To clear such a list removes its spans, too."""
         self._spans: dict[bytes, list[int]] = {}
@@ -166,20 +180,17 @@ class TimedListRows(ListRows):
                 self._remove_spans(suffix)
         super().clear_many(suffixes)
 
-    def exist_many(self, suffixes: Suffixes) -> Bools:
-        """See ListRows. Expired elements do not count. The first one that lives counts as read."""
-        found = super().exist_many(suffixes)
-        for place in np.flatnonzero(found).tolist():
-            found[place] = next(self.get(suffixes[place]), None) is not None
-        return found
-
     def flush(self, end: bytes | None) -> Written:
-        """See ListRows."""
+        """See Staged."""
         if end is None:
             self._spans, self._new_spans = {}, None
         else:
             self._spans = {suffix: firsts for suffix, firsts in self._spans_of_keys().items() if suffix >= end}
         return super().flush(end)
+
+    def spill(self) -> Written:
+        """See Staged. The spans of a list whose turn is not over may still grow."""
+        return super().flush(None)
 
     def sweep(self, most: int) -> int:
         """Free up to ``most`` expired elements, or one span. Return how many."""
@@ -294,12 +305,10 @@ class TimedListRows(ListRows):
         return len(numbers)
 
     def _behind(self, suffix: bytes, head: Head) -> Iterator[bytes]:
-        """See ListRows. Expired elements are left out."""
-        if head.end == 0:
-            return iter(())
+        """See StampedListRows. A read that refreshes elements breaks the spans of the list."""
         if self._life.refreshed_by_reads and head.life and not head.is_refreshed:
             self._heads.put(suffix, head._replace(is_refreshed=True).encode())
-        return (element for _, element in self._timed.scan(suffix, FIRST))
+        return super()._behind(suffix, head)
 
     def _append(self, suffix: bytes, head: Head, elements: Sequence[bytes]) -> Head:
         begin, life, is_refreshed = head
@@ -318,7 +327,7 @@ class TimedListRows(ListRows):
                 self._write_span(suffix, firsts[-1], end, life)
         return Head(end, life, is_refreshed)
 
-    def _all_added(self, suffixes: Suffixes, heads: Heads, counts: NDArray[np.int64], elements: Packed) -> Heads:
+    def _append_many(self, suffixes: Suffixes, heads: Heads, counts: NDArray[np.int64], elements: Packed) -> Heads:
         is_simple = not self._life.refreshed_by_reads and counts.max(initial=0) <= SPAN_ELEMENTS
         if not is_simple or self._have_spans(suffixes):
             strings = elements.strings()
@@ -329,7 +338,7 @@ class TimedListRows(ListRows):
         at = side_by_side(suffixes.packed, entries_of(heads.end | np.uint64(SPAN_BIT)))
         keys = encode_ordered_keys(np.full(len(at), self._life.index_instant), at)
         self._index.write_all(keys, spans(self._life.step_bits, counts, life))
-        return replace(super()._all_added(suffixes, heads, counts, self._life.all_stamped(elements)), life=life)
+        return replace(super()._append_many(suffixes, heads, counts, self._life.all_stamped(elements)), life=life)
 
     def _have_spans(self, suffixes: Suffixes) -> bool:
         """Return whether this task has written spans of any of the lists."""

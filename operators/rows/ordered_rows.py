@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyspark_ckpt.operators.rows.base import UNREAD, BaseRows
-from pyspark_ckpt.operators.rows.state_rows import ROW_BYTES, RowCount, Written, sort_rows
+from pyspark_ckpt.operators.rows.state_rows import ROW_BYTES, RowCount, Staged, StateRows, Written, sort_rows
 from pyspark_ckpt.state_store.columns.packed import Packed
 from pyspark_ckpt.state_store.columns.writes import Writes, newest
 from pyspark_ckpt.state_store.errors import FormatError
@@ -59,7 +59,7 @@ def rows_of(keys: Packed) -> Packed:
     return keys.behind(INSTANT.size).before(HASH_BYTES).behind_heads(hashes)
 
 
-class OrderedRows:
+class OrderedRows(Staged):
     """The rows of one state: those of the base version, and separately those that the task has written."""
 
     def __init__(self, number: int, session: BaseRows, there: bytes = THERE) -> None:
@@ -111,16 +111,12 @@ class OrderedRows:
         self._session.hold(len(written.keys.data) + int(written.cells.values.size.sum()))
 
     def flush(self, _end: bytes | None) -> Written:
-        """Return and forget everything written, in stored order."""
+        """See Staged. Rows of all keys: they are not in the order of keys."""
         written, self._written = self._written, {}
         runs, self._runs = self._runs, []
         if runs:
             return newest([each.prefix(self._head) for each in (Writes.of(written.items()), *runs)])
         return sort_rows(self._head, written)
-
-    def spill(self) -> Written:
-        """``flush`` everything: no row is read before the commit."""
-        return self.flush(None)
 
     def _unfold(self) -> None:
         """Convert all runs to rows by key."""
@@ -133,7 +129,7 @@ def _size_of_key(row: tuple[bytes, bytes]) -> int:
     return len(row[0])
 
 
-class CountedRows(OrderedRows):
+class CountedRows(OrderedRows, StateRows):
     """Ordered rows that count themselves."""
 
     def __init__(self, number: int, session: BaseRows, there: bytes = THERE) -> None:
@@ -168,7 +164,7 @@ class CountedRows(OrderedRows):
 
     @property
     def change(self) -> int:
-        """The change of the row count since the base version."""
+        """See StateRows."""
         return self._count.resolve()
 
     def flush(self, end: bytes | None) -> Written:

@@ -2,10 +2,21 @@
 
 Rows are read for many keys at once. Written rows stay in memory until the session stages them, sorted. A key is given
 as its *suffix*, its hash and bytes: the part of a row's key after the number of the state.
+
+All kinds of rows are a StateRows, through which a task stages, counts and frees them::
+
+    KeyRows    one row for each key (values, reduced values, aggregates)
+    EntryRows  any number of rows for each key (maps)
+    ListRows   the elements of lists, and a head for each list
+    TimerRows  rows in the order of time
+
+With a time to live, ``TimedKeyRows`` and ``TimedEntryRows`` stand before the first two, put a stamp into each row, and
+keep an ExpiryIndex. ``TimedListRows`` is a ListRows that does so.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
@@ -18,6 +29,37 @@ ROW_BYTES = 256
 
 Written: TypeAlias = "Iterator[tuple[bytes, bytes | None]] | Writes"
 """Rows in stored order; the value is None if the row is deleted."""
+
+
+class Staged(ABC):
+    """Rows that a task has written, on their way to the store."""
+
+    number: int
+    """The number of their state."""
+
+    @abstractmethod
+    def flush(self, end: bytes | None) -> Written:
+        """Return and forget what was written for keys below ``end`` (None: all keys), in stored order.
+
+        The turn of these keys is over: what was read for them is forgotten, too.
+        """
+
+    def spill(self) -> Written:
+        """Return and forget what can be staged before the turn of a key is over, because the session finds it again."""
+        return self.flush(None)
+
+
+class StateRows(Staged):
+    """The rows of a declared state."""
+
+    @property
+    @abstractmethod
+    def change(self) -> int:
+        """The change of the row count since the base version. It is right once everything has been flushed."""
+
+    def sweep(self, _most: int) -> int:
+        """Free up to ``_most`` expired rows. Return how many. Rows without a time to live do not expire."""
+        return 0
 
 
 def sort_rows(head: bytes, rows: Mapping[bytes, bytes | None]) -> Iterator[tuple[bytes, bytes | None]]:

@@ -12,10 +12,14 @@ any microsecond of the millisecond before its instant.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 from pyspark_ckpt.operators.declarations.timers import MICROSECONDS, round_up_ms
-from pyspark_ckpt.operators.rows.ordered_rows import INSTANT
+from pyspark_ckpt.operators.rows.base import BaseRows
+from pyspark_ckpt.operators.rows.ordered_rows import INSTANT, CountedRows
+from pyspark_ckpt.operators.rows.state_rows import Written
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.format.keys import HASH_BYTES
 
@@ -73,3 +77,80 @@ def read_instant(key: bytes) -> tuple[int, int]:
 def end_of_ms(at_ms: int) -> bytes:
     """Return the bound after all rows up to a whole millisecond and before all later rows."""
     return INSTANT.pack(min(max(at_ms + _ZERO, 0), _LAST)) + bytes([_HAS_REST])
+
+
+class TimerRows(CountedRows):
+    """The timers of one declaration."""
+
+    def __init__(self, number: int, session: BaseRows, now_ms: int, fired_ms: int | None) -> None:
+        """Read and write state ``number``. All timers up to ``fired_ms`` have fired; those up to ``now_ms`` are due."""
+        super().__init__(number, session, EXACT)
+        self._now_ms = now_ms
+        self._now_us = now_ms * MICROSECONDS
+        self._fired_ms = fired_ms
+        self._due: list[bytes] = []
+        self._earliest: bytes | None = None
+        self._replaced: set[bytes] = set()
+        """Keys under which an earlier release may have stored instants that were registered or deleted since."""
+
+    def write(self, at_us: int, row: bytes, *, there: bool) -> None:
+        """Register or delete the timer for ``row`` (hash, key and namespace) at an instant in microseconds."""
+        key = timer_key(at_us, row)
+        self.put(key, there=there)
+        if at_us % MICROSECONDS:
+            self._replaced.add(encode_rounded_key(at_us, row))
+        if there and at_us <= self._now_us:
+            heappush(self._due, key)
+
+    def scan_due(self) -> Iterator[bytes]:
+        """Return the keys of the base version whose timers are due, in time order."""
+        begin = b"" if self._fired_ms is None else end_of_ms(self._fired_ms)
+        return self.scan(begin, end_of_ms(self._now_ms))
+
+    def next_registered(self) -> bytes | None:
+        """Return the first key that this task has registered and that is already due, None if there is none."""
+        return self._due[0] if self._due else None
+
+    def pop_registered(self) -> bytes:
+        """Remove and return the key that ``next_registered`` returned."""
+        return heappop(self._due)
+
+    def take(self, key: bytes) -> bool:
+        """Remove the timer under this key. Return whether it still existed."""
+        if self.is_deleted(key):
+            return False
+        may_be_replaced = key in self._replaced and not self.is_written(key)
+        is_replaced = may_be_replaced and self._are_rounded([key])[0]
+        self.put(key, there=False, was_there=True)
+        return not is_replaced
+
+    def earliest_ms(self) -> int | None:
+        """Return when the first remaining timer is due, None if there is none. To be called after the last flush.
+
+        May be too early after several flushes: timers count that were deleted for keys of a later flush.
+        """
+        return None if self._earliest is None else round_up_ms(read_timer_key(self._earliest).at_us)
+
+    def flush(self, end: bytes | None) -> Written:
+        """See OrderedRows."""
+        self._remove_replaced()
+        stored = next(self.scan(end_of_ms(self._now_ms)), None)
+        known = [key for key in (stored, self._earliest, self.first_written()) if key is not None]
+        self._earliest = min(known, default=None)
+        return super().flush(end)
+
+    def spill(self) -> Written:
+        """See Staged. Nothing: fired and deleted timers are looked up among the written rows."""
+        return iter(())
+
+    def _are_rounded(self, keys: list[bytes]) -> list[bool]:
+        """Return, for each key, whether the base version has a row that an earlier release wrote under it."""
+        return [value == ROUNDED for value in self.read_base(keys)]
+
+    def _remove_replaced(self) -> None:
+        """Delete the rounded rows of instants that were registered or deleted since."""
+        keys = sorted(key for key in self._replaced if not self.is_written(key))
+        self._replaced = set()
+        for key, is_rounded in zip(keys, self._are_rounded(keys), strict=True):
+            if is_rounded:
+                self.put(key, there=False, was_there=True)

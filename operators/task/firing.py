@@ -78,7 +78,7 @@ class Firing:
     @property
     def has_registered(self) -> bool:
         """Whether calls for the last timers have registered timers that are due."""
-        return any(each.next_registered() is not None for each in self._timers)
+        return any(each.rows.next_registered() is not None for each in self._timers)
 
     def close(self) -> None:
         """Remove the files on disk."""
@@ -92,7 +92,7 @@ class Firing:
 
     def _number(self, timers: BoundTimers) -> Iterator[tuple[bytes, int]]:
         number = self._timers.index(timers)
-        return ((key, number) for key in timers.scan_due())
+        return ((key, number) for key in timers.rows.scan_due())
 
     def _fire_stored(self, group: Sequence[BoundTimers], stored: Sequence[tuple[bytes, BoundTimers]]) -> Iterator[Due]:
         for begin in range(0, len(stored), AT_ONCE):
@@ -107,16 +107,16 @@ class Firing:
 
     def _take_registered(self, group: Sequence[BoundTimers], before: bytes | None) -> Iterator[Due]:
         """Yield timers that were due when they were registered, up to the row key ``before``."""
-        while heads := [(key, each) for each in group if (key := each.next_registered()) is not None]:
+        while heads := [(key, each) for each in group if (key := each.rows.next_registered()) is not None]:
             key, timers = min(heads, key=itemgetter(0))
             if before is not None and key >= before:
                 return
-            timers.pop_registered()
+            timers.rows.pop_registered()
             if self._take(key, timers):
                 yield self._due(key, timers)
 
     def _take(self, key: bytes, timers: BoundTimers) -> bool:
-        is_there = timers.take(key)
+        is_there = timers.rows.take(key)
         self.count += is_there
         return is_there
 

@@ -71,7 +71,7 @@ class GroupTimes:
         clocks: Sequence[Clock] = ("event", "processing")
         event_ms, processing_ms = (min(self.now_ms[clock], left_ms.get(clock, _NEVER) - 1) for clock in clocks)
         self._state.update((event_ms, processing_ms if self._clock == "processing" else 0))
-        first = min((at for each in timers if (at := each.earliest_ms()) is not None), default=None)
+        first = min((at for each in timers if (at := each.rows.earliest_ms()) is not None), default=None)
         if self._clock == "event":
             if first is not None:  # a group times out when the clock is past the set time
                 self._state.setTimeoutTimestamp(max(1, first - 1))

@@ -173,7 +173,7 @@ class Work:
 
     def _locate_errors(self, method: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the same batches; errors of the user's code meanwhile name their key."""
-        with locate_errors(self._who(method), self.context, lambda: vars(self.position).get("key")):
+        with locate_errors(self._who(method), self.context, lambda: self.position.key):
             yield from batches
 
     def _call(self, method: Callable[..., pa.Table | None], *told: object) -> pa.Table | None:

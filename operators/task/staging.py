@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
-from pyspark_ckpt.operators.bound.base import Kept, Staged
+from pyspark_ckpt.operators.bound.base import Kept
 from pyspark_ckpt.operators.rows.base import Row
 from pyspark_ckpt.operators.rows.expiry import MIN_SWEPT
-from pyspark_ckpt.operators.rows.state_rows import Written
+from pyspark_ckpt.operators.rows.state_rows import Staged, Written
 from pyspark_ckpt.operators.session.worker import WorkerSession
 from pyspark_ckpt.state_store.columns.writes import Writes
 
@@ -16,7 +16,7 @@ from pyspark_ckpt.state_store.columns.writes import Writes
 def sweep(session: WorkerSession, bound: Sequence[Kept], rows: int) -> None:
     """Free expired rows: in each state at most twice the batch's ``rows``, or MIN_SWEPT if that is more."""
     for each in bound:
-        session.counts["expired_rows"] += each.sweep(max(MIN_SWEPT, 2 * rows))
+        session.counts["expired_rows"] += each.rows.sweep(max(MIN_SWEPT, 2 * rows))
 
 
 def flush(session: WorkerSession, bound: Sequence[Kept], end: bytes | None) -> None:
@@ -44,7 +44,7 @@ def take_written(bound: Sequence[Kept]) -> Iterator[Row]:
 
 def row_changes(bound: Sequence[Kept]) -> dict[int, int]:
     """Return the change in each state's number of rows since the base version, by its number; without indexes."""
-    return {each.number: each.change for each in bound}
+    return {each.rows.number: each.rows.change for each in bound}
 
 
 def _rows(parts: Iterable[Written]) -> Iterator[Row]:
@@ -53,6 +53,6 @@ def _rows(parts: Iterable[Written]) -> Iterator[Row]:
 
 
 def _tables(bound: Sequence[Kept]) -> list[Staged]:
-    """Return all states of the operator and their indexes, in the order of their numbers."""
+    """Return the rows of all states of the operator, and their indexes, in the order of their numbers."""
     indexes = [each.index for each in bound if each.index is not None]
-    return sorted([*bound, *indexes], key=lambda each: each.number)
+    return sorted([*(each.rows for each in bound), *indexes], key=lambda each: each.number)

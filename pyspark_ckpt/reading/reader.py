@@ -22,6 +22,7 @@ from pyspark_ckpt.reading.batch_clocks import clock_ms
 from pyspark_ckpt.reading.catalog import Catalog
 from pyspark_ckpt.reading.decoded import StateCodec, StoredRow, Wanted
 from pyspark_ckpt.reading.json_values import from_json
+from pyspark_ckpt.reading.kept_folders import KeptFolders
 from pyspark_ckpt.reading.keyed_rows import INSTANTS, has_ended, ttl_of
 from pyspark_ckpt.reading.places import PLACE, place_columns, read_stored_row
 from pyspark_ckpt.reading.sources import source_of, state_at
@@ -109,8 +110,9 @@ class StateReader:
         self._clocks_ms: dict[str, int] = {}
         self._include_expired = include_expired
         self._pool: ThreadPoolExecutor | None = ThreadPoolExecutor(THREADS)
+        self._kept = KeptFolders()
         try:
-            self._source = source_of(checkpoint, self.version, self._pool)
+            self._source = source_of(checkpoint, self.version, self._pool, self._kept)
             self._catalog = Catalog(self._source, f"Version {self.version} of {checkpoint.place.url}", self._pool)
             if version is not None and known is None:
                 self._source.require_version()
@@ -135,7 +137,11 @@ class StateReader:
         self.close()
 
     def close(self) -> None:
-        """End the threads. May be called twice. Each call that reads rows removes its own temporary folders."""
+        """End the threads, and remove what look-ups of keys have left on the local disk. May be called twice.
+
+        Calls that read whole partitions remove their own temporary folders.
+        """
+        self._kept.close()
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown(wait=True)
@@ -200,8 +206,9 @@ class StateReader:
 
         ``key`` is a value, or a tuple or a dict of the key's columns. For Spark's own operators it may also be the
         columns that place rows (for a join, its key without the index); the result is then a list of values. Only the
-        key's partition is fetched, and of its snapshot only table files that can have the key. The first call on a
-        keyed state also reads the metadata of all partitions, to find the newest type.
+        key's partition is fetched, and of its snapshot only table files that can have the key. What was fetched stays
+        on the local disk, up to 1 GiB, until the reader is closed: later calls do not fetch it again. The first call on
+        a keyed state also reads the metadata of all partitions, to find the newest type.
 
         Raises InvalidInputError (not a key of this state), and as ``batches`` does.
         """

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Executor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from pathlib import Path
 from typing import Protocol, TypeAlias
 
 import msgspec
 
 from pyspark_ckpt.reading.decoded import Wanted
+from pyspark_ckpt.reading.kept_folders import KeptFolders
 from pyspark_ckpt.reading.places import partition_of, range_of
 from pyspark_ckpt.reading.stored_state import StoredState
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator
@@ -22,7 +24,7 @@ from pyspark_ckpt.state_store.format.names import ROWS_FOLDER
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.redistribution.canonical import Held, SavedRows, fetch_rows, file_of, rows_in
-from pyspark_ckpt.state_store.restore.range_restorer import restore_range
+from pyspark_ckpt.state_store.restore.range_restorer import RangeReader
 from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint
 
 Rows: TypeAlias = Iterator[tuple[bytes, bytes]]
@@ -62,8 +64,8 @@ class Source(Protocol):
     ) -> AbstractContextManager[Rows]:
         """Give the rows of a part; with ``wanted``, those of this key and perhaps a few others.
 
-        ``own``: the state as the part's store describes it. Raises NotFoundError, FormatError, StorageError, both at
-        the start and while rows are read.
+        What is fetched for a key is kept for the next ones. ``own``: the state as the part's store describes it. Raises
+        NotFoundError, FormatError, StorageError, both at the start and while rows are read.
         """
         ...
 
@@ -71,9 +73,9 @@ class Source(Protocol):
 class StoresSource:
     """The stores of a checkpoint. A native savepoint is a checkpoint, too."""
 
-    def __init__(self, checkpoint: Checkpoint, version: int, pool: Executor) -> None:
+    def __init__(self, checkpoint: Checkpoint, version: int, pool: Executor, kept: KeptFolders) -> None:
         """Read ``version`` with the threads of ``pool``. Raises FormatError, StorageError."""
-        self._checkpoint, self._version, self._pool = checkpoint, version, pool
+        self._checkpoint, self._version, self._pool, self._kept = checkpoint, version, pool, kept
         self._tuning = checkpoint.workplace.tuning()
         self.operators = checkpoint.operators() if version else []
         self._partitions = {each.number: checkpoint.partitions_in_use(each) for each in self.operators}
@@ -112,11 +114,15 @@ class StoresSource:
     def rows(self, state: StoredState, part: int, own: State, wanted: Wanted | None = None) -> Iterator[Rows]:
         """See Source."""
         identity = Identity(state.operator.number, part, state.store)
-        place, commit = self._checkpoint.place_of(identity), self._checkpoint.commit_of(identity, self._version)
         keys = state_range(own.number) if wanted is None else range_of(own, wanted)
+
+        def begin(folder: Path) -> AbstractContextManager[RangeReader]:
+            place, commit = self._checkpoint.place_of(identity), self._checkpoint.commit_of(identity, self._version)
+            return closing(RangeReader(place, commit, self._tuning, self._pool, str(identity), folder))
+
         try:
-            with restore_range(place, commit, keys, self._tuning, self._pool, str(identity)) as database:
-                yield database.rows_in(*keys)
+            with _choose_folders(wanted, self._kept).use(identity, begin) as reader:
+                yield reader.open(keys).rows_in(*keys)
         except FormatError as problem:
             raise FormatError(
                 f"{own.name!r} in version {self._version} of {identity}: {problem.message}", hint=problem.hint
@@ -126,9 +132,9 @@ class StoresSource:
 class FilesSource:
     """The files of a canonical savepoint, one for each range of hashes. It has one version."""
 
-    def __init__(self, savepoint: Savepoint, version: int) -> None:
+    def __init__(self, savepoint: Savepoint, version: int, kept: KeptFolders) -> None:
         """Read ``savepoint``; see ``require_version``."""
-        self._savepoint, self._version = savepoint, version
+        self._savepoint, self._version, self._kept = savepoint, version, kept
         self._saved = {(rows.operator, rows.name): rows for rows in savepoint.info.rows}
         partitions = savepoint.info.partitions
         self.operators = [
@@ -164,8 +170,11 @@ class FilesSource:
     def rows(self, state: StoredState, part: int, own: State, wanted: Wanted | None = None) -> Iterator[Rows]:
         """See Source. The file is verified, then only row groups that can have the state and the hash are read."""
         saved, workplace, url = self._rows_of(state), self._savepoint.workplace, self._savepoint.place.url
-        with workplace.folder() as folder:
-            path = fetch_rows(workplace, url, saved, part, folder)
+
+        def fetch(folder: Path) -> AbstractContextManager[Path]:
+            return nullcontext(fetch_rows(workplace, url, saved, part, folder))
+
+        with _choose_folders(wanted, self._kept).use(Identity(state.operator.number, part, state.store), fetch) as path:
             held = Held(own.number, None if wanted is None else wanted.hash)
             found = rows_in(path, url, saved, part, held)
             yield (row for each, portion in found if each.number == own.number for row in portion.rows())
@@ -184,11 +193,19 @@ def state_at(location: str, options: Options) -> Checkpoint:
     return Checkpoint(location, options)
 
 
-def source_of(checkpoint: Checkpoint, version: int, pool: Executor) -> Source:
-    """Return the source of a version, read with the threads of ``pool``. Raises FormatError, StorageError."""
+def source_of(checkpoint: Checkpoint, version: int, pool: Executor, kept: KeptFolders) -> Source:
+    """Return the source of a version, read with the threads of ``pool``. Raises FormatError, StorageError.
+
+    What is fetched to look up a key stays in ``kept``.
+    """
     if isinstance(checkpoint, Savepoint) and checkpoint.info.kind == "canonical":
-        return FilesSource(checkpoint, version)
-    return StoresSource(checkpoint, version, pool)
+        return FilesSource(checkpoint, version, kept)
+    return StoresSource(checkpoint, version, pool, kept)
+
+
+def _choose_folders(wanted: Wanted | None, kept: KeptFolders) -> KeptFolders:
+    """Return ``kept`` for the look-up of a key. A part that is read as a whole is not kept."""
+    return KeptFolders(0) if wanted is None else kept
 
 
 def _of_files(saved: SavedRows) -> StoreMeta:

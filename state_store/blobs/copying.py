@@ -11,11 +11,11 @@ import xxhash
 
 from pyspark_ckpt.state_store.blobs.base.capabilities import CanCopy, CanLink, CanWriteTogether
 from pyspark_ckpt.state_store.blobs.base.place import BlobPlace
+from pyspark_ckpt.state_store.chunks import hash_file, pour, read_chunks
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.json_objects import Count
 
 PIECE_BYTES = 8 << 20
-CHUNK_BYTES = 1 << 20
 
 
 class StoredFile(msgspec.Struct, frozen=True):
@@ -28,11 +28,9 @@ class StoredFile(msgspec.Struct, frozen=True):
 
 def send(place: BlobPlace, name: str, path: Path) -> StoredFile:
     """Move a local file to the new object ``name``. Raises StorageError, ConflictError (the object exists)."""
-    xxh3, size = xxhash.xxh3_128(), 0
-    with place.create(name) as sink:
-        for chunk in _chunks(path):
-            xxh3.update(chunk)
-            size += sink.write(chunk)
+    xxh3 = xxhash.xxh3_128()
+    with path.open("rb", buffering=0) as source, place.create(name) as sink:
+        size = pour(read_chunks(source), xxh3.update, sink.write)
     path.unlink()
     return StoredFile(name, size, xxh3.hexdigest())
 
@@ -57,9 +55,7 @@ def copy_object(source: BlobPlace, file: StoredFile, target: BlobPlace, new_name
         return
     xxh3 = xxhash.xxh3_128()
     with target.create(new_name) as sink:
-        for piece in _pieces(source, name, size_bytes):
-            xxh3.update(piece)
-            sink.write(piece)
+        pour(_pieces(source, name, size_bytes), xxh3.update, sink.write)
         if xxh3.hexdigest() != file.xxh3:
             raise FormatError(f"{source.url}/{name} is damaged: its checksum is wrong.")
 
@@ -90,25 +86,17 @@ def write_together(place: BlobPlace) -> Iterator[BlobPlace]:
 
 def describe(name: str, path: Path) -> StoredFile:
     """Return the description of a local file as the object ``name``."""
-    return StoredFile(name, path.stat().st_size, _checksum(_chunks(path)))
+    xxh3 = xxhash.xxh3_128()
+    with path.open("rb", buffering=0) as source:
+        size_bytes = hash_file(source, xxh3.update)
+    return StoredFile(name, size_bytes, xxh3.hexdigest())
 
 
 def is_intact(place: BlobPlace, file: StoredFile) -> bool:
     """Return whether an object has the right bytes. Raises NotFoundError, FormatError (it is shorter), StorageError."""
-    return _checksum(_pieces(place, file.name, file.size_bytes)) == file.xxh3
-
-
-def _checksum(parts: Iterator[bytes]) -> str:
     xxh3 = xxhash.xxh3_128()
-    for part in parts:
-        xxh3.update(part)
-    return xxh3.hexdigest()
-
-
-def _chunks(path: Path) -> Iterator[bytes]:
-    with path.open("rb", buffering=0) as source:
-        while chunk := source.read(CHUNK_BYTES):
-            yield chunk
+    pour(_pieces(place, file.name, file.size_bytes), xxh3.update)
+    return xxh3.hexdigest() == file.xxh3
 
 
 def _pieces(place: BlobPlace, name: str, size_bytes: int) -> Iterator[bytes]:

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import count
 from typing import ClassVar
 
@@ -80,6 +79,8 @@ class Checkpoint:
         """Open ``location``. Raises InvalidInputError (it is not the checkpoint of a query), StorageError."""
         self.workplace = Workplace(options)
         self._places: dict[Identity, BlobPlace] = {}
+        self._newest_version: int | None = None
+        self._ids: dict[str, list[list[str]]] | None = None
         self.place = self.workplace.resolve(location)
         try:
             self.query_id = query_id(self.place)
@@ -94,9 +95,14 @@ class Checkpoint:
                 hint="Use `savepoint inspect`, or `state read` for its rows. For anything else, restore it first.",
             )
 
-    @cached_property
+    @property
     def newest_version(self) -> int:
         """The newest version whose batch was committed when this was first read; 0 if there is no committed batch."""
+        if self._newest_version is None:
+            self._newest_version = self._find_newest_version()
+        return self._newest_version
+
+    def _find_newest_version(self) -> int:
         names = (blob.name.rpartition("/")[2] for blob in self.place.list("commits"))
         batches = (int(name) for name in names if _BATCH.fullmatch(name) is not None)
         return max((batch + 1 for batch in batches if batch < MAX_LONG), default=0)
@@ -109,8 +115,7 @@ class Checkpoint:
 
     def look_again(self) -> None:
         """Forget which version is the newest and what its commits are: they are read again when needed."""
-        for known in ("newest_version", "_ids"):
-            self.__dict__.pop(known, None)
+        self._newest_version = self._ids = None
 
     def require_committed(self, version: int) -> None:
         """Raise InvalidInputError unless ``version`` is committed: the objects of other versions may still change."""
@@ -161,15 +166,17 @@ class Checkpoint:
 
         The list is empty if it names none.
         """
-        return self._ids.get(str(operator), [])
+        return self._read_ids().get(str(operator), [])
 
     def list_logged_operators(self) -> set[int]:
         """Return the operators whose state the commit log names at the newest version: none in checkpoint format 1."""
-        return {int(number) for number in self._ids if _OPERATOR_NUMBER.fullmatch(number)}
+        return {int(number) for number in self._read_ids() if _OPERATOR_NUMBER.fullmatch(number)}
 
-    @cached_property
-    def _ids(self) -> dict[str, list[list[str]]]:
-        return ids_of(self.place, self.newest_version)
+    def _read_ids(self) -> dict[str, list[list[str]]]:
+        """Return all ids that the commit log names at the newest version. They are read once."""
+        if self._ids is None:
+            self._ids = ids_of(self.place, self.newest_version)
+        return self._ids
 
     def place_of(self, identity: Identity) -> BlobPlace:
         """Return the place of a store's state. Raises StorageError."""

@@ -130,14 +130,11 @@ def _base(
     checkpoint: Checkpoint, identity: Identity, commit: Marker, lineage: Lineage
 ) -> tuple[Manifest | None, list[DeltaName]]:
     """Return the snapshot a restore starts from, and the deltas. If a snapshot is damaged, an older one is taken."""
-    bases, damage = set(lineage.snapshots), None
-    while True:
-        try:
-            base, steps = lineage.chain(commit, lambda marker: marker in bases)
-        except NotFoundError as problem:
-            raise damage or NotFoundError(f"{identity}: {problem}", hint=problem.hint) from problem
+    damage = None
+    for base, steps in lineage.chains(commit, lineage.snapshots.__contains__):
         try:
             return None if base == EMPTY else checkpoint.manifest_of(identity, base), steps
         except FormatError as problem:
             damage = problem
-            bases.discard(base)
+    broken = lineage.find_break(commit)
+    raise damage or NotFoundError(f"{identity}: {broken}", hint=broken.hint)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 from pyspark_ckpt.state_store.checkpoints.digests import Digest, digest
@@ -30,14 +31,27 @@ def digests_of(database: Database, states: Sequence[State], known: Sums | None =
     return {state.name: digest(*sums_of(database, *state_range(state.number), sums)) for state in states}
 
 
-def proven(portions: Iterable[RowColumns], name: str, digests: dict[str, Digest]) -> Iterator[RowColumns]:
-    """Yield the same rows; after the last one, store their digest in ``digests`` under the ``name`` of their state."""
-    count, total = 0, 0
-    for portion in portions:
-        count += len(portion)
-        total += sum_of(portion)
-        yield portion
-    digests[name] = digest(count, total)
+@dataclass
+class Tally:
+    """The rows of a state that have been counted so far: their number, and the sum of their hashes."""
+
+    rows: int = 0
+    total: int = 0
+
+    def count(self, rows: RowColumns) -> None:
+        """Count more rows."""
+        self.rows += len(rows)
+        self.total += sum_of(rows)
+
+    @property
+    def digest(self) -> Digest:
+        """The digest of all rows that have been counted."""
+        return digest(self.rows, self.total)
+
+
+def digest_tallies(tallies: Mapping[str, Tally]) -> dict[str, Digest]:
+    """Return the digests of what the tallies of some states have counted, by name."""
+    return {name: tally.digest for name, tally in tallies.items()}
 
 
 def refuse_stray_rows(database: Database, meta: StoreMeta, what: str) -> None:

@@ -15,7 +15,7 @@ import io
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,13 +25,13 @@ import msgspec
 import xxhash
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, Sink
+from pyspark_ckpt.state_store.chunks import Taker, pour, read_chunks
 from pyspark_ckpt.state_store.errors import CkptError, ConflictError, FormatError, InvalidInputError
 from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.meta import FORMAT_VERSION, StoreMeta
 from pyspark_ckpt.state_store.format.names import META_NAME, DeltaName, is_delta_file
 from pyspark_ckpt.state_store.json_objects import Count, FormatOnly, decoder
 
-CHUNK_BYTES = 1 << 20
 IN_MEMORY_BYTES = 16 << 20
 MAX_META_BYTES = 16 << 20
 MAX_FILES = 9_999
@@ -125,6 +125,7 @@ def read_delta(place: BlobPlace, name: DeltaName, size_bytes: int, folder: Path)
     with source, _naming(place, name), zipfile.ZipFile(source) as archive:
         meta = _check_meta(archive, name, size_bytes)
         files = [_extract(archive, file, folder) for file in meta.files]
+    (folder / "object").unlink(missing_ok=True)
     return Delta(meta.store, files, size_bytes)
 
 
@@ -134,7 +135,7 @@ def download_delta(place: BlobPlace, name: DeltaName, size_bytes: int, path: Pat
     place.download(str(name), path)
     with path.open("rb") as source, _naming(place, name), zipfile.ZipFile(source) as archive:
         for file in _check_meta(archive, name, size_bytes).files:
-            _pour(archive, file, lambda _chunk: None)
+            _read_entry(archive, file)
 
 
 def read_meta(place: BlobPlace, name: DeltaName, size_bytes: int) -> StoreMeta:
@@ -148,33 +149,28 @@ def _chunks(file: Path | TableContent, store: StoreMeta, *, is_first: bool) -> I
         yield from file.chunks(store.marker, is_first=is_first)
         return
     with file.open("rb", buffering=0) as source:
-        while chunk := source.read(CHUNK_BYTES):
-            yield chunk
+        yield from read_chunks(source)
 
 
 def _add(archive: zipfile.ZipFile, name: str, chunks: Iterator[bytes]) -> DeltaFile:
-    sha256, xxh3, size = hashlib.sha256(), xxhash.xxh3_128(), 0
+    sha256, xxh3 = hashlib.sha256(), xxhash.xxh3_128()
     with archive.open(zipfile.ZipInfo(name), "w", force_zip64=True) as target:
-        for chunk in chunks:
-            sha256.update(chunk)
-            xxh3.update(chunk)
-            size += target.write(chunk)
+        size = pour(chunks, sha256.update, xxh3.update, target.write)
     return DeltaFile(name, size, sha256.hexdigest(), xxh3.hexdigest())
 
 
 def _extract(archive: zipfile.ZipFile, file: DeltaFile, folder: Path) -> Path:
     path = folder / file.name
     with path.open("xb") as target:  # buffered: a write is never cut short
-        _pour(archive, file, target.write)
+        _read_entry(archive, file, target.write)
     return path
 
 
-def _pour(archive: zipfile.ZipFile, file: DeltaFile, write: Callable[[bytes], object]) -> None:
+def _read_entry(archive: zipfile.ZipFile, file: DeltaFile, *takers: Taker) -> None:
+    """Hand a file inside a delta to ``takers``. Raises _Damage at the end if its checksum is wrong."""
     xxh3 = xxhash.xxh3_128()
     with archive.open(file.name) as source:
-        while chunk := source.read(CHUNK_BYTES):
-            xxh3.update(chunk)
-            write(chunk)
+        pour(read_chunks(source), xxh3.update, *takers)
     if xxh3.hexdigest() != file.xxh3:
         raise _Damage(f"the checksum of {file.name} is wrong")
 

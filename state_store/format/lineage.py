@@ -6,7 +6,7 @@ from object names. No object is opened.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from pyspark_ckpt.state_store.blobs import Blob, BlobPlace
@@ -80,24 +80,40 @@ class Lineage:
         Version 0 is always a base. Raises NotFoundError if the chain breaks. Its message names the commit whose delta
         is missing.
         """
+        nearest = next(self.chains(commit, is_base), None)
+        if nearest is None:
+            raise self.find_break(commit)
+        return nearest
+
+    def chains(self, commit: Marker, is_base: Callable[[Marker], bool]) -> Iterator[tuple[Marker, list[DeltaName]]]:
+        """Yield each base from which ``commit`` can be made, with the deltas after it, oldest first; as ``chain`` does.
+
+        The nearest base comes first: each further one is older and needs more deltas. Version 0, which is always a
+        base, comes last. It is not reached if a delta before is missing: ``find_break`` says which one.
+        """
         steps: list[DeltaName] = []
-        at = commit
-        while at != EMPTY and not is_base(at):
-            if at not in self.deltas:
-                raise NotFoundError(
-                    f"The delta of {at} is missing, but {commit} needs it ({snapshot_name(at)} is not usable either).",
-                    hint="Restore the file from a backup of the checkpoint.",
-                )
-            name = self.deltas[at][0]
-            steps.append(name)
-            at = name.parent
-        return at, steps[::-1]
+        for at in self._walk(commit):
+            if at == EMPTY or is_base(at):
+                yield at, steps[::-1]
+            if at in self.deltas:
+                steps.append(self.deltas[at][0])
+
+    def find_break(self, commit: Marker) -> NotFoundError:
+        """Return the error that names the commit whose delta is missing between version 0 and ``commit``."""
+        *_, at = self._walk(commit)
+        return NotFoundError(
+            f"The delta of {at} is missing, but {commit} needs it ({snapshot_name(at)} is not usable either).",
+            hint="Restore the file from a backup of the checkpoint.",
+        )
 
     def ancestors(self, commit: Marker) -> set[Marker]:
         """Return ``commit`` and all its ancestors, as far back as there are deltas."""
-        found = {commit}
+        return set(self._walk(commit))
+
+    def _walk(self, commit: Marker) -> Iterator[Marker]:
+        """Yield ``commit`` and its ancestors, newest first, as far back as there are deltas."""
         at = commit
+        yield at
         while at in self.deltas:
             at = self.deltas[at][0].parent
-            found.add(at)
-        return found
+            yield at

@@ -12,6 +12,7 @@ state. Within a hashed state they are ordered by hash and key; within a state th
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,14 +23,13 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pyspark_ckpt.state_store.blobs.copying import StoredFile, fetch, send
-from pyspark_ckpt.state_store.checkpoints.digests import Digest, combine, digest, require_equal
+from pyspark_ckpt.state_store.checkpoints.digests import Digest, combine, require_equal
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
-from pyspark_ckpt.state_store.checkpoints.state_rows import proven, rows_of
+from pyspark_ckpt.state_store.checkpoints.state_rows import Tally, digest_tallies, rows_of
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.columns.packed import Packed
 from pyspark_ckpt.state_store.columns.rows import RowColumns
-from pyspark_ckpt.state_store.columns.sums import sum_of
 from pyspark_ckpt.state_store.database import Database
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.format.key_groups import HASHES, MAX_PARALLELISM
@@ -123,8 +123,11 @@ class ExportTask:
         schema = _schema()
         with pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=False) as writer:
             for state in sorted(self.states, key=lambda state: state.number):
-                for rows in proven(rows_of(database, state.number), state.name, digests):
+                tally = Tally()
+                for rows in rows_of(database, state.number):
+                    tally.count(rows)
                     writer.write_batch(_batch(rows, state, schema), row_group_size=GROUP_ROWS)
+                digests[state.name] = tally.digest
         return digests
 
 
@@ -156,11 +159,12 @@ class ImportTask:
             path = fetch_rows(self.workplace, self.source, self.rows, self.number, folder)
             writers = RunWriters(folder, self.workplace.tuning(), self.partitions, self.key_groups)
             for _ in writers.passes():
-                parts: list[dict[str, Digest]] = []  # the same in each pass
+                tallies = defaultdict[str, Tally](Tally)  # the same in each pass
                 for state, portion in rows_in(path, self.source, self.rows, self.number):
-                    parts.append({state.name: digest(len(portion), sum_of(portion))})
+                    tallies[state.name].count(portion)
                     writers.write(portion)
-            return Split(combine(parts), send_all(self.workplace.place(self.target), self.identity, writers.files))
+            sent = send_all(self.workplace.place(self.target), self.identity, writers.files)
+            return Split(digest_tallies(tallies), sent)
 
 
 def fetch_rows(workplace: Workplace, source: str, saved: SavedRows, number: int, folder: Path) -> Path:
@@ -253,9 +257,10 @@ def digests_of_file(workplace: Workplace, source: str, saved: SavedRows, number:
     """Return the digests of the states that have rows in a file. Raises FormatError, StorageError."""
     with workplace.folder() as folder:
         path = fetch_rows(workplace, source, saved, number, folder)
-        return combine(
-            {state.name: digest(len(rows), sum_of(rows))} for state, rows in rows_in(path, source, saved, number)
-        )
+        tallies = defaultdict[str, Tally](Tally)
+        for state, rows in rows_in(path, source, saved, number):
+            tallies[state.name].count(rows)
+        return digest_tallies(tallies)
 
 
 def export(

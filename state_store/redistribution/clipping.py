@@ -20,8 +20,8 @@ from pathlib import Path
 
 import msgspec
 
-from pyspark_ckpt.state_store.checkpoints.digests import Digest, digest
-from pyspark_ckpt.state_store.checkpoints.state_rows import counts_of, proven, refuse_stray_rows, rows_of
+from pyspark_ckpt.state_store.checkpoints.digests import Digest
+from pyspark_ckpt.state_store.checkpoints.state_rows import Tally, counts_of, digest_tallies, refuse_stray_rows, rows_of
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
 from pyspark_ckpt.state_store.columns.order import join_runs
 from pyspark_ckpt.state_store.columns.rows import RowColumns
@@ -198,25 +198,29 @@ class _Filling:
         """Write the rows and hide all others; return digests of what each part had."""
         best, parts = self.clip.best, self.clip.parts
         written = []
-        before: list[dict[str, Digest]] = [{} for _ in parts]
+        tallies: list[dict[str, Tally]] = [{} for _ in parts]
         for state in self.clip.new.merged.states:
             if not is_keyed(state):
                 written += self._write(state, self._rows_of_spark(state))
                 continue
             is_ordered = bool(state.number & ORDERED_BIT)
             wanted = []
-            for part, digests in sorted(zip(parts, before, strict=True), key=lambda each: each[0].hashes):
+            for part, of_part in sorted(zip(parts, tallies, strict=True), key=lambda each: each[0].hashes):
+                old = part.state_of(state)
+                if old is None:
+                    continue
                 if part is best and (self.clip.is_whole or not is_ordered):
-                    digests.update(self._digest(state, part))
+                    of_part[old.name] = Tally(*sums_of(self.sources[part], *self._range(old), self.known))
                 else:
-                    wanted.append(self._rows(state, part, digests))
+                    of_part[old.name] = Tally()
+                    wanted.append(self._rows(state, part, old, of_part[old.name]))
             written += self._write(state, join_runs(wanted) if is_ordered else chain.from_iterable(wanted))
         if best is not None:
             hidden = list(self._hide_rows())
             database.hide(*hidden)
             _drop(database, hidden)
         database.ingest([self.clip.new.marker_file(self.folder, self.tuning), *written])
-        return before
+        return list(map(digest_tallies, tallies))
 
     def _write(self, state: State, portions: Iterable[RowColumns]) -> list[Path]:
         """Write the rows to table files whose keys rise from file to file. Without rows, there is no file."""
@@ -235,24 +239,17 @@ class _Filling:
         ]
         return [RowColumns.of([self.clip.new.row_of_spark(state, values)])] if values else []
 
-    def _rows(self, state: State, part: Part, digests: dict[str, Digest]) -> Iterator[RowColumns]:
-        """Yield an old partition's rows of a state for the new one; after the last one, ``digests`` is complete."""
-        old = part.state_of(state)
-        if old is None:
-            return
+    def _rows(self, state: State, part: Part, old: State, tally: Tally) -> Iterator[RowColumns]:
+        """Yield an old partition's rows of a state for the new one, and count them. ``old``: the state there."""
         is_ordered = bool(state.number & ORDERED_BIT)
         readers = len(self.clip.parts) if is_ordered else 1
         found = columns_of(self.sources[part], *self._range(old), readers=readers)
         if is_ordered:
             found = (rows.with_hashes(*self.clip.hashes) for rows in found)
-        for rows in proven(found, old.name, digests):
+        for rows in found:
+            tally.count(rows)
             if len(rows):
                 yield rows.renumber(state.number)
-
-    def _digest(self, state: State, part: Part) -> dict[str, Digest]:
-        """Return the digest of a state's rows that stay where they are."""
-        old = part.state_of(state)
-        return {} if old is None else {old.name: digest(*sums_of(self.sources[part], *self._range(old), self.known))}
 
     def _range(self, state: State) -> tuple[bytes, bytes]:
         """Return the range of keys of the new partition's rows: of a state in key order, the range of all rows."""

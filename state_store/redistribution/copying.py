@@ -64,23 +64,20 @@ class CopyTask:
         source, target = self.workplace.place(self.source.url), self.workplace.place(self.target)
         log = StoreLog(f"offline.{self.source.identity.short}", self.source.identity.short)
         lineage = Lineage.read(source)
-        bases, troubles = set(lineage.snapshots), list[str]()
-        while True:
+        troubles = []
+        for base, steps in lineage.chains(self.source.meta.marker, lineage.snapshots.__contains__):
             try:
-                base, steps = lineage.chain(self.source.meta.marker, lambda marker: marker in bases)
-            except NotFoundError as problem:
-                if not troubles:
-                    raise NotFoundError(f"{self.source.identity}: {problem}", hint=problem.hint) from problem
-                reasons = "; ".join((*troubles, f"{problem}"))
-                raise FormatError(f"{self.source.identity} cannot be copied: {reasons}", hint=problem.hint) from problem
-            try:
-                copied = self._snapshot(source, target, base) if base in bases else []
+                copied = self._snapshot(source, target, base) if base in lineage.snapshots else []
             except (FormatError, NotFoundError) as problem:
                 log.warning("%s; an older snapshot and more deltas are copied instead", problem)
                 troubles.append(f"{problem}")
-                bases.discard(base)
-                continue
-            return Copied([*copied, *self._deltas(source, target, lineage, steps)])
+            else:
+                return Copied([*copied, *self._deltas(source, target, lineage, steps)])
+        broken = lineage.find_break(self.source.meta.marker)
+        if not troubles:
+            raise NotFoundError(f"{self.source.identity}: {broken}", hint=broken.hint)
+        reasons = "; ".join((*troubles, f"{broken}"))
+        raise FormatError(f"{self.source.identity} cannot be copied: {reasons}", hint=broken.hint)
 
     def _snapshot(self, source: BlobPlace, target: BlobPlace, base: Marker) -> list[CopiedObject]:
         """Copy the table files, and then the manifest, which makes them a snapshot."""

@@ -19,8 +19,9 @@ import msgspec
 
 from pyspark_ckpt.state_store.checkpoints.digests import Digest
 from pyspark_ckpt.state_store.checkpoints.state_rows import (
+    Tally,
     counts_of,
-    proven,
+    digest_tallies,
     refuse_stray_rows,
     require_counts,
     rows_of,
@@ -79,7 +80,6 @@ class RegroupTask:
 
     def _split(self, folder: Path) -> tuple[Mapping[int, list[Path]], list[dict[str, Digest]]]:
         """Write the rows of each new store to files whose keys rise; return these, and digests of the old stores."""
-        before: list[dict[str, Digest]] = [{} for _ in self.sources]
         with ExitStack() as stack:
             databases = []
             for number, source in enumerate(self.sources):
@@ -88,12 +88,15 @@ class RegroupTask:
                 databases.append(restored.database)
             writers = RunWriters(folder, self.workplace.tuning(), self.partitions)
             for _ in writers.passes():
+                tallies: list[dict[str, Tally]] = [{} for _ in self.sources]  # the same in each pass
                 for state in sorted(self.new[0].merged.states, key=lambda state: state.number):
                     runs = [
-                        self._rows(index, databases[index], state.number, before[index]) for index in range(len(before))
+                        self._rows(index, database, state.number, tallies[index])
+                        for index, database in enumerate(databases)
                     ]
                     for rows in join_runs(runs):
                         writers.write(rows)
+            before = list(map(digest_tallies, tallies))
             for source, database, digests in zip(self.sources, databases, before, strict=True):
                 require_counts(counts_of(database, source.meta), digests, str(source.identity))
         strangers = sorted(writers.files.keys() - {new.identity.partition for new in self.new})
@@ -105,10 +108,11 @@ class RegroupTask:
             )
         return writers.files, before
 
-    def _rows(self, index: int, database: Database, number: int, digests: dict[str, Digest]) -> Iterator[RowColumns]:
-        """Yield an old store's rows of the state with that new number; after the last one, ``digests`` is complete."""
+    def _rows(self, index: int, database: Database, number: int, tallies: dict[str, Tally]) -> Iterator[RowColumns]:
+        """Yield an old store's rows of the state with that new number, and count them in its ``tallies``."""
         for state in self.sources[index].meta.states:
             if self.numbers[index][state.number] == number:
-                found = rows_of(database, state.number, readers=len(self.sources))
-                for rows in proven(found, state.name, digests):
+                tally = tallies[state.name] = Tally()
+                for rows in rows_of(database, state.number, readers=len(self.sources)):
+                    tally.count(rows)
                     yield rows.renumber(number)

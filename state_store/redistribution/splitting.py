@@ -24,8 +24,8 @@ from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.blobs.copying import StoredFile, send
 from pyspark_ckpt.state_store.checkpoints.digests import Digest
 from pyspark_ckpt.state_store.checkpoints.state_rows import (
+    Tally,
     counts_of,
-    proven,
     refuse_stray_rows,
     require_counts,
     rows_of,
@@ -99,8 +99,11 @@ class SplitTask:
             if self.is_keyed and not is_keyed(state):
                 spark_rows += [value for portion in rows for value in portion.values.strings()]
                 continue
-            for portion in proven(rows, state.name, digests):
+            tally = Tally()
+            for portion in rows:
+                tally.count(portion)
                 writers.write(portion.renumber(self.numbers[state.number]))
+            digests[state.name] = tally.digest
         return digests, spark_rows
 
 

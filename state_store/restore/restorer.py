@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -92,7 +92,7 @@ class Restorer:
         FormatError (damage, and no other base), StorageError.
         """
         try:
-            lineage = Lineage.read(self._place)
+            lineage = self._read_lineage()
             while True:
                 try:
                     return self._restore(commit, lineage, folder, local, link)
@@ -107,17 +107,9 @@ class Restorer:
 
     def _restore(self, commit: Marker, lineage: Lineage, folder: Path, local: set[Marker], link: LinkLocal) -> Restored:
         lineage.require(commit, self._store)
-        sources = {LOCAL_COPY: set(local), SNAPSHOT: set(lineage.snapshots)}
         troubles: list[Exception] = []
         may_pass = False
-        while True:
-            try:
-                base, steps = lineage.chain(commit, lambda marker: any(marker in kind for kind in sources.values()))
-            except NotFoundError as problem:
-                if not troubles:
-                    raise NotFoundError(f"{self._store}: {problem}", hint=problem.hint) from problem
-                raise self._hopeless(commit, [*troubles, problem], may_pass=may_pass) from problem
-            kind = next((kind for kind, markers in sources.items() if base in markers), EMPTY_STORE)
+        for base, kind, steps in _choices(commit, lineage, local):
             try:
                 return self._build(base, kind, steps, lineage, folder, link)
             except UnusableBaseError as problem:
@@ -126,12 +118,15 @@ class Restorer:
                     raise missing from problem  # retry: what retention has left is better than an older base
                 troubles.append(problem)
                 # A network or disk error may pass. A local copy that cannot be opened does not repair itself.
-                may_pass |= kind != LOCAL_COPY and isinstance(problem.__cause__, StorageError)
+                may_pass |= kind != LOCAL_COPY and isinstance(missing, StorageError)
                 if kind == EMPTY_STORE:
                     raise self._hopeless(commit, troubles, may_pass=may_pass) from problem
                 self._log.warning("%s; an older base and more deltas are used instead", problem)
-                sources[kind].discard(base)
                 _empty(folder)
+        broken = lineage.find_break(commit)
+        if not troubles:
+            raise NotFoundError(f"{self._store}: {broken}", hint=broken.hint)
+        raise self._hopeless(commit, [*troubles, broken], may_pass=may_pass)
 
     def replay(self, commit: Marker, start: int, start_id: str | None, folder: Path) -> Restored:
         """Restore as ``restore`` does, but only from the snapshot of version ``start``; ``start_id`` may be None.
@@ -211,6 +206,10 @@ class Restorer:
                 here = total - sum(downloads[download] for download in pending)
                 left = len(downloads) - len(pending)
                 self._log.info("downloaded %d of %d bytes, %d of %d objects", here, total, left, len(downloads))
+
+    def _read_lineage(self) -> Lineage:
+        """Return what is there to restore from."""
+        return Lineage.read(self._place)
 
     def _choose_files(self, manifest: Manifest) -> Sequence[ManifestFile]:
         """Return the files of a snapshot that are fetched."""
@@ -311,6 +310,22 @@ def make_damage_error(where: str, path: Path, problem: FormatError) -> FormatErr
         f"{problem.message.removeprefix(f'{path} is damaged: ')}",
         hint="Restore this file from a backup of the checkpoint, or go back to a version that does not need it.",
     )
+
+
+def _choices(
+    commit: Marker, lineage: Lineage, local: Container[Marker]
+) -> Iterator[tuple[Marker, str, list[DeltaName]]]:
+    """Yield the bases of ``commit``, the nearest first, with their kinds and the deltas after them.
+
+    ``local``: the commits with a local copy. If there is a snapshot of such a commit, too, that is the next base.
+    """
+    for base, steps in lineage.chains(commit, lambda marker: marker in local or marker in lineage.snapshots):
+        if base in local:
+            yield base, LOCAL_COPY, steps
+        if base in lineage.snapshots:
+            yield base, SNAPSHOT, steps
+        if base == EMPTY:
+            yield base, EMPTY_STORE, steps
 
 
 def _marker_of(database: Database) -> Marker:

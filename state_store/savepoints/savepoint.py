@@ -172,9 +172,8 @@ class Savepoint(Checkpoint):
         self.info = read_info(Workplace(options).resolve(location))
         super().__init__(location, options)
 
-    @property
-    def newest_version(self) -> int:
-        """The version of the savepoint: its only one."""
+    def _find_newest_version(self) -> int:
+        """Return the version of the savepoint: its only one."""
         return self.info.version
 
     def versions(self, progress: Progress = lambda _done, _all: None) -> list[OperatorVersion]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -25,6 +25,7 @@ from pyspark_ckpt.state_store.blobs import BlobPlace, Sink
 from pyspark_ckpt.state_store.blobs.base.place_clock import boot_s
 from pyspark_ckpt.state_store.blobs.copying import copy_object, share_object, write_together
 from pyspark_ckpt.state_store.blobs.exclusive import is_exclusive
+from pyspark_ckpt.state_store.chunks import CHUNK_BYTES, pour
 from pyspark_ckpt.state_store.database import Database, TableFile, Tuning
 from pyspark_ckpt.state_store.errors import (
     CkptError,
@@ -51,7 +52,6 @@ from pyspark_ckpt.state_store.local.copies import LocalCopy, reading
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.sst.table_check import check_chunks
 
-CHUNK_BYTES = 1 << 20
 TAKE_BACK_S = 3600.0
 """A manifest that has existed for longer is not withdrawn, whatever its snapshot lacks."""
 
@@ -294,6 +294,14 @@ class SnapshotWriter:
 def _upload(copy: LocalCopy, path: Path, xxh3: str, sink: Sink) -> None:
     """Write the file to ``sink``. Raises DamagedCopyError if its bytes do not have the digest ``xxh3``."""
     digest = xxhash.xxh3_128()
+    pour(_read(copy, path), digest.update, sink.write)
+    with reading(copy):
+        if digest.hexdigest() != xxh3:
+            raise FormatError(f"{path} is damaged: it has changed since its checksums were right.")
+
+
+def _read(copy: LocalCopy, path: Path) -> Iterator[bytes]:
+    """Yield the content of a file of the copy. Raises DamagedCopyError if it cannot be read."""
     with reading(copy):
         source = path.open("rb", buffering=0)
     with source:
@@ -301,12 +309,8 @@ def _upload(copy: LocalCopy, path: Path, xxh3: str, sink: Sink) -> None:
             with reading(copy):
                 chunk = source.read(CHUNK_BYTES)
             if not chunk:
-                break
-            digest.update(chunk)
-            sink.write(chunk)
-    with reading(copy):
-        if digest.hexdigest() != xxh3:
-            raise FormatError(f"{path} is damaged: it has changed since its checksums were right.")
+                return
+            yield chunk
 
 
 def _identity(path: Path) -> tuple[int, int, int]:
@@ -317,7 +321,5 @@ def _identity(path: Path) -> tuple[int, int, int]:
 def _digests(path: Path) -> tuple[str, str]:
     """Verify a table file and return its sha256 and xxh3. Raises FormatError, StorageError, FileNotFoundError."""
     sha256, xxh3 = hashlib.sha256(), xxhash.xxh3_128()
-    for chunk in check_chunks(path):
-        sha256.update(chunk)
-        xxh3.update(chunk)
+    pour(check_chunks(path), sha256.update, xxh3.update)
     return sha256.hexdigest(), xxh3.hexdigest()

@@ -1,1 +1,1 @@
-"""Reads and builds RocksDB's table files, many rows at once. The state server does not import this package."""
+"""Reads and builds RocksDB's table files, many rows at once. The state server imports only the check of a table."""

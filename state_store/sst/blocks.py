@@ -15,14 +15,11 @@ import numpy.typing as npt
 
 from pyspark_ckpt.state_store.columns.packed import WIDEST, Bytes, Integers, Packed, are_same, repeat
 from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.state_store.sst.layout import MORE, SUFFIX_BYTES
 
-SUFFIX_BYTES = 8
-"""The last bytes of a key in a table: its sequence number and kind."""
 DELETION, VALUE = 0, 1
 ENTRY_BYTES = 128
 """Memory for each entry in addition to its key and its value."""
-MORE = 0x80
-"""This bit of a byte of a number means that another byte follows."""
 _MAX_SHIFT = 56
 """No number in a table has more bits. The limit makes damaged numbers end."""
 _MAX_HEADER_BYTES = 7

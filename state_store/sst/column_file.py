@@ -26,6 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from xxhash import xxh3_64, xxh3_64_hexdigest
 
+from pyspark_ckpt.state_store.chunks import hash_file
 from pyspark_ckpt.state_store.columns.order import Bools, are_equal, place_of
 from pyspark_ckpt.state_store.columns.packed import Integers, Packed, concatenate
 from pyspark_ckpt.state_store.database import TableFile
@@ -47,7 +48,6 @@ MAX_BESIDE = 4
 PART_BYTES = 8 << 20
 MAX_BYTES = 64 << 20
 _SCHEMA = pa.schema([("word", pa.uint64()), ("key", pa.binary()), ("value", pa.binary()), ("kind", pa.uint8())])
-_PIECE_BYTES = 1 << 20
 CHECKED_S = 60.0
 """Seconds after which the checksum of a file in use is verified again. That takes 15 ms for each 100 MB."""
 _log = logging.getLogger(__name__)
@@ -133,9 +133,8 @@ def _binary(strings: Packed) -> pa.Array:
 
 def _checksum(path: Path) -> str:
     digest = xxh3_64()
-    with path.open("rb") as file:
-        while piece := file.read(_PIECE_BYTES):
-            digest.update(piece)
+    with path.open("rb", buffering=0) as file:
+        hash_file(file, digest.update)
     return digest.hexdigest()
 
 

@@ -17,33 +17,35 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from xxhash import xxh3_64_intdigest
 
 from pyspark_ckpt.state_store.columns.packed import Bytes, Integers, Packed
 from pyspark_ckpt.state_store.errors import FormatError, StorageError
-from pyspark_ckpt.state_store.sst.blocks import MORE, SUFFIX_BYTES, find, varints
+from pyspark_ckpt.state_store.sst.blocks import find, varints
+from pyspark_ckpt.state_store.sst.layout import (
+    FOOTER_BYTES,
+    FOOTER_END,
+    LZ4,
+    LZ4HC,
+    MAGIC,
+    MAX_BLOCK_BYTES,
+    PLAIN,
+    SUFFIX_BYTES,
+    TRAILER_BYTES,
+    XXH3,
+    ZSTD,
+    Handle,
+    checksum_of,
+    read_handle,
+    read_number,
+)
 
-FOOTER_BYTES = 53
-MAGIC = 0x88E241B785F4CFF7
 FORMATS = range(3, 6)
-XXH3 = 4
-"""The kind of checksum of blocks."""
-TRAILER = struct.Struct("<BI")
-"""What follows a block: how it is compressed, and its checksum."""
-TRAILER_BYTES = TRAILER.size
-PLAIN, LZ4, LZ4HC, ZSTD = 0, 4, 5, 7
-"""Kinds of compression."""
 _CODECS = {LZ4: "lz4_raw", LZ4HC: "lz4_raw", ZSTD: "zstd"}
-MAX_BLOCK_BYTES = 1 << 31
 PORTION_BYTES = 2 << 20
 """About how much of each table is read at once, unless large values were compressed much."""
 BLOCK_BYTES = 4 << 10
-_LAST_BYTE = 0x6B9083D9
 _U32 = struct.Struct("<I")
 _MAX_DIGITS = 8
-
-Handle = tuple[int, int]
-"""Where a block begins in the file, and its size without the trailer."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +208,7 @@ class SortedTable:
             self.identity = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
             """Identity of the file: its links have the same one, and its content never changes."""
             meta, self._index = self._footer()
-            self._meta = {key: _handle(value, 0)[0] for key, value in _entries(self._block(meta))}
+            self._meta = {key: read_handle(value, 0)[0] for key, value in _entries(self._block(meta))}
             self.properties = dict(_entries(self._block(self._meta[b"rocksdb.properties"])))
             """The properties of the file by name, in the order of names."""
             self._refuse_unknown()
@@ -272,13 +274,13 @@ class SortedTable:
 
     def _footer(self) -> tuple[Handle, Handle]:
         footer = self.bytes_at(max(0, self._size - FOOTER_BYTES), FOOTER_BYTES)
-        version, magic = struct.unpack_from("<IQ", footer, FOOTER_BYTES - 12)
+        version, magic = FOOTER_END.unpack_from(footer, FOOTER_BYTES - FOOTER_END.size)
         if magic != MAGIC or version not in FORMATS or footer[0] != XXH3:
             raise self.make_damage_error(
                 f"its footer is not that of a table of format {FORMATS.start} to {FORMATS.stop - 1} with xxh3 checksums"
             )
-        meta, at = _handle(footer, 1)
-        return meta, _handle(footer, at)[0]
+        meta, at = read_handle(footer, 1)
+        return meta, read_handle(footer, at)[0]
 
     def _refuse_unknown(self) -> None:
         if self._count("rocksdb.merge.operands") or self._count("rocksdb.block.based.table.index.type", fixed=True):
@@ -286,7 +288,7 @@ class SortedTable:
 
     def _count(self, name: str, *, fixed: bool = False) -> int:
         value = self.properties.get(name.encode(), b"\0")
-        return int.from_bytes(value, "little") if fixed else _varint(value, 0)[0]
+        return int.from_bytes(value, "little") if fixed else read_number(value, 0)[0]
 
     def _block(self, handle: Handle) -> bytes:
         at, size = handle
@@ -313,35 +315,13 @@ class SortedTable:
 _CODEC = {kind: pa.Codec(name) for kind, name in _CODECS.items()}
 
 
-def checksum_of(block: bytes | memoryview, kind: int) -> int:
-    """Return the checksum of a block. It covers the byte for the ``kind`` of compression by a product."""
-    return (xxh3_64_intdigest(block) ^ kind * _LAST_BYTE) & 0xFFFFFFFF
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return a number of seven bits a byte, and where it ends."""
-    number = shift = 0
-    while True:
-        byte = data[at]
-        number |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < MORE:
-            return number, at
-
-
-def _handle(data: bytes, at: int) -> tuple[Handle, int]:
-    begin, at = _varint(data, at)
-    size, at = _varint(data, at)
-    return (begin, size), at
-
-
 def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yield the entries of a small block."""
     at, end, key = 0, _entries_end(block), b""
     while at < end:
-        shared, at = _varint(block, at)
-        own, at = _varint(block, at)
-        size, at = _varint(block, at)
+        shared, at = read_number(block, at)
+        own, at = read_number(block, at)
+        size, at = read_number(block, at)
         key = key[:shared] + block[at : at + own]
         at += own + size
         yield key, block[at - size : at]

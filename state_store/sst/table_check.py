@@ -11,7 +11,6 @@ pyarrow, which is imported for it alone.
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -19,31 +18,33 @@ from types import TracebackType
 
 from xxhash import xxh3_64_intdigest
 
+from pyspark_ckpt.state_store.chunks import CHUNK_BYTES
 from pyspark_ckpt.state_store.database import TABLE_FORMAT_VERSION
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.plain_files import open_plain
+from pyspark_ckpt.state_store.sst.layout import (
+    FOOTER_BYTES,
+    FOOTER_END,
+    LAST_BYTE,
+    LZ4,
+    LZ4HC,
+    MAGIC,
+    MAX_BLOCK_BYTES,
+    MORE,
+    PLAIN,
+    SUFFIX_BYTES,
+    TRAILER,
+    TRAILER_BYTES,
+    XXH3,
+    ZSTD,
+    Handle,
+    encode_number,
+    read_handle,
+    read_number,
+)
 
-CHUNK_BYTES = 1 << 20
-_FOOTER_BYTES = 53
-_END = struct.Struct("<IQ")
-_MAGIC = 0x88E241B785F4CFF7
-_XXH3 = 4
-_LAST_BYTE = 0x6B9083D9
-"""A checksum covers the byte for the kind of compression by its product with this number."""
-_TRAILER = struct.Struct("<BI")
-"""What follows a block: how it is compressed, and its checksum."""
-_TRAILER_BYTES = _TRAILER.size
-_PLAIN, _LZ4, _LZ4HC, _ZSTD = 0, 4, 5, 7
-_MORE = 0x80
-"""This bit of a byte of a number means that another byte follows."""
-_MAX_BLOCK_BYTES = 1 << 31
 _LZ4_MORE, _LZ4_MOST = 15, 255
 """When all bits of a part of a size are set, another part follows."""
-_SUFFIX_BYTES = 8
-"""The last bytes of a key in a table: its sequence number and kind."""
-
-Handle = tuple[int, int]
-"""Where a block begins in the file, and its size without the trailer."""
 
 
 def check_table(path: Path) -> None:
@@ -87,13 +88,13 @@ class CheckedTable:
             self._file.seek(0)
             begin = 0
             for sizes in _portions(self._sizes):
-                chunk = self._read(sum(sizes) + len(sizes) * _TRAILER_BYTES)
+                chunk = self._read(sum(sizes) + len(sizes) * TRAILER_BYTES)
                 _check_blocks(chunk, begin, sizes)
                 if self._first_block is None:
-                    self._first_block = chunk[: sizes[0] + _TRAILER_BYTES]
+                    self._first_block = chunk[: sizes[0] + TRAILER_BYTES]
                 yield chunk
                 begin += len(chunk)
-            if self._read(_FOOTER_BYTES) != self._footer or self._file.read(1):
+            if self._read(FOOTER_BYTES) != self._footer or self._file.read(1):
                 raise _Damage("its footer changed while it was read")
             yield self._footer
 
@@ -101,36 +102,36 @@ class CheckedTable:
         """Return key and value of the first row. All ``chunks`` must have been read before. Raises FormatError."""
         with _naming(self.path):
             block = _content(self._first_block or b"")
-            shared, at = _number(block, 0)
-            key_bytes, at = _number(block, at)
-            value_bytes, at = _number(block, at)
+            shared, at = read_number(block, 0)
+            key_bytes, at = read_number(block, at)
+            value_bytes, at = read_number(block, at)
             if shared or at + key_bytes + value_bytes > len(block):
                 raise _Damage("its first row is cut off")
-            return block[at : at + key_bytes - _SUFFIX_BYTES], block[at + key_bytes : at + key_bytes + value_bytes]
+            return block[at : at + key_bytes - SUFFIX_BYTES], block[at + key_bytes : at + key_bytes + value_bytes]
 
     def _find_blocks(self) -> tuple[bytes, list[int]]:
         """Return the footer and the sizes of all blocks, which lie one after the other up to the footer."""
-        footer_at = self.size_bytes - _FOOTER_BYTES
+        footer_at = self.size_bytes - FOOTER_BYTES
         if footer_at < 0:
             raise _Damage(f"it has {self.size_bytes} bytes, which is less than the footer of a table has")
         self._file.seek(footer_at)
-        footer = self._read(_FOOTER_BYTES)
-        version, magic = _END.unpack_from(footer, _FOOTER_BYTES - _END.size)
-        if magic != _MAGIC or version != TABLE_FORMAT_VERSION or footer[0] != _XXH3:
+        footer = self._read(FOOTER_BYTES)
+        version, magic = FOOTER_END.unpack_from(footer, FOOTER_BYTES - FOOTER_END.size)
+        if magic != MAGIC or version != TABLE_FORMAT_VERSION or footer[0] != XXH3:
             raise _Damage("it does not end with the footer of a table")
-        meta, at = _handle(footer, 1)
-        index, at = _handle(footer, at)
-        if footer[1 : -_END.size] != b"".join(map(_varint, (*meta, *index))).ljust(
-            _FOOTER_BYTES - _END.size - 1, b"\0"
+        meta, at = read_handle(footer, 1)
+        index, at = read_handle(footer, at)
+        if footer[1 : -FOOTER_END.size] != b"".join(map(encode_number, (*meta, *index))).ljust(
+            FOOTER_BYTES - FOOTER_END.size - 1, b"\0"
         ):
             raise _Damage("its footer is not in the only valid form")
         sizes, end = _data_blocks(self._block(index))
-        others = [_handle(value, 0)[0] for value in _values(self._block(meta))]
+        others = [read_handle(value, 0)[0] for value in _values(self._block(meta))]
         for begin, size in sorted([*others, meta, index]):
             if begin != end:
                 raise _Damage(f"no block begins at {end}")
             sizes.append(size)
-            end += size + _TRAILER_BYTES
+            end += size + TRAILER_BYTES
         if end != footer_at:
             raise _Damage(f"its blocks end at {end}, and its footer begins at {footer_at}")
         return footer, sizes
@@ -138,10 +139,10 @@ class CheckedTable:
     def _block(self, handle: Handle) -> bytes:
         """Return a block, decompressed, that is read out of order."""
         begin, size = handle
-        if begin + size + _TRAILER_BYTES > self.size_bytes:
+        if begin + size + TRAILER_BYTES > self.size_bytes:
             raise _Damage("it is too short for its blocks")
         self._file.seek(begin)
-        stored = self._read(size + _TRAILER_BYTES)
+        stored = self._read(size + TRAILER_BYTES)
         _check_blocks(stored, begin, [size])
         return _content(stored)
 
@@ -170,29 +171,29 @@ def _portions(sizes: list[int]) -> Iterator[list[int]]:
 
 def _check_blocks(stored: bytes, begin: int, sizes: list[int]) -> None:
     """Raise _Damage if one of the blocks that make up ``stored`` does not match its checksum."""
-    content, digest, trailer = memoryview(stored), xxh3_64_intdigest, _TRAILER.unpack_from
+    content, digest, trailer = memoryview(stored), xxh3_64_intdigest, TRAILER.unpack_from
     at = 0
     for size in sizes:
         end = at + size
         kind, checksum = trailer(stored, end)
-        if (digest(content[at:end]) ^ kind * _LAST_BYTE) & 0xFFFFFFFF != checksum:
+        if (digest(content[at:end]) ^ kind * LAST_BYTE) & 0xFFFFFFFF != checksum:
             raise _Damage(f"the checksum of the block at {begin + at} is wrong")
-        at = end + _TRAILER_BYTES
+        at = end + TRAILER_BYTES
 
 
 def _content(stored: bytes) -> bytes:
     """Return the content of a block, decompressed; ``stored`` includes its trailer."""
-    if len(stored) < _TRAILER_BYTES:
+    if len(stored) < TRAILER_BYTES:
         raise _Damage("a block is missing")
-    kind, block = stored[-_TRAILER_BYTES], stored[:-_TRAILER_BYTES]
-    if kind == _PLAIN:
+    kind, block = stored[-TRAILER_BYTES], stored[:-TRAILER_BYTES]
+    if kind == PLAIN:
         return block
-    size, at = _number(block, 0)
-    if size > _MAX_BLOCK_BYTES:
+    size, at = read_number(block, 0)
+    if size > MAX_BLOCK_BYTES:
         raise _Damage(f"a block declares too many bytes: {size}")
-    if kind in (_LZ4, _LZ4HC):
+    if kind in (LZ4, LZ4HC):
         content = _unpack_lz4(block, at)
-    elif kind == _ZSTD:
+    elif kind == ZSTD:
         content = _unpack_zstd(block[at:], size)
     else:
         raise _Damage(f"a block has the unknown compression type {kind}")
@@ -263,12 +264,12 @@ def _data_blocks(index: bytes) -> tuple[list[int], int]:
             raise _Damage("the index does not have exactly one entry in each run")
         key_bytes = index[at + 1]
         at += 2
-        if key_bytes >= _MORE:
-            key_bytes, at = _number(index, at - 1)
+        if key_bytes >= MORE:
+            key_bytes, at = read_number(index, at - 1)
         at += key_bytes
         begin = index[at] & 0x7F
         shift = 7
-        while index[at] >= _MORE:
+        while index[at] >= MORE:
             at += 1
             begin |= (index[at] & 0x7F) << shift
             shift += 7
@@ -276,10 +277,10 @@ def _data_blocks(index: bytes) -> tuple[list[int], int]:
             raise _Damage(f"no block begins at {expected}")
         size = index[at + 1]
         at += 2
-        if size >= _MORE:
-            size, at = _number(index, at - 1)
+        if size >= MORE:
+            size, at = read_number(index, at - 1)
         sizes.append(size)
-        expected += size + _TRAILER_BYTES
+        expected += size + TRAILER_BYTES
     if at != end:
         raise _Damage("the index is cut off")
     return sizes, expected
@@ -289,9 +290,9 @@ def _values(block: bytes) -> Iterator[bytes]:
     """Yield the values of a block's entries."""
     at, end = 0, _entries_end(block)
     while at < end:
-        _, at = _number(block, at)
-        key_bytes, at = _number(block, at)
-        value_bytes, at = _number(block, at)
+        _, at = read_number(block, at)
+        key_bytes, at = read_number(block, at)
+        value_bytes, at = read_number(block, at)
         at += key_bytes + value_bytes
         if at > end:
             raise _Damage("a block is cut off")
@@ -304,38 +305,6 @@ def _entries_end(block: bytes) -> int:
     if end < 0:
         raise _Damage("a block has no entries")
     return end
-
-
-def _handle(data: bytes, at: int) -> tuple[Handle, int]:
-    begin, at = _number(data, at)
-    size, at = _number(data, at)
-    return (begin, size), at
-
-
-def _number(data: bytes, at: int) -> tuple[int, int]:
-    """Return a number of seven bits a byte, and where it ends."""
-    byte = data[at]
-    at += 1
-    if byte < _MORE:
-        return byte, at
-    number, shift = byte & 0x7F, 7
-    while True:
-        byte = data[at]
-        at += 1
-        number |= (byte & 0x7F) << shift
-        if byte < _MORE:
-            return number, at
-        shift += 7
-
-
-def _varint(number: int) -> bytes:
-    """Return a number in the only form in which RocksDB writes it."""
-    digits = bytearray()
-    while number >= _MORE:
-        digits.append(number & 0x7F | _MORE)
-        number >>= 7
-    digits.append(number)
-    return bytes(digits)
 
 
 class _Damage(Exception):  # noqa: N818 - a fact on its way to a FormatError

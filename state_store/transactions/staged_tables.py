@@ -17,13 +17,13 @@ from typing import Annotated
 import msgspec
 import xxhash
 
+from pyspark_ckpt.state_store.chunks import hash_file
 from pyspark_ckpt.state_store.errors import FormatError, StorageError
 from pyspark_ckpt.state_store.format.keys import MARKER_KEY, Marker
 from pyspark_ckpt.state_store.json_objects import Count
 from pyspark_ckpt.state_store.plain_files import open_plain
 from pyspark_ckpt.state_store.sst.table_check import CheckedTable
 
-_PIECE_BYTES = 1 << 17
 _RETRY = (
     "Nothing was committed, and the task is tried again. If this error persists, check the disk of the executor's "
     "local folder (spark.sql.streaming.stateStore.ckpt.localDir)."
@@ -43,16 +43,13 @@ Seals = Mapping[str, Seal]
 
 def seal_file(path: Path) -> Seal:
     """Compute the seal of a complete file. Raises StorageError."""
-    digest, size = xxhash.xxh64(), 0
-    buffer = memoryview(bytearray(_PIECE_BYTES))
+    digest = xxhash.xxh64()
     try:
         with open_plain(path) as source:
-            while count := source.readinto(buffer):
-                digest.update(buffer[:count])
-                size += count
+            size_bytes = hash_file(source, digest.update)
     except OSError as problem:
         raise StorageError(f"Could not read the staged file {path}: {problem}.") from problem
-    return Seal(size, digest.hexdigest())
+    return Seal(size_bytes, digest.hexdigest())
 
 
 class StagedTable:

@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 
 from pyspark_ckpt.cli.main import main
 from pyspark_ckpt.savepoints import restore, savepoint
-from pyspark_ckpt.state_store.blobs.copying import CHUNK_BYTES, StoredFile
+from pyspark_ckpt.state_store.blobs.copying import StoredFile
 from pyspark_ckpt.state_store.checkpoints.digests import require_equal
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
+from pyspark_ckpt.state_store.chunks import CHUNK_BYTES
 from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
 from pyspark_ckpt.state_store.json_objects import seal, seal_json
 from pyspark_ckpt.state_store.options import parse

@@ -130,6 +130,7 @@ def test_one_key_takes_its_file_alone_and_the_row_groups_that_can_have_it(
         for other in files_of(saved)[:number] + files_of(saved)[number + 1 :]:
             other.unlink()
         assert state.rows_of("user 7")["partition"].to_pylist() == [number]
+        assert traffic.take()[DOWN] == 0
 
 
 @pytest.mark.parametrize("how", ["flipped", "cut", "lost"])

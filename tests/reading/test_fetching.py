@@ -16,7 +16,7 @@ import pytest
 import pyspark_ckpt
 from pyspark_ckpt import open_state
 from pyspark_ckpt.operators.declarations.states import ValueState
-from pyspark_ckpt.state_store.blobs.metered import DOWN, READS, Traffic
+from pyspark_ckpt.state_store.blobs.metered import DOWN, LISTS, READS, Traffic
 from pyspark_ckpt.state_store.format.manifest import decode
 from tests.lab import damage
 from tests.reading.conftest import MakeWritten
@@ -95,6 +95,38 @@ def test_one_key_takes_the_files_that_can_have_it_and_the_deltas(written: Writte
         # Beside the delta: the file of the key or the next one, that of level 0, which has no order, and small ones.
         assert used[DOWN] < newest_delta + 3 * BYTES < stored_bytes / 3
         assert used[READS] < 30
+
+
+def test_what_one_key_has_fetched_is_not_fetched_again_for_others(written: Written, traffic: Traffic) -> None:
+    with (
+        open_state(written.path, uid=UID, state="big") as big,
+        open_state(written.path, uid=UID, state="small") as small,
+    ):
+        assert (big.get(0), small.get(0)) == (value(0, 1), 0)
+        traffic.take()
+        assert big.get(0) == value(0, 1)
+        assert [small.get(n) for (n,) in KEYS] == [n for (n,) in KEYS]
+        assert small.get(ADDED) is None
+        assert set(traffic.take().values()) == {0}
+        used = []
+        for key, stored in expected().items():
+            assert big.get(key) == stored
+            used.append(traffic.take())
+        assert {each[LISTS] for each in used} == {0}
+        # The table file of a key and perhaps the next one, until half of all files are here. Then the rest follows.
+        few, rest = [each for each in used if each[READS] <= 2], [each for each in used if each[READS] > 2]
+        assert max(each[DOWN] for each in few) < 2 * BYTES + 10_000
+        assert len(rest) == 1
+        assert rest[0][DOWN] <= BYTES * (len(KEYS) / 2 + 2)
+        assert used[-1][READS] == 0
+
+
+def test_a_version_that_retention_has_deleted_is_read_from_what_was_fetched(written: Written) -> None:
+    with open_state(written.path, uid=UID, state="small") as state:
+        assert state.get(0) == 0
+        for path in (*written.lab.checkpoint.rglob("*.delta"), *written.lab.checkpoint.rglob("*.snapshot")):
+            path.unlink()
+        assert [state.get(n) for (n,) in KEYS] == [n for (n,) in KEYS]
 
 
 def test_one_key_is_read_when_the_files_of_all_others_are_gone(written: Written) -> None:

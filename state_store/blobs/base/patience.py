@@ -16,12 +16,16 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field
-from typing import NoReturn, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar, runtime_checkable
 
 from pyspark_ckpt.state_store.blobs.base.place import BlobPlace
 from pyspark_ckpt.state_store.errors import Outcome, StorageError
 from pyspark_ckpt.state_store.log import LOGGER
+
+if TYPE_CHECKING:
+    from typing import Self  # not in Python 3.10
 
 TIMEOUT_S = 60.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
@@ -236,6 +240,18 @@ class CanWait(Protocol):
     def waiting(self, patience: Patience) -> BlobPlace:
         """Return the same place, which repeats its requests as ``patience`` says."""
         ...
+
+
+class Waits:
+    """What makes a place CanWait that asks its ``patience`` for each request."""
+
+    patience: Patience
+
+    def waiting(self, patience: Patience) -> Self:
+        """Return the same place, which repeats its requests as ``patience`` says."""
+        place = copy(self)
+        place.patience = patience
+        return place
 
 
 def with_patience(place: BlobPlace, patience: Patience) -> BlobPlace:

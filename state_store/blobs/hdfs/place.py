@@ -19,15 +19,15 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from copy import copy
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from hdfs_native import FileReader, FileStatus
 
-from pyspark_ckpt.state_store.blobs.base.patience import Patience
-from pyspark_ckpt.state_store.blobs.base.place import Blob, Sink, check_name
+from pyspark_ckpt.state_store.blobs.base.file_writes import FileWrites, find_old
+from pyspark_ckpt.state_store.blobs.base.patience import Waits
+from pyspark_ckpt.state_store.blobs.base.place import Blob, check_name
 from pyspark_ckpt.state_store.blobs.base.place_clock import read_shown_time
 from pyspark_ckpt.state_store.blobs.hdfs.errors import (
     CLIENT_ERRORS,
@@ -38,7 +38,6 @@ from pyspark_ckpt.state_store.blobs.hdfs.errors import (
 )
 from pyspark_ckpt.state_store.blobs.hdfs.requests import TEMPORARY, HdfsRequests
 from pyspark_ckpt.state_store.blobs.hdfs.uploads import Upload
-from pyspark_ckpt.state_store.errors import ConflictError
 
 READ_BYTES = 8 << 20
 """The most that one request reads of an object."""
@@ -46,37 +45,8 @@ READ_BYTES = 8 << 20
 T = TypeVar("T")
 
 
-class HdfsPlace(HdfsRequests):
+class HdfsPlace(HdfsRequests, FileWrites, Waits):
     """A folder of HDFS. The first write creates it. Safe to use from many threads."""
-
-    def waiting(self, patience: Patience) -> HdfsPlace:
-        """Return the same place, which repeats its requests as ``patience`` says."""
-        place = copy(self)
-        place.patience = patience
-        return place
-
-    @contextmanager
-    def create(self, name: str) -> Iterator[Sink]:
-        """Write a new object piece by piece; see the protocol."""
-        with self._writing(name) as upload:
-            yield upload
-            if not upload.publish(replace=False):
-                raise ConflictError(f"{self._where(name)} exists already.")
-
-    def put_if_absent(self, name: str, data: bytes) -> bool:
-        """Write ``data`` unless ``name`` exists; see the protocol."""
-        try:
-            with self.create(name) as sink:
-                sink.write(data)
-        except ConflictError:
-            return False
-        return True
-
-    def put(self, name: str, data: bytes) -> None:
-        """Write ``data``, replacing what was there; see the protocol."""
-        with self._writing(name) as upload:
-            upload.write(data)
-            upload.publish(replace=True)
 
     def get(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         """Return bytes ``start`` to ``end`` of the object; see the protocol."""
@@ -176,10 +146,7 @@ class HdfsPlace(HdfsRequests):
                     folders.append(where)
                 elif name.startswith(".") and name.endswith(TEMPORARY) and not entry.isdir:
                     found.append(Blob(where, entry.length, entry.modification_time / 1000))
-        if not found:
-            return []
-        limit = now_s() - older_than_s
-        return sorted((blob for blob in found if blob.modified_s <= limit), key=lambda blob: blob.name)
+        return find_old(found, older_than_s, now_s)
 
     def discard_unfinished(self, older_than_s: float) -> int:
         """Remove temporary files of dead writers; see the protocol."""

@@ -24,6 +24,7 @@ from pyspark_ckpt.state_store.blobs.hdfs.errors import (
 )
 from pyspark_ckpt.state_store.blobs.hdfs.requests import TEMPORARY, HdfsRequests
 from pyspark_ckpt.state_store.blobs.hdfs.silent_calls import DaemonThreads
+from pyspark_ckpt.state_store.chunks import pour
 
 if TYPE_CHECKING:
     from hdfs_native._internal import RawFileWriter
@@ -193,8 +194,7 @@ class Upload:
     def _is_there(self) -> bool:
         """Return whether the object has the content that was written here."""
         found = xxhash.xxh3_128()
-        for piece in self._place.client.read(self._path):
-            found.update(piece)
+        pour(self._place.client.read(self._path), found.update)
         return found.digest() == self._content.digest()
 
     def _call(self, request: Callable[[Client], T]) -> T:

@@ -17,14 +17,14 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from copy import copy
 from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
-from pyspark_ckpt.state_store.blobs.base.patience import Patience
-from pyspark_ckpt.state_store.blobs.base.place import Blob, BlobPlace, Sink, check_name
+from pyspark_ckpt.state_store.blobs.base.file_writes import FileWrites, find_old
+from pyspark_ckpt.state_store.blobs.base.patience import Patience, Waits
+from pyspark_ckpt.state_store.blobs.base.place import Blob, BlobPlace, check_name
 from pyspark_ckpt.state_store.blobs.base.place_clock import read_shown_time
 from pyspark_ckpt.state_store.blobs.local.files import (
     FAILURES,
@@ -48,7 +48,7 @@ _PATIENCE = Patience()
 T = TypeVar("T")
 
 
-class LocalPlace:
+class LocalPlace(FileWrites, Waits):
     """A folder. The first write creates it."""
 
     def __init__(self, root: Path, patience: Patience = _PATIENCE) -> None:
@@ -63,12 +63,6 @@ class LocalPlace:
     def url(self) -> str:
         """Path of the folder."""
         return str(self._root)
-
-    def waiting(self, patience: Patience) -> LocalPlace:
-        """Return the same place, which repeats its requests as ``patience`` says."""
-        place = copy(self)
-        place.patience = patience
-        return place
 
     def ask(self, request: Callable[[], T]) -> T:
         """Return the result of a step, which is repeated while its failures may pass."""
@@ -88,13 +82,6 @@ class LocalPlace:
                 self.ask(partial(sync_folder, folder))
             except FAILURES as problem:
                 fail("write", folder, problem, "unknown")
-
-    @contextmanager
-    def create(self, name: str) -> Iterator[Sink]:
-        """Write a new object piece by piece; see the protocol."""
-        with self._writing(name) as upload:
-            yield upload
-            upload.publish(replace=False)
 
     def link_from(self, source: BlobPlace, name: str, new_name: str) -> bool:
         """Make the object ``new_name`` a durable link to one of ``source``. Return False if it has to be copied.
@@ -132,21 +119,6 @@ class LocalPlace:
         except FAILURES as problem:
             fail("write", path, problem, "unknown")
         return True
-
-    def put_if_absent(self, name: str, data: bytes) -> bool:
-        """Write ``data`` unless ``name`` exists; see the protocol."""
-        try:
-            with self.create(name) as sink:
-                sink.write(data)
-        except ConflictError:
-            return False
-        return True
-
-    def put(self, name: str, data: bytes) -> None:
-        """Write ``data``, replacing what was there; see the protocol."""
-        with self._writing(name) as upload:
-            upload.write(data)
-            upload.publish(replace=True)
 
     def get(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         """Return bytes ``start`` to ``end`` of the object; see the protocol."""
@@ -216,10 +188,7 @@ class LocalPlace:
             found = self.ask(lambda: [blob for path in self._temporaries() for blob in self._describe(path)])
         except FAILURES as problem:
             fail("list", self._root, problem)
-        if not found:
-            return []
-        limit = now_s() - older_than_s
-        return sorted((blob for blob in found if blob.modified_s <= limit), key=lambda blob: blob.name)
+        return find_old(found, older_than_s, now_s)
 
     def discard_unfinished(self, older_than_s: float) -> int:
         """Remove temporary files of dead writers; see the protocol."""

@@ -11,10 +11,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from pyspark_ckpt.state_store.blobs.local.files import TEMPORARY, may_pass, sync_file, write_all
-from pyspark_ckpt.state_store.errors import (
-    ConflictError,
-    StorageError,
-)
+from pyspark_ckpt.state_store.errors import StorageError
 
 KEPT_BYTES = 16 << 20
 """How much of an object is kept until it is durable, to be written again. A larger object cannot be written again."""
@@ -68,9 +65,9 @@ class LocalUpload:
                 self.discard()  # publish writes it again
         return len(data)
 
-    def publish(self, *, replace: bool) -> None:
-        """Make the object durable, then let it appear. Raises ConflictError (it exists and ``replace`` is False)."""
-        self._place.ask(lambda: self._publish(replace=replace))
+    def publish(self, *, replace: bool) -> bool:
+        """Make the object durable, then let it appear. Return False if another exists and ``replace`` is False."""
+        return self._place.ask(lambda: self._publish(replace=replace))
 
     def discard(self) -> None:
         """Close and delete the temporary file."""
@@ -92,14 +89,15 @@ class LocalUpload:
         self._file = file = io.FileIO(self._temporary, "xb")
         return file
 
-    def _publish(self, *, replace: bool) -> None:
+    def _publish(self, *, replace: bool) -> bool:
         if not self._is_synced:
             self._sync()
             self._is_synced = True
         if not self._is_named:
-            self._name(replace=replace)
-            self._is_named = True
-        self._place.sync_folder(self._path.parent)
+            self._is_named = self._name(replace=replace)
+        if self._is_named:
+            self._place.sync_folder(self._path.parent)
+        return self._is_named
 
     def _sync(self) -> None:
         """Make all that was written durable. A failure leaves an unknown part on the disk, so the file is deleted."""
@@ -120,21 +118,22 @@ class LocalUpload:
             raise
         self._identity = os.fstat(file.fileno())
 
-    def _name(self, *, replace: bool) -> None:
-        """Give the file its name, unless an earlier try without an answer has done so."""
+    def _name(self, *, replace: bool) -> bool:
+        """Give the file its name, unless an earlier try without an answer has done so. Return False if it is taken."""
         try:
             if replace:
                 self._temporary.replace(self._path)
             else:
                 os.link(self._temporary, self._path)
-        except FileExistsError as problem:
+        except FileExistsError:
             if not self._has_name():
-                raise ConflictError(f"{self._path} exists already.") from problem
+                return False
         except FileNotFoundError:
             if not self._has_name():
                 raise
         if not replace:
             self._temporary.unlink(missing_ok=True)
+        return True
 
     def _has_name(self) -> bool:
         with suppress(FileNotFoundError):

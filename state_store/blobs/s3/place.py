@@ -16,7 +16,6 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from copy import copy
 from email.utils import parsedate_to_datetime
 from itertools import cycle
 from pathlib import Path
@@ -24,7 +23,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from pyspark_ckpt.state_store.blobs.base.patience import OutlastedError, Patience
+from pyspark_ckpt.state_store.blobs.base.patience import OutlastedError, Waits
 from pyspark_ckpt.state_store.blobs.base.place import Blob, BlobPlace, Sink, check_name
 from pyspark_ckpt.state_store.blobs.s3.errors import (
     CutAnswerError,
@@ -54,14 +53,8 @@ _exclusive: dict[tuple[str, str], bool] = {}
 """By endpoint and bucket: whether the service honours the condition of a write."""
 
 
-class S3Place(S3Requests):
+class S3Place(S3Requests, Waits):
     """A prefix of a bucket. Safe to use from many threads."""
-
-    def waiting(self, patience: Patience) -> S3Place:
-        """Return the same place, which repeats its requests as ``patience`` says."""
-        place = copy(self)
-        place.patience = patience
-        return place
 
     @contextmanager
     def create(self, name: str) -> Iterator[Sink]:

@@ -109,7 +109,8 @@ def test_timers_fire_once_and_in_the_order_of_time(batches: Any) -> None:  # noq
                 for name, (declared, _) in DECLARED.items():
                     left = [at for timers, at, _, _ in model if timers == name]
                     first = min(left, default=None)
-                    assert states[name].earliest_ms() == (None if first is None else -(-first // 1000)), declared.clock
+                    first_ms = None if first is None else -(-first // 1000)
+                    assert states[name].rows.earliest_ms() == first_ms, declared.clock
             if commits:
                 batch.stage()
                 lab.commit(batch)
@@ -142,7 +143,7 @@ def test_what_is_registered_while_timers_fire_fires_in_its_turn(tmp_path: Path) 
             states["near"].register(24)
             states["near"].register(26)
     assert seen == [("near", 10), ("far", 5), ("far", 15), ("wall", 1), ("near", 24)]
-    assert [states[name].earliest_ms() for name in ("near", "far", "wall")] == [26, None, None]
+    assert [states[name].rows.earliest_ms() for name in ("near", "far", "wall")] == [26, None, None]
     lab.close()
 
 
@@ -251,9 +252,9 @@ def test_declarations_that_cannot_work_are_refused_by_name() -> None:
 
 def _register_as_before(timers: BoundTimers, at: datetime) -> None:
     """Store a timer as releases did that rounded instants up."""
-    timers._rows._there = ROUNDED
+    timers.rows._there = ROUNDED
     timers.register(round_up_ms(microseconds_of(at)))
-    timers._rows._there = EXACT
+    timers.rows._there = EXACT
 
 
 @pytest.mark.parametrize("now_ms", [0, 10], ids=["waits", "due"])

@@ -466,7 +466,7 @@ def test_a_null_key_that_an_earlier_release_has_stored_is_shown_or_named_and_can
 
     def as_before(bound: Any) -> None:  # noqa: ANN401
         suffix = bound.at("a").session.position.suffix
-        bound["m"]._rows.put(suffix, b"\x01" + msgspec.msgpack.encode([[None, 1], ["x", 2]]))
+        bound["m"].rows.put(suffix, b"\x01" + msgspec.msgpack.encode([[None, 1], ["x", 2]]))
         bound.at("b")["m"].update({"y": 3})
 
     def named(bound: Any) -> None:  # noqa: ANN401

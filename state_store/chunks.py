@@ -1,0 +1,41 @@
+"""Bytes in chunks, of files and objects that need not fit into memory."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Iterator
+from typing import IO, Any, Final, TypeAlias
+
+CHUNK_BYTES: Final = 1 << 20
+_HASHED_BYTES: Final = 1 << 17
+
+Taker: TypeAlias = Callable[[bytes], Any]
+
+
+def read_chunks(source: IO[bytes]) -> Iterator[bytes]:
+    """Yield the rest of an open file, up to CHUNK_BYTES at a time. Raises what its ``read`` raises."""
+    while chunk := source.read(CHUNK_BYTES):
+        yield chunk
+
+
+def pour(chunks: Iterable[bytes], *takers: Taker) -> int:
+    """Hand each chunk to all ``takers``, in their order: a file's ``write``, a checksum's ``update``.
+
+    Each of them must take a chunk as a whole. Returns the number of bytes.
+    """
+    size_bytes = 0
+    for chunk in chunks:
+        for take in takers:
+            take(chunk)
+        size_bytes += len(chunk)
+    return size_bytes
+
+
+def hash_file(source: io.FileIO, update: Callable[[memoryview], Any]) -> int:
+    """Hand the rest of an open file to the ``update`` of a checksum, which must not keep it. Returns its bytes."""
+    buffer = memoryview(bytearray(_HASHED_BYTES))
+    size_bytes = 0
+    while count := source.readinto(buffer):
+        update(buffer[:count])
+        size_bytes += count
+    return size_bytes
