@@ -5,7 +5,7 @@ from pyspark_ckpt.operators.declarations.processors import Context, KeyedProcess
 from pyspark_ckpt.operators.declarations.states import AggregatingState, ListState, MapState, ReducingState, ValueState
 from pyspark_ckpt.operators.declarations.timers import Timer, Timers
 from pyspark_ckpt.operators.declarations.ttl import Ttl
-from pyspark_ckpt.operators.encoding.keys import Keys
+from pyspark_ckpt.operators.encoding.distinct_keys import Keys
 from pyspark_ckpt.operators.groups.with_states import with_states
 from pyspark_ckpt.operators.keyed import KeyedStream, keyed
 

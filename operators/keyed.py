@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from pyspark_ckpt.operators.bound.declared_states import require_no_event_time, with_types
 from pyspark_ckpt.operators.declarations.counters import Counter, metric_name
-from pyspark_ckpt.operators.declarations.operator import BATCH, HASH, ROUTE, ROW, TIME, Operator
-from pyspark_ckpt.operators.declarations.processors import KeyedProcessor, VectorProcessor, states_of
+from pyspark_ckpt.operators.declarations.operator import BATCH, HASH, ROUTE, ROW, TIME, KeyedOperator
+from pyspark_ckpt.operators.declarations.processors import KeyedProcessor, VectorProcessor, find_states
 from pyspark_ckpt.operators.declarations.states import ValueState
-from pyspark_ckpt.operators.encoding.stored_keys import KeyCodec
+from pyspark_ckpt.operators.encoding.key_codec import KeyCodec
 from pyspark_ckpt.operators.jvm import shim
 from pyspark_ckpt.operators.placement import route_column
 from pyspark_ckpt.operators.task.group_times import GROUP_ROW, TIME_OUTS
@@ -26,7 +26,7 @@ from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.extras import require_extra
 from pyspark_ckpt.state_store.format.key_groups import MAX_PARALLELISM
 from pyspark_ckpt.state_store.format.meta import check_uid
-from pyspark_ckpt.state_store.options import parse, settings_of
+from pyspark_ckpt.state_store.options import parse, read_settings
 from pyspark_ckpt.state_store.suggestions import suggest
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class KeyedStream:
         kept or the query fails. State of an existing query of Spark's is not read. Raises InvalidInputError.
         """
         from pyspark_ckpt.operators.groups.frames import Conversion
-        from pyspark_ckpt.operators.groups.function import processor_of
+        from pyspark_ckpt.operators.groups.function import make_processor
 
         who = f"keyed(uid={self.uid!r})"
         if timeoutConf not in TIME_OUTS.values():
@@ -115,7 +115,7 @@ class KeyedStream:
         _struct(stateStructType, f"{who}: the state")
         how = Conversion.of(self.frame.sparkSession)
         state = ValueState("state", stateStructType)
-        processor = processor_of(func, state, output, timeoutConf, how, self.frame.columns)
+        processor = make_processor(func, state, output, timeoutConf, how, self.frame.columns)
         return self._process(processor, output, outputMode, keeps_late_rows=True)
 
     def _process(
@@ -138,7 +138,7 @@ class KeyedStream:
         batches = self._batches(plan, PartitionTask(operator, processor), event_time, mode)
         return ClassicFrame(plan.unpacked(batches._jdf, columns.json()), self.frame.sparkSession)  # noqa: SLF001
 
-    def _operator(self, plan: Any, processor: Processor, output: StructType, *, has_watermark: bool) -> Operator:
+    def _operator(self, plan: Any, processor: Processor, output: StructType, *, has_watermark: bool) -> KeyedOperator:
         session = self.frame.sparkSession
         who = f"keyed(uid={self.uid!r})"
         other = plan.keyedBy(self.frame._jdf)  # noqa: SLF001
@@ -151,13 +151,13 @@ class KeyedStream:
             raise InvalidInputError(f"{who}: the name of column {HASH!r} is reserved.", hint="Rename the column.")
         for field in self.frame.schema:
             check_handed(field.dataType, f"{who}: column {field.name!r}")
-        options = parse(settings_of(partial(session.conf.get, default=None)))
-        operator = Operator(
+        options = parse(read_settings(partial(session.conf.get, default=None)))
+        operator = KeyedOperator(
             uid=self.uid,
             by=self.by,
             input=make_handed_schema(self.frame.schema),
             output=make_handed_schema(output),
-            states=with_types(states_of(processor), who),
+            states=with_types(find_states(processor), who),
             partitions=int(str(session.conf.get("spark.sql.shuffle.partitions"))),
             max_parallelism=self.max_parallelism,
             local_dir=options.local_dir,

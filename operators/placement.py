@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark_ckpt.state_store.format.routes import routes
+from pyspark_ckpt.state_store.format.spark_groups import find_routes
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -25,4 +25,4 @@ def route_column(hash_name: str, partitions: int, max_parallelism: int) -> Colum
     unsigned = f.col(hash_name).cast("long").bitwiseAND(f.lit(_U32).cast("long"))
     group = f.shiftright(unsigned * f.lit(max_parallelism).cast("long"), 32)
     partition = f.floor(group * f.lit(partitions) / f.lit(max_parallelism)).cast("int")
-    return f.element_at(f.array(*map(f.lit, routes(partitions))), partition + 1)
+    return f.element_at(f.array(*map(f.lit, find_routes(partitions))), partition + 1)

@@ -22,12 +22,12 @@ from pyspark_ckpt.operators.jvm import shim
 from pyspark_ckpt.spark_job import QUICK_BYTES, SparkJob, master_here
 from pyspark_ckpt.state_store.blobs import S3aSettings
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
-from pyspark_ckpt.state_store.checkpoints.inventory import inventory
+from pyspark_ckpt.state_store.checkpoints.inventory import list_operators
 from pyspark_ckpt.state_store.checkpoints.query_log import refuse_other_provider
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.extras import require_extra
 from pyspark_ckpt.state_store.location import Location, location_text
-from pyspark_ckpt.state_store.options import Options, parse, settings_of
+from pyspark_ckpt.state_store.options import Options, parse, read_settings
 from pyspark_ckpt.state_store.redistribution.jobs import (
     SMALL_BYTES,
     CopyHere,
@@ -41,13 +41,13 @@ from pyspark_ckpt.state_store.savepoints import explanation
 from pyspark_ckpt.state_store.savepoints.creation import create, pin
 from pyspark_ckpt.state_store.savepoints.deletion import delete, finish_claim, refuse_others
 from pyspark_ckpt.state_store.savepoints.nesting import refuse_nested
-from pyspark_ckpt.state_store.savepoints.request import Plan, QueryId, Request, Restored
-from pyspark_ckpt.state_store.savepoints.restoration import Restoration
+from pyspark_ckpt.state_store.savepoints.query_restore import QueryRestore
+from pyspark_ckpt.state_store.savepoints.request import QueryId, Restored, RestoreExplanation, RestoreRequest
 from pyspark_ckpt.state_store.savepoints.savepoint import (
     Kind,
     Savepoint,
     SavepointInfo,
-    place_of_savepoint,
+    open_target,
     refuse_unless_empty,
 )
 from pyspark_ckpt.terminal import progress_bar
@@ -83,7 +83,7 @@ def savepoint(
     """
     if kind not in ("native", "canonical"):
         raise InvalidInputError(f"kind must be 'native' or 'canonical', got {kind!r}.")
-    location, target = _checkpoint_of(query_or_checkpoint), location_text(target, "target")
+    location, target = _find_checkpoint(query_or_checkpoint), location_text(target, "target")
     given = _options(options, location, target)
     with _job(f"savepoint to {target}", only_copies=kind == "native" and not digests) as (runner, progress):
         return create(location, target, given, runner, progress, written_by=_version(), kind=kind, digests=digests)
@@ -116,9 +116,9 @@ def stop_with_savepoint(
         raise LifecycleError(
             f"Query {query.id} does not run any more.", hint="Call savepoint() with its checkpointLocation."
         )
-    location, target = _checkpoint_of(query), location_text(target, "target")
+    location, target = _find_checkpoint(query), location_text(target, "target")
     given = _options(options, location, target)
-    place, checkpoint = place_of_savepoint(target, given), Checkpoint(location, given)
+    place, checkpoint = open_target(target, given), Checkpoint(location, given)
     refuse_nested(place, checkpoint, "a savepoint")
     refuse_unless_empty(place, "a savepoint")
     if checkpoint.operators():
@@ -163,13 +163,13 @@ def restore(
     savepoint_or_checkpoint = location_text(savepoint_or_checkpoint, "savepoint_or_checkpoint")
     checkpoint_location = location_text(checkpoint_location, "checkpoint_location")
     given = _options(options, savepoint_or_checkpoint, checkpoint_location)
-    request = Request(parallelism, query_id, dict(uid_map or {}), allow_non_restored_state)
+    request = RestoreRequest(parallelism, query_id, dict(uid_map or {}), allow_non_restored_state)
     if claim == "claim" and (done := finish_claim(savepoint_or_checkpoint, checkpoint_location, request, given)):
         return done
     source = Savepoint(savepoint_or_checkpoint, given)
     if claim == "claim":
         refuse_others(source.place, source.place.walk())
-    restoration = Restoration(
+    restoration = QueryRestore(
         source,
         source.info.version,
         source.versions(),
@@ -202,14 +202,14 @@ def rescale(
     given = _options(options, checkpoint, new_checkpoint)
     source = Checkpoint(checkpoint, given)
     with pin(source) as newest:
-        operators = inventory(source, newest)
+        operators = list_operators(source, newest)
         return _run(
-            Restoration(source, newest, operators, new_checkpoint, Request(parallelism, query_id), given),
+            QueryRestore(source, newest, operators, new_checkpoint, RestoreRequest(parallelism, query_id), given),
             new_checkpoint,
         )
 
 
-def explain(restoration: Restoration, *, counts: bool) -> Plan:
+def explain(restoration: QueryRestore, *, counts: bool) -> RestoreExplanation:
     """Return what a restore would do. ``counts``: read the state to count the rows of each new partition.
 
     Raises FormatError, NotFoundError, StorageError.
@@ -221,7 +221,7 @@ def explain(restoration: Restoration, *, counts: bool) -> Plan:
         return explanation.explain(restoration.plan, runner, progress)
 
 
-def _run(restoration: Restoration, target: str, at_end: Callable[[], object] | None = None) -> Restored:
+def _run(restoration: QueryRestore, target: str, at_end: Callable[[], object] | None = None) -> Restored:
     size = sum(operator.size_bytes for operator in restoration.plan.operators)
     with _job(f"restore to {target}", size) as (runner, progress):
         return restoration.run(runner, progress, at_end)
@@ -256,7 +256,7 @@ def _options(given: Mapping[str, str] | None, *locations: str) -> Options:
     options, so they are looked up only if such a location is named.
     """
     session = _active_session()
-    found = {} if session is None else settings_of(partial(session.conf.get, default=None))
+    found = {} if session is None else read_settings(partial(session.conf.get, default=None))
     options = parse({**found, **(given or {})})
     if session is None or not any(each.lower().startswith("s3a:") for each in (*locations, options.remote)):
         return options
@@ -265,7 +265,7 @@ def _options(given: Mapping[str, str] | None, *locations: str) -> Options:
     return replace(options, s3a=settings)
 
 
-def _checkpoint_of(query: StreamingQuery | Location) -> str:
+def _find_checkpoint(query: StreamingQuery | Location) -> str:
     if isinstance(query, (str, PathLike)) or not hasattr(query, "runId"):
         return location_text(query, "query_or_checkpoint")
     return str(_execution(query).resolvedCheckpointRoot())

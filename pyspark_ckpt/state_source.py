@@ -52,7 +52,7 @@ class StateDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns of the selected state. Raises as ``open_state`` does."""
-        with open_state_of(self.options) as state:
+        with open_selected_state(self.options) as state:
             return from_arrow_schema(state.schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -74,7 +74,7 @@ class _Reader(DataSourceReader):
     """Reads the same version in all tasks, even if a query commits meanwhile."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        with open_state_of(options) as state:
+        with open_selected_state(options) as state:
             self._state = state.state  # found once, so that a task need not read the metadata of all stores
             self._partitions = state.partitions
             self._options = {**_lower_keys(options), "version": str(state.version)}
@@ -86,12 +86,12 @@ class _Reader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, StorePartition)  # noqa: S101 - one of those above
         schema = to_arrow_schema(self._schema, timezone="UTC")
-        with open_state_of(self._options, self._state) as state:
+        with open_selected_state(self._options, self._state) as state:
             for batch in state.batches(partition.number):
                 yield batch if batch.schema.equals(schema) else batch.cast(schema)
 
 
-def open_state_of(options: Mapping[str, str], known: StoredState | None = None) -> StateReader:
+def open_selected_state(options: Mapping[str, str], known: StoredState | None = None) -> StateReader:
     """Open the state that the options select; ``known``: see StateReader. Raises as ``open_state`` does."""
     given = _lower_keys(options)
     own = {name: given.pop(name.lower(), None) for name in _OWN}

@@ -101,7 +101,7 @@ class FormatOnly(msgspec.Struct):
     format: int
 
 
-def check_format_of(content: bytes | memoryview, known: int, where: str) -> None:
+def check_format_in(content: bytes | memoryview, known: int, where: str) -> None:
     """Do as ``check_format``, for an object that has a format, before anything else of it is decoded."""
     check_format(decode_as(content, FormatOnly, where).format, known, where)
 

@@ -140,7 +140,7 @@ def _table() -> OptionTable:
     return msgspec.json.decode(Path(__file__).with_name("options.json").read_bytes(), type=OptionTable)
 
 
-def settings_of(get: Callable[[str], str | None]) -> dict[str, str]:
+def read_settings(get: Callable[[str], str | None]) -> dict[str, str]:
     """Return the options that are set, by their keys without the prefix. ``get`` looks up a Spark conf."""
     return {name: value for name in table() if (value := get(PREFIX + name)) is not None}
 

@@ -15,8 +15,8 @@ from pyspark_ckpt.state_store.database import Database, Tuning, write_table_file
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.format.keys import encode_hashed_key, state_range
 from pyspark_ckpt.state_store.format.names import new_id
-from pyspark_ckpt.state_store.server.entrusted import Entrusted
 from pyspark_ckpt.state_store.server.homes import lock_folder
+from pyspark_ckpt.state_store.server.received_secrets import ReceivedSecrets
 from pyspark_ckpt.state_store.server.rpc import Dispatcher
 from pyspark_ckpt.state_store.server.stores import Stores
 
@@ -68,7 +68,7 @@ class Server:
         assert folder is not None, f"another server uses {local_dir}"
         self.stores = Stores(folder, parsed, places=places, clock=clock, uptime=uptime, make_id=make_id)
         self.stop_calls = 0
-        self._dispatcher = Dispatcher(self.stores, self._count_stop, Entrusted())
+        self._dispatcher = Dispatcher(self.stores, self._count_stop, ReceivedSecrets())
 
     def _count_stop(self) -> None:
         self.stop_calls += 1
@@ -84,16 +84,16 @@ class Server:
         """Wait until local databases have followed their commits, and what was to be deleted is gone."""
         for shelf in self.stores._shelves.values():
             shelf.store.follower.await_moves()
-        self.stores._shared.sweeper.submit(int).result()
+        self.stores._resources.sweeper.submit(int).result()
 
     def die(self) -> None:
         """Leave what a killed process leaves: local files as they are, no lock."""
         for shelf in self.stores._shelves.values():
             shelf.store.local.closed = True
             shelf.store.local.copies.close(remove=False)
-        self.stores._shared.mover.shutdown(wait=True)
-        self.stores._shared.pool.shutdown(wait=True)
-        self.stores._shared.sweeper.shutdown(wait=True)
+        self.stores._resources.mover.shutdown(wait=True)
+        self.stores._resources.pool.shutdown(wait=True)
+        self.stores._resources.sweeper.shutdown(wait=True)
         self.stores._folder.close()
 
 

@@ -17,7 +17,7 @@ import xxhash
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, place_at
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
-from pyspark_ckpt.state_store.checkpoints.inventory import inventory
+from pyspark_ckpt.state_store.checkpoints.inventory import list_operators
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
 from pyspark_ckpt.state_store.database import Database, Tuning, write_table_file
 from pyspark_ckpt.state_store.failpoints import FailPoints
@@ -32,14 +32,14 @@ from pyspark_ckpt.state_store.format.keys import (
     Marker,
     encode_hashed_key,
     encode_ordered_key,
-    hash_of,
+    read_hash,
     state_range,
 )
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.meta import EMPTY_META, Descriptor, StoreMeta
 from pyspark_ckpt.state_store.format.names import DeltaName
 from pyspark_ckpt.state_store.format.remote import POINTER_NAME, Pointer, folder_in, store_folder
-from pyspark_ckpt.state_store.format.routes import _STRUCT_AT, _VALUE, route_key
+from pyspark_ckpt.state_store.format.spark_groups import _STRUCT_AT, _VALUE, encode_route_key
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.local.copies import LocalCopy
 from pyspark_ckpt.state_store.log import StoreLog
@@ -200,7 +200,7 @@ class Query:
             after, number = after.with_state(name, descriptor, keyed=operator == 2 and not is_sparks)
             if is_sparks:
                 row = _VALUE.pack(0, _STRUCT_AT, 9000 + partition, 0, 1000 * self.version, 5000 + self.version)
-                written[route_key(number, partition, self.partitions)] = row
+                written[encode_route_key(number, partition, self.partitions)] = row
                 counts[number] = int(before.version == 0)
                 continue
             written.update({stored_key(number, operator, key): value for key, value in mine.items()})
@@ -264,7 +264,7 @@ def stored(location: str, options: Options | None = None) -> tuple[int, int, Log
     given = options or parse({})
     checkpoint = Checkpoint(location, given)
     version, found, workplace = checkpoint.newest_version, Logical(), Workplace(given)
-    operators = inventory(checkpoint, version)
+    operators = list_operators(checkpoint, version)
     partitions = operators[0].operator.partitions
     for operator in operators:
         kind = KINDS[operator.operator.name]
@@ -288,11 +288,11 @@ def _check(each: StoreVersion, operator: int, database: Database, partitions: in
         mine = {key: rows.pop(key) for key in list(rows) if first <= key < end}
         assert state.rows == len(mine) * state.is_counted, f"{each.identity}: state {state.name}"
         if operator == 2 and state.number & ~ORDERED_BIT < FIRST_KEYED_COUNTER:
-            assert list(mine) == [route_key(state.number, partition, partitions)]
+            assert list(mine) == [encode_route_key(state.number, partition, partitions)]
             continue
         into = found.setdefault((operator, store, state.name), {})
         for key, value in mine.items():
-            partition_hash = hash_of(key)
+            partition_hash = read_hash(key)
             assert partition_of(operator, partition_hash, partitions) == partition
             is_ordered = bool(state.number & ORDERED_BIT)
             cut = slice(STATE_BYTES, -HASH_BYTES) if is_ordered else slice(STATE_BYTES + HASH_BYTES, None)

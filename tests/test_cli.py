@@ -207,7 +207,7 @@ def test_verify_finds_nothing_wrong_when_retention_moves_to_another_snapshot(
 
     checkpoint = Checkpoint(str(lab.checkpoint), parse({}))
     ((_, identity),) = checkpoint.stores()
-    checkpoint._places[identity] = Meanwhile(checkpoint.place_of(identity), ".snapshot", [retain])
+    checkpoint._places[identity] = Meanwhile(checkpoint.find_place(identity), ".snapshot", [retain])
     found = verify_version(checkpoint, identity, VERSIONS)
     assert (found.rows, found.problems) == (VERSIONS, ())
     assert not hidden.exists()
@@ -311,7 +311,7 @@ def test_gc_goes_on_when_the_query_retires_the_version_that_was_the_newest(
     (identity,) = (identity for _, identity in first.stores())
 
     def run_on(seconds: float, _what: str) -> None:
-        newest = first.commit_of(identity, VERSIONS)
+        newest = first.find_commit(identity, VERSIONS)
         for commit_id in lab.grow(handle, 2, VERSIONS, newest.id):
             lab.log_commit(len(list((lab.checkpoint / "commits").iterdir())), [commit_id])
         lab.begin(handle, VERSIONS + 2, commit_id).abort()
@@ -320,7 +320,7 @@ def test_gc_goes_on_when_the_query_retires_the_version_that_was_the_newest(
         with closing(Collector(Checkpoint(str(lab.checkpoint), parse({})), 0, seconds)) as collector:
             assert collector.clean(identity) > 0
         with pytest.raises(NotFoundError):
-            first.commit_of(identity, VERSIONS)
+            first.find_commit(identity, VERSIONS)
 
     monkeypatch.setattr(checkpoints, "wait", run_on)
     code, _ = collected(lab, capsys, "-o", "retentionGracePeriod=50ms")
@@ -331,7 +331,7 @@ def test_gc_goes_on_when_the_query_retires_the_version_that_was_the_newest(
 def test_gc_takes_a_newer_version_when_the_newest_is_gone_and_fails_when_there_is_none(lab: Lab) -> None:
     checkpoint = Checkpoint(str(lab.checkpoint), parse({}))
     (identity,) = (identity for _, identity in checkpoint.stores())
-    newest = checkpoint.commit_of(identity, VERSIONS)
+    newest = checkpoint.find_commit(identity, VERSIONS)
     (commit_id,) = lab.grow(lab.open(), 1, VERSIONS, newest.id)
     lab.log_commit(VERSIONS, [commit_id])
     with closing(Collector(checkpoint, 1, 0)) as collector:
@@ -355,7 +355,7 @@ def test_a_dry_run_names_the_unfinished_uploads_that_gc_deletes(lab: Lab, capsys
     reach = [part for key, value in lab.options.items() if key != "remote" for part in ("-o", f"{key}={value}")]
     checkpoint = Checkpoint(str(lab.checkpoint), parse(lab.options))
     (identity,) = (identity for _, identity in checkpoint.stores())
-    place = checkpoint.place_of(identity)
+    place = checkpoint.find_place(identity)
     collected(lab, capsys, *NOW, *reach)
     if isinstance(place, LocalPlace):
         left = Path(place.url) / "sst" / ".x.sst.123.tmp"
@@ -367,8 +367,8 @@ def test_a_dry_run_names_the_unfinished_uploads_that_gc_deletes(lab: Lab, capsys
         place.client.create_multipart_upload(Bucket=place.bucket, Key=place.key("sst/x.sst"))
         name = "sst/x.sst"
         with pytest.MonkeyPatch.context() as patched:  # a minute later
-            now_s, patience = S3Place._time_of, retention.UPLOAD_S
-            patched.setattr(S3Place, "_time_of", lambda place, answer: now_s(place, answer) + patience)
+            now_s, patience = S3Place._read_time, retention.UPLOAD_S
+            patched.setattr(S3Place, "_read_time", lambda place, answer: now_s(place, answer) + patience)
             check_dry_run(lab, capsys, name, *NOW, *reach)
             return
     check_dry_run(lab, capsys, name, *NOW, *reach)

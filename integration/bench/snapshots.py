@@ -27,8 +27,8 @@ from integration.bench.latency import far_away
 from pyspark_ckpt.state_store import options as option_table
 from pyspark_ckpt.state_store.database import Tuning, write_table_file
 from pyspark_ckpt.state_store.format.keys import encode_hashed_key
-from pyspark_ckpt.state_store.server.entrusted import Entrusted
 from pyspark_ckpt.state_store.server.homes import lock_folder
+from pyspark_ckpt.state_store.server.received_secrets import ReceivedSecrets
 from pyspark_ckpt.state_store.server.rpc import Dispatcher
 from pyspark_ckpt.state_store.server.stores import Stores
 from tests.s3_server import running
@@ -78,7 +78,7 @@ class Engine:
         folder = lock_folder(self._folder / name)
         assert folder is not None
         self._stores = Stores(folder, option_table.parse(self._options))
-        self._dispatcher = Dispatcher(self._stores, lambda: None, Entrusted())
+        self._dispatcher = Dispatcher(self._stores, lambda: None, ReceivedSecrets())
         self.handle = self.call(
             "open",
             state_dir=str(self.remote),

@@ -29,7 +29,7 @@ def stored_rows(location: Path | str, options: Options | None = None) -> Iterato
     """Every row of the newest committed version of every store of a checkpoint, wherever its state is."""
     checkpoint = Checkpoint(str(location), options or parse({}))
     for _, identity in checkpoint.stores():
-        commit, log = checkpoint.commit_of(identity, checkpoint.newest_version), StoreLog(__name__, identity.short)
+        commit, log = checkpoint.find_commit(identity, checkpoint.newest_version), StoreLog(__name__, identity.short)
         with checkpoint.restore(identity, commit, log) as restored:
             for key, value in restored.database.rows():
                 if key != MARKER_KEY:

@@ -16,7 +16,7 @@ from integration.operators.providers import OURS
 from integration.operators.replay import Case, collect_into, run, write_inputs
 from integration.operators.sources import Source
 from pyspark_ckpt.state_store.errors import InvalidInputError
-from pyspark_ckpt.state_store.format.spark_hash import SEED, of_int
+from pyspark_ckpt.state_store.format.spark_hash import SEED, hash_int
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -88,7 +88,7 @@ def test_two_operators_of_spark_alone_are_left_to_spark(spark: SparkSession, tmp
         writer.format("noop").start()
 
 
-_FEW_HASH = next(user for user in count() if of_int(user, SEED) < 1 << 31)
+_FEW_HASH = next(user for user in count() if hash_int(user, SEED) < 1 << 31)
 """A user of the first half of all partitions, however many these are."""
 _ONE_KEY = Source("id long, user int", (((0, _FEW_HASH),), ((1, _FEW_HASH),)))
 

@@ -9,7 +9,7 @@ from pyspark.sql import functions as f
 from integration.operators import inputs
 from pyspark_ckpt.operators.encoding.spark_hash import SparkHash
 from pyspark_ckpt.operators.types.columns import python_values
-from pyspark_ckpt.state_store.format.spark_hash import hash_of_int
+from pyspark_ckpt.state_store.format.spark_hash import hash_int_signed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,4 +38,4 @@ def test_keys_of_every_type_have_sparks_hash(spark: SparkSession, tmp_path: Path
 def test_integers_have_sparks_hash(spark: SparkSession) -> None:
     numbers = [0, 1, -1, 7, 2**31 - 1, -(2**31)]
     frame = spark.createDataFrame([(number,) for number in numbers], "n int")
-    assert list(map(hash_of_int, numbers)) == [row[0] for row in frame.select(f.hash("n")).collect()]
+    assert list(map(hash_int_signed, numbers)) == [row[0] for row in frame.select(f.hash("n")).collect()]

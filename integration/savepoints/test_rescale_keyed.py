@@ -19,8 +19,8 @@ from integration.savepoints.test_rescale import move, sampled
 from pyspark_ckpt import open_state
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.digests import combine
-from pyspark_ckpt.state_store.checkpoints.inventory import inventory
-from pyspark_ckpt.state_store.checkpoints.state_rows import digests_of
+from pyspark_ckpt.state_store.checkpoints.inventory import list_operators
+from pyspark_ckpt.state_store.checkpoints.state_rows import digest_states
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
 from pyspark_ckpt.state_store.format.meta import is_keyed
 from pyspark_ckpt.state_store.options import parse
@@ -129,11 +129,11 @@ def _played(spark: SparkSession, case: Case, folder: Path, numbers: Sequence[int
 
 def _digests(folder: Path) -> Mapping[str, Digest]:
     checkpoint = Checkpoint(str(folder / "checkpoint"), parse({}))
-    (operator,) = inventory(checkpoint, checkpoint.newest_version)
+    (operator,) = list_operators(checkpoint, checkpoint.newest_version)
     return combine(map(_digests_of, operator.stores["default"]))
 
 
 def _digests_of(store: StoreVersion) -> Mapping[str, Digest]:
     workplace = Workplace(parse({}))
     with workplace.folder() as folder, workplace.restore(store, folder / "store") as restored:
-        return digests_of(restored.database, [state for state in restored.meta.states if is_keyed(state)])
+        return digest_states(restored.database, [state for state in restored.meta.states if is_keyed(state)])

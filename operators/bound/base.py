@@ -10,16 +10,21 @@ import numpy as np
 import pyarrow as pa
 from msgspec import UNSET
 
-from pyspark_ckpt.operators.bound.ended_lives import EndedEntryRows, EndedKeyRows, EndedLife, EndedListRows
+from pyspark_ckpt.operators.bound.removed_ttl import (
+    EndlessLife,
+    FormerlyTimedEntryRows,
+    FormerlyTimedKeyRows,
+    FormerlyTimedListRows,
+)
 from pyspark_ckpt.operators.declarations.states import Declared
-from pyspark_ckpt.operators.encoding.evolution import EvolvedCodec, Schemas, schemas_of
-from pyspark_ckpt.operators.encoding.stored_values import ValueCodec, value_codec
+from pyspark_ckpt.operators.encoding.evolution import EvolvedCodec, Schemas, read_schemas
+from pyspark_ckpt.operators.encoding.value_codec import ValueCodec, make_value_codec
 from pyspark_ckpt.operators.rows.entry_rows import EntryRows
 from pyspark_ckpt.operators.rows.expiry import ExpiryIndex, TimedEntryRows, TimedKeyRows
 from pyspark_ckpt.operators.rows.key_rows import KeyRows
-from pyspark_ckpt.operators.rows.life import Life
 from pyspark_ckpt.operators.rows.list_rows import ListRows, TimedListRows
 from pyspark_ckpt.operators.rows.state_rows import Staged, StateRows
+from pyspark_ckpt.operators.rows.ttl_stamps import Life
 from pyspark_ckpt.operators.types.columns import arrow_values
 from pyspark_ckpt.operators.types.conversions import CONVERT, WRONG_VALUE
 from pyspark_ckpt.operators.types.exact_columns import exact_column
@@ -48,7 +53,7 @@ class Binding:
 
     def schemas(self, what: str) -> Schemas | None:
         """Return all types with which ``what`` was ever written, from the descriptor. Raises FormatError."""
-        return schemas_of(self.session.descriptors[self.number], what, self.whose)
+        return read_schemas(self.session.descriptors[self.number], what, self.whose)
 
     @property
     def aliases(self) -> Mapping[str, str]:
@@ -83,34 +88,34 @@ class Bound:
         self._codec = self._codec_of_values(binding)
         self._at: Position = session.position
         self._session = session
-        self._life = _life_of(binding)
+        self._life = _make_life(binding)
         self.index = None if binding.index is None else ExpiryIndex(binding.index, session)
 
     def _key_rows(self) -> KeyRows | TimedKeyRows:
         rows = KeyRows(self._number, self._session)
         if self._life is None or self.index is None:
             return rows
-        timed = EndedKeyRows if isinstance(self._life, EndedLife) else TimedKeyRows
+        timed = FormerlyTimedKeyRows if isinstance(self._life, EndlessLife) else TimedKeyRows
         return timed(rows, self._life, self.index)
 
     def _entry_rows(self) -> EntryRows | TimedEntryRows:
         rows = EntryRows(self._number, self._session)
         if self._life is None or self.index is None:
             return rows
-        timed = EndedEntryRows if isinstance(self._life, EndedLife) else TimedEntryRows
+        timed = FormerlyTimedEntryRows if isinstance(self._life, EndlessLife) else TimedEntryRows
         return timed(rows, self._life, self.index)
 
     def _list_rows(self) -> ListRows:
         if self._life is None or self.index is None:
             return ListRows(self._number, self._session)
-        timed = EndedListRows if isinstance(self._life, EndedLife) else TimedListRows
+        timed = FormerlyTimedListRows if isinstance(self._life, EndlessLife) else TimedListRows
         return timed(self._number, self._session, self._life, self.index)
 
     def _codec_of_values(self, binding: Binding) -> ValueCodec:
         """Return the codec that reads all schemas with which values were ever written."""
         known = binding.schemas(self._what)
         if known is None:
-            return value_codec(self._kinds[self._what], whose=binding.whose)
+            return make_value_codec(self._kinds[self._what], whose=binding.whose)
         kinds = [arrow_type(schema) for schema in known.schemas]
         try:
             return EvolvedCodec(kinds, known.current, binding.aliases, binding.whose)
@@ -149,9 +154,9 @@ class Bound:
         return column
 
 
-def _life_of(binding: Binding) -> Life | None:
-    """Return the time to live of a state: an EndedLife if it has none now, but an index from earlier programs."""
+def _make_life(binding: Binding) -> Life | None:
+    """Return the time to live of a state: an EndlessLife if it has none now, but an index from earlier programs."""
     ttl = binding.state.ttl
     if ttl is None:
-        return None if binding.index is None else EndedLife()
+        return None if binding.index is None else EndlessLife()
     return Life(ttl, binding.session.now_ms[ttl.clock])

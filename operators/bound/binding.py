@@ -29,11 +29,11 @@ _BOUND: Mapping[type[Declared], type[Any]] = {
 }
 
 
-def kind_of(declared: Declared) -> type[Declared]:
+def find_kind(declared: Declared) -> type[Declared]:
     """Return the kind of state that is declared, or Timers. The user may have declared it by a subclass."""
     return next(each for each in type(declared).__mro__ if each in _BOUND)
 
 
 def bind(binding: Binding) -> Any:
     """Bind a state or timers to their rows in the session. The result is also a Kept."""
-    return _BOUND[kind_of(binding.state)](binding)
+    return _BOUND[find_kind(binding.state)](binding)

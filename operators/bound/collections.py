@@ -11,17 +11,17 @@ import pyarrow.compute as pc
 
 from pyspark_ckpt.operators.bound.base import Binding, Bound
 from pyspark_ckpt.operators.declarations.states import ListState, MapState
-from pyspark_ckpt.operators.encoding.stored_keys import KeyCodec
-from pyspark_ckpt.operators.rows.entry_rows import Entries
+from pyspark_ckpt.operators.encoding.key_codec import KeyCodec
+from pyspark_ckpt.operators.rows.entry_rows import EntryKeys
 from pyspark_ckpt.operators.types.columns import validity
 from pyspark_ckpt.operators.types.conversions import WRONG_VALUE
-from pyspark_ckpt.operators.types.value_types import elements_of
+from pyspark_ckpt.operators.types.value_types import get_elements
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from pyspark_ckpt.operators.encoding.keys import Keys
+    from pyspark_ckpt.operators.encoding.distinct_keys import Keys
 
 
 class BoundList(Bound, ListState):
@@ -98,7 +98,7 @@ class BoundList(Bound, ListState):
 
     def _encode_elements(self, values: Iterable[Any]) -> list[bytes]:
         try:
-            elements = iter(elements_of(values))
+            elements = iter(get_elements(values))
         except TypeError as problem:
             raise InvalidInputError(
                 f"State {self.name!r} of operator {self._uid!r}: {repr(values)[:200]} of type {type(values).__name__} "
@@ -214,12 +214,12 @@ class BoundMap(Bound, MapState):
         column = self._column("value", values, len(index))
         self.rows.put_cells(self._places(keys, index, map_keys), self._codec.encode_cells(column))
 
-    def _places(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array) -> Entries:
+    def _places(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array) -> EntryKeys:
         """Return where the rows of some entries are. Raises InvalidInputError for a key that is null."""
         column = self._column("key", map_keys, len(index))
         if column.null_count:
             raise self._no_entry()
-        return Entries.of(keys.suffixes.each(index), self._keys.encode_packed([column]))
+        return EntryKeys.of(keys.suffixes.each(index), self._keys.encode_packed([column]))
 
     def _encode_bounds(self, bound: Any, count: int) -> Sequence[bytes | None]:
         """Encode a bound of a range as an entry for each of ``count`` keys: one for all, or one per key."""

@@ -14,7 +14,7 @@ from msgspec import UNSET
 from msgspec.structs import asdict
 
 from pyspark_ckpt.operators.bound.base import Binding, Kept
-from pyspark_ckpt.operators.bound.binding import bind, kind_of
+from pyspark_ckpt.operators.bound.binding import bind, find_kind
 from pyspark_ckpt.operators.bound.one_key_calls import refuse_many_key_calls, refuse_one_key_calls
 from pyspark_ckpt.operators.bound.program_changes import check_change, merge_knowledge
 from pyspark_ckpt.operators.declarations.counters import BoundCounter, Counter, metric_name
@@ -22,16 +22,16 @@ from pyspark_ckpt.operators.declarations.operator import ProcessorState
 from pyspark_ckpt.operators.declarations.processors import KeyedProcessor, VectorProcessor
 from pyspark_ckpt.operators.declarations.states import Declared, ReducingState, ValueState
 from pyspark_ckpt.operators.declarations.timers import Timers
-from pyspark_ckpt.operators.encoding.evolution import evolve, former_names, schemas_of
-from pyspark_ckpt.operators.encoding.stored_keys import KeyCodec
-from pyspark_ckpt.operators.encoding.stored_values import value_codec
+from pyspark_ckpt.operators.encoding.evolution import evolve, former_names, read_schemas
+from pyspark_ckpt.operators.encoding.key_codec import KeyCodec
+from pyspark_ckpt.operators.encoding.value_codec import make_value_codec
 from pyspark_ckpt.operators.rows.expiry import index_name
 from pyspark_ckpt.operators.session.worker import WorkerSession
 from pyspark_ckpt.operators.types.conversions import CONVERT, WRONG_VALUE
 from pyspark_ckpt.operators.types.field_names import require_clear_aliases
 from pyspark_ckpt.operators.types.value_types import ValueType, resolve_type
 from pyspark_ckpt.state_store.errors import InvalidInputError
-from pyspark_ckpt.state_store.format.meta import Descriptor, State, TimeToLive, is_keyed
+from pyspark_ckpt.state_store.format.meta import Descriptor, StateMeta, TimeToLive, is_keyed
 from pyspark_ckpt.state_store.options import PREFIX
 from pyspark_ckpt.state_store.transactions.ticket import Ticket
 
@@ -71,7 +71,7 @@ def _require_codec(kind: ValueType, what: str, whose: str) -> None:
     try:
         if what == "key":
             KeyCodec([kind.arrow])
-        value_codec(kind.arrow)
+        make_value_codec(kind.arrow)
     except InvalidInputError as problem:
         raise InvalidInputError(
             f"{whose} has the type {str(kind.schema)[:200]}: {problem.message}", hint=problem.hint
@@ -107,7 +107,7 @@ def _require_default(state: ValueState, kind: ValueType, who: str) -> None:
     if state.default is None:
         return
     try:
-        value_codec(kind.arrow).encode(state.default)
+        make_value_codec(kind.arrow).encode(state.default)
     except WRONG_VALUE as problem:
         raise InvalidInputError(
             f"{who}: the default of state {state.name!r} is {repr(state.default)[:200]} "
@@ -142,7 +142,7 @@ class DeclaredStates:
         return declared
 
     def _describe_states(
-        self, partitions: Sequence[Sequence[State]], key_schema: Mapping[str, str], encoder: Mapping[str, Any]
+        self, partitions: Sequence[Sequence[StateMeta]], key_schema: Mapping[str, str], encoder: Mapping[str, Any]
     ) -> list[tuple[str, Descriptor]]:
         own, *others = ({state.name: state.descriptor for state in states} for states in partitions)
         declared = []
@@ -151,10 +151,10 @@ class DeclaredStates:
             same = [state for states in partitions for state in states if state.name == name]
             known = merge_knowledge(own.get(name), [states[name] for states in others if name in states])
             values = {
-                what: asdict(evolve(schemas_of(known, what, f"state {name!r}"), kind.schema))
+                what: asdict(evolve(read_schemas(known, what, f"state {name!r}"), kind.schema))
                 for what, kind in each.types.items()
             }
-            kind = {**encoder, "kind": kind_of(each.state).__name__}
+            kind = {**encoder, "kind": find_kind(each.state).__name__}
             timers = each.state if isinstance(each.state, Timers) else None
             if timers is not None:
                 kind["clock"] = timers.clock
@@ -164,7 +164,7 @@ class DeclaredStates:
                 key_schema=key_schema,
                 value_schema=values,
                 key_encoder=kind,
-                ttl=_ttl_of(each.state, same),
+                ttl=_describe_ttl(each.state, same),
                 aliases=former_names(known, each.state.aliases) or UNSET,
             )
             declared.append((name, descriptor))
@@ -200,7 +200,7 @@ class DeclaredStates:
             bound.append(state)
         return holder, bound
 
-    def _require_all(self, states: Iterable[State], ticket: Ticket) -> None:
+    def _require_all(self, states: Iterable[StateMeta], ticket: Ticket) -> None:
         """Raise InvalidInputError if a partition has state of keyed operators that this one does not declare.
 
         A changed program therefore does not lose state by accident: a new name begins without state.
@@ -223,7 +223,7 @@ class DeclaredStates:
         return f"{self.uid}/{declared.state.name}"
 
 
-def _ttl_of(declared: Declared, stored: Iterable[State]) -> TimeToLive | msgspec.UnsetType:
+def _describe_ttl(declared: Declared, stored: Iterable[StateMeta]) -> TimeToLive | msgspec.UnsetType:
     """Return the time to live for a descriptor. One that is no longer declared is kept and marked as ended.
 
     ``stored``: the state in all partitions, this one first. Partitions with rows take precedence: one without rows may

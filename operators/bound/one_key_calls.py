@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, NoReturn
 
-from pyspark_ckpt.operators.bound.binding import kind_of
+from pyspark_ckpt.operators.bound.binding import find_kind
 from pyspark_ckpt.operators.declarations.states import (
     AggregatingState,
     Declared,
@@ -90,7 +90,7 @@ def refuse_many_key_calls(bound: Any, uid: str) -> None:
 
 
 def _refuse_calls(bound: Any, uid: str, calls: Mapping[type[Declared], Mapping[str, str]], why: str) -> None:
-    kind = kind_of(bound)
+    kind = find_kind(bound)
     for call, instead in calls[kind].items():
         message = f"{kind.__name__} {bound.name!r} of keyed operator {uid!r}: {call}() {why}."
         vars(bound)[call] = partial(_refuse, message, instead)

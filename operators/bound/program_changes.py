@@ -15,13 +15,13 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from pyspark_ckpt.operators.declarations.operator import ProcessorState
-from pyspark_ckpt.operators.encoding.evolution import adaptation, schemas_of
+from pyspark_ckpt.operators.encoding.evolution import adaptation, read_schemas
 from pyspark_ckpt.operators.types.field_names import ANOTHER_NAME, require_exact
 from pyspark_ckpt.operators.types.stored_types import arrow_type
 from pyspark_ckpt.operators.types.type_names import arrow_type_named, spark_name
 from pyspark_ckpt.operators.types.value_types import ValueType
 from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError
-from pyspark_ckpt.state_store.format.meta import Descriptor, State, TimeToLive, has_keys_of, longer_history
+from pyspark_ckpt.state_store.format.meta import Descriptor, StateMeta, TimeToLive, have_same_keys, longer_history
 
 KEY = "key"
 """The keys of a map. They may not change their type; the values may."""
@@ -44,7 +44,7 @@ def merge_knowledge(own: Descriptor | None, others: Iterable[Descriptor]) -> Des
     return found
 
 
-def check_change(stored: State, declared: Descriptor, state: ProcessorState | None) -> None:
+def check_change(stored: StateMeta, declared: Descriptor, state: ProcessorState | None) -> None:
     """Raise InvalidInputError unless the rows of a ``stored`` state can be read as what is ``declared`` now.
 
     ``state``: the declaration; None for an expiry index. Every field of a descriptor is compared.
@@ -53,9 +53,9 @@ def check_change(stored: State, declared: Descriptor, state: ProcessorState | No
         check(stored, declared, state)
 
 
-def _check_keys(stored: State, declared: Descriptor, _state: ProcessorState | None) -> None:
+def _check_keys(stored: StateMeta, declared: Descriptor, _state: ProcessorState | None) -> None:
     before = stored.descriptor
-    if not has_keys_of(before, declared):
+    if not have_same_keys(before, declared):
         again = "Key by the same columns again, in the same order."
         raise InvalidInputError(
             f"State {stored.name!r} is stored by key ({_columns(before)}), and the program has the key "
@@ -73,7 +73,7 @@ _ENCODER_WORDS: Mapping[str, str] = {"kind": "as {}", "clock": "with clock={!r}"
 """How messages name the fields of an encoder. Other fields go by their own name."""
 
 
-def _check_encoder(stored: State, declared: Descriptor, _state: ProcessorState | None) -> None:
+def _check_encoder(stored: StateMeta, declared: Descriptor, _state: ProcessorState | None) -> None:
     before, now = stored.descriptor.encoder, declared.encoder
     groups, declared_groups = before.get("max_parallelism"), now.get("max_parallelism")
     if groups != declared_groups:
@@ -90,7 +90,7 @@ def _check_encoder(stored: State, declared: Descriptor, _state: ProcessorState |
             )
 
 
-def _check_values(stored: State, declared: Descriptor, state: ProcessorState | None) -> None:
+def _check_values(stored: StateMeta, declared: Descriptor, state: ProcessorState | None) -> None:
     types: Mapping[str, ValueType] = {} if state is None else state.types
     before = stored.descriptor.value_schema or {}
     if not isinstance(before, dict) or set(before) - set(types):
@@ -103,7 +103,7 @@ def _check_values(stored: State, declared: Descriptor, state: ProcessorState | N
         _check_types(stored, what, kind, declared)
 
 
-def _check_life(stored: State, declared: Descriptor, _state: ProcessorState | None) -> None:
+def _check_life(stored: StateMeta, declared: Descriptor, _state: ProcessorState | None) -> None:
     """Raise InvalidInputError if the clock changes while there are rows, whose stamps have times of the old clock."""
     before, now = stored.descriptor.ttl, declared.ttl
     if before is UNSET or now is UNSET or not stored.rows:
@@ -118,7 +118,7 @@ def _check_life(stored: State, declared: Descriptor, _state: ProcessorState | No
             )
 
 
-def _check_layout(what: str, stored: State, declared: Descriptor, _state: ProcessorState | None) -> None:
+def _check_layout(what: str, stored: StateMeta, declared: Descriptor, _state: ProcessorState | None) -> None:
     old, new = getattr(stored.descriptor, what), getattr(declared, what)
     if old != new:
         raise InvalidInputError(
@@ -127,14 +127,14 @@ def _check_layout(what: str, stored: State, declared: Descriptor, _state: Proces
         )
 
 
-def _may_change(_stored: State, _declared: Descriptor, _state: ProcessorState | None) -> None:
+def _may_change(_stored: StateMeta, _declared: Descriptor, _state: ProcessorState | None) -> None:
     """Allow every change: rows are read with what the program declares now."""
 
 
-def _check_types(stored: State, what: str, kind: ValueType, declared: Descriptor) -> None:
+def _check_types(stored: StateMeta, what: str, kind: ValueType, declared: Descriptor) -> None:
     """Raise InvalidInputError unless every type with which values were ever written can be read."""
     aliases: Mapping[str, str] = declared.aliases or {}
-    known = schemas_of(stored.descriptor, what, f"state {stored.name!r}")
+    known = read_schemas(stored.descriptor, what, f"state {stored.name!r}")
     for schema in [] if known is None else known.schemas:
         if schema == kind.schema:
             continue
@@ -152,7 +152,7 @@ def _check_types(stored: State, what: str, kind: ValueType, declared: Descriptor
             raise InvalidInputError(f"{changed}: {problem.message}", hint=problem.hint) from problem
 
 
-Check: TypeAlias = Callable[[State, Descriptor, "ProcessorState | None"], None]
+Check: TypeAlias = Callable[[StateMeta, Descriptor, "ProcessorState | None"], None]
 
 _CHECKS: Mapping[str, Check] = {
     "key_schema": _check_keys,

@@ -13,9 +13,9 @@ from pyspark_ckpt.operators.declarations.timers import (
     CLOCKS,
     InstantLike,
     Timers,
-    microseconds_of,
     namespace_bytes,
     round_up_ms,
+    to_microseconds,
 )
 from pyspark_ckpt.operators.rows.timer_rows import TimerRows, end_of_ms, read_timer_key
 from pyspark_ckpt.state_store.errors import InvalidInputError
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pyspark_ckpt.operators.declarations.ttl import Clock
-    from pyspark_ckpt.operators.encoding.keys import Keys
+    from pyspark_ckpt.operators.encoding.distinct_keys import Keys
     from pyspark_ckpt.operators.session.worker import WorkerSession
 
 
@@ -43,23 +43,25 @@ class BoundTimers(Timers):
 
     def register(self, at: InstantLike, namespace: str = "") -> None:
         """See Timers."""
-        self.rows.write(microseconds_of(at), self._at.suffix + namespace_bytes(namespace), there=True)
+        self.rows.write(to_microseconds(at), self._at.suffix + namespace_bytes(namespace), there=True)
 
     def delete(self, at: InstantLike, namespace: str = "") -> None:
         """See Timers."""
-        self.rows.write(microseconds_of(at), self._at.suffix + namespace_bytes(namespace), there=False)
+        self.rows.write(to_microseconds(at), self._at.suffix + namespace_bytes(namespace), there=False)
 
     def register_rows(self, keys: Keys, index: NDArray[Any], at: pa.Array, namespace: str = "") -> None:
         """See Timers."""
-        for row, at_us in self._rows_of(keys, index, at, namespace):
+        for row, at_us in self._encode_rows(keys, index, at, namespace):
             self.rows.write(at_us, row, there=True)
 
     def delete_rows(self, keys: Keys, index: NDArray[Any], at: pa.Array, namespace: str = "") -> None:
         """See Timers."""
-        for row, at_us in self._rows_of(keys, index, at, namespace):
+        for row, at_us in self._encode_rows(keys, index, at, namespace):
             self.rows.write(at_us, row, there=False)
 
-    def _rows_of(self, keys: Keys, index: NDArray[Any], at: pa.Array, namespace: str) -> Iterator[tuple[bytes, int]]:
+    def _encode_rows(
+        self, keys: Keys, index: NDArray[Any], at: pa.Array, namespace: str
+    ) -> Iterator[tuple[bytes, int]]:
         if isinstance(at, pa.ChunkedArray):
             at = at.combine_chunks()
         if not isinstance(at, pa.Array) or not pa.types.is_timestamp(at.type) or len(at) != len(index):

@@ -15,22 +15,22 @@ from pyspark_ckpt.operators.bound.base import Binding, Bound
 from pyspark_ckpt.operators.declarations.states import AggregatingState, ReducingState, ValueState
 from pyspark_ckpt.operators.encoding.spark_order import (
     by_stored_order,
-    floats_of_numbers,
     greatest_float,
     in_order_as_numbers,
     least_float,
+    numbers_to_floats,
 )
 from pyspark_ckpt.operators.types.columns import python_values
 from pyspark_ckpt.operators.types.conversions import EXACT, WRONG_VALUE
 from pyspark_ckpt.operators.types.exact_columns import exact_column
 from pyspark_ckpt.operators.types.value_types import normaliser
-from pyspark_ckpt.state_store.columns.cells import Cells
+from pyspark_ckpt.state_store.arrays.cells import Cells
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from pyspark_ckpt.operators.encoding.keys import Keys
+    from pyspark_ckpt.operators.encoding.distinct_keys import Keys
 
 
 def _sum(kept: Any, value: Any) -> Any:
@@ -205,7 +205,7 @@ class BoundReducing(OneRow, ReducingState):
             raise InvalidInputError(
                 f"State {self.name!r}: the {how} of its values is not a value of type {column.type}: {problem}"
             ) from problem
-        reduced = floats_of_numbers(new, column.type) if is_float else new.view(column.type)
+        reduced = numbers_to_floats(new, column.type) if is_float else new.view(column.type)
         self.rows.put_cells(suffixes, self._codec.encode_cells(reduced))
 
     def _reduction(self, how: str, kind: pa.DataType) -> Callable[[Any, Any], Any]:

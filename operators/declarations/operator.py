@@ -32,7 +32,7 @@ class ProcessorState:
 
 
 @dataclass(frozen=True)
-class Operator:
+class KeyedOperator:
     """A keyed operator as its query was planned."""
 
     uid: str

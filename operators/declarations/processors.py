@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from pyspark_ckpt.operators.encoding.keys import Keys
+    from pyspark_ckpt.operators.encoding.distinct_keys import Keys
 
 _SLOT = MemberDescriptorType
 
@@ -135,7 +135,7 @@ def _require_in_class(holder: object, found: Mapping[str, Declared]) -> None:
         )
 
 
-def states_of(processor: KeyedProcessor | VectorProcessor) -> dict[str, Declared]:
+def find_states(processor: KeyedProcessor | VectorProcessor) -> dict[str, Declared]:
     """Return the declared states and timers by attribute, in a fixed order.
 
     Raises InvalidInputError if this is not a processor, if two states share a name, or if no method handles its timers.

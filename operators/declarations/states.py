@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from pyspark_ckpt.operators.encoding.keys import Keys
+    from pyspark_ckpt.operators.encoding.distinct_keys import Keys
     from pyspark_ckpt.operators.types.value_types import TypeLike
 
 TtlLike: TypeAlias = "str | timedelta | Ttl | None"
@@ -126,7 +126,7 @@ class Declared:
         )
 
 
-class State(Declared):
+class DeclaredState(Declared):
     """A named state of a keyed operator. Its writes commit with the batch, or not at all.
 
     ``keys`` is ``ctx.keys`` of a VectorProcessor, or some of them. ``index`` has one position in ``keys`` for each row,
@@ -150,8 +150,11 @@ class State(Declared):
         self._unbound()
 
 
-class ValueState(State):
-    """One value per key. It is absent until it is set, and after it is cleared or set to None. Errors: see State."""
+class ValueState(DeclaredState):
+    """One value per key. It is absent until it is set, and after it is cleared or set to None.
+
+    Errors: see ``DeclaredState``.
+    """
 
     change_calls = ("update({})", "put(keys, values)")
 
@@ -193,8 +196,11 @@ class ValueState(State):
         self._unbound()
 
 
-class ListState(State):
-    """Any number of elements per key, in the order of adding. A list may be larger than memory. Errors: see State."""
+class ListState(DeclaredState):
+    """Any number of elements per key, in the order of adding. A list may be larger than memory.
+
+    Errors: see ``DeclaredState``.
+    """
 
     change_calls = ("update({})", "put_lists(keys, lists)")
 
@@ -245,8 +251,11 @@ class ListState(State):
         self._unbound()
 
 
-class MapState(State):
-    """A map per key, sorted by the map's own keys. A map may be larger than memory. Errors: see State."""
+class MapState(DeclaredState):
+    """A map per key, sorted by the map's own keys. A map may be larger than memory.
+
+    Errors: see ``DeclaredState``.
+    """
 
     change_calls = ("put(key, value)", "put_entries(keys, index, map_keys, values)")
 
@@ -328,8 +337,11 @@ class MapState(State):
         self._unbound()
 
 
-class ReducingState(State):
-    """One value per key, into which every added value is reduced. Adding None changes nothing. Errors: see State."""
+class ReducingState(DeclaredState):
+    """One value per key, into which every added value is reduced. Adding None changes nothing.
+
+    Errors: see ``DeclaredState``.
+    """
 
     change_calls = ("add({})", "add_rows(keys, index, values)")
 
@@ -371,8 +383,11 @@ class ReducingState(State):
         self._unbound()
 
 
-class AggregatingState(State):
-    """An accumulator per key, to which values of any type are added, and its result. Errors: see State."""
+class AggregatingState(DeclaredState):
+    """An accumulator per key, to which values of any type are added, and its result.
+
+    Errors: see ``DeclaredState``.
+    """
 
     change_calls = ("add({})", "add_rows(keys, index, values)")
 

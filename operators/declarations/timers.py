@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pyspark_ckpt.operators.declarations.ttl import Clock
-    from pyspark_ckpt.operators.encoding.keys import Keys
+    from pyspark_ckpt.operators.encoding.distinct_keys import Keys
 
 InstantLike: TypeAlias = "datetime | np.datetime64 | int"
 
@@ -101,7 +101,7 @@ def round_up_ms(micros: int) -> int:
     return -(-micros // MICROSECONDS)
 
 
-def microseconds_of(at: object) -> int:
+def to_microseconds(at: object) -> int:
     """Return the instant of a timer in microseconds since 1970. Raises InvalidInputError for anything else."""
     if type(at) is int and abs(at) < _MAX_MS:
         return at * MICROSECONDS

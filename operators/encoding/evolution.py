@@ -16,14 +16,14 @@ import msgspec
 import pyarrow as pa
 from msgspec import UNSET
 
-from pyspark_ckpt.operators.encoding.stored_values import MAX_SCHEMAS, ValueCodec, value_codec
+from pyspark_ckpt.operators.encoding.value_codec import MAX_SCHEMAS, ValueCodec, make_value_codec
 from pyspark_ckpt.operators.types.columns import arrow_of_plain
 from pyspark_ckpt.operators.types.conversions import EXACT
-from pyspark_ckpt.operators.types.field_names import ANOTHER_NAME, names_of, positions_of
+from pyspark_ckpt.operators.types.field_names import ANOTHER_NAME, find_positions, list_names
 from pyspark_ckpt.operators.types.type_names import spark_name
 from pyspark_ckpt.operators.types.value_types import struct_class
-from pyspark_ckpt.state_store.columns.cells import Cells
-from pyspark_ckpt.state_store.columns.packed import Packed
+from pyspark_ckpt.state_store.arrays.cells import Cells
+from pyspark_ckpt.state_store.arrays.packed import Packed
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.format.meta import Descriptor
 from pyspark_ckpt.state_store.json_objects import DAMAGE
@@ -43,7 +43,7 @@ class Schemas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     current: int
 
 
-def schemas_of(descriptor: Descriptor | None, what: str, whose: str) -> Schemas | None:
+def read_schemas(descriptor: Descriptor | None, what: str, whose: str) -> Schemas | None:
     """Return the types of ``what`` in a stored descriptor; None if it has none. Raises FormatError naming ``whose``."""
     stored = None if descriptor is None else descriptor.value_schema
     try:
@@ -90,9 +90,9 @@ class EvolvedCodec(ValueCodec):
     ) -> None:
         """``kinds``: the types of schemas 1, 2, ... Raises InvalidInputError (not readable as the current type)."""
         super().__init__(kinds[current - 1], current, whose)
-        self._codec = value_codec(self.kind, current, whose)
+        self._codec = make_value_codec(self.kind, current, whose)
         self._former: dict[int, tuple[ValueCodec, Adapt]] = {
-            number: (value_codec(kind, number, whose), adaptation(kind, self.kind, aliases))
+            number: (make_value_codec(kind, number, whose), adaptation(kind, self.kind, aliases))
             for number, kind in enumerate(kinds, 1)
             if number != current
         }
@@ -120,7 +120,7 @@ class EvolvedCodec(ValueCodec):
         """See ValueCodec."""
         if stored and stored[0] == self._schema:
             return self._codec.decode(stored)
-        codec, adapt = self._way_of(stored)
+        codec, adapt = self._choose_reader(stored)
         return adapt(codec.decode(stored))
 
     def decode_column(self, stored: Sequence[bytes | None]) -> pa.Array:
@@ -134,10 +134,10 @@ class EvolvedCodec(ValueCodec):
         return arrow_of_plain([None if value is None else self._decode_plain(value) for value in stored], self.kind)
 
     def _decode_plain(self, stored: bytes) -> Any:
-        codec, adapt = self._way_of(stored)
+        codec, adapt = self._choose_reader(stored)
         return adapt(codec.plain.decode(stored))
 
-    def _way_of(self, stored: bytes) -> tuple[ValueCodec, Adapt]:
+    def _choose_reader(self, stored: bytes) -> tuple[ValueCodec, Adapt]:
         """Return the codec that reads a value, and its adaptation to the current type. Raises FormatError."""
         schema = stored[0] if stored else 0
         if schema == self._schema:
@@ -184,15 +184,15 @@ def _widening(old: pa.DataType, new: pa.DataType) -> Adapt | None:
         if new == pa.float64() and old.bit_width <= _EXACT_IN_DOUBLE:
             return float
         if pa.types.is_decimal(new) and new.precision - new.scale >= _DIGITS[old.bit_width]:
-            return _of_scale(new)
+            return _make_rescaler(new)
     elif old == pa.float32() and new == pa.float64():
         return _as_it_is
     elif pa.types.is_decimal(old) and pa.types.is_decimal(new) and _holds(new, old):
-        return _of_scale(new)
+        return _make_rescaler(new)
     return None
 
 
-def _of_scale(kind: pa.DataType) -> Adapt:
+def _make_rescaler(kind: pa.DataType) -> Adapt:
     """Return a function that makes a decimal with the scale of ``kind`` from a number."""
     step = Decimal(1).scaleb(-kind.scale)
     return lambda value: Decimal(value).quantize(step, context=EXACT)
@@ -205,7 +205,7 @@ def _holds(new: pa.DataType, old: pa.DataType) -> bool:
 
 def _struct(old: pa.StructType, new: pa.StructType, aliases: Mapping[str, str], path: str) -> Adapt:
     made = struct_class(new)
-    found = positions_of(old, new, aliases)
+    found = find_positions(old, new, aliases)
     unread = [field for position, field in enumerate(old) if position not in found]
     taken: list[tuple[int, Adapt] | None] = []
     for field, position in zip(new, found, strict=True):
@@ -222,7 +222,7 @@ def _require_known_origin(
     field: pa.Field, old: pa.StructType, unread: Sequence[pa.Field], aliases: Mapping[str, str]
 ) -> None:
     """Raise InvalidInputError if a renamed field may be in ``old`` under a name that is not in ``aliases``."""
-    *_, first = names = names_of(field.name, aliases)
+    *_, first = names = list_names(field.name, aliases)
     lost = [each.name for each in unread if _is_readable(each.type, field.type, aliases)]
     if lost and len(names) > 1 and first not in aliases:
         raise InvalidInputError(

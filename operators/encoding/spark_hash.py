@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from pyspark_ckpt.operators.types.columns import is_fixed_width
 from pyspark_ckpt.operators.types.conversions import EXACT
-from pyspark_ckpt.operators.types.value_types import elements_of, fields_of, writer
-from pyspark_ckpt.state_store.format.spark_hash import SEED, of_bytes, of_int, of_long
+from pyspark_ckpt.operators.types.value_types import get_elements, get_fields, writer
+from pyspark_ckpt.state_store.format.spark_hash import SEED, hash_bytes, hash_int, hash_long
 
 _LONG_DECIMAL_DIGITS = 18
 _LONG_BITS = 64
@@ -32,7 +32,7 @@ class SparkHash:
 
     def __init__(self, kinds: Sequence[pa.DataType]) -> None:
         """Hash columns of these types, in this order."""
-        self._columns = [_hash_of(kind) for kind in kinds]
+        self._columns = [_make_hash(kind) for kind in kinds]
 
     def __call__(self, key: Sequence[Any]) -> int:
         """Return the hash of one key."""
@@ -42,7 +42,7 @@ class SparkHash:
         return state
 
 
-def _hash_of(kind: pa.DataType) -> Hash:
+def _make_hash(kind: pa.DataType) -> Hash:
     if pa.types.is_null(kind):
         return lambda _, seed: seed
     body = _body(kind)
@@ -52,30 +52,30 @@ def _hash_of(kind: pa.DataType) -> Hash:
 def _body(kind: pa.DataType) -> Hash:
     if pa.types.is_struct(kind):
         names = [field.name for field in kind]
-        fields = [_hash_of(field.type) for field in kind]
-        return lambda value, seed: _chain(fields, fields_of(value, names), seed)
+        fields = [_make_hash(field.type) for field in kind]
+        return lambda value, seed: _chain(fields, get_fields(value, names), seed)
     if pa.types.is_list(kind):
-        element = _hash_of(kind.value_type)
-        return lambda value, seed: _chain([element] * len(value), elements_of(value), seed)
+        element = _make_hash(kind.value_type)
+        return lambda value, seed: _chain([element] * len(value), get_elements(value), seed)
     if pa.types.is_decimal(kind):
         write = writer(kind)
-        return lambda value, seed: _of_decimal(Decimal(write(value)), kind, seed)
-    return _of_floats(kind) if pa.types.is_floating(kind) else _of_plain(kind)
+        return lambda value, seed: _hash_decimal(Decimal(write(value)), kind, seed)
+    return _make_float_hash(kind) if pa.types.is_floating(kind) else _make_plain_hash(kind)
 
 
-def _of_plain(kind: pa.DataType) -> Hash:
+def _make_plain_hash(kind: pa.DataType) -> Hash:
     write = writer(kind)
     if pa.types.is_string(kind):
-        return lambda value, seed: of_bytes(write(value).encode(), seed)
+        return lambda value, seed: hash_bytes(write(value).encode(), seed)
     if pa.types.is_binary(kind):
-        return lambda value, seed: of_bytes(bytes(write(value)), seed)
-    mix = of_long if is_fixed_width(kind) and kind.bit_width == _LONG_BITS else of_int
+        return lambda value, seed: hash_bytes(bytes(write(value)), seed)
+    mix = hash_long if is_fixed_width(kind) and kind.bit_width == _LONG_BITS else hash_int
     return lambda value, seed: mix(int(write(value)), seed)
 
 
-def _of_floats(kind: pa.DataType) -> Hash:
+def _make_float_hash(kind: pa.DataType) -> Hash:
     is_double = kind.bit_width == _LONG_BITS
-    mix, layout = (of_long, struct.Struct("<d")) if is_double else (of_int, struct.Struct("<f"))
+    mix, layout = (hash_long, struct.Struct("<d")) if is_double else (hash_int, struct.Struct("<f"))
     nan = _DOUBLE_NAN if is_double else _FLOAT_NAN
 
     def of_float(value: float, seed: int) -> int:
@@ -91,10 +91,10 @@ def _chain(hashes: Sequence[Hash], values: Sequence[Any], seed: int) -> int:
     return seed
 
 
-def _of_decimal(value: Decimal, kind: pa.Decimal128Type, seed: int) -> int:
+def _hash_decimal(value: Decimal, kind: pa.Decimal128Type, seed: int) -> int:
     unscaled = int(EXACT.scaleb(value, kind.scale))
     if kind.precision <= _LONG_DECIMAL_DIGITS:
-        return of_long(unscaled, seed)
+        return hash_long(unscaled, seed)
     # As in java.math.BigInteger.toByteArray: the fewest bytes that hold the number and its sign.
     size = (unscaled if unscaled >= 0 else ~unscaled).bit_length() // 8 + 1
-    return of_bytes(unscaled.to_bytes(size, "big", signed=True), seed)
+    return hash_bytes(unscaled.to_bytes(size, "big", signed=True), seed)

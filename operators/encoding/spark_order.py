@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pyspark_ckpt.operators.encoding.stored_keys import KeyCodec
-from pyspark_ckpt.operators.types.columns import column_of, numbers_of, validity
+from pyspark_ckpt.operators.encoding.key_codec import KeyCodec
+from pyspark_ckpt.operators.types.columns import from_numbers, to_numbers, validity
 
 
 def least_float(kept: float, value: float) -> float:
@@ -46,18 +46,18 @@ def by_stored_order(kind: pa.DataType, how: str) -> Callable[[Any, Any], Any]:
 
 def in_order_as_numbers(column: pa.Array) -> pa.Array:
     """Return floats as integers in the same order; null stays null."""
-    numbers = numbers_of(column)
+    numbers = to_numbers(column)
     bits = np.where(np.isnan(numbers), numbers.dtype.type(np.nan), numbers).view(f"<i{numbers.dtype.itemsize}")
-    return column_of(_integers_of(column.type), _flip(bits), validity(column))
+    return from_numbers(_find_integer_type(column.type), _flip(bits), validity(column))
 
 
-def floats_of_numbers(column: pa.Array, kind: pa.DataType) -> pa.Array:
+def numbers_to_floats(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return the inverse of ``in_order_as_numbers``."""
-    numbers = numbers_of(column)
-    return column_of(kind, _flip(numbers).view(f"<f{numbers.dtype.itemsize}"), validity(column))
+    numbers = to_numbers(column)
+    return from_numbers(kind, _flip(numbers).view(f"<f{numbers.dtype.itemsize}"), validity(column))
 
 
-def _integers_of(kind: pa.DataType) -> pa.DataType:
+def _find_integer_type(kind: pa.DataType) -> pa.DataType:
     return pa.int64() if kind.bit_width == pa.int64().bit_width else pa.int32()
 
 

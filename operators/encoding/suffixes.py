@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from pyspark_ckpt.state_store.columns.order import in_order
-from pyspark_ckpt.state_store.columns.packed import Packed
+from pyspark_ckpt.state_store.arrays.order import in_order
+from pyspark_ckpt.state_store.arrays.packed import Packed
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.keys import HASH_BYTES
 

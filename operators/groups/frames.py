@@ -75,7 +75,7 @@ class Conversion:
         return pa.RecordBatch.from_struct_array(batch.column(0))
 
 
-class Returned:
+class ReturnedFrames:
     """Collects frames that a function has returned, and combines them.
 
     Of consecutive frames with the same names and types only the arrays of their columns are kept: combining many frames
@@ -132,7 +132,7 @@ def _one_behind_the_other(arrays: Sequence[Any]) -> Any:
     return join(arrays, axis=1) if first.ndim > 1 else join(arrays)
 
 
-class Groups:
+class GroupFrames:
     """Rows as pandas frames, each with the types that it would have if its range of rows were converted alone.
 
     All rows are converted at once, which takes as long as one row. But a column of integers with a null in it becomes

@@ -19,7 +19,7 @@ from pyspark.sql.types import Row, StructType
 from pyspark_ckpt.operators.declarations.processors import VectorContext, VectorProcessor
 from pyspark_ckpt.operators.declarations.states import ValueState
 from pyspark_ckpt.operators.declarations.timers import Timers
-from pyspark_ckpt.operators.groups.frames import Conversion, Groups, Returned
+from pyspark_ckpt.operators.groups.frames import Conversion, GroupFrames, ReturnedFrames
 from pyspark_ckpt.operators.groups.values import GroupValues
 from pyspark_ckpt.operators.task.group_times import NO_WATERMARK, TIME_OUTS
 from pyspark_ckpt.operators.task.user_errors import CallError
@@ -38,7 +38,7 @@ _NEVER_MS = ((1 << 63) - 1) // 1000 - 1
 """The last time-out that a timer's timestamp can hold, in 292,000 years; a later one is set to mean never."""
 
 
-def processor_of(
+def make_processor(
     function: GroupFunction,
     state: ValueState,
     output: StructType,
@@ -71,7 +71,7 @@ class GroupFunctionProcessor(VectorProcessor):
     def __init__(
         self, function: GroupFunction, output: StructType, time_out: str, how: Conversion, input_names: Sequence[str]
     ) -> None:
-        """See ``processor_of``."""
+        """See ``make_processor``."""
         self.function = function
         self.input_names = tuple(input_names)
         self.output = output
@@ -82,7 +82,7 @@ class GroupFunctionProcessor(VectorProcessor):
         """Call the function for every key that has rows."""
         order = np.argsort(ctx.key_index, kind="stable")
         ends = np.cumsum(np.bincount(ctx.key_index, minlength=len(ctx.keys))).tolist()
-        groups = Groups(batch.take(pa.array(order)).combine_chunks(), ctx.keys.names, self.how)
+        groups = GroupFrames(batch.take(pa.array(order)).combine_chunks(), ctx.keys.names, self.how)
         calls = _Calls(self, ctx)
         for position, (begin, end) in enumerate(pairwise([0, *ends])):
             calls.call(position, groups.key(begin), groups.frames(begin, end), timed_out=False)
@@ -90,7 +90,7 @@ class GroupFunctionProcessor(VectorProcessor):
 
     def process_timers(self, ctx: VectorContext, _timers: pa.Table) -> pa.Table | None:
         """Call the function with an empty frame for every key that has timed out. A key has one time-out."""
-        groups = Groups(ctx.keys.to_table().combine_chunks(), ctx.keys.names, self.how)
+        groups = GroupFrames(ctx.keys.to_table().combine_chunks(), ctx.keys.names, self.how)
         calls = _Calls(self, ctx)
         for position in ctx.key_index.tolist():
             empty = iter([pd.DataFrame(columns=list(self.input_names))])
@@ -133,7 +133,7 @@ class _Calls:
         times = [None] * len(self._states) if self._clock is None else processor.time_out_ms.get(ctx.keys).to_pylist()
         self._old_times, self._times = times, list(times)
         self._written: set[int] = set()
-        self._returned = Returned()
+        self._returned = ReturnedFrames()
         self._width = len(processor.output)
         self._batches: list[pa.RecordBatch] = []
 

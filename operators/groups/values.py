@@ -179,13 +179,13 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
-        return _text_of_float(value)
+        return _format_float(value)
     if isinstance(value, Decimal) and value.is_finite():
         return str(value or value.copy_abs())
     return str(int(value)) if isinstance(value, int) else str(value if isinstance(value, str) else _refuse(value))
 
 
-def _text_of_float(value: float) -> str:
+def _format_float(value: float) -> str:
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     least, most = _PLAIN_TEXT

@@ -14,8 +14,8 @@ from pyspark_ckpt.operators.bound.declared_states import DeclaredStates, with_ty
 from pyspark_ckpt.operators.declarations.counters import Counter
 from pyspark_ckpt.operators.declarations.processors import Context, find_declarations
 from pyspark_ckpt.operators.declarations.timers import Timers
+from pyspark_ckpt.operators.encoding.key_codec import KeyCodec
 from pyspark_ckpt.operators.encoding.spark_hash import SparkHash
-from pyspark_ckpt.operators.encoding.stored_keys import KeyCodec
 from pyspark_ckpt.operators.encoding.unsafe_rows import row_reader
 from pyspark_ckpt.operators.session.group import GroupSession
 from pyspark_ckpt.operators.session.state_partition import check_place
@@ -27,7 +27,7 @@ from pyspark_ckpt.operators.types.value_types import make_handed_schema
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.format.keys import HASH_BYTES
 from pyspark_ckpt.state_store.format.meta import check_uid
-from pyspark_ckpt.state_store.options import Options, parse, settings_of
+from pyspark_ckpt.state_store.options import Options, parse, read_settings
 from pyspark_ckpt.state_store.transactions.ticket import Ticket
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def _task(called: GroupFunctionWithStates, state: GroupState) -> _GroupsTask:
         if _current is not None:
             _current.close()
             _current = None
-        options = parse(settings_of(context.getLocalProperty))
+        options = parse(read_settings(context.getLocalProperty))
         if options.allow_non_restored_state:
             called = replace(called, declared=replace(called.declared, allow_non_restored_state=True))
         _current = _GroupsTask(called, context, options, state)

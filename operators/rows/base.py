@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeAlias
 
-from pyspark_ckpt.state_store.columns.cells import Cells
-from pyspark_ckpt.state_store.columns.packed import Packed
+from pyspark_ckpt.state_store.arrays.cells import Cells
+from pyspark_ckpt.state_store.arrays.packed import Packed
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:

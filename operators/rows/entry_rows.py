@@ -13,10 +13,10 @@ import numpy as np
 
 from pyspark_ckpt.operators.rows.base import UNREAD, BaseRows, Moment, merge_rows
 from pyspark_ckpt.operators.rows.state_rows import ROW_BYTES, RowCount, StateRows, Written
-from pyspark_ckpt.state_store.columns.cells import Cells, join_cells, overlaid
-from pyspark_ckpt.state_store.columns.order import in_order
-from pyspark_ckpt.state_store.columns.packed import Packed, concatenate, side_by_side
-from pyspark_ckpt.state_store.columns.writes import Writes, last_of_each, newest
+from pyspark_ckpt.state_store.arrays.cells import Cells, join_cells, overlay
+from pyspark_ckpt.state_store.arrays.order import in_order
+from pyspark_ckpt.state_store.arrays.packed import Packed, concatenate, side_by_side
+from pyspark_ckpt.state_store.arrays.writes import Writes, last_of_each, newest
 from pyspark_ckpt.state_store.format.keys import state_head
 
 if TYPE_CHECKING:
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
     from pyspark_ckpt.operators.rows.key_rows import KeyRows
 
-MAX_RUNS = 4
-"""More runs than this are merged, because a read of many rows looks through each of them."""
+MAX_WRITES = 4
+"""More writes than this are merged, because a read of many rows looks through each of them."""
 _NOTHING: Mapping[bytes, bytes | None] = {}
 
 
 @dataclass(frozen=True, eq=False)
-class Entries:
+class EntryKeys:
     """The places of rows: ``keys``, each a suffix and an entry, and the lengths of their suffixes."""
 
     keys: Packed
     suffix_bytes: NDArray[np.int64]
 
     @classmethod
-    def of(cls, suffixes: Packed, entries: Packed) -> Entries:
+    def of(cls, suffixes: Packed, entries: Packed) -> EntryKeys:
         """Join each suffix with an entry."""
         return cls(side_by_side(suffixes, entries), suffixes.size)
 
@@ -45,9 +45,9 @@ class Entries:
         """How many there are."""
         return len(self.keys)
 
-    def take(self, which: slice | NDArray[Any]) -> Entries:
+    def take(self, which: slice | NDArray[Any]) -> EntryKeys:
         """Return those at some positions, or where a mask is true."""
-        return Entries(self.keys.take(which), self.suffix_bytes[which])
+        return EntryKeys(self.keys.take(which), self.suffix_bytes[which])
 
     @property
     def order(self) -> NDArray[np.int64]:
@@ -68,20 +68,20 @@ class Entries:
         for key, size, value in zip(self.keys.strings(), self.suffix_bytes.tolist(), cells.strings(), strict=True):
             yield key[:size], key[size:], value
 
-    def are(self, others: Entries) -> bool:
+    def are(self, others: EntryKeys) -> bool:
         """Return whether these are the same places, in the same order and with the same layout in memory."""
         mine, theirs = self.keys, others.keys
         pairs = ((mine.size, theirs.size), (mine.at, theirs.at), (mine.data, theirs.data))
         return all(np.array_equal(one, other) for one, other in pairs)
 
 
-class Run(NamedTuple):
+class EntryWrites(NamedTuple):
     """Rows that are written in one call, no two at one place."""
 
-    at: Entries
+    at: EntryKeys
     cells: Cells
 
-    def apart(self, end: bytes | None) -> tuple[Run, Run]:
+    def apart(self, end: bytes | None) -> tuple[EntryWrites, EntryWrites]:
         """Return the rows of keys below ``end`` (None: all of them), and the others."""
         if end is None:
             return self, self.take(slice(0))
@@ -89,9 +89,9 @@ class Run(NamedTuple):
         cut = bisect_left(self.at.keys.take(order), end)
         return self.take(order[:cut]), self.take(order[cut:])
 
-    def take(self, which: slice | NDArray[Any]) -> Run:
+    def take(self, which: slice | NDArray[Any]) -> EntryWrites:
         """Return those at some positions."""
-        return Run(self.at.take(which), self.cells.take(which))
+        return EntryWrites(self.at.take(which), self.cells.take(which))
 
 
 class Cleared(NamedTuple):
@@ -114,11 +114,11 @@ class EntryRows(StateRows):
         self._head = state_head(number)
         self._session = session
         self._written: dict[bytes, dict[bytes, bytes | None]] = {}
-        self._runs: list[Run] = []
-        """Rows that were written later than those by key; the last run wins. A call for one key converts them."""
+        self._writes: list[EntryWrites] = []
+        """Rows that were written later than those by key; the last write wins. A call for one key converts them."""
         self._cleared: dict[bytes, Cleared] = {}
         self._last_read: tuple[bytes, bytes, bytes | None] = (b"", b"", None)
-        self._read: tuple[Entries, Cells] | None = None
+        self._read: tuple[EntryKeys, Cells] | None = None
         self._count = RowCount(session)
 
     def get(self, suffix: bytes, entry: bytes) -> bytes | None:
@@ -129,7 +129,7 @@ class EntryRows(StateRows):
             self._last_read = (suffix, entry, value)
         return value
 
-    def get_cells(self, at: Entries) -> Cells:
+    def get_cells(self, at: EntryKeys) -> Cells:
         """Return many rows. A place may occur more than once."""
         at = self._reuse_order(at)
         if sum(map(len, self._written.values())) <= len(at):
@@ -137,13 +137,13 @@ class EntryRows(StateRows):
         if self._written or self._cleared:
             return self._get_each(at)
         cells = self._read_base(at)
-        if len(self._runs) > MAX_RUNS:
-            self._runs = [_join_runs(self._runs)]
-        for run in self._runs:
-            cells = overlaid(at.keys, cells, run.at.keys, run.cells)
+        if len(self._writes) > MAX_WRITES:
+            self._writes = [_join_writes(self._writes)]
+        for each in self._writes:
+            cells = overlay(at.keys, cells, each.at.keys, each.cells)
         return cells
 
-    def _get_each(self, at: Entries) -> Cells:
+    def _get_each(self, at: EntryKeys) -> Cells:
         """``get_cells`` from rows that are kept by key."""
         self._to_rows()
         rows: list[bytes | None] = []
@@ -168,7 +168,7 @@ class EntryRows(StateRows):
         self._write(suffix, entry, value)
         self._session.hold(ROW_BYTES + len(value or b""))
 
-    def put_cells(self, at: Entries, cells: Cells) -> None:
+    def put_cells(self, at: EntryKeys, cells: Cells) -> None:
         """``put`` many rows, one after another."""
         at = self._reuse_order(at)
         if at.has_twins:
@@ -176,17 +176,17 @@ class EntryRows(StateRows):
                 self.put(suffix, entry, value)
         else:
             before = self.get_cells(at)
-            self.put_run(at, cells, int(cells.there.sum()) - int(before.there.sum()))
+            self.put_writes(at, cells, int(cells.there.sum()) - int(before.there.sum()))
 
-    def put_run(self, at: Entries, cells: Cells, change: int) -> None:
+    def put_writes(self, at: EntryKeys, cells: Cells, change: int) -> None:
         """``put`` different rows of any keys. ``change``: how many more rows there are afterwards."""
         self._count.add(change)
-        self._runs.append(Run(at, cells))
+        self._writes.append(EntryWrites(at, cells))
         self._session.hold(len(at.keys.data) + int(cells.values.size.sum()))
 
     def add(self, suffix: bytes, entries: Sequence[bytes], values: Sequence[bytes]) -> None:
         """``put`` different rows of one key that are new."""
-        if self._runs:
+        if self._writes:
             self._to_rows()
         self._count.add(len(entries))
         written = self._written.get(suffix)
@@ -209,7 +209,7 @@ class EntryRows(StateRows):
 
     def peek(self, suffix: bytes, entry: bytes) -> bytes | None:
         """Return the row if no look-up is needed for it, else UNREAD."""
-        if self._runs:
+        if self._writes:
             self._to_rows()
         value: bytes | None = self._written.get(suffix, _NOTHING).get(entry, UNREAD)
         if value is not UNREAD:
@@ -241,7 +241,7 @@ class EntryRows(StateRows):
 
         Lazily, as they were when this was called, whatever is written meanwhile.
         """
-        if self._runs:
+        if self._writes:
             self._to_rows()
         written = self._written.get(suffix)
         base = iter(()) if suffix in self._cleared else self._session.scan(self._head + suffix, begin, end)
@@ -256,7 +256,7 @@ class EntryRows(StateRows):
 
     def remove_all(self, suffix: bytes, begin: bytes = b"") -> None:
         """Delete all rows of a key, which are from entry ``begin`` on. However many they are, this takes no memory."""
-        if self._runs:
+        if self._writes:
             self._to_rows()
         for entry, value in self._written.get(suffix, _NOTHING).items():
             if value is not None:
@@ -264,9 +264,9 @@ class EntryRows(StateRows):
         if suffix not in self._cleared:
             self._cleared[suffix] = Cleared(begin, set())
 
-    def split(self, rows: Packed) -> Entries:
+    def split(self, rows: Packed) -> EntryKeys:
         """Return the places of rows, each given as a suffix and an entry. Raises FormatError for any other row."""
-        return Entries(rows, self._session.ends_of_keys(rows))
+        return EntryKeys(rows, self._session.ends_of_keys(rows))
 
     @property
     def change(self) -> int:
@@ -277,19 +277,19 @@ class EntryRows(StateRows):
         """See Staged. ``heads``: rows of the same state that precede all entries of their keys, flushed with them."""
         self._count.resolve()
         self._last_read, self._read = (b"", b"", None), None
-        if self._runs and not self._cleared:
-            of_heads = [] if heads is None else [heads.take_columns(end)]
-            return newest([each.prefix(self._head) for each in (*of_heads, *self._take_runs(end))])
+        if self._writes and not self._cleared:
+            of_heads = [] if heads is None else [heads.take_arrays(end)]
+            return newest([each.prefix(self._head) for each in (*of_heads, *self._take_writes(end))])
         return self._flush_rows(end, {} if heads is None else heads.take(end))
 
-    def _take_runs(self, end: bytes | None) -> Iterator[Writes]:
-        """Yield and forget what was written for keys below ``end``, run by run."""
+    def _take_writes(self, end: bytes | None) -> Iterator[Writes]:
+        """Yield and forget what was written for keys below ``end``, call by call."""
         self._to_runs()
-        runs, self._runs = self._runs, []
-        for run in runs:
-            below, left = run.apart(end)
+        writes, self._writes = self._writes, []
+        for each in writes:
+            below, left = each.apart(end)
             if len(left.at):
-                self._runs.append(left)
+                self._writes.append(left)
             yield Writes(below.at.keys, below.cells)
 
     def _flush_rows(
@@ -321,20 +321,22 @@ class EntryRows(StateRows):
             written = [(suffix, *row) for suffix, rows in self._written.items() for row in rows.items()]
             keys = Packed.of([suffix + entry for suffix, entry, _ in written])
             suffix_bytes = np.fromiter((len(suffix) for suffix, _, _ in written), np.int64, count)
-            self._runs.insert(0, Run(Entries(keys, suffix_bytes), Cells.of([value for _, _, value in written])))
+            self._writes.insert(
+                0, EntryWrites(EntryKeys(keys, suffix_bytes), Cells.of([value for _, _, value in written]))
+            )
             self._written = {}
 
     def _to_rows(self) -> None:
-        """Convert all runs to rows by key."""
-        while self._runs:
-            for row in self._runs[0].at.with_values(self._runs.pop(0).cells):
+        """Convert all writes to rows by key."""
+        while self._writes:
+            for row in self._writes[0].at.with_values(self._writes.pop(0).cells):
                 self._write(*row)
 
-    def _reuse_order(self, at: Entries) -> Entries:
+    def _reuse_order(self, at: EntryKeys) -> EntryKeys:
         """Return the places of the last read if ``at`` is the same ones: their order is known."""
         return self._read[0] if self._read is not None and self._read[0].are(at) else at
 
-    def _read_base(self, at: Entries) -> Cells:
+    def _read_base(self, at: EntryKeys) -> Cells:
         if self._read is None or self._read[0] is not at:
             order = at.order
             stored = self._session.get_cells(at.keys.take(order).prefix(self._head))
@@ -354,9 +356,9 @@ class EntryRows(StateRows):
                 yield entry
 
 
-def _join_runs(runs: Sequence[Run]) -> Run:
-    """Merge runs. If runs share a place, the last one wins."""
-    keys = concatenate([run.at.keys for run in runs])
-    last, suffix_bytes = last_of_each(keys), np.concatenate([run.at.suffix_bytes for run in runs])
-    cells = join_cells([run.cells for run in runs])
-    return Run(Entries(keys, suffix_bytes), cells).take(last)
+def _join_writes(writes: Sequence[EntryWrites]) -> EntryWrites:
+    """Merge writes. If they share a place, the last one wins."""
+    keys = concatenate([each.at.keys for each in writes])
+    last, suffix_bytes = last_of_each(keys), np.concatenate([each.at.suffix_bytes for each in writes])
+    cells = join_cells([each.cells for each in writes])
+    return EntryWrites(EntryKeys(keys, suffix_bytes), cells).take(last)

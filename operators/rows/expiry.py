@@ -18,26 +18,26 @@ import numpy as np
 from pyspark_ckpt.operators.declarations.states import INDEX_SUFFIX
 from pyspark_ckpt.operators.encoding.suffixes import Suffixes, different
 from pyspark_ckpt.operators.rows.base import UNREAD, Moment
-from pyspark_ckpt.operators.rows.entry_rows import Entries, EntryRows
+from pyspark_ckpt.operators.rows.entry_rows import EntryKeys, EntryRows
 from pyspark_ckpt.operators.rows.key_rows import KeyRows
-from pyspark_ckpt.operators.rows.life import Life, Stamps, index_instant
 from pyspark_ckpt.operators.rows.ordered_rows import (
     INSTANT,
     THERE,
     OrderedRows,
+    decode_ordered_key,
+    decode_ordered_keys,
     encode_ordered_key,
     encode_ordered_keys,
     numbers_at,
-    row_of,
-    rows_of,
 )
 from pyspark_ckpt.operators.rows.state_rows import StateRows, Written
-from pyspark_ckpt.state_store.columns.cells import Cells
-from pyspark_ckpt.state_store.columns.packed import Packed
-from pyspark_ckpt.state_store.columns.writes import Writes
+from pyspark_ckpt.operators.rows.ttl_stamps import Life, Stamps, index_instant
+from pyspark_ckpt.state_store.arrays.cells import Cells
+from pyspark_ckpt.state_store.arrays.packed import Packed
+from pyspark_ckpt.state_store.arrays.writes import Writes
 
 if TYPE_CHECKING:
-    from pyspark_ckpt.operators.rows.life import Bools
+    from pyspark_ckpt.operators.rows.ttl_stamps import Bools
 
 Rows = TypeVar("Rows", KeyRows, EntryRows)
 
@@ -74,11 +74,11 @@ class ExpiryIndex(OrderedRows):
 
     def write_all(self, keys: Packed, values: Packed) -> None:
         """``write`` many rows."""
-        self.put_run(Writes(keys, Cells.present(values)))
+        self.put_writes(Writes(keys, Cells.present(values)))
 
     def remove_all(self, keys: Packed) -> None:
         """Delete many rows."""
-        self.put_run(Writes(keys, Cells.absent(len(keys))))
+        self.put_writes(Writes(keys, Cells.absent(len(keys))))
 
     def _move(self, row: bytes, old: int | None, new: int | None) -> None:
         if old != new:
@@ -105,7 +105,7 @@ class ExpiryIndex(OrderedRows):
         are_dead, begin = are_there & life.are_dead(stamps), are_there & life.are_unbegun(stamps)
         begun = {position: life.begin(stored.values[position]) for position in np.flatnonzero(begin).tolist()}
         for position, row in begun.items():
-            self.move(row_of(keys[position]), stored.values[position], row)
+            self.move(decode_ordered_key(keys[position]), stored.values[position], row)
         self.remove_all(keys.take(~are_there | are_dead))
         change = are_dead | begin
         return change, Cells.of([begun.get(position) for position in np.flatnonzero(change).tolist()])
@@ -178,7 +178,7 @@ class TimedKeyRows(_TimedRows[KeyRows]):
         self._rows.put_cells(suffixes, after)
 
     def _settle(self, keys: Packed) -> Cells:
-        suffixes, places = different(rows_of(keys))
+        suffixes, places = different(decode_ordered_keys(keys))
         change, changes = self._index.settle(keys, self._rows.get_cells(suffixes).take(places), self._life)
         order = np.argsort(places[change])
         self._rows.put_cells(suffixes.at(places[change][order]), changes.take(order))
@@ -196,7 +196,7 @@ class TimedEntryRows(_TimedRows[EntryRows]):
             self._write(suffix, entry, value, stored, there=True)
         return value
 
-    def get_cells(self, at: Entries) -> Cells:
+    def get_cells(self, at: EntryKeys) -> Cells:
         """See EntryRows. Absent where a row has expired."""
         seen = self._life.filter_seen(self._rows.get_cells(at))
         if self._life.refreshed_by_reads:
@@ -208,7 +208,7 @@ class TimedEntryRows(_TimedRows[EntryRows]):
         """See EntryRows."""
         self._write(suffix, entry, value, self._rows.peek(suffix, entry), there=None)
 
-    def put_cells(self, at: Entries, cells: Cells) -> None:
+    def put_cells(self, at: EntryKeys, cells: Cells) -> None:
         """See EntryRows."""
         if at.has_twins:  # the old value of a repeated row is what its previous write left
             for suffix, entry, value in at.with_values(cells):
@@ -237,9 +237,9 @@ class TimedEntryRows(_TimedRows[EntryRows]):
         self._rows.remove_all(suffix, begin)
 
     def _settle(self, keys: Packed) -> Cells:
-        at = self._rows.split(rows_of(keys))
+        at = self._rows.split(decode_ordered_keys(keys))
         change, changes = self._index.settle(keys, self._rows.get_cells(at), self._life)
-        self._rows.put_run(at.take(change), changes, -int((~changes.there).sum()))
+        self._rows.put_writes(at.take(change), changes, -int((~changes.there).sum()))
         return changes
 
     def _write(

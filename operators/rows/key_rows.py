@@ -9,9 +9,9 @@ import numpy as np
 from pyspark_ckpt.operators.encoding.suffixes import Suffixes
 from pyspark_ckpt.operators.rows.base import UNREAD, BaseRows
 from pyspark_ckpt.operators.rows.state_rows import ROW_BYTES, RowCount, StateRows, Written, sort_rows
-from pyspark_ckpt.state_store.columns.cells import Cells, join_cells, overlaid
-from pyspark_ckpt.state_store.columns.order import places_in
-from pyspark_ckpt.state_store.columns.writes import Writes, newest
+from pyspark_ckpt.state_store.arrays.cells import Cells, join_cells, overlay
+from pyspark_ckpt.state_store.arrays.order import find_positions
+from pyspark_ckpt.state_store.arrays.writes import Writes, newest
 from pyspark_ckpt.state_store.format.keys import state_head
 
 MAX_COLUMNS = 4
@@ -85,7 +85,7 @@ class KeyRows(StateRows):
             return self._columns[-1][1]
         cells = self._read_base(suffixes)
         for some, changes in self._columns:
-            cells = overlaid(suffixes.packed, cells, some.packed, changes)
+            cells = overlay(suffixes.packed, cells, some.packed, changes)
         return cells
 
     def get_ahead(self, suffixes: Suffixes) -> Cells:
@@ -106,7 +106,7 @@ class KeyRows(StateRows):
                 self._columns.pop()
             self._columns.append((suffixes, cells))
             if len(self._columns) > MAX_COLUMNS:
-                self._columns = [_columns_of(self._newest())]
+                self._columns = [_split_writes(self._newest())]
         self._session.hold(int(suffixes.packed.size.sum()) + int(cells.values.size.sum()))
 
     @property
@@ -117,7 +117,7 @@ class KeyRows(StateRows):
     def flush(self, end: bytes | None) -> Written:
         """See Staged."""
         if self._columns:
-            return self.take_columns(end).prefix(self._head)
+            return self.take_arrays(end).prefix(self._head)
         is_ordered, taken = self._in_order, self._take(end)
         if is_ordered:
             return zip(map(self._head.__add__, taken), taken.values(), strict=True)
@@ -128,11 +128,11 @@ class KeyRows(StateRows):
         self._to_rows()
         return self._take(end)
 
-    def take_columns(self, end: bytes | None) -> Writes:
+    def take_arrays(self, end: bytes | None) -> Writes:
         """``take`` in columns and in stored order."""
         self._to_columns()
         taken, left = self._newest().apart(end)
-        self._columns = [_columns_of(left)] if len(left) else []
+        self._columns = [_split_writes(left)] if len(left) else []
         self._forget()
         return taken
 
@@ -160,7 +160,7 @@ class KeyRows(StateRows):
     def _to_columns(self) -> None:
         """Convert rows that are kept by key to columns."""
         if self._written:
-            self._columns = [_columns_of(Writes.of(sort_rows(b"", self._written)))]
+            self._columns = [_split_writes(Writes.of(sort_rows(b"", self._written)))]
             self._written, self._in_order, self._last_written = {}, True, b""
 
     def _to_rows(self) -> None:
@@ -207,12 +207,12 @@ class KeyRows(StateRows):
         if self._ahead is None:
             return self._session.get_cells(keys.prefix(self._head))
         known, cells = self._ahead
-        places = places_in(known.packed, keys)
+        places = find_positions(known.packed, keys)
         is_unknown = places < 0
         found = self._session.get_cells(keys.take(is_unknown).prefix(self._head))
         places[is_unknown] = len(known) + np.arange(len(found))
         return join_cells([cells, found]).take(places)
 
 
-def _columns_of(written: Writes) -> tuple[Suffixes, Cells]:
+def _split_writes(written: Writes) -> tuple[Suffixes, Cells]:
     return Suffixes(written.keys), written.cells

@@ -16,11 +16,10 @@ import numpy as np
 
 from pyspark_ckpt.operators.encoding.suffixes import Suffixes, different
 from pyspark_ckpt.operators.rows.base import BaseRows
-from pyspark_ckpt.operators.rows.entry_rows import Entries, EntryRows
+from pyspark_ckpt.operators.rows.entry_rows import EntryKeys, EntryRows
 from pyspark_ckpt.operators.rows.expiry import MAX_BEGUN_BYTES, ExpiryIndex, TimedEntryRows
 from pyspark_ckpt.operators.rows.key_rows import KeyRows
-from pyspark_ckpt.operators.rows.life import Life, Stamps
-from pyspark_ckpt.operators.rows.list_columns import (
+from pyspark_ckpt.operators.rows.list_layout import (
     SEQUENCE,
     SPAN_BIT,
     SPAN_ELEMENTS,
@@ -33,14 +32,15 @@ from pyspark_ckpt.operators.rows.list_columns import (
     Places,
     count_on,
     different_elements,
-    entries_of,
+    encode_numbers,
     span,
     spans,
 )
 from pyspark_ckpt.operators.rows.ordered_rows import encode_ordered_key, encode_ordered_keys
 from pyspark_ckpt.operators.rows.state_rows import StateRows, Written
-from pyspark_ckpt.state_store.columns.cells import Cells
-from pyspark_ckpt.state_store.columns.packed import Packed, side_by_side
+from pyspark_ckpt.operators.rows.ttl_stamps import Life, Stamps
+from pyspark_ckpt.state_store.arrays.cells import Cells
+from pyspark_ckpt.state_store.arrays.packed import Packed, side_by_side
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -127,8 +127,8 @@ class ListRows(StateRows):
     def _append_many(self, suffixes: Suffixes, heads: Heads, counts: NDArray[np.int64], elements: Packed) -> Heads:
         """``_append`` for many keys, to each as many elements as ``counts`` has for it."""
         places = np.repeat(np.arange(len(suffixes)), counts)
-        at = Entries.of(suffixes.packed.take(places), entries_of(count_on(heads.end, counts)))
-        self._elements.put_run(at, Cells.present(elements), len(elements))
+        at = EntryKeys.of(suffixes.packed.take(places), encode_numbers(count_on(heads.end, counts)))
+        self._elements.put_writes(at, Cells.present(elements), len(elements))
         return Heads(heads.end + counts.astype(np.uint64), heads.life, heads.is_refreshed)
 
 
@@ -241,8 +241,8 @@ class TimedListRows(StampedListRows):
         if self._head(suffix).life != life:
             return 0
         begun_bytes = 0
-        entries = entries_of(np.arange(first, first + size, dtype=np.uint64))
-        elements = self._elements.get_cells(Entries.of(Packed.of([suffix] * size), entries))
+        entries = encode_numbers(np.arange(first, first + size, dtype=np.uint64))
+        elements = self._elements.get_cells(EntryKeys.of(Packed.of([suffix] * size), entries))
         for stored, entry in zip(elements.strings(), entries.strings(), strict=True):
             row = None if stored is None else self._life.begin(stored)
             if row is not None:
@@ -256,10 +256,10 @@ class TimedListRows(StampedListRows):
     def _dead_alone(self, found: IndexRows, at: Places, which: Bools) -> Elements:
         """Return the expired elements of single index rows. Index rows that are out of date are removed or moved."""
         found, at = found.take(which), at[which]
-        elements = Entries.of(found.suffixes, entries_of(found.columns["first"]))
+        elements = EntryKeys.of(found.suffixes, encode_numbers(found.columns["first"]))
         change, changes = self._index.settle(found.keys, self._elements.get_cells(elements), self._life)
         begun = np.flatnonzero(change)[changes.there]
-        self._elements.put_run(elements.take(begun), changes.take(changes.there), 0)
+        self._elements.put_writes(elements.take(begun), changes.take(changes.there), 0)
         dead = np.flatnonzero(change)[~changes.there]
         return at[dead], found.columns["first"][dead]
 
@@ -272,7 +272,7 @@ class TimedListRows(StampedListRows):
         """Return the elements of spans except those that reads have refreshed and those that are gone."""
         places, numbers = self._dead_in_spans(found, at, which)
         suffixes = found.suffixes.take(np.repeat(np.flatnonzero(which), found.columns["size"][which].astype(np.int64)))
-        stored = self._elements.get_cells(Entries.of(suffixes, entries_of(numbers)))
+        stored = self._elements.get_cells(EntryKeys.of(suffixes, encode_numbers(numbers)))
         are_dead = self._life.are_dead(Stamps.of(stored))
         return places[are_dead], numbers[are_dead]
 
@@ -294,14 +294,14 @@ class TimedListRows(StampedListRows):
         is_asked = may_be_empty & ~are_all
         is_emptied = may_be_empty & are_all
         for place in np.flatnonzero(is_asked).tolist():
-            entries = entries_of(numbers[ends[place] - counts[place] : ends[place]])
+            entries = encode_numbers(numbers[ends[place] - counts[place] : ends[place]])
             self._elements.remove(suffixes[place], entries.strings())
             is_emptied[place] = not self._elements.has_rows(suffixes[place], FIRST)
         emptied = suffixes.at(np.flatnonzero(is_emptied))
         self._heads.put_cells(emptied, Cells.absent(len(emptied)))
         are_left = ~is_asked[places]
-        at = Entries.of(suffixes.packed.take(places[are_left]), entries_of(numbers[are_left]))
-        self._elements.put_run(at, Cells.absent(len(at)), -len(at))
+        at = EntryKeys.of(suffixes.packed.take(places[are_left]), encode_numbers(numbers[are_left]))
+        self._elements.put_writes(at, Cells.absent(len(at)), -len(at))
         return len(numbers)
 
     def _behind(self, suffix: bytes, head: Head) -> Iterator[bytes]:
@@ -335,7 +335,7 @@ class TimedListRows(StampedListRows):
             return Heads.of(list(map(self._append, suffixes, heads, parts)))
         life = np.where(heads.life > 0, heads.life, np.uint64(self._new_life))
         self._new_spans = suffixes, heads.end
-        at = side_by_side(suffixes.packed, entries_of(heads.end | np.uint64(SPAN_BIT)))
+        at = side_by_side(suffixes.packed, encode_numbers(heads.end | np.uint64(SPAN_BIT)))
         keys = encode_ordered_keys(np.full(len(at), self._life.index_instant), at)
         self._index.write_all(keys, spans(self._life.step_bits, counts, life))
         return replace(super()._append_many(suffixes, heads, counts, self._life.all_stamped(elements)), life=life)

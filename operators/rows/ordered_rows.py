@@ -10,8 +10,8 @@ import numpy as np
 
 from pyspark_ckpt.operators.rows.base import UNREAD, BaseRows
 from pyspark_ckpt.operators.rows.state_rows import ROW_BYTES, RowCount, Staged, StateRows, Written, sort_rows
-from pyspark_ckpt.state_store.columns.packed import Packed
-from pyspark_ckpt.state_store.columns.writes import Writes, newest
+from pyspark_ckpt.state_store.arrays.packed import Packed
+from pyspark_ckpt.state_store.arrays.writes import Writes, newest
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.format.keys import HASH_BYTES, state_head
 
@@ -42,7 +42,7 @@ def encode_ordered_keys(instants: NDArray[np.integer[Any]], rows: Packed) -> Pac
     return Packed.of_matrix(keys)
 
 
-def row_of(key: bytes) -> bytes:
+def decode_ordered_key(key: bytes) -> bytes:
     """Return the row for which ``encode_ordered_key`` made the key."""
     return key[-HASH_BYTES:] + key[INSTANT.size : -HASH_BYTES]
 
@@ -53,8 +53,8 @@ def numbers_at(keys: Packed, behind: int | NDArray[np.int64]) -> NDArray[np.uint
     return words.reshape(-1).view(">u8").astype(np.uint64)
 
 
-def rows_of(keys: Packed) -> Packed:
-    """``row_of`` for many keys."""
+def decode_ordered_keys(keys: Packed) -> Packed:
+    """``decode_ordered_key`` for many keys."""
     hashes = Packed(keys.data, keys.at + keys.size - HASH_BYTES, keys.size).matrix(HASH_BYTES)
     return keys.behind(INSTANT.size).before(HASH_BYTES).behind_heads(hashes)
 
@@ -69,8 +69,8 @@ class OrderedRows(Staged):
         self._head = state_head(number)
         self._session = session
         self._written: dict[bytes, bytes | None] = {}
-        self._runs: list[Writes] = []
-        """Rows that were written in columns, later than those by key. For one key, the last one wins."""
+        self._writes: list[Writes] = []
+        """Rows that were written as arrays, later than those by key. For one key, the last one wins."""
 
     def scan(self, begin: bytes = b"", end: bytes | None = None) -> Iterator[bytes]:
         """Return the keys of the base version from ``begin`` up to ``end`` that this task has not written, in order."""
@@ -105,24 +105,24 @@ class OrderedRows(Staged):
         self._written[key] = self._there if there else None
         self._session.hold(ROW_BYTES)
 
-    def put_run(self, written: Writes) -> None:
+    def put_writes(self, written: Writes) -> None:
         """Write many rows, in any order."""
-        self._runs.append(written)
+        self._writes.append(written)
         self._session.hold(len(written.keys.data) + int(written.cells.values.size.sum()))
 
     def flush(self, _end: bytes | None) -> Written:
         """See Staged. Rows of all keys: they are not in the order of keys."""
         written, self._written = self._written, {}
-        runs, self._runs = self._runs, []
-        if runs:
-            return newest([each.prefix(self._head) for each in (Writes.of(written.items()), *runs)])
+        writes, self._writes = self._writes, []
+        if writes:
+            return newest([each.prefix(self._head) for each in (Writes.of(written.items()), *writes)])
         return sort_rows(self._head, written)
 
     def _unfold(self) -> None:
-        """Convert all runs to rows by key."""
-        for run in self._runs:
-            self._written.update(run.rows())
-        self._runs.clear()
+        """Convert all writes to rows by key."""
+        for each in self._writes:
+            self._written.update(each.rows())
+        self._writes.clear()
 
 
 def _size_of_key(row: tuple[bytes, bytes]) -> int:

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
 from pyspark_ckpt.operators.rows.base import BaseRows
-from pyspark_ckpt.state_store.columns.writes import Writes
+from pyspark_ckpt.state_store.arrays.writes import Writes
 
 ROW_BYTES = 256
 """Approximate memory of a row that is written on its own, without its value."""

@@ -19,11 +19,11 @@ import msgspec
 import xxhash
 
 from pyspark_ckpt.operators.declarations.ttl import Clock
-from pyspark_ckpt.operators.encoding.stored_keys import KeyCodec
+from pyspark_ckpt.operators.encoding.key_codec import KeyCodec
 from pyspark_ckpt.operators.rows.base import Row, merge_rows
 from pyspark_ckpt.operators.session.worker import WorkerSession
-from pyspark_ckpt.state_store.columns.cells import Cells
-from pyspark_ckpt.state_store.columns.packed import Packed
+from pyspark_ckpt.state_store.arrays.cells import Cells
+from pyspark_ckpt.state_store.arrays.packed import Packed
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.format.meta import Descriptor
 from pyspark_ckpt.state_store.json_objects import DAMAGE
@@ -88,9 +88,9 @@ class GroupSession(WorkerSession):
         for rows in staged:
             deque(self._make_spilled_rows().keep(rows), maxlen=0)
 
-    def _base_of(self, keys: list[bytes]) -> list[bytes | None]:
+    def _read_base(self, keys: list[bytes]) -> list[bytes | None]:
         """See WorkerSession. What this task has swept and the group has staged is included."""
-        values = super()._base_of(keys)
+        values = super()._read_base(keys)
         if self._swept:
             values = [self._swept.get(key, value) for key, value in zip(keys, values, strict=True)]
         if self._overlay:

@@ -7,7 +7,7 @@ tell: after ``coalesce``, one task has several partitions of the state; after ``
 from __future__ import annotations
 
 from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError
-from pyspark_ckpt.state_store.format.key_groups import remainder_of
+from pyspark_ckpt.state_store.format.key_groups import find_spark_partition
 from pyspark_ckpt.state_store.transactions.ticket import Ticket
 
 
@@ -32,7 +32,7 @@ def check_place(ticket: Ticket, uid: str, key_hash: int) -> None:
     """Raise InvalidInputError if the unsigned hash of a group's key does not place it in the ticket's partition."""
     if ticket.num_partitions is None:
         raise InternalError(f"Operator {uid!r}: the ticket of its task does not say how many partitions there are.")
-    place = remainder_of(key_hash, ticket.num_partitions)
+    place = find_spark_partition(key_hash, ticket.num_partitions)
     if place != ticket.partition:
         raise InvalidInputError(
             f"Operator {uid!r}: a group whose key belongs to partition {place} of {ticket.num_partitions} is called in "

@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from pyspark_ckpt.operators.declarations.ttl import Clock
-from pyspark_ckpt.operators.encoding.stored_keys import KeyCodec
+from pyspark_ckpt.operators.encoding.key_codec import KeyCodec
 from pyspark_ckpt.operators.rows.base import Moment, Position, merge_rows
 from pyspark_ckpt.operators.session.spilled_rows import SpilledRows
-from pyspark_ckpt.state_store.columns.cells import Cells
-from pyspark_ckpt.state_store.columns.packed import Packed
+from pyspark_ckpt.state_store.arrays.cells import Cells
+from pyspark_ckpt.state_store.arrays.packed import Packed
 from pyspark_ckpt.state_store.database import Cursor, Reader, Tuning, write_table_file
 from pyspark_ckpt.state_store.database.column_names import MIN_KEYS, columns_folder
 from pyspark_ckpt.state_store.errors import (
@@ -40,11 +40,11 @@ from pyspark_ckpt.state_store.errors import (
     StorageError,
 )
 from pyspark_ckpt.state_store.format.keys import EMPTY, HASH_BYTES, STATE_BYTES, Marker
-from pyspark_ckpt.state_store.format.meta import Descriptor, State, is_keyed
+from pyspark_ckpt.state_store.format.meta import Descriptor, StateMeta, is_keyed
 from pyspark_ckpt.state_store.local.damage_notes import write_note
 from pyspark_ckpt.state_store.sst.column_file import OpenColumnFiles
 from pyspark_ckpt.state_store.sst.lookup import look_up
-from pyspark_ckpt.state_store.transactions.parts import DeclaredState, Part, declare, write_part
+from pyspark_ckpt.state_store.transactions.parts import Part, PartState, declare, write_part
 from pyspark_ckpt.state_store.transactions.staged_tables import Seal, seal_file
 from pyspark_ckpt.state_store.transactions.ticket import Ticket, WorkerTask, read_ticket, ticket_paths
 
@@ -87,7 +87,7 @@ class WorkerSession:
         _, declared = declare(ticket.meta, states)
         self.numbers: Mapping[str, int] = {state.name: state.number for state in declared}
         self.descriptors: Mapping[int, Descriptor] = {state.number: state.descriptor for state in declared}
-        self._declared: tuple[DeclaredState, ...] = declared
+        self._declared: tuple[PartState, ...] = declared
         view = _view(ticket)
         self._reader = None if view is None else view.reader
         self._columns = None if view is None else view.columns
@@ -113,13 +113,13 @@ class WorkerSession:
         self._is_over = False
 
     @property
-    def left_alone(self) -> Iterator[State]:
+    def left_alone(self) -> Iterator[StateMeta]:
         """States of keyed operators in the base version that the program does not declare."""
         return (each for each in self._ticket.meta.states if is_keyed(each) and each.name not in self.numbers)
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
         """Return the values of the base version and of spilled rows, None where absent. Sorted keys are fastest."""
-        values = self._base_of(keys)
+        values = self._read_base(keys)
         return values if self._spilled is None else self._spilled.over(keys, values)
 
     def get_cells(self, keys: Packed) -> Cells:
@@ -139,7 +139,7 @@ class WorkerSession:
         rows = self._base_rows(prefix, begin, end)
         return rows if self._spilled is None else merge_rows(rows, self._spilled.scan(prefix, begin, end))
 
-    def _base_of(self, keys: list[bytes]) -> list[bytes | None]:
+    def _read_base(self, keys: list[bytes]) -> list[bytes | None]:
         if self._reader is None or not keys:
             return [None] * len(keys)
         with _noting_damage(self._ticket):
@@ -306,7 +306,7 @@ def _view(ticket: Ticket) -> View | None:
     if base == EMPTY:
         return None
     with _noting_damage(ticket):
-        view, held = _caught_up(ticket)
+        view, held = _catch_up(ticket)
         if held != base and (not ticket.live or held is None or held.version < base.version):
             view.reader.close()  # a live database only moves forward: this one has lost its newest records
             raise FormatError(f"The database in {ticket.db} is damaged: it shows {held}, not {base}.")
@@ -324,7 +324,7 @@ def _view(ticket: Ticket) -> View | None:
     return view
 
 
-def _caught_up(ticket: Ticket) -> tuple[View, Marker | None]:
+def _catch_up(ticket: Ticket) -> tuple[View, Marker | None]:
     """Return a view of the newest version of the database, and its commit."""
     view = _views.pop(ticket.db, None) or View(_open_reader(ticket), OpenColumnFiles(columns_folder(Path(ticket.db))))
     try:

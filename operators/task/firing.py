@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark_ckpt.operators.bound.timers import BoundTimers
 from pyspark_ckpt.operators.declarations.operator import HASH
 from pyspark_ckpt.operators.declarations.timers import CLOCKS, Timer, timer_at
-from pyspark_ckpt.operators.encoding.stored_values import SHOWN_BYTES
+from pyspark_ckpt.operators.encoding.value_codec import SHOWN_BYTES
 from pyspark_ckpt.operators.rows.timer_rows import read_timer_key
 from pyspark_ckpt.operators.task.row_buffer import RowBuffer
 from pyspark_ckpt.state_store.errors import FormatError

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.state import GroupState
 
     from pyspark_ckpt.operators.bound.timers import BoundTimers
-    from pyspark_ckpt.operators.declarations.operator import Operator
+    from pyspark_ckpt.operators.declarations.operator import KeyedOperator
     from pyspark_ckpt.operators.declarations.ttl import Clock
 
 GROUP_ROW = "watermark_ms long, processing_ms long"
@@ -38,7 +38,7 @@ class GroupTimes:
     the future for the program is therefore never in the past for its timers.
     """
 
-    def __init__(self, operator: Operator, state: GroupState) -> None:
+    def __init__(self, operator: KeyedOperator, state: GroupState) -> None:
         """``state``: the state that Spark has passed, unchanged."""
         self._state = state
         self._clock = operator.time_out_clock

@@ -16,20 +16,20 @@ import pyarrow as pa
 
 from pyspark_ckpt.operators.bound.declared_states import DeclaredStates
 from pyspark_ckpt.operators.bound.timers import BoundTimers, find_left_ms
-from pyspark_ckpt.operators.declarations.operator import BATCH, HASH, ROW, TIME, Operator
+from pyspark_ckpt.operators.declarations.operator import BATCH, HASH, ROW, TIME, KeyedOperator
 from pyspark_ckpt.operators.declarations.processors import Context, KeyedProcessor, VectorProcessor
-from pyspark_ckpt.operators.encoding.keys import group_by_key
-from pyspark_ckpt.operators.encoding.stored_keys import KeyCodec, order_of
+from pyspark_ckpt.operators.encoding.distinct_keys import group_by_key
+from pyspark_ckpt.operators.encoding.key_codec import KeyCodec, argsort
 from pyspark_ckpt.operators.encoding.unsafe_rows import portions, read_rows
 from pyspark_ckpt.operators.session.state_partition import check_place, check_planned
 from pyspark_ckpt.operators.session.worker import WorkerSession, find_ticket, naming
 from pyspark_ckpt.operators.task.firing import Firing
 from pyspark_ckpt.operators.task.group_times import GroupTimes
+from pyspark_ckpt.operators.task.processor_calls import ProcessorCalls
 from pyspark_ckpt.operators.task.row_buffer import RowBuffer, ranges
-from pyspark_ckpt.operators.task.runs import Work
 from pyspark_ckpt.operators.task.staging import finish, flush, spill, sweep
 from pyspark_ckpt.state_store.errors import LifecycleError
-from pyspark_ckpt.state_store.format.spark_hash import SEED, of_int
+from pyspark_ckpt.state_store.format.spark_hash import SEED, hash_int
 from pyspark_ckpt.state_store.transactions.ticket import Ticket
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ TIMERS_PART = 8
 """Due timers may take another eighth of the memory for rows."""
 
 
-def frames_of(batches: Iterator[pa.RecordBatch], records: int) -> Iterator[pd.DataFrame]:
+def make_frames(batches: Iterator[pa.RecordBatch], records: int) -> Iterator[pd.DataFrame]:
     """Yield a frame of one row for each batch.
 
     Spark's worker holds frames until they have more than ``records`` rows, then passes them on as one. After HELD_BYTES
@@ -80,7 +80,7 @@ def _settle() -> None:
 class PartitionTask:
     """The function that Spark calls for a partition's only group."""
 
-    operator: Operator
+    operator: KeyedOperator
     processor: KeyedProcessor | VectorProcessor
 
     @property
@@ -98,7 +98,7 @@ class PartitionTask:
         _settle()
         ticket = find_ticket(task.taskAttemptId(), self.operator.local_dir)
         check_planned(ticket, self.operator.uid, self.operator.partitions)
-        check_place(ticket, self.operator.uid, of_int(int(key[0]), SEED))
+        check_place(ticket, self.operator.uid, hash_int(int(key[0]), SEED))
         times = GroupTimes(self.operator, state)
         context = Context(
             batch_id=int(task.getLocalProperty("streaming.sql.batchId") or -1),
@@ -108,7 +108,7 @@ class PartitionTask:
         )
         with naming(ticket, self.operator.uid):
             batches = self._run(chunks, ticket, times, context)
-            yield from frames_of(batches, int(task.getLocalProperty(RECORDS_CONF) or RECORDS))
+            yield from make_frames(batches, int(task.getLocalProperty(RECORDS_CONF) or RECORDS))
 
     def _run(
         self, chunks: Iterator[pd.DataFrame], ticket: Ticket, times: GroupTimes, context: Context
@@ -122,7 +122,7 @@ class PartitionTask:
         session = WorkerSession(ticket, declared, read, times.now_ms, times.fired_ms)
         processor, bound = states.bind(self.processor, session)
         timers = [each for each in bound if isinstance(each, BoundTimers)]
-        work = Work(self.operator, processor, context, session.position)
+        work = ProcessorCalls(self.operator, processor, context, session.position)
         folder = Path(ticket.staging)
         limit = self.operator.memory_bytes
         session.spill_beyond(limit, partial(spill, session, bound))
@@ -158,13 +158,13 @@ class PartitionTask:
                 buffer.add(pa.RecordBatch.from_arrays([*columns, part], schema=schema))
         return late
 
-    def _process(self, work: Work, rows: pa.Table, codec: KeyCodec) -> Iterator[pa.RecordBatch]:
+    def _process(self, work: ProcessorCalls, rows: pa.Table, codec: KeyCodec) -> Iterator[pa.RecordBatch]:
         if len(rows) == 0:
             return iter(())
         hashes = rows.column(HASH).to_numpy()
         given = rows.drop_columns([HASH])
         if self.operator.order_by:
-            order = order_of([given.column(name).combine_chunks() for name in self.operator.order_by])
+            order = argsort([given.column(name).combine_chunks() for name in self.operator.order_by])
             given, hashes = given.take(pa.array(order)), hashes[order]
         keys, index = group_by_key(given, self.operator.by, codec, hashes)
         return work.process(keys, index, given)

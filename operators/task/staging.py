@@ -10,7 +10,7 @@ from pyspark_ckpt.operators.rows.base import Row
 from pyspark_ckpt.operators.rows.expiry import MIN_SWEPT
 from pyspark_ckpt.operators.rows.state_rows import Staged, Written
 from pyspark_ckpt.operators.session.worker import WorkerSession
-from pyspark_ckpt.state_store.columns.writes import Writes
+from pyspark_ckpt.state_store.arrays.writes import Writes
 
 
 def sweep(session: WorkerSession, bound: Sequence[Kept], rows: int) -> None:

@@ -14,9 +14,9 @@ from pyspark_ckpt.operators.types.conversions import plain_column
 from pyspark_ckpt.operators.types.stored_types import is_variant
 from pyspark_ckpt.operators.types.value_types import (
     NO_NULL_KEY,
-    elements_of,
-    entries_of,
-    fields_of,
+    get_elements,
+    get_entries,
+    get_fields,
     hashable,
     no_null,
     require_distinct,
@@ -56,7 +56,7 @@ def number_type(kind: pa.DataType) -> str:
     return f"<{letter}{max(1, int(kind.bit_width) // 8)}"
 
 
-def numbers_of(column: pa.Array) -> NDArray[Any]:
+def to_numbers(column: pa.Array) -> NDArray[Any]:
     """Return the values of a fixed-width column as numbers: dates as days, instants as microseconds, null as 0."""
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
@@ -67,8 +67,8 @@ def numbers_of(column: pa.Array) -> NDArray[Any]:
     return values if column.null_count == 0 else np.where(validity(column), values, dtype.type(0))
 
 
-def column_of(kind: pa.DataType, numbers: NDArray[Any], valid: NDArray[np.bool_]) -> pa.Array:
-    """Return the inverse of ``numbers_of``; null where not ``valid``."""
+def from_numbers(kind: pa.DataType, numbers: NDArray[Any], valid: NDArray[np.bool_]) -> pa.Array:
+    """Return the inverse of ``to_numbers``; null where not ``valid``."""
     content = np.packbits(numbers.astype(np.bool_), bitorder="little") if pa.types.is_boolean(kind) else numbers
     present = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
     return pa.Array.from_buffers(kind, len(numbers), [present, pa.py_buffer(np.ascontiguousarray(content))])
@@ -182,7 +182,7 @@ def arrow_values(
     if pa.types.is_struct(kind):
         return _structs(values, absent, kind, plain)
     if pa.types.is_map(kind):
-        there = [() if value is None else entries_of(value) for value in values]
+        there = [() if value is None else get_entries(value) for value in values]
         pairs = list(chain.from_iterable(there))
         keys = [key for key, _ in pairs]
         if any(key is None for key in keys):  # Arrow would crash the process
@@ -196,7 +196,7 @@ def arrow_values(
         ]
         contents = [pa.StructArray.from_arrays(children, fields=[kind.key_field, kind.item_field])]
     else:
-        there = [() if value is None else _count(elements_of(value)) for value in values]
+        there = [() if value is None else _count(get_elements(value)) for value in values]
         contents = [_part(list(chain.from_iterable(there)), kind.value_field, plain)]
     counts = np.fromiter(map(len, there), np.int64, len(there))
     ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
@@ -215,7 +215,7 @@ def _structs(
 ) -> pa.Array:
     names = [field.name for field in kind]
     nothing = (None,) * len(names)
-    rows = [nothing if value is None else fields_of(value, names) for value in values]
+    rows = [nothing if value is None else get_fields(value, names) for value in values]
     fields = []
     for n, field in enumerate(kind):
         column = [row[n] for row in rows]

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_ckpt.operators.types.columns import numbers_of, require_distinct_keys, validity
+from pyspark_ckpt.operators.types.columns import require_distinct_keys, to_numbers, validity
 from pyspark_ckpt.operators.types.conversions import MICROSECOND_NS, plain_column
 from pyspark_ckpt.operators.types.value_types import no_null
 
@@ -125,7 +125,7 @@ def _require_finite(column: pa.Array, converted: pa.Array) -> None:
 
 def _require_times(column: pa.Array) -> None:
     """Raise ValueError for a time outside of a day, or with nanoseconds."""
-    nanoseconds = numbers_of(column)
+    nanoseconds = to_numbers(column)
     is_wrong = (nanoseconds < 0) | (nanoseconds >= DAY_NS) | (nanoseconds % MICROSECOND_NS != 0)
     if is_wrong.any():
         wrong = int(nanoseconds[np.argmax(is_wrong)])

@@ -16,7 +16,7 @@ ANOTHER_NAME = (
 )
 
 
-def positions_of(old: pa.StructType, new: pa.StructType, aliases: Mapping[str, str]) -> list[int | None]:
+def find_positions(old: pa.StructType, new: pa.StructType, aliases: Mapping[str, str]) -> list[int | None]:
     """Return the positions in ``old`` of the fields of ``new``; None for a field that is not there.
 
     A field is found by its name or a former name, then by these names in another case, then by a name that an alias of
@@ -24,7 +24,7 @@ def positions_of(old: pa.StructType, new: pa.StructType, aliases: Mapping[str, s
     fields whose names differ only by case).
     """
     positions = {field.name: position for position, field in enumerate(old)}
-    all_names = [names_of(field.name, aliases) for field in new]
+    all_names = [list_names(field.name, aliases) for field in new]
     found = [next((positions[name] for name in names if name in positions), None) for names in all_names]
     found = _one_reader_each(found, new, aliases)
     for n, names in enumerate(all_names):
@@ -72,7 +72,7 @@ def _only(positions: Sequence[int]) -> int | None:
 
 
 def _was_called(name: str, former: str, aliases: Mapping[str, str]) -> bool:
-    return former.lower() in [each.lower() for each in names_of(name, aliases)[1:]]
+    return former.lower() in [each.lower() for each in list_names(name, aliases)[1:]]
 
 
 def _position_in_another_case(
@@ -99,7 +99,7 @@ def require_exact(old: pa.DataType, new: pa.DataType, aliases: Mapping[str, str]
     messages.
     """
     if pa.types.is_struct(old) and pa.types.is_struct(new):
-        found = positions_of(old, new, aliases)
+        found = find_positions(old, new, aliases)
         _require_one_reader_each(found, old, new)
         for field, position in zip(new, found, strict=True):
             if position is None:
@@ -149,7 +149,7 @@ def require_clear_aliases(kind: pa.DataType, aliases: Mapping[str, str]) -> None
     """
     if pa.types.is_struct(kind):
         for field in kind:
-            for former in names_of(field.name, aliases)[1:]:
+            for former in list_names(field.name, aliases)[1:]:
                 others = [each for each in kind.names if each.lower() == former.lower() != field.name.lower()]
                 if others and not _is_new(others[0], aliases):
                     raise InvalidInputError(
@@ -167,7 +167,7 @@ def _inner_types(kind: pa.DataType) -> list[pa.DataType]:
     return [kind.field(n).type for n in range(kind.num_fields)]
 
 
-def names_of(name: str, aliases: Mapping[str, str]) -> list[str]:
+def list_names(name: str, aliases: Mapping[str, str]) -> list[str]:
     """Return a field's name and its former names, the newest first."""
     names = [name]
     while (former := _former(names[-1], aliases)) is not None and former not in names:

@@ -174,7 +174,7 @@ def _writer(kind: pa.DataType) -> Convert:
         return _map_writer(kind)
     if pa.types.is_list(kind):
         element = _field_writer(kind.value_field)
-        return lambda value: [element(each) for each in elements_of(value)]
+        return lambda value: [element(each) for each in get_elements(value)]
     convert = plain_writer(kind)
     return (lambda value: str(convert(value))) if pa.types.is_decimal(kind) else convert
 
@@ -185,7 +185,7 @@ def _map_writer(kind: pa.MapType) -> Convert:
     is_nested = pa.types.is_nested(kind.key_type)
 
     def write(value: Any) -> Any:
-        entries = [[keys(key), items(item)] for key, item in entries_of(value)]
+        entries = [[keys(key), items(item)] for key, item in get_entries(value)]
         if is_nested or len(dict(entries)) < len(entries):
             require_distinct([key for key, _ in entries])
         return entries
@@ -279,7 +279,7 @@ def hashable(value: Any) -> Any:
     return make(map(hashable, value))
 
 
-def fields_of(value: Any, names: Sequence[str]) -> Sequence[Any]:
+def get_fields(value: Any, names: Sequence[str]) -> Sequence[Any]:
     """Return the fields of a struct that a user gives as a sequence, a mapping or an object with these attributes.
 
     Raises TypeError, ValueError, AttributeError.
@@ -300,14 +300,14 @@ def fields_of(value: Any, names: Sequence[str]) -> Sequence[Any]:
     return value
 
 
-def entries_of(value: Any) -> Any:
+def get_entries(value: Any) -> Any:
     """Return the entries of a map, which a user gives as a mapping. Raises TypeError."""
     if type(value) is not dict and not isinstance(value, Mapping):
         raise TypeError(f"{repr(value)[:200]} is not a map")
     return value.items()
 
 
-def elements_of(value: Any) -> Any:
+def get_elements(value: Any) -> Any:
     """Return the elements of an array, which a user gives as any iterable except text, bytes and mappings.
 
     These are iterable as well, but "ab" does not mean ["a", "b"]. Raises TypeError.
@@ -321,7 +321,7 @@ def _struct_writer(kind: pa.StructType) -> Convert:
     names = [field.name for field in kind]
     fields = list(map(_field_writer, kind))
 
-    return lambda value: [field(each) for field, each in zip(fields, fields_of(value, names), strict=True)]
+    return lambda value: [field(each) for field, each in zip(fields, get_fields(value, names), strict=True)]
 
 
 def _struct_reader(kind: pa.StructType) -> Convert:

@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 
 from pyspark_ckpt.cli.operators import key_text, name_base, name_by_metas, name_deltas, type_text
-from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator, Stored
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator, StoredObjects
 from pyspark_ckpt.state_store.checkpoints.verification import verify_newest, verify_version
 from pyspark_ckpt.state_store.display import size_text
 from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
 from pyspark_ckpt.state_store.format.key_groups import MAX_PARALLELISM
 from pyspark_ckpt.state_store.format.keys import EMPTY
-from pyspark_ckpt.state_store.format.meta import State, StoreMeta
+from pyspark_ckpt.state_store.format.meta import StateMeta, StoreMeta
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.retention.collector import Collector
@@ -53,7 +53,7 @@ def list_stores(checkpoint: Checkpoint, *, as_json: bool) -> int:
     return 0
 
 
-def _row_of(stored: Stored) -> tuple[object, ...]:
+def _row_of(stored: StoredObjects) -> tuple[object, ...]:
     return (
         str(stored.identity.partition),
         stored.identity.name,
@@ -120,7 +120,7 @@ def inspect(checkpoint: Checkpoint, version: int | None, *, key_groups: bool, li
 
 def _print_states(own: Mapping[Identity, StoreMeta]) -> None:
     """Print the states of an operator, and how many rows each partition has."""
-    found: dict[tuple[str, str], list[State]] = {}
+    found: dict[tuple[str, str], list[StateMeta]] = {}
     for identity, meta in own.items():
         for state in meta.states:
             found.setdefault((identity.name, state.name), []).append(state)
@@ -136,18 +136,18 @@ def _print_states(own: Mapping[Identity, StoreMeta]) -> None:
     print_bars(partitions)
 
 
-def _count_rows(states: Sequence[State]) -> int | str:
+def _count_rows(states: Sequence[StateMeta]) -> int | str:
     """Return the stored rows of one state in all partitions; nothing for an expiry index, whose rows nobody counts."""
     return sum(each.rows for each in states) if all(each.is_counted for each in states) else ""
 
 
-def _types(state: State) -> tuple[str, str]:
+def _types(state: StateMeta) -> tuple[str, str]:
     keys = state.descriptor.key_schema
     shown = type_text(keys) if state.uid is None else key_text(keys)
     return shown, type_text(state.descriptor.value_schema)
 
 
-def _describe(state: State) -> dict[str, Any]:
+def _describe(state: StateMeta) -> dict[str, Any]:
     descriptor = state.descriptor
     return {"key": descriptor.key_schema, "value": descriptor.value_schema, "encoder": descriptor.key_encoder}
 
@@ -204,14 +204,14 @@ def collect(checkpoint: Checkpoint, keep: int, *, dry_run: bool, as_json: bool) 
             deleted += sum(collector.clean(each) for each in with_progress(collector.waiting(), str))
     if as_json:
         described = [
-            {"store": asdict(identity), "place": checkpoint.place_of(identity).url, "objects": each.blobs}
+            {"store": asdict(identity), "place": checkpoint.find_place(identity).url, "objects": each.blobs}
             for identity, each in garbage.items()
         ]
         answer = {"query": checkpoint.query_id, "dry_run": dry_run, "deleted": deleted, "stores": described}
         return print_json(answer, asdict)
     for identity, each in garbage.items():
         for blob in each.blobs:
-            print(f"{checkpoint.place_of(identity).url}/{blob.name}  {size_text(blob.size_bytes)}")
+            print(f"{checkpoint.find_place(identity).url}/{blob.name}  {size_text(blob.size_bytes)}")
     found, size = sum(len(each.blobs) for each in garbage.values()), sum(each.size_bytes for each in garbage.values())
     print(f"{found:,} objects, {size_text(size)} would be deleted" if dry_run else f"{deleted:,} objects deleted")
     return 0

@@ -15,20 +15,20 @@ from pyspark_ckpt.cli.operators import SHORT_ID, name_operator
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.digests import Digest
-from pyspark_ckpt.state_store.checkpoints.inventory import inventory
+from pyspark_ckpt.state_store.checkpoints.inventory import list_operators
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.display import size_text
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoints.deletion import delete
-from pyspark_ckpt.state_store.savepoints.request import QueryId, Request, Restored
-from pyspark_ckpt.state_store.savepoints.restoration import Restoration
+from pyspark_ckpt.state_store.savepoints.query_restore import QueryRestore
+from pyspark_ckpt.state_store.savepoints.request import QueryId, Restored, RestoreRequest
 from pyspark_ckpt.state_store.savepoints.savepoint import (
     Kind,
     Savepoint,
     SavepointInfo,
     find_savepoints,
-    place_of_savepoint,
+    open_target,
 )
 from pyspark_ckpt.terminal import (
     print_bars,
@@ -49,7 +49,7 @@ def create(checkpoint: str, target: str, settings: Settings, kind: Kind, *, dige
 
 def list_all(folder: str, settings: Settings, *, as_json: bool) -> int:
     """List savepoints below a folder; exit code 1 if one is damaged, 2 if there is no such folder."""
-    place = place_of_savepoint(folder, parse(settings))
+    place = open_target(folder, parse(settings))
     found = find_savepoints(place)
     if not found:
         _require_there(place)
@@ -130,9 +130,9 @@ def restore(
     if explain:
         options = parse(settings)
         saved = Savepoint(savepoint, options)
-        request = Request(parallelism, query_id, uid_map, allow_non_restored_state)
+        request = RestoreRequest(parallelism, query_id, uid_map, allow_non_restored_state)
         rest = saved.info.files, saved.info.rows
-        plan = Restoration(saved, saved.info.version, saved.versions(), target, request, options, *rest)
+        plan = QueryRestore(saved, saved.info.version, saved.versions(), target, request, options, *rest)
         return _explain(plan, quick=quick, as_json=as_json)
     done = savepoints.restore(
         savepoint,
@@ -167,14 +167,14 @@ def rescale(
             raise LifecycleError(
                 f"{source.place.url} cannot be rescaled: no batch of the query has been committed yet."
             )
-        request, operators = Request(parallelism, query_id), inventory(source, version)
-        plan = Restoration(source, version, operators, target, request, options)
+        request, operators = RestoreRequest(parallelism, query_id), list_operators(source, version)
+        plan = QueryRestore(source, version, operators, target, request, options)
         return _explain(plan, quick=quick, as_json=as_json)
     done = savepoints.rescale(checkpoint, target, parallelism, query_id=query_id, options=settings)
     return _print_restored(done, as_json=as_json)
 
 
-def _explain(restoration: Restoration, *, quick: bool, as_json: bool) -> int:
+def _explain(restoration: QueryRestore, *, quick: bool, as_json: bool) -> int:
     plan = savepoints.explain(restoration, counts=not quick)
     if as_json:
         return print_json(plan, asdict)

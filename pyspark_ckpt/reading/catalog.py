@@ -30,7 +30,7 @@ class Catalog:
         """Use the threads of ``pool`` to read ``source``; messages call it ``where``."""
         self._source, self._where, self._pool = source, where, pool
         self._metas: dict[Identity, StoreMeta] = {}
-        self._partitions = {each.number: source.metas_of(each) for each in source.operators}
+        self._partitions = {each.number: source.count_metas(each) for each in source.operators}
 
     def meta(self, identity: Identity) -> StoreMeta:
         """Return the metadata of a store. Raises NotFoundError, FormatError, StorageError."""

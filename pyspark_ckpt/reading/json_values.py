@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from pyspark_ckpt.operators.types.value_types import elements_of, fields_of, reader
+from pyspark_ckpt.operators.types.value_types import get_elements, get_fields, reader
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 Convert: TypeAlias = Callable[[Any], Any]
@@ -60,10 +60,10 @@ def _from_json(value: Any, kind: pa.DataType) -> Any:  # noqa: ANN401 - any valu
     if value is None:
         return None
     if pa.types.is_struct(kind):
-        given = fields_of(value, [field.name for field in kind])
+        given = get_fields(value, [field.name for field in kind])
         return [_from_json(each, field.type) for each, field in zip(given, kind, strict=True)]
     if pa.types.is_list(kind):
-        return [_from_json(each, kind.value_type) for each in elements_of(value)]
+        return [_from_json(each, kind.value_type) for each in get_elements(value)]
     if pa.types.is_timestamp(kind):
         at = datetime.fromisoformat(value.replace("Z", "+00:00") if isinstance(value, str) else value)
         return at if at.tzinfo or not kind.tz else at.replace(tzinfo=timezone.utc)

@@ -10,18 +10,18 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_ckpt.operators.declarations.timers import Timer, round_up_ms, timer_at
-from pyspark_ckpt.operators.encoding.evolution import EvolvedCodec, Schemas, schemas_of
+from pyspark_ckpt.operators.encoding.evolution import EvolvedCodec, Schemas, read_schemas
+from pyspark_ckpt.operators.encoding.key_codec import KeyCodec
 from pyspark_ckpt.operators.encoding.spark_hash import SparkHash
-from pyspark_ckpt.operators.encoding.stored_keys import KeyCodec
-from pyspark_ckpt.operators.encoding.stored_values import ValueCodec
-from pyspark_ckpt.operators.rows.life import split_stamp
-from pyspark_ckpt.operators.rows.list_columns import SEQUENCE
+from pyspark_ckpt.operators.encoding.value_codec import ValueCodec
+from pyspark_ckpt.operators.rows.list_layout import SEQUENCE
 from pyspark_ckpt.operators.rows.timer_rows import read_instant
+from pyspark_ckpt.operators.rows.ttl_stamps import split_stamp
 from pyspark_ckpt.operators.types.columns import python_values
 from pyspark_ckpt.operators.types.stored_types import arrow_type
 from pyspark_ckpt.operators.types.type_names import arrow_type_named
 from pyspark_ckpt.operators.types.value_types import hashable
-from pyspark_ckpt.reading.decoded import Decoded, StateCodec, StoredRow, Wanted, struct_column
+from pyspark_ckpt.reading.state_codec import Decoded, StateCodec, StoredRow, Wanted, struct_column
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.format.meta import Descriptor, TimeToLive
 
@@ -68,7 +68,7 @@ class _KeyedRows:
 
     def _key_column(self, keys: Sequence[tuple[Any, ...]]) -> pa.Array:
         """Return the column of keys that the plain codec has read."""
-        return struct_column(self.key_fields, self._keys.columns_of(keys), len(keys))
+        return struct_column(self.key_fields, self._keys.to_columns(keys), len(keys))
 
     @property
     def _key_field(self) -> pa.Field:
@@ -89,7 +89,7 @@ class KeyedValues(_KeyedRows):
         self._map_kind = _map_kind(descriptor, whose) if self._kind == MAPS else None
         self._map_keys = None if self._map_kind is None else KeyCodec([self._map_kind], f"a key of a map of {whose}")
         self._has_life = has_life
-        ttl = ttl_of(descriptor, newest)
+        ttl = find_ttl(descriptor, newest)
         self._life_ms = None if ttl is None else ttl.duration_ms
         self.is_one_to_one = self._kind != LISTS
 
@@ -119,7 +119,7 @@ class KeyedValues(_KeyedRows):
             columns += [_instants(lives), _instants([_expiry(written, self._life_ms) for written in lives])]
         return Decoded(columns, np.array(positions, np.int64))
 
-    def value_of(self, columns: pa.Table, _wanted: Wanted) -> Any:  # noqa: ANN401 - see StateCodec
+    def build_value(self, columns: pa.Table, _wanted: Wanted) -> Any:  # noqa: ANN401 - see StateCodec
         """See StateCodec: a list for a list state, a dict for a map state."""
         values = python_values(columns["value"].combine_chunks())
         if self._kind == LISTS:
@@ -180,7 +180,7 @@ class KeyedTimers(_KeyedRows):
         texts = [pa.array(namespaces, pa.string()), pa.array([self._clock] * len(rows), pa.string())]
         return Decoded([*columns, *texts], np.arange(len(rows)))
 
-    def value_of(self, columns: pa.Table, _wanted: Wanted) -> Any:  # noqa: ANN401 - see StateCodec
+    def build_value(self, columns: pa.Table, _wanted: Wanted) -> Any:  # noqa: ANN401 - see StateCodec
         """See StateCodec: timers, sorted by time."""
         columns = columns.append_column("us", columns["at"].cast(pa.int64()))
         rows = zip(*(columns[name].to_pylist() for name in ("namespace", "at_ms", "us")), strict=True)
@@ -200,7 +200,7 @@ def make_keyed_codec(own: Descriptor, newest: Descriptor, name: str, whose: str,
     return KeyedValues(own, newest, whose, has_life=has_life)
 
 
-def ttl_of(*descriptors: Descriptor) -> TimeToLive | None:
+def find_ttl(*descriptors: Descriptor) -> TimeToLive | None:
     """Return the time to live from the first descriptor that has one. Pass that of the rows' own store first.
 
     None if no descriptor has one, or if the first one says that rows live for ever now.
@@ -230,7 +230,7 @@ def _map_kind(descriptor: Descriptor, whose: str) -> pa.DataType:
 
 
 def _require(descriptor: Descriptor, what: str, whose: str) -> Schemas:
-    found = schemas_of(descriptor, what, whose)
+    found = read_schemas(descriptor, what, whose)
     if found is None:
         raise FormatError(f"The metadata of {whose} has no type for its {what}.")
     return found

@@ -21,13 +21,13 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from pyspark_ckpt.operators.encoding.key_codec import KeyCodec
 from pyspark_ckpt.operators.encoding.spark_hash import SparkHash
-from pyspark_ckpt.operators.encoding.stored_keys import KeyCodec
 from pyspark_ckpt.operators.encoding.unsafe_rows import read_rows
 from pyspark_ckpt.operators.types.columns import python_values
 from pyspark_ckpt.operators.types.stored_types import arrow_type
-from pyspark_ckpt.reading.decoded import Decoded, StoredRow, Wanted, struct_column
 from pyspark_ckpt.reading.ordered_columns import read_ordered
+from pyspark_ckpt.reading.state_codec import Decoded, StoredRow, Wanted, struct_column
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.format.meta import Descriptor
 from pyspark_ckpt.state_store.json_objects import DAMAGE, Count
@@ -100,21 +100,21 @@ class NativeRows:
                 hint="Read the whole state and filter it.",
             )
         placing = [key[n] for n in self._placing] if len(key) == len(self.key_fields) else list(key)
-        encoded = self._codec_of(key).encode(key)
+        encoded = self._choose_codec(key).encode(key)
         return Wanted(SparkHash([field.type for field in self.placing_fields])(placing), b"", tuple(key), encoded)
 
     def has_key(self, row: Any, wanted: Wanted) -> bool:  # noqa: ANN401 - see StateCodec
         """See StateCodec."""
         is_whole = len(wanted.values) == len(self.key_fields)
         columns = list(row) if is_whole else [row[n] for n in self._placing]
-        return self._codec_of(wanted.values).encode(columns) == wanted.encoded
+        return self._choose_codec(wanted.values).encode(columns) == wanted.encoded
 
-    def _codec_of(self, values: Sequence[Any]) -> KeyCodec:
+    def _choose_codec(self, values: Sequence[Any]) -> KeyCodec:
         """Return the codec of whole keys if there is a value for each column, else of the columns that place them."""
         fields = self.key_fields if len(values) == len(self.key_fields) else self.placing_fields
         return KeyCodec([field.type for field in fields], f"a key of {self._whose}")
 
-    def value_of(self, columns: pa.Table, wanted: Wanted) -> Any:  # noqa: ANN401 - see StateCodec
+    def build_value(self, columns: pa.Table, wanted: Wanted) -> Any:  # noqa: ANN401 - see StateCodec
         """See StateCodec; a list of values if the state can have several for the given columns."""
         values = python_values(columns["value"].combine_chunks())
         is_single = not self._is_multiple and len(wanted.values) == len(self.key_fields)

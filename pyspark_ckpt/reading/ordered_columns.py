@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from pyspark_ckpt.operators.types.columns import column_of, number_type
+from pyspark_ckpt.operators.types.columns import from_numbers, number_type
 
 _NEGATIVE, _NULL = 0, 2
 
@@ -27,4 +27,4 @@ def read_ordered(stored: pa.Array, kind: pa.DataType) -> pa.Array:
     bits = np.ascontiguousarray(rows[:, 1:]).view(f">i{dtype.itemsize}").ravel().astype(f"<i{dtype.itemsize}")
     if pa.types.is_floating(kind):
         bits = np.where(marks == _NEGATIVE, ~bits, bits)
-    return column_of(kind, bits.view(dtype), marks != _NULL)
+    return from_numbers(kind, bits.view(dtype), marks != _NULL)

@@ -20,18 +20,18 @@ from pyspark_ckpt.operators.types.columns import python_values
 from pyspark_ckpt.operators.types.conversions import WRONG_VALUE
 from pyspark_ckpt.reading.batch_clocks import clock_ms
 from pyspark_ckpt.reading.catalog import Catalog
-from pyspark_ckpt.reading.decoded import StateCodec, StoredRow, Wanted
 from pyspark_ckpt.reading.json_values import from_json
 from pyspark_ckpt.reading.kept_folders import KeptFolders
-from pyspark_ckpt.reading.keyed_rows import INSTANTS, has_ended, ttl_of
-from pyspark_ckpt.reading.places import PLACE, place_columns, read_stored_row
-from pyspark_ckpt.reading.sources import source_of, state_at
+from pyspark_ckpt.reading.keyed_rows import INSTANTS, find_ttl, has_ended
+from pyspark_ckpt.reading.row_location import PLACE, place_columns, read_stored_row
+from pyspark_ckpt.reading.sources import open_source, state_at
+from pyspark_ckpt.reading.state_codec import StateCodec, StoredRow, Wanted
 from pyspark_ckpt.reading.stored_state import Selection, StoredState, states_as_html
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.workplace import THREADS
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
-from pyspark_ckpt.state_store.format.keys import hash_of
-from pyspark_ckpt.state_store.format.meta import State
+from pyspark_ckpt.state_store.format.keys import read_hash
+from pyspark_ckpt.state_store.format.meta import StateMeta
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.location import Location, location_text
 from pyspark_ckpt.state_store.options import parse
@@ -112,7 +112,7 @@ class StateReader:
         self._pool: ThreadPoolExecutor | None = ThreadPoolExecutor(THREADS)
         self._kept = KeptFolders()
         try:
-            self._source = source_of(checkpoint, self.version, self._pool, self._kept)
+            self._source = open_source(checkpoint, self.version, self._pool, self._kept)
             self._catalog = Catalog(self._source, f"Version {self.version} of {checkpoint.place.url}", self._pool)
             if version is not None and known is None:
                 self._source.require_version()
@@ -167,7 +167,7 @@ class StateReader:
     def partitions(self) -> int:
         """The number of partitions of the state, or of files in a canonical savepoint. Raises as ``state`` does."""
         state = self.state
-        return self._source.parts_of(state)
+        return self._source.count_parts(state)
 
     def batches(self, partition: int | None = None) -> Generator[pa.RecordBatch, None, None]:
         """Yield the rows of all partitions, or of one, lazily and in a bounded amount of memory.
@@ -213,7 +213,7 @@ class StateReader:
         Raises InvalidInputError (not a key of this state), and as ``batches`` does.
         """
         found = self._find(key)
-        return found.codec.value_of(found.rows, found.wanted)
+        return found.codec.build_value(found.rows, found.wanted)
 
     def rows_of(self, key: Any) -> pa.Table:  # noqa: ANN401 - as get
         """Return the rows of one key as a table with all columns, empty if it has none. Raises as ``get`` does."""
@@ -230,27 +230,27 @@ class StateReader:
             state = self.state
         codec = state.codec()
         wanted = _find_wanted(codec, key, state.whose, convert)
-        partition = self._source.part_of(state, wanted.hash)
+        partition = self._source.find_part(state, wanted.hash)
         schema = pa.schema([*codec.fields, *PLACE])
         own = self._own(state, partition)
         if own is None or not own.rows:
             return _Found(codec, wanted, schema.empty_table())
         with self._source.rows(state, partition, own, wanted) as rows:
-            of_hash = (row for row in rows if hash_of(row[0]) == wanted.hash)
+            of_hash = (row for row in rows if read_hash(row[0]) == wanted.hash)
             found = [
                 batch.filter(pa.array([codec.has_key(row, wanted) for row in python_values(batch["key"])], pa.bool_()))
                 for batch in self._batches(state, partition, own, of_hash)
             ]
         return _Found(codec, wanted, pa.Table.from_batches(found, schema))
 
-    def _own(self, state: StoredState, partition: int) -> State | None:
+    def _own(self, state: StoredState, partition: int) -> StateMeta | None:
         """Return the state as a partition describes it; None if the partition does not have it."""
         self._threads()
         identity = Identity(state.operator.number, partition, state.store)
         return self._catalog.meta(identity).state(state.stored_name)
 
     def _batches(
-        self, state: StoredState, partition: int, own: State, rows: Iterator[tuple[bytes, bytes]]
+        self, state: StoredState, partition: int, own: StateMeta, rows: Iterator[tuple[bytes, bytes]]
     ) -> Iterator[pa.RecordBatch]:
         codec = state.codec(own.descriptor)
         schema = pa.schema([*codec.fields, *PLACE])
@@ -263,15 +263,15 @@ class StateReader:
             if batch.num_rows:
                 yield batch
 
-    def _without_expired(self, state: StoredState, own: State, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _without_expired(self, state: StoredState, own: StateMeta, batch: pa.RecordBatch) -> pa.RecordBatch:
         if not state.has_life or has_ended(own.descriptor):
             return batch
         alive = pc.greater(batch["expires_at"], pa.scalar(self._now_ms(state, own) * 1000, pa.int64()).cast(INSTANTS))
         return batch.filter(pc.fill_null(alive, True))
 
-    def _now_ms(self, state: StoredState, own: State) -> int:
+    def _now_ms(self, state: StoredState, own: StateMeta) -> int:
         """Return what the clock of the state's time to live said when the version was made."""
-        ttl = ttl_of(own.descriptor, state.descriptor)
+        ttl = find_ttl(own.descriptor, state.descriptor)
         if ttl is None:
             raise InvalidInputError(
                 f"{state.whose} was last written by a release that does not say which time to live its rows have.",

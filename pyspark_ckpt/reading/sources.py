@@ -10,20 +10,20 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from pyspark_ckpt.reading.decoded import Wanted
 from pyspark_ckpt.reading.kept_folders import KeptFolders
-from pyspark_ckpt.reading.places import partition_of, range_of
+from pyspark_ckpt.reading.row_location import find_partition, find_range
+from pyspark_ckpt.reading.state_codec import Wanted
 from pyspark_ckpt.reading.stored_state import StoredState
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.format.keys import state_range
-from pyspark_ckpt.state_store.format.meta import State, StoreMeta, is_keyed
+from pyspark_ckpt.state_store.format.meta import StateMeta, StoreMeta, is_keyed
 from pyspark_ckpt.state_store.format.names import ROWS_FOLDER
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.options import Options
-from pyspark_ckpt.state_store.redistribution.canonical import Held, SavedRows, fetch_rows, file_of, rows_in
+from pyspark_ckpt.state_store.redistribution.canonical import SavedRows, WantedRows, fetch_rows, find_file, rows_in
 from pyspark_ckpt.state_store.restore.range_restorer import RangeReader
 from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint
 
@@ -39,7 +39,7 @@ class Source(Protocol):
         """All operators that have state."""
         ...
 
-    def metas_of(self, operator: Operator) -> int:
+    def count_metas(self, operator: Operator) -> int:
         """Return how many partitions have metadata of their own."""
         ...
 
@@ -51,16 +51,16 @@ class Source(Protocol):
         """Raise InvalidInputError if the version is not there; the message names the existing ones."""
         ...
 
-    def parts_of(self, state: StoredState) -> int:
+    def count_parts(self, state: StoredState) -> int:
         """Return how many parts hold the state's rows."""
         ...
 
-    def part_of(self, state: StoredState, key_hash: int) -> int:
+    def find_part(self, state: StoredState, key_hash: int) -> int:
         """Return the part that has the rows of a hash. Raises FormatError."""
         ...
 
     def rows(
-        self, state: StoredState, part: int, own: State, wanted: Wanted | None = None
+        self, state: StoredState, part: int, own: StateMeta, wanted: Wanted | None = None
     ) -> AbstractContextManager[Rows]:
         """Give the rows of a part; with ``wanted``, those of this key and perhaps a few others.
 
@@ -80,7 +80,7 @@ class StoresSource:
         self.operators = checkpoint.operators() if version else []
         self._partitions = {each.number: checkpoint.partitions_in_use(each) for each in self.operators}
 
-    def metas_of(self, operator: Operator) -> int:
+    def count_metas(self, operator: Operator) -> int:
         """See Source."""
         return self._partitions[operator.number]
 
@@ -102,22 +102,22 @@ class StoresSource:
                 hint="Retention keeps spark.sql.streaming.minBatchesToRetain versions.",
             )
 
-    def parts_of(self, state: StoredState) -> int:
+    def count_parts(self, state: StoredState) -> int:
         """See Source: its partitions."""
         return self._partitions[state.operator.number]
 
-    def part_of(self, state: StoredState, key_hash: int) -> int:
+    def find_part(self, state: StoredState, key_hash: int) -> int:
         """See Source."""
-        return partition_of(state, key_hash, self.parts_of(state))
+        return find_partition(state, key_hash, self.count_parts(state))
 
     @contextmanager
-    def rows(self, state: StoredState, part: int, own: State, wanted: Wanted | None = None) -> Iterator[Rows]:
+    def rows(self, state: StoredState, part: int, own: StateMeta, wanted: Wanted | None = None) -> Iterator[Rows]:
         """See Source."""
         identity = Identity(state.operator.number, part, state.store)
-        keys = state_range(own.number) if wanted is None else range_of(own, wanted)
+        keys = state_range(own.number) if wanted is None else find_range(own, wanted)
 
         def begin(folder: Path) -> AbstractContextManager[RangeReader]:
-            place, commit = self._checkpoint.place_of(identity), self._checkpoint.commit_of(identity, self._version)
+            place, commit = self._checkpoint.find_place(identity), self._checkpoint.find_commit(identity, self._version)
             return closing(RangeReader(place, commit, self._tuning, self._pool, str(identity), folder))
 
         try:
@@ -141,13 +141,13 @@ class FilesSource:
             Operator(each.number, each.name, each.stores, partitions) for each in savepoint.info.operators
         ]
 
-    def metas_of(self, _operator: Operator) -> int:
+    def count_metas(self, _operator: Operator) -> int:
         """See Source: one, for all rows together."""
         return 1
 
     def meta(self, identity: Identity) -> StoreMeta:
         """See Source. Leaves out the rows that Spark keeps per partition of a keyed operator: they are in no file."""
-        return _of_files(self._saved[identity.operator, identity.name])
+        return _describe_files(self._saved[identity.operator, identity.name])
 
     def require_version(self) -> None:
         """See Source."""
@@ -158,28 +158,28 @@ class FilesSource:
                 hint=f"Batch N made version N + 1, and this savepoint is of batch {info.version - 1}.",
             )
 
-    def parts_of(self, state: StoredState) -> int:
+    def count_parts(self, state: StoredState) -> int:
         """See Source: its files."""
-        return len(self._rows_of(state).files)
+        return len(self._find_rows(state).files)
 
-    def part_of(self, state: StoredState, key_hash: int) -> int:
+    def find_part(self, state: StoredState, key_hash: int) -> int:
         """See Source."""
-        return file_of(key_hash, self.parts_of(state))
+        return find_file(key_hash, self.count_parts(state))
 
     @contextmanager
-    def rows(self, state: StoredState, part: int, own: State, wanted: Wanted | None = None) -> Iterator[Rows]:
+    def rows(self, state: StoredState, part: int, own: StateMeta, wanted: Wanted | None = None) -> Iterator[Rows]:
         """See Source. The file is verified, then only row groups that can have the state and the hash are read."""
-        saved, workplace, url = self._rows_of(state), self._savepoint.workplace, self._savepoint.place.url
+        saved, workplace, url = self._find_rows(state), self._savepoint.workplace, self._savepoint.place.url
 
         def fetch(folder: Path) -> AbstractContextManager[Path]:
             return nullcontext(fetch_rows(workplace, url, saved, part, folder))
 
         with _choose_folders(wanted, self._kept).use(Identity(state.operator.number, part, state.store), fetch) as path:
-            held = Held(own.number, None if wanted is None else wanted.hash)
+            held = WantedRows(own.number, None if wanted is None else wanted.hash)
             found = rows_in(path, url, saved, part, held)
             yield (row for each, portion in found if each.number == own.number for row in portion.rows())
 
-    def _rows_of(self, state: StoredState) -> SavedRows:
+    def _find_rows(self, state: StoredState) -> SavedRows:
         return self._saved[state.operator.number, state.store]
 
 
@@ -193,7 +193,7 @@ def state_at(location: str, options: Options) -> Checkpoint:
     return Checkpoint(location, options)
 
 
-def source_of(checkpoint: Checkpoint, version: int, pool: Executor, kept: KeptFolders) -> Source:
+def open_source(checkpoint: Checkpoint, version: int, pool: Executor, kept: KeptFolders) -> Source:
     """Return the source of a version, read with the threads of ``pool``. Raises FormatError, StorageError.
 
     What is fetched to look up a key stays in ``kept``.
@@ -208,7 +208,7 @@ def _choose_folders(wanted: Wanted | None, kept: KeptFolders) -> KeptFolders:
     return KeptFolders(0) if wanted is None else kept
 
 
-def _of_files(saved: SavedRows) -> StoreMeta:
+def _describe_files(saved: SavedRows) -> StoreMeta:
     if saved.layout != Layout.KEY_GROUPS.value:
         return saved.meta
     return msgspec.structs.replace(saved.meta, states=tuple(filter(is_keyed, saved.meta.states)))

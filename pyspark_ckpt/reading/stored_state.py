@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pyspark_ckpt.reading.decoded import StateCodec
-from pyspark_ckpt.reading.keyed_rows import make_keyed_codec, ttl_of
+from pyspark_ckpt.reading.keyed_rows import find_ttl, make_keyed_codec
 from pyspark_ckpt.reading.native_rows import NativeRows
+from pyspark_ckpt.reading.state_codec import StateCodec
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Operator
 from pyspark_ckpt.state_store.display import html_table
 from pyspark_ckpt.state_store.format.meta import Descriptor, TimeToLive
@@ -64,7 +64,7 @@ class StoredState:
 
         A partition without rows since a change keeps the former time to live, and which one is newer is not stored.
         """
-        return ttl_of(self.descriptor)
+        return find_ttl(self.descriptor)
 
     @property
     def whose(self) -> str:

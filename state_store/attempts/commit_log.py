@@ -22,7 +22,7 @@ class _Entry(msgspec.Struct):
     stateUniqueIds: dict[str, list[list[str]]] | None = None  # noqa: N815 - Spark's name
 
 
-def ids_of(checkpoint: BlobPlace, version: int) -> dict[str, list[list[str]]]:
+def read_ids(checkpoint: BlobPlace, version: int) -> dict[str, list[list[str]]]:
     """Return all ids that the commit log names for ``version``, by operator, partition and store.
 
     Empty if the log has no entry for the batch, or no longer has one, or names no ids, as in checkpoint format 1.
@@ -45,7 +45,7 @@ def read_committed_ids(checkpoint: BlobPlace, version: int, operator: int, parti
 
     Empty if it names none. Raises FormatError, StorageError.
     """
-    partitions = ids_of(checkpoint, version).get(str(operator), [])
+    partitions = read_ids(checkpoint, version).get(str(operator), [])
     return set(partitions[partition]) if partition < len(partitions) else set()
 
 

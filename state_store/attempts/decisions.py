@@ -31,7 +31,7 @@ class Decisions:
         self._lock = threading.Lock()
         self._decided: dict[tuple[str, int], Marker] = {}
 
-    def commit_of(self, caller: Caller, version: int, commit_id: str | None) -> Marker:
+    def find_commit(self, caller: Caller, version: int, commit_id: str | None) -> Marker:
         """Return the commit of a version that stands for this caller. A commit given by its id is not looked up.
 
         Raises as ``resolve``; InvalidInputError (also if format 1 cannot decide on this place).

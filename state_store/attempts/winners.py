@@ -32,7 +32,7 @@ from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.errors import CkptError, ConflictError, FormatError, NotFoundError
 from pyspark_ckpt.state_store.format.keys import CommitId, Marker
 from pyspark_ckpt.state_store.format.lineage import Lineage
-from pyspark_ckpt.state_store.format.names import LAST_EPOCH, RUNS_FOLDER, WinnerName, epoch_of, run_name
+from pyspark_ckpt.state_store.format.names import LAST_EPOCH, RUNS_FOLDER, WinnerName, parse_epoch, run_name
 from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import check_format, seal
@@ -49,7 +49,7 @@ NO_RUN_EPOCH = 0
 _log = logging.getLogger(f"{LOGGER}.winners")
 
 
-class Winner(msgspec.Struct, frozen=True):
+class WinnerObject(msgspec.Struct, frozen=True):
     """Content of a winner object."""
 
     format: int
@@ -58,7 +58,7 @@ class Winner(msgspec.Struct, frozen=True):
     run_id: str
 
 
-class Run(msgspec.Struct, frozen=True):
+class RunObject(msgspec.Struct, frozen=True):
     """Content of a run object."""
 
     format: int
@@ -115,18 +115,18 @@ class Epochs:
             epochs = self._list()
             last = epochs[-1] if epochs else 0
             for epoch in reversed(epochs):
-                if epoch > last - RUNS_KEPT and self._is_of(epoch, run_id):
+                if epoch > last - RUNS_KEPT and self._belongs_to(epoch, run_id):
                     return epoch
             if last + 1 > LAST_EPOCH:
                 raise FormatError(f"{self._place.url}/{run_name(last)} has the last run number, so no run can follow.")
-            if self._place.put_if_absent(run_name(last + 1), seal(Run(RUN_FORMAT, run_id))):
+            if self._place.put_if_absent(run_name(last + 1), seal(RunObject(RUN_FORMAT, run_id))):
                 known = self._list()
                 self._retire(known)
                 if not known or last + 1 > known[-1] - RUNS_KEPT:
                     return last + 1
 
     def _list(self) -> list[int]:
-        found = (epoch_of(blob.name) for blob in self._place.list(RUNS_FOLDER))
+        found = (parse_epoch(blob.name) for blob in self._place.list(RUNS_FOLDER))
         return sorted(epoch for epoch in found if epoch is not None)
 
     def _retire(self, epochs: list[int]) -> None:
@@ -138,14 +138,14 @@ class Epochs:
         except CkptError as problem:
             _log.warning("old runs of %s could not be deleted: %s", self._place.url, problem)
 
-    def _is_of(self, epoch: int, run_id: str) -> bool:
+    def _belongs_to(self, epoch: int, run_id: str) -> bool:
         try:
             return self._read(epoch).run_id == run_id
         except NotFoundError:  # deleted after the listing, so it is not the number of a run that begins now
             return False
 
-    def _read(self, epoch: int) -> Run:
-        run = read_sealed(self._place, run_name(epoch), Run)
+    def _read(self, epoch: int) -> RunObject:
+        run = read_sealed(self._place, run_name(epoch), RunObject)
         check_format(run.format, RUN_FORMAT, f"{self._place.url}/{run_name(epoch)}")
         return run
 
@@ -156,7 +156,7 @@ def declare_winner(place: BlobPlace, commit: Marker, epoch: int, run_id: str) ->
     Durable after return. Safe to repeat after a lost answer. Raises StorageError.
     """
     name = WinnerName(commit.version, epoch)
-    content = seal(Winner(WINNER_FORMAT, commit.version, commit.id, run_id))
+    content = seal(WinnerObject(WINNER_FORMAT, commit.version, commit.id, run_id))
     return commit if place.put_if_absent(str(name), content) else _read_winner(place, name)
 
 
@@ -181,7 +181,7 @@ def resolve(store: Identity, version: int, evidence: Evidence) -> Marker:
     StorageError.
     """
     lineage = Lineage.read(evidence.place) if evidence.lineage is None else evidence.lineage
-    candidates = lineage.commits_of(version)
+    candidates = lineage.list_commits(version)
     if not candidates:
         lineage.require(Marker(version, "?"), str(store))
     named = evidence.named
@@ -219,7 +219,7 @@ def _select_named(store: Identity, version: int, candidates: list[Marker], named
 
 def _read_winner(place: BlobPlace, name: WinnerName) -> Marker:
     """Return the commit that a winner object names. Raises FormatError, StorageError."""
-    winner, where = read_sealed(place, str(name), Winner), f"{place.url}/{name}"
+    winner, where = read_sealed(place, str(name), WinnerObject), f"{place.url}/{name}"
     check_format(winner.format, WINNER_FORMAT, where)
     if winner.version != name.version:
         raise FormatError(f"{where} is damaged: it holds version {winner.version}.")

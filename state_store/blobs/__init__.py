@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from pyspark_ckpt.state_store.blobs.base.patience import Patience, with_patience
 from pyspark_ckpt.state_store.blobs.base.place import Blob, BlobPlace, Sink, is_unstorable
+from pyspark_ckpt.state_store.blobs.base.retries import RetryPolicy, with_retries
 from pyspark_ckpt.state_store.blobs.local.place import LocalPlace
 from pyspark_ckpt.state_store.blobs.metered import MeteredPlace, Traffic
 from pyspark_ckpt.state_store.errors import InvalidInputError
@@ -20,19 +20,19 @@ __all__ = [
     "BlobPlace",
     "LocalPlace",
     "MeteredPlace",
-    "Patience",
+    "RetryPolicy",
     "S3Settings",
     "S3aSettings",
     "Sink",
     "Traffic",
     "names_scheme",
     "place_at",
-    "with_patience",
+    "with_retries",
 ]
 
 _BOTO3S_OWN = S3Settings()
 _NOTHING_SET = S3aSettings({})
-_PATIENCE = Patience()
+_RETRIES = RetryPolicy()
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _S3_SCHEMES = ("s3", "s3a", "s3n")
 _HDFS_SCHEMES = ("hdfs", "viewfs")
@@ -47,19 +47,19 @@ def place_at(
     uri: str,
     s3: S3Settings = _BOTO3S_OWN,
     s3a: S3aSettings = _NOTHING_SET,
-    patience: Patience = _PATIENCE,
+    retries: RetryPolicy = _RETRIES,
 ) -> BlobPlace:
     """Return the place at an absolute path, a ``file:`` URI, or a URI of S3 or HDFS.
 
     URIs are Hadoop's paths, as Spark writes and reads them: percent signs are part of the name, not escapes. S3 is
     ``s3://bucket/prefix``, ``s3a:`` or ``s3n:``. For ``s3a:`` only, ``s3a`` fills in what ``s3`` leaves open. HDFS is
-    ``hdfs://host:port/path``, ``hdfs://nameservice/path``, ``hdfs:///path`` or ``viewfs://table/path``. ``patience``
+    ``hdfs://host:port/path``, ``hdfs://nameservice/path``, ``hdfs:///path`` or ``viewfs://table/path``. ``retries``
     says how requests are repeated.
 
     Raises InvalidInputError that names the scheme (any other kind of place), LifecycleError that names the extra of the
     package that the place needs (it is not installed).
     """
-    return with_patience(_place_at(uri, s3, s3a), patience)
+    return with_retries(_place_at(uri, s3, s3a), retries)
 
 
 def _place_at(uri: str, s3: S3Settings, s3a: S3aSettings) -> BlobPlace:

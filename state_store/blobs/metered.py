@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pyspark_ckpt.state_store.blobs.base.capabilities import CanCopy, CanLink, CanWriteTogether
 from pyspark_ckpt.state_store.blobs.base.place import Blob, BlobPlace, Sink
-from pyspark_ckpt.state_store.blobs.base.place_clock import service_of, time_of
+from pyspark_ckpt.state_store.blobs.base.place_clock import ask_time, find_service
 from pyspark_ckpt.state_store.blobs.exclusive import is_exclusive
 
 WRITES, READS, LISTS, DELETES = "write_requests", "read_requests", "list_requests", "delete_requests"
@@ -70,7 +70,7 @@ class MeteredPlace:
     @property
     def service(self) -> str:
         """What stamps the objects; see ``place_clock``."""
-        return service_of(self._place)
+        return find_service(self._place)
 
     @contextmanager
     def create(self, name: str) -> Iterator[Sink]:
@@ -158,7 +158,7 @@ class MeteredPlace:
     def now_s(self) -> float:
         """Return the time of the place. Raises StorageError."""
         self._traffic.count(**{LISTS: 1})
-        return time_of(self._place)
+        return ask_time(self._place)
 
     def find_unfinished(self, older_than_s: float) -> builtins.list[Blob]:
         """Return what dead writers left half-written; see the protocol."""

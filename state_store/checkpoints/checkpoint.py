@@ -17,24 +17,24 @@ from typing import ClassVar
 
 import msgspec
 
-from pyspark_ckpt.state_store.attempts.commit_log import ids_of
+from pyspark_ckpt.state_store.attempts.commit_log import read_ids
 from pyspark_ckpt.state_store.attempts.winners import Evidence, resolve
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.query_log import refuse_other_provider
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
-from pyspark_ckpt.state_store.format.keys import MARKER_KEY, Marker, hash_of
+from pyspark_ckpt.state_store.format.commit_meta import read_meta_at
+from pyspark_ckpt.state_store.format.keys import MARKER_KEY, Marker, read_hash
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.manifest import Manifest, read_manifest
 from pyspark_ckpt.state_store.format.meta import StoreMeta
 from pyspark_ckpt.state_store.format.names import ROWS_FOLDER, TABLE_FOLDER
-from pyspark_ckpt.state_store.format.remote import is_store_name, place_of, query_id
-from pyspark_ckpt.state_store.format.stored_meta import meta_at
+from pyspark_ckpt.state_store.format.remote import find_place, is_store_name, query_id
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import MAX_LONG, Count, decode_as
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.options import Options
-from pyspark_ckpt.state_store.restore.restorer import Restored
+from pyspark_ckpt.state_store.restore.store_restorer import RestoredStore
 
 MAX_PARTITIONS = 1 << 20
 """Every partition is looked for, so a larger number than a query can have is treated as damage."""
@@ -54,7 +54,7 @@ class Operator:
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredObjects:
     """The stored objects of one store, counted by their names. ``lag``: versions since the newest snapshot."""
 
     identity: Identity
@@ -131,13 +131,13 @@ class Checkpoint:
         """Return all stateful operators, ordered by number."""
         found: list[Operator] = []
         for number in count():
-            name = self._metadata_of(number)
+            name = self._read_metadata(number)
             if name is None:
                 return found
             found.append(_operator(self.place.get(name), number, f"{self.place.url}/{name}"))
         raise AssertionError("not reached")
 
-    def _metadata_of(self, number: int) -> str | None:
+    def _read_metadata(self, number: int) -> str | None:
         """Return the name of Spark's newest description of an operator; None if there is no such operator."""
         folder = f"state/{number}/_metadata"
         if any(blob.name.rpartition("/")[2] == "metadata" for blob in self.place.list(folder, "metadata")):
@@ -159,7 +159,7 @@ class Checkpoint:
         if ids:
             return len(ids)
         others = (Identity(operator.number, number, operator.stores[0]) for number in range(1, operator.partitions))
-        return operator.partitions if any(self.place_of(each).list() for each in others) else 1
+        return operator.partitions if any(self.find_place(each).list() for each in others) else 1
 
     def ids(self, operator: int) -> list[list[str]]:
         """Return the ids, by partition and store, that the commit log names for an operator at the newest version.
@@ -175,24 +175,26 @@ class Checkpoint:
     def _read_ids(self) -> dict[str, list[list[str]]]:
         """Return all ids that the commit log names at the newest version. They are read once."""
         if self._ids is None:
-            self._ids = ids_of(self.place, self.newest_version)
+            self._ids = read_ids(self.place, self.newest_version)
         return self._ids
 
-    def place_of(self, identity: Identity) -> BlobPlace:
+    def find_place(self, identity: Identity) -> BlobPlace:
         """Return the place of a store's state. Raises StorageError."""
         if identity not in self._places:
-            self._places[identity] = place_of(self.place, identity, self.workplace.place, self.workplace.options.remote)
+            self._places[identity] = find_place(
+                self.place, identity, self.workplace.place, self.workplace.options.remote
+            )
         return self._places[identity]
 
-    def count_objects(self, identity: Identity) -> Stored:
+    def count_objects(self, identity: Identity) -> StoredObjects:
         """Count the objects of a store with two listings; nothing is opened. Raises StorageError."""
-        place = self.place_of(identity)
+        place = self.find_place(identity)
         lineage = Lineage.read(place)
         versions = sorted({marker.version for marker in (*lineage.deltas, *lineage.snapshots)})
         tables = place.list(TABLE_FOLDER)
         last = versions[-1] if versions else 0
         newest_snapshot = max((marker.version for marker in lineage.snapshots), default=0)
-        return Stored(
+        return StoredObjects(
             identity,
             place.url,
             versions[0] if versions else 0,
@@ -207,24 +209,24 @@ class Checkpoint:
 
     def meta(self, identity: Identity, version: int) -> StoreMeta:
         """Return the states and row counts of a store at a version. Raises NotFoundError, FormatError, StorageError."""
-        lineage = Lineage.read(self.place_of(identity))
-        return self.meta_of(identity, self.commit_of(identity, version, lineage), lineage)
+        lineage = Lineage.read(self.find_place(identity))
+        return self.read_meta(identity, self.find_commit(identity, version, lineage), lineage)
 
-    def meta_of(self, identity: Identity, commit: Marker, lineage: Lineage) -> StoreMeta:
+    def read_meta(self, identity: Identity, commit: Marker, lineage: Lineage) -> StoreMeta:
         """Return the states and row counts of a store at a commit. Raises NotFoundError, FormatError, StorageError."""
-        return meta_at(self.place_of(identity), commit, lineage)
+        return read_meta_at(self.find_place(identity), commit, lineage)
 
-    def manifest_of(self, identity: Identity, commit: Marker) -> Manifest:
+    def read_manifest(self, identity: Identity, commit: Marker) -> Manifest:
         """Return the manifest of a snapshot. Raises NotFoundError, FormatError, StorageError."""
-        return read_manifest(self.place_of(identity), commit)[1]
+        return read_manifest(self.find_place(identity), commit)[1]
 
     def steps(self, identity: Identity, version: int) -> tuple[Marker, list[Marker]]:
         """Return what a restore of a version needs: the base, and the commits whose deltas follow it, in order.
 
         Only names of objects are read. Raises NotFoundError, StorageError.
         """
-        lineage = Lineage.read(self.place_of(identity))
-        commit = self.commit_of(identity, version, lineage)
+        lineage = Lineage.read(self.find_place(identity))
+        commit = self.find_commit(identity, version, lineage)
         base, deltas = lineage.chain(commit, lambda marker: marker in lineage.snapshots)
         return base, [delta.commit for delta in deltas]
 
@@ -234,26 +236,26 @@ class Checkpoint:
         Raises NotFoundError, FormatError, StorageError.
         """
         log = StoreLog(f"inspect.{identity.short}", identity.short)
-        with self.restore(identity, self.commit_of(identity, version), log) as restored:
-            return Counter(hash_of(key) * parts >> 32 for key, _ in restored.database.rows() if key != MARKER_KEY)
+        with self.restore(identity, self.find_commit(identity, version), log) as restored:
+            return Counter(read_hash(key) * parts >> 32 for key, _ in restored.database.rows() if key != MARKER_KEY)
 
     @contextmanager
-    def restore(self, identity: Identity, commit: Marker, log: StoreLog) -> Iterator[Restored]:
+    def restore(self, identity: Identity, commit: Marker, log: StoreLog) -> Iterator[RestoredStore]:
         """Restore a commit into a temporary folder and yield the open database. Raises as ``Workplace.restore``."""
-        place = self.place_of(identity)
+        place = self.find_place(identity)
         with (
             self.workplace.folder() as folder,
             self.workplace.restore_from(place, identity, commit, folder / "copy", log) as restored,
         ):
             yield restored
 
-    def commit_of(self, identity: Identity, version: int, lineage: Lineage | None = None) -> Marker:
+    def find_commit(self, identity: Identity, version: int, lineage: Lineage | None = None) -> Marker:
         """Return the commit of a store that counts at a version. ``lineage``: the store's, if it is already known.
 
         Raises InvalidInputError (a version not committed), NotFoundError, ConflictError, FormatError, StorageError.
         """
         self.require_committed(version)
-        place, named = self.place_of(identity), None
+        place, named = self.find_place(identity), None
         if version == self.newest_version:
             ids = self.ids(identity.operator)
             named = ids[identity.partition] if identity.partition < len(ids) else []

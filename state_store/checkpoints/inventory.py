@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator
-from pyspark_ckpt.state_store.checkpoints.layout import Layout, key_groups_of, layout_of
+from pyspark_ckpt.state_store.checkpoints.layout import Layout, count_key_groups, find_layout
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion
 from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
 from pyspark_ckpt.state_store.format.keys import EMPTY, Marker
@@ -43,12 +43,14 @@ class OperatorVersion:
     @cached_property
     def layout(self) -> Layout:
         """How its rows are spread over its partitions."""
-        return self.saved_layout or layout_of(self.operator.name, self.operator.partitions, self.partitions, self.metas)
+        return self.saved_layout or find_layout(
+            self.operator.name, self.operator.partitions, self.partitions, self.metas
+        )
 
     @property
     def key_groups(self) -> int:
         """The number of key groups of a keyed operator."""
-        return key_groups_of(self.operator.name, self.metas)
+        return count_key_groups(self.operator.name, self.metas)
 
     @property
     def size_bytes(self) -> int:
@@ -67,9 +69,9 @@ class OperatorVersion:
 
     def rows(self) -> dict[tuple[str, str], int]:
         """Return the number of rows of each state, by store and state."""
-        return {(name, state): rows for name in self.stores for state, rows in self.rows_of(name).items()}
+        return {(name, state): rows for name in self.stores for state, rows in self.count_rows(name).items()}
 
-    def rows_of(self, name: str) -> dict[str, int]:
+    def count_rows(self, name: str) -> dict[str, int]:
         """Return the number of rows of each state of one store."""
         found: dict[str, int] = {}
         for each in self.stores[name]:
@@ -78,7 +80,7 @@ class OperatorVersion:
         return found
 
 
-def inventory(
+def list_operators(
     checkpoint: Checkpoint, version: int, progress: Callable[[int, int], None] = lambda _done, _all: None
 ) -> list[OperatorVersion]:
     """Return all operators at ``version``, with three or four requests for each store.
@@ -89,7 +91,7 @@ def inventory(
     _refuse_unnamed(checkpoint, len({operator.number for operator, _ in stores}))
     found: dict[int, dict[str, list[StoreVersion]]] = {}
     with ThreadPoolExecutor(THREADS) as pool:
-        for done, each in enumerate(pool.map(lambda pair: _version_of(checkpoint, pair[1], version), stores), 1):
+        for done, each in enumerate(pool.map(lambda pair: _find_version(checkpoint, pair[1], version), stores), 1):
             found.setdefault(each.identity.operator, {}).setdefault(each.identity.name, []).append(each)
             progress(done, len(stores))
     operators = {operator.number: operator for operator, _ in stores}
@@ -111,10 +113,10 @@ def _refuse_unnamed(checkpoint: Checkpoint, operators: int) -> None:
         )
 
 
-def _version_of(checkpoint: Checkpoint, identity: Identity, version: int) -> StoreVersion:
-    place = checkpoint.place_of(identity)
+def _find_version(checkpoint: Checkpoint, identity: Identity, version: int) -> StoreVersion:
+    place = checkpoint.find_place(identity)
     lineage = Lineage.read(place)
-    commit = checkpoint.commit_of(identity, version, lineage)
+    commit = checkpoint.find_commit(identity, version, lineage)
     lineage.require(commit, str(identity))
     manifest, steps = _base(checkpoint, identity, commit, lineage)
     sizes = [lineage.deltas[step.commit][1].size_bytes for step in steps]
@@ -122,7 +124,7 @@ def _version_of(checkpoint: Checkpoint, identity: Identity, version: int) -> Sto
         sizes.append(lineage.snapshots[manifest.store.marker].size_bytes)
         sizes += [file.size_bytes for file in manifest.objects().values()]
     is_whole = manifest is not None and not steps  # then the manifest has the commit's metadata, as its delta would
-    meta = manifest.store if manifest is not None and is_whole else checkpoint.meta_of(identity, commit, lineage)
+    meta = manifest.store if manifest is not None and is_whole else checkpoint.read_meta(identity, commit, lineage)
     return StoreVersion(identity, place.url, meta, len(sizes), sum(sizes))
 
 
@@ -133,7 +135,7 @@ def _base(
     damage = None
     for base, steps in lineage.chains(commit, lineage.snapshots.__contains__):
         try:
-            return None if base == EMPTY else checkpoint.manifest_of(identity, base), steps
+            return None if base == EMPTY else checkpoint.read_manifest(identity, base), steps
         except FormatError as problem:
             damage = problem
     broken = lineage.find_break(commit)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from enum import Enum
 
 from pyspark_ckpt.state_store.errors import FormatError
-from pyspark_ckpt.state_store.format.key_groups import find_owned_groups, max_parallelism_of
-from pyspark_ckpt.state_store.format.meta import State, StoreMeta
+from pyspark_ckpt.state_store.format.key_groups import find_owned_groups, read_max_parallelism
+from pyspark_ckpt.state_store.format.meta import StateMeta, StoreMeta
 
 SINGLE_OPERATORS = frozenset({"globalLimit", "streamingGlobalLimit"})
 
@@ -20,18 +20,18 @@ class Layout(Enum):
     KEY_GROUPS = "key groups"
 
 
-def layout_of(operator_name: str, partitions: int, partitions_in_use: int, metas: Sequence[StoreMeta]) -> Layout:
+def find_layout(operator_name: str, partitions: int, partitions_in_use: int, metas: Sequence[StoreMeta]) -> Layout:
     """Return how the stores of an operator, with the given ``metas``, share its rows."""
     states = [state for meta in metas for state in meta.states]
-    if any(_groups_of(state, operator_name) for state in states):
+    if any(_read_key_groups(state, operator_name) for state in states):
         return Layout.KEY_GROUPS
     is_alone = partitions_in_use == 1 and (partitions > 1 or all(map(_has_no_key, states)))
     return Layout.SINGLE if is_alone or operator_name in SINGLE_OPERATORS else Layout.REMAINDERS
 
 
-def key_groups_of(operator_name: str, metas: Sequence[StoreMeta]) -> int:
+def count_key_groups(operator_name: str, metas: Sequence[StoreMeta]) -> int:
     """Return the number of key groups of a keyed operator from the ``metas`` of its stores. Raises FormatError."""
-    found = {number for meta in metas for state in meta.states if (number := _groups_of(state, operator_name))}
+    found = {number for meta in metas for state in meta.states if (number := _read_key_groups(state, operator_name))}
     if len(found) != 1:
         raise FormatError(
             f"The states of the keyed operator {operator_name} must all have one number of key groups, and have "
@@ -40,11 +40,11 @@ def key_groups_of(operator_name: str, metas: Sequence[StoreMeta]) -> int:
     return found.pop()
 
 
-def _groups_of(state: State, operator_name: str) -> int | None:
-    return max_parallelism_of(state.descriptor, f"State {state.name!r} of the operator {operator_name}")
+def _read_key_groups(state: StateMeta, operator_name: str) -> int | None:
+    return read_max_parallelism(state.descriptor, f"State {state.name!r} of the operator {operator_name}")
 
 
-def _has_no_key(state: State) -> bool:
+def _has_no_key(state: StateMeta) -> bool:
     schema = state.descriptor.key_schema
     return isinstance(schema, dict) and schema.get("fields") == []
 

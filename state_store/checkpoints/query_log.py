@@ -101,9 +101,9 @@ def _walk(checkpoint: BlobPlace, folder: str, but_for: re.Pattern[str] | None = 
         yield blob.name
 
 
-def partitions_of(checkpoint: BlobPlace, batch: int) -> int:
+def read_partitions(checkpoint: BlobPlace, batch: int) -> int:
     """Return the number of partitions that ``batch`` ran with. Raises NotFoundError, FormatError, StorageError."""
-    found = _confs_of(checkpoint, batch)[PARTITIONS_CONF]
+    found = _read_confs(checkpoint, batch)[PARTITIONS_CONF]
     if _PARTITIONS.fullmatch(str(found)) is None:
         raise FormatError(
             f"{checkpoint.url}/offsets/{batch} has {found!r} as {PARTITIONS_CONF}, which must be a whole number."
@@ -114,7 +114,7 @@ def partitions_of(checkpoint: BlobPlace, batch: int) -> int:
 def refuse_other_provider(checkpoint: BlobPlace, batch: int) -> None:
     """Raise InvalidInputError if ``batch`` ran with another state store provider; FormatError, StorageError."""
     try:
-        found = _confs_of(checkpoint, batch).get(PROVIDER_CONF, PROVIDER_CLASS)
+        found = _read_confs(checkpoint, batch).get(PROVIDER_CONF, PROVIDER_CLASS)
     except NotFoundError:  # the query has deleted the log since: this batch is not asked for again
         return
     if found != PROVIDER_CLASS:
@@ -125,13 +125,13 @@ def refuse_other_provider(checkpoint: BlobPlace, batch: int) -> None:
         )
 
 
-def _confs_of(checkpoint: BlobPlace, batch: int) -> dict[str, Any]:
+def _read_confs(checkpoint: BlobPlace, batch: int) -> dict[str, Any]:
     name = f"offsets/{batch}"
     where = f"{checkpoint.url}/{name}"
     return _confs(_lines(checkpoint.get(name), where)[1], where)
 
 
-class Rewriting:
+class LogRewriter:
     """Changes the files of a query for a restore: its number of partitions, the ids of its state, its own id."""
 
     def __init__(self, batch: int, partitions: int, ids: Ids, query_id: str) -> None:
@@ -205,7 +205,7 @@ def _confs_in(entry: dict[str, Any], where: str) -> dict[str, Any]:
     return confs
 
 
-Change = Callable[[str, bytes, str], bytes]
+ContentRewrite = Callable[[str, bytes, str], bytes]
 
 
 def _check(name: str, content: bytes, where: str) -> bytes:
@@ -217,17 +217,17 @@ def _check(name: str, content: bytes, where: str) -> bytes:
     return content
 
 
-class Proof:
+class LogProof:
     """Accepts the files that a savepoint lists, as they were when it was taken, and nothing else."""
 
-    def __init__(self, files: Iterable[QueryFile], change: Change = _check) -> None:
+    def __init__(self, files: Iterable[QueryFile], change: ContentRewrite = _check) -> None:
         """Apply ``change`` to objects that match one of the ``files``."""
         self._files = {file.name: file for file in files}
         self._left = set(self._files)
         self._change = change
 
     def __call__(self, name: str, content: bytes, where: str) -> bytes:
-        """See Change. Raises FormatError."""
+        """See ContentRewrite. Raises FormatError."""
         if self._files.get(name) != QueryFile.of(name, content):
             raise FormatError(
                 f"{where} is damaged: it is not what the savepoint was taken with.",
@@ -245,9 +245,9 @@ class Proof:
             )
 
 
-def unproven(place: BlobPlace, batch: int, files: Sequence[QueryFile]) -> list[str]:
+def find_damage(place: BlobPlace, batch: int, files: Sequence[QueryFile]) -> list[str]:
     """Return the damage in a savepoint's files of a query for which a restore refuses it. Raises StorageError."""
-    proof, known, problems = Proof(files), {file.name for file in files}, list[str]()
+    proof, known, problems = LogProof(files), {file.name for file in files}, list[str]()
 
     def prove(names: Iterable[str]) -> None:
         for name in names:
@@ -265,7 +265,7 @@ def unproven(place: BlobPlace, batch: int, files: Sequence[QueryFile]) -> list[s
     return problems
 
 
-def copy_logs(source: BlobPlace, batch: int, target: BlobPlace, change: Change = _check) -> list[QueryFile]:
+def copy_logs(source: BlobPlace, batch: int, target: BlobPlace, change: ContentRewrite = _check) -> list[QueryFile]:
     """Copy the logs of a query as of ``batch``, and the files of its sources.
 
     Do this first: a running query soon deletes its logs. ``change`` makes the new content of an object from its name,
@@ -274,17 +274,19 @@ def copy_logs(source: BlobPlace, batch: int, target: BlobPlace, change: Change =
     return _copy(lambda: log_names(source, batch), source, target, change)
 
 
-def copy_operators(source: BlobPlace, target: BlobPlace, change: Change = _check) -> list[QueryFile]:
+def copy_operators(source: BlobPlace, target: BlobPlace, change: ContentRewrite = _check) -> list[QueryFile]:
     """Copy the files that describe operators, without their state. Raises as ``copy_logs``."""
     return _copy(lambda: operator_names(source), source, target, change)
 
 
-def copy_id(source: BlobPlace, target: BlobPlace, change: Change = _check) -> list[QueryFile]:
+def copy_id(source: BlobPlace, target: BlobPlace, change: ContentRewrite = _check) -> list[QueryFile]:
     """Copy ``metadata``, which makes the target a checkpoint. Raises as ``copy_logs``."""
     return _copy(lambda: iter([QUERY]), source, target, change)
 
 
-def _copy(names: Callable[[], Iterator[str]], source: BlobPlace, target: BlobPlace, change: Change) -> list[QueryFile]:
+def _copy(
+    names: Callable[[], Iterator[str]], source: BlobPlace, target: BlobPlace, change: ContentRewrite
+) -> list[QueryFile]:
     """Copy objects, also while a query replaces some by others that say the same: then only the new ones are kept."""
     copied: set[str] = set()
     while True:
@@ -304,7 +306,7 @@ def _copy(names: Callable[[], Iterator[str]], source: BlobPlace, target: BlobPla
             return files
 
 
-def _copy_object(name: str, source: BlobPlace, target: BlobPlace, change: Change) -> QueryFile:
+def _copy_object(name: str, source: BlobPlace, target: BlobPlace, change: ContentRewrite) -> QueryFile:
     content = change(name, source.get(name), f"{source.url}/{name}")
     target.put(name, content)
     return QueryFile.of(name, content)

@@ -6,29 +6,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from pyspark_ckpt.state_store.arrays.rows import PackedRows
+from pyspark_ckpt.state_store.arrays.sums import sum_row_hashes
 from pyspark_ckpt.state_store.checkpoints.digests import Digest, digest
-from pyspark_ckpt.state_store.columns.rows import RowColumns
-from pyspark_ckpt.state_store.columns.sums import sum_of
 from pyspark_ckpt.state_store.database import Database
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.format.keys import MARKER_KEY, state_range
-from pyspark_ckpt.state_store.format.meta import State, StoreMeta
-from pyspark_ckpt.state_store.sst.scan import Sums, columns_of, sums_of
+from pyspark_ckpt.state_store.format.meta import StateMeta, StoreMeta
+from pyspark_ckpt.state_store.sst.scan import Sums, scan_rows, sum_range
 
 MAX_STRAY = 4096
 
 Row = tuple[bytes, bytes]
 
 
-def rows_of(database: Database, number: int, *, readers: int = 1) -> Iterator[RowColumns]:
-    """Return all rows of the state with that ``number``, in key order and in portions: see ``columns_of``."""
-    return columns_of(database, *state_range(number), readers=readers)
+def scan_state(database: Database, number: int, *, readers: int = 1) -> Iterator[PackedRows]:
+    """Return all rows of the state with that ``number``, in key order and in portions: see ``scan_rows``."""
+    return scan_rows(database, *state_range(number), readers=readers)
 
 
-def digests_of(database: Database, states: Sequence[State], known: Sums | None = None) -> dict[str, Digest]:
-    """Return the digests of all rows of some states, by name. ``known``: see ``sums_of``."""
+def digest_states(database: Database, states: Sequence[StateMeta], known: Sums | None = None) -> dict[str, Digest]:
+    """Return the digests of all rows of some states, by name. ``known``: see ``sum_range``."""
     sums: Sums = {} if known is None else known
-    return {state.name: digest(*sums_of(database, *state_range(state.number), sums)) for state in states}
+    return {state.name: digest(*sum_range(database, *state_range(state.number), sums)) for state in states}
 
 
 @dataclass
@@ -38,10 +38,10 @@ class Tally:
     rows: int = 0
     total: int = 0
 
-    def count(self, rows: RowColumns) -> None:
+    def count(self, rows: PackedRows) -> None:
         """Count more rows."""
         self.rows += len(rows)
-        self.total += sum_of(rows)
+        self.total += sum_row_hashes(rows)
 
     @property
     def digest(self) -> Digest:
@@ -74,7 +74,7 @@ def _stray_keys(database: Database, meta: StoreMeta) -> list[bytes]:
     ][:3]
 
 
-def counts_of(database: Database, meta: StoreMeta) -> dict[str, int]:
+def read_counts(database: Database, meta: StoreMeta) -> dict[str, int]:
     """Return the rows of each state: the number in the commit or, if commits do not count it, RocksDB's own count."""
     return {
         state.name: state.rows if state.is_counted else database.count(*state_range(state.number))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.digests import Digest
-from pyspark_ckpt.state_store.checkpoints.state_rows import digests_of, require_counts
+from pyspark_ckpt.state_store.checkpoints.state_rows import digest_states, require_counts
 from pyspark_ckpt.state_store.database import Database
 from pyspark_ckpt.state_store.errors import CkptError, NotFoundError
 from pyspark_ckpt.state_store.format.keys import MARKER_KEY, STATE_BYTES, Marker
@@ -63,10 +63,10 @@ def _verify(checkpoint: Checkpoint, identity: Identity, version: int) -> tuple[V
     """Return the result for a version of a store, and whether the reading ended at a missing object."""
     problems = _Problems(identity.short)
     try:
-        commit = checkpoint.commit_of(identity, version)
+        commit = checkpoint.find_commit(identity, version)
         with checkpoint.restore(identity, commit, problems.log) as restored:
             counts = _count_rows(restored.database, restored.meta, commit, problems.log)
-            digests = digests_of(restored.database, restored.meta.states)
+            digests = digest_states(restored.database, restored.meta.states)
             require_counts(counts, digests, str(identity))
             rows = restored.meta.rows
     except CkptError as problem:

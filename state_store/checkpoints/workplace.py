@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from pyspark_ckpt.state_store.blobs import BlobPlace, Patience, names_scheme, place_at
+from pyspark_ckpt.state_store.blobs import BlobPlace, RetryPolicy, names_scheme, place_at
 from pyspark_ckpt.state_store.database import Tuning
 from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.format.keys import Marker
@@ -19,7 +19,7 @@ from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.local.files import take_open_files
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.options import Options
-from pyspark_ckpt.state_store.restore.restorer import Restored, Restorer
+from pyspark_ckpt.state_store.restore.store_restorer import RestoredStore, StoreRestorer
 from pyspark_ckpt.state_store.snapshots.restore_forecast import RestoreForecast
 
 CACHE_BYTES = 16 << 20
@@ -46,7 +46,7 @@ class Workplace:
 
     def place(self, url: str) -> BlobPlace:
         """Return the place at a URL. A bucket of ``s3a:`` is reached as S3A reaches it. Raises InvalidInputError."""
-        return place_at(url, self.options.s3, self.options.s3a, Patience(self.options.place_timeout_s))
+        return place_at(url, self.options.s3, self.options.s3a, RetryPolicy(self.options.place_timeout_s))
 
     def resolve(self, location: str) -> BlobPlace:
         """Return the place that a user names. A relative path starts at the current folder, as in a shell.
@@ -67,19 +67,19 @@ class Workplace:
         with tempfile.TemporaryDirectory(prefix="pyspark-ckpt-") as folder:
             yield Path(folder)
 
-    def restore(self, store: StoreVersion, folder: Path) -> AbstractContextManager[Restored]:
-        """Restore a version into the new ``folder`` and yield the open database. Raises as ``Restorer.restore``."""
+    def restore(self, store: StoreVersion, folder: Path) -> AbstractContextManager[RestoredStore]:
+        """Restore a version into the new ``folder`` and yield the database. Raises as ``StoreRestorer.restore``."""
         log = StoreLog(f"offline.{store.identity.short}", store.identity.short)
         return self.restore_from(self.place(store.url), store.identity, store.meta.marker, folder, log)
 
     @contextmanager
     def restore_from(
         self, place: BlobPlace, identity: Identity, commit: Marker, folder: Path, log: StoreLog
-    ) -> Iterator[Restored]:
+    ) -> Iterator[RestoredStore]:
         """Do the same for a commit of the store at ``place``. Skipped damage is reported in ``log``."""
         folder.mkdir(mode=0o700)
         with ThreadPoolExecutor(THREADS) as pool:
-            restorer = Restorer(
+            restorer = StoreRestorer(
                 place, self.tuning(), pool, FailPoints(""), RestoreForecast(), log, str(identity), checks_tables=True
             )
             restored = restorer.restore(commit, folder, set(), lambda _commit, _folder: None)

@@ -12,7 +12,7 @@ from pathlib import Path
 import rocksdict
 
 from pyspark_ckpt.state_store.database.failures import failures
-from pyspark_ckpt.state_store.database.tables import TableCount, TableFile, table_files_of
+from pyspark_ckpt.state_store.database.tables import TableCount, TableFile, list_table_files
 from pyspark_ckpt.state_store.database.tuning import Tuning, open_database
 from pyspark_ckpt.state_store.errors import StorageError
 from pyspark_ckpt.state_store.format.keys import MARKER_KEY, Marker
@@ -84,7 +84,7 @@ class Database:
     def table_files(self) -> list[TableFile]:
         """Return every SST of the database, newer ones first."""
         with failures(f"list the files of {self.folder}"):
-            return table_files_of(self._open)
+            return list_table_files(self._open)
 
     def table_count(self) -> TableCount:
         """Return how many SSTs the database has, and their size."""
@@ -95,7 +95,7 @@ class Database:
 
         This is for tests and tools, not for the commit path. Raises StorageError, FormatError.
         """
-        yield from self._rows_of(self._iterator(None), b"")
+        yield from self._iterate(self._iterator(None), b"")
 
     def hide(self, *ranges: tuple[bytes, bytes]) -> None:
         """Delete the rows of each range, from one key up to another; for offline work.
@@ -117,7 +117,7 @@ class Database:
 
     def rows_in(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield the rows from key ``begin`` up to ``end`` (exclusive), in order. Raises StorageError, FormatError."""
-        yield from self._rows_of(self._iterator(end), begin)
+        yield from self._iterate(self._iterator(end), begin)
 
     def count(self, begin: bytes, end: bytes) -> int:
         """Return the number of rows from key ``begin`` up to ``end``. Raises StorageError, FormatError."""
@@ -139,7 +139,7 @@ class Database:
             within.set_iterate_upper_bound(end)
         return self._open.iter(within)
 
-    def _rows_of(self, rows: rocksdict.RdictIter, begin: bytes) -> Iterator[tuple[bytes, bytes]]:
+    def _iterate(self, rows: rocksdict.RdictIter, begin: bytes) -> Iterator[tuple[bytes, bytes]]:
         with failures(f"read the database {self.folder}"):
             rows.seek(begin)
             while (key := rows.key()) is not None:

@@ -25,7 +25,7 @@ class TableFile:
     level: int
 
 
-def table_files_of(database: rocksdict.Rdict) -> list[TableFile]:
+def list_table_files(database: rocksdict.Rdict) -> list[TableFile]:
     """Return every SST of a database, newer ones first: level by level. Only level 0 has several files for one key."""
     return [
         TableFile(

@@ -10,7 +10,7 @@ from pathlib import Path
 import rocksdict
 
 from pyspark_ckpt.state_store.database.failures import failures
-from pyspark_ckpt.state_store.database.tables import TableFile, table_files_of
+from pyspark_ckpt.state_store.database.tables import TableFile, list_table_files
 from pyspark_ckpt.state_store.database.tuning import Tuning, open_database
 from pyspark_ckpt.state_store.format.keys import MARKER_KEY, Marker
 
@@ -57,13 +57,13 @@ class Reader:
             return self._db.get(keys)  # type: ignore[return-value,arg-type]  # raw mode: keys and values are bytes
 
     def table_files(self) -> list[TableFile]:
-        """Return every SST of the view, as ``table_files_of`` does. Their ``rows`` are not counted.
+        """Return every SST of the view, as ``list_table_files`` does. Their ``rows`` are not counted.
 
         The owner may have deleted files since then. Raises StorageError.
         """
         if self._table_files is None:
             with failures(self._what):
-                self._table_files = table_files_of(self._db)
+                self._table_files = list_table_files(self._db)
         return self._table_files
 
     def cursor(self) -> Cursor:

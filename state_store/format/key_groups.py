@@ -20,12 +20,12 @@ def find_owned_groups(partition: int, partitions: int, max_parallelism: int) -> 
     return -(-first // partitions), -(-end // partitions)
 
 
-def remainder_of(key_hash: int, partitions: int) -> int:
+def find_spark_partition(key_hash: int, partitions: int) -> int:
     """Return the partition in which Spark places rows with an unsigned hash."""
     return (key_hash - HASHES if key_hash >> 31 else key_hash) % partitions
 
 
-def hashes_of(groups: tuple[int, int], max_parallelism: int) -> tuple[int, int]:
+def find_hashes(groups: tuple[int, int], max_parallelism: int) -> tuple[int, int]:
     """Return the first hash of a range of groups, and the one after its last."""
     first, end = (-(-group * HASHES // max_parallelism) for group in groups)
     return first, end
@@ -33,10 +33,10 @@ def hashes_of(groups: tuple[int, int], max_parallelism: int) -> tuple[int, int]:
 
 def find_owned_hashes(partition: int, partitions: int, max_parallelism: int) -> tuple[int, int]:
     """Return the first hash of a keyed operator's partition, and the one after its last."""
-    return hashes_of(find_owned_groups(partition, partitions, max_parallelism), max_parallelism)
+    return find_hashes(find_owned_groups(partition, partitions, max_parallelism), max_parallelism)
 
 
-def max_parallelism_of(descriptor: Descriptor, what: str) -> int | None:
+def read_max_parallelism(descriptor: Descriptor, what: str) -> int | None:
     """Return the number of key groups of the state ``what``; None for a state of Spark's own. Raises FormatError."""
     groups = descriptor.encoder.get("max_parallelism")
     if groups is not None and not (isinstance(groups, int) and 0 < groups <= MAX_PARALLELISM):
@@ -47,7 +47,7 @@ def max_parallelism_of(descriptor: Descriptor, what: str) -> int | None:
 def describe_groups(meta: StoreMeta, partition: int) -> tuple[int, tuple[int, int]]:
     """Return the max parallelism of a store, and the range of groups that its rows can have. Raises FormatError."""
     for state in meta.states:
-        groups = max_parallelism_of(state.descriptor, f"State {state.name!r}")
+        groups = read_max_parallelism(state.descriptor, f"State {state.name!r}")
         if groups is not None and meta.num_partitions:
             return groups, find_owned_groups(partition, meta.num_partitions, groups)
     return MAX_PARALLELISM, (0, MAX_PARALLELISM)

@@ -87,7 +87,7 @@ def state_number(counter: int, *, ordered: bool) -> int:
     return counter | ORDERED_BIT if ordered else counter
 
 
-def hash_of(key: bytes) -> int:
+def read_hash(key: bytes) -> int:
     """Return the unsigned hash in the key of a row other than the marker: after the state number, or at the end."""
     at = len(key) - HASH_BYTES if key[0] & (ORDERED_BIT >> 8) else STATE_BYTES
     return int(_HASH.unpack_from(key, at)[0])

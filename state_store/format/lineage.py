@@ -46,7 +46,7 @@ class Lineage:
         """Return whether a delta or a snapshot of this listing is missing in a ``later`` one."""
         return not (self.deltas.keys() <= later.deltas.keys() and self.snapshots.keys() <= later.snapshots.keys())
 
-    def commits_of(self, version: int) -> list[Marker]:
+    def list_commits(self, version: int) -> list[Marker]:
         """Return every commit of ``version`` that has a delta or a snapshot, sorted by id."""
         return sorted({marker for marker in (*self.deltas, *self.snapshots) if marker.version == version})
 
@@ -57,7 +57,7 @@ class Lineage:
         """
         if commit == EMPTY or commit in self.deltas or commit in self.snapshots:
             return
-        siblings = self.commits_of(commit.version)
+        siblings = self.list_commits(commit.version)
         if siblings:
             raise NotFoundError(
                 f"{store}: {commit} does not exist; version {commit.version} was committed as "

@@ -23,12 +23,12 @@ import msgspec
 import xxhash
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
-from pyspark_ckpt.state_store.blobs.copying import StoredFile
+from pyspark_ckpt.state_store.blobs.transfers import StoredFile
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.meta import FORMAT_VERSION, StoreMeta
 from pyspark_ckpt.state_store.format.names import is_table_object, snapshot_name
-from pyspark_ckpt.state_store.json_objects import Count, check_format_of, decode_as, read_again, seal, unseal
+from pyspark_ckpt.state_store.json_objects import Count, check_format_in, decode_as, read_again, seal, unseal
 
 MAX_FILE_BYTES: Final = 1 << 44
 CURRENT: Final = "CURRENT"
@@ -93,7 +93,7 @@ def inline_file(name: str, data: bytes) -> ManifestFile:
 
 def decode(content: bytes, where: str) -> Manifest:
     """Read and check a manifest. Raises FormatError that names ``where`` it is."""
-    check_format_of(content, FORMAT_VERSION, where)  # first: another format may be sealed otherwise
+    check_format_in(content, FORMAT_VERSION, where)  # first: another format may be sealed otherwise
     manifest = decode_as(unseal(content, where), Manifest, where)
     files = {file.name: file for file in manifest.files}
     bad = next((file.name for file in manifest.files if not _acceptable(file)), None)

@@ -76,7 +76,7 @@ def check_uid(uid: object, who: str) -> None:
         raise InvalidInputError(f"{who}: give a uid without '/' that stays the same when the program changes.")
 
 
-def has_keys_of(one: Descriptor, other: Descriptor) -> bool:
+def have_same_keys(one: Descriptor, other: Descriptor) -> bool:
     """Return whether two states have the same key columns in the same order, and so the same bytes for a key."""
     first, second = one.key_schema, other.key_schema
     if isinstance(first, dict) and isinstance(second, dict):
@@ -84,7 +84,7 @@ def has_keys_of(one: Descriptor, other: Descriptor) -> bool:
     return bool(first == second)
 
 
-class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class StateMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One state of a store: its number in the keys, its name, its number of rows."""
 
     number: int
@@ -104,7 +104,7 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.descriptor.encoder.get("kind") != "expiry"
 
 
-def is_keyed(state: State) -> bool:
+def is_keyed(state: StateMeta) -> bool:
     """Return whether a state is one of a keyed operator, not one of Spark's own."""
     return state.number & ~ORDERED_BIT >= FIRST_KEYED_COUNTER
 
@@ -121,7 +121,7 @@ class StoreMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parent: CommitId
     num_partitions: Count | None
     counter: Count
-    states: tuple[State, ...]
+    states: tuple[StateMeta, ...]
     keyed_counter: Count = 0
 
     def __post_init__(self) -> None:
@@ -146,7 +146,7 @@ class StoreMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The number of rows of all states together."""
         return sum(state.rows for state in self.states)
 
-    def state(self, name: str) -> State | None:
+    def state(self, name: str) -> StateMeta | None:
         """Return the state with this name, if there is one."""
         return next((state for state in self.states if state.name == name), None)
 
@@ -163,7 +163,7 @@ class StoreMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if used + FIRST_KEYED_COUNTER * keyed > most - 1:
                 raise InvalidInputError(f"State {name!r}: this store has had {used} states and cannot have more.")
             number = state_number(used + 1 + (FIRST_KEYED_COUNTER - 1) * keyed, ordered=descriptor.ordered)
-            states = (*self.states, State(number, name, 0, descriptor))
+            states = (*self.states, StateMeta(number, name, 0, descriptor))
             counter = {"keyed_counter" if keyed else "counter": used + 1}
             return msgspec.structs.replace(self, states=states, **counter), number
         for field in ("ordered", "multiple_values"):

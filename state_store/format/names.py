@@ -100,7 +100,7 @@ def run_name(epoch: int) -> str:
     return f"{RUNS_FOLDER}/{epoch:010d}.run"
 
 
-def epoch_of(name: str) -> int | None:
+def parse_epoch(name: str) -> int | None:
     """Return the epoch of a run by the name of its object; None for a foreign name."""
     match = _RUN.fullmatch(name)
     return None if match is None else int(match[1])

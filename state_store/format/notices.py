@@ -63,7 +63,7 @@ class Notices:
         for blob in self._place.list(FOLDER):
             if _NAME.fullmatch(blob.name) is not None:
                 try:
-                    found[blob] = self._tables_of(blob)
+                    found[blob] = self._read_tables(blob)
                 except NotFoundError:  # withdrawn since the listing
                     continue
         self._known = found
@@ -73,7 +73,7 @@ class Notices:
         """Return every table file that a process may be about to delete. Raises FormatError, StorageError."""
         return set().union(*self.read().values())
 
-    def _tables_of(self, blob: Blob) -> frozenset[str]:
+    def _read_tables(self, blob: Blob) -> frozenset[str]:
         if blob not in self._known:
             return frozenset(read_sealed(self._place, blob.name, Notice, MAX_BYTES, known=NOTICE_FORMAT).tables)
         return self._known[blob]

@@ -71,7 +71,7 @@ def point_to(place: BlobPlace, checkpoint: BlobPlace, identity: Identity) -> Non
     checkpoint.put(f"{store_folder(identity)}/{POINTER_NAME}", msgspec.json.encode(Pointer(_encode(place.url))))
 
 
-def place_of(checkpoint: BlobPlace, identity: Identity, places: Callable[[str], BlobPlace], remote: str) -> BlobPlace:
+def find_place(checkpoint: BlobPlace, identity: Identity, places: Callable[[str], BlobPlace], remote: str) -> BlobPlace:
     """Return the place of a store's state: where its pointer says, else in the checkpoint. ``remote`` is the option.
 
     Raises StorageError, FormatError, InvalidInputError (``places`` is not set up to reach the place).

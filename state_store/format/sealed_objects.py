@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.errors import FormatError
-from pyspark_ckpt.state_store.json_objects import check_format_of, decode_as, read_again, unseal
+from pyspark_ckpt.state_store.json_objects import check_format_in, decode_as, read_again, unseal
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ def read_sealed(
     def read() -> T:
         content = unseal(_content(place, name, where, most_bytes), where)
         if known is not None:
-            check_format_of(content, known, where)
+            check_format_in(content, known, where)
         return decode_as(content, kind, where)
 
     return read_again(read)

@@ -6,17 +6,17 @@ SEED = 42
 _MASK = 0xFFFFFFFF
 
 
-def of_int(value: int, seed: int) -> int:
+def hash_int(value: int, seed: int) -> int:
     """Return the unsigned hash of a number of 32 bits, chained to ``seed``."""
     return _finish(_mix(seed, value & _MASK), 4)
 
 
-def of_long(value: int, seed: int) -> int:
+def hash_long(value: int, seed: int) -> int:
     """Return the unsigned hash of a number of 64 bits, chained to ``seed``."""
     return _finish(_mix(_mix(seed, value & _MASK), value >> 32 & _MASK), 8)
 
 
-def of_bytes(value: bytes, seed: int) -> int:
+def hash_bytes(value: bytes, seed: int) -> int:
     """Return the unsigned hash of bytes, chained to ``seed``. Bytes after the last whole word are mixed one by one."""
     whole = len(value) & ~3
     for at in range(0, whole, 4):
@@ -26,9 +26,9 @@ def of_bytes(value: bytes, seed: int) -> int:
     return _finish(seed, len(value))
 
 
-def hash_of_int(value: int) -> int:
+def hash_int_signed(value: int) -> int:
     """Return the hash of an int column as a signed number."""
-    unsigned = of_int(value, SEED)
+    unsigned = hash_int(value, SEED)
     return unsigned - (1 << 32) if unsigned >> 31 else unsigned
 
 

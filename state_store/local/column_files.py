@@ -82,12 +82,14 @@ class ColumnFiles:
         self._closed = False
         self._refused: set[Path] = set()
 
-    def follow(self, copy: LocalCopy, tables: Sequence[TableFile], log: StoreLog, on_damage: OnDamage = _leave) -> None:
+    def schedule(
+        self, copy: LocalCopy, tables: Sequence[TableFile], log: StoreLog, on_damage: OnDamage = _leave
+    ) -> None:
         """Schedule column files after a commit to the live database, which now has these ``tables``."""
         written = count_written_rows(tables)
         if self._most_bytes and (worth_columns(tables, written) or columns_folder(copy.db).exists()):
             with suppress(RuntimeError):  # the process is ending
-                self._thread.submit(self._follow, copy, written, time.monotonic() + MERGE_S, log, on_damage)
+                self._thread.submit(self._write_due, copy, written, time.monotonic() + MERGE_S, log, on_damage)
 
     def close(self) -> None:
         """Stop writing."""
@@ -99,7 +101,7 @@ class ColumnFiles:
         if self._worker is not None:
             self._worker.close()
 
-    def _follow(self, copy: LocalCopy, written: int, when: float, log: StoreLog, on_damage: OnDamage) -> None:
+    def _write_due(self, copy: LocalCopy, written: int, when: float, log: StoreLog, on_damage: OnDamage) -> None:
         time.sleep(max(0, when - time.monotonic()))
         database, folder = copy.database, columns_folder(copy.db)
         if database is None or self._closed:

@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
-from pyspark_ckpt.state_store.blobs.copying import StoredFile, fetch
+from pyspark_ckpt.state_store.blobs.transfers import StoredFile, fetch
 from pyspark_ckpt.state_store.checkpoints.digests import Digest
-from pyspark_ckpt.state_store.checkpoints.state_rows import Row, digests_of
+from pyspark_ckpt.state_store.checkpoints.state_rows import Row, digest_states
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.database import LEVEL0_COMPACTION_FILES, Database, Tuning, write_table_file
 from pyspark_ckpt.state_store.errors import InternalError
@@ -21,9 +21,9 @@ from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.format.keys import MARKER_KEY, Marker
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.manifest import decode
-from pyspark_ckpt.state_store.format.meta import State, StoreMeta, is_keyed
+from pyspark_ckpt.state_store.format.meta import StateMeta, StoreMeta, is_keyed
 from pyspark_ckpt.state_store.format.names import snapshot_name
-from pyspark_ckpt.state_store.format.routes import join_times, route_key
+from pyspark_ckpt.state_store.format.spark_groups import encode_route_key, join_times
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import Count
 from pyspark_ckpt.state_store.local.copies import LocalCopy
@@ -76,9 +76,9 @@ class NewStore:
         write_table_file(path, [(MARKER_KEY, Marker(self.version, self.commit_id).encode())], tuning)
         return path
 
-    def row_of_spark(self, state: State, values: Sequence[bytes]) -> Row:
+    def make_spark_row(self, state: StateMeta, values: Sequence[bytes]) -> Row:
         """Return Spark's row of the partition, in its own ``state``, made of the old ``values``. Raises FormatError."""
-        key = route_key(state.number, self.identity.partition, self.partitions)
+        key = encode_route_key(state.number, self.identity.partition, self.partitions)
         return key, join_times(values, f"{self.identity}, state {state.name!r}")
 
 
@@ -110,7 +110,7 @@ class JoinTask:
     def _row_of_spark(self, path: Path) -> Path:
         """Write the row that Spark keeps for this partition of a keyed operator."""
         (state,) = (state for state in self.new.merged.states if not is_keyed(state))
-        write_table_file(path, [self.new.row_of_spark(state, self.spark_rows)], self.workplace.tuning())
+        write_table_file(path, [self.new.make_spark_row(state, self.spark_rows)], self.workplace.tuning())
         return path
 
 
@@ -145,14 +145,14 @@ def publish(
     disk.
 
     Table files in ``origins`` are copied from there. The next store then copies them from this one. ``known`` may hold
-    sums of their rows: see ``sums_of``.
+    sums of their rows: see ``sum_range``.
 
     A snapshot that another attempt has published stays, and nothing that it may rely on is deleted. Objects left by a
     killed attempt are in no manifest; the clean-up of the query deletes them. Raises StorageError, InternalError.
     """
     identity = new.identity
     with _READING:
-        digests = digests_of(database, new.merged.states, known)
+        digests = digest_states(database, new.merged.states, known)
     meta = new.meta(digests)
     if database.marker() != meta.marker:
         raise InternalError(f"{identity}: the database must hold {meta.marker}, and its marker is {database.marker()}.")

@@ -22,19 +22,19 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from pyspark_ckpt.state_store.blobs.copying import StoredFile, fetch, send
+from pyspark_ckpt.state_store.arrays.packed import Packed
+from pyspark_ckpt.state_store.arrays.rows import PackedRows
+from pyspark_ckpt.state_store.blobs.transfers import StoredFile, fetch, send
 from pyspark_ckpt.state_store.checkpoints.digests import Digest, combine, require_equal
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
-from pyspark_ckpt.state_store.checkpoints.state_rows import Tally, digest_tallies, rows_of
+from pyspark_ckpt.state_store.checkpoints.state_rows import Tally, digest_tallies, scan_state
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
-from pyspark_ckpt.state_store.columns.packed import Packed
-from pyspark_ckpt.state_store.columns.rows import RowColumns
 from pyspark_ckpt.state_store.database import Database
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.format.key_groups import HASHES, MAX_PARALLELISM
 from pyspark_ckpt.state_store.format.keys import HASH_BYTES, ORDERED_BIT, STATE_BYTES, state_head
-from pyspark_ckpt.state_store.format.meta import State, StoreMeta, is_keyed
+from pyspark_ckpt.state_store.format.meta import StateMeta, StoreMeta, is_keyed
 from pyspark_ckpt.state_store.format.names import ROWS_FOLDER
 from pyspark_ckpt.state_store.format.remote import StoreName
 from pyspark_ckpt.state_store.identity import Identity
@@ -42,7 +42,7 @@ from pyspark_ckpt.state_store.json_objects import Count
 from pyspark_ckpt.state_store.redistribution.assembly import run_files
 from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner
 from pyspark_ckpt.state_store.redistribution.merged_states import merge_states
-from pyspark_ckpt.state_store.redistribution.splitting import RunWriters, Split, SplitTask, send_all
+from pyspark_ckpt.state_store.redistribution.splitting import PartitionWriters, Split, SplitTask, send_all
 
 RANGE_BYTES = 64 << 20
 """About how much state goes into one file."""
@@ -91,7 +91,7 @@ class ExportTask:
 
     workplace: Workplace
     identity: Identity
-    states: tuple[State, ...]
+    states: tuple[StateMeta, ...]
     target: str
     runs: tuple[tuple[StoredFile, ...], ...]
 
@@ -124,7 +124,7 @@ class ExportTask:
         with pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=False) as writer:
             for state in sorted(self.states, key=lambda state: state.number):
                 tally = Tally()
-                for rows in rows_of(database, state.number):
+                for rows in scan_state(database, state.number):
                     tally.count(rows)
                     writer.write_batch(_batch(rows, state, schema), row_group_size=GROUP_ROWS)
                 digests[state.name] = tally.digest
@@ -157,7 +157,7 @@ class ImportTask:
         """Write the runs of all new partitions. Raises StorageError, FormatError, NotFoundError."""
         with self.workplace.folder() as folder:
             path = fetch_rows(self.workplace, self.source, self.rows, self.number, folder)
-            writers = RunWriters(folder, self.workplace.tuning(), self.partitions, self.key_groups)
+            writers = PartitionWriters(folder, self.workplace.tuning(), self.partitions, self.key_groups)
             for _ in writers.passes():
                 tallies = defaultdict[str, Tally](Tally)  # the same in each pass
                 for state, portion in rows_in(path, self.source, self.rows, self.number):
@@ -172,12 +172,12 @@ def fetch_rows(workplace: Workplace, source: str, saved: SavedRows, number: int,
     return fetch(workplace.place(source), saved.files[number], folder / "rows.parquet")
 
 
-def file_of(row_hash: int, files: int) -> int:
+def find_file(row_hash: int, files: int) -> int:
     """Return which of ``files`` files has the rows of an unsigned hash."""
     return (row_hash * MAX_PARALLELISM // HASHES) * files // MAX_PARALLELISM
 
 
-class Held(NamedTuple):
+class WantedRows(NamedTuple):
     """The rows to look for in a file: those of a state, or of one hash in it. Row groups without any are skipped.
 
     Row groups are checked by their two columns of numbers: Arrow ends the process on damaged statistics.
@@ -198,8 +198,8 @@ class Held(NamedTuple):
 
 
 def rows_in(
-    path: Path, source: str, saved: SavedRows, number: int, wanted: Held | None = None
-) -> Iterator[tuple[State, RowColumns]]:
+    path: Path, source: str, saved: SavedRows, number: int, wanted: WantedRows | None = None
+) -> Iterator[tuple[StateMeta, PackedRows]]:
     """Yield the rows of the file at ``path``, in the order of their stored keys, in portions of one state each.
 
     With ``wanted``, skip row groups that have no such row. Raises FormatError.
@@ -209,7 +209,7 @@ def rows_in(
     last = b""
     with _open(path, name) as parquet:
         for batch in _batches(parquet, wanted):
-            for begin, end in _runs_of(batch.column("state").to_numpy()):
+            for begin, end in _group_equal(batch.column("state").to_numpy()):
                 part = batch.slice(begin, end - begin)
                 state = states.get(part.column("state")[0].as_py())
                 if state is None:
@@ -218,7 +218,7 @@ def rows_in(
                 if not all(map(lt, [last, *keys], keys)):
                     raise FormatError(f"{name} is damaged: its rows are not in order.")
                 last = keys[-1]
-                yield state, RowColumns(Packed.of(keys), Packed.of(part.column("value").to_pylist()))
+                yield state, PackedRows(Packed.of(keys), Packed.of(part.column("value").to_pylist()))
 
 
 def hashes_in(path: Path, source: str, saved: SavedRows, number: int) -> Iterator[Any]:
@@ -243,7 +243,7 @@ def _open(path: Path, name: str) -> Iterator[Any]:
         raise FormatError(f"{name} is damaged: {problem}") from problem
 
 
-def _batches(parquet: Any, wanted: Held | None) -> Iterator[Any]:  # noqa: ANN401 - see _schema
+def _batches(parquet: Any, wanted: WantedRows | None) -> Iterator[Any]:  # noqa: ANN401 - see _schema
     """Yield rows in batches of about ``BATCH_BYTES``, by the file's own figures, and at most ``BATCH_ROWS`` rows."""
     for number in range(parquet.num_row_groups):
         group = parquet.metadata.row_group(number)
@@ -253,7 +253,7 @@ def _batches(parquet: Any, wanted: Held | None) -> Iterator[Any]:  # noqa: ANN40
         yield from parquet.iter_batches(max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, row_bytes))), [number])
 
 
-def digests_of_file(workplace: Workplace, source: str, saved: SavedRows, number: int) -> dict[str, Digest]:
+def digest_file(workplace: Workplace, source: str, saved: SavedRows, number: int) -> dict[str, Digest]:
     """Return the digests of the states that have rows in a file. Raises FormatError, StorageError."""
     with workplace.folder() as folder:
         path = fetch_rows(workplace, source, saved, number, folder)
@@ -323,7 +323,7 @@ def _schema() -> Any:  # noqa: ANN401 - of Arrow, which is imported late
     )
 
 
-def _batch(rows: RowColumns, state: State, schema: Any) -> Any:  # noqa: ANN401 - see _schema
+def _batch(rows: PackedRows, state: StateMeta, schema: Any) -> Any:  # noqa: ANN401 - see _schema
     import pyarrow as pa  # noqa: PLC0415 - see ExportTask
 
     if rows.is_ordered:
@@ -334,7 +334,7 @@ def _batch(rows: RowColumns, state: State, schema: Any) -> Any:  # noqa: ANN401 
     return pa.record_batch([pa.array(each, field.type) for each, field in zip(columns, schema, strict=True)], schema)
 
 
-def _encode_keys(batch: Any, state: State) -> list[bytes]:  # noqa: ANN401 - see _schema
+def _encode_keys(batch: Any, state: StateMeta) -> list[bytes]:  # noqa: ANN401 - see _schema
     head = state_head(state.number)
     hashes = [each.to_bytes(HASH_BYTES, "big") for each in batch.column("hash").to_pylist()]
     keys = batch.column("key").to_pylist()
@@ -343,7 +343,7 @@ def _encode_keys(batch: Any, state: State) -> list[bytes]:  # noqa: ANN401 - see
     return [head + at + key for at, key in zip(hashes, keys, strict=True)]
 
 
-def _runs_of(numbers: Any) -> Iterable[tuple[int, int]]:  # noqa: ANN401 - an array of numpy
+def _group_equal(numbers: Any) -> Iterable[tuple[int, int]]:  # noqa: ANN401 - an array of numpy
     """Return where runs of equal numbers begin and end."""
     ends = [*((numbers[1:] != numbers[:-1]).nonzero()[0] + 1).tolist(), len(numbers)]
     return zip([0, *ends[:-1]], ends, strict=True)

@@ -20,20 +20,26 @@ from pathlib import Path
 
 import msgspec
 
+from pyspark_ckpt.state_store.arrays.order import join_runs
+from pyspark_ckpt.state_store.arrays.rows import PackedRows
 from pyspark_ckpt.state_store.checkpoints.digests import Digest
-from pyspark_ckpt.state_store.checkpoints.state_rows import Tally, counts_of, digest_tallies, refuse_stray_rows, rows_of
+from pyspark_ckpt.state_store.checkpoints.state_rows import (
+    Tally,
+    digest_tallies,
+    read_counts,
+    refuse_stray_rows,
+    scan_state,
+)
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
-from pyspark_ckpt.state_store.columns.order import join_runs
-from pyspark_ckpt.state_store.columns.rows import RowColumns
 from pyspark_ckpt.state_store.database import Database, Tuning, keep_only
 from pyspark_ckpt.state_store.format.keys import HASH_BYTES, ORDERED_BIT, state_head, state_range
-from pyspark_ckpt.state_store.format.meta import State, is_keyed
+from pyspark_ckpt.state_store.format.meta import StateMeta, is_keyed
 from pyspark_ckpt.state_store.json_objects import Count
 from pyspark_ckpt.state_store.redistribution.assembly import AT_ONCE, Assembled, NewStore, publish
 from pyspark_ckpt.state_store.redistribution.rolling_writer import RollingWriter
 from pyspark_ckpt.state_store.redistribution.splitting import ROLL_OVER_BYTES
 from pyspark_ckpt.state_store.snapshots.writer import Origin
-from pyspark_ckpt.state_store.sst.scan import Sums, columns_of, sums_of
+from pyspark_ckpt.state_store.sst.scan import Sums, scan_rows, sum_range
 
 MIN_DROPPED_BYTES = 64 << 20
 """From this size on, table files that are hidden as a whole are read and dropped, so that they are not copied."""
@@ -41,15 +47,15 @@ MIN_DROPPED_BYTES = 64 << 20
 MAX_CLIPS = 64
 """The maximum number of clips in one task: an interrupted task starts again, and its result is one small object."""
 
-Hashes = tuple[int, int]
+HashRange = tuple[int, int]
 """The first hash of a range, and the one after its last."""
 
 
 class Clipped(msgspec.Struct, frozen=True):
-    """A new store, and what each part of its clip had, by state name.
+    """A new store, and what each old partition of its clip had, by state name.
 
-    ``before``: for each part, digests of the rows that belong to the new store. ``counts``: for each part that this
-    clip counts, how many rows it has for all new stores.
+    ``before``: for each old partition, digests of the rows that belong to the new store. ``counts``: for each one that
+    this clip counts, how many rows it has for all new stores.
     """
 
     made: Assembled
@@ -58,18 +64,18 @@ class Clipped(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class OldPartition:
     """An old partition: its store, the range of hashes of its rows, and the new numbers of its states."""
 
     store: StoreVersion
-    hashes: Hashes
+    hashes: HashRange
     numbers: Mapping[int, int]
 
-    def count_shared(self, hashes: Hashes) -> int:
+    def count_shared(self, hashes: HashRange) -> int:
         """Return how many hashes of a range are its own."""
         return max(0, min(self.hashes[1], hashes[1]) - max(self.hashes[0], hashes[0]))
 
-    def state_of(self, state: State) -> State | None:
+    def find_counterpart(self, state: StateMeta) -> StateMeta | None:
         """Return this store's counterpart of a state of the new store, or None."""
         return next((old for old in self.store.meta.states if self.numbers[old.number] == state.number), None)
 
@@ -83,35 +89,35 @@ class Part:
 class Clip:
     """A new partition, whose rows have these ``hashes``, and the old ones that have any of them.
 
-    ``counted``: the parts whose rows this clip counts.
+    ``counted``: the old partitions whose rows this clip counts.
     """
 
     new: NewStore
-    hashes: Hashes
-    parts: tuple[Part, ...]
-    counted: tuple[Part, ...]
+    hashes: HashRange
+    old_partitions: tuple[OldPartition, ...]
+    counted: tuple[OldPartition, ...]
 
     @cached_property
-    def best(self) -> Part | None:
-        """The part with most of its hashes, among the parts whose rows can stay as they are."""
-        usable = [part for part in self.parts if part.keeps_numbers]
-        return max(usable, key=lambda part: part.count_shared(self.hashes), default=None)
+    def best(self) -> OldPartition | None:
+        """The old partition with most of its hashes, among those whose rows can stay as they are."""
+        usable = [old_partition for old_partition in self.old_partitions if old_partition.keeps_numbers]
+        return max(usable, key=lambda old_partition: old_partition.count_shared(self.hashes), default=None)
 
     @cached_property
     def is_whole(self) -> bool:
-        """Whether all rows of the best part belong to the new partition."""
+        """Whether all rows of the best old partition belong to the new one."""
         best = self.best
         return best is not None and best.count_shared(self.hashes) == best.hashes[1] - best.hashes[0]
 
 
 def group_clips(clips: Sequence[Clip], width: int) -> list[tuple[Clip, ...]]:
-    """Group clips by their best part if that leaves enough tasks for ``width`` at once; else return each one alone.
+    """Group clips by their best old partition if that leaves tasks for ``width`` at once; else return each one alone.
 
-    A task downloads a part once for all of its clips, of which there are ``MAX_CLIPS`` at most.
+    A task downloads an old partition once for all of its clips, of which there are ``MAX_CLIPS`` at most.
     """
-    groups: dict[Part | tuple[Part, ...], list[Clip]] = defaultdict(list)
+    groups: dict[OldPartition | tuple[OldPartition, ...], list[Clip]] = defaultdict(list)
     for clip in clips:
-        groups[clip.best or clip.parts].append(clip)
+        groups[clip.best or clip.old_partitions].append(clip)
     if len(groups) < width:
         return [(clip,) for clip in clips]
     return [
@@ -136,20 +142,27 @@ class ClipTask:
     def __call__(self) -> list[Clipped]:
         """Publish the new stores. Raises StorageError, FormatError, NotFoundError."""
         with self.workplace.folder() as folder, ExitStack() as stack:
-            sources: dict[Part, _Source] = {}
-            for part in (part for clip in self.clips for part in clip.parts):
-                if part not in sources:
-                    restored = stack.enter_context(self.workplace.restore(part.store, folder / f"old-{len(sources)}"))
-                    refuse_stray_rows(restored.database, restored.meta, str(part.store.identity))
-                    place = self.workplace.place(part.store.url)
+            sources: dict[OldPartition, _Source] = {}
+            for old_partition in (old_partition for clip in self.clips for old_partition in clip.old_partitions):
+                if old_partition not in sources:
+                    restored = stack.enter_context(
+                        self.workplace.restore(old_partition.store, folder / f"old-{len(sources)}")
+                    )
+                    refuse_stray_rows(restored.database, restored.meta, str(old_partition.store.identity))
+                    place = self.workplace.place(old_partition.store.url)
                     origins = {name: Origin(place, file) for name, file in restored.table_files.items()}
-                    sources[part] = _Source(restored.database, origins)
+                    sources[old_partition] = _Source(restored.database, origins)
             known: Sums = {}
 
             def clip_one(clip: Clip) -> Clipped:
                 made, before = self._make(clip, sources, folder / f"new-{clip.new.key}", known)
                 return Clipped(
-                    made, before, [counts_of(sources[part].database, part.store.meta) for part in clip.counted]
+                    made,
+                    before,
+                    [
+                        read_counts(sources[old_partition].database, old_partition.store.meta)
+                        for old_partition in clip.counted
+                    ],
                 )
 
             first, *others = self.clips  # the others copy from what the first one has copied
@@ -157,15 +170,21 @@ class ClipTask:
                 return [clip_one(first), *pool.map(clip_one, others)]
 
     def _make(
-        self, clip: Clip, sources: Mapping[Part, _Source], folder: Path, known: Sums
+        self, clip: Clip, sources: Mapping[OldPartition, _Source], folder: Path, known: Sums
     ) -> tuple[Assembled, list[dict[str, Digest]]]:
-        """Make a new store; return it, and digests of its rows in each part."""
+        """Make a new store; return it, and digests of its rows in each old partition."""
         (folder / "copy").mkdir(parents=True, mode=0o700)
         tuning, best = self.workplace.tuning(), clip.best
         if best is not None:
             sources[best].database.checkpoint(folder / "copy" / "db")
             keep_only(folder / "copy" / "db", {table.name for table in sources[best].database.table_files()})
-        filling = _Filling(clip, {part: sources[part].database for part in clip.parts}, tuning, folder, known)
+        filling = _Filling(
+            clip,
+            {old_partition: sources[old_partition].database for old_partition in clip.old_partitions},
+            tuning,
+            folder,
+            known,
+        )
         database = Database(folder / "copy" / "db", tuning)
         try:
             before = filling.fill(database)
@@ -186,34 +205,36 @@ class _Source:
 
 @dataclass(frozen=True)
 class _Filling:
-    """Fills a copy of the best part, or an empty database, with the rows of a new partition."""
+    """Fills a copy of the best old partition, or an empty database, with the rows of a new partition."""
 
     clip: Clip
-    sources: Mapping[Part, Database]
+    sources: Mapping[OldPartition, Database]
     tuning: Tuning
     folder: Path
     known: Sums
 
     def fill(self, database: Database) -> list[dict[str, Digest]]:
-        """Write the rows and hide all others; return digests of what each part had."""
-        best, parts = self.clip.best, self.clip.parts
+        """Write the rows and hide all others; return digests of what each old partition had."""
+        best, old_partitions = self.clip.best, self.clip.old_partitions
         written = []
-        tallies: list[dict[str, Tally]] = [{} for _ in parts]
+        tallies: list[dict[str, Tally]] = [{} for _ in old_partitions]
         for state in self.clip.new.merged.states:
             if not is_keyed(state):
-                written += self._write(state, self._rows_of_spark(state))
+                written += self._write(state, self._make_spark_rows(state))
                 continue
             is_ordered = bool(state.number & ORDERED_BIT)
             wanted = []
-            for part, of_part in sorted(zip(parts, tallies, strict=True), key=lambda each: each[0].hashes):
-                old = part.state_of(state)
+            for old_partition, of_part in sorted(
+                zip(old_partitions, tallies, strict=True), key=lambda each: each[0].hashes
+            ):
+                old = old_partition.find_counterpart(state)
                 if old is None:
                     continue
-                if part is best and (self.clip.is_whole or not is_ordered):
-                    of_part[old.name] = Tally(*sums_of(self.sources[part], *self._range(old), self.known))
+                if old_partition is best and (self.clip.is_whole or not is_ordered):
+                    of_part[old.name] = Tally(*sum_range(self.sources[old_partition], *self._range(old), self.known))
                 else:
                     of_part[old.name] = Tally()
-                    wanted.append(self._rows(state, part, old, of_part[old.name]))
+                    wanted.append(self._rows(state, old_partition, old, of_part[old.name]))
             written += self._write(state, join_runs(wanted) if is_ordered else chain.from_iterable(wanted))
         if best is not None:
             hidden = list(self._hide_rows())
@@ -222,28 +243,30 @@ class _Filling:
         database.ingest([self.clip.new.marker_file(self.folder, self.tuning), *written])
         return list(map(digest_tallies, tallies))
 
-    def _write(self, state: State, portions: Iterable[RowColumns]) -> list[Path]:
+    def _write(self, state: StateMeta, portions: Iterable[PackedRows]) -> list[Path]:
         """Write the rows to table files whose keys rise from file to file. Without rows, there is no file."""
         writer = RollingWriter(self.folder, str(state.number), self.tuning, ROLL_OVER_BYTES)
         for rows in portions:
             writer.write(rows)
         return writer.finish()
 
-    def _rows_of_spark(self, state: State) -> list[RowColumns]:
+    def _make_spark_rows(self, state: StateMeta) -> list[PackedRows]:
         values = [
             value
-            for part, source in self.sources.items()
-            if (old := part.state_of(state)) is not None
-            for rows in rows_of(source, old.number)
+            for old_partition, source in self.sources.items()
+            if (old := old_partition.find_counterpart(state)) is not None
+            for rows in scan_state(source, old.number)
             for value in rows.values.strings()
         ]
-        return [RowColumns.of([self.clip.new.row_of_spark(state, values)])] if values else []
+        return [PackedRows.of([self.clip.new.make_spark_row(state, values)])] if values else []
 
-    def _rows(self, state: State, part: Part, old: State, tally: Tally) -> Iterator[RowColumns]:
+    def _rows(
+        self, state: StateMeta, old_partition: OldPartition, old: StateMeta, tally: Tally
+    ) -> Iterator[PackedRows]:
         """Yield an old partition's rows of a state for the new one, and count them. ``old``: the state there."""
         is_ordered = bool(state.number & ORDERED_BIT)
-        readers = len(self.clip.parts) if is_ordered else 1
-        found = columns_of(self.sources[part], *self._range(old), readers=readers)
+        readers = len(self.clip.old_partitions) if is_ordered else 1
+        found = scan_rows(self.sources[old_partition], *self._range(old), readers=readers)
         if is_ordered:
             found = (rows.with_hashes(*self.clip.hashes) for rows in found)
         for rows in found:
@@ -251,7 +274,7 @@ class _Filling:
             if len(rows):
                 yield rows.renumber(state.number)
 
-    def _range(self, state: State) -> tuple[bytes, bytes]:
+    def _range(self, state: StateMeta) -> tuple[bytes, bytes]:
         """Return the range of keys of the new partition's rows: of a state in key order, the range of all rows."""
         if state.number & ORDERED_BIT:
             return state_range(state.number)

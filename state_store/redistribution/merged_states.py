@@ -20,14 +20,21 @@ import msgspec
 
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.keys import EMPTY_ID
-from pyspark_ckpt.state_store.format.meta import Descriptor, State, StoreMeta, has_keys_of, is_keyed, longer_history
+from pyspark_ckpt.state_store.format.meta import (
+    Descriptor,
+    StateMeta,
+    StoreMeta,
+    have_same_keys,
+    is_keyed,
+    longer_history,
+)
 
 
 @dataclass(frozen=True)
 class Merged:
     """The merged states of all stores of an operator, and the new numbers of each store's states."""
 
-    states: tuple[State, ...]
+    states: tuple[StateMeta, ...]
     counter: int
     keyed_counter: int
     numbers: tuple[Mapping[int, int], ...]
@@ -73,14 +80,14 @@ def merge_states(metas: Sequence[StoreMeta], what: str) -> Merged:
     return Merged(whole.states, whole.counter, whole.keyed_counter, numbers)
 
 
-def _name(state: State, uid_map: Mapping[str, str]) -> str:
+def _name(state: StateMeta, uid_map: Mapping[str, str]) -> str:
     uid = state.uid
     if uid is None or uid not in uid_map:
         return state.name
     return f"{uid_map[uid]}/{state.name.removeprefix(f'{uid}/')}"
 
 
-def _rename(state: State, name: str, uid_map: Mapping[str, str]) -> State:
+def _rename(state: StateMeta, name: str, uid_map: Mapping[str, str]) -> StateMeta:
     uid = state.uid
     if uid is None or uid not in uid_map:
         return state
@@ -90,9 +97,9 @@ def _rename(state: State, name: str, uid_map: Mapping[str, str]) -> State:
     )
 
 
-def _one(known: State, other: State, what: str) -> Descriptor:
+def _one(known: StateMeta, other: StateMeta, what: str) -> Descriptor:
     """Return the descriptor that reads the rows of both."""
-    if is_keyed(known) and not has_keys_of(known.descriptor, other.descriptor):
+    if is_keyed(known) and not have_same_keys(known.descriptor, other.descriptor):
         one, another = (json.dumps(each.descriptor.key_schema) for each in (known, other))
         raise InvalidInputError(
             f"{what}: the key columns of state {known.name!r} are {one} in one partition and {another} in another.",
@@ -111,7 +118,7 @@ def _one(known: State, other: State, what: str) -> Descriptor:
     return msgspec.structs.replace(newer, value_schema=longer)
 
 
-def _with_life(state: State, metas: Sequence[StoreMeta], what: str) -> State:
+def _with_life(state: StateMeta, metas: Sequence[StoreMeta], what: str) -> StateMeta:
     """Return the state with the time to live of the stores that have rows of it.
 
     Rows say when they were written; only the descriptor says by which clock. A store without rows may not know that a

@@ -17,28 +17,28 @@ from pathlib import Path
 
 import msgspec
 
+from pyspark_ckpt.state_store.arrays.order import join_runs
+from pyspark_ckpt.state_store.arrays.rows import PackedRows
 from pyspark_ckpt.state_store.checkpoints.digests import Digest
 from pyspark_ckpt.state_store.checkpoints.state_rows import (
     Tally,
-    counts_of,
     digest_tallies,
+    read_counts,
     refuse_stray_rows,
     require_counts,
-    rows_of,
+    scan_state,
 )
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
-from pyspark_ckpt.state_store.columns.order import join_runs
-from pyspark_ckpt.state_store.columns.rows import RowColumns
 from pyspark_ckpt.state_store.database import Database
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.redistribution.assembly import AT_ONCE, Assembled, NewStore, assemble
-from pyspark_ckpt.state_store.redistribution.splitting import RunWriters
+from pyspark_ckpt.state_store.redistribution.splitting import PartitionWriters
 
 MAX_SOURCES = 8
 """The maximum number of old stores that a task reads at once: a portion of rows of each is in memory."""
 
 
-def groups_of(old_partitions: int, partitions: int, width: int) -> int:
+def count_groups(old_partitions: int, partitions: int, width: int) -> int:
     """Return the number of groups, or 0 if they are too large, or too few to keep ``width`` tasks busy."""
     groups = gcd(old_partitions, partitions)
     return groups if groups >= width and old_partitions // groups <= MAX_SOURCES else 0
@@ -86,7 +86,7 @@ class RegroupTask:
                 restored = stack.enter_context(self.workplace.restore(source, folder / f"old-{number}"))
                 refuse_stray_rows(restored.database, restored.meta, str(source.identity))
                 databases.append(restored.database)
-            writers = RunWriters(folder, self.workplace.tuning(), self.partitions)
+            writers = PartitionWriters(folder, self.workplace.tuning(), self.partitions)
             for _ in writers.passes():
                 tallies: list[dict[str, Tally]] = [{} for _ in self.sources]  # the same in each pass
                 for state in sorted(self.new[0].merged.states, key=lambda state: state.number):
@@ -98,7 +98,7 @@ class RegroupTask:
                         writers.write(rows)
             before = list(map(digest_tallies, tallies))
             for source, database, digests in zip(self.sources, databases, before, strict=True):
-                require_counts(counts_of(database, source.meta), digests, str(source.identity))
+                require_counts(read_counts(database, source.meta), digests, str(source.identity))
         strangers = sorted(writers.files.keys() - {new.identity.partition for new in self.new})
         if strangers:
             raise FormatError(
@@ -108,11 +108,11 @@ class RegroupTask:
             )
         return writers.files, before
 
-    def _rows(self, index: int, database: Database, number: int, tallies: dict[str, Tally]) -> Iterator[RowColumns]:
+    def _rows(self, index: int, database: Database, number: int, tallies: dict[str, Tally]) -> Iterator[PackedRows]:
         """Yield an old store's rows of the state with that new number, and count them in its ``tallies``."""
         for state in self.sources[index].meta.states:
             if self.numbers[index][state.number] == number:
                 tally = tallies[state.name] = Tally()
-                for rows in rows_of(database, state.number, readers=len(self.sources)):
+                for rows in scan_state(database, state.number, readers=len(self.sources)):
                     tally.count(rows)
                     yield rows.renumber(number)

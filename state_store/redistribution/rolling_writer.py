@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pyspark_ckpt.state_store.columns.rows import RowColumns
+from pyspark_ckpt.state_store.arrays.rows import PackedRows
 from pyspark_ckpt.state_store.database import TableWriter, Tuning
 from pyspark_ckpt.state_store.errors import InternalError
 
@@ -24,7 +24,7 @@ class RollingWriter:
         """Estimate the memory held for the file that is being written."""
         return 0 if self._open is None else self._open.memory_bytes
 
-    def write(self, rows: RowColumns) -> None:
+    def write(self, rows: PackedRows) -> None:
         """Write rows. Raises StorageError; for rows out of order InternalError or StorageError."""
         if not len(rows):
             return

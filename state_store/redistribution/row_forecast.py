@@ -14,14 +14,14 @@ import numpy as np
 
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
 from pyspark_ckpt.state_store.checkpoints.layout import Layout, overlaps
-from pyspark_ckpt.state_store.checkpoints.state_rows import rows_of
+from pyspark_ckpt.state_store.checkpoints.state_rows import scan_state
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
 from pyspark_ckpt.state_store.format.key_groups import find_owned_hashes
 from pyspark_ckpt.state_store.format.meta import is_keyed
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.redistribution.canonical import SavedRows, fetch_rows, hashes_in
 from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner
-from pyspark_ckpt.state_store.redistribution.splitting import places_of
+from pyspark_ckpt.state_store.redistribution.splitting import assign_partitions
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class CountTask:
             for state in restored.meta.states:
                 if self.key_groups and not is_keyed(state):
                     continue
-                for rows in rows_of(restored.database, state.number):
-                    places = places_of(rows.hashes(), self.partitions, self.key_groups)
+                for rows in scan_state(restored.database, state.number):
+                    places = assign_partitions(rows.hashes(), self.partitions, self.key_groups)
                     counts += np.bincount(places, minlength=self.partitions)
         found: list[int] = counts.tolist()
         return found
@@ -77,7 +77,7 @@ class CountFileTask:
         with self.workplace.folder() as folder:
             path = fetch_rows(self.workplace, self.source, self.saved, self.number, folder)
             for hashes in hashes_in(path, self.source, self.saved, self.number):
-                places = places_of(hashes, self.partitions, self.key_groups)
+                places = assign_partitions(hashes, self.partitions, self.key_groups)
                 counts += np.bincount(places, minlength=self.partitions)
         found: list[int] = counts.tolist()
         return found
@@ -110,7 +110,7 @@ def count_rows_of_files(
     return _sum(runner(tasks, progress), partitions)
 
 
-def spread(operator: OperatorVersion, partitions: int) -> list[int]:
+def estimate_rows(operator: OperatorVersion, partitions: int) -> list[int]:
     """Estimate the same for a keyed operator: the rows of an old partition are assumed even over its key groups."""
     most, old = operator.key_groups, operator.partitions
     rows = Counter[int]()

@@ -20,24 +20,24 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from pyspark_ckpt.state_store.arrays.rows import PackedRows
 from pyspark_ckpt.state_store.blobs import BlobPlace
-from pyspark_ckpt.state_store.blobs.copying import StoredFile, send
+from pyspark_ckpt.state_store.blobs.transfers import StoredFile, send
 from pyspark_ckpt.state_store.checkpoints.digests import Digest
 from pyspark_ckpt.state_store.checkpoints.state_rows import (
     Tally,
-    counts_of,
+    read_counts,
     refuse_stray_rows,
     require_counts,
-    rows_of,
+    scan_state,
 )
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
-from pyspark_ckpt.state_store.columns.rows import RowColumns
 from pyspark_ckpt.state_store.database import Tuning
 from pyspark_ckpt.state_store.format.keys import STATE_BYTES
 from pyspark_ckpt.state_store.format.meta import is_keyed
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.redistribution.rolling_writer import RollingWriter
-from pyspark_ckpt.state_store.restore.restorer import Restored
+from pyspark_ckpt.state_store.restore.store_restorer import RestoredStore
 
 RUNS_FOLDER = "_ckpt/restore/runs"
 ROLL_OVER_BYTES = 16 << 20
@@ -84,18 +84,18 @@ class SplitTask:
         identity = self.source.identity
         with self.workplace.folder() as folder, self.workplace.restore(self.source, folder / "old") as restored:
             refuse_stray_rows(restored.database, restored.meta, str(identity))
-            writers = RunWriters(folder, self.workplace.tuning(), self.partitions, self.key_groups)
+            writers = PartitionWriters(folder, self.workplace.tuning(), self.partitions, self.key_groups)
             for _ in writers.passes():
                 digests, spark_rows = self._write(restored, writers)  # the same in each pass
-            require_counts(counts_of(restored.database, restored.meta), digests, str(identity))
+            require_counts(read_counts(restored.database, restored.meta), digests, str(identity))
             return Split(digests, send_all(self.workplace.place(self.target), identity, writers.files), spark_rows)
 
-    def _write(self, restored: Restored, writers: RunWriters) -> tuple[dict[str, Digest], list[bytes]]:
+    def _write(self, restored: RestoredStore, writers: PartitionWriters) -> tuple[dict[str, Digest], list[bytes]]:
         """Write all rows except Spark's own rows of a keyed operator; return digests, and the values of those."""
         digests: dict[str, Digest] = {}
         spark_rows = []
         for state in sorted(restored.meta.states, key=lambda state: self.numbers[state.number]):
-            rows = rows_of(restored.database, state.number)
+            rows = scan_state(restored.database, state.number)
             if self.is_keyed and not is_keyed(state):
                 spark_rows += [value for portion in rows for value in portion.values.strings()]
                 continue
@@ -107,7 +107,7 @@ class SplitTask:
         return digests, spark_rows
 
 
-class RunWriters:
+class PartitionWriters:
     """Writes the rows of each new partition that has any to files of its own, for ``MAX_WRITERS`` partitions at once.
 
     All rows must be given again in each of the ``passes``. Mostly there is one.
@@ -118,9 +118,9 @@ class RunWriters:
         self._folder, self._tuning, self._partitions = folder, tuning, partitions
         self._key_groups = key_groups
         self._turns = np.full(partitions, _UNSEEN, np.uint8)
-        self._waiting: list[RowColumns] = []
+        self._waiting: list[PackedRows] = []
         self._waiting_rows = self._waiting_bytes = 0
-        self._runs: dict[int, RollingWriter] = {}
+        self._writers: dict[int, RollingWriter] = {}
         self.files: dict[int, list[Path]] = {}
         """The complete files by partition. Keys rise from file to file."""
 
@@ -130,14 +130,14 @@ class RunWriters:
         while not is_through:
             yield
             self._spread()
-            for partition, run in self._runs.items():
+            for partition, run in self._writers.items():
                 self.files[partition] = run.finish()
-            self._runs.clear()
+            self._writers.clear()
             self._turns[self._turns == _NOW] = _DONE
             is_through = not (self._turns == _LATER).any()
             self._turns[self._turns == _LATER] = _UNSEEN
 
-    def write(self, rows: RowColumns) -> None:
+    def write(self, rows: PackedRows) -> None:
         """Write rows of one state, each to the file of its partition. Keys must rise from call to call.
 
         Rows wait until there are some for each partition: building a file from a few rows at a time is slow.
@@ -149,23 +149,23 @@ class RunWriters:
         self._waiting.append(rows)
         self._waiting_rows += len(rows)
         self._waiting_bytes += int(rows.keys.size.sum()) + int(rows.values.size.sum())
-        writers = len(self._runs) or min(self._partitions, MAX_WRITERS)
+        writers = len(self._writers) or min(self._partitions, MAX_WRITERS)
         if self._waiting_rows >= ROWS_AT_ONCE * writers or self._waiting_bytes >= MAX_WAITING_BYTES:
             self._spread()
 
     def _spread(self) -> None:
         """Write the rows that wait."""
         if self._waiting:
-            self._write(RowColumns.join(self._waiting))
+            self._write(PackedRows.join(self._waiting))
             self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
 
-    def _write(self, rows: RowColumns) -> None:
-        places = places_of(rows.hashes(), self._partitions, self._key_groups)
+    def _write(self, rows: PackedRows) -> None:
+        places = assign_partitions(rows.hashes(), self._partitions, self._key_groups)
         for partition in np.flatnonzero(np.bincount(places, minlength=self._partitions)).tolist():
             if self._turns[partition] == _UNSEEN:
-                self._turns[partition] = _NOW if len(self._runs) < MAX_WRITERS else _LATER
-            if self._turns[partition] == _NOW and partition not in self._runs:
-                self._runs[partition] = RollingWriter(self._folder, str(partition), self._tuning, ROLL_OVER_BYTES)
+                self._turns[partition] = _NOW if len(self._writers) < MAX_WRITERS else _LATER
+            if self._turns[partition] == _NOW and partition not in self._writers:
+                self._writers[partition] = RollingWriter(self._folder, str(partition), self._tuning, ROLL_OVER_BYTES)
         mine = self._turns[places] == _NOW
         if not mine.all():
             places, rows = places[mine], rows.take(mine)
@@ -173,12 +173,14 @@ class RunWriters:
         rows, places = rows.take(order), places[order]
         begins = np.flatnonzero(np.diff(places, prepend=-1))
         for begin, end in pairwise([*begins.tolist(), len(places)]):
-            self._runs[int(places[begin])].write(rows.take(slice(begin, end)))
-        while sum(run.memory_bytes for run in self._runs.values()) > MAX_OPEN_BYTES:
-            max(self._runs.values(), key=lambda run: run.memory_bytes).finish()
+            self._writers[int(places[begin])].write(rows.take(slice(begin, end)))
+        while sum(run.memory_bytes for run in self._writers.values()) > MAX_OPEN_BYTES:
+            max(self._writers.values(), key=lambda run: run.memory_bytes).finish()
 
 
-def places_of(hashes: npt.NDArray[np.uint32], partitions: int, key_groups: int = 0) -> npt.NDArray[np.integer[Any]]:
+def assign_partitions(
+    hashes: npt.NDArray[np.uint32], partitions: int, key_groups: int = 0
+) -> npt.NDArray[np.integer[Any]]:
     """Return the partitions that the rows of these hashes belong to: see SplitTask."""
     small = np.uint16 if partitions <= 1 << 16 else np.int64  # numbers of 16 bits are sorted fastest
     if key_groups:
@@ -187,7 +189,7 @@ def places_of(hashes: npt.NDArray[np.uint32], partitions: int, key_groups: int =
     return np.mod(hashes.view(np.int32), partitions).astype(small)  # signed, as in Spark
 
 
-def _are_alike(some: RowColumns, others: RowColumns) -> bool:
+def _are_alike(some: PackedRows, others: PackedRows) -> bool:
     """Return whether all rows are of one state and of one size: such rows are joined quickly."""
     is_one_state = some.keys[0][:STATE_BYTES] == others.keys[0][:STATE_BYTES]
     sizes = [(rows.keys.size[0], rows.values.size[0]) for rows in (some, others)]

@@ -10,7 +10,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pyspark_ckpt.state_store.checkpoints.digests import Digest, Digests
-from pyspark_ckpt.state_store.checkpoints.state_rows import counts_of, digests_of, refuse_stray_rows, require_counts
+from pyspark_ckpt.state_store.checkpoints.state_rows import (
+    digest_states,
+    read_counts,
+    refuse_stray_rows,
+    require_counts,
+)
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
 from pyspark_ckpt.state_store.errors import FormatError
 
@@ -36,12 +41,12 @@ class DigestTask:
         what = f"{self.store.identity} at {self.store.url}"
         with self.workplace.folder() as folder, self.workplace.restore(self.store, folder / "copy") as restored:
             refuse_stray_rows(restored.database, restored.meta, what)
-            digests = digests_of(restored.database, restored.meta.states)
-            require_counts(counts_of(restored.database, restored.meta), digests, what)
+            digests = digest_states(restored.database, restored.meta.states)
+            require_counts(read_counts(restored.database, restored.meta), digests, what)
             return digests
 
 
-def both_of(
+def make_digest_tasks(
     workplace: Workplace, stores: Sequence[StoreVersion], targets: Sequence[str]
 ) -> tuple[list[DigestTask], list[DigestTask]]:
     """Return tasks that read stores, and tasks that read their copies at the URLs in ``targets``."""
@@ -54,12 +59,12 @@ def both_of(
 
 def require_recorded(recorded: Digests, found: Digests, what: str) -> None:
     """Raise FormatError, naming the first state of ``what`` that differs, unless all ``recorded`` states match."""
-    problems = unlike_recorded(recorded, found, what)
+    problems = find_differences(recorded, found, what)
     if problems:
         raise FormatError(problems[0], hint="Take another savepoint, or restore one that is not damaged.")
 
 
-def unlike_recorded(recorded: Digests, found: Digests, what: str) -> list[str]:
+def find_differences(recorded: Digests, found: Digests, what: str) -> list[str]:
     """Return a message for each state of ``what`` that differs from what was ``recorded``."""
     return [
         f"{what}: state {name!r} was recorded with {old.rows} rows and the digest {old.sum}, "

@@ -28,7 +28,7 @@ from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.manifest import Manifest, ManifestFile
 from pyspark_ckpt.state_store.format.names import DeltaName
 from pyspark_ckpt.state_store.log import StoreLog
-from pyspark_ckpt.state_store.restore.restorer import SNAPSHOT, Restorer, UnusableBaseError
+from pyspark_ckpt.state_store.restore.store_restorer import SNAPSHOT, StoreRestorer, UnusableBaseError
 from pyspark_ckpt.state_store.snapshots.restore_forecast import RestoreForecast
 
 Range: TypeAlias = tuple[bytes, bytes]
@@ -37,7 +37,7 @@ Range: TypeAlias = tuple[bytes, bytes]
 SMALL_BYTES = 32 << 10
 
 
-class _RangeRestorer(Restorer):
+class _RangeRestorer(StoreRestorer):
     """Restores the rows of ranges of keys of a store, one after the other. Rows of other keys may be there or not."""
 
     def __init__(self, place: BlobPlace, tuning: Tuning, pool: Executor, store: str, fetched: Path) -> None:

@@ -15,7 +15,7 @@ from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.meta import StoreMeta
 from pyspark_ckpt.state_store.local.copies import LocalCopies, LocalCopy
 from pyspark_ckpt.state_store.log import StoreLog
-from pyspark_ckpt.state_store.restore.restorer import Restored, Restorer
+from pyspark_ckpt.state_store.restore.store_restorer import RestoredStore, StoreRestorer
 from pyspark_ckpt.state_store.snapshots.lag import LagTracker
 
 
@@ -36,7 +36,7 @@ class LocalVersions:
     def __init__(
         self,
         copies: LocalCopies,
-        restorer: Restorer,
+        restorer: StoreRestorer,
         lag: LagTracker,
         lock: threading.RLock,
         require_usable: Callable[[], None],
@@ -56,7 +56,7 @@ class LocalVersions:
     def lease(self, base: Marker) -> Leased:
         """Lease a local copy of ``base``. Restore the version if there is no copy.
 
-        Raises as ``Restorer.restore``; LifecycleError.
+        Raises as ``StoreRestorer.restore``; LifecycleError.
         """
         while True:
             with self._lock:
@@ -83,7 +83,7 @@ class LocalVersions:
                     del self._restoring[base]
 
     def check_what_is_restored(self) -> None:
-        """Verify table files more strictly from now on, see ``Restorer.checks_tables``: a reader has found damage."""
+        """A reader has found damage: verify table files more strictly from now on (``StoreRestorer.checks_tables``)."""
         self._restorer.checks_tables = True
 
     def _restore(self, base: Marker) -> Leased:
@@ -102,7 +102,7 @@ class LocalVersions:
         self._log.info("%s restored: %s", base, restored.metrics)
         return Leased(copy, restored.meta, restored.metrics)
 
-    def _take_in(self, folder: Path, restored: Restored) -> LocalCopy:
+    def _take_in(self, folder: Path, restored: RestoredStore) -> LocalCopy:
         """Make a leased copy of what was restored. After an error, its database is closed."""
         with self._lock:
             try:
@@ -116,7 +116,7 @@ class LocalVersions:
             return copy
 
     def replay(self, base: Marker, start: int, start_id: str | None) -> Leased:
-        """Lease a copy that is built for this caller only, see ``Restorer.replay``."""
+        """Lease a copy that is built for this caller only, see ``StoreRestorer.replay``."""
         with self._lock:
             self._require_usable()
             folder = self._copies.new_folder()

@@ -59,7 +59,7 @@ class Collector:
         while True:
             version = self._checkpoint.newest_version
             try:
-                return self._checkpoint.commit_of(identity, version)
+                return self._checkpoint.find_commit(identity, version)
             except NotFoundError:
                 self._checkpoint.look_again()
                 if self._checkpoint.newest_version <= version:
@@ -75,7 +75,7 @@ class Collector:
 
     def _find_owned(self, identity: Identity) -> BlobPlace:
         """Return the place of a store's state. Raises InvalidInputError if it belongs to another checkpoint."""
-        checkpoint, place = self._checkpoint, self._checkpoint.place_of(identity)
+        checkpoint, place = self._checkpoint, self._checkpoint.find_place(identity)
         url = place.url.removesuffix(f"/{store_folder(identity)}")
         if url not in (place.url, checkpoint.place.url):
             owner = other_owner(checkpoint.workplace.place(url), checkpoint.place)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection, Mapping
 
 from pyspark_ckpt.state_store.blobs import Blob, BlobPlace
-from pyspark_ckpt.state_store.blobs.copying import is_intact
+from pyspark_ckpt.state_store.blobs.transfers import is_intact
 from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
 from pyspark_ckpt.state_store.format.manifest import ManifestFile
 from pyspark_ckpt.state_store.json_objects import read_again

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
-from pyspark_ckpt.state_store.blobs.base.place_clock import PlaceTimes, time_of
+from pyspark_ckpt.state_store.blobs.base.place_clock import PlaceTimes, ask_time
 from pyspark_ckpt.state_store.format.names import new_id
 
 FOLDER = "_ckpt/pins"
@@ -58,20 +58,20 @@ class Pins:
         ``times``: the times of places that the process already knows.
         """
         self._place = checkpoint
-        self._clock = (times or PlaceTimes()).clock_of(checkpoint)
+        self._clock = (times or PlaceTimes()).make_clock(checkpoint)
         self._make_id = make_id
         self._ended: set[str] = set()
         """Ids of pins that have ended by the place's own clock."""
 
     def add(self, version: int, for_s: float) -> Pin:
         """Keep ``version`` for ``for_s`` seconds from now; durable after return. Raises StorageError."""
-        pin = Pin(version, time_of(self._place) + for_s, self._make_id())
+        pin = Pin(version, ask_time(self._place) + for_s, self._make_id())
         self._place.put(pin.name, b"")
         return pin
 
     def has_ended(self, pin: Pin) -> bool:
         """Return whether ``pin`` no longer holds its version. Raises StorageError."""
-        return pin.until_s <= time_of(self._place)
+        return pin.until_s <= ask_time(self._place)
 
     def renew(self, pin: Pin, for_s: float) -> Pin:
         """Keep the version of ``pin`` for ``for_s`` seconds from now, without a gap; return the pin that replaces it.
@@ -98,7 +98,7 @@ class Pins:
         now_s = self._clock()
         ended = [pin for pin in pins if pin.until_s <= now_s]
         if tidies and any(pin.id not in self._ended or pin.until_s <= now_s - LEFT_S for pin in ended):
-            now_s = min(now_s, time_of(self._place))
+            now_s = min(now_s, ask_time(self._place))
             self._ended = {pin.id for pin in ended if pin.until_s <= now_s}
         for pin in ended:
             if tidies and pin.until_s <= now_s - LEFT_S:

@@ -184,7 +184,7 @@ class Retention:
         self._failpoints = failpoints
         self._log = log
         self._ticks = clock
-        self._clock = (times or PlaceTimes(clock)).clock_of(place)
+        self._clock = (times or PlaceTimes(clock)).make_clock(place)
         self._notices = Notices(place, make_id)
         self._own_notice: tuple[str, frozenset[str]] | None = None
         self._confirmations = confirmations or Confirmations(place, log)
@@ -300,7 +300,7 @@ class Retention:
         if look.doomed is None or self._clock() - manifest.modified_s < settled_s:
             return False
         try:
-            files = self._files_of(manifest)
+            files = self._read_files(manifest)
             missing = sorted(files.keys() - look.tables.keys())
             doomed = sorted(files.keys() & look.doomed)
             if not missing and not doomed:
@@ -365,14 +365,14 @@ class Retention:
         known = {}
         for manifest in manifests:
             try:
-                known[manifest] = self._files_of(manifest)
+                known[manifest] = self._read_files(manifest)
             except CkptError as problem:
                 self._log.warning("no table file is deleted while a snapshot cannot be read: %s", problem)
                 return None
         self._files = known
         return set().union(*known.values())
 
-    def _files_of(self, manifest: Blob) -> Mapping[str, ManifestFile]:
+    def _read_files(self, manifest: Blob) -> Mapping[str, ManifestFile]:
         """Return the table files of a manifest, read once for its age and size: its name may have been used before.
 
         A manifest that may still be overwritten is read each time: the other one may have the same age and size.

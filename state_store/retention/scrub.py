@@ -191,7 +191,7 @@ class Scrub:
         self._read_again(kept, reads)
         way = round(min(1.0, max(0.0, (now_s - kept.time_s) / self._interval_s)) * CIRCLE)
         left_bytes, unsaved_bytes = PASS_BYTES, 0
-        for distance, name in sorted(((_point_of(name) - kept.position) % CIRCLE, name) for name in reads):
+        for distance, name in sorted(((_place_on_circle(name) - kept.position) % CIRCLE, name) for name in reads):
             if distance >= way:
                 break
             size_bytes, read = reads[name]
@@ -282,7 +282,7 @@ class Scrub:
         return None
 
 
-def _point_of(name: str) -> int:
+def _place_on_circle(name: str) -> int:
     """Return the position of an object on the circle."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") % CIRCLE
 

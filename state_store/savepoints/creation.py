@@ -10,12 +10,18 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from threading import Event, Thread
 
-from pyspark_ckpt.state_store.blobs import BlobPlace, Patience, with_patience
+from pyspark_ckpt.state_store.blobs import BlobPlace, RetryPolicy, with_retries
 from pyspark_ckpt.state_store.blobs.exclusive import require_exclusive
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.digests import Digest, Digests, combine, require_equal
-from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, inventory
-from pyspark_ckpt.state_store.checkpoints.query_log import QueryFile, copy_id, copy_logs, copy_operators, partitions_of
+from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, list_operators
+from pyspark_ckpt.state_store.checkpoints.query_log import (
+    QueryFile,
+    copy_id,
+    copy_logs,
+    copy_operators,
+    read_partitions,
+)
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import (
     CkptError,
@@ -31,9 +37,9 @@ from pyspark_ckpt.state_store.json_objects import seal
 from pyspark_ckpt.state_store.log import LOGGER
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.redistribution.canonical import SavedRows, export
-from pyspark_ckpt.state_store.redistribution.copying import Copied, CopyTask
+from pyspark_ckpt.state_store.redistribution.copy_task import Copied, CopyTask
 from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner
-from pyspark_ckpt.state_store.redistribution.store_digests import both_of
+from pyspark_ckpt.state_store.redistribution.store_digests import make_digest_tasks
 from pyspark_ckpt.state_store.retention.pins import Pin, Pins
 from pyspark_ckpt.state_store.savepoints.nesting import refuse_nested
 from pyspark_ckpt.state_store.savepoints.savepoint import (
@@ -81,8 +87,8 @@ def create(
     place = workplace.resolve(target)
     refuse_nested(place, checkpoint, "a savepoint")
     _begin(place, checkpoint)
-    with _logs_held(checkpoint, place) as (version, logs):
-        operators = inventory(checkpoint, version)
+    with _hold_logs(checkpoint, place) as (version, logs):
+        operators = list_operators(checkpoint, version)
         stores: list[SavedStore] = []
         rows: list[SavedRows] = []
         read: dict[tuple[int, str, str], Digest] = {}
@@ -103,7 +109,7 @@ def create(
             query_id=checkpoint.query_id,
             checkpoint=checkpoint.place.url,
             version=version,
-            partitions=partitions_of(place, version - 1),
+            partitions=read_partitions(place, version - 1),
             operators=tuple(_save(operator, read) for operator in operators),
             stores=tuple(stores),
             files=tuple(files),
@@ -178,7 +184,9 @@ def _digests(
 ) -> dict[tuple[int, str, str], Digest]:
     """Return digests of the copies, by operator, store and state. Raises FormatError if the originals differ."""
     stores = [store for operator in operators for each in operator.stores.values() for store in each]
-    before, after = both_of(workplace, stores, [f"{target}/{store_folder(store.identity)}" for store in stores])
+    before, after = make_digest_tasks(
+        workplace, stores, [f"{target}/{store_folder(store.identity)}" for store in stores]
+    )
     done: list[Digests] = runner([*before, *after], progress)
     pairs = dict(zip([store.identity for store in stores], zip(done, done[len(before) :], strict=False), strict=True))
     found = {}
@@ -192,7 +200,7 @@ def _digests(
 
 
 @contextmanager
-def _logs_held(checkpoint: Checkpoint, place: BlobPlace) -> Iterator[tuple[int, list[QueryFile]]]:
+def _hold_logs(checkpoint: Checkpoint, place: BlobPlace) -> Iterator[tuple[int, list[QueryFile]]]:
     """Pin a version and copy the logs of its batch at once: the query may delete its own at any time."""
     for attempt in range(LOG_ATTEMPTS):
         with pin(checkpoint) as version:
@@ -225,8 +233,8 @@ def pin(checkpoint: Checkpoint) -> Iterator[int]:
     pins = Pins(checkpoint.place)
     held = [pins.add(version, PIN_S)]
     ended, lapsed = Event(), Event()
-    patience = Patience(checkpoint.workplace.options.place_timeout_s, stopping=ended)
-    renewed = Pins(with_patience(checkpoint.place, patience))  # stops waiting when the block has ended
+    retries = RetryPolicy(checkpoint.workplace.options.place_timeout_s, stopping=ended)
+    renewed = Pins(with_retries(checkpoint.place, retries))  # stops waiting when the block has ended
     renewing = Thread(target=_renew, args=(renewed, held, ended, lapsed), daemon=True)
     renewing.start()
     leaving = pins
@@ -234,7 +242,7 @@ def pin(checkpoint: Checkpoint) -> Iterator[int]:
         yield version
     except StorageError as problem:
         if problem.waited_s:  # perhaps in another process: do not wait as long for the same place again
-            leaving = Pins(with_patience(checkpoint.place, Patience(min(LAST_TRY_S, patience.timeout_s))))
+            leaving = Pins(with_retries(checkpoint.place, RetryPolicy(min(LAST_TRY_S, retries.timeout_s))))
         raise
     except NotFoundError as problem:
         if not lapsed.is_set() and not pins.has_ended(held[0]):

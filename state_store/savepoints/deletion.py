@@ -28,8 +28,8 @@ from pyspark_ckpt.state_store.format.remote import store_folder
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.redistribution.jobs import DONE_FOLDER
-from pyspark_ckpt.state_store.savepoints.request import Request, Restored
-from pyspark_ckpt.state_store.savepoints.restoration import forget, standing
+from pyspark_ckpt.state_store.savepoints.query_restore import find_finished, forget
+from pyspark_ckpt.state_store.savepoints.request import Restored, RestoreRequest
 from pyspark_ckpt.state_store.savepoints.savepoint import NAME, UNFINISHED, read_info
 
 DELETING = b"deleting"
@@ -91,7 +91,7 @@ def delete(location: str, options: Options) -> int:
 
 
 @dataclass(frozen=True)
-class Own:
+class SavepointContent:
     """What belongs to a savepoint, as far as known: its version, names of objects, and folders of its stores."""
 
     version: int | None = None
@@ -99,7 +99,7 @@ class Own:
     stores: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, place: BlobPlace) -> Own:
+    def of(cls, place: BlobPlace) -> SavepointContent:
         """Read it from the savepoint in ``place``, or from its interrupted deletion. Raises StorageError."""
         try:
             info = read_info(place)
@@ -141,12 +141,12 @@ class Own:
         return is_table_object(found[2]) or isinstance(parse(found[2]), DeltaName | Marker)
 
 
-def refuse_others(place: BlobPlace, blobs: Sequence[Blob], own: Own | None = None) -> Own:
+def refuse_others(place: BlobPlace, blobs: Sequence[Blob], own: SavepointContent | None = None) -> SavepointContent:
     """Raise InvalidInputError if any of ``blobs``, all objects in a savepoint's place, is not of the savepoint.
 
     Return what belongs to the savepoint.
     """
-    is_of = own or Own.of(place)
+    is_of = own or SavepointContent.of(place)
     names = [blob.name for blob in blobs]
     beyond = _find_later_logs(names) if is_of.version is None else [name for name in names if is_of.is_beyond(name)]
     others = sorted(beyond, key=lambda name: _LOG.fullmatch(name) is None)
@@ -189,7 +189,7 @@ def _version_that_goes(place: BlobPlace) -> int | None:
     return int(number) if re.fullmatch(rb"[0-9]{1,18}", number) else None
 
 
-def finish_claim(location: str, target: str, request: Request, options: Options) -> Restored | None:
+def finish_claim(location: str, target: str, request: RestoreRequest, options: Options) -> Restored | None:
     """Finish a restore that was interrupted while it deleted its savepoint; return None if there is no such restore.
 
     Without ``request.partitions``, a restore to any number of partitions matches. Raises FormatError, StorageError.
@@ -197,8 +197,8 @@ def finish_claim(location: str, target: str, request: Request, options: Options)
     source, place = Workplace(options).resolve(location), Workplace(replace(options, remote="")).resolve(target)
     if any(blob.name == NAME for blob in source.list(prefix=NAME)):
         return None
-    finished = standing(place)
-    if finished is None or not finished.request.is_of(source.url, request, options.remote):
+    finished = find_finished(place)
+    if finished is None or not finished.request.matches(source.url, request, options.remote):
         return None
     if _is_half_deleted(source):
         delete(location, options)

@@ -18,11 +18,11 @@ from pyspark_ckpt.state_store.format.remote import folder_in, store_folder
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.local.worker_process import Task
 from pyspark_ckpt.state_store.redistribution.assembly import NewStore
-from pyspark_ckpt.state_store.redistribution.copying import Copied, CopyTask
+from pyspark_ckpt.state_store.redistribution.copy_task import Copied, CopyTask
 from pyspark_ckpt.state_store.redistribution.jobs import Progress, RecordedTask, Runner
 from pyspark_ckpt.state_store.redistribution.merged_states import Merged, merge_states
-from pyspark_ckpt.state_store.redistribution.regrouping import groups_of
-from pyspark_ckpt.state_store.redistribution.store_digests import both_of, require_recorded
+from pyspark_ckpt.state_store.redistribution.regrouping import count_groups
+from pyspark_ckpt.state_store.redistribution.store_digests import make_digest_tasks, require_recorded
 from pyspark_ckpt.state_store.redistribution.strategies.base import Strategy
 from pyspark_ckpt.state_store.redistribution.strategies.groups_of_stores import MoveByGroupsOfStores
 from pyspark_ckpt.state_store.redistribution.strategies.key_groups import MoveByKeyGroups
@@ -61,7 +61,7 @@ class Movement:
         tasks = [CopyTask(self._workplace, store, self._target(store.identity)) for store in stores]
         results: list[Copied] = self._run(tasks, Copied)
         self.copied_bytes += sum(each.size_bytes for each in results)
-        before, after = both_of(self._workplace, stores, [task.target for task in tasks])
+        before, after = make_digest_tasks(self._workplace, stores, [task.target for task in tasks])
         digests: list[dict[str, Digest]] = self._run([*before, *after], dict[str, Digest])
         old, new = combine(digests[: len(before)]), combine(digests[len(before) :])
         require_equal(old, new, what)
@@ -96,12 +96,12 @@ class Movement:
             return MoveSavedRows(self._workplace, self._plan.source_url, saved, self._place.url, key_groups)
         if is_keyed_operator:
             return MoveByKeyGroups(self._workplace, key_groups, self._runner.width)
-        if groups := groups_of(len(operator.stores[name]), partitions, self._runner.width):
+        if groups := count_groups(len(operator.stores[name]), partitions, self._runner.width):
             return MoveByGroupsOfStores(self._workplace, groups)
         return MoveByRemainders(self._workplace, self._place.url)
 
     def _new_stores(self, operator: OperatorVersion, name: str, whole: Merged) -> Iterator[NewStore]:
-        for partition in range(self._plan.partitions_of(operator)):
+        for partition in range(self._plan.count_partitions(operator)):
             identity = Identity(operator.operator.number, partition, name)
             commit_id = xxhash.xxh3_128_hexdigest(f"{self._seed} {identity.short}".encode())  # the same in a second run
             yield NewStore(

@@ -40,7 +40,7 @@ def refuse_nested(place: BlobPlace, checkpoint: Checkpoint, what: str) -> None:
 def _roots_of_state(checkpoint: Checkpoint) -> list[str]:
     """Return where the query's state is, if it is kept apart from the checkpoint; else an empty list."""
     for _, identity in checkpoint.stores():
-        url = checkpoint.place_of(identity).url
+        url = checkpoint.find_place(identity).url
         root = url.removesuffix(f"/{store_folder(identity)}")
         return [] if root == checkpoint.place.url else [root]
     return []

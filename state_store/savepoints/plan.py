@@ -40,7 +40,7 @@ class RestorePlan:
         """Return the digests of a store's states that the source savepoint has recorded."""
         return {} if self.info is None else self.info.digests_of(operator.operator.number, name)
 
-    def partitions_of(self, operator: OperatorVersion) -> int:
+    def count_partitions(self, operator: OperatorVersion) -> int:
         """Return how many partitions of the operator will have state."""
         return 1 if operator.layout is Layout.SINGLE else self.partitions
 

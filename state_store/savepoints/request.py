@@ -16,7 +16,7 @@ QueryId: TypeAlias = Literal["keep", "new"]
 
 
 @dataclass(frozen=True)
-class Request:
+class RestoreRequest:
     """The request for a restore. ``partitions``: None keeps their number."""
 
     partitions: int | None = None
@@ -37,7 +37,7 @@ class RecordedRequest(msgspec.Struct, frozen=True):
     keeps_id: bool
     remote: str
 
-    def is_of(self, source: str, request: Request, remote: str) -> bool:
+    def matches(self, source: str, request: RestoreRequest, remote: str) -> bool:
         """Return whether it matches ``request``, as far as that is known without the source."""
         return (
             (self.source, self.remote, self.uid_map) == (source, remote, dict(request.uid_map))
@@ -95,7 +95,7 @@ class FinishedRequest(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class PlannedOperator:
+class ExplainedOperator:
     """What a restore does with one operator. ``expected_rows``: of each new partition; empty if stores are copied.
 
     ``is_counted``: whether rows were read to count them; otherwise an even spread is assumed.
@@ -115,9 +115,9 @@ class PlannedOperator:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RestoreExplanation:
     """What a restore does, and about how many seconds it takes on the processors of this machine."""
 
-    operators: tuple[PlannedOperator, ...]
+    operators: tuple[ExplainedOperator, ...]
     processors: int
     seconds: float

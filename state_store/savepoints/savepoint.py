@@ -18,9 +18,9 @@ import msgspec
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator
 from pyspark_ckpt.state_store.checkpoints.digests import Digest, Digests, combine, require_equal
-from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, inventory
+from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, list_operators
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
-from pyspark_ckpt.state_store.checkpoints.query_log import QUERY, Proof, QueryFile, unproven
+from pyspark_ckpt.state_store.checkpoints.query_log import QUERY, LogProof, QueryFile, find_damage
 from pyspark_ckpt.state_store.checkpoints.verification import Verified, verify_version
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
 from pyspark_ckpt.state_store.display import html_table, size_text
@@ -31,9 +31,9 @@ from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import Count
 from pyspark_ckpt.state_store.options import Options
-from pyspark_ckpt.state_store.redistribution.canonical import SavedRows, digests_of_file
+from pyspark_ckpt.state_store.redistribution.canonical import SavedRows, digest_file
 from pyspark_ckpt.state_store.redistribution.jobs import Progress
-from pyspark_ckpt.state_store.redistribution.store_digests import unlike_recorded
+from pyspark_ckpt.state_store.redistribution.store_digests import find_differences
 
 NAME = "savepoint.json"
 UNFINISHED = "savepoint.unfinished"
@@ -182,29 +182,29 @@ class Savepoint(Checkpoint):
         Raises NotFoundError, FormatError, StorageError.
         """
         named = (file for file in self.info.files if file.name == QUERY)
-        Proof(named)(QUERY, self.place.get(QUERY), f"{self.place.url}/{QUERY}")
+        LogProof(named)(QUERY, self.place.get(QUERY), f"{self.place.url}/{QUERY}")
         if self.info.kind == "native":
-            operators = inventory(self, self.info.version, progress)
+            operators = list_operators(self, self.info.version, progress)
             self.require_all(operators)
             return operators
         saved = {(rows.operator, rows.name): rows for rows in self.info.rows}
         return [
             OperatorVersion(
                 Operator(each.number, each.name, each.stores, self.info.partitions),
-                {name: (self._version_of(saved[each.number, name]),) for name in each.stores},
+                {name: (self._describe_version(saved[each.number, name]),) for name in each.stores},
                 Layout(each.layout),
             )
             for each in self.info.operators
         ]
 
-    def _version_of(self, rows: SavedRows) -> StoreVersion:
+    def _describe_version(self, rows: SavedRows) -> StoreVersion:
         identity = Identity(rows.operator, 0, rows.name)
         size_bytes = sum(file.size_bytes for file in rows.files)
         return StoreVersion(identity, self.place.url, rows.meta, len(rows.files), size_bytes)
 
     def verify_files(self) -> list[str]:
         """Return the damage outside of rows for which a restore would refuse the savepoint. Raises StorageError."""
-        problems = unproven(self.place, self.info.version - 1, self.info.files)
+        problems = find_damage(self.place, self.info.version - 1, self.info.files)
         if not problems:
             try:
                 self.versions()
@@ -222,7 +222,7 @@ class Savepoint(Checkpoint):
         found: dict[StoreKey, list[Digests]] = {}
         for done, (rows, number) in enumerate(files, 1):
             try:
-                each = digests_of_file(self.workplace, self.place.url, rows, number)
+                each = digest_file(self.workplace, self.place.url, rows, number)
                 found.setdefault((rows.operator, rows.name), []).append(each)
             except (FormatError, NotFoundError) as problem:
                 problems.append(problem.message)
@@ -256,7 +256,7 @@ class Savepoint(Checkpoint):
         if not problems:  # else the digests may lack a store
             for (operator, store), digests in whole.items():
                 what = f"operator {operator}, store {store!r}"
-                problems += unlike_recorded(self.info.digests_of(operator, store), digests, what)
+                problems += find_differences(self.info.digests_of(operator, store), digests, what)
         return verified, problems, whole
 
     def require_all(self, operators: Sequence[OperatorVersion]) -> None:
@@ -318,7 +318,7 @@ def find_savepoints(place: BlobPlace) -> list[tuple[str, SavepointInfo | FormatE
     return found + [(folder, None) for folder in unfinished if folder not in known]
 
 
-def place_of_savepoint(target: str, options: Options) -> BlobPlace:
+def open_target(target: str, options: Options) -> BlobPlace:
     """Return the place in which a savepoint is to be taken. Raises InvalidInputError."""
     return Workplace(options).resolve(target)
 

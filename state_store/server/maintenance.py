@@ -19,21 +19,21 @@ from pyspark_ckpt.state_store.retention.pins import Pins
 from pyspark_ckpt.state_store.retention.retention import CONFIRMED_BYTES, Retention
 from pyspark_ckpt.state_store.retention.scrub import Scrub
 from pyspark_ckpt.state_store.snapshots.writer import Published, SnapshotWriter
-from pyspark_ckpt.state_store.transactions.context import Shared
+from pyspark_ckpt.state_store.transactions.context import SharedResources
 from pyspark_ckpt.state_store.transactions.store import Store
 
 
 class Maintenance:
     """Snapshots and retention of one store."""
 
-    def __init__(self, store: Store, shared: Shared) -> None:
+    def __init__(self, store: Store, resources: SharedResources) -> None:
         """Maintain ``store``."""
         self._store = store
         self._busy = threading.Lock()
-        self._forecast = shared.forecast
-        self._clock = shared.clock
+        self._forecast = resources.forecast
+        self._clock = resources.clock
         self._warned = False
-        failpoints = shared.failpoints
+        failpoints = resources.failpoints
         self._writer = SnapshotWriter(
             store.place,
             store.identity.partition,
@@ -41,23 +41,23 @@ class Maintenance:
             failpoints,
             store.log,
             full=store.options.full_snapshots,
-            make_id=shared.make_id,
+            make_id=resources.make_id,
         )
         confirmations = Confirmations(store.place, store.log)
         self._writer.damaged = confirmations.damaged.keys()
         self._retention = Retention(
             store.place,
-            Pins(store.checkpoint, shared.times),
+            Pins(store.checkpoint, resources.times),
             store.options.retention_grace_period_s,
-            shared.pool,
+            resources.pool,
             failpoints,
             store.log,
-            shared.clock,
+            resources.clock,
             confirmations,
-            shared.times,
-            shared.make_id,
+            resources.times,
+            resources.make_id,
         )
-        scratch = shared.local_dir / "staging" / f"scrub-{shared.make_id()[:16]}"
+        scratch = resources.local_dir / "staging" / f"scrub-{resources.make_id()[:16]}"
         self._scrub = Scrub(
             store.place,
             confirmations,
@@ -65,7 +65,7 @@ class Maintenance:
             scratch,
             store.scrub_counts,
             store.log,
-            shared.times.clock_of(store.place),
+            resources.times.make_clock(store.place),
         )
         self._found_damage = False
         self._has_recalled = False

@@ -28,9 +28,9 @@ from pyspark_ckpt.state_store.errors import InvalidInputError, ProcessError, Sto
 from pyspark_ckpt.state_store.json_objects import DAMAGE
 from pyspark_ckpt.state_store.local.files import take_open_files
 from pyspark_ckpt.state_store.log import LOGGER, STDERR, log_to_stderr, shorten
-from pyspark_ckpt.state_store.server.entrusted import Entrusted
 from pyspark_ckpt.state_store.server.homes import delete_forgotten, take_home
 from pyspark_ckpt.state_store.server.listener import Listener
+from pyspark_ckpt.state_store.server.received_secrets import ReceivedSecrets
 from pyspark_ckpt.state_store.server.rpc import PROTOCOL, Dispatcher, error_answer
 from pyspark_ckpt.state_store.server.stores import Stores
 
@@ -70,14 +70,14 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the JVM decides
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a connection that its client closes must not end the server
     stdin = open(STDIN, "rb", closefd=False)  # noqa: SIM115 - open until the process ends
-    stopped, entrusted = threading.Event(), Entrusted()
+    stopped, secrets = threading.Event(), ReceivedSecrets()
     try:
         hello = _hello(stdin.readline())
         options = option_table.parse(hello.options)
         log_to_stderr(options.log_level)
         _take_open_files()
         home, stores = _take_home(hello, options)
-        listener = Listener(Dispatcher(stores, stopped.set, entrusted).call, hello.token)
+        listener = Listener(Dispatcher(stores, stopped.set, secrets).call, hello.token)
     except Exception as problem:  # noqa: BLE001 - the JVM must be told of any failure
         answer = error_answer(problem)
         _say(answers, {"error": {**answer, "message": shorten(answer["message"])}})
@@ -87,7 +87,7 @@ def main() -> int:
     _log.info("state server %d listens on port %d, local folder %s", os.getpid(), listener.port, home)
     if options.local_dir:
         threading.Thread(target=delete_forgotten, args=(home.parent,), name="forgotten-homes", daemon=True).start()
-    threading.Thread(target=_end_with_parent, args=(stdin, entrusted), name="parent-watch", daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(stdin, secrets), name="parent-watch", daemon=True).start()
     stopped.wait()
     stopped.clear()
     stopped.wait(STOP_DELAY_S)  # lets the answer to "stop" be sent
@@ -149,11 +149,11 @@ def _take_open_files() -> None:
         )
 
 
-def _end_with_parent(stdin: IO[bytes], entrusted: Entrusted) -> None:
+def _end_with_parent(stdin: IO[bytes], secrets: ReceivedSecrets) -> None:
     """Receive secrets until stdin ends, then end at once. Local files tolerate a kill at any time."""
     for line in stdin:
         try:
-            entrusted.keep(line)
+            secrets.keep(line)
         except InvalidInputError as problem:
             _log.error("%s", problem.message)
     _leave(0)

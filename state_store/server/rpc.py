@@ -16,14 +16,14 @@ import msgspec
 
 from pyspark_ckpt.state_store import options as option_table
 from pyspark_ckpt.state_store.blobs import S3aSettings
-from pyspark_ckpt.state_store.blobs.base.patience import ask_now
+from pyspark_ckpt.state_store.blobs.base.retries import ask_now
 from pyspark_ckpt.state_store.errors import CkptError, InternalError, InvalidInputError, NotFoundError, StorageError
 from pyspark_ckpt.state_store.format.keys import EMPTY, MARKER_KEY
 from pyspark_ckpt.state_store.format.meta import Descriptor
 from pyspark_ckpt.state_store.format.remote import is_store_name, missing_elsewhere
 from pyspark_ckpt.state_store.identity import Caller, Identity
 from pyspark_ckpt.state_store.json_objects import DAMAGE, MAX_LONG, Change, Count
-from pyspark_ckpt.state_store.server.entrusted import Entrusted
+from pyspark_ckpt.state_store.server.received_secrets import ReceivedSecrets
 from pyspark_ckpt.state_store.server.stores import Stores
 from pyspark_ckpt.state_store.transactions.staged_tables import Seal
 from pyspark_ckpt.state_store.transactions.store import Store
@@ -43,7 +43,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class Open(Request, frozen=True):
-    """Open a store. ``s3a``: settings of S3A. ``secrets``: the number of the secrets to use, see Entrusted."""
+    """Open a store. ``s3a``: settings of S3A. ``secrets``: the number of the secrets to use, see ReceivedSecrets."""
 
     state_dir: str
     checkpoint_root: str
@@ -89,7 +89,7 @@ class OpenChanges(Request, frozen=True):
     id: str | None = None
 
 
-class OfFeed(Request, frozen=True):
+class FeedRequest(Request, frozen=True):
     """Name an open feed."""
 
     feed: int
@@ -120,7 +120,7 @@ class Commit(Request, frozen=True):
     seals: dict[str, Seal] = {}
 
 
-class OfTransaction(Request, frozen=True):
+class TransactionRequest(Request, frozen=True):
     """Name a transaction."""
 
     txn: int
@@ -133,7 +133,7 @@ class Damage(Request, frozen=True):
     failure: str
 
 
-class OfHandle(Request, frozen=True):
+class HandleRequest(Request, frozen=True):
     """Name an open handle."""
 
     handle: int
@@ -146,17 +146,17 @@ class Snapshot(Request, frozen=True):
     force: bool = False
 
 
-class Nothing(Request, frozen=True):
+class EmptyRequest(Request, frozen=True):
     """A request without content."""
 
 
 class Dispatcher:
     """Answers requests; the same object serves all connections."""
 
-    def __init__(self, stores: Stores, stop: Callable[[], None], entrusted: Entrusted) -> None:
+    def __init__(self, stores: Stores, stop: Callable[[], None], secrets: ReceivedSecrets) -> None:
         """Serve ``stores``. ``stop`` ends the process soon after it returns; ``entrusted`` has the secrets."""
         self._stores = stores
-        self._entrusted = entrusted
+        self._secrets = secrets
         self._stop = stop
         self._encoder = msgspec.json.Encoder()
         self._methods: Mapping[str, tuple[msgspec.json.Decoder[Any], Callable[[Any], dict[str, Any]]]] = {
@@ -164,19 +164,19 @@ class Dispatcher:
             "begin": (msgspec.json.Decoder(Begin), self._begin),
             "replay": (msgspec.json.Decoder(Replay), self._replay),
             "open_changes": (msgspec.json.Decoder(OpenChanges), self._open_changes),
-            "next_changes": (msgspec.json.Decoder(OfFeed), self._next_changes),
-            "close_changes": (msgspec.json.Decoder(OfFeed), self._close_changes),
+            "next_changes": (msgspec.json.Decoder(FeedRequest), self._next_changes),
+            "close_changes": (msgspec.json.Decoder(FeedRequest), self._close_changes),
             "create_state": (msgspec.json.Decoder(CreateState), self._create_state),
             "drop_state": (msgspec.json.Decoder(DropState), self._drop_state),
             "commit": (msgspec.json.Decoder(Commit), self._commit),
-            "follow": (msgspec.json.Decoder(OfHandle), self._follow),
+            "await_ingest": (msgspec.json.Decoder(HandleRequest), self._await_ingest),
             "report_damage": (msgspec.json.Decoder(Damage), self._report_damage),
-            "abort": (msgspec.json.Decoder(OfTransaction), self._abort),
+            "abort": (msgspec.json.Decoder(TransactionRequest), self._abort),
             "snapshot": (msgspec.json.Decoder(Snapshot), self._snapshot),
-            "cleanup": (msgspec.json.Decoder(OfHandle), self._cleanup),
-            "close": (msgspec.json.Decoder(OfHandle), self._close),
-            "stats": (msgspec.json.Decoder(Nothing), self._stats),
-            "stop": (msgspec.json.Decoder(Nothing), self._stop_soon),
+            "cleanup": (msgspec.json.Decoder(HandleRequest), self._cleanup),
+            "close": (msgspec.json.Decoder(HandleRequest), self._close),
+            "stats": (msgspec.json.Decoder(EmptyRequest), self._stats),
+            "stop": (msgspec.json.Decoder(EmptyRequest), self._stop_soon),
         }
 
     def call(self, method: str, request: str) -> str:
@@ -203,7 +203,7 @@ class Dispatcher:
             raise InvalidInputError(f"The checkpoint format must be 1 or 2, got {request.format}.")
         if not is_store_name(request.name):
             raise InvalidInputError(f"{request.name!r} cannot be the name of a store.")
-        secrets = {} if request.secrets is None else self._entrusted.await_secrets(request.secrets)
+        secrets = {} if request.secrets is None else self._secrets.await_secrets(request.secrets)
         handle = self._stores.open(
             request.state_dir,
             request.checkpoint_root,
@@ -256,7 +256,7 @@ class Dispatcher:
         with _looking_elsewhere(handle.store):
             return {"feed": self._stores.open_feed(handle, request.first, request.last, request.id)}
 
-    def _next_changes(self, request: OfFeed) -> dict[str, Any]:
+    def _next_changes(self, request: FeedRequest) -> dict[str, Any]:
         delta = self._stores.feed(request.feed).next()
         if delta is None:
             return {"version": None}
@@ -268,7 +268,7 @@ class Dispatcher:
             "states": store.states,
         }
 
-    def _close_changes(self, request: OfFeed) -> dict[str, Any]:
+    def _close_changes(self, request: FeedRequest) -> dict[str, Any]:
         self._stores.close_feed(request.feed)
         return {}
 
@@ -286,7 +286,7 @@ class Dispatcher:
         result = store.commit(transaction, request.files, request.rows, request.num_partitions, request.seals)
         return {"version": result.version, "id": result.id, "metrics": result.metrics, "states": result.states}
 
-    def _follow(self, request: OfHandle) -> dict[str, Any]:
+    def _await_ingest(self, request: HandleRequest) -> dict[str, Any]:
         self._stores.handle(request.handle).store.follower.await_moves()
         return {}
 
@@ -297,7 +297,7 @@ class Dispatcher:
         store, transaction = found
         return {"discarded": store.local.report_damage(transaction, request.failure)}
 
-    def _abort(self, request: OfTransaction) -> dict[str, Any]:
+    def _abort(self, request: TransactionRequest) -> dict[str, Any]:
         found = self._stores.find_transaction(request.txn)
         if found is not None:
             store, transaction = found
@@ -308,18 +308,18 @@ class Dispatcher:
         published, metrics = self._stores.handle(request.handle).maintenance.snapshot(force=request.force)
         return {"version": None if published is None else published.marker.version, "metrics": metrics}
 
-    def _cleanup(self, request: OfHandle) -> dict[str, Any]:
+    def _cleanup(self, request: HandleRequest) -> dict[str, Any]:
         handle = self._stores.handle(request.handle)
         return {"deleted": handle.maintenance.cleanup(handle.caller.min_versions_to_retain)}
 
-    def _close(self, request: OfHandle) -> dict[str, Any]:
+    def _close(self, request: HandleRequest) -> dict[str, Any]:
         self._stores.close(request.handle)
         return {}
 
-    def _stats(self, _: Nothing) -> dict[str, Any]:
+    def _stats(self, _: EmptyRequest) -> dict[str, Any]:
         return dict(self._stores.stats())
 
-    def _stop_soon(self, _: Nothing) -> dict[str, Any]:
+    def _stop_soon(self, _: EmptyRequest) -> dict[str, Any]:
         self._stop()
         return {}
 

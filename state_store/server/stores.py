@@ -20,12 +20,12 @@ from pyspark_ckpt.state_store.attempts.winners import Epochs, KnownRuns
 from pyspark_ckpt.state_store.blobs import (
     BlobPlace,
     MeteredPlace,
-    Patience,
+    RetryPolicy,
     S3aSettings,
     S3Settings,
     Traffic,
     place_at,
-    with_patience,
+    with_retries,
 )
 from pyspark_ckpt.state_store.blobs.base.place_clock import PlaceTimes
 from pyspark_ckpt.state_store.checkpoints import ownership
@@ -44,7 +44,7 @@ from pyspark_ckpt.state_store.restore.changes import ChangeFeed, steps_to
 from pyspark_ckpt.state_store.server.homes import LockedFolder
 from pyspark_ckpt.state_store.server.maintenance import Maintenance
 from pyspark_ckpt.state_store.snapshots.restore_forecast import RestoreForecast
-from pyspark_ckpt.state_store.transactions.context import Shared, StoreContext
+from pyspark_ckpt.state_store.transactions.context import SharedResources, StoreContext
 from pyspark_ckpt.state_store.transactions.operator_states import KnownStates, OperatorStates
 from pyspark_ckpt.state_store.transactions.store import Store
 from pyspark_ckpt.state_store.transactions.transaction import Transaction
@@ -116,7 +116,7 @@ class Stores:
         self._places = places
         self._folder = folder
         _tidy(local_dir, keep_copies=folder.is_trusted)
-        self._shared = Shared(
+        self._resources = SharedResources(
             local_dir=local_dir,
             tuning=Tuning(int(self.memory_bytes * CACHE_SHARE), options.compression),
             pool=ThreadPoolExecutor(TRANSFER_THREADS, thread_name_prefix="transfer"),
@@ -166,20 +166,20 @@ class Stores:
         place of an unknown kind; the checkpoint is a copy of the one that owns the folder), StorageError, FormatError.
         """
         traffic = Traffic()
-        patience = Patience(options.place_timeout_s, traffic.note_wait, self._stopping)
+        retries = RetryPolicy(options.place_timeout_s, traffic.note_wait, self._stopping)
 
-        def place_of(url: str) -> BlobPlace:
-            return with_patience(self._places(url, options.s3, s3a), patience)
+        def open_place(url: str) -> BlobPlace:
+            return with_retries(self._places(url, options.s3, s3a), retries)
 
-        checkpoint = unmetered = place_of(checkpoint_root)
+        checkpoint = unmetered = open_place(checkpoint_root)
         if options.remote:  # only requests to the place of the state are counted: the checkpoint is another
             query_folder = remote.query_folder(options.remote, checkpoint)
             if caller.run_id:  # requests of the query, not of this store, are not counted
-                ownership.claim(place_of(query_folder), checkpoint, options.remote)
+                ownership.claim(open_place(query_folder), checkpoint, options.remote)
             state_dir = f"{query_folder}/{remote.store_folder(identity)}"
         else:
             checkpoint = MeteredPlace(checkpoint, traffic)
-        place = MeteredPlace(place_of(state_dir), traffic)
+        place = MeteredPlace(open_place(state_dir), traffic)
         access = Access(place.url, checkpoint.url, options, s3a)
         with self._lock:
             shelf = self._shelves.get(access)
@@ -187,16 +187,18 @@ class Stores:
                 query = (checkpoint.url, options.s3, s3a)
                 epochs = Epochs(checkpoint, self._runs.setdefault(query, KnownRuns()))
                 known = self._operators.setdefault(query, KnownStates())
-                operators = OperatorStates(unmetered, place_of, self._shared.pool, known)
+                operators = OperatorStates(unmetered, open_place, self._resources.pool, known)
                 folder = self._free_folder(_folder_name(identity, place.url))
                 store = Store(
-                    StoreContext(identity, place, checkpoint, traffic, epochs, operators, folder, options, self._shared)
+                    StoreContext(
+                        identity, place, checkpoint, traffic, epochs, operators, folder, options, self._resources
+                    )
                 )
                 if folder not in self._adopted:
                     store.adopt()
                     self._adopted.add(folder)
                 self._taken.add(folder)
-                shelf = self._shelves[access] = _Shelf(store, Maintenance(store, self._shared), folder)
+                shelf = self._shelves[access] = _Shelf(store, Maintenance(store, self._resources), folder)
             self._sweep_left_over()
             shelf.handles += 1
             handle = Handle(next(self._handle_numbers), access, shelf.store, shelf.maintenance, caller)
@@ -217,7 +219,7 @@ class Stores:
         self._left_over -= self._adopted
         if self._left_over and self._uptime() - self._started > ADOPTION_S:
             for folder in self._left_over:
-                self._shared.sweeper.submit(shutil.rmtree, folder, ignore_errors=True)
+                self._resources.sweeper.submit(shutil.rmtree, folder, ignore_errors=True)
             self._left_over = set()
 
     def handle(self, number: int) -> Handle:
@@ -263,11 +265,11 @@ class Stores:
                 f"{store.identity}: a feed must begin at version 1 or later and not end before it begins, "
                 f"got versions {first} to {last}."
             )
-        commit = store.decisions.commit_of(handle.caller, last, commit_id)
+        commit = store.decisions.find_commit(handle.caller, last, commit_id)
         steps = steps_to(commit, first, Lineage.read(store.place), str(store.identity))
-        folder = self.local_dir / "staging" / f"changes-{self._shared.make_id()[:16]}"
+        folder = self.local_dir / "staging" / f"changes-{self._resources.make_id()[:16]}"
         make_folder(folder, self.local_dir)
-        feed = ChangeFeed(store.place, steps, folder, self._shared.pool)
+        feed = ChangeFeed(store.place, steps, folder, self._resources.pool)
         with self._lock:
             number = next(self._feed_numbers)
             self._feeds[number] = (handle.number, feed)
@@ -323,7 +325,7 @@ class Stores:
         with self._lock:
             stores = [shelf.store for shelf in self._shelves.values()]
         return {
-            "memory_bytes": self._shared.tuning.get_used_bytes(),
+            "memory_bytes": self._resources.tuning.get_used_bytes(),
             "memory_limit_bytes": self.memory_bytes,
             "open_handles": len(self._handles),
             "open_stores": len(stores),
@@ -342,14 +344,14 @@ class Stores:
             self._shelves.clear()
             self._handles.clear()
             feeds = list(self._feeds)
-        self._shared.columns.close()
+        self._resources.columns.close()
         for feed in feeds:
             self.close_feed(feed)
         for store in stores:
             store.close()
-        self._shared.pool.shutdown(wait=True)
-        self._shared.mover.shutdown(wait=True)
-        self._shared.sweeper.shutdown(wait=True)
+        self._resources.pool.shutdown(wait=True)
+        self._resources.mover.shutdown(wait=True)
+        self._resources.sweeper.shutdown(wait=True)
         self._folder.close()
 
 

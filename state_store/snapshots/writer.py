@@ -23,8 +23,8 @@ import xxhash
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, Sink
 from pyspark_ckpt.state_store.blobs.base.place_clock import boot_s
-from pyspark_ckpt.state_store.blobs.copying import copy_object, share_object, write_together
 from pyspark_ckpt.state_store.blobs.exclusive import is_exclusive
+from pyspark_ckpt.state_store.blobs.transfers import copy_object, share_object, write_together
 from pyspark_ckpt.state_store.chunks import CHUNK_BYTES, pour
 from pyspark_ckpt.state_store.database import Database, TableFile, Tuning
 from pyspark_ckpt.state_store.errors import (
@@ -80,7 +80,7 @@ class Origin:
 NOWHERE: Mapping[str, Origin] = MappingProxyType({})
 
 
-class Hashes:
+class FileDigests:
     """Digests of local table files. Each is computed once, of bytes whose checksums are right.
 
     The content of a table file never changes. Later damage by the disk is found by the upload.
@@ -90,7 +90,7 @@ class Hashes:
         """Start empty."""
         self._known: dict[tuple[int, int, int], tuple[str, str]] = {}
 
-    def of(self, path: Path) -> tuple[str, str]:
+    def digest(self, path: Path) -> tuple[str, str]:
         """Return sha256 and xxh3 of a table file. Hard links share them. Raises FormatError, StorageError, OSError."""
         identity = _identity(path)
         if identity not in self._known:
@@ -128,7 +128,7 @@ class SnapshotWriter:
         self._tuning = tuning
         self._failpoints = failpoints
         self._log = log
-        self._hashes = Hashes()
+        self._digests = FileDigests()
         self._notices = Notices(place)
         self.damaged: Collection[str] = ()
         """Names of objects that are known to be damaged. Their content is written again under other names."""
@@ -177,7 +177,7 @@ class SnapshotWriter:
         manifest = Manifest(FORMAT_VERSION, copy.meta, *describe_groups(copy.meta, self._partition), tuple(files))
         self._failpoints.hit("snapshot.before_manifest")
         created = self._is_complete(manifest) and self._put(manifest)
-        self._hashes.keep_only([copy.db / name for name in tables if name not in origins])
+        self._digests.keep_only([copy.db / name for name in tables if name not in origins])
         if not created:
             return None
         reused = len(tables) - len(uploaded) - len(copied)
@@ -257,7 +257,7 @@ class SnapshotWriter:
     ) -> tuple[ManifestFile, bool]:
         path = copy.db / table.name
         with reading(copy):
-            sha256, xxh3 = self._hashes.of(path)
+            sha256, xxh3 = self._digests.digest(path)
             size = path.stat().st_size
         name = known.get(sha256)
         is_new = name is None

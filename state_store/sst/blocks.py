@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pyspark_ckpt.state_store.columns.packed import WIDEST, Bytes, Integers, Packed, are_same, repeat
+from pyspark_ckpt.state_store.arrays.packed import WIDEST, Bytes, Integers, Packed, are_same, repeat
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.sst.layout import MORE, SUFFIX_BYTES
 
@@ -44,7 +44,7 @@ class Entries:
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class ParsedEntries:
     """Entries of data blocks, in order, before their keys are put together.
 
     ``counts`` has the number of entries of each block. Each entry has the number of key bytes that it shares with the
@@ -77,17 +77,17 @@ class Found:
         return _with_keys(self.data, self.shared, self.own, self.at, values, what)
 
 
-def find(blocks: Sequence[bytes | memoryview], what: str) -> Found:
+def parse_entries(blocks: Sequence[bytes | memoryview], what: str) -> ParsedEntries:
     """Return all entries of data blocks. Raises FormatError that names ``what``."""
     if not blocks:
         nothing = np.zeros(0, np.int64)
-        return Found(np.zeros(0, np.uint8), nothing, nothing, nothing, nothing, nothing)
+        return ParsedEntries(np.zeros(0, np.uint8), nothing, nothing, nothing, nothing, nothing)
     data, begins, ends, runs = _lay_out(blocks, what)
     alike = _alike(data, begins, ends)
     if alike is not None:
         return alike
     at, counts = _walk(data, *_runs(data, begins, ends, runs, what), what)
-    return Found(data, np.add.reduceat(counts, np.cumsum(runs) - runs), *_headers(data, at))
+    return ParsedEntries(data, np.add.reduceat(counts, np.cumsum(runs) - runs), *_headers(data, at))
 
 
 def _lay_out(blocks: Sequence[bytes | memoryview], what: str) -> tuple[Bytes, Integers, Integers, Integers]:
@@ -103,7 +103,7 @@ def _lay_out(blocks: Sequence[bytes | memoryview], what: str) -> tuple[Bytes, In
     return data, begins, entries_end, runs
 
 
-def _alike(data: Bytes, begins: Integers, ends: Integers) -> Found | None:
+def _alike(data: Bytes, begins: Integers, ends: Integers) -> ParsedEntries | None:
     """Return the entries, without a walk over them, if all have the same sizes and share nothing; else None."""
     (shared,), (own,), (size,), (key_at,) = map(np.ndarray.tolist, _headers(data, begins[:1]))
     header_bytes = key_at - int(begins[0])
@@ -117,7 +117,7 @@ def _alike(data: Bytes, begins: Integers, ends: Integers) -> Found | None:
     if not len(at) or (headers != headers[0]).any():
         return None
     shared, own, size = (repeat(each, len(at)) for each in (0, own, size))
-    return Found(data, counts, shared, own, size, at + header_bytes)
+    return ParsedEntries(data, counts, shared, own, size, at + header_bytes)
 
 
 def _walk(data: Bytes, at: Integers, ends: Integers, what: str) -> tuple[Integers, Integers]:

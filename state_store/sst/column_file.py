@@ -26,9 +26,9 @@ import numpy.typing as npt
 import pyarrow as pa
 from xxhash import xxh3_64, xxh3_64_hexdigest
 
+from pyspark_ckpt.state_store.arrays.order import Bools, are_equal, search_sorted
+from pyspark_ckpt.state_store.arrays.packed import Integers, Packed, concatenate
 from pyspark_ckpt.state_store.chunks import hash_file
-from pyspark_ckpt.state_store.columns.order import Bools, are_equal, place_of
-from pyspark_ckpt.state_store.columns.packed import Integers, Packed, concatenate
 from pyspark_ckpt.state_store.database import TableFile
 from pyspark_ckpt.state_store.database.column_names import checksum_in, column_file_name, column_files_in
 from pyspark_ckpt.state_store.errors import StorageError
@@ -209,7 +209,7 @@ class _Part:
         self.first, self.last = keys[0].as_py(), keys[-1].as_py()
 
     def matches(self, asked: Packed, which: slice) -> Matches:
-        at, is_near = place_of(self._words, asked.words(0))
+        at, is_near = search_sorted(self._words, asked.words(0))
         found = np.flatnonzero(is_near)
         found = found[are_equal(asked.take(found), self._keys.take(at[found]))]
         return Matches(which, is_near, found + which.start, self._values.take(at[found]), self._kinds[at[found]])

@@ -29,7 +29,7 @@ SUFFIX_BYTES = 8
 MORE = 0x80
 """This bit of a byte of a number means that another byte follows."""
 
-Handle = tuple[int, int]
+BlockHandle = tuple[int, int]
 """Where a block begins in the file, and its size without the trailer."""
 
 
@@ -60,13 +60,13 @@ def read_number(data: bytes, at: int) -> tuple[int, int]:
         shift += 7
 
 
-def read_handle(data: bytes, at: int) -> tuple[Handle, int]:
+def read_handle(data: bytes, at: int) -> tuple[BlockHandle, int]:
     """Return a handle, which is two numbers, and where it ends. Raises IndexError."""
     begin, at = read_number(data, at)
     size, at = read_number(data, at)
     return (begin, size), at
 
 
-def checksum_of(block: bytes | memoryview, kind: int) -> int:
+def compute_checksum(block: bytes | memoryview, kind: int) -> int:
     """Return the checksum of a block and of its ``kind`` of compression."""
     return (xxh3_64_intdigest(block) ^ kind * LAST_BYTE) & 0xFFFFFFFF

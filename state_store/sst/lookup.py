@@ -14,9 +14,9 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from pyspark_ckpt.state_store.columns.cells import Cells
-from pyspark_ckpt.state_store.columns.order import Bools, are_equal, place_of
-from pyspark_ckpt.state_store.columns.packed import WORD, Integers, Packed, concatenate
+from pyspark_ckpt.state_store.arrays.cells import Cells
+from pyspark_ckpt.state_store.arrays.order import Bools, are_equal, search_sorted
+from pyspark_ckpt.state_store.arrays.packed import WORD, Integers, Packed, concatenate
 from pyspark_ckpt.state_store.database import Reader, TableFile
 from pyspark_ckpt.state_store.database.column_names import MIN_KEYS, ROWS_A_KEY
 from pyspark_ckpt.state_store.errors import InternalError
@@ -177,9 +177,9 @@ def _positions(asked: Packed, stored: Packed) -> tuple[Integers, Bools]:
         # Prefixes become longer by a word, and each distinct one gets a new number.
         groups, more = np.cumsum(is_new), stored.words(number)
         distinct, codes = np.unique(more, return_inverse=True)
-        at, is_there = place_of(found, sought)
-        code, is_known = place_of(distinct, asked.words(number))
+        at, is_there = search_sorted(found, sought)
+        code, is_known = search_sorted(distinct, asked.words(number))
         found = (groups * len(distinct) + codes).astype(np.uint64)
         sought = np.where(is_there & is_known, groups[at] * len(distinct) + code, 0).astype(np.uint64)
-    at, is_near = place_of(found, sought)
+    at, is_near = search_sorted(found, sought)
     return np.where(is_near, at, -1), is_near & are_equal(asked, stored.take(at))

@@ -20,14 +20,14 @@ from pathlib import Path
 
 import numpy as np
 
-from pyspark_ckpt.state_store.columns.order import Bools, in_order
-from pyspark_ckpt.state_store.columns.packed import Integers, Packed
-from pyspark_ckpt.state_store.columns.rows import RowColumns
-from pyspark_ckpt.state_store.columns.sums import sum_of
+from pyspark_ckpt.state_store.arrays.order import Bools, in_order
+from pyspark_ckpt.state_store.arrays.packed import Integers, Packed
+from pyspark_ckpt.state_store.arrays.rows import PackedRows
+from pyspark_ckpt.state_store.arrays.sums import sum_row_hashes
 from pyspark_ckpt.state_store.database import Database, TableFile
 from pyspark_ckpt.state_store.errors import FormatError, InternalError, StorageError
-from pyspark_ckpt.state_store.sst.blocks import DELETION, Entries, find
-from pyspark_ckpt.state_store.sst.table import SortedTable, Span
+from pyspark_ckpt.state_store.sst.blocks import DELETION, Entries, parse_entries
+from pyspark_ckpt.state_store.sst.table import BlockRange, SortedTable
 
 MAX_BYTES = 64 << 20
 """Most memory for rows at once, as far as they can be parted: one block of each table is always read as a whole."""
@@ -43,7 +43,7 @@ Sums = dict[Hashable, tuple[int, int]]
 """For parts of table files, which never change: the number of their rows and the sum of the rows' hashes."""
 
 
-def columns_of(database: Database, begin: bytes, end: bytes, *, readers: int = 1) -> Iterator[RowColumns]:
+def scan_rows(database: Database, begin: bytes, end: bytes, *, readers: int = 1) -> Iterator[PackedRows]:
     """Yield the rows of a database from key ``begin`` up to ``end``, in portions that are not empty.
 
     ``readers``: how many such iterators the caller has in parallel; they share ``MAX_BYTES``.
@@ -55,16 +55,16 @@ def columns_of(database: Database, begin: bytes, end: bytes, *, readers: int = 1
         yield from portion.rows(database.get, MAX_BYTES // readers)
 
 
-def sums_of(database: Database, begin: bytes, end: bytes, known: Sums) -> tuple[int, int]:
+def sum_range(database: Database, begin: bytes, end: bytes, known: Sums) -> tuple[int, int]:
     """Return the number of rows of a database from key ``begin`` up to ``end``, and the sum of their hashes.
 
     Parts of files that are ``known`` are not read again, even if another database has links to them. Raises what
-    ``columns_of`` raises.
+    ``scan_rows`` raises.
     """
     count = total = 0
     for portion in _portions(database, begin, end):
         if portion.identity not in known:
-            sums = [(len(rows), sum_of(rows)) for rows in portion.rows(database.get, MAX_BYTES)]
+            sums = [(len(rows), sum_row_hashes(rows)) for rows in portion.rows(database.get, MAX_BYTES)]
             known[portion.identity] = sum(rows for rows, _ in sums), sum(each for _, each in sums)
         rows_here, total_here = known[portion.identity]
         count += rows_here
@@ -170,7 +170,7 @@ class Portion:
         """Everything that its rows depend on."""
         return self.begin, self.end, tuple((table.identity, hidden) for table, hidden in self.parts)
 
-    def rows(self, get: Get, most_bytes: int) -> Iterator[RowColumns]:
+    def rows(self, get: Get, most_bytes: int) -> Iterator[PackedRows]:
         """Read the rows, one half after the other if they are too many. Yields nothing that is empty.
 
         ``get`` returns what the database has for a key. One row of each part, and one that has several entries, are
@@ -204,7 +204,7 @@ class Portion:
         ]
 
     @cached_property
-    def _spans(self) -> list[Span]:
+    def _spans(self) -> list[BlockRange]:
         return [table.span(self.begin, self.end) for table, _ in self.parts]
 
     def entries(self, most_bytes: int) -> Entries | None:
@@ -220,7 +220,7 @@ class Portion:
         if sum(content.size_bytes for content in compress(contents, counts)) > least_bytes:
             return None
         blocks = [content.blocks() for content in contents]
-        found = find([block for some in blocks for block in some], self.what)
+        found = parse_entries([block for some in blocks for block in some], self.what)
         if any(counts) and found.size_bytes(np.repeat(counts, list(map(len, blocks)))) > most_bytes:
             return None
         entries = found.entries(self.what)
@@ -229,11 +229,11 @@ class Portion:
             entries = entries.take(entries.sequences >= np.repeat(hidden, found.counts))
         return entries
 
-    def newest(self, entries: Entries, get: Get) -> RowColumns:
+    def newest(self, entries: Entries, get: Get) -> PackedRows:
         """Return the rows: the newest entry of each key, unless that is a deletion."""
         if len(self.parts) == 1 and not entries.sequences.any():  # no key is there twice
             entries = entries.take(between(entries.keys, np.arange(len(entries)), self.begin, self.end))
-            rows = RowColumns(entries.keys, entries.values)
+            rows = PackedRows(entries.keys, entries.values)
             if not entries.kinds.all():
                 rows = rows.take(entries.kinds != DELETION)
         else:
@@ -242,7 +242,7 @@ class Portion:
             order, is_older = order[inside], is_older[inside]
             _check_newest(entries, order, is_older, get)
             order = order[~is_older & (entries.kinds[order] != DELETION)]
-            rows = RowColumns(entries.keys.take(order), entries.values.take(order))
+            rows = PackedRows(entries.keys.take(order), entries.values.take(order))
         if len(rows):
             middle = len(rows) // 2
             _check(rows.keys[middle], rows.values[middle], get)

@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from pyspark_ckpt.state_store.columns.packed import Bytes, Integers, Packed
+from pyspark_ckpt.state_store.arrays.packed import Bytes, Integers, Packed
 from pyspark_ckpt.state_store.errors import FormatError, StorageError
-from pyspark_ckpt.state_store.sst.blocks import find, varints
+from pyspark_ckpt.state_store.sst.blocks import parse_entries, varints
 from pyspark_ckpt.state_store.sst.layout import (
     FOOTER_BYTES,
     FOOTER_END,
@@ -33,8 +33,8 @@ from pyspark_ckpt.state_store.sst.layout import (
     TRAILER_BYTES,
     XXH3,
     ZSTD,
-    Handle,
-    checksum_of,
+    BlockHandle,
+    compute_checksum,
     read_handle,
     read_number,
 )
@@ -49,7 +49,7 @@ _MAX_DIGITS = 8
 
 
 @dataclass(frozen=True)
-class Hidden:
+class RangeDeletion:
     """A range deletion: it hides rows from key ``begin`` up to ``end`` that are older than ``sequence``."""
 
     begin: bytes
@@ -84,7 +84,7 @@ class Blocks:
 
 
 @dataclass(frozen=True, eq=False)
-class Span:
+class BlockRange:
     """Consecutive data blocks of a table: from number ``first`` up to ``behind`` (exclusive)."""
 
     table: SortedTable
@@ -115,17 +115,17 @@ class Span:
         """A key that halves the blocks; empty if there are fewer than two."""
         return self.table.blocks.keys[(self.first + self.behind) // 2 - 1] + b"\0" if len(self) > 1 else b""
 
-    def read(self) -> Content:
+    def read(self) -> StoredBlocks:
         """Read the blocks; there must be at least one. Raises FormatError, StorageError."""
         at, size = self.at, self.size
         if (at[1:] < at[:-1] + size[:-1] + TRAILER_BYTES).any():
             raise self.table.make_damage_error("its index says that blocks overlap")
         data = self.table.bytes_at(int(at[0]), int(at[-1] + size[-1] + TRAILER_BYTES - at[0]))
-        return Content(self.table, data, at - at[0], size)
+        return StoredBlocks(self.table, data, at - at[0], size)
 
 
 @dataclass(frozen=True, eq=False)
-class Content:
+class StoredBlocks:
     """Data blocks as they are stored: where each begins in ``data``, and its size there."""
 
     table: SortedTable
@@ -174,7 +174,7 @@ class Content:
 
     def _check(self, stored: Sequence[memoryview]) -> None:
         """Raise FormatError for damaged blocks, as far as damage shows before they are decompressed."""
-        sums = np.fromiter(map(checksum_of, stored, self._kinds.tolist()), np.uint32, len(stored))
+        sums = np.fromiter(map(compute_checksum, stored, self._kinds.tolist()), np.uint32, len(stored))
         said = np.ndarray((len(self.data) - 3,), "<u4", self.data, 0, (1,))[self._ends + 1]
         if (sums != said).any():
             raise self.table.make_damage_error("the checksum of a block is wrong")
@@ -244,7 +244,7 @@ class SortedTable:
         return [self.blocks.keys[int(at)] + b"\0" for at in np.flatnonzero(np.diff(portions))]
 
     @cached_property
-    def hidden(self) -> list[Hidden]:
+    def hidden(self) -> list[RangeDeletion]:
         """The range deletions of the file, within its bounds."""
         where = self._meta.get(b"rocksdb.range_del")
         if where is None:
@@ -252,7 +252,7 @@ class SortedTable:
         found = []
         for key, end in _entries(self._block(where)):
             suffix = int.from_bytes(key[-SUFFIX_BYTES:], "little")
-            found.append(Hidden(key[:-SUFFIX_BYTES], end, suffix >> 8))
+            found.append(RangeDeletion(key[:-SUFFIX_BYTES], end, suffix >> 8))
         first, last = self._bounds
         if any(each.end > last for each in found) and self._last_key() == last:
             last += b"\0"  # the bound is the key of an entry; otherwise it is where the next file begins
@@ -264,15 +264,15 @@ class SortedTable:
         if not len(self.blocks):
             return None
         at, size = int(self.blocks.at[-1]), int(self.blocks.size[-1])
-        last = find([self._block((at, size))], str(self.path))
+        last = parse_entries([self._block((at, size))], str(self.path))
         keys = last.entries(str(self.path)).keys
         return keys[len(keys) - 1]
 
-    def span(self, begin: bytes, end: bytes) -> Span:
+    def span(self, begin: bytes, end: bytes) -> BlockRange:
         """Return the data blocks that may have keys from ``begin`` up to ``end``."""
-        return Span(self, *self.blocks.within(begin, end))
+        return BlockRange(self, *self.blocks.within(begin, end))
 
-    def _footer(self) -> tuple[Handle, Handle]:
+    def _footer(self) -> tuple[BlockHandle, BlockHandle]:
         footer = self.bytes_at(max(0, self._size - FOOTER_BYTES), FOOTER_BYTES)
         version, magic = FOOTER_END.unpack_from(footer, FOOTER_BYTES - FOOTER_END.size)
         if magic != MAGIC or version not in FORMATS or footer[0] != XXH3:
@@ -290,9 +290,9 @@ class SortedTable:
         value = self.properties.get(name.encode(), b"\0")
         return int.from_bytes(value, "little") if fixed else read_number(value, 0)[0]
 
-    def _block(self, handle: Handle) -> bytes:
+    def _block(self, handle: BlockHandle) -> bytes:
         at, size = handle
-        content = Content(self, self.bytes_at(at, size + TRAILER_BYTES), np.array([0]), np.array([size]))
+        content = StoredBlocks(self, self.bytes_at(at, size + TRAILER_BYTES), np.array([0]), np.array([size]))
         return bytes(content.blocks()[0])
 
     def bytes_at(self, at: int, size: int) -> bytes:

@@ -37,7 +37,7 @@ from pyspark_ckpt.state_store.sst.layout import (
     TRAILER_BYTES,
     XXH3,
     ZSTD,
-    Handle,
+    BlockHandle,
     encode_number,
     read_handle,
     read_number,
@@ -136,7 +136,7 @@ class CheckedTable:
             raise _Damage(f"its blocks end at {end}, and its footer begins at {footer_at}")
         return footer, sizes
 
-    def _block(self, handle: Handle) -> bytes:
+    def _block(self, handle: BlockHandle) -> bytes:
         """Return a block, decompressed, that is read out of order."""
         begin, size = handle
         if begin + size + TRAILER_BYTES > self.size_bytes:

@@ -23,7 +23,7 @@ from pyspark_ckpt.state_store.transactions.operator_states import OperatorStates
 
 
 @dataclass(frozen=True)
-class Shared:
+class SharedResources:
     """Folders, threads, settings, clocks and ids that all stores of a process share."""
 
     local_dir: Path
@@ -56,7 +56,7 @@ class StoreContext:
     operators: OperatorStates
     folder: Path
     options: Options
-    shared: Shared
+    shared: SharedResources
 
     @cached_property
     def tuning(self) -> Tuning:

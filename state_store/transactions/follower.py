@@ -29,7 +29,7 @@ class Follower:
         """Follow a commit in the background. The caller holds the store's lock."""
         self._moves = [move for move in self._moves if not move.done()]
         try:
-            self._moves.append(self._shared.mover.submit(self._follow, transaction, meta, staged))
+            self._moves.append(self._shared.mover.submit(self._ingest_commit, transaction, meta, staged))
         except RuntimeError:  # this process is ending: the next one restores the version
             self._local.let_go(transaction)
 
@@ -37,7 +37,7 @@ class Follower:
         """Wait until the live database has followed all commits, which takes milliseconds."""
         wait(self._moves)
 
-    def _follow(self, transaction: Transaction, meta: StoreMeta, staged: Sequence[StagedTable]) -> None:
+    def _ingest_commit(self, transaction: Transaction, meta: StoreMeta, staged: Sequence[StagedTable]) -> None:
         """Apply a valid commit to the live database if that still is at the base. The base stays as a frozen copy.
 
         The commit is durable and was answered: a failure costs a restore, but no data.
@@ -60,7 +60,7 @@ class Follower:
                     tables = local.copies.live_tables()
                     local.versions.tables = TableCount.of(tables)
                     if any(map(is_keyed, meta.states)):
-                        self._shared.columns.follow(live, tables, log, local.discard_damaged)
+                        self._shared.columns.schedule(live, tables, log, local.discard_damaged)
         except Exception:
             log.exception("%s is durable, but has to be restored: the local database failed", transaction.target)
         try:

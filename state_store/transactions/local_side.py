@@ -11,7 +11,7 @@ from pyspark_ckpt.state_store.errors import LifecycleError
 from pyspark_ckpt.state_store.local.copies import LocalCopies, LocalCopy
 from pyspark_ckpt.state_store.local.damage import is_of_the_copy
 from pyspark_ckpt.state_store.local.damage_notes import read_notes
-from pyspark_ckpt.state_store.restore.restorer import Restorer
+from pyspark_ckpt.state_store.restore.store_restorer import StoreRestorer
 from pyspark_ckpt.state_store.restore.versions import LocalVersions
 from pyspark_ckpt.state_store.snapshots.lag import LagTracker
 from pyspark_ckpt.state_store.transactions.context import StoreContext
@@ -34,7 +34,7 @@ class LocalSide:
             context.log,
             shared.make_id,
         )
-        restorer = Restorer(
+        restorer = StoreRestorer(
             context.place,
             context.tuning,
             shared.pool,

@@ -17,19 +17,19 @@ from typing import TypeAlias
 
 import msgspec
 
-from pyspark_ckpt.state_store.attempts.commit_log import ids_of
+from pyspark_ckpt.state_store.attempts.commit_log import read_ids
 from pyspark_ckpt.state_store.attempts.winners import Evidence, resolve
 from pyspark_ckpt.state_store.blobs import BlobPlace, MeteredPlace, Traffic
 from pyspark_ckpt.state_store.errors import InternalError
+from pyspark_ckpt.state_store.format.commit_meta import read_meta_at
 from pyspark_ckpt.state_store.format.lineage import Lineage
-from pyspark_ckpt.state_store.format.meta import State, StoreMeta, is_keyed
+from pyspark_ckpt.state_store.format.meta import StateMeta, StoreMeta, is_keyed
 from pyspark_ckpt.state_store.format.remote import store_folder
-from pyspark_ckpt.state_store.format.stored_meta import meta_at
 from pyspark_ckpt.state_store.identity import Identity
 
 RUNS_KEPT = 64
 
-States: TypeAlias = tuple[State, ...]
+States: TypeAlias = tuple[StateMeta, ...]
 
 
 class KnownStates:
@@ -80,27 +80,27 @@ class OperatorStates:
         checkpoint = self._checkpoint
         if root == f"{checkpoint.url}/":  # else the state is in another place, and only requests to that are counted
             checkpoint = MeteredPlace(checkpoint, traffic)
-        named = ids_of(checkpoint, own.version).get(str(identity.operator), [])
+        named = read_ids(checkpoint, own.version).get(str(identity.operator), [])
 
         def read(partition: int) -> States:
             other = replace(identity, partition=partition)
             there = MeteredPlace(self._places(f"{root}{store_folder(other)}"), traffic)
             ids = named[partition] if partition < len(named) else []
-            return _select_keyed(_meta_of(there, checkpoint, other, own.version, ids))
+            return _select_keyed(_read_meta(there, checkpoint, other, own.version, ids))
 
         others = [number for number in range(own.num_partitions or 0) if number != identity.partition]
         return list(_different([_select_keyed(own), *self._pool.map(read, others)]))
 
 
-def _meta_of(
+def _read_meta(
     place: BlobPlace, checkpoint: BlobPlace, identity: Identity, version: int, ids: Sequence[str]
 ) -> StoreMeta | None:
     """Return the metadata of a store at a version. None if it is gone, which the partition's own task reports."""
     lineage = Lineage.of(place.list(prefix=f"{version:020d}-"))
-    if not lineage.commits_of(version):
+    if not lineage.list_commits(version):
         return None
     commit = resolve(identity, version, Evidence(place, checkpoint, ids, lineage))
-    return meta_at(place, commit, lineage)
+    return read_meta_at(place, commit, lineage)
 
 
 def _select_keyed(meta: StoreMeta | None) -> States:

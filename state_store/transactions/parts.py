@@ -28,7 +28,7 @@ from msgspec.structs import replace
 from pyspark_ckpt.state_store.database import Tuning, write_table_file
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.format.keys import CommitId
-from pyspark_ckpt.state_store.format.meta import Descriptor, StoreMeta, has_keys_of
+from pyspark_ckpt.state_store.format.meta import Descriptor, StoreMeta, have_same_keys
 from pyspark_ckpt.state_store.json_objects import Change, Count, check_format, decode_as, seal, unseal
 from pyspark_ckpt.state_store.local.files import publish
 from pyspark_ckpt.state_store.plain_files import read_plain
@@ -44,7 +44,7 @@ _STAGED = (".sst", LOG)
 _LOG_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,122}\.log")
 
 
-class DeclaredState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PartState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A state as a session uses it."""
 
     name: str
@@ -61,7 +61,7 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     of another commit is rejected.
     """
 
-    states: tuple[DeclaredState, ...]
+    states: tuple[PartState, ...]
     files: tuple[str, ...]
     rows: dict[int, Change]
     written: Count
@@ -133,7 +133,7 @@ def close_log(staging: Path, part: Part, tuning: Tuning) -> Part:
     return replace(part, files=files, seals=seals, log="")
 
 
-def declare(meta: StoreMeta, states: Sequence[tuple[str, Descriptor]]) -> tuple[StoreMeta, tuple[DeclaredState, ...]]:
+def declare(meta: StoreMeta, states: Sequence[tuple[str, Descriptor]]) -> tuple[StoreMeta, tuple[PartState, ...]]:
     """Find or create keyed ``states`` in this order: all sessions on one base get the same numbers.
 
     Raises InvalidInputError if the key columns or their order, the types, the kind or the key groups of a state would
@@ -143,7 +143,7 @@ def declare(meta: StoreMeta, states: Sequence[tuple[str, Descriptor]]) -> tuple[
     for name, descriptor in states:
         _check_unchanged(name, meta, descriptor)
         meta, number = meta.with_state(name, descriptor, keyed=True)
-        declared.append(DeclaredState(name, number, descriptor))
+        declared.append(PartState(name, number, descriptor))
     return meta, tuple(declared)
 
 
@@ -151,7 +151,7 @@ def _check_unchanged(name: str, meta: StoreMeta, descriptor: Descriptor) -> None
     known = meta.state(name)
     if known is None:
         return
-    if not has_keys_of(known.descriptor, descriptor):
+    if not have_same_keys(known.descriptor, descriptor):
         raise _make_change_error(name, "key_schema", known.descriptor.key_schema, descriptor.key_schema)
     for what in ("value_schema", "key_encoder"):
         stored, declared = getattr(known.descriptor, what), getattr(descriptor, what)

@@ -93,7 +93,7 @@ class _FrameFile:
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("xb", buffering=0)
-        self._seed = _seed_of(path)
+        self._seed = _make_seed(path)
         self._encode = msgspec.msgpack.Encoder().encode
         self.begin_anew()
 
@@ -121,14 +121,14 @@ class _FrameFile:
         self._size += len(content)
 
     def _write_header(self) -> None:
-        os.pwrite(self._file.fileno(), _header_of(self._size, self._seed), 0)
+        os.pwrite(self._file.fileno(), _encode_header(self._size, self._seed), 0)
 
 
-def _header_of(size_bytes: int, seed: int) -> bytes:
+def _encode_header(size_bytes: int, seed: int) -> bytes:
     return _HEADER.pack(size_bytes, xxhash.xxh64_intdigest(size_bytes.to_bytes(8, "little"), seed))
 
 
-def _seed_of(path: Path) -> int:
+def _make_seed(path: Path) -> int:
     return xxhash.xxh64_intdigest(path.stem.encode())
 
 
@@ -174,7 +174,7 @@ def _read_placed_frames(path: Path) -> Iterator[tuple[tuple[int, int], Frame]]:
     try:
         with io.BufferedReader(open_plain(path)) as source:
             at, end = _HEADER.size, os.fstat(source.fileno()).st_size
-            if source.read(_HEADER.size) != _header_of(end, _seed_of(path)):
+            if source.read(_HEADER.size) != _encode_header(end, _make_seed(path)):
                 raise FormatError(f"{path} is damaged: its header does not match its size of {end} bytes.")
             while at < end:
                 begin, header = at, source.read(_FRAME_HEADER.size)
@@ -190,7 +190,7 @@ def _decode(path: Path, framed: bytes) -> Frame:
     """Decode a frame with its header. Raises FormatError if it is damaged."""
     content = memoryview(framed)[_FRAME_HEADER.size :]
     size, checksum = _FRAME_HEADER.unpack(framed[: _FRAME_HEADER.size].ljust(_FRAME_HEADER.size, b"\0"))
-    if len(content) != size or xxhash.xxh64_intdigest(content, _seed_of(path)) != checksum:
+    if len(content) != size or xxhash.xxh64_intdigest(content, _make_seed(path)) != checksum:
         raise FormatError(f"{path} is damaged: the checksum of a frame is wrong.")
     try:
         return _FRAME.decode(content)

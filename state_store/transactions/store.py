@@ -98,7 +98,7 @@ class Store:
         self._shared.failpoints.hit("begin.before")
         started = time.monotonic()
         self.follower.await_moves()
-        base = self.decisions.commit_of(caller, version, commit_id)
+        base = self.decisions.find_commit(caller, version, commit_id)
         leased = self._versions.lease(base)
         try:
             self._check_partitions(leased.meta, num_partitions)
@@ -123,12 +123,12 @@ class Store:
         """Begin a transaction on a version that is built from the snapshot of version ``start`` and deltas only.
 
         It uses no existing local copy. The new copy is deleted at the end of the transaction. Raises as
-        ``Restorer.replay``; InvalidInputError if ``start`` is not 1 to ``version``.
+        ``StoreRestorer.replay``; InvalidInputError if ``start`` is not 1 to ``version``.
         """
         started = time.monotonic()
         if not 1 <= start <= version:
             raise InvalidInputError(f"{self.identity}: version {version} cannot be replayed from version {start}.")
-        base = self.decisions.commit_of(caller, version, commit_id)
+        base = self.decisions.find_commit(caller, version, commit_id)
         leased = self._versions.replay(base, start, start_id)
         try:
             transaction = self._open(caller, base, leased, None, ())

@@ -24,7 +24,7 @@ import msgspec
 
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.format.keys import CommitId
-from pyspark_ckpt.state_store.format.meta import State, StoreMeta
+from pyspark_ckpt.state_store.format.meta import StateMeta, StoreMeta
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import Count, decode_as, seal, unseal_local
 from pyspark_ckpt.state_store.local.files import is_own, make_folder, publish, require_own
@@ -67,7 +67,7 @@ class Ticket(msgspec.Struct, frozen=True):
     meta: StoreMeta
     key_schema: str = ""
     allow_non_restored_state: bool = False
-    operator_states: tuple[tuple[State, ...], ...] = ()
+    operator_states: tuple[tuple[StateMeta, ...], ...] = ()
     num_partitions: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 

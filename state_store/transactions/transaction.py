@@ -22,7 +22,7 @@ from pathlib import Path
 
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.format.keys import Marker
-from pyspark_ckpt.state_store.format.meta import State, StoreMeta
+from pyspark_ckpt.state_store.format.meta import StateMeta, StoreMeta
 from pyspark_ckpt.state_store.local.copies import LocalCopy
 from pyspark_ckpt.state_store.transactions.staged_tables import Seals
 
@@ -54,7 +54,7 @@ class Committed:
     version: int
     id: str
     metrics: dict[str, int | float]
-    states: tuple[State, ...]
+    states: tuple[StateMeta, ...]
 
 
 @dataclass

@@ -18,7 +18,7 @@ def digests(location: Path, first: int = 1) -> dict[str, list[str]]:
     for _, identity in checkpoint.stores():
         log = StoreLog(__name__, identity.short)
         for version in range(first, checkpoint.newest_version + 1):
-            with checkpoint.restore(identity, checkpoint.commit_of(identity, version), log) as restored:
+            with checkpoint.restore(identity, checkpoint.find_commit(identity, version), log) as restored:
                 rows = [(key, value) for key, value in restored.database.rows() if key != MARKER_KEY]
             digest = hashlib.sha256(repr(rows).encode()).hexdigest()[:16]
             found.setdefault(identity.short, []).append(f"{len(rows)} {digest}")

@@ -22,15 +22,16 @@ from pyspark_ckpt.state_store.blobs import (
     BlobPlace,
     LocalPlace,
     MeteredPlace,
-    Patience,
+    RetryPolicy,
     S3Settings,
     Traffic,
     place_at,
-    with_patience,
+    with_retries,
 )
 from pyspark_ckpt.state_store.blobs.base.capabilities import CanLink
-from pyspark_ckpt.state_store.blobs.base.place_clock import PlaceClock, time_of
-from pyspark_ckpt.state_store.blobs.copying import (
+from pyspark_ckpt.state_store.blobs.base.place_clock import PlaceClock, ask_time
+from pyspark_ckpt.state_store.blobs.s3.place import S3Place
+from pyspark_ckpt.state_store.blobs.transfers import (
     StoredFile,
     copy_object,
     describe,
@@ -38,7 +39,6 @@ from pyspark_ckpt.state_store.blobs.copying import (
     share_object,
     write_together,
 )
-from pyspark_ckpt.state_store.blobs.s3.place import S3Place
 from pyspark_ckpt.state_store.errors import ConflictError, InvalidInputError, NotFoundError, StorageError
 from tests.faulty_disk import FULL, READ_ONLY, Trouble, broken, nearly_full
 from tests.faulty_place import FaultyPlace, Link, Network
@@ -176,10 +176,10 @@ class BlobPlaceContract:
         for minutes in (-60, 11):
             with monkeypatch.context() as patched:
                 patched.setattr(time, "time", lambda ahead_s=60 * minutes: here() + ahead_s)
-                before = time_of(place)
+                before = ask_time(place)
                 place.put(f"a{minutes}", b"x")
                 (written,) = place.list(prefix=f"a{minutes}")
-                assert before - 2 <= written.modified_s <= time_of(place) + 2
+                assert before - 2 <= written.modified_s <= ask_time(place) + 2
         assert [blob.name for blob in place.walk()] == ["a-60", "a11"], "asking leaves nothing"
 
     def test_its_clock_asks_again_when_the_clock_that_carries_it_on_was_set(self, place: BlobPlace) -> None:
@@ -463,7 +463,7 @@ class TestS3Place(BlobPlaceContract):
     ) -> None:
         lose_answers(monkeypatch, "PutObject", times=1, before_it_happens=True)
         with pytest.raises(StorageError, match=r"write s3://.*/a:") as caught:
-            with_patience(place, Patience(0)).put_if_absent("a", b"x")
+            with_retries(place, RetryPolicy(0)).put_if_absent("a", b"x")
         assert caught.value.outcome == "unknown"
         assert place.put_if_absent("a", b"x"), "a repeat succeeds"
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hdfs_native import Client
 
-from pyspark_ckpt.state_store.blobs import BlobPlace, Patience, place_at, with_patience
+from pyspark_ckpt.state_store.blobs import BlobPlace, RetryPolicy, place_at, with_retries
 from pyspark_ckpt.state_store.blobs.hdfs import requests, uploads
 from pyspark_ckpt.state_store.errors import InvalidInputError, StorageError
 from tests.contracts.test_blob_places import BIG, BlobPlaceContract
@@ -134,7 +134,7 @@ class TestHdfsPlace(BlobPlaceContract):
     def test_a_write_cannot_land_later_when_it_was_not_heard(
         self, place: BlobPlace, folder: str, hdfs: HdfsService, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        hasty = with_patience(place, Patience(0))
+        hasty = with_retries(place, RetryPolicy(0))
         lose_answers(monkeypatch, times=1, before_it_happens=True)
         with pytest.raises(StorageError, match=r"write hdfs://.*/a: connection reset") as caught:
             hasty.put_if_absent("a", b"x")
@@ -152,7 +152,7 @@ class TestHdfsPlace(BlobPlaceContract):
         self, place: BlobPlace, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         lose_answers(monkeypatch, times=1)
-        place = with_patience(place, Patience(0))
+        place = with_retries(place, RetryPolicy(0))
 
         def delete(_client: Client, _path: str) -> bool:
             raise OSError("connection reset")
@@ -186,7 +186,7 @@ class TestHdfsPlace(BlobPlaceContract):
         place.put("a", b"x")
         with hdfs.in_safe_mode():
             with pytest.raises(StorageError, match=r"write hdfs://.*/b: .*safe mode.*\(SafeModeException\)") as caught:
-                with_patience(place, Patience(0.5)).put("b", b"x")
+                with_retries(place, RetryPolicy(0.5)).put("b", b"x")
             assert place.get("a") == b"x"
         assert "leaves safe mode" in caught.value.hint
         assert caught.value.outcome == "not_applied"
@@ -246,7 +246,7 @@ def test_a_uri_without_a_port_is_looked_up_in_the_hadoop_conf_dir(
 )
 def test_a_name_node_that_does_not_answer_is_named(uri: str, hint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with new_clients(monkeypatch), pytest.raises(StorageError, match=uri) as caught:
-        place_at(uri, patience=Patience(0.5)).list()
+        place_at(uri, retries=RetryPolicy(0.5)).list()
     assert hint in caught.value.hint
 
 

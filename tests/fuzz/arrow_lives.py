@@ -18,10 +18,10 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from pyspark_ckpt.operators.encoding.spark_order import floats_of_numbers, in_order_as_numbers
-from pyspark_ckpt.operators.encoding.stored_keys import KeyCodec
-from pyspark_ckpt.operators.encoding.stored_values import value_codec
+from pyspark_ckpt.operators.encoding.key_codec import KeyCodec
+from pyspark_ckpt.operators.encoding.spark_order import in_order_as_numbers, numbers_to_floats
 from pyspark_ckpt.operators.encoding.unsafe_rows import read_rows, row_reader
+from pyspark_ckpt.operators.encoding.value_codec import make_value_codec
 from pyspark_ckpt.operators.types.columns import arrow_values, python_values
 from pyspark_ckpt.operators.types.conversions import WRONG_VALUE
 from pyspark_ckpt.operators.types.exact_columns import exact_column
@@ -158,7 +158,7 @@ class Lives:
         self.attempt(lambda: python_values(column))
         self.attempt(lambda: python_values(column.slice(self.random.randrange(len(column) + 1))))
         if column.type in {pa.float32(), pa.float64()}:
-            assert floats_of_numbers(in_order_as_numbers(column), column.type).null_count == column.null_count
+            assert numbers_to_floats(in_order_as_numbers(column), column.type).null_count == column.null_count
         batch = pa.record_batch([column], names=["it"])
         read = pa.ipc.read_record_batch(batch.serialize(), batch.schema)
         read.validate(full=True)
@@ -190,7 +190,7 @@ class Lives:
     def state(self) -> None:
         """A value is stored, damaged and read; msgpack of anything as well."""
         kind = self.kind()
-        codec = self.attempt(lambda: value_codec(kind))
+        codec = self.attempt(lambda: make_value_codec(kind))
         if codec is None:
             return
         stored = [self.attempt(lambda: codec.encode(self.value(kind))) for _ in range(3)]

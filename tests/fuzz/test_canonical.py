@@ -19,14 +19,14 @@ from hypothesis import strategies as st
 
 from pyspark_ckpt.cli.main import main
 from pyspark_ckpt.savepoints import restore, savepoint
-from pyspark_ckpt.state_store.blobs.copying import StoredFile
+from pyspark_ckpt.state_store.blobs.transfers import StoredFile
 from pyspark_ckpt.state_store.checkpoints.digests import require_equal
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.chunks import CHUNK_BYTES
 from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
 from pyspark_ckpt.state_store.json_objects import seal, seal_json
 from pyspark_ckpt.state_store.options import parse
-from pyspark_ckpt.state_store.redistribution.canonical import Held, SavedRows, digests_of_file, hashes_in, rows_in
+from pyspark_ckpt.state_store.redistribution.canonical import SavedRows, WantedRows, digest_file, hashes_in, rows_in
 from pyspark_ckpt.state_store.savepoints.savepoint import NAME, Savepoint, SavepointInfo
 from tests.fuzz.mutations import REFUSED, damaged, damaged_json, fuzzed, read_or_refuse
 from tests.saved_query import Query, stored
@@ -73,7 +73,7 @@ def sealed_anew(info: SavepointInfo, number: int, path: Path) -> SavepointInfo:
 
 def read_all(saved: Path, rows: SavedRows) -> None:
     """Read the only file of rows, and fail unless it holds what it should."""
-    require_equal(rows.digests, digests_of_file(HERE, str(saved), rows, 0), rows.files[0].name)
+    require_equal(rows.digests, digest_file(HERE, str(saved), rows, 0), rows.files[0].name)
 
 
 def read_some(saved: Path, rows: SavedRows) -> None:
@@ -83,7 +83,7 @@ def read_some(saved: Path, rows: SavedRows) -> None:
     if found != sum(each.rows for each in rows.digests.values()):
         raise FormatError(f"{path} has {found} rows.")
     for state in rows.meta.states:
-        list(rows_in(path, str(saved), rows, 0, Held(state.number, 1 << 31)))
+        list(rows_in(path, str(saved), rows, 0, WantedRows(state.number, 1 << 31)))
 
 
 @fuzzed

@@ -16,13 +16,13 @@ from pyspark_ckpt.state_store.format.keys import encode_hashed_key
 from pyspark_ckpt.state_store.format.meta import EMPTY_META, Descriptor
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import seal_json
-from pyspark_ckpt.state_store.transactions.parts import DeclaredState, Part, close_log, join, read_parts, write_part
+from pyspark_ckpt.state_store.transactions.parts import Part, PartState, close_log, join, read_parts, write_part
 from pyspark_ckpt.state_store.transactions.staged_log import Frame, StagedLog, read_frames
 from pyspark_ckpt.state_store.transactions.ticket import Ticket, WorkerTask, read_ticket, ticket_path, write_ticket
 from tests.fuzz.mutations import REFUSED, any_damage, damaged, fuzzed, little_memory, read_or_refuse
 
 TUNING = Tuning(1 << 20)
-STATES = (DeclaredState("it/seen", 0x4000, Descriptor(value_schema={"value": {"schemas": ["long"], "current": 1}})),)
+STATES = (PartState("it/seen", 0x4000, Descriptor(value_schema={"value": {"schemas": ["long"], "current": 1}})),)
 COMMIT = "1" * 32
 PART = Part(STATES, ("worker-0.sst",), {0x4000: 7}, 7, {"late_rows": 2}, COMMIT)
 LOGGED = Part(STATES, (), {}, 0, {}, COMMIT, "groups-0000-a.log")
@@ -94,7 +94,7 @@ def test_a_log_that_is_missing_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("schema", [None, "long", {"value": None}, {"value": {"schemas": 3}}])
 def test_a_part_with_types_that_are_none_is_refused(schema: object) -> None:
-    declared = DeclaredState("it/seen", 0x4000, Descriptor(value_schema=schema))
+    declared = PartState("it/seen", 0x4000, Descriptor(value_schema=schema))
     stored, _ = EMPTY_META.with_state("it/seen", STATES[0].descriptor, keyed=True)
     with pytest.raises(InvalidInputError, match="it/seen"):
         join(stored, [msgspec.structs.replace(PART, states=(declared,))])

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_ckpt.state_store.attempts.commit_log import ids_of
+from pyspark_ckpt.state_store.attempts.commit_log import read_ids
 from pyspark_ckpt.state_store.attempts.winners import Epochs, declare_winner
 from pyspark_ckpt.state_store.blobs import LocalPlace, place_at
 from pyspark_ckpt.state_store.blobs.s3 import place as s3  # noqa: F401 - what loading it takes is no reader's
@@ -24,8 +24,8 @@ from pyspark_ckpt.state_store.format import names
 from pyspark_ckpt.state_store.format.delta import MAX_META_BYTES, read_delta, read_meta, write_delta
 from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.manifest import Manifest, ManifestFile, decode, inline_file
-from pyspark_ckpt.state_store.format.meta import Descriptor, State, StoreMeta
-from pyspark_ckpt.state_store.format.remote import place_of, query_id
+from pyspark_ckpt.state_store.format.meta import Descriptor, StateMeta, StoreMeta
+from pyspark_ckpt.state_store.format.remote import find_place, query_id
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import seal_json
 from pyspark_ckpt.state_store.options import parse
@@ -40,9 +40,9 @@ STORE = StoreMeta(
     num_partitions=2,
     counter=2,
     states=(
-        State(1, "default", 12, Descriptor(key_schema=SCHEMA, value_schema=SCHEMA)),
-        State(0x8002, "timers", 3, Descriptor(ordered=True, key_schema=SCHEMA)),
-        State(0x4000, "it/seen", 5, Descriptor(value_schema={"value": {"schemas": ["long"], "current": 1}})),
+        StateMeta(1, "default", 12, Descriptor(key_schema=SCHEMA, value_schema=SCHEMA)),
+        StateMeta(0x8002, "timers", 3, Descriptor(ordered=True, key_schema=SCHEMA)),
+        StateMeta(0x4000, "it/seen", 5, Descriptor(value_schema={"value": {"schemas": ["long"], "current": 1}})),
     ),
     keyed_counter=1,
 )
@@ -153,12 +153,12 @@ def objects_in(checkpoint: Path) -> Iterator[tuple[str, bytes, Callable[[], obje
     winner = {"format": 1, "version": 7, "id": "ab" * 16, "run_id": "run"}
     pointer = {"place": "s3://bucket/state/0/0"}
     yield "metadata", json.dumps({"id": "7f4a9a0e-0000-4000-8000-123456789abc"}).encode(), lambda: query_id(place)
-    yield "state/0/0/remote.json", json.dumps(pointer).encode(), lambda: place_of(place, who, place_at, "")
+    yield "state/0/0/remote.json", json.dumps(pointer).encode(), lambda: find_place(place, who, place_at, "")
     run = json.dumps({"format": 1, "run_id": "run"}).encode()
     yield "_ckpt/runs/0000000001.run", seal_json(run), lambda: Epochs(place).of("run")
     name = str(names.WinnerName(7, 1))
     yield f"state/0/0/{name}", seal_json(json.dumps(winner).encode()), lambda: declare_winner(store, COMMIT, 1, "run")
-    yield "commits/6", b"v2\n" + json.dumps(commit).encode(), lambda: ids_of(place, 7)
+    yield "commits/6", b"v2\n" + json.dumps(commit).encode(), lambda: read_ids(place, 7)
     yield "state/0/_metadata/metadata", b"v1\n" + json.dumps(operator).encode(), lambda: operators_of(checkpoint)
     owner = json.dumps({"format": 1, "checkpoint": str(checkpoint), "real": str(checkpoint)}).encode()
     yield "owner.json", seal_json(owner), lambda: other_owner(place, place)
@@ -281,7 +281,7 @@ def test_a_name_is_one_that_is_written_or_not_ours(content: bytes) -> None:
     if found is not None:
         assert name == (names.snapshot_name(found) if isinstance(found, Marker) else str(found))
         assert "/" not in name
-    epoch = names.epoch_of(name)
+    epoch = names.parse_epoch(name)
     assert epoch is None or name == names.run_name(epoch)
     if names.is_table_object(name) or names.is_delta_file(name):
         assert name.isascii()

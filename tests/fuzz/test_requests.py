@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from pyspark_ckpt.state_store import options
 from pyspark_ckpt.state_store.errors import InvalidInputError, ProcessError
-from pyspark_ckpt.state_store.server.entrusted import Entrusted
 from pyspark_ckpt.state_store.server.process import _hello
+from pyspark_ckpt.state_store.server.received_secrets import ReceivedSecrets
 from tests.fuzz.mutations import any_damage, damaged, fuzzed, read_or_refuse
 from tests.lab import DESCRIPTOR, Lab
 
@@ -61,7 +61,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "open_changes": {"handle": HANDLE, "first": 1, "last": 2, "id": None},
     "next_changes": {"feed": 1},
     "close_changes": {"feed": 1},
-    "follow": {"handle": HANDLE},
+    "await_ingest": {"handle": HANDLE},
     "snapshot": {"handle": HANDLE, "force": False},
     "stats": {},
 }
@@ -135,7 +135,7 @@ def test_a_hello_is_read_or_refused(line: bytes) -> None:
 @given(any_damage(b'{"number": 1, "secrets": {"fs.s3a.secret.key": "not-to-be-shown"}}'))
 def test_secrets_are_kept_or_refused_without_being_shown(line: bytes) -> None:
     try:
-        Entrusted().keep(line)
+        ReceivedSecrets().keep(line)
     except InvalidInputError as problem:
         refused = "".join(traceback.format_exception(problem))
     else:

@@ -19,14 +19,14 @@ from hypothesis.strategies import SearchStrategy
 from pyspark_ckpt.operators.declarations.states import ListState, MapState, ValueState
 from pyspark_ckpt.operators.declarations.timers import Timers
 from pyspark_ckpt.operators.declarations.ttl import Ttl
-from pyspark_ckpt.operators.encoding.evolution import EvolvedCodec, schemas_of
-from pyspark_ckpt.operators.encoding.stored_keys import KeyCodec
-from pyspark_ckpt.operators.encoding.stored_values import value_codec
-from pyspark_ckpt.operators.rows.life import Life, Stamps, index_instant
-from pyspark_ckpt.operators.rows.list_columns import SPAN_ELEMENTS, Head, Heads, IndexRows, span
+from pyspark_ckpt.operators.encoding.evolution import EvolvedCodec, read_schemas
+from pyspark_ckpt.operators.encoding.key_codec import KeyCodec
+from pyspark_ckpt.operators.encoding.value_codec import make_value_codec
+from pyspark_ckpt.operators.rows.list_layout import SPAN_ELEMENTS, Head, Heads, IndexRows, span
 from pyspark_ckpt.operators.rows.ordered_rows import encode_ordered_key
+from pyspark_ckpt.operators.rows.ttl_stamps import Life, Stamps, index_instant
 from pyspark_ckpt.operators.types.stored_types import arrow_type
-from pyspark_ckpt.state_store.columns.cells import Cells
+from pyspark_ckpt.state_store.arrays.cells import Cells
 from pyspark_ckpt.state_store.database import write_table_file
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.format.keys import Marker
@@ -44,7 +44,7 @@ _FEW = ("bigint", "date", "timestamp", "string", "decimal(38,10)", "map<string,b
 @given(data=st.data())
 def test_a_value_is_of_its_type_or_refused(name: str, data: st.DataObject) -> None:
     kind, values = ALL[name]
-    codec = value_codec(kind, whose="state 'seen'")
+    codec = make_value_codec(kind, whose="state 'seen'")
     stored = data.draw(damaged(codec.encode(data.draw(values))))
     found = read_or_refuse(lambda: codec.decode(stored), stored, "state 'seen'")
     if found is not None:
@@ -80,14 +80,14 @@ def test_a_value_of_another_type_or_schema_is_refused() -> None:
         (pa.decimal128(4, 2), b"\x01\xac1E+999999999"),
     ):
         with pytest.raises(FormatError, match="not of type"):
-            value_codec(kind).decode(stored)
+            make_value_codec(kind).decode(stored)
         with pytest.raises(FormatError, match="not of type"):
-            value_codec(kind).decode_column([stored])
+            make_value_codec(kind).decode_column([stored])
 
 
 def test_values_whose_sizes_are_wrong_in_turn_are_refused() -> None:
     """Together they have the size of two, and would be read as two others."""
-    codec = value_codec(pa.int64())
+    codec = make_value_codec(pa.int64())
     first, second = codec.encode(1), codec.encode(2)
     with pytest.raises(FormatError, match="9 bytes, not 10"):
         codec.decode_column([first[:-1], b"\x00" + second])
@@ -95,7 +95,7 @@ def test_values_whose_sizes_are_wrong_in_turn_are_refused() -> None:
 
 def test_an_empty_value_is_refused() -> None:
     evolved = EvolvedCodec([pa.int32(), pa.int64()], 2, {})
-    for codec in (value_codec(pa.int64()), value_codec(pa.string()), evolved):
+    for codec in (make_value_codec(pa.int64()), make_value_codec(pa.string()), evolved):
         with pytest.raises(FormatError):
             codec.decode(b"")
         with pytest.raises(FormatError):
@@ -141,7 +141,7 @@ def test_a_stored_type_with_classes_is_one_without_them_or_refused(schema: objec
 )
 def test_stored_types_that_are_none_are_refused(stored: object) -> None:
     with pytest.raises(FormatError, match="of it"):
-        schemas_of(Descriptor(value_schema=stored), "value", "of it")
+        read_schemas(Descriptor(value_schema=stored), "value", "of it")
 
 
 @fuzzed

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from pyspark_ckpt.cli.savepoints import _row
 from pyspark_ckpt.state_store.blobs import LocalPlace
-from pyspark_ckpt.state_store.blobs.copying import StoredFile, fetch
+from pyspark_ckpt.state_store.blobs.transfers import StoredFile, fetch
 from pyspark_ckpt.state_store.checkpoints.digests import Digest, combine
-from pyspark_ckpt.state_store.checkpoints.query_log import PARTITIONS_CONF, QueryFile, Rewriting, partitions_of
+from pyspark_ckpt.state_store.checkpoints.query_log import PARTITIONS_CONF, LogRewriter, QueryFile, read_partitions
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError
 from pyspark_ckpt.state_store.format.remote import store_folder
@@ -25,7 +25,7 @@ from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import seal, seal_json
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.redistribution.assembly import Assembled
-from pyspark_ckpt.state_store.redistribution.copying import Copied, CopiedObject
+from pyspark_ckpt.state_store.redistribution.copy_task import Copied, CopiedObject
 from pyspark_ckpt.state_store.redistribution.jobs import DONE_FOLDER, RecordedTask, _Done
 from pyspark_ckpt.state_store.redistribution.splitting import Split
 from pyspark_ckpt.state_store.savepoints.request import FinishedRequest, ProvenState, RecordedRequest, Restored
@@ -164,8 +164,8 @@ def test_a_log_of_spark_is_rewritten_or_refused(name: str, data: st.DataObject, 
     content = data.draw(damaged(valid) | damaged_json(entry).map(lambda body: head + body + tail))
     place = put(folder, name, content)
     where = f"{place.url}/{name}"
-    change: Callable[[str, bytes, str], bytes] = Rewriting(4, 3, {"0": [["c"], ["d"], ["e"]]}, "new")
+    change: Callable[[str, bytes, str], bytes] = LogRewriter(4, 3, {"0": [["c"], ["d"], ["e"]]}, "new")
     read_or_refuse(lambda: change(name, content, where), content, name)
     if name == "offsets/4":
-        found = read_or_refuse(lambda: partitions_of(place, 4), content, name)
+        found = read_or_refuse(lambda: read_partitions(place, 4), content, name)
         assert found is None or found < 10**9

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from pyspark_ckpt.operators.bound.declared_states import with_types
-from pyspark_ckpt.operators.declarations.operator import Operator
-from pyspark_ckpt.operators.declarations.processors import Context, states_of
+from pyspark_ckpt.operators.declarations.operator import KeyedOperator
+from pyspark_ckpt.operators.declarations.processors import Context, find_states
 from pyspark_ckpt.operators.encoding.spark_hash import SparkHash
 from pyspark_ckpt.operators.task.group_times import GroupTimes
 from pyspark_ckpt.operators.task.partition_task import PartitionTask
@@ -87,8 +87,8 @@ class Partition:
 
     def __init__(self, course: Course, folder: Path, memory_bytes: int) -> None:
         processor = course.program()
-        states = with_types(states_of(processor), "life")
-        operator = Operator(
+        states = with_types(find_states(processor), "life")
+        operator = KeyedOperator(
             "life", ("k", "w"), INPUT, OUTPUT, states, 1, 32768, "", has_watermark=True, memory_bytes=memory_bytes,
             order_by=("seq",),
         )  # fmt: skip

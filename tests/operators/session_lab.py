@@ -16,8 +16,8 @@ from pyspark_ckpt.operators.bound.binding import bind
 from pyspark_ckpt.operators.declarations.states import Declared, ListState, MapState, ValueState
 from pyspark_ckpt.operators.declarations.timers import Timers
 from pyspark_ckpt.operators.declarations.ttl import Clock
-from pyspark_ckpt.operators.encoding.keys import Keys
-from pyspark_ckpt.operators.encoding.stored_keys import KeyCodec
+from pyspark_ckpt.operators.encoding.distinct_keys import Keys
+from pyspark_ckpt.operators.encoding.key_codec import KeyCodec
 from pyspark_ckpt.operators.encoding.suffixes import Suffixes
 from pyspark_ckpt.operators.rows.expiry import index_name
 from pyspark_ckpt.operators.session.worker import WorkerSession

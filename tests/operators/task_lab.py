@@ -16,8 +16,8 @@ from pyspark.sql.streaming.state import GroupState
 from pyspark.sql.types import StructType
 
 from pyspark_ckpt.operators.bound.declared_states import with_types
-from pyspark_ckpt.operators.declarations.operator import HASH, ROW, TIME, Operator
-from pyspark_ckpt.operators.declarations.processors import Context, KeyedProcessor, VectorProcessor, states_of
+from pyspark_ckpt.operators.declarations.operator import HASH, ROW, TIME, KeyedOperator
+from pyspark_ckpt.operators.declarations.processors import Context, KeyedProcessor, VectorProcessor, find_states
 from pyspark_ckpt.operators.encoding.spark_hash import SparkHash
 from pyspark_ckpt.operators.task.group_times import TIME_OUTS, GroupTimes
 from pyspark_ckpt.operators.task.partition_task import PartitionTask
@@ -57,12 +57,12 @@ class TaskLab:
         self._attempts = count(1)
         self._row: tuple[int, int] | None = None
         self._processor = processor
-        self._operator = Operator(
+        self._operator = KeyedOperator(
             uid="it",
             by=("user",),
             input=INPUT,
             output=output,
-            states=with_types(states_of(processor), "the operator"),
+            states=with_types(find_states(processor), "the operator"),
             partitions=1,
             max_parallelism=8,
             local_dir="",
@@ -94,7 +94,7 @@ class TaskLab:
 
     def change(self, processor: KeyedProcessor | VectorProcessor) -> None:
         """Go on with another program, which leaves alone what it does not declare."""
-        states = with_types(states_of(processor), "the operator")
+        states = with_types(find_states(processor), "the operator")
         self._processor = processor
         self._operator = replace(self._operator, states=states, allow_non_restored_state=True)
 

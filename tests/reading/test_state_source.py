@@ -10,7 +10,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 import pyspark_ckpt
 from pyspark_ckpt.operators.declarations.states import ValueState
-from pyspark_ckpt.state_source import StateDataSource, open_state_of
+from pyspark_ckpt.state_source import StateDataSource, open_selected_state
 from pyspark_ckpt.state_store.blobs.metered import READS, Traffic
 from tests.reading.conftest import MakeWritten
 from tests.reading.written import UID, Written
@@ -26,12 +26,12 @@ def written(make_written: MakeWritten) -> Written:
 
 
 def test_options_have_no_case(written: Written) -> None:
-    with open_state_of(
+    with open_selected_state(
         {"path": written.path, "UID": UID, "State": "n", "VERSION": "1", "INCLUDEEXPIRED": "False"}
     ) as state:
         assert (state.version, state.count()) == (1, 40)
     prefix = "spark.sql.streaming.stateStore.ckpt."
-    with open_state_of({"path": written.path, prefix.lower() + "s3endpoint": "http://127.0.0.1:1"}) as state:
+    with open_selected_state({"path": written.path, prefix.lower() + "s3endpoint": "http://127.0.0.1:1"}) as state:
         assert state.version == 2
 
 
@@ -51,7 +51,7 @@ def test_options_have_no_case(written: Written) -> None:
 )
 def test_a_wrong_option_is_named(options: dict[str, str], words: str, written: Written) -> None:
     with pytest.raises(pyspark_ckpt.InvalidInputError, match=words):
-        open_state_of({"path": written.path, **options} if options else {}).close()
+        open_selected_state({"path": written.path, **options} if options else {}).close()
 
 
 def test_a_task_reads_its_own_partition_alone(written: Written, traffic: Traffic) -> None:

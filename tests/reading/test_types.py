@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pyspark_ckpt.operators.encoding.key_codec import KeyCodec
 from pyspark_ckpt.operators.encoding.spark_hash import SparkHash
-from pyspark_ckpt.operators.encoding.stored_keys import KeyCodec
-from pyspark_ckpt.operators.encoding.stored_values import value_codec
+from pyspark_ckpt.operators.encoding.value_codec import make_value_codec
 from pyspark_ckpt.operators.types.columns import arrow_values, python_values
 from pyspark_ckpt.operators.types.type_names import arrow_type_named
 from pyspark_ckpt.reading.json_values import from_json, json_values
@@ -92,7 +92,7 @@ def test_a_time_of_day_is_kept_looked_up_and_shown(at: time) -> None:
     shown, nothing = json_values(column)
     assert (from_json(shown, kind), nothing) == (at, None)
     assert arrow_type_named(str(kind)) == kind
-    for values in (value_codec(kind), value_codec(pa.list_(kind))):
+    for values in (make_value_codec(kind), make_value_codec(pa.list_(kind))):
         stored = at if values.kind == kind else [at]
         assert values.decode(values.encode(stored)) == stored
         assert python_values(values.decode_column([values.encode(stored)])) == [stored]
@@ -111,7 +111,7 @@ def test_an_array_is_a_tuple_in_the_keys_of_a_dict() -> None:
     kind = pa.map_(inner, pa.int64())
     value = {(("a", "b"),): 1, (None,): 2}
     assert python_values(arrow_values([value], kind)) == [value]
-    codec = value_codec(kind)
+    codec = make_value_codec(kind)
     assert codec.decode(codec.encode(value)) == value
 
 

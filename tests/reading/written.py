@@ -16,8 +16,8 @@ from pyspark_ckpt.operators.bound.base import Kept
 from pyspark_ckpt.operators.bound.declared_states import DeclaredStates
 from pyspark_ckpt.operators.declarations.operator import ProcessorState
 from pyspark_ckpt.operators.declarations.states import Declared
+from pyspark_ckpt.operators.encoding.key_codec import KeyCodec
 from pyspark_ckpt.operators.encoding.spark_hash import SparkHash
-from pyspark_ckpt.operators.encoding.stored_keys import KeyCodec
 from pyspark_ckpt.operators.session.worker import WorkerSession
 from pyspark_ckpt.operators.task.staging import finish, flush, sweep
 from pyspark_ckpt.operators.types.value_types import ValueType

@@ -61,7 +61,7 @@ def boot_s() -> float:
     return time.clock_gettime(_BOOT_CLOCK)
 
 
-def time_of(place: BlobPlace) -> float:
+def ask_time(place: BlobPlace) -> float:
     """Return the time that ``place`` stamps on what is written now (Unix time). Raises StorageError."""
     if isinstance(place, TellsTime):
         return place.now_s()
@@ -75,7 +75,7 @@ def time_of(place: BlobPlace) -> float:
     raise StorageError(f"The time of {place.url} is not known: it does not list an object that was just written to it.")
 
 
-def service_of(place: BlobPlace) -> str:
+def find_service(place: BlobPlace) -> str:
     """Return what stamps the objects of ``place``. Places of one service share its clock."""
     return place.service if isinstance(place, IsOfService) else place.url
 
@@ -93,15 +93,15 @@ class PlaceTimes:
         self._clock = clock
         self._told: dict[str, _Told] = {}
 
-    def clock_of(self, place: BlobPlace) -> Callable[[], float]:
+    def make_clock(self, place: BlobPlace) -> Callable[[], float]:
         """Return a function that tells the time of ``place``. Makes no request."""
-        return PlaceClock(place, self._clock, self._told.setdefault(service_of(place), _Told())).now_s
+        return PlaceClock(place, self._clock, self._told.setdefault(find_service(place), _Told())).now_s
 
 
 class ShownTimes(PlaceTimes):
     """Times of places to which nothing may be written."""
 
-    def clock_of(self, place: BlobPlace) -> Callable[[], float]:
+    def make_clock(self, place: BlobPlace) -> Callable[[], float]:
         """Return a function that tells the time of ``place`` and writes nothing there."""
         return lambda: read_shown_time(place)
 
@@ -145,7 +145,7 @@ class PlaceClock:
     def _ask(self) -> None:
         for _ in range(ATTEMPTS):
             asked = self._clock(), boot_s()
-            told_s = time_of(self._place)
+            told_s = ask_time(self._place)
             if boot_s() - asked[1] <= SLOWEST_S:
                 self._told.asked, self._told.ahead_s = asked, told_s + TICK_S - asked[0]
                 return

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import NoReturn
 
-from pyspark_ckpt.state_store.blobs.base.patience import OutlastedError, fail_outlasted
+from pyspark_ckpt.state_store.blobs.base.retries import RetriesExhaustedError, fail_exhausted
 from pyspark_ckpt.state_store.errors import InvalidInputError, NotFoundError, Outcome, StorageError
 
-CLIENT_ERRORS = (OSError, RuntimeError, OutlastedError)
+CLIENT_ERRORS = (OSError, RuntimeError, RetriesExhaustedError)
 """All that the client raises, and the error of a wait for it that ended."""
 
 
@@ -127,9 +127,9 @@ def may_pass(problem: Exception) -> bool:
 
 def fail(verb: str, where: str, problem: Exception, outcome: Outcome = "not_applied") -> NoReturn:
     """Raise StorageError for a failure of the client."""
-    if isinstance(problem, OutlastedError):
+    if isinstance(problem, RetriesExhaustedError):
         last = problem.problem
-        fail_outlasted(verb, where, problem, _reason(last), outcome, _hint(last) or _AWAY)
+        fail_exhausted(verb, where, problem, _reason(last), outcome, _hint(last) or _AWAY)
     raise StorageError(
         f"Could not {verb} {where}: {_reason(problem)}", outcome=outcome, hint=_hint(problem)
     ) from problem

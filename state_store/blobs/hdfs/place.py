@@ -26,9 +26,9 @@ from typing import BinaryIO, TypeVar
 from hdfs_native import FileReader, FileStatus
 
 from pyspark_ckpt.state_store.blobs.base.file_writes import FileWrites, find_old
-from pyspark_ckpt.state_store.blobs.base.patience import Waits
 from pyspark_ckpt.state_store.blobs.base.place import Blob, check_name
 from pyspark_ckpt.state_store.blobs.base.place_clock import read_shown_time
+from pyspark_ckpt.state_store.blobs.base.retries import Retries
 from pyspark_ckpt.state_store.blobs.hdfs.errors import (
     CLIENT_ERRORS,
     DataNodeError,
@@ -37,7 +37,7 @@ from pyspark_ckpt.state_store.blobs.hdfs.errors import (
     reading,
 )
 from pyspark_ckpt.state_store.blobs.hdfs.requests import TEMPORARY, HdfsRequests
-from pyspark_ckpt.state_store.blobs.hdfs.uploads import Upload
+from pyspark_ckpt.state_store.blobs.hdfs.uploads import HdfsUpload
 
 READ_BYTES = 8 << 20
 """The most that one request reads of an object."""
@@ -45,7 +45,7 @@ READ_BYTES = 8 << 20
 T = TypeVar("T")
 
 
-class HdfsPlace(HdfsRequests, FileWrites, Waits):
+class HdfsPlace(HdfsRequests, FileWrites, Retries):
     """A folder of HDFS. The first write creates it. Safe to use from many threads."""
 
     def get(self, name: str, start: int = 0, end: int | None = None) -> bytes:
@@ -189,8 +189,8 @@ class HdfsPlace(HdfsRequests, FileWrites, Waits):
                 return []
 
     @contextmanager
-    def _writing(self, name: str) -> Iterator[Upload]:
-        upload = Upload(self, self._path(name), self._where(name))
+    def _writing(self, name: str) -> Iterator[HdfsUpload]:
+        upload = HdfsUpload(self, self._path(name), self._where(name))
         try:
             upload.begin()
             yield upload

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from hdfs_native import Client
 
-from pyspark_ckpt.state_store.blobs.base.patience import Patience
 from pyspark_ckpt.state_store.blobs.base.place import check_name
+from pyspark_ckpt.state_store.blobs.base.retries import RetryPolicy
 from pyspark_ckpt.state_store.blobs.hdfs.errors import (
     CLIENT_ERRORS,
     DataNodeError,
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     pass
 
 CONNECT_ATTEMPTS = 0
-"""How often the client itself retries a single name node that refuses. The patience of the place does that instead."""
+"""How often the client itself retries a single name node that refuses. The place's own retries do that instead."""
 
 FAILOVERS = 3
 """How often the client moves from one name node of a service to the next within a try."""
 
-_PATIENCE = Patience()
+_RETRIES = RetryPolicy()
 T = TypeVar("T")
 
 TEMPORARY = ".tmp"
@@ -39,7 +39,7 @@ _ACTIVE_ANSWERS = "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverP
 class HdfsRequests:
     """Requests to one folder of HDFS. Safe to use from many threads."""
 
-    def __init__(self, uri: str, patience: Patience = _PATIENCE) -> None:
+    def __init__(self, uri: str, retries: RetryPolicy = _RETRIES) -> None:
         """Use ``hdfs://host:port/path``, ``hdfs://nameservice/path``, ``hdfs:///path`` or ``viewfs://table/path``.
 
         All but the first are looked up in HADOOP_CONF_DIR. Makes no request. Raises InvalidInputError.
@@ -48,7 +48,7 @@ class HdfsRequests:
         authority, _, path = rest[2:].partition("/") if rest.startswith("//") else ("", "", rest)
         self._service = f"{scheme.lower()}://{authority}"
         self._root = "".join(f"/{part}" for part in path.split("/") if part)
-        self.patience = patience
+        self.retries = retries
         try:
             _client(self._service)
         except CLIENT_ERRORS as problem:
@@ -61,7 +61,7 @@ class HdfsRequests:
 
     def ask(self, request: Callable[[], T]) -> T:
         """Return the answer to a request, which is repeated while its failures may pass."""
-        return self.patience.repeat(self._service, request, may_pass)
+        return self.retries.repeat(self._service, request, may_pass)
 
     def call(self, request: Callable[[], T]) -> T:
         """Return the answer of the client within the current try. If there is none, the next try has another client."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
-from pyspark_ckpt.state_store.blobs.base.patience import LONGEST_TRY_S, get_left_of_try_s
+from pyspark_ckpt.state_store.blobs.base.retries import LONGEST_TRY_S, get_left_of_try_s
 
 T = TypeVar("T")
 

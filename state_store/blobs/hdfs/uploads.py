@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 import xxhash
 from hdfs_native import Client, WriteOptions
 
-from pyspark_ckpt.state_store.blobs.base.patience import OutlastedError, limit
+from pyspark_ckpt.state_store.blobs.base.retries import RetriesExhaustedError, limit
 from pyspark_ckpt.state_store.blobs.base.spool import PIECE_BYTES, Spool
 from pyspark_ckpt.state_store.blobs.hdfs.errors import (
     CLIENT_ERRORS,
@@ -41,7 +41,7 @@ TIDY_S = 2.0
 T = TypeVar("T")
 
 
-class Upload:
+class HdfsUpload:
     """The sink of one object: a temporary file next to the final one."""
 
     def __init__(self, place: HdfsRequests, path: str, where: str) -> None:
@@ -116,7 +116,7 @@ class Upload:
     def _leaving_what_passes(self) -> Iterator[None]:
         """Let ``publish`` write all of a file that cannot be written now."""
         try:
-            with limit(self._place.patience.first_try_s):
+            with limit(self._place.retries.first_try_s):
                 yield
         except CLIENT_ERRORS as problem:
             self._writer, self._is_left = None, True
@@ -180,7 +180,7 @@ class Upload:
 
     def _resolve(self, problem: Exception) -> bool:
         """Return True if a write that was given up has landed. Raises StorageError if not, or if that is unknown."""
-        is_waited_for = isinstance(problem, OutlastedError) and problem.after_s > TIDY_S
+        is_waited_for = isinstance(problem, RetriesExhaustedError) and problem.after_s > TIDY_S
         try:
             with limit(TIDY_S):
                 was_prevented = self._call(lambda client: client.delete(self._temporary))

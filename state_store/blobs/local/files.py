@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from pyspark_ckpt.state_store.blobs.base.patience import OutlastedError, fail_outlasted
 from pyspark_ckpt.state_store.blobs.base.place import Blob
+from pyspark_ckpt.state_store.blobs.base.retries import RetriesExhaustedError, fail_exhausted
 from pyspark_ckpt.state_store.errors import (
     NotFoundError,
     Outcome,
@@ -19,7 +19,7 @@ from pyspark_ckpt.state_store.errors import (
 
 TEMPORARY = ".tmp"
 """How names of unfinished files end."""
-FAILURES = (OSError, OutlastedError)
+FAILURES = (OSError, RetriesExhaustedError)
 """What a step that is repeated may raise in the end."""
 _MAY_PASS = frozenset(
     {
@@ -128,6 +128,6 @@ def fail(verb: str, path: Path, problem: Exception, outcome: Outcome = "not_appl
     is_below_a_file = isinstance(problem, NotADirectoryError) and any(map(Path.is_file, path.parents))
     if isinstance(problem, FileNotFoundError) or (verb == "read" and is_below_a_file):
         raise NotFoundError(f"{path} does not exist.") from problem
-    if isinstance(problem, OutlastedError):
-        fail_outlasted(verb, path, problem, str(problem), outcome, _AWAY)
+    if isinstance(problem, RetriesExhaustedError):
+        fail_exhausted(verb, path, problem, str(problem), outcome, _AWAY)
     raise StorageError(f"Could not {verb} {path}: {problem}.", outcome=outcome) from problem

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from pyspark_ckpt.state_store.blobs.base.file_writes import FileWrites, find_old
-from pyspark_ckpt.state_store.blobs.base.patience import Patience, Waits
 from pyspark_ckpt.state_store.blobs.base.place import Blob, BlobPlace, check_name
 from pyspark_ckpt.state_store.blobs.base.place_clock import read_shown_time
+from pyspark_ckpt.state_store.blobs.base.retries import Retries, RetryPolicy
 from pyspark_ckpt.state_store.blobs.local.files import (
     FAILURES,
     TEMPORARY,
@@ -43,18 +43,18 @@ from pyspark_ckpt.state_store.errors import (
     ConflictError,
 )
 
-_PATIENCE = Patience()
+_RETRIES = RetryPolicy()
 
 T = TypeVar("T")
 
 
-class LocalPlace(FileWrites, Waits):
+class LocalPlace(FileWrites, Retries):
     """A folder. The first write creates it."""
 
-    def __init__(self, root: Path, patience: Patience = _PATIENCE) -> None:
+    def __init__(self, root: Path, retries: RetryPolicy = _RETRIES) -> None:
         """Use ``root``, an absolute path."""
         self._root = root
-        self.patience = patience
+        self.retries = retries
         self._known_folders: set[Path] = set()
         self._undurable_folders: set[Path] = set()
         self._unsynced: set[Path] | None = None
@@ -66,7 +66,7 @@ class LocalPlace(FileWrites, Waits):
 
     def ask(self, request: Callable[[], T]) -> T:
         """Return the result of a step, which is repeated while its failures may pass."""
-        return self.patience.repeat(str(self._root), request, may_pass)
+        return self.retries.repeat(str(self._root), request, may_pass)
 
     @contextmanager
     def together(self) -> Iterator[LocalPlace]:
@@ -74,7 +74,7 @@ class LocalPlace(FileWrites, Waits):
 
         Each folder is synced once. Raises StorageError at the end.
         """
-        place, folders = LocalPlace(self._root, self.patience), set[Path]()
+        place, folders = LocalPlace(self._root, self.retries), set[Path]()
         place._unsynced = folders
         yield place
         for folder in sorted(folders):

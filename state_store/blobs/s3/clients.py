@@ -19,12 +19,12 @@ from botocore.handlers import add_expect_header
 from botocore.session import Session
 from urllib3.util import Timeout
 
-from pyspark_ckpt.state_store.blobs.base.patience import get_left_of_try_s
+from pyspark_ckpt.state_store.blobs.base.retries import get_left_of_try_s
 from pyspark_ckpt.state_store.s3_settings import S3Settings
 
 CONNECTIONS = 32
 CONNECT_S, READ_S = 10, 60
-"""The longest waits for a connection and for the next bytes. The patience of the place may allow less."""
+"""The longest waits for a connection and for the next bytes. The retry policy of the place may allow less."""
 CLIENTS_KEPT = 4
 """Clients that are kept although no place holds them."""
 
@@ -71,7 +71,7 @@ def _new_client(settings: S3Settings) -> Any:  # noqa: ANN401 - boto3 has no typ
         max_pool_connections=CONNECTIONS,
         connect_timeout=CONNECT_S,
         read_timeout=READ_S,
-        retries={"mode": "legacy", "total_max_attempts": 1},  # the patience of the place repeats
+        retries={"mode": "legacy", "total_max_attempts": 1},  # the retry policy of the place repeats
         s3={"addressing_style": settings.addressing},
         # Every object of ours carries its own checksums, and older services refuse newer headers.
         request_checksum_calculation="when_required",

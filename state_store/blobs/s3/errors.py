@@ -23,7 +23,7 @@ from botocore.exceptions import ConnectionError as NoConnectionError
 from botocore.parsers import ResponseParserError
 from urllib3.exceptions import HTTPError
 
-from pyspark_ckpt.state_store.blobs.base.patience import OutlastedError, fail_outlasted
+from pyspark_ckpt.state_store.blobs.base.retries import RetriesExhaustedError, fail_exhausted
 from pyspark_ckpt.state_store.errors import NotFoundError, Outcome, StorageError
 
 
@@ -31,7 +31,7 @@ class CutAnswerError(Exception):
     """An answer lacks what every whole answer has, because its end was lost in transit."""
 
 
-def status_of(answer: Mapping[str, Any]) -> int:
+def read_status(answer: Mapping[str, Any]) -> int:
     """Return the status of an answer."""
     return int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
@@ -39,7 +39,7 @@ def status_of(answer: Mapping[str, Any]) -> int:
 def require_etag(answer: Mapping[str, Any]) -> str:
     """Return the tag of an object. Raises CutAnswerError (there is none, so it was not the service that answered)."""
     if not answer.get("ETag"):
-        raise CutAnswerError(f"the answer (status {status_of(answer)}) has no ETag, which every answer of S3 has")
+        raise CutAnswerError(f"the answer (status {read_status(answer)}) has no ETag, which every answer of S3 has")
     return str(answer["ETag"])
 
 
@@ -59,7 +59,15 @@ def require_all(answer: Mapping[str, Any], wanted: str | None, size_bytes: int) 
     raise CutAnswerError(f"{wanted} was asked for, but {size_bytes} bytes of {answer.get('ContentRange')} came")
 
 
-CLIENT_ERRORS = (ClientError, BotoCoreError, ResponseParserError, HTTPError, CutAnswerError, OutlastedError, OSError)
+CLIENT_ERRORS = (
+    ClientError,
+    BotoCoreError,
+    ResponseParserError,
+    HTTPError,
+    CutAnswerError,
+    RetriesExhaustedError,
+    OSError,
+)
 """All that a request may raise."""
 
 MISSING = frozenset({"NoSuchKey", "404", "NotFound"})
@@ -149,10 +157,10 @@ def may_pass(problem: Exception, *, has_answered: bool = False) -> bool:
     in its place, such as a load balancer that has just started, and not from a mistake in the settings.
     """
     if isinstance(problem, ClientError):
-        code = code_of(problem)
+        code = find_code(problem)
         if code in _WILL_NOT_PASS:
             return False
-        status = status_of(problem.response)
+        status = read_status(problem.response)
         return code in _BUSY or code in _RACING or status in _PASSING_STATUSES or _is_strangers(problem, code, status)
     if isinstance(problem, SSLError):
         return has_answered or not any(sign in str(problem) for sign in _BAD_TLS)
@@ -185,24 +193,24 @@ def _is_strangers(problem: ClientError, code: str, status: int) -> bool:
 
 def fail(verb: str, where: str, problem: Exception, outcome: Outcome) -> NoReturn:
     """Raise the failure of a request as an error of the tree."""
-    if isinstance(problem, OutlastedError):
+    if isinstance(problem, RetriesExhaustedError):
         last = problem.problem
-        fail_outlasted(verb, where, problem, str(last), outcome, hint_of(last) or _AWAY)
-    if code_of(problem) in MISSING:
+        fail_exhausted(verb, where, problem, str(last), outcome, find_hint(last) or _AWAY)
+    if find_code(problem) in MISSING:
         raise NotFoundError(f"{where} does not exist.") from problem
-    raise StorageError(f"Could not {verb} {where}: {problem}", outcome=outcome, hint=hint_of(problem)) from problem
+    raise StorageError(f"Could not {verb} {where}: {problem}", outcome=outcome, hint=find_hint(problem)) from problem
 
 
-def hint_of(problem: Exception) -> str | None:
+def find_hint(problem: Exception) -> str | None:
     """Return what to do about a failure, if that is known."""
-    code = code_of(problem)
+    code = find_code(problem)
     if code.startswith("KMS.") or (code == "AccessDenied" and "kms:" in str(problem)):
         return _KMS
-    by_status = _HINTS.get(str(status_of(problem.response))) if isinstance(problem, ClientError) else None
+    by_status = _HINTS.get(str(read_status(problem.response))) if isinstance(problem, ClientError) else None
     return _HINTS.get(code, by_status)
 
 
-def code_of(problem: Exception) -> str:
+def find_code(problem: Exception) -> str:
     """Return the code of the service, else the class name of the client's error."""
     if isinstance(problem, ClientError):
         return str(problem.response.get("Error", {}).get("Code", ""))

@@ -23,17 +23,17 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from pyspark_ckpt.state_store.blobs.base.patience import OutlastedError, Waits
 from pyspark_ckpt.state_store.blobs.base.place import Blob, BlobPlace, Sink, check_name
+from pyspark_ckpt.state_store.blobs.base.retries import Retries, RetriesExhaustedError
 from pyspark_ckpt.state_store.blobs.s3.errors import (
     CutAnswerError,
-    code_of,
+    find_code,
+    read_status,
     require_all,
     require_etag,
-    status_of,
 )
 from pyspark_ckpt.state_store.blobs.s3.requests import COPIED_BYTES_PER_S, S3Requests
-from pyspark_ckpt.state_store.blobs.s3.uploads import PART_BYTES, UNDER_WAY, Upload, transfers
+from pyspark_ckpt.state_store.blobs.s3.uploads import PART_BYTES, UNDER_WAY, S3Upload, transfers
 from pyspark_ckpt.state_store.errors import ConflictError, StorageError
 
 COPY_BYTES = 5 << 30
@@ -53,18 +53,18 @@ _exclusive: dict[tuple[str, str], bool] = {}
 """By endpoint and bucket: whether the service honours the condition of a write."""
 
 
-class S3Place(S3Requests, Waits):
+class S3Place(S3Requests, Retries):
     """A prefix of a bucket. Safe to use from many threads."""
 
     @contextmanager
     def create(self, name: str) -> Iterator[Sink]:
         """Write a new object piece by piece; see the protocol. A small one is one request, others go in parts."""
-        upload = Upload(self, name)
+        upload = S3Upload(self, name)
         try:
             yield upload
             landed = upload.finish()
         except BaseException as problem:
-            upload.abort(is_away=isinstance(problem.__cause__, OutlastedError))
+            upload.abort(is_away=isinstance(problem.__cause__, RetriesExhaustedError))
             raise
         if not landed:
             raise ConflictError(f"{self.describe(name)} exists already.")
@@ -196,8 +196,8 @@ class S3Place(S3Requests, Waits):
 
         def delete() -> None:
             answer = self.client.delete_object(Bucket=self.bucket, Key=key)
-            if status_of(answer) != DELETED and not (next(looks) and self._writer_of(name) is None):
-                raise CutAnswerError(f"the answer to a delete has the status {status_of(answer)}, not {DELETED}")
+            if read_status(answer) != DELETED and not (next(looks) and self._read_writer(name) is None):
+                raise CutAnswerError(f"the answer to a delete has the status {read_status(answer)}, not {DELETED}")
 
         with self.failures("delete", name, "unknown"):
             self.ask(delete)
@@ -225,9 +225,9 @@ class S3Place(S3Requests, Waits):
         """Return the time of the service, from its answer to a listing of one object. Raises StorageError."""
         with self.failures("ask for the time of", "."):
             answer = self.ask(lambda: self.client.list_objects_v2(Bucket=self.bucket, Prefix=self._root, MaxKeys=1))
-        return self._time_of(answer)
+        return self._read_time(answer)
 
-    def _time_of(self, answer: Mapping[str, Any]) -> float:
+    def _read_time(self, answer: Mapping[str, Any]) -> float:
         """Return when the service answered: the end of the second that its answer names."""
         date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
         try:
@@ -242,16 +242,16 @@ class S3Place(S3Requests, Waits):
         """Yield unfinished uploads that nobody continues, and their ids."""
         with self.failures("list the unfinished uploads of", "."):
             for page in self._pages("list_multipart_uploads", Prefix=self._root):
-                limit = self._time_of(page) - older_than_s
+                limit = self._read_time(page) - older_than_s
                 for upload in page.get("Uploads", ()):
                     key, upload_id = upload["Key"], upload["UploadId"]
                     if upload["Initiated"].timestamp() <= limit and upload_id not in UNDER_WAY:
-                        size_bytes, last_s = self._parts_of(key, upload_id)
+                        size_bytes, last_s = self._list_parts(key, upload_id)
                         if last_s <= limit:
                             began_s = max(upload["Initiated"].timestamp(), last_s)
                             yield Blob(key[len(self._root) :], size_bytes, began_s), upload_id
 
-    def _parts_of(self, key: str, upload_id: str) -> tuple[int, float]:
+    def _list_parts(self, key: str, upload_id: str) -> tuple[int, float]:
         """Return the bytes of the parts of an upload and when it got the last one. An upload that ended has none."""
         size_bytes, last_s = 0, -math.inf
         try:
@@ -260,7 +260,7 @@ class S3Place(S3Requests, Waits):
                     size_bytes += int(part["Size"])
                     last_s = max(last_s, part["LastModified"].timestamp())
         except ClientError as problem:
-            if code_of(problem) != "NoSuchUpload":
+            if find_code(problem) != "NoSuchUpload":
                 raise
         return size_bytes, last_s
 
@@ -270,7 +270,7 @@ class S3Place(S3Requests, Waits):
             target = {"Bucket": self.bucket, "Key": key, "UploadId": upload_id}
             self.ask(lambda: self.client.abort_multipart_upload(**target))
         except ClientError as problem:
-            if code_of(problem) != "NoSuchUpload":  # finished or aborted meanwhile
+            if find_code(problem) != "NoSuchUpload":  # finished or aborted meanwhile
                 raise
             return False
         return True
@@ -285,7 +285,7 @@ class S3Place(S3Requests, Waits):
             try:
                 answer = self.client.get_object(Bucket=self.bucket, Key=key, **ranged, **more)
             except ClientError as problem:
-                if code_of(problem) != "InvalidRange":
+                if find_code(problem) != "InvalidRange":
                     raise
                 return b"", {}
             require_etag(answer)

@@ -10,16 +10,16 @@ from typing import Any, TypeVar
 
 from botocore.exceptions import ClientError
 
-from pyspark_ckpt.state_store.blobs.base.patience import OutlastedError, Patience
 from pyspark_ckpt.state_store.blobs.base.place import check_name
+from pyspark_ckpt.state_store.blobs.base.retries import RetriesExhaustedError, RetryPolicy
 from pyspark_ckpt.state_store.blobs.s3.clients import CLIENTS
 from pyspark_ckpt.state_store.blobs.s3.errors import (
     CLIENT_ERRORS,
     EXISTS,
     MISSING,
     CutAnswerError,
-    code_of,
     fail,
+    find_code,
     may_pass,
     require_etag,
 )
@@ -31,7 +31,7 @@ COPIED_BYTES_PER_S = 20 << 20
 WRITER = "ckpt-writer"
 """The metadata key that names the write."""
 
-_PATIENCE = Patience()
+_RETRIES = RetryPolicy()
 _answered: set[str] = set()
 """Services that have answered this process, so that the settings for them are right."""
 
@@ -42,11 +42,11 @@ class S3Requests:
     """Requests to one prefix of a bucket. Safe to use from many threads."""
 
     def __init__(
-        self, bucket: str, prefix: str, settings: S3Settings, scheme: str = "s3", patience: Patience = _PATIENCE
+        self, bucket: str, prefix: str, settings: S3Settings, scheme: str = "s3", retries: RetryPolicy = _RETRIES
     ) -> None:
         """Use the keys that begin with ``prefix`` and a slash; ``scheme`` is that of its URL. Makes no request."""
         self.bucket = bucket
-        self.patience = patience
+        self.retries = retries
         self._scheme = scheme
         self._root = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         self.writes = settings.write_arguments()
@@ -80,7 +80,7 @@ class S3Requests:
         def passes(problem: Exception) -> bool:
             return may_pass(problem, has_answered=self.service in _answered)
 
-        answer = self.patience.repeat(f"s3://{self.bucket}", request, passes, work_s=work_s, asked=asked)
+        answer = self.retries.repeat(f"s3://{self.bucket}", request, passes, work_s=work_s, asked=asked)
         _answered.add(self.service)
         return answer
 
@@ -114,32 +114,32 @@ class S3Requests:
         looks = cycle((False, True))
 
         def write_or_find() -> bool:
-            if next(looks) and (found := self._writer_of(name)) is not None:
+            if next(looks) and (found := self._read_writer(name)) is not None:
                 return found == writer
             try:
                 write()
             except ClientError as problem:
-                if code_of(problem) in EXISTS:
-                    found = self._writer_of(name)
+                if find_code(problem) in EXISTS:
+                    found = self._read_writer(name)
                     if found is None:
                         raise CutAnswerError("a write found an existing object, but a look did not") from problem
                     return found == writer
-                if code_of(problem) != "NoSuchUpload" or self._writer_of(name) != writer:
+                if find_code(problem) != "NoSuchUpload" or self._read_writer(name) != writer:
                     raise
             return True
 
         try:
             return self.ask(write_or_find, work_s=work_s)
         except CLIENT_ERRORS as problem:
-            outcome: Outcome = "unknown" if isinstance(problem, OutlastedError) else "not_applied"
+            outcome: Outcome = "unknown" if isinstance(problem, RetriesExhaustedError) else "not_applied"
             fail("write", self.describe(name), problem, outcome)
 
-    def _writer_of(self, name: str) -> str | None:
+    def _read_writer(self, name: str) -> str | None:
         """Return which write made an object. Empty if it does not say, None if there is no object."""
         try:
             found = self.client.head_object(Bucket=self.bucket, Key=self.key(name))
         except ClientError as problem:
-            if code_of(problem) in MISSING:
+            if find_code(problem) in MISSING:
                 return None
             raise
         require_etag(found)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Any
 
-from pyspark_ckpt.state_store.blobs.base.patience import limit
+from pyspark_ckpt.state_store.blobs.base.retries import limit
 from pyspark_ckpt.state_store.blobs.s3.errors import (
     CLIENT_ERRORS,
     CutAnswerError,
@@ -28,7 +28,7 @@ UNDER_WAY: set[str] = set()
 """Uploads in parts of this process. However slow one is, it is not abandoned."""
 
 
-class Upload:
+class S3Upload:
     """The sink of a new object. It is kept in memory while small, else sent in parts, several at once."""
 
     def __init__(self, place: S3Requests, name: str) -> None:

@@ -13,7 +13,7 @@ from pyspark_ckpt.state_store.redistribution.strategies.base import Moved, RunTa
 
 @dataclass(frozen=True)
 class MoveByGroupsOfStores:
-    """Moves rows by regrouping. ``groups``: how many there are, see ``regrouping.groups_of``."""
+    """Moves rows by regrouping. ``groups``: how many there are, see ``regrouping.count_groups``."""
 
     workplace: Workplace
     groups: int

@@ -12,7 +12,7 @@ from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workpla
 from pyspark_ckpt.state_store.format.key_groups import find_owned_hashes
 from pyspark_ckpt.state_store.format.meta import is_keyed
 from pyspark_ckpt.state_store.redistribution.assembly import Assembled, NewStore
-from pyspark_ckpt.state_store.redistribution.clipping import Clip, Clipped, ClipTask, Part, group_clips
+from pyspark_ckpt.state_store.redistribution.clipping import Clip, Clipped, ClipTask, OldPartition, group_clips
 from pyspark_ckpt.state_store.redistribution.strategies.base import Moved, RunTasks
 
 
@@ -26,36 +26,40 @@ class MoveByKeyGroups:
 
     def move(self, stores: Sequence[StoreVersion], new: Sequence[NewStore], run: RunTasks) -> Moved:
         """See Strategy."""
-        parts = [
-            Part(store, find_owned_hashes(store.identity.partition, len(stores), self.key_groups), numbers)
+        old_partitions = [
+            OldPartition(store, find_owned_hashes(store.identity.partition, len(stores), self.key_groups), numbers)
             for store, numbers in zip(stores, new[0].merged.numbers, strict=True)
         ]
-        uncounted = set(parts)
-        clips = [self._clip(each, len(new), parts, uncounted) for each in new]
+        uncounted = set(old_partitions)
+        clips = [self._clip(each, len(new), old_partitions, uncounted) for each in new]
         groups = group_clips(clips, self.width)
         done: list[list[Clipped]] = run([ClipTask(self.workplace, group) for group in groups], list[Clipped])
-        before: dict[Part, list[Digests]] = {part: [] for part in parts}
-        counts: dict[Part, dict[str, int]] = {}
+        before: dict[OldPartition, list[Digests]] = {old_partition: [] for old_partition in old_partitions}
+        counts: dict[OldPartition, dict[str, int]] = {}
         made: list[Assembled] = []
         for group, results in zip(groups, done, strict=True):
             for clip, result in zip(group, results, strict=True):
                 made.append(result.made)
-                for part, digests in zip(clip.parts, result.before, strict=True):
-                    before[part].append(digests)
+                for old_partition, digests in zip(clip.old_partitions, result.before, strict=True):
+                    before[old_partition].append(digests)
                 counts |= zip(clip.counted, result.counts, strict=True)
-        whole = {part: combine(digests) for part, digests in before.items()}
-        for part in uncounted:  # it has no key groups, because there are more partitions than key groups
-            keyed = [state for state in part.store.meta.states if is_keyed(state)]
-            counts[part] = {state.name: state.rows for state in keyed}
-            whole[part] = {state.name: Digest() for state in keyed}
-        for part, digests in whole.items():
-            require_counts(counts[part], digests, str(part.store.identity))
+        whole = {old_partition: combine(digests) for old_partition, digests in before.items()}
+        for old_partition in uncounted:  # it has no key groups, because there are more partitions than key groups
+            keyed = [state for state in old_partition.store.meta.states if is_keyed(state)]
+            counts[old_partition] = {state.name: state.rows for state in keyed}
+            whole[old_partition] = {state.name: Digest() for state in keyed}
+        for old_partition, digests in whole.items():
+            require_counts(counts[old_partition], digests, str(old_partition.store.identity))
         return Moved(list(whole.values()), made)
 
-    def _clip(self, new: NewStore, partitions: int, parts: Sequence[Part], uncounted: set[Part]) -> Clip:
-        """Return how to make a new store. It counts its ``uncounted`` parts, which are removed from that set."""
+    def _clip(
+        self, new: NewStore, partitions: int, old_partitions: Sequence[OldPartition], uncounted: set[OldPartition]
+    ) -> Clip:
+        """Return how to make a new store. It counts its ``uncounted`` partitions, which are removed from that set."""
         partition = new.identity.partition
-        mine = tuple(parts[old] for old in overlaps(partition, partitions, len(parts), self.key_groups))
-        counted = tuple(part for part in mine if part in uncounted)
+        mine = tuple(
+            old_partitions[old] for old in overlaps(partition, partitions, len(old_partitions), self.key_groups)
+        )
+        counted = tuple(old_partition for old_partition in mine if old_partition in uncounted)
         uncounted.difference_update(counted)
         return Clip(new, find_owned_hashes(partition, partitions, self.key_groups), mine, counted)

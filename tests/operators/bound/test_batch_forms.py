@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_ckpt.operators import AggregatingState, ReducingState
-from pyspark_ckpt.operators.encoding.keys import Keys
+from pyspark_ckpt.operators.encoding.distinct_keys import Keys
 from pyspark_ckpt.operators.encoding.suffixes import Suffixes
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from tests.operators.session_lab import LONG, USERS, Batch, SessionLab, keys_of, suffix_of

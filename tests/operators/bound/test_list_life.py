@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pyspark_ckpt.operators import ListState, MapState, Ttl
 from pyspark_ckpt.operators.declarations.ttl import Refresh
 from pyspark_ckpt.operators.rows.expiry import index_name
-from pyspark_ckpt.operators.rows.list_columns import SPAN_ELEMENTS
+from pyspark_ckpt.operators.rows.list_layout import SPAN_ELEMENTS
 from pyspark_ckpt.operators.session.worker import WorkerSession
 from tests.length import TIMES
 from tests.operators.session_lab import HOUR, LONG, SPILLED_BEYOND, Batch, SessionLab, keys_of, suffix_of

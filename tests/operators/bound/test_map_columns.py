@@ -175,7 +175,7 @@ def test_entries_are_as_a_model_says(most: int) -> None:
     with (
         patch.object(lookup, "MIN_KEYS", 1),
         patch.object(worker_session, "MIN_KEYS", 1),
-        patch.object(entry_rows, "MAX_RUNS", most),
+        patch.object(entry_rows, "MAX_WRITES", most),
         patch.object(key_rows, "MAX_COLUMNS", most),
     ):
         run()

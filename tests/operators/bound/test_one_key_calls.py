@@ -24,7 +24,7 @@ from pyspark_ckpt.operators import (
 from pyspark_ckpt.operators.bound.declared_states import DeclaredStates
 from pyspark_ckpt.operators.bound.one_key_calls import MANY_KEY_CALLS, ONE_KEY_CALLS
 from pyspark_ckpt.operators.declarations.operator import ProcessorState
-from pyspark_ckpt.operators.declarations.processors import states_of
+from pyspark_ckpt.operators.declarations.processors import find_states
 from pyspark_ckpt.operators.declarations.states import Declared
 from pyspark_ckpt.operators.types.value_types import ValueType
 from pyspark_ckpt.state_store.errors import InvalidInputError
@@ -69,14 +69,14 @@ def _kinds(state: Declared) -> dict[str, pa.DataType]:
 def _bound(processor: Any, batch: Batch) -> Any:  # noqa: ANN401
     states = tuple(
         ProcessorState(attribute, state, {what: ValueType(None, kind) for what, kind in _kinds(state).items()})
-        for attribute, state in states_of(processor).items()
+        for attribute, state in find_states(processor).items()
     )
     return DeclaredStates("it", states).bind(processor, batch.session)[0]
 
 
 @pytest.fixture
 def states_lab(tmp_path: Path) -> Any:  # noqa: ANN401 - a generator
-    declared = {f"it/{state.name}": (state, _kinds(state)) for state in states_of(Single()).values()}
+    declared = {f"it/{state.name}": (state, _kinds(state)) for state in find_states(Single()).values()}
     made = SessionLab(tmp_path, declared)
     yield made
     made.close()
@@ -85,7 +85,7 @@ def states_lab(tmp_path: Path) -> Any:  # noqa: ANN401 - a generator
 def _calls() -> list[tuple[str, str]]:
     """Every public call of every kind that is not given keys: by the attribute of the state, and its name."""
     found = []
-    for attribute, state in states_of(Single()).items():
+    for attribute, state in find_states(Single()).items():
         for name, method in inspect.getmembers(type(state), inspect.isfunction):
             takes_keys = list(inspect.signature(method).parameters)[1:2] == ["keys"]
             if not name.startswith("_") and not takes_keys:
@@ -93,7 +93,7 @@ def _calls() -> list[tuple[str, str]]:
     return found
 
 
-KINDS: dict[str, Any] = {attribute: type(state) for attribute, state in states_of(Single()).items()}
+KINDS: dict[str, Any] = {attribute: type(state) for attribute, state in find_states(Single()).items()}
 
 ARGUMENTS: dict[tuple[str, str], tuple[Any, ...]] = {
     ("map", "put"): ("a", 1),

@@ -16,7 +16,7 @@ from pyspark_ckpt.operators.declarations.timers import CLOCKS, Timers
 from pyspark_ckpt.operators.declarations.ttl import Clock, Refresh, Ttl
 from pyspark_ckpt.operators.types.value_types import ValueType
 from pyspark_ckpt.state_store.errors import InvalidInputError
-from pyspark_ckpt.state_store.format.meta import EMPTY_META, Descriptor, State, StoreMeta
+from pyspark_ckpt.state_store.format.meta import EMPTY_META, Descriptor, StateMeta, StoreMeta
 from pyspark_ckpt.state_store.redistribution.merged_states import merge_states
 from pyspark_ckpt.state_store.transactions.parts import declare
 from pyspark_ckpt.state_store.transactions.ticket import Ticket
@@ -33,7 +33,7 @@ def _program(*declared: tuple[Declared, dict[str, ValueType]], uid: str = "it") 
     return DeclaredStates(uid, tuple(ProcessorState(state.name, state, types) for state, types in declared))
 
 
-def _ticket(own: StoreMeta, others: Sequence[Sequence[State]]) -> Ticket:
+def _ticket(own: StoreMeta, others: Sequence[Sequence[StateMeta]]) -> Ticket:
     states = tuple(tuple(each) for each in others)
     return Ticket(0, 0, "default", 1, own.id, "new", "", True, "", "lz4", own, operator_states=states)
 

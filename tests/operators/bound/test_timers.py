@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from pyspark_ckpt.operators import KeyedProcessor, Timer, Timers, VectorProcessor
 from pyspark_ckpt.operators.bound.timers import BoundTimers
-from pyspark_ckpt.operators.declarations.processors import states_of
-from pyspark_ckpt.operators.declarations.timers import microseconds_of, round_up_ms
+from pyspark_ckpt.operators.declarations.processors import find_states
+from pyspark_ckpt.operators.declarations.timers import round_up_ms, to_microseconds
 from pyspark_ckpt.operators.declarations.ttl import Clock
-from pyspark_ckpt.operators.encoding.keys import Keys
+from pyspark_ckpt.operators.encoding.distinct_keys import Keys
 from pyspark_ckpt.operators.encoding.suffixes import Suffixes
 from pyspark_ckpt.operators.rows.timer_rows import EXACT, ROUNDED
 from pyspark_ckpt.operators.task.firing import Due, Firing
@@ -243,17 +243,17 @@ def test_declarations_that_cannot_work_are_refused_by_name() -> None:
         def process_batch(self, *_: Any) -> None: ...  # noqa: ANN401
 
     with pytest.raises(InvalidInputError, match=r"Deaf declares the timers 'idle' and has no on_timer\(\)"):
-        states_of(Deaf())
+        find_states(Deaf())
     with pytest.raises(
         InvalidInputError, match=r"DeafColumns declares the timers 'idle' and has no process_timers\(\)"
     ):
-        states_of(DeafColumns())
+        find_states(DeafColumns())
 
 
 def _register_as_before(timers: BoundTimers, at: datetime) -> None:
     """Store a timer as releases did that rounded instants up."""
     timers.rows._there = ROUNDED
-    timers.register(round_up_ms(microseconds_of(at)))
+    timers.register(round_up_ms(to_microseconds(at)))
     timers.rows._there = EXACT
 
 

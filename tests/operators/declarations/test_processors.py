@@ -28,11 +28,11 @@ from pyspark_ckpt.operators import (
     with_states,
 )
 from pyspark_ckpt.operators.bound.declared_states import DeclaredStates
-from pyspark_ckpt.operators.declarations.operator import Operator, ProcessorState
-from pyspark_ckpt.operators.declarations.processors import find_declarations, states_of
+from pyspark_ckpt.operators.declarations.operator import KeyedOperator, ProcessorState
+from pyspark_ckpt.operators.declarations.processors import find_declarations, find_states
 from pyspark_ckpt.operators.declarations.states import Declared
 from pyspark_ckpt.operators.rows.base import Position
-from pyspark_ckpt.operators.task.runs import Work
+from pyspark_ckpt.operators.task.processor_calls import ProcessorCalls
 from pyspark_ckpt.operators.types.value_types import ValueType
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from tests.operators.session_lab import LONG, TEXT, SessionLab
@@ -220,8 +220,8 @@ class Rows(KeyedProcessor):
 
 def run(give: Any, output: pa.Schema = OUTPUT) -> list[Any]:  # noqa: ANN401
     """The rows that come out of two calls."""
-    operator = Operator("it", ("user",), OUTPUT, output, (), 1, 1, "", False, 1 << 20, ())
-    work = Work(operator, Rows(give), Context(0, 0, 0, -1), Position())
+    operator = KeyedOperator("it", ("user",), OUTPUT, output, (), 1, 1, "", False, 1 << 20, ())
+    work = ProcessorCalls(operator, Rows(give), Context(0, 0, 0, -1), Position())
     results = (work.processor.process(work.context, key, ()) for key in ("a", "b"))  # type: ignore[union-attr]
     return [row for batch in work._pack("process", results) for row in batch.to_pylist()]
 
@@ -327,8 +327,8 @@ def test_what_a_class_has_in_place_of_a_state_of_its_base_is_no_state(bound: Bin
         n = ValueState("n again", "bigint")  # type: ignore[assignment]
 
     expected = {"by word", "idle", "mean", "skipped"}
-    assert {state.name for state in states_of(_with_timers(Fewer)).values()} == expected
-    assert {state.name for state in states_of(_with_timers(Again)).values()} == {*expected, "n again"}
+    assert {state.name for state in find_states(_with_timers(Fewer)).values()} == expected
+    assert {state.name for state in find_states(_with_timers(Again)).values()} == {*expected, "n again"}
     program = bound(_with_timers(Fewer))
     assert (program.n, program.seen, program.total()) == (5, None, 7)
 
@@ -359,4 +359,4 @@ def test_a_vector_processor_is_told_the_call_for_many_keys() -> None:
 )
 def test_what_is_not_a_processor_is_refused_by_what_it_is(given: Any, refused: str) -> None:  # noqa: ANN401
     with pytest.raises(InvalidInputError, match=re.escape(refused)):
-        states_of(given)
+        find_states(given)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_ckpt.operators.encoding.evolution import EvolvedCodec, Schemas, adaptation, evolve, former_names
-from pyspark_ckpt.operators.encoding.stored_values import value_codec
+from pyspark_ckpt.operators.encoding.value_codec import make_value_codec
 from pyspark_ckpt.operators.types.columns import python_values
 from pyspark_ckpt.operators.types.field_names import require_exact
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
@@ -40,7 +40,7 @@ def struct(**fields: pa.DataType) -> pa.DataType:
     ],
 )
 def test_a_value_is_read_as_the_new_type(old: pa.DataType, new: pa.DataType, value: Any, expected: Any) -> None:  # noqa: ANN401
-    stored = value_codec(old, 1).encode(value)
+    stored = make_value_codec(old, 1).encode(value)
     codec = EvolvedCodec([old, new], 2, {"new": "old"})
     assert codec.decode(stored) == expected
     fresh = codec.encode(expected)
@@ -54,7 +54,7 @@ def test_a_value_is_read_as_the_new_type(old: pa.DataType, new: pa.DataType, val
 
 def test_numbers_that_become_decimals_have_the_digits_of_the_new_type() -> None:
     for old, value in ((pa.int32(), 5), (pa.decimal128(5, 1), Decimal("5.0"))):
-        stored = value_codec(old, 1).encode(value)
+        stored = make_value_codec(old, 1).encode(value)
         codec = EvolvedCodec([old, pa.decimal128(12, 2)], 2, {})
         assert str(codec.decode(stored)) == "5.00"
         assert codec.decode_column([stored]).to_pylist() == [Decimal("5.00")]
@@ -75,10 +75,14 @@ def test_numbers_that_become_decimals_have_the_digits_of_the_new_type() -> None:
 )
 def test_fields_are_found_in_any_case_as_in_spark(old: pa.StructType, new: pa.StructType, expected: Any) -> None:  # noqa: ANN401
     given = {LONG: 5, TEXT: "x"}
-    stored = value_codec(old, 1).encode(tuple(given[field.type] for field in old))
+    stored = make_value_codec(old, 1).encode(tuple(given[field.type] for field in old))
     for kinds, shown in (([old, new], expected), ([pa.list_(old), pa.list_(new)], [expected])):
         codec = EvolvedCodec(kinds, 2, {"new": "old", "fresh": "fresh"})
-        written = stored if kinds[0] == old else value_codec(kinds[0], 1).encode([value_codec(old, 1).decode(stored)])
+        written = (
+            stored
+            if kinds[0] == old
+            else make_value_codec(kinds[0], 1).encode([make_value_codec(old, 1).decode(stored)])
+        )
         assert codec.decode(written) == shown
         assert python_values(codec.decode_column([written])) == [shown]
 
@@ -97,7 +101,7 @@ CHAIN = {"c": "b", "b": "a"}
 @pytest.mark.parametrize("aliases", [CHAIN, {**CHAIN, "a": "c"}, {**CHAIN, "a": "a"}, {**CHAIN, "x": "x"}])
 def test_a_field_that_was_renamed_twice_is_read_in_values_of_each_schema(aliases: dict[str, str]) -> None:
     kinds = [pa.list_(struct(x=TEXT, **{name: LONG})) for name in "abc"]
-    stored = [value_codec(kind, schema).encode([(str(schema), schema)]) for schema, kind in enumerate(kinds, 1)]
+    stored = [make_value_codec(kind, schema).encode([(str(schema), schema)]) for schema, kind in enumerate(kinds, 1)]
     codec = EvolvedCodec(kinds, 3, aliases)
     expected: list[Any] = [[(str(schema), schema)] for schema in (1, 2, 3)]
     assert [codec.decode(value) for value in stored] == expected
@@ -111,11 +115,11 @@ def test_a_renamed_field_without_its_first_name_is_refused_when_an_old_field_wou
     ) as found:
         EvolvedCodec(kinds, 3, {"c": "b"})
     assert "{'b': 'a'}" in str(found.value.hint)
-    value = value_codec(kinds[0], 1).encode(("x", 5))
+    value = make_value_codec(kinds[0], 1).encode(("x", 5))
     assert EvolvedCodec(kinds, 3, {"c": "b", "b": "b"}).decode(value) == ("x", None)
     assert EvolvedCodec(kinds, 3, {}).decode(value) == ("x", None)
     added_later = EvolvedCodec([struct(x=TEXT), *kinds[1:]], 3, {"c": "b"})
-    assert added_later.decode(value_codec(struct(x=TEXT), 1).encode(("x",))) == ("x", None)
+    assert added_later.decode(make_value_codec(struct(x=TEXT), 1).encode(("x",))) == ("x", None)
     dropped = EvolvedCodec([struct(x=TEXT, day=pa.date32()), *kinds[1:]], 3, {"c": "b"})
     assert dropped.kind == kinds[2]
 
@@ -168,8 +172,8 @@ def test_what_may_be_null_in_stored_values_does_not_become_not_null() -> None:
         with pytest.raises(InvalidInputError, match=f"field '{name}': it may be null .*, and is declared NOT NULL"):
             require_exact(may_be, is_not, {})
         require_exact(is_not, may_be, {})
-        value = value_codec(is_not, 1).encode(_one(is_not))
-        assert EvolvedCodec([is_not, may_be], 2, {}).decode(value) == value_codec(is_not, 1).decode(value)
+        value = make_value_codec(is_not, 1).encode(_one(is_not))
+        assert EvolvedCodec([is_not, may_be], 2, {}).decode(value) == make_value_codec(is_not, 1).decode(value)
     with pytest.raises(InvalidInputError, match="field 'b': it may be null"):
         require_exact(struct(a=LONG), pa.struct([("a", LONG), field("b", nullable=False)]), {})
 
@@ -206,19 +210,19 @@ def test_schemas_keep_their_numbers_when_a_program_goes_back_and_on() -> None:
 
 def test_booleans_of_an_old_schema_are_read_in_columns() -> None:
     old, new = (pa.struct([("a", pa.bool_()), *more]) for more in ([], [("n", pa.int64())]))
-    stored = value_codec(old).encode((True,)), value_codec(new, 2).encode((False, 7)), None
+    stored = make_value_codec(old).encode((True,)), make_value_codec(new, 2).encode((False, 7)), None
     column = EvolvedCodec([old, new], 2, {}).decode_column(stored)
     assert python_values(column) == [(True, None), (False, 7), None]
 
 
 def test_a_value_of_an_unknown_schema_is_damage() -> None:
     with pytest.raises(FormatError, match="schema 9"):
-        EvolvedCodec([LONG], 1, {}).decode(value_codec(LONG, 9).encode(1))
+        EvolvedCodec([LONG], 1, {}).decode(make_value_codec(LONG, 9).encode(1))
 
 
 def test_values_are_read_though_an_earlier_release_took_aliases_that_are_not_clear() -> None:
     old, new = struct(b=LONG), pa.struct([("a", LONG), pa.field("c", LONG, nullable=False)])
     codec = EvolvedCodec([old, new], 2, {"a": "b", "c": "b"})
-    assert codec.decode(value_codec(old, 1).encode((5,))) == (5, 5)
+    assert codec.decode(make_value_codec(old, 1).encode((5,))) == (5, 5)
     codec = EvolvedCodec([old, new], 2, {})
-    assert codec.decode(value_codec(old, 1).encode((5,))) == (None, None)
+    assert codec.decode(make_value_codec(old, 1).encode((5,))) == (None, None)

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from pyspark_ckpt.operators.declarations.ttl import Ttl
-from pyspark_ckpt.operators.encoding.stored_keys import KeyCodec
-from pyspark_ckpt.operators.encoding.stored_values import value_codec
-from pyspark_ckpt.operators.rows.life import Life, index_instant
-from pyspark_ckpt.operators.rows.ordered_rows import encode_ordered_key, row_of
+from pyspark_ckpt.operators.encoding.key_codec import KeyCodec
+from pyspark_ckpt.operators.encoding.value_codec import make_value_codec
+from pyspark_ckpt.operators.rows.ordered_rows import decode_ordered_key, encode_ordered_key
 from pyspark_ckpt.operators.rows.timer_rows import read_timer_key, timer_key
+from pyspark_ckpt.operators.rows.ttl_stamps import Life, index_instant
 from pyspark_ckpt.operators.types.stored_types import arrow_type
 from pyspark_ckpt.state_store.errors import FormatError
 
@@ -56,7 +56,7 @@ def test_keys_have_these_bytes(case: Any) -> None:  # noqa: ANN401
 
 @pytest.mark.parametrize("case", GOLDEN["values"], ids=lambda case: case["bytes"])
 def test_values_have_these_bytes(case: Any) -> None:  # noqa: ANN401
-    codec = value_codec(arrow_type(case["type"]))
+    codec = make_value_codec(arrow_type(case["type"]))
     value = python_value(case["value"])
     assert codec.encode(value).hex() == case["bytes"]
     assert plain(codec.decode(bytes.fromhex(case["bytes"]))) == value
@@ -73,7 +73,7 @@ def test_rows_with_a_time_to_live_have_these_bytes(case: Any) -> None:  # noqa: 
 def test_rows_in_the_order_of_time_have_these_keys(case: Any) -> None:  # noqa: ANN401
     row = bytes.fromhex(case["row"])
     assert encode_ordered_key(case["instant"], row).hex() == case["bytes"]
-    assert row_of(bytes.fromhex(case["bytes"])) == row
+    assert decode_ordered_key(bytes.fromhex(case["bytes"])) == row
 
 
 @pytest.mark.parametrize("case", GOLDEN["timers"], ids=lambda case: str(case["at_us"]))

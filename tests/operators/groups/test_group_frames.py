@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyspark_ckpt.operators.groups.frames import Returned
+from pyspark_ckpt.operators.groups.frames import ReturnedFrames
 
 KINDS: dict[str, Callable[[int], pd.DataFrame]] = {
     "integers": lambda n: pd.DataFrame({"key": [n], "rows": [n]}),
@@ -36,7 +36,7 @@ KINDS: dict[str, Callable[[int], pd.DataFrame]] = {
 @pytest.mark.filterwarnings("ignore:The behavior of DataFrame concatenation:FutureWarning")
 def test_frames_are_what_pandas_makes_of_them(kinds: list[tuple[str, int]]) -> None:
     frames = [KINDS[kind](number) for kind, times in kinds for number in range(times)]
-    returned = Returned()
+    returned = ReturnedFrames()
     for _ in range(2):  # and nothing is left of those before
         for frame in frames:
             returned.add(frame)
@@ -47,7 +47,7 @@ def test_frames_are_what_pandas_makes_of_them(kinds: list[tuple[str, int]]) -> N
 
 def test_a_name_may_stand_twice() -> None:
     frames = [pd.DataFrame([[n, n / 2]], columns=["key", "key"]) for n in range(3)]
-    returned = Returned()
+    returned = ReturnedFrames()
     for frame in frames:
         returned.add(frame)
     pd.testing.assert_frame_equal(returned.take(), pd.concat(frames, ignore_index=True))

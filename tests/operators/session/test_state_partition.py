@@ -8,8 +8,8 @@ import pytest
 from pyspark_ckpt.operators.session.state_partition import check_place, check_planned
 from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError
 from pyspark_ckpt.state_store.format.meta import EMPTY_META
-from pyspark_ckpt.state_store.format.routes import routes
-from pyspark_ckpt.state_store.format.spark_hash import SEED, of_int
+from pyspark_ckpt.state_store.format.spark_groups import find_routes
+from pyspark_ckpt.state_store.format.spark_hash import SEED, hash_int
 from pyspark_ckpt.state_store.transactions.ticket import Ticket
 
 
@@ -36,14 +36,14 @@ def test_a_plan_is_told_the_number_of_its_checkpoint_when_there_is_one() -> None
 
 @pytest.mark.parametrize("partitions", [1, 2, 3, 7, 200])
 def test_a_group_is_refused_in_each_partition_but_that_of_its_key(partitions: int) -> None:
-    for partition, route in enumerate(routes(partitions)):
-        check_place(ticket(partition, partitions), "it", of_int(route, SEED))
+    for partition, route in enumerate(find_routes(partitions)):
+        check_place(ticket(partition, partitions), "it", hash_int(route, SEED))
         if partitions > 1:
             other = (partition + 1) % partitions
             with pytest.raises(
                 InvalidInputError, match=f"partition {partition} of {partitions} is called in .* {other}[.]"
             ):
-                check_place(ticket(other, partitions), "it", of_int(route, SEED))
+                check_place(ticket(other, partitions), "it", hash_int(route, SEED))
 
 
 def test_a_ticket_without_a_number_of_partitions_is_refused() -> None:

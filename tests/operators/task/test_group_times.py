@@ -17,13 +17,13 @@ from pyspark.sql.types import StringType, StructType
 
 from pyspark_ckpt.operators import Timers
 from pyspark_ckpt.operators.bound.timers import BoundTimers
-from pyspark_ckpt.operators.declarations.operator import Operator, ProcessorState
-from pyspark_ckpt.operators.declarations.processors import VectorContext, states_of
+from pyspark_ckpt.operators.declarations.operator import KeyedOperator, ProcessorState
+from pyspark_ckpt.operators.declarations.processors import VectorContext, find_states
 from pyspark_ckpt.operators.declarations.states import Declared, ValueState
-from pyspark_ckpt.operators.encoding.keys import Keys
+from pyspark_ckpt.operators.encoding.distinct_keys import Keys
 from pyspark_ckpt.operators.encoding.suffixes import Suffixes
 from pyspark_ckpt.operators.groups.frames import Conversion
-from pyspark_ckpt.operators.groups.function import processor_of
+from pyspark_ckpt.operators.groups.function import make_processor
 from pyspark_ckpt.operators.task.group_times import GroupTimes
 from tests.operators.bound.test_timers import fire
 from tests.operators.session_lab import LONG, Kinds, SessionLab, suffix_of
@@ -42,10 +42,10 @@ HOW = Conversion(
 SEEN = StructType().add("seen", StringType())
 
 
-def operator_of(declared: Mapping[str, Declared], *, has_watermark: bool) -> Operator:
+def operator_of(declared: Mapping[str, Declared], *, has_watermark: bool) -> KeyedOperator:
     rows = pa.schema([("user", pa.string())])
     states = tuple(ProcessorState(attribute, state, {}) for attribute, state in declared.items())
-    return Operator(
+    return KeyedOperator(
         uid="it",
         by=("user",),
         input=rows,
@@ -133,8 +133,8 @@ class FunctionLab:
         }
         self.calls: list[tuple[bool, int]] = []
         self.time_out = time_out
-        self.processor = processor_of(function, ValueState("state", "n long"), SEEN, time_out, HOW, ["user"])
-        self.declared = states_of(self.processor)
+        self.processor = make_processor(function, ValueState("state", "n long"), SEEN, time_out, HOW, ["user"])
+        self.declared = find_states(self.processor)
         self.lab = SessionLab(folder, {each.name: (each, kinds[each.name]) for each in self.declared.values()})
 
     def run(self, fired: tuple[int, int] | None, now_ms: int, *, has_rows: bool) -> GroupState:

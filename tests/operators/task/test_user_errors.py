@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 
 from pyspark_ckpt.operators import Context, KeyedProcessor, VectorContext, VectorProcessor
-from pyspark_ckpt.operators.declarations.operator import Operator
+from pyspark_ckpt.operators.declarations.operator import KeyedOperator
 from pyspark_ckpt.operators.declarations.timers import Timer
-from pyspark_ckpt.operators.encoding.keys import Keys
+from pyspark_ckpt.operators.encoding.distinct_keys import Keys
 from pyspark_ckpt.operators.encoding.suffixes import Suffixes
 from pyspark_ckpt.operators.rows.base import Position
 from pyspark_ckpt.operators.task.firing import Due
-from pyspark_ckpt.operators.task.runs import Work
+from pyspark_ckpt.operators.task.processor_calls import ProcessorCalls
 from pyspark_ckpt.operators.task.user_errors import CallError, ProcessorError, locate_errors, show
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
@@ -66,9 +66,9 @@ class AtOnce(VectorProcessor):
         raise KeyError(batch.num_rows)
 
 
-def work(processor: KeyedProcessor | VectorProcessor) -> Work:
-    operator = Operator("visits", ("user",), ROWS, OUTPUT, (), 1, 1, "", False, 1 << 20, ())
-    return Work(operator, processor, WHERE, Position())
+def work(processor: KeyedProcessor | VectorProcessor) -> ProcessorCalls:
+    operator = KeyedOperator("visits", ("user",), ROWS, OUTPUT, (), 1, 1, "", False, 1 << 20, ())
+    return ProcessorCalls(operator, processor, WHERE, Position())
 
 
 def processed(processor: KeyedProcessor | VectorProcessor, numbers: Sequence[int]) -> list[int]:

@@ -16,9 +16,9 @@ import pytest
 from pyspark.sql import types as spark
 
 from pyspark_ckpt.operators import Context, Counter, KeyedProcessor, ListState, MapState, ReducingState, ValueState
-from pyspark_ckpt.operators.declarations.operator import Operator
+from pyspark_ckpt.operators.declarations.operator import KeyedOperator
 from pyspark_ckpt.operators.rows.base import Position
-from pyspark_ckpt.operators.task.runs import Work
+from pyspark_ckpt.operators.task.processor_calls import ProcessorCalls
 from pyspark_ckpt.operators.types.value_types import resolve_type
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from tests.operators.program_lab import ProgramLab
@@ -119,12 +119,12 @@ class Pages(KeyedProcessor):
         return iter(())
 
 
-def work(*columns: tuple[str, spark.DataType], nullable: bool = True) -> Work:
+def work(*columns: tuple[str, spark.DataType], nullable: bool = True) -> ProcessorCalls:
     """What makes output of these columns."""
     fields = [pa.field(name, resolve_type(kind, name).arrow, nullable) for name, kind in columns]
     schema = pa.schema(fields)
-    return Work(
-        Operator("visits", ("n",), schema, schema, (), 1, 1, "", False, 1 << 20, ()),
+    return ProcessorCalls(
+        KeyedOperator("visits", ("n",), schema, schema, (), 1, 1, "", False, 1 << 20, ()),
         Pages(),
         Context(0, 0, 0, -1),
         Position(),

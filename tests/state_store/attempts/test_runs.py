@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_ckpt.state_store.attempts.winners import RUN_FORMAT, RUNS_DELETED_AT_ONCE, RUNS_KEPT, Epochs, Run
+from pyspark_ckpt.state_store.attempts.winners import RUN_FORMAT, RUNS_DELETED_AT_ONCE, RUNS_KEPT, Epochs, RunObject
 from pyspark_ckpt.state_store.blobs import LocalPlace
 from pyspark_ckpt.state_store.errors import StorageError
-from pyspark_ckpt.state_store.format.names import epoch_of, run_name
+from pyspark_ckpt.state_store.format.names import parse_epoch, run_name
 from pyspark_ckpt.state_store.json_objects import seal
 from tests.conftest import MakeLab
 from tests.lab import expected
 
 
 def numbers(place: LocalPlace) -> list[int]:
-    return sorted(epoch for blob in place.list("_ckpt/runs") if (epoch := epoch_of(blob.name)) is not None)
+    return sorted(epoch for blob in place.list("_ckpt/runs") if (epoch := parse_epoch(blob.name)) is not None)
 
 
 def test_runs_do_not_pile_up_when_a_query_is_started_again_and_again(quick_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_runs_do_not_pile_up_when_a_query_is_started_again_and_again(quick_path:
 def test_what_an_earlier_release_has_piled_up_goes_a_few_at_a_time(quick_path: Path) -> None:
     place = LocalPlace(quick_path)
     for epoch in range(1, 501):
-        place.put(run_name(epoch), seal(Run(RUN_FORMAT, f"old-{epoch}")))
+        place.put(run_name(epoch), seal(RunObject(RUN_FORMAT, f"old-{epoch}")))
     assert Epochs(place).of("old-500") == 500
     assert len(numbers(place)) == 500, "a run that is known changes nothing"
     for number in range(1, 41):

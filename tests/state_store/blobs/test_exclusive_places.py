@@ -168,8 +168,8 @@ def test_a_snapshot_that_may_still_be_replaced_replaces_nothing(
         lab.server.call("cleanup", handle=handle)
     assert sum(blob.name.endswith(".delta") for blob in place.list()) == 4
     assert read_manifest(place, Marker(3, ids[2]))[1].objects().keys() <= {blob.name for blob in place.list("sst")}
-    clock_of = PlaceTimes.clock_of
-    monkeypatch.setattr(PlaceTimes, "clock_of", lambda times, of: lambda: clock_of(times, of)() + 700)
+    clock_of = PlaceTimes.make_clock
+    monkeypatch.setattr(PlaceTimes, "make_clock", lambda times, of: lambda: clock_of(times, of)() + 700)
     lab.restart(lose_local=True)
     handle = lab.open(**where, keep=0)
     lab.begin(handle, 4, ids[-1]).abort()

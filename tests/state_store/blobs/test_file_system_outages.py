@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_ckpt.state_store.blobs import BlobPlace, LocalPlace, Patience, place_at
+from pyspark_ckpt.state_store.blobs import BlobPlace, LocalPlace, RetryPolicy, place_at
 from pyspark_ckpt.state_store.errors import ConflictError, StorageError
 from tests.conftest import MakeLab
 from tests.outage_disk import away
@@ -129,7 +129,7 @@ def test_a_write_goes_on_when_the_file_system_was_away_in_its_middle(tmp_path: P
 
 @pytest.mark.parametrize("code", [errno.ESTALE, *(pytest.param(code, marks=pytest.mark.matrix) for code in PASSING)])
 def test_what_outlasts_the_timeout_is_a_clear_error_when_it_is_over(code: int, tmp_path: Path) -> None:
-    place = place_at(str(tmp_path / "shared"), patience=Patience(1))
+    place = place_at(str(tmp_path / "shared"), retries=RetryPolicy(1))
     place.put("a", b"x")
     for request in requests(place, tmp_path):
         began = time.monotonic()

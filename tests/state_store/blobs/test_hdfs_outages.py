@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_ckpt import savepoints
-from pyspark_ckpt.state_store.blobs import BlobPlace, Patience, place_at
+from pyspark_ckpt.state_store.blobs import BlobPlace, RetryPolicy, place_at
 from pyspark_ckpt.state_store.errors import StorageError
 from pyspark_ckpt.state_store.savepoints.savepoint import Kind
 from tests.conftest import MakeLab
@@ -37,7 +37,7 @@ def cut(hdfs: HdfsService) -> Iterator[Wire]:
 
 def far(service: HdfsService, cut: Wire, timeout_s: float = 60.0) -> BlobPlace:
     """A new place, whose name node is at the end of the wire."""
-    return place_at(f"hdfs://127.0.0.1:{cut.port}{service.path(service.new_folder())}", patience=Patience(timeout_s))
+    return place_at(f"hdfs://127.0.0.1:{cut.port}{service.path(service.new_folder())}", retries=RetryPolicy(timeout_s))
 
 
 @contextmanager
@@ -83,7 +83,7 @@ def test_no_request_fails_when_a_part_of_hdfs_is_away_for_a_while(
     trouble: str, seconds: float, writers: int, hdfs: HdfsService, tmp_path: Path
 ) -> None:
     folder = f"{hdfs.new_folder()}/SASL/erasure"  # signs of what does not pass, where they say nothing
-    place, over = place_at(folder, patience=Patience(120)), threading.Event()
+    place, over = place_at(folder, retries=RetryPolicy(120)), threading.Event()
     with ThreadPoolExecutor(writers) as pool:
         working = [pool.submit(work_on, place, number, over, tmp_path) for number in range(writers)]
         try:
@@ -151,7 +151,7 @@ def test_what_outlasts_the_timeout_is_a_clear_error_when_it_is_over(
 
 
 def test_a_data_node_that_is_gone_is_not_taken_for_the_name_node(hdfs: HdfsService) -> None:
-    place = place_at(hdfs.new_folder(), patience=Patience(2))
+    place = place_at(hdfs.new_folder(), retries=RetryPolicy(2))
     place.put("there", b"x")
     with hdfs.without_data_node():
         with pytest.raises(StorageError, match=r"a data node does not answer.* 127\.0\.0\.1:\d+") as reading:

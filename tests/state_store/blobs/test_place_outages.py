@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from pyspark_ckpt import savepoints
-from pyspark_ckpt.state_store.blobs import BlobPlace, Patience, S3Settings, Traffic, place_at
-from pyspark_ckpt.state_store.blobs.base.patience import OutlastedError, ask_now, get_left_of_try_s
+from pyspark_ckpt.state_store.blobs import BlobPlace, RetryPolicy, S3Settings, Traffic, place_at
+from pyspark_ckpt.state_store.blobs.base.retries import RetriesExhaustedError, ask_now, get_left_of_try_s
 from pyspark_ckpt.state_store.blobs.s3.place import S3Place
-from pyspark_ckpt.state_store.checkpoints.inventory import inventory
+from pyspark_ckpt.state_store.checkpoints.inventory import list_operators
 from pyspark_ckpt.state_store.errors import StorageError
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoints import creation as savepoint_creation
@@ -45,9 +45,9 @@ def cut(s3: S3Service) -> Iterator[Wire]:
 
 def far(service: S3Service, cut: Wire, timeout_s: float = 60.0, traffic: Traffic | None = None) -> BlobPlace:
     """A new place in S3, at the end of the wire."""
-    patience = Patience(timeout_s) if traffic is None else Patience(timeout_s, traffic.note_wait)
+    retries = RetryPolicy(timeout_s) if traffic is None else RetryPolicy(timeout_s, traffic.note_wait)
     settings = S3Settings(endpoint=f"http://127.0.0.1:{cut.port}", addressing="path")
-    return place_at(f"{service.new_folder()}/state", settings, patience=patience)
+    return place_at(f"{service.new_folder()}/state", settings, retries=retries)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -177,7 +177,7 @@ def test_a_try_that_began_as_the_outage_ended_leaves_time_for_another() -> None:
             raise TimeoutError("silent")
         return "answered"
 
-    assert Patience(8).repeat("place", request, lambda _: True) == "answered"
+    assert RetryPolicy(8).repeat("place", request, lambda _: True) == "answered"
     assert asked[-1] < 8
 
 
@@ -194,19 +194,19 @@ def test_what_is_asked_again_is_not_waited_for_as_long_again() -> None:
     def ask(*, again: bool) -> str:
         tries.clear()
         with ask_now(again=again):
-            return Patience(1.5).repeat("another place", request, lambda _: True)
+            return RetryPolicy(1.5).repeat("another place", request, lambda _: True)
 
-    with pytest.raises(OutlastedError):
+    with pytest.raises(RetriesExhaustedError):
         ask(again=False)
     assert len(tries) > 2
-    with pytest.raises(OutlastedError) as caught:
+    with pytest.raises(RetriesExhaustedError) as caught:
         ask(again=True)
     assert len(tries) == 1
     assert caught.value.after_s >= 1.5
     is_away[0] = False
     assert ask(again=True) == "answered"
     is_away[0] = True
-    with pytest.raises(OutlastedError):
+    with pytest.raises(RetriesExhaustedError):
         ask(again=True)
     assert len(tries) > 2, "another outage has all of the time"
 
@@ -214,7 +214,7 @@ def test_what_is_asked_again_is_not_waited_for_as_long_again() -> None:
 def test_waiting_ends_when_the_process_is_asked_to_stop(s3: S3Service, cut: Wire) -> None:
     stopping = threading.Event()
     settings = S3Settings(endpoint=f"http://127.0.0.1:{cut.port}", addressing="path")
-    place = place_at(s3.new_folder(), settings, patience=Patience(600, stopping=stopping))
+    place = place_at(s3.new_folder(), settings, retries=RetryPolicy(600, stopping=stopping))
     with cut.outage("refused"):
         threading.Timer(0.5, stopping.set).start()
         with pytest.raises(StorageError, match="asked to stop"):
@@ -342,11 +342,11 @@ def test_a_savepoint_fails_once_when_its_place_stays_away(
     with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
 
         def cut_soon(*given: Any) -> object:  # noqa: ANN401
-            found = inventory(*given)
+            found = list_operators(*given)
             stack.enter_context(cut.outage("refused"))
             return found
 
-        patch.setattr(savepoint_creation, "inventory", cut_soon)
+        patch.setattr(savepoint_creation, "list_operators", cut_soon)
         with pytest.raises(StorageError, match="placeTimeout is 3 s"):
             savepoints.savepoint(folder, s3.new_folder(), kind=kind, options=far_away)
     (left,) = (record.getMessage() for record in caplog.records if "could not remove" in record.getMessage())

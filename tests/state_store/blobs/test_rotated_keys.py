@@ -14,7 +14,7 @@ from pyspark_ckpt.state_store.blobs import S3Settings
 from pyspark_ckpt.state_store.blobs.s3.clients import CLIENTS_KEPT
 from pyspark_ckpt.state_store.blobs.s3.place import S3Place
 from pyspark_ckpt.state_store.s3_settings import Credentials
-from pyspark_ckpt.state_store.server.entrusted import SECRETS_KEPT, Entrusted
+from pyspark_ckpt.state_store.server.received_secrets import SECRETS_KEPT, ReceivedSecrets
 from tests.conftest import MakeLab
 from tests.lab import expected
 from tests.s3_server import S3Service
@@ -70,11 +70,11 @@ def test_one_key_set_more_takes_little(s3: S3Service) -> None:
 
 
 def test_of_keys_that_were_entrusted_the_last_are_kept() -> None:
-    entrusted = Entrusted()
+    secrets = ReceivedSecrets()
     for number in range(5 * SECRETS_KEPT):
-        entrusted.keep(json.dumps({"number": number, "secrets": {"fs.s3a.access.key": f"key-{number}"}}).encode())
-        assert entrusted.await_secrets(max(0, number - 64)) == {"fs.s3a.access.key": f"key-{max(0, number - 64)}"}
-    assert len(entrusted._secrets) == SECRETS_KEPT
+        secrets.keep(json.dumps({"number": number, "secrets": {"fs.s3a.access.key": f"key-{number}"}}).encode())
+        assert secrets.await_secrets(max(0, number - 64)) == {"fs.s3a.access.key": f"key-{max(0, number - 64)}"}
+    assert len(secrets._secrets) == SECRETS_KEPT
 
 
 def settings(number: int) -> S3Settings:

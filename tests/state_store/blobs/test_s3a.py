@@ -13,7 +13,7 @@ from pyspark_ckpt.state_store.blobs import LocalPlace, S3aSettings, S3Settings, 
 from pyspark_ckpt.state_store.blobs.s3.place import S3Place
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import InvalidInputError
-from pyspark_ckpt.state_store.format.remote import place_of
+from pyspark_ckpt.state_store.format.remote import find_place
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.s3_settings import Credentials
@@ -110,7 +110,7 @@ def test_offline_work_reaches_each_bucket_as_it_is_set_for_s3a(tmp_path: Path) -
     checkpoint = LocalPlace(tmp_path)
     checkpoint.put("state/0/0/remote.json", b'{"place": "s3a://c/x"}')
     with pytest.raises(InvalidInputError, match="objects of bucket c with SSE-C"):
-        place_of(checkpoint, Identity(0, 0, "default"), there.place, "")
+        find_place(checkpoint, Identity(0, 0, "default"), there.place, "")
     assert b"not ours" not in pickle.dumps(there), "no secret goes along that nobody needs"
     assert "AKIA1" not in repr(there)
 

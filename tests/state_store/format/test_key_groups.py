@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pyspark_ckpt.state_store.format.key_groups import HASHES, describe_groups, find_owned_groups, hashes_of
+from pyspark_ckpt.state_store.format.key_groups import HASHES, describe_groups, find_hashes, find_owned_groups
 from pyspark_ckpt.state_store.format.meta import EMPTY_META, Descriptor
 from tests.lab import Lab
 
@@ -18,13 +18,13 @@ def test_ranges_of_groups_and_hashes_have_no_gap_and_agree_with_the_route(partit
         first, behind = find_owned_groups(partition, partitions, parallelism)
         assert first == end
         assert all(group * partitions // parallelism == partition for group in {first, behind - 1} if first < behind)
-        low, high = hashes_of((first, behind), parallelism)
+        low, high = find_hashes((first, behind), parallelism)
         for value in {low, high - 1}:
             if low < high:
                 assert (value * parallelism >> 32) * partitions // parallelism == partition
         end = behind
     assert end == parallelism
-    assert hashes_of((0, parallelism), parallelism) == (0, HASHES)
+    assert find_hashes((0, parallelism), parallelism) == (0, HASHES)
 
 
 def test_a_manifest_of_keyed_state_has_the_groups_of_its_partition() -> None:

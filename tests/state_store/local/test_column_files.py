@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_ckpt.state_store.columns.packed import Packed
+from pyspark_ckpt.state_store.arrays.packed import Packed
 from pyspark_ckpt.state_store.database import Database, Reader, TableFile, write_table_file
 from pyspark_ckpt.state_store.database.column_names import MIN_KEYS, column_files_in, columns_folder
 from pyspark_ckpt.state_store.errors import StorageError
@@ -53,7 +53,7 @@ class Live:
         write_table_file(self._staged, sorted(some.items()), TUNING)
         self.database.ingest([self._staged])
         self.rows.update(some)
-        self.files.follow(self.copy, self.database.table_files(), LOG, self.on_damage)
+        self.files.schedule(self.copy, self.database.table_files(), LOG, self.on_damage)
 
     def close(self) -> None:
         self.files.close()

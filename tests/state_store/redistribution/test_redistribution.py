@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from pyspark_ckpt import savepoints
+from pyspark_ckpt.state_store.arrays.rows import PackedRows
 from pyspark_ckpt.state_store.blobs import LocalPlace
 from pyspark_ckpt.state_store.blobs.local import files
 from pyspark_ckpt.state_store.blobs.local import place as local
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
-from pyspark_ckpt.state_store.columns.rows import RowColumns
 from pyspark_ckpt.state_store.database import Database
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.format.keys import ORDERED_BIT
@@ -25,9 +25,9 @@ from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.redistribution import clipping, splitting
 from pyspark_ckpt.state_store.redistribution.jobs import RunHere
 from pyspark_ckpt.state_store.redistribution.merged_states import merge_states
-from pyspark_ckpt.state_store.redistribution.splitting import RunWriters
+from pyspark_ckpt.state_store.redistribution.splitting import PartitionWriters
 from pyspark_ckpt.state_store.savepoints.savepoint import Kind
-from pyspark_ckpt.state_store.sst.scan import columns_of
+from pyspark_ckpt.state_store.sst.scan import scan_rows
 from tests import saved_query
 from tests.fuzz.mutations import EXAMPLES
 from tests.saved_query import EXPIRY, MAX_PARALLELISM, SAVEPOINT_KINDS, stored, written
@@ -54,14 +54,14 @@ def test_a_digest_that_differs_fails_the_restore_for_good(
     width: int, quick_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query = written(quick_path / "query", 2, operators=(0,))
-    target, write = quick_path / "restored", RunWriters.write
+    target, write = quick_path / "restored", PartitionWriters.write
 
-    def lossy(writers: RunWriters, rows: RowColumns) -> None:
+    def lossy(writers: PartitionWriters, rows: PackedRows) -> None:
         write(writers, rows.take(slice(1, None)))
 
     with monkeypatch.context() as patched:
         patched.setattr(RunHere, "width", width)
-        patched.setattr(RunWriters, "write", lossy)
+        patched.setattr(PartitionWriters, "write", lossy)
         with pytest.raises(
             FormatError, match=r"operator 0, store 'left': state 'by time' had \d+ rows with the digest"
         ):
@@ -121,11 +121,11 @@ def test_rows_that_nobody_counts_are_counted_before_they_are_moved(
     monkeypatch.setitem(saved_query.STATES, (2, "default"), ONLY_EXPIRY)
     query = written(quick_path / "query", 2, operators=(2,))
 
-    def lossy(database: Database, begin: bytes, end: bytes, *, readers: int) -> Iterator[RowColumns]:
+    def lossy(database: Database, begin: bytes, end: bytes, *, readers: int) -> Iterator[PackedRows]:
         is_ordered = begin[0] & ORDERED_BIT >> 8
-        return (rows.take(slice(is_ordered, None)) for rows in columns_of(database, begin, end, readers=readers))
+        return (rows.take(slice(is_ordered, None)) for rows in scan_rows(database, begin, end, readers=readers))
 
-    monkeypatch.setattr(clipping, "columns_of", lossy)
+    monkeypatch.setattr(clipping, "scan_rows", lossy)
     with pytest.raises(FormatError, match=rf"state '{EXPIRY}' has \d+ rows, and \d+ were found"):
         savepoints.rescale(query.location, str(quick_path / "restored"), 3)
 

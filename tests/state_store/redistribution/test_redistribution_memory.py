@@ -30,7 +30,7 @@ from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.redistribution.assembly import JoinTask, NewStore, publish
 from pyspark_ckpt.state_store.redistribution.canonical import ExportTask, ImportTask, SavedRows
-from pyspark_ckpt.state_store.redistribution.clipping import Clip, ClipTask, Part
+from pyspark_ckpt.state_store.redistribution.clipping import Clip, ClipTask, OldPartition
 from pyspark_ckpt.state_store.redistribution.merged_states import merge_states
 from pyspark_ckpt.state_store.redistribution.regrouping import RegroupTask
 from pyspark_ckpt.state_store.redistribution.splitting import RUNS_FOLDER, Split, SplitTask
@@ -151,7 +151,7 @@ def _regroup(case: Case, rows: int, folder: Path) -> None:
 def _clip(case: Case, rows: int, folder: Path) -> None:
     stores = _stores(case, rows, folder)
     numbers = {state.number: state.number for state in stores[0].meta.states}
-    parts = tuple(Part(store, _hashes(n, case), numbers) for n, store in enumerate(stores))
+    parts = tuple(OldPartition(store, _hashes(n, case), numbers) for n, store in enumerate(stores))
     hashes = 0, HASHES // case.partitions
     new = _new_store(stores[0].meta, folder / "new", 0, case.partitions)
     (clipped,) = ClipTask(WORKPLACE, (Clip(new, hashes, parts, parts),))()

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_ckpt.state_store.columns.packed import Packed
-from pyspark_ckpt.state_store.columns.rows import RowColumns
+from pyspark_ckpt.state_store.arrays.packed import Packed
+from pyspark_ckpt.state_store.arrays.rows import PackedRows
 from pyspark_ckpt.state_store.database import Database, Tuning
 from pyspark_ckpt.state_store.errors import InternalError, StorageError
 from pyspark_ckpt.state_store.redistribution.rolling_writer import RollingWriter
@@ -29,7 +29,7 @@ def rows_of(count: int, *, value_bytes: int = 24) -> Rows:
 def written(folder: Path, rows: Rows, *, at_once: int = 1000, max_bytes: int = EVERYTHING) -> list[Path]:
     writer = RollingWriter(folder, "rows", TUNING, max_bytes)
     for first in range(0, len(rows), at_once):
-        writer.write(RowColumns.of(rows[first : first + at_once]))
+        writer.write(PackedRows.of(rows[first : first + at_once]))
     return writer.finish()
 
 
@@ -58,7 +58,7 @@ def test_rows_of_many_sizes_and_large_ones_are_in_one_file(quick_path: Path) -> 
 
 def test_no_rows_make_no_file(quick_path: Path) -> None:
     writer = RollingWriter(quick_path, "rows", TUNING, EVERYTHING)
-    writer.write(RowColumns(Packed.of([]), Packed.of([])))
+    writer.write(PackedRows(Packed.of([]), Packed.of([])))
     assert writer.finish() == []
     assert list(quick_path.iterdir()) == []
 
@@ -77,9 +77,9 @@ def test_rows_out_of_order_are_refused(at: tuple[int, int], quick_path: Path) ->
 def test_rows_out_of_order_are_refused_also_from_file_to_file(quick_path: Path) -> None:
     rows = rows_of(4000)
     writer = RollingWriter(quick_path, "rows", TUNING, 1)
-    writer.write(RowColumns.of(rows[2000:]))
+    writer.write(PackedRows.of(rows[2000:]))
     with pytest.raises(InternalError, match="not in the order of keys"):
-        writer.write(RowColumns.of(rows[:2000]))
+        writer.write(PackedRows.of(rows[:2000]))
 
 
 def test_a_file_that_cannot_be_written_is_named(quick_path: Path) -> None:

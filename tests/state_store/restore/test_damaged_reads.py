@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pyspark_ckpt.state_store.attempts.winners import Run, Winner
+from pyspark_ckpt.state_store.attempts.winners import RunObject, WinnerObject
 from pyspark_ckpt.state_store.blobs import LocalPlace
 from pyspark_ckpt.state_store.errors import FormatError, StorageError
 from pyspark_ckpt.state_store.format.delta import read_delta
@@ -91,7 +91,7 @@ def test_no_flipped_bit_of_an_object_that_decides_is_believed(lab: Lab) -> None:
     def read_manifest(path: Path) -> object:
         return decode(path.read_bytes(), str(path))
 
-    for path, read in ((manifest, read_manifest), (winner, read_as(Winner)), (run, read_as(Run))):
+    for path, read in ((manifest, read_manifest), (winner, read_as(WinnerObject)), (run, read_as(RunObject))):
         whole, right = path.read_bytes(), read(path)
         for bit in range(0, len(whole) * 8, 5 if len(whole) < 1000 else 37):
             damaged = bytearray(whole)
@@ -150,7 +150,7 @@ def test_a_restore_goes_on_from_a_snapshot_when_its_deltas_are_retired_meanwhile
             elsewhere.server.call("snapshot", handle=other, force=True)
             elsewhere.server.call("cleanup", handle=other)
 
-    lab.server.stores._shared.failpoints.hit = retire  # type: ignore[assignment,method-assign]
+    lab.server.stores._resources.failpoints.hit = retire  # type: ignore[assignment,method-assign]
     txn = lab.begin(handle, 4, ids[-1])
     assert txn.rows == expected(4)
     assert txn.answer["metrics"]["replayed_deltas"] == 0

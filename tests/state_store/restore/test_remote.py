@@ -12,7 +12,7 @@ from botocore.client import BaseClient
 
 from pyspark_ckpt.state_store.blobs import LocalPlace, place_at
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
-from pyspark_ckpt.state_store.format.remote import place_of
+from pyspark_ckpt.state_store.format.remote import find_place
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.options import parse
 from tests.conftest import MakeLab
@@ -67,7 +67,7 @@ def test_a_pointer_of_s3_leads_to_a_remote_place_of_s3a(remote: str, scheme: str
     """They were once all written so."""
     who, checkpoint = Identity(0, 3, "default"), LocalPlace(tmp_path)
     checkpoint.put("state/0/3/remote.json", b'{"place": "s3://bucket/here/%25/state/0/3"}')
-    assert place_of(checkpoint, who, place_at, remote).url == f"{scheme}://bucket/here/%/state/0/3"
+    assert find_place(checkpoint, who, place_at, remote).url == f"{scheme}://bucket/here/%/state/0/3"
 
 
 @pytest.mark.parametrize("where", ["remote", "s3a checkpoint"])

@@ -121,7 +121,7 @@ def test_the_place_is_asked_once_whether_a_pin_has_ended(lab: Lab, monkeypatch: 
     times = PlaceTimes()
     pins = Pins(LocalPlace(lab.checkpoint), times)
     pins.add(1, for_s=-10)
-    times.clock_of(LocalPlace(lab.checkpoint))()
+    times.make_clock(LocalPlace(lab.checkpoint))()
     asked.clear()
     for _ in range(3):
         assert pins.oldest() is None

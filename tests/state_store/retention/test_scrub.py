@@ -225,7 +225,7 @@ class ShortProcesses:
     def __init__(self, lab: Lab, ids: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         self.lab, self.ids = lab, ids
         self.days = 0.0
-        monkeypatch.setattr(PlaceTimes, "clock_of", lambda *_: lambda: time.time() + self.days * self.DAY_S)
+        monkeypatch.setattr(PlaceTimes, "make_clock", lambda *_: lambda: time.time() + self.days * self.DAY_S)
 
     def run(self, *, lose_local: bool = False) -> int:
         """Start, do what Spark's maintenance does once in a minute, and be killed; how many objects were read."""

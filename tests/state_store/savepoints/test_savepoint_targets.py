@@ -222,7 +222,7 @@ def test_of_two_restores_into_one_target_the_second_is_refused(
     def other() -> None:
         with monkeypatch.context() as patched:
             if not is_through:
-                patched.setattr("pyspark_ckpt.state_store.savepoints.restoration.copy_logs", lambda *_: 1 / 0)
+                patched.setattr("pyspark_ckpt.state_store.savepoints.query_restore.copy_logs", lambda *_: 1 / 0)
             with nullcontext() if is_through else pytest.raises(ZeroDivisionError):
                 savepoints.rescale(query.location, str(target), 2)
         before.update(files(target))
@@ -250,7 +250,7 @@ def test_a_restore_never_goes_on_where_another_query_has_begun(
     query = written(quick_path / "query", 2, operators=(2,), batches=1)
     target = quick_path / "restored"
     with monkeypatch.context() as patched:
-        patched.setattr("pyspark_ckpt.state_store.savepoints.restoration.copy_logs", lambda *_: 1 / 0)
+        patched.setattr("pyspark_ckpt.state_store.savepoints.query_restore.copy_logs", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             savepoints.rescale(query.location, str(target), 3)
     LocalPlace(target).put("metadata", b'{"id":"another"}')

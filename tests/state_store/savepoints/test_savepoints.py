@@ -16,12 +16,12 @@ from pyspark_ckpt.cli.main import main
 from pyspark_ckpt.state_store.blobs import LocalPlace
 from pyspark_ckpt.state_store.blobs.metered import LISTS, READS, Traffic
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
-from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, inventory
+from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, list_operators
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, LifecycleError, NotFoundError, StorageError
 from pyspark_ckpt.state_store.format.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME
 from pyspark_ckpt.state_store.options import parse
-from pyspark_ckpt.state_store.redistribution.copying import CopyTask
+from pyspark_ckpt.state_store.redistribution.copy_task import CopyTask
 from pyspark_ckpt.state_store.retention.pins import FOLDER as PINS_FOLDER
 from pyspark_ckpt.state_store.retention.pins import Pin, Pins
 from pyspark_ckpt.state_store.savepoints import creation as savepoint_creation
@@ -107,9 +107,9 @@ def test_a_savepoint_has_its_logs_when_the_query_has_deleted_them_meanwhile(
     def slow(checkpoint: Checkpoint, version: int, *more: Any) -> Any:  # noqa: ANN401
         query.run(3)
         query.purge(2)
-        return inventory(checkpoint, version, *more)
+        return list_operators(checkpoint, version, *more)
 
-    monkeypatch.setattr(savepoint_creation, "inventory", slow)
+    monkeypatch.setattr(savepoint_creation, "list_operators", slow)
     info = savepoints.savepoint(query.location, str(quick_path / "taken"))
     assert info.version == taken["version"] < query.version
     savepoints.restore(str(quick_path / "taken"), str(quick_path / "restored"), parallelism=3)
@@ -298,7 +298,7 @@ def test_a_keyed_operator_is_found_under_its_new_uid(partitions: int, quick_path
     )
     assert stored(str(quick_path / "restored")) == (query.version, partitions, renamed(query.rows, "guests"))
     checkpoint = Checkpoint(str(quick_path / "restored"), parse({}))
-    assert [operator.uids for operator in inventory(checkpoint, query.version)] == [["guests"]]
+    assert [operator.uids for operator in list_operators(checkpoint, query.version)] == [["guests"]]
 
 
 @pytest.mark.parametrize(
@@ -351,7 +351,7 @@ def test_a_restore_is_refused_when_nothing_has_been_committed_or_its_notes_are_d
 def test_attempts_at_one_copy_leave_each_other_alone(quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     query = written(quick_path / "query", 1, operators=(0,))
     checkpoint = Checkpoint(query.location, parse({}))
-    (operator,) = inventory(checkpoint, query.version)
+    (operator,) = list_operators(checkpoint, query.version)
     (store,) = operator.stores["left"]
     task = CopyTask(Workplace(parse({})), store, str(quick_path / "copy"))
     first, before = task(), files(quick_path / "copy")
@@ -388,7 +388,7 @@ def test_a_restore_is_another_when_its_state_is_to_lie_elsewhere(
     query = written(quick_path / "query", 1, operators=(2,), batches=1)
     target, options = str(quick_path / "restored"), {"remote": str(quick_path / "apart")}
     with monkeypatch.context() as patched:
-        patched.setattr("pyspark_ckpt.state_store.savepoints.restoration.copy_logs", lambda *_: 1 / 0)
+        patched.setattr("pyspark_ckpt.state_store.savepoints.query_restore.copy_logs", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             savepoints.rescale(query.location, target, 2, options=options)
     with pytest.raises(InvalidInputError, match=r"unfinished restore of .*, and this is another"):
@@ -449,7 +449,7 @@ def test_a_store_costs_few_requests_when_all_are_looked_at(
         query.run(deltas)
         checkpoint = Checkpoint(query.location, parse({}))
         traffic.take()
-        inventory(checkpoint, query.version)
+        list_operators(checkpoint, query.version)
         spent.append((len(list(query.identities())), traffic.take()))
     (few, before), (many, after) = spent
     reads, lists = ((after[kind] - before[kind]) / (many - few) for kind in (READS, LISTS))

@@ -54,7 +54,7 @@ def test_a_snapshot_is_due_when_a_restore_would_take_too_long(make_lab: MakeLab)
     lab = make_lab(restoreTarget="1s", **RARELY)
     handle, ids = lab.open(), list[str]()
     assert published(lab, handle, ids) is None
-    forecast = lab.server.stores._shared.forecast
+    forecast = lab.server.stores._resources.forecast
     for _ in range(50):
         forecast.note_ingest(1, 2.0)
     assert published(lab, handle, ids) == 2
@@ -67,7 +67,7 @@ def test_a_target_that_no_snapshot_can_keep_is_warned_of_when_one_is_made(
     handle, ids = lab.open(), list[str]()
     published(lab, handle, ids)
     for _ in range(50):
-        lab.server.stores._shared.forecast.note_write(1, 9.0)
+        lab.server.stores._resources.forecast.note_write(1, 9.0)
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             lab.server.call("snapshot", handle=handle, force=True)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyspark_ckpt.state_store.columns.packed import WIDEST, Packed
+from pyspark_ckpt.state_store.arrays.packed import WIDEST, Packed
 from pyspark_ckpt.state_store.database import Database, Reader, TableFile, write_table_file
 from pyspark_ckpt.state_store.database.column_names import MIN_KEYS, column_files_in
 from pyspark_ckpt.state_store.errors import FormatError, InternalError
@@ -22,7 +22,7 @@ from pyspark_ckpt.state_store.sst import column_file, lookup
 from pyspark_ckpt.state_store.sst.column_file import OpenColumnFiles, write_column_file
 from pyspark_ckpt.state_store.sst.lookup import look_up
 from tests.length import TIMES
-from tests.state_store.columns.test_bulk import KEYS, TUNING
+from tests.state_store.arrays.test_arrays import KEYS, TUNING
 
 ROWS = 4 * MIN_KEYS
 

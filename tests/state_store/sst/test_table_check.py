@@ -12,7 +12,7 @@ import pytest
 
 from pyspark_ckpt.state_store.database import Database, Tuning, write_table_file
 from pyspark_ckpt.state_store.errors import FormatError
-from pyspark_ckpt.state_store.sst.scan import columns_of
+from pyspark_ckpt.state_store.sst.scan import scan_rows
 from pyspark_ckpt.state_store.sst.table_check import check_chunks, check_table
 
 COMPAT = Path(__file__).parents[2] / "compat" / "v1"
@@ -146,7 +146,7 @@ def test_files_that_were_built_by_earlier_code_are_read(name: str, tmp_path: Pat
         database.ingest([path])
         assert [database.get(key) for key in keys] == [expected.get(key) for key in keys]
         assert dict(database.rows_in(b"", b"\1")) == expected
-        assert dict(row for some in columns_of(database, b"", b"\1") for row in some.rows()) == expected
+        assert dict(row for some in scan_rows(database, b"", b"\1") for row in some.rows()) == expected
     finally:
         database.close()
 

@@ -198,7 +198,7 @@ def test_a_file_that_is_damaged_after_its_upload_costs_a_restore_and_no_more(
             if point == "commit.before_ingest":
                 other.replace(path)
 
-        monkeypatch.setattr(lab.server.stores._shared.failpoints, "hit", damage_at)
+        monkeypatch.setattr(lab.server.stores._resources.failpoints, "hit", damage_at)
         done = _call_commit(lab, txn, [name], **_seals(path))
         lab.server.settled()
         monkeypatch.undo()

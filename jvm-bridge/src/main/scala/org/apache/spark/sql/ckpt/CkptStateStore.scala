@@ -255,7 +255,7 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
       closed = true
       txn.close()
       families.close()
-      if (hasCommitted) provider.transactions.followBehind()
+      if (hasCommitted) provider.transactions.catchUpInBackground()
     }
   }
 

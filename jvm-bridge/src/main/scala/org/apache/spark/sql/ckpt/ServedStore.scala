@@ -7,7 +7,7 @@ import org.apache.hadoop.fs.Path
 
 import org.apache.spark.TaskContext
 import org.apache.spark.internal.Logging
-import org.apache.spark.sql.ckpt.server.{Engine, Json, S3aSettings, Settings, StateServer}
+import org.apache.spark.sql.ckpt.server.{Json, S3aSettings, Settings, SharedRuntime, StateServer}
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.execution.streaming.state.{StateStoreConf, StateStoreId}
 import org.apache.spark.sql.internal.SQLConf
@@ -21,11 +21,11 @@ private[ckpt] final class ServedStore(
   extends Logging {
   import ServedStore._
 
-  @volatile private var currentEngine = Engine.get(settings)
+  @volatile private var current = SharedRuntime.get(settings)
   private var opened: Opened = _
   private var closed = false
 
-  def engine: Engine = currentEngine
+  def runtime: SharedRuntime = current
 
   def isOpen: Boolean = synchronized(!closed)
 
@@ -45,8 +45,8 @@ private[ckpt] final class ServedStore(
   /** The handle of this store in the running server. In a new server the store is opened again. */
   def handle(): Opened = synchronized {
     if (closed) throw CkptErrors.lifecycle(s"$label is closed.")
-    if (currentEngine.isReplaced) currentEngine = Engine.get(settings)
-    val server = currentEngine.server()
+    if (current.isReplaced) current = SharedRuntime.get(settings)
+    val server = current.server()
     if (opened == null || opened.server != server) opened = Opened(server, open(server))
     opened
   }

@@ -9,7 +9,7 @@ import org.rocksdb.{CompressionType, RocksDBException}
 
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.ckpt.rows.NearCache
-import org.apache.spark.sql.ckpt.server.{Engine, Errand, Json}
+import org.apache.spark.sql.ckpt.server.{CancellableTask, Json, SharedRuntime}
 import org.apache.spark.sql.execution.streaming.state.StateStoreMetrics
 
 /** The transactions of one store, from `begin` to `commit` or `abort`, and what they leave for the next one: rows in
@@ -18,17 +18,17 @@ import org.apache.spark.sql.execution.streaming.state.StateStoreMetrics
 private[ckpt] final class Transactions(served: ServedStore, compression: CompressionType) extends Logging {
   import Transactions._
 
-  private val cache = new NearCache(served.engine.budget)
+  private val cache = new NearCache(served.runtime.budget)
   private val idleWriters = new ConcurrentLinkedQueue[DeltaWriter]
   @volatile private var lastLivePath: String = _
-  @volatile private var following = new Errand(() => ())
+  @volatile private var catchingUp = new CancellableTask(() => ())
 
   private def label: String = served.label
 
   /** Begins a transaction by `call`, which may be repeated. */
   def begin(version: Long, call: => Begun): Transaction = {
     val started = System.nanoTime
-    following.settle()
+    catchingUp.cancelOrAwait()
     var attempt = 0
     while (true) {
       attempt += 1
@@ -36,9 +36,9 @@ private[ckpt] final class Transactions(served: ServedStore, compression: Compres
         val begun = call
         openReaderOrAbort(begun, attempt) match {
           case Some(reader) =>
-            val engine = served.engine
+            val runtime = served.runtime
             val txn = new Transaction(
-              begun, reader, engine.readers, cache, engine.budget, isCurrent,
+              begun, reader, runtime.readers, cache, runtime.budget, isCurrent,
               failure => served.reportDamage(begun, failure.getMessage))
             txn.loadMs = (System.nanoTime - started) / 1000000
             return txn
@@ -72,7 +72,7 @@ private[ckpt] final class Transactions(served: ServedStore, compression: Compres
     }
 
   private def openReader(begun: Begun, attempt: Int): Option[Reader] = {
-    val readers = served.engine.readers
+    val readers = served.runtime.readers
     if (begun.live && lastLivePath != begun.path) {
       if (lastLivePath != null) readers.forget(lastLivePath)
       lastLivePath = begun.path
@@ -116,15 +116,15 @@ private[ckpt] final class Transactions(served: ServedStore, compression: Compres
     val serving = System.nanoTime
     val answer = txn.begun.server.call("commit", commitRequest(txn, delta))
     val done = System.nanoTime
-    val engine = served.engine
+    val runtime = served.runtime
     CommitReport.metrics(
-      served.id, txn, delta, answer, engine.readers.blockCacheBytes / engine.budget.stores,
+      served.id, txn, delta, answer, runtime.readers.blockCacheBytes / runtime.budget.stores,
       (serving - sealing) / 1000000,
       (done - serving) / 1000000)
   }
 
   private def takeWriter(): DeltaWriter =
-    Option(idleWriters.poll()).getOrElse(new DeltaWriter(served.engine.readers.table, compression))
+    Option(idleWriters.poll()).getOrElse(new DeltaWriter(served.runtime.readers.table, compression))
 
   private def commitRequest(txn: Transaction, delta: Option[SealedDelta]): ObjectNode = {
     val request = Json.obj().put("txn", txn.begun.number)
@@ -142,26 +142,26 @@ private[ckpt] final class Transactions(served: ServedStore, compression: Compres
   }
 
   /** After a commit, lets the live database and then its idle view catch up in the background, for the next task. */
-  def followBehind(): Unit = {
-    val (open, path, at) = (served.lastHandle, lastLivePath, served.engine)
+  def catchUpInBackground(): Unit = {
+    val (open, path, at) = (served.lastHandle, lastLivePath, served.runtime)
     if (open.nonEmpty && path != null) {
-      val errand = new Errand(() => follow(open.get, path, at))
-      following = errand
+      val errand = new CancellableTask(() => catchUp(open.get, path, at))
+      catchingUp = errand
       try {
         at.background.execute(errand)
       } catch {
-        case _: RejectedExecutionException => () // the engine has ended, and so have its views
+        case _: RejectedExecutionException => () // the runtime has ended, and so have its views
       }
     }
   }
 
-  private def follow(open: ServedStore.Opened, path: String, at: Engine): Unit =
+  private def catchUp(open: ServedStore.Opened, path: String, at: SharedRuntime): Unit =
     try {
-      open.server.call("follow", Json.obj().put("handle", open.handle))
+      open.server.call("await_ingest", Json.obj().put("handle", open.handle))
       at.readers.catchUpIdle(path, isCurrent)
     } catch {
       // The next task tries again, and reports the failure if it persists.
-      case NonFatal(failure) => logDebug(s"$label did not follow: ${failure.getMessage}")
+      case NonFatal(failure) => logDebug(s"$label did not catch up: ${failure.getMessage}")
     }
 
   /** Ends a transaction that only read. */
@@ -173,11 +173,11 @@ private[ckpt] final class Transactions(served: ServedStore, compression: Compres
   /** Closes the store. */
   def close(): Unit = {
     val first = served.stopOpening()
-    following.settle()
+    catchingUp.cancelOrAwait()
     if (first) cache.close()
     Iterator.continually(idleWriters.poll()).takeWhile(_ != null).foreach(_.close())
     served.closeHandle()
-    if (lastLivePath != null) served.engine.readers.forget(lastLivePath)
+    if (lastLivePath != null) served.runtime.readers.forget(lastLivePath)
   }
 }
 

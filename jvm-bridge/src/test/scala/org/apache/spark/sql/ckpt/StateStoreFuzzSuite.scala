@@ -8,7 +8,7 @@ import scala.util.Random
 import org.scalatest.BeforeAndAfterAll
 import org.scalatest.funsuite.AnyFunSuite
 
-import org.apache.spark.sql.ckpt.server.Engine
+import org.apache.spark.sql.ckpt.server.SharedRuntime
 import org.apache.spark.sql.execution.streaming.state._
 
 /** Random lives of a store, each answer compared with a map: every call, encoder and kind of family, scans that stay
@@ -18,7 +18,7 @@ import org.apache.spark.sql.execution.streaming.state._
   * The same few seeds each time; `CKPT_FUZZ="--minutes 60 --seed 7"` for more, and to begin with the seed that failed.
   */
 class StateStoreFuzzSuite extends AnyFunSuite with BeforeAndAfterAll {
-  override def afterAll(): Unit = Engine.stop()
+  override def afterAll(): Unit = SharedRuntime.stop()
 
   private val arguments = sys.env.getOrElse("CKPT_FUZZ", "").split(" ").sliding(2).collect {
     case Array(name, value) if name.startsWith("--") => name.drop(2) -> value
@@ -28,7 +28,7 @@ class StateStoreFuzzSuite extends AnyFunSuite with BeforeAndAfterAll {
 
   for ((memory, isSmall, few) <- Seq(("16m", true, 10), ("256m", false, 20))) {
     test(s"a store answers as a map does, with a memory limit of $memory") {
-      Engine.stop()
+      SharedRuntime.stop()
       val end = System.nanoTime + (seconds * 1e9).toLong
       var seed = firstSeed
       var spills = 0L

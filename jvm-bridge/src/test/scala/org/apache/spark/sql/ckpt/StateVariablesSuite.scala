@@ -9,7 +9,7 @@ import org.scalatest.concurrent.Eventually
 import org.scalatest.funsuite.AnyFunSuite
 import org.scalatest.time.SpanSugar._
 
-import org.apache.spark.sql.ckpt.server.{Engine, Settings}
+import org.apache.spark.sql.ckpt.server.{Settings, SharedRuntime}
 import org.apache.spark.sql.{DataFrame, Dataset, Encoder, Encoders, SparkSession}
 import org.apache.spark.sql.execution.{ColumnarRule, SparkPlan}
 import org.apache.spark.sql.execution.streaming.operators.stateful.transformwithstate.TransformWithStateExec
@@ -48,7 +48,7 @@ class StateVariablesSuite extends AnyFunSuite with BeforeAndAfterAll with Eventu
 
   override def afterAll(): Unit = {
     spark.stop()
-    Engine.stop()
+    SharedRuntime.stop()
     Readers.deleteFolder(folder)
   }
 

@@ -39,7 +39,7 @@ private[ckpt] trait SingleVersions extends SupportsFineGrainedReplay { provider:
     val request = Json.obj().put("handle", open.handle).put("first", startVersion).put("last", endVersion)
     endVersionStateStoreCkptId.foreach(request.put("id", _))
     val feed = new ChangeFeed(open.server, open.server.call("open_changes", request).get("feed").asLong)
-    new ChangeReader(provider, spec, feed, served.engine.readers.runOptions)
+    new ChangeReader(provider, spec, feed, served.runtime.readers.runOptions)
   }
 
   private def replayCall(start: Long, startId: Option[String], version: Long, id: Option[String]): Begun = {

@@ -27,7 +27,7 @@ private[ckpt] final class FollowQueries(session: SparkSession) extends (LogicalP
     // A query plans its batches in a copy of its session, which starts no queries.
     case own: classic.SparkSession
         if plan.isStreaming && own.sparkContext.getLocalProperty(StreamExecution.QUERY_ID_KEY) == null =>
-      WholeBatches.attachTo(own)
+      ForeachBatchCheck.attachTo(own)
     case _ =>
   }
 }

@@ -26,7 +26,7 @@ private[ckpt] final class WriteSet(lent: ByteMap, staging: Path, runOptions: Roc
   private val byState = mutable.TreeMap.empty[Int, SortedEntries]
   private var lastState = NoState
   private var lastEntries: SortedEntries = _
-  private val spilled = new Runs(staging, runOptions)
+  private val spilled = new SortedRuns(staging, runOptions)
   private var written = 0L
   private var largest = 0L
   private var roof = 0L
@@ -226,10 +226,10 @@ private[ckpt] final class WriteSet(lent: ByteMap, staging: Path, runOptions: Roc
     if (record == null) {
       -1
     } else {
-      val entry = insert(key, length, hash, Run.wasThere(record))
-      if (!Run.deleted(record)) {
+      val entry = insert(key, length, hash, SortedRun.wasThere(record))
+      if (!SortedRun.deleted(record)) {
         val before = entries.entryBytes(entry)
-        entries.put(entry, record, Run.HeadBytes, record.length - Run.HeadBytes)
+        entries.put(entry, record, SortedRun.HeadBytes, record.length - SortedRun.HeadBytes)
         count(entry, before)
       }
       entry

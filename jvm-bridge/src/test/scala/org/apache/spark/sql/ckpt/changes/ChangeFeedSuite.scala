@@ -14,7 +14,7 @@ import org.scalatest.funsuite.AnyFunSuite
 
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{UnsafeProjection, UnsafeRow}
-import org.apache.spark.sql.ckpt.server.{Engine, Settings}
+import org.apache.spark.sql.ckpt.server.{Settings, SharedRuntime}
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.SQLConf
@@ -37,7 +37,7 @@ class ChangeFeedSuite extends AnyFunSuite with BeforeAndAfterEach with BeforeAnd
   }
 
   override def afterAll(): Unit = {
-    Engine.stop()
+    SharedRuntime.stop()
     Readers.deleteFolder(local)
   }
 

@@ -19,12 +19,12 @@ class ServerOutputSuite extends AnyFunSuite with BeforeAndAfterEach {
   private val python = if (named.contains("/")) Path.of(named).toAbsolutePath.toString else named
 
   override def beforeEach(): Unit = {
-    Engine.stop()
+    SharedRuntime.stop()
     folder = Files.createTempDirectory("output")
   }
 
   override def afterEach(): Unit = {
-    Engine.stop()
+    SharedRuntime.stop()
     Readers.deleteFolder(folder)
   }
 
@@ -136,7 +136,7 @@ class ServerOutputSuite extends AnyFunSuite with BeforeAndAfterEach {
 
   private def server(python: String, seconds: Int = 60): StateServer = {
     val options = Map("python" -> python, "localDir" -> folder.toString, "startTimeout" -> s"${seconds}s")
-    Engine.get(Settings(options)).server()
+    SharedRuntime.get(Settings(options)).server()
   }
 
   private def refusal(python: String, seconds: Int = 60, kind: String = "ProcessError"): String = {
@@ -167,7 +167,7 @@ class ServerOutputSuite extends AnyFunSuite with BeforeAndAfterEach {
         "import sys, io; sys.stdout = sys.stderr = io.StringIO(); import os; os.close(2); os.write(1, b'x' * 100000)",
         s"import os, threading; $noise.start()")) {
       assert(server(customized(code)).alive, code)
-      Engine.stop()
+      SharedRuntime.stop()
     }
   }
 

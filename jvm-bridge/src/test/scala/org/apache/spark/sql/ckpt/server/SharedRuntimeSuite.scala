@@ -1,0 +1,188 @@
+package org.apache.spark.sql.ckpt
+package server
+
+import java.nio.file.{Files, Path}
+import java.nio.file.attribute.PosixFilePermissions
+import java.util.concurrent.{
+  CompletableFuture,
+  CountDownLatch,
+  LinkedBlockingQueue,
+  SynchronousQueue,
+  ThreadPoolExecutor,
+  TimeUnit
+}
+
+import scala.util.Try
+
+import org.scalatest.BeforeAndAfterEach
+import org.scalatest.funsuite.AnyFunSuite
+
+class SharedRuntimeSuite extends AnyFunSuite with BeforeAndAfterEach {
+  private var folder: Path = _
+
+  override def beforeEach(): Unit = {
+    SharedRuntime.stop()
+    folder = Files.createTempDirectory("runtime")
+  }
+
+  override def afterEach(): Unit = {
+    SharedRuntime.stop()
+    Readers.deleteFolder(folder)
+  }
+
+  private def settings(python: String): Settings =
+    Settings(Map("python" -> python, "localDir" -> folder.toString))
+
+  test("gives way to other settings while no server has started, and says so") {
+    val wrong = SharedRuntime.get(settings("/no/such/python"))
+    assertThrows[CkptException](wrong.server())
+    val right = SharedRuntime.get(settings(sys.env.getOrElse("PYTHON", "python3")))
+    assert(wrong.isReplaced && !right.isReplaced)
+    assert(right.server().alive)
+    assertThrows[CkptException](wrong.server())
+  }
+
+  test("keeps its settings when a server has started") {
+    val first = SharedRuntime.get(settings(sys.env.getOrElse("PYTHON", "python3")))
+    first.server()
+    assert(SharedRuntime.get(settings("/no/such/python")) eq first)
+    assert(!first.isReplaced)
+  }
+
+  test("other options of a later query are no reason for another runtime unless the process keeps them") {
+    val first = SharedRuntime.get(settings("/no/such/python"))
+    val later = Settings(first.settings.options + ("snapshotEveryVersions" -> "3"))
+    assert(SharedRuntime.get(later) eq first)
+    val other = Settings(later.options + ("memoryLimit" -> "1g"))
+    assert(SharedRuntime.get(other).settings == other)
+    assert(first.isReplaced)
+  }
+
+  test("a call to a server that was killed names its process, and may be repeated") {
+    val server = SharedRuntime.get(settings(sys.env.getOrElse("PYTHON", "python3"))).server()
+    ProcessHandle.current.children.forEach(child => child.destroyForcibly(): Unit)
+    val lost = intercept[CkptException](server.call("stats", Json.obj()))
+    assert(lost.kind == "ProcessError" && lost.retryable)
+  }
+
+  private val python = sys.env.getOrElse("PYTHON", "python3")
+
+  /** What a killed executor has left. */
+  private def leave(name: String): Path = {
+    val home = Files.createDirectory(folder.resolve(name))
+    Files.setPosixFilePermissions(home, PosixFilePermissions.fromString("rwx------"))
+    Files.createFile(home.resolve("owner.lock"))
+    Files.createFile(Files.createDirectory(home.resolve("server")).resolve("server.lock"))
+    home
+  }
+
+  private def run(program: String): Process = {
+    val process = new ProcessBuilder(python, "-c", s"import fcntl, sys; $program").start()
+    process.getInputStream.read()
+    process
+  }
+
+  test("uses the folder that its state server takes over from a killed process, locks it, and deletes it at the end") {
+    val home = leave("ckpt-2-left")
+    val server = SharedRuntime.get(settings(python)).server()
+    assert(server.home == home)
+    val attempt = run(s"fcntl.lockf(open('${home.resolve("owner.lock")}', 'r+b'), fcntl.LOCK_EX | fcntl.LOCK_NB)")
+    assert(attempt.waitFor() == 1, "this process holds the lock")
+    SharedRuntime.stop()
+    assert(folder.toFile.list.isEmpty)
+  }
+
+  test("keeps its folder and its readers when its state server is killed") {
+    val runtime = SharedRuntime.get(settings(python))
+    val killed = runtime.server()
+    val scratch = Files.createDirectories(killed.home.resolve("readers").resolve("secondary-1"))
+    ProcessHandle.current.children.forEach { each =>
+      each.destroyForcibly()
+      each.onExit.get(10, TimeUnit.SECONDS): Unit
+    }
+    val next = runtime.server()
+    assert((next ne killed) && next.home == killed.home)
+    assert(Files.exists(scratch))
+    assert(folder.toFile.list.length == 1)
+  }
+
+  test("a folder that a state server of an earlier process does not let go is left to it") {
+    val home = leave("ckpt-1-held")
+    val lock = home.resolve("server").resolve("server.lock")
+    val stuck = run(s"file = open('$lock'); fcntl.flock(file, fcntl.LOCK_EX); print(1, flush=True); sys.stdin.read()")
+    try {
+      assert(SharedRuntime.get(settings(python)).server().alive)
+      assert(Files.exists(lock))
+      assert(folder.toFile.list.length == 2)
+    } finally stuck.destroyForcibly()
+    SharedRuntime.stop()
+    assert(folder.toFile.list.toSeq == Seq("ckpt-1-held"))
+  }
+
+  test("moves to another folder when its own is gone") {
+    val runtime = SharedRuntime.get(settings(python))
+    val first = runtime.server()
+    ProcessHandle.current.children.forEach(each => each.destroyForcibly(): Unit)
+    while (first.alive) Thread.onSpinWait()
+    Readers.deleteFolder(first.home)
+    val next = runtime.server()
+    assert(next.alive && next.home != first.home && Files.isDirectory(next.home))
+    SharedRuntime.stop()
+    assert(folder.toFile.list.isEmpty)
+  }
+
+  test("deletes a link in its folder, and not what the link leads to") {
+    val (home, elsewhere) =
+      (Files.createDirectory(folder.resolve("home")), Files.createDirectory(folder.resolve("else")))
+    Files.createFile(elsewhere.resolve("file"))
+    Files.createSymbolicLink(home.resolve("link"), elsewhere)
+    Readers.deleteFolder(home)
+    assert(!Files.exists(home) && Files.exists(elsewhere.resolve("file")))
+  }
+
+  test("a call is handed to a busy pool although its thread is interrupted, and stays interrupted") {
+    val pool = new ThreadPoolExecutor(
+      0, 1, Long.MaxValue, TimeUnit.NANOSECONDS, new SynchronousQueue[Runnable],
+      (call: Runnable, pool: ThreadPoolExecutor) => Uninterrupted.hand(call, pool))
+    val (busy, done) = (new CountDownLatch(1), new CountDownLatch(1))
+    pool.execute(() => busy.await())
+    @volatile var stillInterrupted = false
+    val task = new Thread(() => {
+      Thread.currentThread().interrupt()
+      pool.execute(() => done.countDown())
+      stillInterrupted = Thread.currentThread().isInterrupted
+    })
+    task.start()
+    Thread.sleep(200)
+    busy.countDown()
+    assert(done.await(10, TimeUnit.SECONDS))
+    task.join(10000)
+    assert(stillInterrupted)
+    pool.shutdown()
+  }
+
+  test("a thread that was interrupted leaves a call that goes on, unless its answer is there") {
+    val outcomes = new LinkedBlockingQueue[Either[Throwable, String]]
+    def ask(answer: CompletableFuture[String], mayLeave: Boolean): Unit = {
+      val task = new Thread(() => {
+        Thread.currentThread().interrupt()
+        outcomes.add(Try(Uninterrupted.get(answer, mayLeave)).toEither)
+        outcomes.add(Right(Thread.currentThread().isInterrupted.toString))
+      })
+      task.start()
+    }
+    def next() = outcomes.poll(30, TimeUnit.SECONDS)
+    ask(new CompletableFuture[String], mayLeave = true)
+    assert(next().left.exists(_.isInstanceOf[LeftCallException]))
+    assert(next() == Right("true"))
+    ask(CompletableFuture.completedFuture("answer"), mayLeave = true)
+    assert(next() == Right("answer"))
+    assert(next() == Right("true"))
+    val late = new CompletableFuture[String]
+    ask(late, mayLeave = false)
+    assert(outcomes.poll(3, TimeUnit.SECONDS) == null)
+    late.complete("late")
+    assert(next() == Right("late"))
+    assert(next() == Right("true"))
+  }
+}

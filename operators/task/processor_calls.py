@@ -1,0 +1,251 @@
+"""Call a processor for the keys of some rows, one by one or all at once, and collect its output rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from pyspark_ckpt.operators.declarations.processors import Context, KeyedProcessor, VectorContext, VectorProcessor
+from pyspark_ckpt.operators.encoding.distinct_keys import Keys
+from pyspark_ckpt.operators.encoding.suffixes import Suffixes
+from pyspark_ckpt.operators.task.results import Results
+from pyspark_ckpt.operators.task.user_errors import locate_errors
+from pyspark_ckpt.operators.types.columns import arrow_of_plain, arrow_values, python_values
+from pyspark_ckpt.operators.types.conversions import CONVERT, WRONG_VALUE
+from pyspark_ckpt.operators.types.exact_columns import exact_column
+from pyspark_ckpt.operators.types.value_types import get_fields, no_null, struct_class
+from pyspark_ckpt.state_store.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pyspark_ckpt.operators.declarations.operator import KeyedOperator
+    from pyspark_ckpt.operators.rows.base import Position
+    from pyspark_ckpt.operators.task.firing import Due, Firing
+
+Result: TypeAlias = "Iterable[Sequence[Any]] | None"
+
+KEYS_AT_ONCE = 8192
+TIMERS_AT_ONCE = 65536
+OUTPUT_ROWS = 65536
+OUTPUT_BYTES = 8 << 20
+"""The maximum size of a batch of output, unless one row is larger. Several batches are in memory at once."""
+_MIN_AT_ONCE, _MAX_AT_ONCE = 64, 1024
+"""How many rows are collected before they become a batch: as many as the size of the former ones allows."""
+_MAX_COMBINED_BYTES = 1 << 30
+"""A text column of 2 GiB cannot be one chunk."""
+TIMERS = pa.schema([("name", pa.string()), ("namespace", pa.string()), ("at", pa.timestamp("us", "UTC"))])
+"""The columns of the timers that a VectorProcessor gets."""
+
+
+@dataclass(frozen=True)
+class ProcessorCalls:
+    """What all calls of a task share. The states of ``processor`` are bound; ``position`` is their current key."""
+
+    operator: KeyedOperator
+    processor: KeyedProcessor | VectorProcessor
+    context: Context
+    position: Position
+
+    def process(self, keys: Keys, index: NDArray[np.int64], rows: pa.Table) -> Iterator[pa.RecordBatch]:
+        """Yield the output for ``rows``. ``keys``: their distinct keys; ``index``: the position of every row's key."""
+        if isinstance(self.processor, VectorProcessor):
+            self.position.upcoming = keys.suffixes
+            told = VectorContext(**vars(self.context), keys=keys, key_index=index)
+            return self._shape("process_batch", self._call(self.processor.process_batch, told, rows))
+        return self._pack("process", self._process_keys(self.processor, keys, index, rows))
+
+    def fire(self, firing: Firing, listed: pa.Table) -> Iterator[pa.RecordBatch]:
+        """Yield the output for the due ``listed`` timers, and for due timers that calls for them register."""
+        yield from self._fire(firing.due(listed))
+        while firing.has_registered:  # by the last call for many timers, after all of them were taken
+            yield from self._fire(firing.due(listed.slice(len(listed))))
+
+    def _fire(self, due: Iterator[Due]) -> Iterator[pa.RecordBatch]:
+        if isinstance(self.processor, VectorProcessor):
+            return self._call_on_timers(self.processor, due)
+        return self._pack("on_timer", self._call_on_timer(self.processor, due))
+
+    def _process_keys(
+        self, processor: KeyedProcessor, keys: Keys, index: NDArray[np.int64], rows: pa.Table
+    ) -> Iterator[Result]:
+        order = np.argsort(index, kind="stable")
+        ends = np.cumsum(np.bincount(index, minlength=len(keys)))
+        sorted_rows = rows.take(pa.array(order))
+        make = struct_class(pa.struct(list(rows.schema)))._make
+        process, position, context = processor.process, self.position, self.context
+        for begin in range(0, len(keys), KEYS_AT_ONCE):
+            end = min(begin + KEYS_AT_ONCE, len(keys))
+            position.upcoming = keys.suffixes[begin:end]
+            first = int(ends[begin - 1]) if begin else 0
+            part = sorted_rows.slice(first, int(ends[end - 1]) - first)
+            columns = list(map(self._python_values, part.column_names, part.columns))
+            of_keys = list(map(make, zip(*columns, strict=True)))
+            at = 0
+            stops = (ends[begin:end] - first).tolist()
+            for suffix, key, stop in zip(position.upcoming, keys.to_python(begin, end), stops, strict=True):
+                position.suffix, position.key = suffix, key
+                yield process(context, key, of_keys[at:stop])
+                at = stop
+
+    def _python_values(self, name: str, column: pa.ChunkedArray) -> list[Any]:
+        try:
+            return python_values(column.combine_chunks())
+        except InvalidInputError as problem:
+            raise InvalidInputError(
+                f"Column {name!r} of keyed operator {self.operator.uid!r}: {problem.message}",
+                hint="Process the rows in a VectorProcessor, or give the column another type, such as a number.",
+            ) from problem
+
+    def _call_on_timer(self, processor: KeyedProcessor, due: Iterator[Due]) -> Iterator[Result]:
+        make = struct_class(pa.struct(self.operator.key_fields))._make
+        on_timer, position, context = processor.on_timer, self.position, self.context
+        for each in due:
+            key = make(each.key)
+            position.suffix, position.key = each.suffix, key
+            yield on_timer(context, key, each.timer)
+
+    def _call_on_timers(self, processor: VectorProcessor, due: Iterator[Due]) -> Iterator[pa.RecordBatch]:
+        while chunk := list(islice(due, TIMERS_AT_ONCE)):
+            found = {each.suffix: each.key for each in chunk}
+            suffixes = sorted(found)
+            columns = zip(*(found[suffix] for suffix in suffixes), strict=True)
+            fields = self.operator.key_fields
+            arrays = [arrow_of_plain(column, field.type) for column, field in zip(columns, fields, strict=True)]
+            keys = Keys(pa.Table.from_arrays(arrays, schema=pa.schema(fields)), Suffixes(suffixes))
+            position_of = {suffix: position for position, suffix in enumerate(suffixes)}
+            index = np.array([position_of[each.suffix] for each in chunk], np.int64)
+            micros = np.array([each.timer.at_us for each in chunk], np.int64)
+            names, namespaces = [each.timer.name for each in chunk], [each.timer.namespace for each in chunk]
+            timers = pa.table([names, namespaces, pa.array(micros, TIMERS.field("at").type)], schema=TIMERS)
+            self.position.upcoming = suffixes
+            told = VectorContext(**vars(self.context), keys=keys, key_index=index)
+            yield from self._shape("process_timers", self._call(processor.process_timers, told, timers))
+
+    def _shape(self, method: str, result: pa.Table | None) -> Iterator[pa.RecordBatch]:
+        """Yield the result in batches with exactly the output's columns."""
+        if result is None:
+            return iter(())
+        who, output = self._who(method), self.operator.output
+        if not isinstance(result, pa.Table):
+            raise InvalidInputError(f"{who} must return a pyarrow.Table, but returned {type(result).__name__}.")
+        if sorted(result.column_names) != sorted(output.names):
+            raise InvalidInputError(f"{who} returned columns {result.column_names}, not {output.names}.")
+        try:
+            columns = [self._exact(who, result.column(field.name), field) for field in output]
+            table = pa.Table.from_arrays(columns, schema=output)
+            table = table if table.nbytes > _MAX_COMBINED_BYTES else table.combine_chunks()
+        except pa.ArrowException as problem:
+            raise InvalidInputError(f"{who} returned values that do not fit the output's types: {problem}") from problem
+        return iter(table.to_batches(max_chunksize=_choose_batch_rows(table.nbytes, len(table))))
+
+    def _exact(self, who: str, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+        """Return a column of the result as a column of the output."""
+        try:
+            if column.null_count and not field.nullable:
+                raise ValueError(no_null(field))
+            return pa.chunked_array([exact_column(chunk, field.type) for chunk in column.chunks], field.type)
+        except WRONG_VALUE as problem:
+            raise InvalidInputError(
+                f"{who} returned a column {field.name!r} of type {column.type}, but the output's is of type "
+                f"{field.type}: {problem}.",
+                hint=CONVERT,
+            ) from problem
+
+    def _pack(self, method: str, results: Iterator[Result]) -> Iterator[pa.RecordBatch]:
+        """Yield rows in batches. All rows of one result are taken before the next call."""
+        waiting: list[pa.RecordBatch] = []
+        rows = size_bytes = 0
+        for batch in self._locate_errors(method, self._small_batches(method, results)):
+            if waiting and (rows + len(batch) > OUTPUT_ROWS or size_bytes + batch.nbytes > OUTPUT_BYTES):
+                yield _merge(waiting)
+                waiting, rows, size_bytes = [], 0, 0
+            waiting.append(batch)
+            rows, size_bytes = rows + len(batch), size_bytes + batch.nbytes
+        if waiting:
+            yield _merge(waiting)
+
+    def _locate_errors(self, method: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the same batches; errors of the user's code meanwhile name their key."""
+        with locate_errors(self._who(method), self.context, lambda: self.position.key):
+            yield from batches
+
+    def _call(self, method: Callable[..., pa.Table | None], *told: object) -> pa.Table | None:
+        """Call a method of a VectorProcessor."""
+        with locate_errors(self._who(method.__name__), self.context):
+            return method(*told)
+
+    def _small_batches(self, method: str, results: Iterator[Result]) -> Iterator[pa.RecordBatch]:
+        out: list[Sequence[Any]] = []
+        at_once = _MIN_AT_ONCE
+        rows_of = Results(partial(self._who, method), self.operator.output.names).rows
+        for result in results:
+            if result is not None:
+                remaining = rows_of(result)
+                out.extend(islice(remaining, at_once))
+                while len(out) >= at_once:
+                    batch = self._batch(method, out)
+                    yield from _portions(batch)
+                    at_once = min(_MAX_AT_ONCE, 4 * at_once, _choose_batch_rows(batch.nbytes, len(batch)))
+                    out = list(islice(remaining, at_once))
+        if out:
+            yield from _portions(self._batch(method, out))
+
+    def _batch(self, method: str, out: Sequence[Any]) -> pa.RecordBatch:
+        kind = pa.struct(list(self.operator.output))
+        try:
+            if not any(row is None for row in out):
+                return pa.RecordBatch.from_struct_array(arrow_values(out, kind))
+        except WRONG_VALUE as problem:
+            for row in out:
+                self._check_row(method, row)
+            raise InvalidInputError(f"{self._who(method)} yielded rows that are not {kind}: {problem}") from problem
+        raise self._no_row(method, None, "it is not a row")
+
+    def _check_row(self, method: str, row: Any) -> None:
+        """Raise InvalidInputError, naming the column, for a row that does not fit the output."""
+        output = self.operator.output
+        Results(partial(self._who, method), output.names).check_row(row)
+        try:
+            values = get_fields(row, output.names)
+        except WRONG_VALUE as problem:
+            raise self._no_row(method, row, problem) from problem
+        for field, value in zip(output, values, strict=True):
+            try:
+                arrow_values([(value,)], pa.struct([field]))
+            except WRONG_VALUE as problem:
+                raise InvalidInputError(
+                    f"{self._who(method)} yielded rows that are not those of the output: column {field.name!r} is of "
+                    f"type {field.type}, but {repr(value)[:200]} is of type {type(value).__name__}: {problem}.",
+                    hint=CONVERT,
+                ) from problem
+
+    def _no_row(self, method: str, row: Any, problem: object) -> InvalidInputError:
+        return InvalidInputError(
+            f"{self._who(method)} yielded {repr(row)[:200]}, which does not fit the columns "
+            f"{self.operator.output.names}: {problem}."
+        )
+
+    def _who(self, method: str) -> str:
+        return f"{type(self.processor).__name__}.{method}() of keyed operator {self.operator.uid!r}"
+
+
+def _choose_batch_rows(size_bytes: int, rows: int) -> int:
+    """Return how many rows a batch may have, if ``rows`` rows have this size."""
+    return max(1, min(OUTPUT_ROWS, rows * OUTPUT_BYTES // max(1, size_bytes)))
+
+
+def _portions(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    rows = _choose_batch_rows(batch.nbytes, len(batch))
+    return (batch.slice(begin, rows) for begin in range(0, len(batch), rows))
+
+
+def _merge(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    (merged,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return merged

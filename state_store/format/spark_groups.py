@@ -1,0 +1,57 @@
+"""How a keyed operator gets one Spark group for each partition, and the row that Spark keeps for the group.
+
+Spark places a group by the hash of its grouping column. For a keyed operator, that column is the *route*: for each
+partition p of n, the smallest integer whose hash modulo n is p. The key of the row in Spark's own state is the route.
+The value has the clocks of the group's last call, and the time when Spark is to call the group again::
+
+    key    UnsafeRow(route int)
+    value  UnsafeRow(groupState struct<watermark_ms bigint, processing_ms bigint>, timeoutTimestamp bigint)
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.state_store.format.keys import encode_hashed_key
+from pyspark_ckpt.state_store.format.spark_hash import hash_int_signed
+
+NO_TIME_OUT = -1
+_U32 = 0xFFFFFFFF
+_KEY = struct.Struct("<qi4x")
+_VALUE = struct.Struct("<qqqqqq")
+_STRUCT_AT = 24 << 32 | 24
+"""The offset and the size of the struct in the row, as an UnsafeRow encodes them."""
+
+
+def find_routes(partitions: int) -> list[int]:
+    """Return, for each of ``partitions``, the smallest integer from 0 on that Spark places there."""
+    found: dict[int, int] = {}
+    candidate = 0
+    while len(found) < partitions:
+        found.setdefault(hash_int_signed(candidate) % partitions, candidate)
+        candidate += 1
+    return [found[partition] for partition in range(partitions)]
+
+
+def encode_route_key(state: int, partition: int, partitions: int) -> bytes:
+    """Return the stored key of the row of a partition, in the state with this number."""
+    route = find_routes(partitions)[partition]
+    return encode_hashed_key(state, hash_int_signed(route) & _U32, _KEY.pack(0, route))
+
+
+def join_times(values: Sequence[bytes], what: str) -> bytes:
+    """Return the row of a group that replaces several.
+
+    It has the earliest clocks: timers up to these have fired in all groups. Its timeout is the earliest of all. Raises
+    FormatError that names ``what`` if a value is not such a row.
+    """
+    rows = []
+    for value in values:
+        if len(value) != _VALUE.size or _VALUE.unpack(value)[:2] != (0, _STRUCT_AT) or _VALUE.unpack(value)[3] != 0:
+            raise FormatError(f"{what}: Spark's row of the partition is {value.hex()!r}, which has no valid clocks.")
+        rows.append(_VALUE.unpack(value))
+    time_outs = [row[2] for row in rows if row[2] != NO_TIME_OUT]
+    time_out = min(time_outs, default=NO_TIME_OUT)
+    return _VALUE.pack(0, _STRUCT_AT, time_out, 0, min(row[4] for row in rows), min(row[5] for row in rows))

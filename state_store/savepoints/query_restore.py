@@ -1,0 +1,333 @@
+"""Make a new checkpoint from a savepoint, or from the checkpoint of a stopped query, for any number of partitions.
+
+The target is not a checkpoint until it is complete. Spark does not start a query without a valid ``metadata``, and this
+is written last; until then it says that a restore has not finished. What a restore has done is recorded below
+``_ckpt/restore``. A second run of the same restore continues from there.
+
+Every state is read before and after. If the digests differ, the restore fails and the target stays unusable. Stores
+that keep their number of partitions are copied object by object, with all checksums, and their rows are read, too.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import msgspec
+import xxhash
+
+from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.blobs.exclusive import require_exclusive
+from pyspark_ckpt.state_store.checkpoints.checkpoint import MAX_PARTITIONS, Checkpoint
+from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
+from pyspark_ckpt.state_store.checkpoints.layout import Layout
+from pyspark_ckpt.state_store.checkpoints.ownership import OWNER_NAME, claim, other_owner
+from pyspark_ckpt.state_store.checkpoints.query_log import (
+    QUERY,
+    Ids,
+    LogProof,
+    LogRewriter,
+    QueryFile,
+    copy_id,
+    copy_logs,
+    copy_operators,
+    read_partitions,
+)
+from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.format.meta import check_uid
+from pyspark_ckpt.state_store.format.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME
+from pyspark_ckpt.state_store.format.remote import folder_of_query, point_to
+from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
+from pyspark_ckpt.state_store.identity import Identity
+from pyspark_ckpt.state_store.json_objects import seal
+from pyspark_ckpt.state_store.options import Options
+from pyspark_ckpt.state_store.redistribution.canonical import SavedRows
+from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner
+from pyspark_ckpt.state_store.savepoints.movement import Movement
+from pyspark_ckpt.state_store.savepoints.nesting import is_within
+from pyspark_ckpt.state_store.savepoints.plan import RestorePlan
+from pyspark_ckpt.state_store.savepoints.request import (
+    FinishedRequest,
+    ProvenState,
+    RecordedRequest,
+    Restored,
+    RestoreRequest,
+)
+from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint, refuse_unless_empty
+from pyspark_ckpt.state_store.suggestions import suggest
+
+WORK_FOLDER = "_ckpt/restore"
+REQUEST_NAME = f"{WORK_FOLDER}/request.json"
+RESULT_NAME = f"{WORK_FOLDER}/result.json"
+MAX_RESULT_BYTES = 64 << 20
+MIN_PARTITIONS = 1
+
+
+class QueryRestore:
+    """Plans and runs one restore."""
+
+    def __init__(
+        self,
+        source: Checkpoint,
+        version: int,
+        operators: Sequence[OperatorVersion],
+        target: str,
+        request: RestoreRequest,
+        options: Options,
+        files: Sequence[QueryFile] | None = None,
+        saved: Sequence[SavedRows] = (),
+    ) -> None:
+        """Plan the restore of ``operators``, all at ``version``.
+
+        ``files``: what Spark's files must be, if known. Their ``metadata`` is ignored: it was checked before.
+        ``saved``: rows of the operators, if the source is a canonical savepoint. Raises InvalidInputError, FormatError.
+        """
+        self._source, self._version = source, version
+        self._files = files
+        self._request = request
+        workplace, old_partitions = Workplace(replace(options, remote="")), read_partitions(source.place, version - 1)
+        self.plan = RestorePlan(
+            options,
+            workplace,
+            workplace.resolve(target),
+            source.place.url,
+            operators,
+            old_partitions,
+            old_partitions if request.partitions is None else request.partitions,
+            request.uid_map,
+            {(rows.operator, rows.name): rows for rows in saved},
+            source.info if isinstance(source, Savepoint) else None,
+        )
+        self._place = self.plan.place
+        self._check()
+
+    def run(self, runner: Runner, progress: Progress, at_end: Callable[[], object] | None = None) -> Restored:
+        """Restore; after return the target is a durable checkpoint from which a query can continue.
+
+        ``at_end`` is called when the checkpoint is complete. If it fails, so does the restore; the same call finishes
+        both. Raises InvalidInputError (the target is in use), NotFoundError, FormatError (damage, or a digest that
+        differs), StorageError (the same call may be repeated).
+        """
+        recorded, done = self._begin()
+        if done is None:
+            done = self._restore(recorded, runner, progress)
+            self._place.put(RESULT_NAME, seal(FinishedRequest(recorded, done)))
+        if self._place.get(QUERY) == _not_finished(recorded):
+            copy_id(self._source.place, self._place, self._rewriting(recorded, {}))
+        if at_end is not None:
+            at_end()
+        forget(self._place)
+        return done
+
+    def _restore(self, recorded: RecordedRequest, runner: Runner, progress: Progress) -> Restored:
+        work = Movement(self.plan, recorded, runner, progress)
+        proven: list[ProvenState] = []
+        ids: dict[str, list[list[str]]] = {}
+        for operator in self.plan.operators:
+            states, made = work.redistribute(operator)
+            proven += states
+            ids[str(operator.operator.number)] = self._ids(operator, made)
+        for identity, url in work.pointers:
+            point_to(self.plan.workplace.place(url), self._place, identity)
+        if self._request.allow_non_restored_state:
+            self._place.put(f"{CHECKPOINT_FOLDER}/{NON_RESTORED_STATE_NAME}", b"")
+        rewriting = self._rewriting(recorded, ids)
+        change = rewriting if self._files is None else LogProof(_but_the_id(self._files), rewriting)
+        copy_logs(self._source.place, self._version - 1, self._place, change)
+        copy_operators(self._source.place, self._place, change)
+        if isinstance(change, LogProof):
+            change.require_all(self._source.place)
+        return Restored(
+            self._place.url,
+            recorded.query_id,
+            self._version,
+            self.plan.partitions,
+            tuple(proven),
+            work.copied_bytes,
+            work.rewritten_bytes,
+        )
+
+    def _rewriting(self, recorded: RecordedRequest, ids: Ids) -> LogRewriter:
+        return LogRewriter(self._version - 1, self.plan.partitions, ids, recorded.query_id)
+
+    def _check(self) -> None:
+        if is_within(self._place, self._source.place.url):
+            raise InvalidInputError(
+                f"{self._place.url} is inside {self._source.place.url}, which must stay as it is.",
+                hint="Name a new folder elsewhere.",
+            )
+        if self._request.query_id not in ("keep", "new"):
+            raise InvalidInputError(f"query_id must be 'keep' or 'new', got {self._request.query_id!r}.")
+        given: object = self.plan.partitions  # from Python, which does not check types
+        if not isinstance(given, int) or isinstance(given, bool):
+            raise InvalidInputError(f"The parallelism must be a whole number, got {given!r}.")
+        if self.plan.partitions < MIN_PARTITIONS:
+            raise InvalidInputError(f"The parallelism must be at least {MIN_PARTITIONS}, got {self.plan.partitions}.")
+        if self.plan.partitions > MAX_PARTITIONS:
+            raise InvalidInputError(f"The parallelism must be at most {MAX_PARTITIONS}, got {self.plan.partitions}.")
+        self._check_uids()
+        known = sorted({uid for operator in self.plan.operators for uid in operator.uids})
+        unknown = sorted(set(self._request.uid_map) - set(known))
+        if unknown and not self._request.allow_non_restored_state:
+            raise InvalidInputError(
+                f"uid_map renames {unknown}, but there is only state of the uids {known}.{suggest(unknown[0], known)}",
+                hint="Correct uid_map, or pass allow_non_restored_state.",
+            )
+        for operator in self.plan.operators:
+            if operator.layout is Layout.KEY_GROUPS and self.plan.partitions > (most := operator.key_groups):
+                raise InvalidInputError(
+                    f"Keyed operator {', '.join(operator.uids)} has max_parallelism {most}: "
+                    f"it cannot have {self.plan.partitions} partitions.",
+                    hint=f"Restore it with at most {most} partitions. The first batch fixes max_parallelism.",
+                )
+
+    def _check_uids(self) -> None:
+        """Raise InvalidInputError for a new uid that is invalid, or that the states of several uids would get."""
+        uid_map = self._request.uid_map
+        for old, new in uid_map.items():
+            check_uid(new, f"uid_map renames {old!r} to {new!r}")
+        for operator in self.plan.operators:
+            for new in uid_map.values():
+                theirs = [uid for uid in operator.uids if uid_map.get(uid, uid) == new]
+                if len(theirs) > 1:
+                    raise InvalidInputError(
+                        f"uid_map would give the uid {new!r} to the states of {theirs}.",
+                        hint="Give each of them a uid of its own.",
+                    )
+
+    def _begin(self) -> tuple[RecordedRequest, Restored | None]:
+        """Take possession of the target: an empty one, or what an earlier run of this restore left there.
+
+        Return the recorded request, and the result if the earlier run got that far.
+        """
+        keeps_id = self._request.query_id == "keep"
+        recorded = RecordedRequest(
+            self._source.place.url,
+            self._source.query_id,
+            self._version,
+            self.plan.partitions,
+            dict(self._request.uid_map),
+            self._source.query_id if keeps_id else str(uuid.uuid4()),
+            keeps_id,
+            self.plan.options.remote,
+        )
+        require_exclusive(self._place, "restores", "Restore to another place.")
+        if self.plan.options.remote:
+            require_exclusive(self._folder_of_query(recorded), "restores", "Name another place in the option remote.")
+        before, done = self._before()
+        if before is None:
+            refuse_unless_empty(self._place, "a checkpoint")
+            self._refuse_state_of_others(recorded)
+            before = self._record(recorded)
+        if msgspec.structs.replace(before, query_id=recorded.query_id) != recorded:
+            raise InvalidInputError(
+                f"{self._place.url} has an unfinished restore of {before.source}, version {before.version}, to "
+                f"{before.partitions} partitions, and this is another restore.",
+                hint="Run that restore again, or delete the folder.",
+            )
+        if not self._place.put_if_absent(QUERY, _not_finished(before)) and done is None:
+            self._refuse_query(before, is_first=before is recorded)
+        if done is None:
+            self._claim_folder(before)
+        return before, done
+
+    def _record(self, recorded: RecordedRequest) -> RecordedRequest:
+        """Record in the target what is restored there; return the record of another run that was first."""
+        if self._place.put_if_absent(REQUEST_NAME, seal(recorded)):
+            return recorded
+        return read_sealed(self._place, REQUEST_NAME, RecordedRequest)
+
+    def _before(self) -> tuple[RecordedRequest | None, Restored | None]:
+        """Return the request and the result that an earlier run has recorded in the target, each if there is one."""
+        try:
+            finished = read_sealed(self._place, RESULT_NAME, FinishedRequest, MAX_RESULT_BYTES)
+        except NotFoundError:
+            pass
+        else:
+            return finished.request, finished.result
+        try:
+            return read_sealed(self._place, REQUEST_NAME, RecordedRequest), None
+        except NotFoundError:
+            return None, None
+
+    def _refuse_state_of_others(self, recorded: RecordedRequest) -> None:
+        """Raise InvalidInputError if the folder of the query's id below ``remote`` is in use by another query."""
+        if not self.plan.options.remote:
+            return
+        folder = self._folder_of_query(recorded)
+        if owner := other_owner(folder, self._place):
+            raise InvalidInputError(
+                f"{folder.url} belongs to the checkpoint {owner}, whose query has the same id.",
+                hint="Restore with query_id 'new', or name another folder in the option remote. If no query will ever "
+                f"run on {owner} again, and its state is not needed, delete {folder.url}.",
+            )
+        if any(blob.name != OWNER_NAME for blob in folder.walk()):
+            raise InvalidInputError(
+                f"{folder.url} already has the state of a query with the same id.",
+                hint="Restore with query_id 'new', or name another folder in the option remote.",
+            )
+
+    def _claim_folder(self, recorded: RecordedRequest) -> None:
+        """Claim the query's folder below ``remote``: of several restores with one query id, one may write there."""
+        if self.plan.options.remote:
+            claim(self._folder_of_query(recorded), self._place, self.plan.options.remote)
+
+    def _folder_of_query(self, recorded: RecordedRequest) -> BlobPlace:
+        return self.plan.workplace.place(folder_of_query(self.plan.options.remote, recorded.query_id))
+
+    def _refuse_query(self, recorded: RecordedRequest, *, is_first: bool) -> None:
+        if self._place.get(QUERY) != _not_finished(recorded):
+            if is_first:  # the other restore had finished before this one was recorded
+                self._place.delete(REQUEST_NAME)
+            raise InvalidInputError(
+                f"{self._place.url} is now the checkpoint of another query: its metadata is not that of this restore.",
+                hint="Restore into a new folder.",
+            )
+
+    def _ids(self, operator: OperatorVersion, made: Mapping[Identity, str]) -> list[list[str]]:
+        """Return the ids that the commit log is to name, with the stores in the order of the old commit log."""
+        of_partition = self._source.ids(operator.operator.number)
+        first = {name: stores[0].meta.id for name, stores in operator.stores.items()}
+        order = [name for old in (of_partition or [[]])[0] for name, commit_id in first.items() if commit_id == old]
+        number = operator.operator.number
+        if of_partition and sorted(order) != sorted(operator.stores):
+            raise FormatError(
+                f"{self._source.place.url}: the commit log names the stores {order} of operator {number}, "
+                f"which has the stores {list(operator.stores)}."
+            )
+        return [
+            [made[Identity(number, partition, name)] for name in order]
+            for partition in range(self.plan.count_partitions(operator))
+        ]
+
+
+def find_finished(place: BlobPlace) -> FinishedRequest | None:
+    """Return the restore that was interrupted after its checkpoint in ``place`` was complete, or None.
+
+    Raises FormatError, StorageError.
+    """
+    try:
+        finished = read_sealed(place, RESULT_NAME, FinishedRequest, MAX_RESULT_BYTES)
+        is_unfinished = place.get(QUERY) == _not_finished(finished.request)
+    except NotFoundError:
+        return None
+    return None if is_unfinished else finished
+
+
+def forget(place: BlobPlace) -> None:
+    """Delete the records of a restore from its target, which is a complete checkpoint now. Raises StorageError."""
+    for blob in sorted(place.walk(WORK_FOLDER), key=lambda blob: (blob.name == RESULT_NAME, blob.name)):
+        place.delete(blob.name)  # the result last: a run that finds it need not, and must not, repeat anything
+
+
+def _but_the_id(files: Iterable[QueryFile]) -> Iterator[QueryFile]:
+    return (file for file in files if file.name != QUERY)
+
+
+def _not_finished(recorded: RecordedRequest) -> bytes:
+    """Return the ``metadata`` of a target until it is a checkpoint: Spark refuses to start a query on it."""
+    explained = f"of {recorded.source} did not finish: run it again, or delete this folder"
+    request = xxhash.xxh3_128_hexdigest(msgspec.json.encode(recorded))
+    return msgspec.json.encode({"restore": explained, "request": request})
