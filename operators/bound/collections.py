@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from typing_extensions import override
 
 from pyspark_ckpt.operators.bound.base import Binding, Bound
 from pyspark_ckpt.operators.declarations.states import ListState, MapState
@@ -27,62 +28,62 @@ if TYPE_CHECKING:
 class BoundList(Bound, ListState):
     """See ListState."""
 
+    @override
     def __init__(self, binding: Binding) -> None:
-        """See Bound."""
         super().__init__(binding)
         self.rows = self._list_rows()
 
+    @override
     def get(self) -> Iterator[Any]:
-        """See ListState."""
         return map(self._codec.decode, self.rows.get(self._at.suffix))
 
+    @override
     def exists(self) -> bool:
-        """See ListState."""
         return next(self.rows.get(self._at.suffix), None) is not None
 
+    @override
     def add(self, value: Any) -> None:
-        """See ListState."""
         self.add_all((value,))
 
+    @override
     def add_all(self, values: Iterable[Any]) -> None:
-        """See ListState."""
         self.rows.append(self._at.suffix, self._encode_elements(values))
 
+    @override
     def update(self, values: Iterable[Any]) -> None:
-        """See ListState."""
         stored = self._encode_elements(values)
         self.clear()
         self.rows.append(self._at.suffix, stored)
 
+    @override
     def clear(self) -> None:
-        """See ListState."""
         self.rows.clear(self._at.suffix)
 
+    @override
     def clear_keys(self, keys: Keys) -> None:
-        """See State."""
         self.rows.clear_many(keys.suffixes)
 
+    @override
     def exists_keys(self, keys: Keys) -> pa.BooleanArray:
-        """See State."""
         return pa.array(self.rows.exist_many(keys.suffixes))
 
+    @override
     def add_rows(self, keys: Keys, index: NDArray[Any], values: pa.Array) -> None:
-        """See ListState."""
         stored = self._codec.encode_packed(self._elements(self._column("element", values, len(index))))
         positions, counts = np.unique(index, return_counts=True)
         order = np.argsort(index, kind="stable")
         self.rows.append_many(keys.suffixes.at(positions), counts, stored.take(order))
 
+    @override
     def get_lists(self, keys: Keys) -> pa.ListArray:
-        """See ListState."""
         counts, stored = [0], list[bytes]()
         for elements in self.rows.get_many(keys.suffixes):
             stored.extend(elements)
             counts.append(len(stored))
         return pa.ListArray.from_arrays(pa.array(counts, pa.int32()), self._codec.decode_column(stored))
 
+    @override
     def put_lists(self, keys: Keys, lists: pa.ListArray) -> None:
-        """See ListState."""
         given = self._column("element", lists, len(keys), pa.list_(self._kinds["element"]))
         counts = pc.list_value_length(given).fill_null(0).to_numpy()
         stored = self._codec.encode_packed(self._elements(given.flatten()))
@@ -122,27 +123,27 @@ class BoundList(Bound, ListState):
 class BoundMap(Bound, MapState):
     """See MapState. Each entry is a row. The row's key ends with the key of the entry."""
 
+    @override
     def __init__(self, binding: Binding) -> None:
-        """See Bound."""
         super().__init__(binding)
         self.rows = self._entry_rows()
         self._keys = KeyCodec([binding.kinds["key"]], f"a key of the map {self.name!r}")
 
+    @override
     def get(self, key: Any, default: Any = None) -> Any:
-        """See MapState."""
         stored = self.rows.get(self._at.suffix, self._entry(key))
         return default if stored is None else self._codec.decode(stored)
 
+    @override
     def contains(self, key: Any) -> bool:
-        """See MapState."""
         return self.rows.get(self._at.suffix, self._entry(key)) is not None
 
+    @override
     def put(self, key: Any, value: Any) -> None:
-        """See MapState."""
         self.rows.put(self._at.suffix, *self._row(key, value))
 
+    @override
     def put_all(self, entries: Mapping[Any, Any]) -> None:
-        """See MapState."""
         if not isinstance(entries, Mapping):
             raise InvalidInputError(
                 f"State {self.name!r} of operator {self._uid!r}: {repr(entries)[:200]} of type "
@@ -153,50 +154,50 @@ class BoundMap(Bound, MapState):
         for entry, stored in rows:
             self.rows.put(self._at.suffix, entry, stored)
 
+    @override
     def remove(self, key: Any) -> None:
-        """See MapState."""
         self.rows.put(self._at.suffix, self._entry(key), None)
 
+    @override
     def items(self, begin: Any = None, end: Any = None) -> Iterator[tuple[Any, Any]]:
-        """See MapState."""
         found = self._scan(begin, end)
         return ((self._keys.decode(entry)[0], self._codec.decode(stored)) for entry, stored in found)
 
+    @override
     def keys(self) -> Iterator[Any]:
-        """See MapState."""
         return (self._keys.decode(entry)[0] for entry, _ in self._scan(None, None))
 
+    @override
     def values(self) -> Iterator[Any]:
-        """See MapState."""
         return (self._codec.decode(stored) for _, stored in self._scan(None, None))
 
+    @override
     def is_empty(self) -> bool:
-        """See MapState."""
         return next(self._scan(None, None), None) is None
 
+    @override
     def clear(self) -> None:
-        """See MapState."""
         self.rows.remove_all(self._at.suffix)
 
+    @override
     def clear_keys(self, keys: Keys) -> None:
-        """See State."""
         for suffix in keys.suffixes:
             self.rows.remove_all(suffix)
 
+    @override
     def exists_keys(self, keys: Keys) -> pa.BooleanArray:
-        """See State."""
         return pa.array([next(self.rows.scan(suffix), None) is not None for suffix in keys.suffixes], pa.bool_())
 
+    @override
     def get_entries(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array) -> pa.Array:
-        """See MapState."""
         return self._codec.decode_cells(self.rows.get_cells(self._places(keys, index, map_keys)))
 
+    @override
     def contains_entries(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array) -> pa.BooleanArray:
-        """See MapState."""
         return pa.array(self.rows.get_cells(self._places(keys, index, map_keys)).there)
 
+    @override
     def get_range(self, keys: Keys, begin: Any = None, end: Any = None) -> pa.MapArray:
-        """See MapState."""
         bounds = zip(self._encode_bounds(begin, len(keys)), self._encode_bounds(end, len(keys)), strict=True)
         counts, entries, stored = [0], list[bytes](), list[bytes]()
         for suffix, (first, last) in zip(keys.suffixes, bounds, strict=True):
@@ -209,8 +210,8 @@ class BoundMap(Bound, MapState):
             raise FormatError(f"State {self.name!r} of operator {self._uid!r} has an entry under a key that is null.")
         return pa.MapArray.from_arrays(pa.array(counts, pa.int32()), map_keys, self._codec.decode_column(stored))
 
+    @override
     def put_entries(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array, values: pa.Array) -> None:
-        """See MapState."""
         column = self._column("value", values, len(index))
         self.rows.put_cells(self._places(keys, index, map_keys), self._codec.encode_cells(column))
 

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from typing_extensions import override
 
 from pyspark_ckpt.operators.bound.base import Binding
 from pyspark_ckpt.operators.declarations.timers import (
@@ -41,21 +42,21 @@ class BoundTimers(Timers):
         self._at = session.position
         self.rows = TimerRows(binding.number, session, session.now_ms[self.clock], session.fired_ms.get(self.clock))
 
+    @override
     def register(self, at: InstantLike, namespace: str = "") -> None:
-        """See Timers."""
         self.rows.write(to_microseconds(at), self._at.suffix + namespace_bytes(namespace), there=True)
 
+    @override
     def delete(self, at: InstantLike, namespace: str = "") -> None:
-        """See Timers."""
         self.rows.write(to_microseconds(at), self._at.suffix + namespace_bytes(namespace), there=False)
 
+    @override
     def register_rows(self, keys: Keys, index: NDArray[Any], at: pa.Array, namespace: str = "") -> None:
-        """See Timers."""
         for row, at_us in self._encode_rows(keys, index, at, namespace):
             self.rows.write(at_us, row, there=True)
 
+    @override
     def delete_rows(self, keys: Keys, index: NDArray[Any], at: pa.Array, namespace: str = "") -> None:
-        """See Timers."""
         for row, at_us in self._encode_rows(keys, index, at, namespace):
             self.rows.write(at_us, row, there=False)
 

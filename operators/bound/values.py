@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from typing_extensions import override
 
 from pyspark_ckpt.operators.bound.base import Binding, Bound
 from pyspark_ckpt.operators.declarations.states import AggregatingState, ReducingState, ValueState
@@ -70,8 +71,8 @@ def _type_of_columns(kind: pa.DataType, how: str) -> pa.DataType | None:
 class OneRow(Bound):
     """A state with one row per key."""
 
+    @override
     def __init__(self, binding: Binding) -> None:
-        """See Bound."""
         super().__init__(binding)
         self.rows = self._key_rows()
 
@@ -129,37 +130,37 @@ class OneRow(Bound):
 class BoundValue(OneRow, ValueState):
     """See ValueState."""
 
+    @override
     def __init__(self, binding: Binding) -> None:
-        """See Bound."""
         super().__init__(binding)
         default = binding.state.default  # type: ignore[attr-defined]  # it is a ValueState
         self._default = None if default is None else self._encode(default)
 
+    @override
     def value(self) -> Any:
-        """See ValueState."""
         stored = self.rows.get(self._at.suffix)
         if stored is None:
             stored = self._default
         return None if stored is None else self._codec.decode(stored)
 
+    @override
     def update(self, value: Any) -> None:
-        """See ValueState."""
         self._save(value)
 
+    @override
     def get(self, keys: Keys) -> pa.Array:
-        """See ValueState."""
         return self._codec.decode_cells(self.rows.get_cells(keys.suffixes))
 
+    @override
     def put(self, keys: Keys, values: pa.Array) -> None:
-        """See ValueState."""
         self.rows.put_cells(keys.suffixes, self._codec.encode_cells(self._column("value", values, len(keys))))
 
 
 class BoundReducing(OneRow, ReducingState):
     """See ReducingState."""
 
+    @override
     def __init__(self, binding: Binding) -> None:
-        """See Bound."""
         super().__init__(binding)
         how: Any = binding.state.reduce  # type: ignore[attr-defined]  # it is a ReducingState
         kind = self._kinds["value"]
@@ -168,22 +169,22 @@ class BoundReducing(OneRow, ReducingState):
         self._reduce: Callable[[Any, Any], Any] = how if callable(how) else self._reduction(how, kind)
         self._taken: Callable[[Any], Any] | None = None if callable(how) else normaliser(kind)
 
+    @override
     def get(self) -> Any:
-        """See ReducingState."""
         return self._load()
 
+    @override
     def add(self, value: Any) -> None:
-        """See ReducingState."""
         if value is not None:
             kept = self._load()
             self._save(value if kept is None else self._reduce(kept, self._as_kept(value)))
 
+    @override
     def get_values(self, keys: Keys) -> pa.Array:
-        """See ReducingState."""
         return self._codec.decode_cells(self.rows.get_cells(keys.suffixes))
 
+    @override
     def add_rows(self, keys: Keys, index: NDArray[Any], values: pa.Array) -> None:
-        """See ReducingState."""
         column = self._column("value", values, len(index))
         how, kind, combined = self._by_column or ("", column.type, None)
         is_float = pa.types.is_floating(column.type) and how in {"min", "max"}
@@ -238,29 +239,29 @@ class BoundReducing(OneRow, ReducingState):
 class BoundAggregating(OneRow, AggregatingState):
     """See AggregatingState."""
 
+    @override
     def __init__(self, binding: Binding) -> None:
-        """See Bound."""
         super().__init__(binding)
         state: Any = binding.state
         self.create, self.accumulate, self.result = state.create, state.accumulate, state.result
 
+    @override
     def get(self) -> Any:
-        """See AggregatingState."""
         kept = self._load()
         return None if kept is None else self.result(kept)
 
+    @override
     def add(self, value: Any) -> None:
-        """See AggregatingState."""
         self._save(self._accumulate(self._load(), value))
 
+    @override
     def get_results(self, keys: Keys) -> list[Any]:
-        """See AggregatingState."""
         with self._for_a_function():
             kept = python_values(self._codec.decode_cells(self.rows.get_cells(keys.suffixes)))
         return [None if each is None else self.result(each) for each in kept]
 
+    @override
     def add_rows(self, keys: Keys, index: NDArray[Any], values: Sequence[Any] | pa.Array) -> None:
-        """See AggregatingState."""
         if isinstance(values, pa.ChunkedArray):
             values = values.combine_chunks()
         with self._for_a_function():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter as Counts
 
+from typing_extensions import override
+
 from pyspark_ckpt.operators.declarations.states import Declared
 from pyspark_ckpt.operators.types.conversions import CONVERT, whole_number
 from pyspark_ckpt.state_store.errors import InvalidInputError
@@ -36,8 +38,8 @@ class BoundCounter(Counter):
         self._metric = metric
         self._counts = counts
 
+    @override
     def add(self, count: int = 1) -> None:
-        """See Counter."""
         try:
             counted = self._counts[self._metric] + whole_number(count)
         except TypeError as problem:

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import msgspec
 import pyarrow as pa
 from msgspec import UNSET
+from typing_extensions import override
 
 from pyspark_ckpt.operators.encoding.value_codec import MAX_SCHEMAS, ValueCodec, make_value_codec
 from pyspark_ckpt.operators.types.columns import arrow_of_plain
@@ -97,34 +98,34 @@ class EvolvedCodec(ValueCodec):
             if number != current
         }
 
+    @override
     def encode(self, value: Any) -> bytes:
-        """See ValueCodec."""
         return self._codec.encode(value)
 
+    @override
     def encode_packed(self, values: pa.Array) -> Packed:
-        """See ValueCodec."""
         return self._codec.encode_packed(values)
 
+    @override
     def encode_cells(self, values: pa.Array) -> Cells:
-        """See ValueCodec."""
         return self._codec.encode_cells(values)
 
+    @override
     def decode_cells(self, stored: Cells) -> pa.Array:
-        """See ValueCodec."""
         there = stored.values.take(stored.there)
         if there.size.all() and (there.data[there.at] == self._schema).all():
             return self._codec.decode_cells(stored)
         return self._decode_each(stored.strings())
 
+    @override
     def decode(self, stored: bytes) -> Any:
-        """See ValueCodec."""
         if stored and stored[0] == self._schema:
             return self._codec.decode(stored)
         codec, adapt = self._choose_reader(stored)
         return adapt(codec.decode(stored))
 
+    @override
     def decode_column(self, stored: Sequence[bytes | None]) -> pa.Array:
-        """See ValueCodec."""
         if all(value is None or (value and value[0] == self._schema) for value in stored):
             return self._codec.decode_column(stored)
         return self._decode_each(stored)

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
+from typing_extensions import override
 
 from pyspark_ckpt.operators.types.columns import (
     AS_ARROW,
@@ -106,8 +107,8 @@ def make_value_codec(kind: pa.DataType, schema: int = 1, whose: str = "a state")
 class PackedCodec(ValueCodec):
     """A number or a struct of numbers. Converts whole columns without a Python loop."""
 
+    @override
     def __init__(self, kind: pa.DataType, schema: int = 1, whose: str = "a state") -> None:
-        """See ValueCodec."""
         super().__init__(kind, schema, whose)
         self._is_struct = pa.types.is_struct(kind)
         self._fields = list(kind) if self._is_struct else [pa.field("value", kind)]
@@ -119,14 +120,14 @@ class PackedCodec(ValueCodec):
         self._class = struct_class(kind) if self._is_struct else None
         self._whole = writer(kind)
 
+    @override
     def encode(self, value: Any) -> bytes:
-        """See ValueCodec."""
         fields = self._whole(value) if self._is_struct else [self._whole(value)]
         marks = [field is not None for field in fields]
         return self._struct.pack(self._schema, *marks, *(0 if field is None else field for field in fields))
 
+    @override
     def decode(self, stored: bytes) -> Any:
-        """See ValueCodec."""
         count = len(self._fields)
         try:
             schema, *content = self._struct.unpack(stored)
@@ -142,8 +143,8 @@ class PackedCodec(ValueCodec):
             raise self._damage(stored, f"it is of schema {schema}, not {self._schema}")
         return values[0] if self._class is None else self._class(*values)
 
+    @override
     def encode_packed(self, values: pa.Array) -> Packed:
-        """See ValueCodec."""
         rows = np.zeros(len(values), self._row)
         rows["schema"] = self._schema
         for n in range(len(self._fields)):
@@ -152,12 +153,12 @@ class PackedCodec(ValueCodec):
             rows[f"f{n}"] = to_numbers(column)
         return Packed.of_matrix(rows.view(np.uint8).reshape(len(rows), self._row.itemsize))
 
+    @override
     def decode_column(self, stored: Sequence[bytes | None]) -> pa.Array:
-        """See ValueCodec."""
         return self.decode_cells(Cells.of(stored))
 
+    @override
     def decode_cells(self, stored: Cells) -> pa.Array:
-        """See ValueCodec."""
         width, there = self._row.itemsize, stored.there
         values = stored.values if there.all() else stored.values.take(there)
         if (values.size != width).any():
@@ -192,19 +193,19 @@ class PackedCodec(ValueCodec):
 class MessageCodec(ValueCodec):
     """Values of any other type, as msgpack."""
 
+    @override
     def __init__(self, kind: pa.DataType, schema: int = 1, whose: str = "a state") -> None:
-        """See ValueCodec."""
         super().__init__(kind, schema, whose)
         self._head = bytes([schema])
         self._write, self._read = writer(kind), reader(kind)
         self._encoder, self._decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(message_type(kind))
 
+    @override
     def encode(self, value: Any) -> bytes:
-        """See ValueCodec."""
         return self._head + self._encoder.encode(self._write(value))
 
+    @override
     def decode(self, stored: bytes) -> Any:
-        """See ValueCodec."""
         if not stored.startswith(self._head):
             raise self._damage(stored, f"it is not of schema {self._schema}")
         try:
@@ -214,12 +215,12 @@ class MessageCodec(ValueCodec):
         except (*DAMAGE, ValueError, OverflowError) as problem:
             raise self._damage(stored, problem) from problem
 
+    @override
     def encode_packed(self, values: pa.Array) -> Packed:
-        """See ValueCodec."""
         return Packed.of(list(map(self.plain.encode, plain_values(values))))
 
+    @override
     def decode_column(self, stored: Sequence[bytes | None]) -> pa.Array:
-        """See ValueCodec."""
         decode = self.plain.decode
         values = [None if value is None else decode(value) for value in stored]
         try:

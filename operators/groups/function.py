@@ -15,6 +15,7 @@ import pandas as pd
 import pyarrow as pa
 from pyspark.sql.streaming.state import GroupState
 from pyspark.sql.types import Row, StructType
+from typing_extensions import override
 
 from pyspark_ckpt.operators.declarations.processors import VectorContext, VectorProcessor
 from pyspark_ckpt.operators.declarations.states import ValueState
@@ -68,10 +69,10 @@ class GroupFunctionProcessor(VectorProcessor):
     time_out_ms: ValueState
     time_outs: Timers
 
+    @override
     def __init__(
         self, function: GroupFunction, output: StructType, time_out: str, how: Conversion, input_names: Sequence[str]
     ) -> None:
-        """See ``make_processor``."""
         self.function = function
         self.input_names = tuple(input_names)
         self.output = output

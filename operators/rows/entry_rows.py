@@ -10,6 +10,7 @@ from heapq import merge
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from typing_extensions import override
 
 from pyspark_ckpt.operators.rows.base import UNREAD, BaseRows, Moment, merge_rows
 from pyspark_ckpt.operators.rows.state_rows import ROW_BYTES, RowCount, StateRows, Written
@@ -269,8 +270,8 @@ class EntryRows(StateRows):
         return EntryKeys(rows, self._session.ends_of_keys(rows))
 
     @property
+    @override
     def change(self) -> int:
-        """See StateRows."""
         return self._count.resolve()
 
     def flush(self, end: bytes | None, heads: KeyRows | None = None) -> Written:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
+from typing_extensions import override
 
 from pyspark_ckpt.operators.declarations.states import INDEX_SUFFIX
 from pyspark_ckpt.operators.encoding.suffixes import Suffixes, different
@@ -120,13 +121,13 @@ class _TimedRows(StateRows, Generic[Rows]):
         self._rows: Rows = rows
         self._life, self._index = life, index
 
+    @override
     def flush(self, end: bytes | None) -> Written:
-        """See Staged."""
         return self._rows.flush(end)
 
     @property
+    @override
     def change(self) -> int:
-        """See StateRows."""
         return self._rows.change
 
     def sweep(self, most: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from typing_extensions import override
 
 from pyspark_ckpt.operators.encoding.suffixes import Suffixes
 from pyspark_ckpt.operators.rows.base import UNREAD, BaseRows
@@ -110,12 +111,12 @@ class KeyRows(StateRows):
         self._session.hold(int(suffixes.packed.size.sum()) + int(cells.values.size.sum()))
 
     @property
+    @override
     def change(self) -> int:
-        """See StateRows."""
         return self._count.resolve()
 
+    @override
     def flush(self, end: bytes | None) -> Written:
-        """See Staged."""
         if self._columns:
             return self.take_arrays(end).prefix(self._head)
         is_ordered, taken = self._in_order, self._take(end)

@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
+from typing_extensions import override
 
 from pyspark_ckpt.operators.encoding.suffixes import Suffixes, different
 from pyspark_ckpt.operators.rows.base import BaseRows
@@ -97,12 +98,12 @@ class ListRows(StateRows):
         return self._ends(suffixes) > 0
 
     @property
+    @override
     def change(self) -> int:
-        """See StateRows."""
         return self._heads.change + self._elements.change
 
+    @override
     def flush(self, end: bytes | None) -> Written:
-        """See Staged."""
         return self._elements.flush(end, self._heads)
 
     def _ends(self, suffixes: Suffixes) -> Numbers:
@@ -173,15 +174,15 @@ class TimedListRows(StampedListRows):
         self._remove_spans(suffix)
         super().clear(suffix)
 
+    @override
     def clear_many(self, suffixes: Suffixes) -> None:
-        """See ``clear``."""
         if self._spans_of_keys():
             for suffix in suffixes:
                 self._remove_spans(suffix)
         super().clear_many(suffixes)
 
+    @override
     def flush(self, end: bytes | None) -> Written:
-        """See Staged."""
         if end is None:
             self._spans, self._new_spans = {}, None
         else:

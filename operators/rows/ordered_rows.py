@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from typing_extensions import override
 
 from pyspark_ckpt.operators.rows.base import UNREAD, BaseRows
 from pyspark_ckpt.operators.rows.state_rows import ROW_BYTES, RowCount, Staged, StateRows, Written, sort_rows
@@ -132,8 +133,8 @@ def _size_of_key(row: tuple[bytes, bytes]) -> int:
 class CountedRows(OrderedRows, StateRows):
     """Ordered rows that count themselves."""
 
+    @override
     def __init__(self, number: int, session: BaseRows, there: bytes = THERE) -> None:
-        """See OrderedRows."""
         super().__init__(number, session, there)
         self._count = RowCount(session)
 
@@ -163,11 +164,11 @@ class CountedRows(OrderedRows, StateRows):
         return min((key for key, value in self._written.items() if value is not None), default=None)
 
     @property
+    @override
     def change(self) -> int:
-        """See StateRows."""
         return self._count.resolve()
 
+    @override
     def flush(self, end: bytes | None) -> Written:
-        """See OrderedRows."""
         self._count.resolve()
         return super().flush(end)

@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from heapq import heappop, heappush
 from typing import NamedTuple
 
+from typing_extensions import override
+
 from pyspark_ckpt.operators.declarations.timers import MICROSECONDS, round_up_ms
 from pyspark_ckpt.operators.rows.base import BaseRows
 from pyspark_ckpt.operators.rows.ordered_rows import INSTANT, CountedRows
@@ -131,8 +133,8 @@ class TimerRows(CountedRows):
         """
         return None if self._earliest is None else round_up_ms(read_timer_key(self._earliest).at_us)
 
+    @override
     def flush(self, end: bytes | None) -> Written:
-        """See OrderedRows."""
         self._remove_replaced()
         stored = next(self.scan(end_of_ms(self._now_ms)), None)
         known = [key for key in (stored, self._earliest, self.first_written()) if key is not None]
