@@ -2,7 +2,8 @@
 
 from pyspark_ckpt.operators.declarations.counters import Counter
 from pyspark_ckpt.operators.declarations.processors import Context, KeyedProcessor, VectorContext, VectorProcessor
-from pyspark_ckpt.operators.declarations.states import AggregatingState, ListState, MapState, ReducingState, ValueState
+from pyspark_ckpt.operators.declarations.reducing_states import AggregatingState, ReducingState
+from pyspark_ckpt.operators.declarations.states import ListState, MapState, ValueState
 from pyspark_ckpt.operators.declarations.timers import Timer, Timers
 from pyspark_ckpt.operators.declarations.ttl import Ttl
 from pyspark_ckpt.operators.encoding.distinct_keys import Keys

@@ -22,12 +22,12 @@ from pyspark_ckpt.operators.task.group_times import GROUP_ROW, TIME_OUTS
 from pyspark_ckpt.operators.task.partition_task import PartitionTask
 from pyspark_ckpt.operators.types.columns import has_variant
 from pyspark_ckpt.operators.types.value_types import check_handed, make_handed_schema, resolve_type
+from pyspark_ckpt.state_store.display import suggest
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.extras import require_extra
 from pyspark_ckpt.state_store.format.key_groups import MAX_PARALLELISM
 from pyspark_ckpt.state_store.format.meta import check_uid
 from pyspark_ckpt.state_store.options import parse, read_settings
-from pyspark_ckpt.state_store.suggestions import suggest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

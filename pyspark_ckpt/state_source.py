@@ -18,9 +18,9 @@ from pyspark.sql.types import StructType
 from pyspark_ckpt.reading.reader import StateReader
 from pyspark_ckpt.reading.sources import state_at
 from pyspark_ckpt.reading.stored_state import Selection, StoredState
+from pyspark_ckpt.state_store.display import suggest
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.options import PREFIX, parse, table
-from pyspark_ckpt.state_store.suggestions import suggest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,7 +1,8 @@
-"""How values are shown to people: sizes as text, and tables in notebooks."""
+"""What people are shown: sizes as text, names that they may have meant, and tables in notebooks."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Sequence
 from html import escape
 
@@ -16,6 +17,13 @@ def size_text(number: float) -> str:
             return f"{number:.0f} {unit}" if unit == "B" else f"{number:,.1f} {unit}"
         number /= _STEP
     raise AssertionError("not reached")
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """Return `` Did you mean 'x'?`` for the known name that is most like ``name``, in any case; empty if none is."""
+    by_lower = {each.lower(): each for each in known}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1)
+    return f" Did you mean {by_lower[near[0]]!r}?" if near else ""
 
 
 def html_table(title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

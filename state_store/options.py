@@ -15,11 +15,11 @@ from typing import cast
 
 import msgspec
 
+from pyspark_ckpt.state_store.display import suggest
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.json_objects import MAX_LONG
 from pyspark_ckpt.state_store.s3_settings import S3Settings
 from pyspark_ckpt.state_store.s3a_settings import S3aSettings
-from pyspark_ckpt.state_store.suggestions import suggest
 
 PREFIX = "spark.sql.streaming.stateStore.ckpt."
 

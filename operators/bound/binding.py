@@ -9,14 +9,8 @@ from pyspark_ckpt.operators.bound.base import Binding
 from pyspark_ckpt.operators.bound.collections import BoundList, BoundMap
 from pyspark_ckpt.operators.bound.timers import BoundTimers
 from pyspark_ckpt.operators.bound.values import BoundAggregating, BoundReducing, BoundValue
-from pyspark_ckpt.operators.declarations.states import (
-    AggregatingState,
-    Declared,
-    ListState,
-    MapState,
-    ReducingState,
-    ValueState,
-)
+from pyspark_ckpt.operators.declarations.reducing_states import AggregatingState, ReducingState
+from pyspark_ckpt.operators.declarations.states import Declared, ListState, MapState, ValueState
 from pyspark_ckpt.operators.declarations.timers import Timers
 
 _BOUND: Mapping[type[Declared], type[Any]] = {

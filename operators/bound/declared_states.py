@@ -20,7 +20,8 @@ from pyspark_ckpt.operators.bound.program_changes import check_change, merge_kno
 from pyspark_ckpt.operators.declarations.counters import BoundCounter, Counter, metric_name
 from pyspark_ckpt.operators.declarations.operator import ProcessorState
 from pyspark_ckpt.operators.declarations.processors import KeyedProcessor, VectorProcessor
-from pyspark_ckpt.operators.declarations.states import Declared, ReducingState, ValueState
+from pyspark_ckpt.operators.declarations.reducing_states import ReducingState
+from pyspark_ckpt.operators.declarations.states import Declared, ValueState
 from pyspark_ckpt.operators.declarations.timers import Timers
 from pyspark_ckpt.operators.encoding.evolution import evolve, former_names, read_schemas
 from pyspark_ckpt.operators.encoding.key_codec import KeyCodec

@@ -10,14 +10,8 @@ from functools import partial
 from typing import Any, NoReturn
 
 from pyspark_ckpt.operators.bound.binding import find_kind
-from pyspark_ckpt.operators.declarations.states import (
-    AggregatingState,
-    Declared,
-    ListState,
-    MapState,
-    ReducingState,
-    ValueState,
-)
+from pyspark_ckpt.operators.declarations.reducing_states import AggregatingState, ReducingState
+from pyspark_ckpt.operators.declarations.states import Declared, ListState, MapState, ValueState
 from pyspark_ckpt.operators.declarations.timers import Timers
 from pyspark_ckpt.state_store.errors import InvalidInputError
 

@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 from typing_extensions import override
 
 from pyspark_ckpt.operators.bound.base import Binding, Bound
-from pyspark_ckpt.operators.declarations.states import AggregatingState, ReducingState, ValueState
+from pyspark_ckpt.operators.declarations.reducing_states import AggregatingState, ReducingState
+from pyspark_ckpt.operators.declarations.states import ValueState
 from pyspark_ckpt.operators.encoding.spark_order import (
     by_stored_order,
     greatest_float,

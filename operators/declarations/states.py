@@ -6,9 +6,9 @@ KeyedProcessor a state is that of the current key. In a VectorProcessor, call th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from pyspark_ckpt.operators.declarations.ttl import Ttl
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
@@ -21,11 +21,9 @@ if TYPE_CHECKING:
     from pyspark_ckpt.operators.types.value_types import TypeLike
 
 TtlLike: TypeAlias = "str | timedelta | Ttl | None"
-Reduction: TypeAlias = Literal["sum", "min", "max"]
 
 INDEX_SUFFIX = "#expiry"
 """The name of a state's expiry index is the name of the state with this suffix."""
-REDUCTIONS: tuple[Reduction, ...] = ("sum", "min", "max")
 
 
 class Declared:
@@ -334,96 +332,4 @@ class MapState(DeclaredState):
 
         A null in ``values`` removes the entry; a null in ``map_keys`` is refused.
         """
-        self._unbound()
-
-
-class ReducingState(DeclaredState):
-    """One value per key, into which every added value is reduced. Adding None changes nothing.
-
-    Errors: see ``DeclaredState``.
-    """
-
-    change_calls = ("add({})", "add_rows(keys, index, values)")
-
-    def __init__(
-        self,
-        name: str,
-        type: TypeLike,  # noqa: A002
-        reduce: Callable[[Any, Any], Any] | Reduction,
-        *,
-        ttl: TtlLike = None,
-        aliases: Mapping[str, str] | None = None,
-    ) -> None:
-        """Declare a value of ``type``, as ValueState does.
-
-        ``reduce(kept, added)`` returns the value to keep. "sum", "min" and "max" reduce whole columns at once, the last
-        two in Spark's order. Raises InvalidInputError.
-        """
-        super().__init__(name, {"value": type}, ttl, aliases)
-        if not callable(reduce) and reduce not in REDUCTIONS:
-            raise InvalidInputError(
-                f"ReducingState {name!r}: reduce must be a function or one of {REDUCTIONS}, got {reduce!r}."
-            )
-        self.reduce = reduce
-
-    def get(self) -> Any:
-        """Return the reduced value of the current key, or None if nothing was added."""
-        self._unbound()
-
-    def add(self, value: Any) -> None:
-        """Reduce a value into that of the current key."""
-        self._unbound()
-
-    def get_values(self, keys: Keys) -> pa.Array:
-        """Return one reduced value for each of ``keys``, null where nothing was added."""
-        self._unbound()
-
-    def add_rows(self, keys: Keys, index: NDArray[Any], values: pa.Array) -> None:
-        """Reduce ``values[i]`` into the value of ``keys[index[i]]``, for all i in order; null adds nothing."""
-        self._unbound()
-
-
-class AggregatingState(DeclaredState):
-    """An accumulator per key, to which values of any type are added, and its result.
-
-    Errors: see ``DeclaredState``.
-    """
-
-    change_calls = ("add({})", "add_rows(keys, index, values)")
-
-    def __init__(
-        self,
-        name: str,
-        accumulator_type: TypeLike,
-        *,
-        create: Callable[[], Any],
-        add: Callable[[Any, Any], Any],
-        result: Callable[[Any], Any],
-        ttl: TtlLike = None,
-        aliases: Mapping[str, str] | None = None,
-    ) -> None:
-        """Declare an accumulator of ``accumulator_type``, as ValueState does.
-
-        ``create()`` returns the first accumulator of a key, ``add(kept, value)`` the next one, ``result(kept)`` what
-        reads return. Raises InvalidInputError.
-        """
-        super().__init__(name, {"accumulator": accumulator_type}, ttl, aliases)
-        self.create = create
-        self.accumulate = add
-        self.result = result
-
-    def get(self) -> Any:
-        """Return the result for the current key, or None if nothing was added."""
-        self._unbound()
-
-    def add(self, value: Any) -> None:
-        """Add a value to the accumulator of the current key."""
-        self._unbound()
-
-    def get_results(self, keys: Keys) -> list[Any]:
-        """Return one result for each of ``keys``, None where nothing was added."""
-        self._unbound()
-
-    def add_rows(self, keys: Keys, index: NDArray[Any], values: Sequence[Any] | pa.Array) -> None:
-        """Add ``values[i]`` to the accumulator of ``keys[index[i]]``, for all i in order."""
         self._unbound()

@@ -14,10 +14,10 @@ from pyspark_ckpt.operators.rows.expiry import index_name
 from pyspark_ckpt.reading.keyed_rows import has_ended
 from pyspark_ckpt.reading.stored_state import SPARKS, Selection, StoredState
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Operator
+from pyspark_ckpt.state_store.display import suggest
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.meta import Descriptor, StoreMeta
 from pyspark_ckpt.state_store.identity import Identity
-from pyspark_ckpt.state_store.suggestions import suggest
 
 if TYPE_CHECKING:
     from pyspark_ckpt.reading.sources import Source

@@ -35,6 +35,7 @@ from pyspark_ckpt.state_store.checkpoints.query_log import (
     read_partitions,
 )
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
+from pyspark_ckpt.state_store.display import suggest
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.meta import check_uid
 from pyspark_ckpt.state_store.format.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME
@@ -56,7 +57,6 @@ from pyspark_ckpt.state_store.savepoints.request import (
     RestoreRequest,
 )
 from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint, refuse_unless_empty
-from pyspark_ckpt.state_store.suggestions import suggest
 
 WORK_FOLDER = "_ckpt/restore"
 REQUEST_NAME = f"{WORK_FOLDER}/request.json"

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 import pyspark_ckpt
 from pyspark_ckpt import open_state
-from pyspark_ckpt.operators.declarations.states import AggregatingState, ListState, MapState, ReducingState, ValueState
+from pyspark_ckpt.operators.declarations.reducing_states import AggregatingState, ReducingState
+from pyspark_ckpt.operators.declarations.states import ListState, MapState, ValueState
 from pyspark_ckpt.operators.declarations.timers import Timer, Timers
 from pyspark_ckpt.operators.declarations.ttl import Ttl
 from pyspark_ckpt.operators.types.columns import python_values

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pyspark_ckpt.operators.declarations.states import ReducingState, ValueState
+from pyspark_ckpt.operators.declarations.reducing_states import ReducingState
+from pyspark_ckpt.operators.declarations.states import ValueState
 from pyspark_ckpt.operators.session import worker as worker_session
 from pyspark_ckpt.state_store.sst import lookup
 from tests.length import TIMES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_ckpt.state_store.suggestions import suggest
+from pyspark_ckpt.state_store.display import suggest
 
 
 @pytest.mark.parametrize(
