@@ -74,7 +74,7 @@ endif
 compiled: $(VENV)/.ready
 	@$(PY) -m compileall -q pyspark_ckpt state_store operators
 
-lint: types layers $(SBT_READY) ## ruff, mypy, layers, names and scalafmt
+lint: types layers $(SBT_READY) ## ruff, mypy, layers, names, sizes and scalafmt
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m tests.checks

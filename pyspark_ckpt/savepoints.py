@@ -79,7 +79,9 @@ def savepoint(
     native savepoint as well; all rows are read before and after. ``options``: those of docs/options.md without their
     prefix, in addition to those of the active session.
 
-    Raises InvalidInputError (no checkpoint, no committed batch, a target that is not empty), StorageError, FormatError.
+    Raises InvalidInputError (no checkpoint, a target that is not empty), LifecycleError (no committed batch),
+    ConflictError (another savepoint is being taken there), NotFoundError (the version has gone), FormatError,
+    StorageError.
     """
     if kind not in ("native", "canonical"):
         raise InvalidInputError(f"kind must be 'native' or 'canonical', got {kind!r}.")
@@ -105,7 +107,8 @@ def stop_with_savepoint(
     empty, state of another provider and a session without our jar are refused while the query still runs. If taking
     the savepoint fails after that, the query is stopped: call ``savepoint`` with its checkpointLocation.
 
-    Arguments are those of ``savepoint``. Raises as ``savepoint``, and LifecycleError if the query is not running.
+    Arguments are those of ``savepoint``. Raises as ``savepoint``; LifecycleError, too, if the query
+    is not running, and ProcessError if PySpark is not installed.
     """
     if not hasattr(query, "isActive"):
         raise InvalidInputError(

@@ -64,7 +64,7 @@ def configure(builder: SparkSession.Builder, **options: str | float) -> SparkSes
     ``options`` as for ``spark_conf``.
 
     Raises InvalidInputError (an unknown option, a bad value, Spark Connect), LifecycleError (a session
-    without the jar runs already, or PySpark is not installed), NotFoundError (the jar was never built).
+    without the jar runs already), NotFoundError (the jar was never built), ProcessError (PySpark is not installed).
     """
     require_extra("pyspark", "configure()")
     already: dict[str, Any] = builder._options  # noqa: SLF001 - PySpark has no public way to ask a builder

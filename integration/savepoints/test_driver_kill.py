@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
 NAMES = ("keyed", "windows", "join", "dedup", "groups")
-"""A keyed operator, an aggregation, a join, deduplication and functions on groups: see integration/crash/workload."""
+"""A keyed operator, an aggregation, a join, deduplication and functions on groups: see integration/crash."""
 LEFT_OUT = {*NAMES}
 """All of them: see integration/kafka, and tests/state_store/savepoints, where kills come at every write."""
 HALF = 3

@@ -1,4 +1,4 @@
-"""Places that store blobs durably, one module for each kind. No other code knows where state is stored."""
+"""Places that store blobs durably, one room for each kind. No other code knows where state is stored."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def place_at(
     ``hdfs://host:port/path``, ``hdfs://nameservice/path``, ``hdfs:///path`` or ``viewfs://table/path``. ``retries``
     says how requests are repeated.
 
-    Raises InvalidInputError that names the scheme (any other kind of place), LifecycleError that names the extra of the
+    Raises InvalidInputError that names the scheme (any other kind of place), ProcessError that names the extra of the
     package that the place needs (it is not installed).
     """
     return with_retries(_place_at(uri, s3, s3a), retries)

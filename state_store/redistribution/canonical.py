@@ -1,4 +1,4 @@
-"""Canonical savepoints: rows sorted by hash in Parquet files, independent of the number of partitions and the engine.
+"""Canonical savepoints: rows sorted by hash in Parquet files, whatever the number of partitions and RocksDB's files.
 
 ::
 

@@ -154,7 +154,7 @@ class Dispatcher:
     """Answers requests; the same object serves all connections."""
 
     def __init__(self, stores: Stores, stop: Callable[[], None], secrets: ReceivedSecrets) -> None:
-        """Serve ``stores``. ``stop`` ends the process soon after it returns; ``entrusted`` has the secrets."""
+        """Serve ``stores``. ``stop`` ends the process soon after it returns. ``secrets``: those that the JVM sends."""
         self._stores = stores
         self._secrets = secrets
         self._stop = stop

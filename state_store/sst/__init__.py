@@ -1,1 +1,1 @@
-"""Reads and builds RocksDB's table files, many rows at once. The state server imports only the check of a table."""
+"""Reads RocksDB's table files, many rows at once. The state server imports only the check of a table."""

@@ -1,4 +1,4 @@
-"""What the reader, the check and the builder of table files agree on: their numbers, and how bytes say them.
+"""What the reader and the check of table files agree on: their numbers, and how bytes say them.
 
 The state server imports neither numpy nor pyarrow, so this is plain Python.
 """

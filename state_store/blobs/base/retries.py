@@ -243,7 +243,7 @@ class CanRetry(Protocol):
 
 
 class Retries:
-    """What makes a place CanRetry that asks its ``patience`` for each request."""
+    """Makes a place one that CanRetry: it repeats its requests as its ``retries`` say."""
 
     retries: RetryPolicy
 

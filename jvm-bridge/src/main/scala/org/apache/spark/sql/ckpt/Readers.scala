@@ -52,8 +52,8 @@ private[ckpt] final class Reader(val path: String, val live: Boolean, val db: Na
   }
 }
 
-/** All readers of this process, which share one block cache and the folder `scratch`. Idle secondaries are kept for the next transaction of
-  * their store; the least recently used are closed first.
+/** All readers of this process, which share one block cache and the folder `scratch`. Idle secondaries are kept for the
+  * next transaction of their store; the least recently used are closed first.
   */
 private[ckpt] final class Readers(scratch: () => Path, budget: MemoryBudget) {
   NativeDB.loadLibrary()

@@ -145,10 +145,10 @@ private[ckpt] final class Transactions(served: ServedStore, compression: Compres
   def catchUpInBackground(): Unit = {
     val (open, path, at) = (served.lastHandle, lastLivePath, served.runtime)
     if (open.nonEmpty && path != null) {
-      val errand = new CancellableTask(() => catchUp(open.get, path, at))
-      catchingUp = errand
+      val task = new CancellableTask(() => catchUp(open.get, path, at))
+      catchingUp = task
       try {
-        at.background.execute(errand)
+        at.background.execute(task)
       } catch {
         case _: RejectedExecutionException => () // the runtime has ended, and so have its views
       }

@@ -8,8 +8,8 @@ import org.apache.hadoop.fs.Path
 import org.apache.hadoop.security.alias.{CredentialProvider, CredentialProviderFactory}
 import org.apache.hadoop.security.alias.CredentialProviderFactory.CREDENTIAL_PROVIDER_PATH
 
-/** The user's settings for S3A, Hadoop's connector to S3, as far as the state server can use them (`blobs/s3a.py`
-  * interprets them). Not a case class: nothing may print it.
+/** The user's settings for S3A, Hadoop's connector to S3, as far as the state server can use them:
+  * `state_store/s3a_settings.py` interprets them. Not a case class: nothing may print it.
   */
 private[ckpt] final class S3aSettings(val plain: Map[String, String], val secret: Map[String, String])
 
