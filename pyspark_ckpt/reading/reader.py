@@ -167,7 +167,7 @@ class StateReader:
     def partitions(self) -> int:
         """The number of partitions of the state, or of files in a canonical savepoint. Raises as ``state`` does."""
         state = self.state
-        return self._source.count_parts(state)
+        return self._source.count_splits(state)
 
     def batches(self, partition: int | None = None) -> Generator[pa.RecordBatch, None, None]:
         """Yield the rows of all partitions, or of one, lazily and in a bounded amount of memory.
@@ -230,7 +230,7 @@ class StateReader:
             state = self.state
         codec = state.codec()
         wanted = _find_wanted(codec, key, state.whose, convert)
-        partition = self._source.find_part(state, wanted.hash)
+        partition = self._source.find_split(state, wanted.hash)
         schema = pa.schema([*codec.fields, *PLACE])
         own = self._own(state, partition)
         if own is None or not own.rows:

@@ -32,7 +32,7 @@ Rows: TypeAlias = Iterator[tuple[bytes, bytes]]
 
 
 class Source(Protocol):
-    """One version of all states. A *part*, a partition or a file, is read on its own."""
+    """One version of all states. A *split*, a partition or a file, is read on its own."""
 
     @property
     def operators(self) -> list[Operator]:
@@ -51,21 +51,21 @@ class Source(Protocol):
         """Raise InvalidInputError if the version is not there; the message names the existing ones."""
         ...
 
-    def count_parts(self, state: StoredState) -> int:
-        """Return how many parts hold the state's rows."""
+    def count_splits(self, state: StoredState) -> int:
+        """Return how many splits hold the state's rows."""
         ...
 
-    def find_part(self, state: StoredState, key_hash: int) -> int:
-        """Return the part that has the rows of a hash. Raises FormatError."""
+    def find_split(self, state: StoredState, key_hash: int) -> int:
+        """Return the split that has the rows of a hash. Raises FormatError."""
         ...
 
     def rows(
-        self, state: StoredState, part: int, own: StateMeta, wanted: Wanted | None = None
+        self, state: StoredState, split: int, own: StateMeta, wanted: Wanted | None = None
     ) -> AbstractContextManager[Rows]:
-        """Give the rows of a part; with ``wanted``, those of this key and perhaps a few others.
+        """Give the rows of a split; with ``wanted``, those of this key and perhaps a few others.
 
-        What is fetched for a key is kept for the next ones. ``own``: the state as the part's store describes it. Raises
-        NotFoundError, FormatError, StorageError, both at the start and while rows are read.
+        What is fetched for a key is kept for the next ones. ``own``: the state as the split's store describes it.
+        Raises NotFoundError, FormatError, StorageError, both at the start and while rows are read.
         """
         ...
 
@@ -102,18 +102,18 @@ class StoresSource:
                 hint="Retention keeps spark.sql.streaming.minBatchesToRetain versions.",
             )
 
-    def count_parts(self, state: StoredState) -> int:
+    def count_splits(self, state: StoredState) -> int:
         """See Source: its partitions."""
         return self._partitions[state.operator.number]
 
-    def find_part(self, state: StoredState, key_hash: int) -> int:
+    def find_split(self, state: StoredState, key_hash: int) -> int:
         """See Source."""
-        return find_partition(state, key_hash, self.count_parts(state))
+        return find_partition(state, key_hash, self.count_splits(state))
 
     @contextmanager
-    def rows(self, state: StoredState, part: int, own: StateMeta, wanted: Wanted | None = None) -> Iterator[Rows]:
+    def rows(self, state: StoredState, split: int, own: StateMeta, wanted: Wanted | None = None) -> Iterator[Rows]:
         """See Source."""
-        identity = Identity(state.operator.number, part, state.store)
+        identity = Identity(state.operator.number, split, state.store)
         keys = state_range(own.number) if wanted is None else find_range(own, wanted)
 
         def begin(folder: Path) -> AbstractContextManager[RangeReader]:
@@ -158,25 +158,26 @@ class FilesSource:
                 hint=f"Batch N made version N + 1, and this savepoint is of batch {info.version - 1}.",
             )
 
-    def count_parts(self, state: StoredState) -> int:
+    def count_splits(self, state: StoredState) -> int:
         """See Source: its files."""
         return len(self._find_rows(state).files)
 
-    def find_part(self, state: StoredState, key_hash: int) -> int:
+    def find_split(self, state: StoredState, key_hash: int) -> int:
         """See Source."""
-        return find_file(key_hash, self.count_parts(state))
+        return find_file(key_hash, self.count_splits(state))
 
     @contextmanager
-    def rows(self, state: StoredState, part: int, own: StateMeta, wanted: Wanted | None = None) -> Iterator[Rows]:
+    def rows(self, state: StoredState, split: int, own: StateMeta, wanted: Wanted | None = None) -> Iterator[Rows]:
         """See Source. The file is verified, then only row groups that can have the state and the hash are read."""
         saved, workplace, url = self._find_rows(state), self._savepoint.workplace, self._savepoint.place.url
 
         def fetch(folder: Path) -> AbstractContextManager[Path]:
-            return nullcontext(fetch_rows(workplace, url, saved, part, folder))
+            return nullcontext(fetch_rows(workplace, url, saved, split, folder))
 
-        with _choose_folders(wanted, self._kept).use(Identity(state.operator.number, part, state.store), fetch) as path:
+        identity = Identity(state.operator.number, split, state.store)
+        with _choose_folders(wanted, self._kept).use(identity, fetch) as path:
             held = WantedRows(own.number, None if wanted is None else wanted.hash)
-            found = rows_in(path, url, saved, part, held)
+            found = rows_in(path, url, saved, split, held)
             yield (row for each, portion in found if each.number == own.number for row in portion.rows())
 
     def _find_rows(self, state: StoredState) -> SavedRows:
@@ -204,7 +205,7 @@ def open_source(checkpoint: Checkpoint, version: int, pool: Executor, kept: Kept
 
 
 def _choose_folders(wanted: Wanted | None, kept: KeptFolders) -> KeptFolders:
-    """Return ``kept`` for the look-up of a key. A part that is read as a whole is not kept."""
+    """Return ``kept`` for the look-up of a key. A split that is read as a whole is not kept."""
     return KeptFolders(0) if wanted is None else kept
 
 
