@@ -125,7 +125,7 @@ class Engine:
     def confirm(self) -> None:
         """Let the newest version be one that was asked for."""
         self.call("abort", txn=self.begin()["txn"])
-        self.call("follow", handle=self.handle)
+        self.call("await_ingest", handle=self.handle)
 
     def snapshot(self) -> dict[str, Any]:
         """Make a snapshot of the newest version; returns its metrics."""

@@ -105,8 +105,8 @@ class Cleared(NamedTuple):
 class EntryRows(StateRows):
     """A state with any number of rows per key. Their *entries*, which follow the key's suffix, order them.
 
-    Written rows have two forms: by key and entry, which is fast for one row at a time, and runs, which are columns and
-    fast for many. A call that needs the other form converts the rows.
+    Written rows have two forms: by key and entry, which is fast for one row at a time, and arrays, which are fast for
+    many. A call that needs the other form converts the rows.
     """
 
     def __init__(self, number: int, session: BaseRows) -> None:
@@ -134,7 +134,7 @@ class EntryRows(StateRows):
         """Return many rows. A place may occur more than once."""
         at = self._reuse_order(at)
         if sum(map(len, self._written.values())) <= len(at):
-            self._to_runs()
+            self._to_arrays()
         if self._written or self._cleared:
             return self._get_each(at)
         cells = self._read_base(at)
@@ -285,7 +285,7 @@ class EntryRows(StateRows):
 
     def _take_writes(self, end: bytes | None) -> Iterator[Writes]:
         """Yield and forget what was written for keys below ``end``, call by call."""
-        self._to_runs()
+        self._to_arrays()
         writes, self._writes = self._writes, []
         for each in writes:
             below, left = each.apart(end)
@@ -315,8 +315,8 @@ class EntryRows(StateRows):
             self._cleared[suffix].since.add(entry)
         written[entry] = value
 
-    def _to_runs(self) -> None:
-        """Convert rows by key to a run, if nothing is cleared."""
+    def _to_arrays(self) -> None:
+        """Convert rows by key to arrays, if nothing is cleared."""
         count = sum(map(len, self._written.values()))
         if count and not self._cleared:
             written = [(suffix, *row) for suffix, rows in self._written.items() for row in rows.items()]

@@ -70,7 +70,7 @@ class ExpiryIndex(OrderedRows):
 
     def write(self, key: bytes, value: bytes) -> None:
         """Write an index row with a value of its own."""
-        self._unfold()
+        self._to_rows()
         self._written[key] = value
 
     def write_all(self, keys: Packed, values: Packed) -> None:

@@ -79,7 +79,7 @@ class OrderedRows(Staged):
 
     def items(self, begin: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """``scan`` with the values. Raises FormatError for a key that is too short to have an instant and a hash."""
-        self._unfold()
+        self._to_rows()
         for row in self._session.scan(self._head, begin, end):
             self._check(row[0])
             if row[0] not in self._written:
@@ -87,7 +87,7 @@ class OrderedRows(Staged):
 
     def portions(self, end: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
         """``items`` up to ``end``, in portions that are not empty: fewer calls if all rows are needed."""
-        self._unfold()
+        self._to_rows()
         for rows in self._session.portions(self._head, end):
             self._check(min(rows, key=_size_of_key)[0])
             unwritten = [row for row in rows if row[0] not in self._written] if self._written else rows
@@ -102,7 +102,7 @@ class OrderedRows(Staged):
 
     def put(self, key: bytes, *, there: bool) -> None:
         """Write a row or delete it."""
-        self._unfold()
+        self._to_rows()
         self._written[key] = self._there if there else None
         self._session.hold(ROW_BYTES)
 
@@ -119,7 +119,7 @@ class OrderedRows(Staged):
             return newest([each.prefix(self._head) for each in (Writes.of(written.items()), *writes)])
         return sort_rows(self._head, written)
 
-    def _unfold(self) -> None:
+    def _to_rows(self) -> None:
         """Convert all writes to rows by key."""
         for each in self._writes:
             self._written.update(each.rows())

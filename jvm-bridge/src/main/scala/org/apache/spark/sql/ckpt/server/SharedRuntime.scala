@@ -39,8 +39,8 @@ private[ckpt] final class SharedRuntime(val settings: Settings) extends Logging 
   /** Whether another runtime has replaced this one. */
   def isReplaced: Boolean = replaced
 
-  /** Whether a server was ever started; until then nothing depends on the settings. */
-  def hasStarted: Boolean = home != null
+  /** Whether a server was ever started; until then nothing depends on the settings. Waits for one that is starting. */
+  def hasStarted: Boolean = synchronized(home != null)
 
   /** Whether the local folder still exists, if there was one. */
   def usable: Boolean = home == null || home.isThere
@@ -99,14 +99,14 @@ private[ckpt] object SharedRuntime extends Logging {
   private var current: SharedRuntime = _
   private val refused = scala.collection.mutable.HashSet.empty[Settings]
 
-  /** The runtime of this process. It keeps the process's options of the first query that got a server. Different ones of
-    * later queries are logged.
+  /** The runtime of this process. It keeps the process's options of the first query that got a server. Different ones
+    * of later queries are logged.
     */
   def get(settings: Settings): SharedRuntime = synchronized {
     def differs = current.settings.ofProcess != settings.ofProcess
     if (current != null && current.isReplaced) current = null
     if (current != null && !current.usable) stop()
-    if (current != null && !current.hasStarted && differs) {
+    if (current != null && differs && !current.hasStarted) {
       current.giveWay()
       current = null
     }
