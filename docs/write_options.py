@@ -33,8 +33,7 @@ def _join(keys: list[str]) -> str:
 TYPES = "".join(f"| {kind} | {text}{_units(kind)} |\n" for kind, text in NUMBERS.items())
 PROCESS = textwrap.fill(
     f"Options are read when a query starts. {_join([key for key, row in table().items() if row.process])} apply to the "
-    "executor's process, which keeps those of its first query (of `compression`, only for files that the state server "
-    "writes).",
+    "executor's process, which keeps those of its first query.",
     120,
     break_on_hyphens=False,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import MutableMapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 LOGGER = "pyspark_ckpt"
 STDERR = 2
@@ -14,13 +14,7 @@ MAX_CHARACTERS = 8192
 _TAIL = 2048
 
 
-if TYPE_CHECKING:
-    _Adapter = logging.LoggerAdapter[logging.Logger]
-else:
-    _Adapter = logging.LoggerAdapter  # Python 3.10 cannot subscript it
-
-
-class StoreLog(_Adapter):
+class StoreLog(logging.LoggerAdapter[logging.Logger]):
     """Logger that adds the store (``operator/partition/name``) to every message."""
 
     def __init__(self, module: str, store: str) -> None:

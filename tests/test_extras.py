@@ -6,15 +6,58 @@ import os
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import pyspark_ckpt
+from pyspark_ckpt.operators.declarations.reducing_states import AggregatingState, ReducingState
+from pyspark_ckpt.operators.declarations.states import ListState, MapState, ValueState
+from pyspark_ckpt.operators.declarations.timers import Timers
+from pyspark_ckpt.operators.declarations.ttl import Ttl
 from tests.compat.frozen import unpack
+from tests.reading.written import Written
 
 ROOT = Path(__file__).parents[1]
 LEFT_OUT = ("pyspark", "boto", "s3transfer", "hdfs_native", "_distutils_hack", "__editable__")
+AT, DECIMAL = pa.timestamp("us", "UTC"), pa.decimal128(12, 2)
+PAIR = pa.struct([("at", AT), ("price", DECIMAL)])
+EACH = pa.struct(
+    [
+        ("text", pa.string()),
+        ("raw", pa.binary()),
+        ("flag", pa.bool_()),
+        ("whole", pa.int8()),
+        ("part", pa.float32()),
+        ("at", AT),
+        ("local", pa.timestamp("us")),
+        ("day", pa.date32()),
+        ("took", pa.duration("us")),
+        ("price", DECIMAL),
+        ("exact", pa.decimal128(38, 10)),
+        ("pairs", pa.list_(PAIR)),
+        ("named", pa.map_(pa.string(), PAIR)),
+    ]
+)
+STATES: Any = {
+    "each": (ValueState("each", "binary"), {"value": EACH}),
+    "pairs": (ListState("pairs", "binary", ttl=Ttl("1 hour", clock="event")), {"element": PAIR}),
+    "prices": (ListState("prices", "binary"), {"element": DECIMAL}),
+    "by_pair": (MapState("by_pair", "binary", "binary"), {"key": PAIR, "value": pa.list_(EACH)}),
+    "by_day": (MapState("by_day", "date", "binary", ttl="1 hour"), {"key": pa.date32(), "value": pa.duration("us")}),
+    "most": (ReducingState("most", "binary", "max"), {"value": DECIMAL}),
+    "last": (
+        AggregatingState("last", "binary", create=dict, add=lambda kept, pair: {**kept, "it": pair}, result=len),
+        {"accumulator": pa.map_(pa.string(), PAIR)},
+    ),
+    "due": (Timers("due", clock="event"), {}),
+    "soon": (Timers("soon", clock="processing"), {}),
+}
 
 
 @pytest.fixture(scope="module")
@@ -38,11 +81,46 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return unpack("v1", "keyed", tmp_path_factory.mktemp("frozen") / "keyed")
 
 
-def run(bare: Path, code: str, *arguments: object) -> str:
+def _fill(number: int) -> Any:  # noqa: ANN401
+    at = datetime(2024, 1, 1, tzinfo=UTC) + timedelta(hours=number, microseconds=number)
+    price = Decimal(number * 7) / 4
+    numbers = (bool(number % 2), number, number / 2)
+    instants = (at, at.replace(tzinfo=None), at.date(), timedelta(days=number))
+    pairs = ([(at, price), None], {"a": (at, None), "b": None})
+    each = (f"text {number}", bytes([number]), *numbers, *instants, price, Decimal(number).scaleb(-10), *pairs)
+
+    def fill(states: Any) -> None:  # noqa: ANN401
+        states.each.update(each)
+        states.pairs.add_all([(at, price), (None, None)])
+        states.prices.add(price)
+        states.by_pair.put((at, price), [each, None])
+        states.by_day.put_all({at.date(): timedelta(hours=number), date(1, 1, 1): None})
+        states.most.add(price)
+        states.last.add((at, price))
+        states.due.register(at, f"due {number}")
+        states.soon.register(at)
+
+    return fill
+
+
+@pytest.fixture(scope="module")
+def kinds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A checkpoint with a state of every kind, with keys and values of every type, in a snapshot and in deltas."""
+    made = Written(tmp_path_factory.mktemp("kinds"), {"who": PAIR, "local": pa.timestamp("us")}, partitions=2)
+    keys = [((datetime(2024, 1, n, tzinfo=UTC), Decimal(n)), datetime(2024, 1, n)) for n in range(1, 9)]  # noqa: DTZ001
+    made.batch(STATES, [(key, _fill(n)) for n, key in enumerate(keys[:5])], now_ms=1_704_067_200_000)
+    made.snapshot()
+    made.batch(STATES, [(key, _fill(n)) for n, key in enumerate(keys) if n > 2], now_ms=1_704_067_260_000)
+    yield made.lab.checkpoint
+    made.close()
+
+
+def run(bare: Path | None, code: str, *arguments: object) -> str:
+    """Run a program where only the modules in ``bare`` are, or where all are."""
     done = subprocess.run(
-        [sys.executable, "-S", "-c", code, *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": str(bare)},
-        cwd=bare,
+        [sys.executable, *([] if bare is None else ["-S"]), "-c", code, *map(str, arguments)],
+        env=os.environ if bare is None else {**os.environ, "PYTHONPATH": str(bare)},
+        cwd=bare or ROOT,
         capture_output=True,
         text=True,
         check=False,
@@ -66,18 +144,67 @@ for uid, name in names:
     assert {"recent", "words", "default"} <= set(run(bare, code, checkpoint).split())
 
 
-def test_states_of_sparks_operators_are_read_without_extras(bare: Path, tmp_path: Path) -> None:
-    join = unpack("v1", "join", tmp_path / "join")
+READ = """
+import sys
+import pyspark_ckpt as ckpt
+
+with ckpt.open_state(sys.argv[1]) as every:
+    states = every.states
+for each in states:
+    with ckpt.open_state(sys.argv[1], uid=each.uid, state=each.name) as state:
+        table = state.to_arrow()
+        assert table.num_rows == state.count() > 0, each
+        print(each, table.schema, table.to_pylist(), state.to_pandas().to_string())
+        print([sum(batch.num_rows for batch in state.batches(part)) for part in range(state.partitions)])
+        for key in table["key"].to_pylist():
+            print(key, state.get(key), state.get(tuple(key.values())), state.rows_of(key).to_pylist())
+assert "pyspark" not in sys.modules
+"""
+COMMANDS = """
+import sys
+from pyspark_ckpt.cli.main import main
+
+checkpoint, folder, *states = sys.argv[1:]
+for call in (
+    f"checkpoint list {checkpoint}",
+    f"checkpoint inspect {checkpoint} --lineage --key-groups",
+    f"checkpoint verify {checkpoint}",
+    f"savepoint create {checkpoint} {folder}/native --digests",
+    f"savepoint create {checkpoint} {folder}/canonical --kind canonical",
+    f"savepoint inspect {folder}/native",
+    f"savepoint inspect {folder}/canonical",
+    f"savepoint verify {folder}/canonical",
+    f"savepoint restore {folder}/canonical {folder}/restored -n 3",
+    *(f"state read {checkpoint} --uid it --state {state}" for state in states),
+):
+    assert main(call.split()) == 0, call
+"""
+
+
+def test_states_of_every_type_are_read_without_extras_as_with_them(bare: Path, kinds: Path) -> None:
+    assert run(bare, READ, kinds) == run(None, READ, kinds)
+
+
+def test_states_of_every_type_are_saved_and_restored_without_extras(bare: Path, kinds: Path, tmp_path: Path) -> None:
+    run(bare, COMMANDS, kinds, tmp_path, *STATES)
+    for name in ("native", "canonical", "restored"):
+        text = run(bare, READ, tmp_path / name)
+        assert all(state in text for state in STATES)
+
+
+@pytest.mark.parametrize("name", ["aggregation", "deduplication-and-limit", "join", "session-windows"])
+def test_states_of_sparks_operators_are_read_without_extras(name: str, bare: Path, tmp_path: Path) -> None:
+    stored = unpack("v1", name, tmp_path / name)
     code = """
 import sys
 import pyspark_ckpt as ckpt
 
 with ckpt.open_state(sys.argv[1]) as every:
     for each in every.states:
-        with ckpt.open_state(sys.argv[1], store=each.store, state=each.name) as state:
+        with ckpt.open_state(sys.argv[1], operator=each.operator.number, store=each.store, state=each.name) as state:
             print(state.to_arrow().num_rows)
 """
-    assert any(int(rows) for rows in run(bare, code, join).split())
+    assert any(int(rows) for rows in run(bare, code, stored).split())
 
 
 def test_every_command_runs_without_extras(bare: Path, checkpoint: Path, tmp_path: Path) -> None:

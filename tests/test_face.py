@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import tomllib
 from pyspark.sql import SparkSession
 
 import pyspark_ckpt
 from pyspark_ckpt import session
 from pyspark_ckpt.state_store import errors
 
+ROOT = Path(__file__).parent.parent
 PREFIX = "spark.sql.streaming.stateStore."
 DAEMON = "spark.python.daemon.module"
 JAR = "/made/up/pyspark-ckpt.jar"
@@ -237,13 +239,29 @@ def test_jar_path_says_what_to_do_when_the_jar_was_never_built(monkeypatch: pyte
         session.jar_path()
 
 
+def test_every_place_names_the_same_versions_of_python() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    oldest, end = map(int, re.findall(r"3\.(\d+)", project["requires-python"]))
+    versions = [f"3.{minor}" for minor in range(oldest, end)]
+    shim = ROOT / "jvm-bridge/src/main/scala/org/apache/spark/sql/ckpt/server/ServerProcess.scala"
+    named = {
+        "pyproject.toml": re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"])),
+        "test.yml": re.findall(
+            r"\b3\.\d+", re.findall(r"python: .*", (ROOT / ".github/workflows/test.yml").read_text())[0]
+        ),
+    }
+    assert named == dict.fromkeys(named, versions)
+    assert f"| {versions[0]} to {versions[-1]};" in (ROOT / "README.md").read_text()
+    assert f"(3, {oldest}) <= sys.version_info < (3, {end})" in (ROOT / "Makefile").read_text()
+    assert f"needs Python {versions[0]} or newer" in shim.read_text()
+
+
 def test_every_package_on_disk_is_installed() -> None:
-    root = Path(__file__).parent.parent
-    declared = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     folders = [
-        path.parent.relative_to(root)
+        path.parent.relative_to(ROOT)
         for folder in ("pyspark_ckpt", "state_store", "operators")
-        for path in (root / folder).rglob("__init__.py")
+        for path in (ROOT / folder).rglob("__init__.py")
     ]
     found = {
         ".".join(each.parts if each.parts[0] == "pyspark_ckpt" else ("pyspark_ckpt", *each.parts)) for each in folders

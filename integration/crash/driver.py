@@ -13,11 +13,10 @@ import sys
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 import psutil
 import pyspark
-from typing_extensions import Self
 
 from integration.crash import processes
 from integration.jvm import JAVA_OPTIONS

@@ -74,7 +74,7 @@ def _run(
     found: list[tuple[int, int, Any, list[Line]]] = []
     for progress in query.recentProgress:
         given = next(files) if progress["numInputRows"] else ()
-        mark = datetime.fromisoformat(progress["eventTime"]["watermark"].replace("Z", "+00:00"))
+        mark = datetime.fromisoformat(progress["eventTime"]["watermark"])
         batch = progress["batchId"]
         found.append((batch, int(mark.timestamp() * 1000), given, recorded[batch]))
     if len(found) != len(recorded) or next(files, None) is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -46,8 +45,7 @@ def locate_errors(who: str, where: Context, key_of: Callable[[], object] = _no_k
     except ProcessorError:
         raise
     except CkptError as problem:
-        if sys.version_info >= (3, 11):
-            problem.add_note(f"In {who}, {_place(where, None)}.")  # output is converted for several keys at once
+        problem.add_note(f"In {who}, {_place(where, None)}.")  # output is converted for several keys at once
         raise
     except CallError as problem:
         cause = problem.__cause__ or problem

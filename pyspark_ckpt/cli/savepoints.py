@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -260,7 +260,7 @@ def _name(number: int, name: str, uids: Iterable[str], layout: Layout) -> str:
 
 
 def _row(info: SavepointInfo) -> tuple[str, str, str, str, str]:
-    taken = datetime.fromtimestamp(info.created_ms / 1000, timezone.utc)
+    taken = datetime.fromtimestamp(info.created_ms / 1000, UTC)
     return (
         f"{taken:%Y-%m-%d %H:%M:%S} UTC",
         info.query_id,

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from itertools import islice
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -128,7 +128,7 @@ class StateReader:
         """Return a table of the selected states, if they were read before: to show a reader reads nothing."""
         return states_as_html(repr(self), self.__dict__.get("states", ()))
 
-    def __enter__(self) -> StateReader:  # noqa: PYI034 - Self is not in Python 3.10
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

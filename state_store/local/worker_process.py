@@ -75,6 +75,7 @@ class Worker:
                 f"The process that ran {task.key} has ended (status {self._process.wait()}).",
                 hint="If it ran out of memory, free some on this machine. Then run the same command again: finished "
                 "work is kept.",
+                retryable=True,
             ) from gone
         if problem is not None:
             raise problem

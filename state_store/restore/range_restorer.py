@@ -61,13 +61,12 @@ class _RangeRestorer(StoreRestorer):
         self._begin, self._end = wanted
         self._left = {}
         restored = self.restore(commit, folder, set(), lambda _commit, _folder: None)
+        self._lineage = restored.lineage
         return _Restored(restored.database, None if not self._left else wanted)
 
     def _read_lineage(self) -> Lineage:
-        """Return the lineage as it was at the first call: what has been fetched since is kept."""
-        if self._lineage is None:
-            self._lineage = super()._read_lineage()
-        return self._lineage
+        """Return the lineage of the last restored range: what has been fetched of its objects is kept."""
+        return self._lineage or super()._read_lineage()
 
     def _manifest(self, base: Marker) -> Manifest:
         if base not in self._manifests:
@@ -118,7 +117,9 @@ class _RangeRestorer(StoreRestorer):
 
     def _open(self, base: Marker, kind: str, folder: Path) -> Database:
         """Open the snapshot if no file is left out, else a new database with the rows of the range."""
-        if kind != SNAPSHOT or not self._left:
+        if kind != SNAPSHOT:
+            self._left = {}  # of a snapshot that was not usable
+        if not self._left:
             return super()._open(base, kind, folder)
         snapshot = folder.rename(folder.with_name("snapshot"))
         database = None

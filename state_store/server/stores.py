@@ -118,7 +118,7 @@ class Stores:
         _tidy(local_dir, keep_copies=folder.is_trusted)
         self._resources = SharedResources(
             local_dir=local_dir,
-            tuning=Tuning(int(self.memory_bytes * CACHE_SHARE), options.compression),
+            tuning=Tuning(int(self.memory_bytes * CACHE_SHARE)),
             pool=ThreadPoolExecutor(TRANSFER_THREADS, thread_name_prefix="transfer"),
             sweeper=ThreadPoolExecutor(1, thread_name_prefix="sweeper"),
             mover=ThreadPoolExecutor(MOVER_THREADS, thread_name_prefix="mover"),

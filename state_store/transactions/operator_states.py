@@ -20,7 +20,7 @@ import msgspec
 from pyspark_ckpt.state_store.attempts.commit_log import read_ids
 from pyspark_ckpt.state_store.attempts.winners import Evidence, resolve
 from pyspark_ckpt.state_store.blobs import BlobPlace, MeteredPlace, Traffic
-from pyspark_ckpt.state_store.errors import InternalError
+from pyspark_ckpt.state_store.errors import FormatError, InternalError, NotFoundError
 from pyspark_ckpt.state_store.format.commit_meta import read_meta_at
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.meta import StateMeta, StoreMeta, is_keyed
@@ -60,7 +60,8 @@ class OperatorStates:
 
         ``own`` is the metadata of the store ``identity``, in ``place``, at the version on which the run begins. The
         first call of a run makes two or three requests for each other partition, which ``traffic`` counts. Later calls
-        make none. Raises NotFoundError, ConflictError, FormatError, StorageError.
+        make none. Raises ConflictError, FormatError (also for a partition that lacks what the commit log or a winner
+        names), StorageError.
         """
         key = (run_id, identity.operator, identity.name)
         known = self._known.of
@@ -95,12 +96,20 @@ class OperatorStates:
 def _read_meta(
     place: BlobPlace, checkpoint: BlobPlace, identity: Identity, version: int, ids: Sequence[str]
 ) -> StoreMeta | None:
-    """Return the metadata of a store at a version. None if it is gone, which the partition's own task reports."""
+    """Return the metadata of a store at a version. None if it is gone, which the partition's own task reports.
+
+    Raises FormatError if the commit that counts is missing. NotFoundError would say that of the caller's own store.
+    """
     lineage = Lineage.of(place.list(prefix=f"{version:020d}-"))
     if not lineage.list_commits(version):
         return None
-    commit = resolve(identity, version, Evidence(place, checkpoint, ids, lineage))
-    return read_meta_at(place, commit, lineage)
+    try:
+        commit = resolve(identity, version, Evidence(place, checkpoint, ids, lineage))
+        return read_meta_at(place, commit, lineage)
+    except NotFoundError as problem:
+        raise FormatError(
+            f"The states of another partition, in {place.url}, cannot be read: {problem}", hint=problem.hint
+        ) from problem
 
 
 def _select_keyed(meta: StoreMeta | None) -> States:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Row = tuple[Any, ...]
 
-START = datetime(2024, 5, 1, tzinfo=timezone.utc)
+START = datetime(2024, 5, 1, tzinfo=UTC)
 DELAY = timedelta(minutes=5)
 STEP = timedelta(minutes=9)
 """Of the watermark from batch to batch, about."""

@@ -44,10 +44,9 @@ def put_small(key: int) -> Any:  # noqa: ANN401
     return lambda states: states.small.update(key)
 
 
-@pytest.fixture
-def written(make_written: MakeWritten) -> Written:
+def write(make_written: MakeWritten, **options: str) -> Written:
     """Three versions, a snapshot of them with a table file for each key of the large state, and a fourth version."""
-    made = make_written({"n": pa.int64()})
+    made = make_written({"n": pa.int64()}, **options)
     made.batch(STATES, [((n,), put(n, 1)) for (n,) in KEYS], file_each=True)
     made.batch(STATES, [((n,), put_small(n)) for (n,) in KEYS])
     made.batch(STATES, [((RECENT,), put(RECENT, 2))])
@@ -55,6 +54,11 @@ def written(make_written: MakeWritten) -> Written:
     last = [((CHANGED,), put(CHANGED, 3)), ((CLEARED,), lambda states: states.big.clear()), ((ADDED,), put(ADDED, 3))]
     made.batch(STATES, last)
     return made
+
+
+@pytest.fixture
+def written(make_written: MakeWritten) -> Written:
+    return write(make_written)
 
 
 def expected() -> dict[int, bytes | None]:
@@ -129,6 +133,25 @@ def test_a_version_that_retention_has_deleted_is_read_from_what_was_fetched(writ
         assert [state.get(n) for (n,) in KEYS] == [n for (n,) in KEYS]
 
 
+def test_a_base_that_retention_has_deleted_is_missed_once(
+    make_written: MakeWritten, traffic: Traffic, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = write(make_written, snapshotMode="full", retentionGracePeriod="0")
+    with caplog.at_level(logging.INFO), open_state(made.path, uid=UID, state="big") as state:
+        assert state.get(0) == value(0, 1)
+        made.snapshot()
+        made.clean_up()
+        traffic.take()
+        assert state.get(15) == value(15, 1)
+        assert traffic.take()[LISTS] > 0
+        assert caplog.text.count("retention has run meanwhile") == 1
+        assert state.get(11) == value(11, 1)
+        used = traffic.take()
+    assert used[LISTS] == 0
+    assert used[READS] <= 2, "the table file of the key, and perhaps the next one"
+    assert caplog.text.count("retention has run meanwhile") == 1
+
+
 def test_one_key_is_read_when_the_files_of_all_others_are_gone(written: Written) -> None:
     assert keep_only(written, tables_of(written, 0) | tables_of(written, RECENT)) == len(KEYS) - 2
     with open_state(written.path, uid=UID, state="big") as state:
@@ -155,13 +178,16 @@ def test_a_small_state_beside_a_large_one_takes_little(written: Written, traffic
 
 
 def test_a_damaged_file_is_named_and_deltas_take_the_place_of_its_snapshot(
-    written: Written, caplog: pytest.LogCaptureFixture
+    written: Written, traffic: Traffic, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = written.lab.checkpoint / "state" / "0" / "0"
     (path,) = (store / name for name in tables_of(written, 0) if (store / name).stat().st_size > BYTES)
     damage(path)
     with caplog.at_level(logging.WARNING), open_state(written.path, uid=UID, state="big") as state:
         assert state.get(0) == value(0, 1)
+        traffic.take()
+        assert state.get(1) == value(1, 1), "the deltas have all rows"
+        assert set(traffic.take().values()) == {0}
     assert path.name in caplog.text
     for delta in store.glob(f"{1:020d}*.delta"):
         delta.unlink()

@@ -100,6 +100,14 @@ class Written:
             self._begin(handle, commit)
             self.lab.server.call("snapshot", handle=handle, force=True)
 
+    def clean_up(self) -> None:
+        """Delete what the newest version of each store does not need."""
+        for partition, commit in enumerate(self._ids):
+            self.lab.partition = partition
+            handle = self.lab.open(keep=0)
+            self._begin(handle, commit)
+            self.lab.server.call("cleanup", handle=handle)
+
     def close(self) -> None:
         """End the server."""
         self.lab.server.stores.shut_down()

@@ -18,14 +18,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar, runtime_checkable
+from typing import NoReturn, Protocol, Self, TypeVar, runtime_checkable
 
 from pyspark_ckpt.state_store.blobs.base.place import BlobPlace
 from pyspark_ckpt.state_store.errors import Outcome, StorageError
 from pyspark_ckpt.state_store.log import LOGGER
-
-if TYPE_CHECKING:
-    from typing import Self  # not in Python 3.10
 
 TIMEOUT_S = 60.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pyspark_ckpt.state_store.format.names import parse
 from pyspark_ckpt.state_store.server.stores import ADOPTION_S
+from tests.conftest import MakeLab
 from tests.lab import Lab, Server, expected
 
 
@@ -51,3 +53,13 @@ def test_copies_of_an_earlier_server_are_deleted_after_an_hour_in_which_nobody_a
         lab.server.settled()
         assert left.exists() == is_left
     assert lab.begin(lab.open(), 3, ids[-1]).rows == expected(3)
+
+
+def test_each_store_has_the_compression_of_its_own_query(make_lab: MakeLab) -> None:
+    lab = make_lab(compression="zstd")
+    for partition, (given, name) in enumerate({"lz4": b"LZ4", "zstd": b"ZSTD", "none": b"NoCompression"}.items()):
+        store: dict[str, Any] = {"partition": partition, "state_dir": f"{lab.checkpoint}/state/0/{partition}"}
+        handle = lab.open(**store, options={"compression": given})
+        written = lab.begin(handle, 0).commit()["id"]  # nothing but the marker, in a table file of the server
+        (table,) = Path(lab.begin(handle, 1, written).answer["db"]).glob("*.sst")
+        assert name in table.read_bytes()

@@ -16,7 +16,7 @@ from pyspark_ckpt.state_store.format.meta import Descriptor
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.transactions.parts import Part, declare, write_part
 from pyspark_ckpt.state_store.transactions.ticket import Ticket, WorkerTask, read_ticket, ticket_path
-from tests.lab import QUERY, Lab, Server
+from tests.lab import QUERY, CallError, Lab, Server
 
 PARTITIONS = 3
 
@@ -167,3 +167,17 @@ def test_a_damaged_partition_fails_the_batch_by_its_name(query: Query) -> None:
     query.restart()
     with pytest.raises(Exception, match=r"/state/0/2/.*\.delta.* is damaged"):
         query.begin(0)
+
+
+def test_a_missing_commit_of_another_partition_is_not_taken_for_one_of_the_own(query: Query) -> None:
+    query.batch([{"it/n": "int"}] * PARTITIONS)
+    store = query.lab.checkpoint / "state" / "0" / "2"
+    (delta,) = store.glob("*.delta")
+    delta.rename(delta.with_name(delta.name.replace(str(query.ids[2]), "f" * 32)))
+    query.restart()
+    with pytest.raises(
+        CallError, match=r"partition, in .*/state/0/2, cannot be read: operator 0, partition 2"
+    ) as caught:
+        query.begin(0)
+    assert (caught.value.kind, caught.value.retryable) == ("FormatError", False)
+    assert str(query.ids[2]) in caught.value.message

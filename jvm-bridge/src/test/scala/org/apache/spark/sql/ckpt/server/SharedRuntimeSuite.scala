@@ -51,7 +51,7 @@ class SharedRuntimeSuite extends AnyFunSuite with BeforeAndAfterEach {
 
   test("other options of a later query are no reason for another runtime unless the process keeps them") {
     val first = SharedRuntime.get(settings("/no/such/python"))
-    val later = Settings(first.settings.options + ("snapshotEveryVersions" -> "3"))
+    val later = Settings(first.settings.options ++ Map("snapshotEveryVersions" -> "3", "compression" -> "zstd"))
     assert(SharedRuntime.get(later) eq first)
     val other = Settings(later.options + ("memoryLimit" -> "1g"))
     assert(SharedRuntime.get(other).settings == other)
