@@ -13,14 +13,14 @@ import scala.util.Random
 import org.scalatest.BeforeAndAfterEach
 import org.scalatest.funsuite.AnyFunSuite
 
-class ServerOutputSuite extends AnyFunSuite with BeforeAndAfterEach {
+class ServerStartSuite extends AnyFunSuite with BeforeAndAfterEach {
   private var folder: Path = _
   private val named = sys.env.getOrElse("PYTHON", "python3")
   private val python = if (named.contains("/")) Path.of(named).toAbsolutePath.toString else named
 
   override def beforeEach(): Unit = {
     SharedRuntime.stop()
-    folder = Files.createTempDirectory("output")
+    folder = Files.createTempDirectory("start")
   }
 
   override def afterEach(): Unit = {
