@@ -28,7 +28,7 @@ from pyspark_ckpt.state_store.errors import InvalidInputError, ProcessError, Sto
 from pyspark_ckpt.state_store.json_objects import DAMAGE
 from pyspark_ckpt.state_store.local.files import take_open_files
 from pyspark_ckpt.state_store.log import LOGGER, STDERR, log_to_stderr, shorten
-from pyspark_ckpt.state_store.server.homes import delete_forgotten, take_home
+from pyspark_ckpt.state_store.server.homes import MAX_TAKEOVER_S, delete_forgotten, take_home
 from pyspark_ckpt.state_store.server.listener import Listener
 from pyspark_ckpt.state_store.server.received_secrets import ReceivedSecrets
 from pyspark_ckpt.state_store.server.rpc import PROTOCOL, Dispatcher, error_answer
@@ -37,6 +37,8 @@ from pyspark_ckpt.state_store.server.stores import Stores
 STREAMS = STDIN, STDOUT, _ = (0, 1, STDERR)
 STOP_DELAY_S = 0.2
 FEW_OPEN_FILES = 4096
+TAKEOVER_SHARE = 0.5
+"""Share of ``startTimeout`` for which a server waits at most for another one. After all of it, the JVM ends it."""
 
 _log = logging.getLogger(f"{LOGGER}.server")
 
@@ -129,7 +131,13 @@ def _take_home(hello: Hello, options: option_table.Options) -> tuple[Path, Store
         )
     former = Path(hello.home) if hello.home else None
     try:
-        home = take_home(parent, hello.executor, former=former, adopts=bool(options.local_dir))
+        home = take_home(
+            parent,
+            hello.executor,
+            former=former,
+            adopts=bool(options.local_dir),
+            takeover_s=min(MAX_TAKEOVER_S, options.start_timeout_s * TAKEOVER_SHARE),
+        )
         return home.path, Stores(home.folder, options)
     except OSError as problem:
         raise StorageError(

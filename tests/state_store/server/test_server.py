@@ -10,6 +10,7 @@ import stat
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -18,6 +19,7 @@ import pytest
 from py4j.protocol import get_command_part, unescape_new_line
 
 from pyspark_ckpt.state_store.failpoints import NAMES
+from pyspark_ckpt.state_store.server.homes import MAX_TAKEOVER_S, delete_forgotten
 from tests.s3_server import S3Service, hide_credentials
 
 TOKEN = "a-secret-token"  # noqa: S105 - made up
@@ -287,6 +289,51 @@ def test_a_server_goes_on_in_the_folder_of_a_killed_one_if_the_user_has_chosen_t
         again = Process(tmp_path / "executor", options=options, home=second.hello["home"])
         processes.append(again)
         assert again.hello["home"] == second.hello["home"]
+
+
+def test_a_home_is_taken_when_its_jvm_died_before_it_locked_it(tmp_path: Path, processes: list[Process]) -> None:
+    options = {"localDir": str(tmp_path / "local")}
+    first = Process(tmp_path / "executor", options=options)
+    processes.append(first)
+    assert first.end_stdin() == 0
+    processes.append(Process(tmp_path / "executor", options=options))
+    assert processes[-1].hello["home"] == first.hello["home"]
+
+
+def test_a_home_is_not_forgotten_while_its_executor_commits(
+    tmp_path: Path, processes: list[Process], connections: list[Connection]
+) -> None:
+    server = Process(tmp_path / "executor", options={"localDir": str(tmp_path / "local")})
+    processes.append(server)
+    connections.append(Connection(server.hello["port"]))
+    handle = connections[0].call("open", **opening(tmp_path))["ok"]["handle"]
+
+    def commit(version: int, commit_id: str | None) -> str:
+        begun = connections[0].call("begin", handle=handle, version=version, id=commit_id)["ok"]
+        return str(connections[0].call("commit", txn=begun["txn"], files=[])["ok"]["id"])
+
+    first = commit(0, None)
+    connections[0].call("await_ingest", handle=handle)
+    home = Path(server.hello["home"])
+    for path in (home, *home.rglob("*")):
+        os.utime(path, (time.time() - 8 * 86400,) * 2)
+    commit(1, first)
+    server.close()
+    delete_forgotten(home.parent)
+    assert home.exists()
+
+
+def test_a_server_does_not_wait_for_a_stuck_one_for_as_long_as_its_jvm_waits_for_it(
+    tmp_path: Path, processes: list[Process]
+) -> None:
+    def start(home: str) -> float:
+        began = time.monotonic()
+        processes.append(Process(tmp_path / "executor", options={"startTimeout": "1s"}, home=home))
+        assert "port" in processes[-1].hello
+        return time.monotonic() - began
+
+    usual = start("")
+    assert start(processes[0].hello["home"]) - usual < MAX_TAKEOVER_S - 1
 
 
 def test_log_lines_say_which_store(tmp_path: Path, processes: list[Process], connections: list[Connection]) -> None:
