@@ -20,6 +20,7 @@ from py4j.protocol import get_command_part, unescape_new_line
 
 from pyspark_ckpt.state_store.failpoints import NAMES
 from pyspark_ckpt.state_store.server.homes import MAX_TAKEOVER_S, delete_forgotten
+from pyspark_ckpt.state_store.server.rpc import PROTOCOL
 from tests.s3_server import S3Service, hide_credentials
 
 TOKEN = "a-secret-token"  # noqa: S105 - made up
@@ -36,7 +37,7 @@ class Process:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        settings = {"protocol": 1, "token": TOKEN, "executor_dir": str(folder), "executor": "0", "options": {}}
+        settings = {"protocol": PROTOCOL, "token": TOKEN, "executor_dir": str(folder), "executor": "0", "options": {}}
         self.write({**settings, **hello})
         assert self.process.stdout is not None
         self.hello = json.loads(self.process.stdout.readline())
@@ -132,7 +133,7 @@ def test_it_serves_several_connections(tmp_path: Path, processes: list[Process],
     server = Process(tmp_path / "local")
     processes.append(server)
     assert server.hello["pid"] == server.process.pid
-    assert server.hello["protocol"] == 1
+    assert server.hello["protocol"] == PROTOCOL
     connections.extend(Connection(server.hello["port"]) for _ in range(3))
     handle = connections[0].call("open", **opening(tmp_path))["ok"]["handle"]
     begun = connections[1].call("begin", handle=handle, version=0)["ok"]
@@ -215,7 +216,8 @@ def test_it_ends_when_told_to(tmp_path: Path, processes: list[Process], connecti
 @pytest.mark.parametrize(
     ("hello", "kind", "words"),
     [
-        ({"protocol": 2}, "ProcessError", "protocol 2"),
+        ({"protocol": 7, "field_of_protocol_7": 1}, "ProcessError", "protocol 7"),
+        ({"protocol": "two"}, "InvalidInputError", "protocol"),
         ({"options": {"nonsense": "1"}}, "InvalidInputError", "nonsense"),
         ({"executor_dir": "relative"}, "InvalidInputError", "executor_dir"),
         ({"options": {"localDir": "relative"}}, "InvalidInputError", "localDir"),
@@ -229,7 +231,14 @@ def test_a_hello_it_cannot_use_is_answered(
     processes.append(server)
     assert server.hello["error"]["kind"] == kind
     assert words in server.hello["error"]["message"]
+    assert server.hello["protocol"] == PROTOCOL
     assert server.process.wait(10) == 1
+
+
+def test_a_jar_of_another_release_is_told_to_install_the_same(tmp_path: Path, processes: list[Process]) -> None:
+    server = Process(tmp_path / "local", protocol=1, local_dir="what protocol 1 may have had")
+    processes.append(server)
+    assert "same release" in server.hello["error"]["hint"]
 
 
 def test_a_python_whose_stdin_something_has_closed_is_told_of() -> None:

@@ -209,6 +209,17 @@ class ServerStartSuite extends AnyFunSuite with BeforeAndAfterEach {
     }
   }
 
+  test("a state server of another release is named, with what to do") {
+    val refused = "{\"kind\": \"InvalidInputError\", \"message\": \"unknown field\", \"hint\": \"\"}"
+    for ((answer, protocol) <- Seq(
+        "{\"port\": 1, \"pid\": 1, \"protocol\": 1, \"version\": \"1\"}" -> 1,
+        s"{\"error\": $refused}" -> 1,
+        s"{\"error\": $refused, \"protocol\": 7}" -> 7)) {
+      val text = refusal(wrapped(s"echo '$answer'; sleep 60"))
+      assert(text.contains(s"speaks protocol $protocol") && text.contains("Install the same release"), text)
+    }
+  }
+
   test("a Python without the package, or a file that is not Python, is named with what to do") {
     val empty = Files.createDirectory(folder.resolve("empty"))
     val bare = wrapped(s"cd $empty; exec $python -S -E -I \"$$@\"")
