@@ -10,6 +10,9 @@ Each executor has a folder of its own, its home, in a folder that it shares with
 
 Locks end with their process, however it dies. A home is free if nobody holds either of its locks. Then nobody else
 reads it or writes to it, and its copies of state may save the next executor its restores.
+
+A folder that has no ``owner.lock`` is never taken. Its home is being made, or a process died while it made or deleted
+the home.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ import stat
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -33,10 +36,10 @@ from pyspark_ckpt.state_store.log import LOGGER
 
 PREFIX = "ckpt-"
 OWNER_LOCK, READERS, SERVER, SERVER_LOCK = "owner.lock", "readers", "server", "server.lock"
-TAKEOVER_S = 3.0
-"""How long a server waits for another one whose JVM has just died, and which is about to end."""
+MAX_TAKEOVER_S = 3.0
+"""How long a server should wait at most for another one whose JVM has just died, and which is about to end."""
 KEPT_S = 7 * 86400.0
-"""A free home that was not used for so long is deleted."""
+"""A free home that was not used for so long is deleted, and so is what is left of one."""
 _POLL_S = 0.05
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.]")
 
@@ -70,7 +73,7 @@ class Home:
 def lock_folder(path: Path) -> LockedFolder | None:
     """Make ``path`` a private folder and lock it; return None if a live state server uses it.
 
-    Raises InvalidInputError (it belongs to another user), OSError.
+    Raises InvalidInputError (it belongs to another user), OSError (for example, its disk has no locks).
     """
     path.mkdir(parents=True, exist_ok=True, mode=PRIVATE)
     is_trusted = make_private(path)
@@ -78,26 +81,29 @@ def lock_folder(path: Path) -> LockedFolder | None:
     lock = os.fdopen(descriptor, "rb+")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except OSError as problem:
         lock.close()
-        return None
+        if isinstance(problem, BlockingIOError):
+            return None
+        raise
     return LockedFolder(path, is_trusted, lock)
 
 
-def take_home(parent: Path, executor: str, *, former: Path | None, adopts: bool) -> Home:
+def take_home(parent: Path, executor: str, *, former: Path | None, adopts: bool, takeover_s: float) -> Home:
     """Take a home in ``parent``: the ``former`` one, else one that a dead executor left there, else a new one.
 
     A former home is one that an earlier state server of the same JVM had. A left-over home is taken only if the process
     ``adopts`` one; the most recently used comes first. A home that a live process uses is never taken, and neither is
-    one of another user, or one that others could have written to. Raises OSError.
+    one of another user, or one that others could have written to. Servers that are about to end are waited for,
+    ``takeover_s`` in all. Raises OSError.
     """
-    until = time.monotonic() + TAKEOVER_S
+    until = time.monotonic() + takeover_s
     if former is not None:
         if (home := _take_again(former, until)) is not None:
             return home
         _log.warning("%s is gone, or an earlier state server in it has not ended: using another folder", former)
     if adopts:
-        for path in _list_left_over(parent):
+        for path in filter(_is_home, _list_private(parent)):
             try:
                 home = _adopt(path, until)
             except OSError as problem:
@@ -110,28 +116,41 @@ def take_home(parent: Path, executor: str, *, former: Path | None, adopts: bool)
 
 
 def delete_forgotten(parent: Path) -> None:
-    """Delete the free homes in ``parent`` that nobody has used for a week."""
-    for path in _list_left_over(parent):
-        if time.time() - _last_use_s(path) > KEPT_S:
-            try:
+    """Delete the free homes in ``parent`` that nobody has used for a week, and what is left of deleted ones."""
+    try:
+        found = _list_private(parent)
+    except OSError as problem:
+        _log.warning("%s cannot be searched for folders that no process has used for a week: %s", parent, problem)
+        return
+    for path in found:
+        try:
+            if time.time() - _last_use_s(path) > KEPT_S and (_is_home(path) or _is_remnant(path)):
                 _delete_if_free(path)
-            except OSError as problem:
-                _log.warning("%s, which no process has used for a week, could not be deleted: %s", path, problem)
+        except OSError as problem:
+            _log.warning("%s, which no process has used for a week, could not be deleted: %s", path, problem)
 
 
 def _delete_if_free(home: Path) -> None:
-    """Delete the lock of the owner last. Without it, nobody would finish a deletion that was interrupted."""
-    with _hold_for_owner(home) as is_free:
+    """Delete the locks last, so that nobody else takes or deletes the rest in the meantime."""
+    has_owner_lock = _is_home(home)
+    with _hold_for_owner(home) if has_owner_lock else nullcontext(enter_result=True) as is_free:
         folder = lock_folder(home / SERVER) if is_free else None
         if folder is not None:
-            _log.info("deleting the local files in %s, which no process has used for a week", home)
             try:
-                for path in home.iterdir():
-                    if path.name != OWNER_LOCK:
-                        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-                shutil.rmtree(home)
+                if _is_home(home) == has_owner_lock:  # else somebody has just made this home
+                    _log.info("deleting the local files in %s, which no process has used for a week", home)
+                    _clear(home, keep={OWNER_LOCK, SERVER})
+                    _clear(home / SERVER, keep={SERVER_LOCK})
+                    shutil.rmtree(home / SERVER)
+                    shutil.rmtree(home)
             finally:
                 folder.close()
+
+
+def _clear(folder: Path, *, keep: set[str]) -> None:
+    for path in folder.iterdir():
+        if path.name not in keep:
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def _take_again(path: Path, until: float) -> Home | None:
@@ -168,40 +187,65 @@ def _adopt(path: Path, until: float) -> Home | None:
 def _make_home(parent: Path, executor: str) -> Home:
     parent.mkdir(parents=True, exist_ok=True)
     path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{_UNSAFE.sub('_', executor)}-", dir=parent))
-    path.chmod(PRIVATE)
-    folder = lock_folder(path / SERVER)
+    try:
+        return Home(path, _prepare(path))
+    except BaseException:
+        shutil.rmtree(path, ignore_errors=True)
+        raise
+
+
+def _prepare(home: Path) -> LockedFolder:
+    home.chmod(PRIVATE)
+    folder = lock_folder(home / SERVER)
     if folder is None:
-        raise BlockingIOError(f"{path}, which is new, is locked by another process")
+        raise BlockingIOError(f"{home}, which is new, is locked by another process")
     # Last, because a folder without it is not a left-over home.
-    os.close(os.open(path / OWNER_LOCK, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-    return Home(path, folder)
+    os.close(os.open(home / OWNER_LOCK, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    return folder
 
 
-def _list_left_over(parent: Path) -> list[Path]:
-    """Return what may be homes of dead executors of this user, the most recently used first."""
-    with suppress(FileNotFoundError):
-        found = [path for path in parent.iterdir() if path.name.startswith(PREFIX) and _is_home(path)]
-        return sorted(found, key=_last_use_s, reverse=True)
-    return []
+def _list_private(parent: Path) -> list[Path]:
+    """Return what may be homes of this user, or left of them, the most recently used first. Raises OSError."""
+    try:
+        found = [path for path in parent.iterdir() if path.name.startswith(PREFIX) and _is_private(path)]
+    except FileNotFoundError:
+        return []
+    return sorted(found, key=_last_use_s, reverse=True)
 
 
-def _is_home(path: Path) -> bool:
+def _is_private(path: Path) -> bool:
     """Return whether this user alone could write to it. Otherwise anybody may have planted its files."""
     try:
         found, server = path.lstat(), path / SERVER
         is_private = found.st_uid == os.geteuid() and found.st_mode & 0o777 == PRIVATE
-        has_lock = stat.S_ISREG((path / OWNER_LOCK).lstat().st_mode)
-        return stat.S_ISDIR(found.st_mode) and is_private and has_lock and (is_own(server) or not server.exists())
+        return stat.S_ISDIR(found.st_mode) and is_private and (is_own(server) or not server.exists())
     except OSError:  # its owner is deleting it
         return False
 
 
-def _last_use_s(home: Path) -> float:
-    """Return when something was last created or removed in it."""
+def _is_home(path: Path) -> bool:
     try:
-        return max((path.lstat().st_mtime for path in home.iterdir()), default=0.0)
-    except OSError:
-        return 0.0
+        return stat.S_ISREG((path / OWNER_LOCK).lstat().st_mode)
+    except OSError:  # its owner is making or deleting it
+        return False
+
+
+def _is_remnant(path: Path) -> bool:
+    """Return whether the lock of the owner is missing and the rest is that of a home, not files of somebody else."""
+    try:
+        return {each.name for each in path.iterdir()} <= {READERS, SERVER}
+    except OSError:  # somebody is deleting it
+        return False
+
+
+def _last_use_s(home: Path) -> float:
+    """Return when something was last created or removed in it or in its server's folder, as by each transaction."""
+    latest = 0.0
+    for folder in (home, home / SERVER):
+        with suppress(OSError):  # its owner is deleting it
+            for path in (folder, *folder.iterdir()):
+                latest = max(latest, path.lstat().st_mtime)
+    return latest
 
 
 @contextmanager

@@ -19,7 +19,7 @@ import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import msgspec
 
@@ -28,7 +28,7 @@ from pyspark_ckpt.state_store.errors import InvalidInputError, ProcessError, Sto
 from pyspark_ckpt.state_store.json_objects import DAMAGE
 from pyspark_ckpt.state_store.local.files import take_open_files
 from pyspark_ckpt.state_store.log import LOGGER, STDERR, log_to_stderr, shorten
-from pyspark_ckpt.state_store.server.homes import delete_forgotten, take_home
+from pyspark_ckpt.state_store.server.homes import MAX_TAKEOVER_S, delete_forgotten, take_home
 from pyspark_ckpt.state_store.server.listener import Listener
 from pyspark_ckpt.state_store.server.received_secrets import ReceivedSecrets
 from pyspark_ckpt.state_store.server.rpc import PROTOCOL, Dispatcher, error_answer
@@ -37,18 +37,27 @@ from pyspark_ckpt.state_store.server.stores import Stores
 STREAMS = STDIN, STDOUT, _ = (0, 1, STDERR)
 STOP_DELAY_S = 0.2
 FEW_OPEN_FILES = 4096
+TAKEOVER_SHARE = 0.5
+"""Share of ``startTimeout`` for which a server waits at most for another one. After all of it, the JVM ends it."""
+
+_Line = TypeVar("_Line", bound="AnyHello")
 
 _log = logging.getLogger(f"{LOGGER}.server")
 
 
-class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class AnyHello(msgspec.Struct, frozen=True):
+    """What the hello of each release has."""
+
+    protocol: int
+
+
+class Hello(AnyHello, frozen=True, forbid_unknown_fields=True):
     """The first line of stdin.
 
     ``executor_dir``: a folder that lives as long as the executor. ``executor``: its id. ``home``: the folder that an
     earlier state server of the same JVM had, see ``homes``; empty if there was none.
     """
 
-    protocol: int
     token: str
     executor_dir: str
     executor: str
@@ -80,7 +89,7 @@ def main() -> int:
         listener = Listener(Dispatcher(stores, stopped.set, secrets).call, hello.token)
     except Exception as problem:  # noqa: BLE001 - the JVM must be told of any failure
         answer = error_answer(problem)
-        _say(answers, {"error": {**answer, "message": shorten(answer["message"])}})
+        _say(answers, {"error": {**answer, "message": shorten(answer["message"])}, "protocol": PROTOCOL})
         return 1
     about = {"pid": os.getpid(), "protocol": PROTOCOL, "version": _package_version(), "home": str(home)}
     _say(answers, {"port": listener.port, **about})
@@ -103,18 +112,24 @@ def _hello(line: bytes) -> Hello:
             hint="Something that this Python runs first (a sitecustomize, a wrapper script) closes or replaces its "
             "stdin. Change it so that it leaves stdin alone.",
         )
-    try:
-        hello = msgspec.json.decode(line, type=Hello)
-    except DAMAGE as problem:
-        raise InvalidInputError(f"The first line of stdin is not a valid hello: {problem}.") from problem
-    if hello.protocol != PROTOCOL:
+    spoken = _decode(line, AnyHello).protocol
+    if spoken != PROTOCOL:
         raise ProcessError(
-            f"The JVM speaks protocol {hello.protocol}, but this state server speaks protocol {PROTOCOL}.",
-            hint="Install the same release of pyspark-ckpt as the driver's jar and in the executors' Python.",
+            f"The jar of pyspark-ckpt speaks protocol {spoken}, but the state server in the Python {sys.executable} "
+            f"speaks protocol {PROTOCOL}.",
+            hint="Install the same release of pyspark-ckpt on the driver and on every executor.",
         )
+    hello = _decode(line, Hello)
     if not hello.token or not Path(hello.executor_dir).is_absolute():
         raise InvalidInputError("The hello needs a token and an absolute executor_dir.")
     return hello
+
+
+def _decode(line: bytes, kind: type[_Line]) -> _Line:
+    try:
+        return msgspec.json.decode(line, type=kind)
+    except DAMAGE as problem:
+        raise InvalidInputError(f"The first line of stdin is not a valid hello: {problem}.") from problem
 
 
 def _take_home(hello: Hello, options: option_table.Options) -> tuple[Path, Stores]:
@@ -129,7 +144,13 @@ def _take_home(hello: Hello, options: option_table.Options) -> tuple[Path, Store
         )
     former = Path(hello.home) if hello.home else None
     try:
-        home = take_home(parent, hello.executor, former=former, adopts=bool(options.local_dir))
+        home = take_home(
+            parent,
+            hello.executor,
+            former=former,
+            adopts=bool(options.local_dir),
+            takeover_s=min(MAX_TAKEOVER_S, options.start_timeout_s * TAKEOVER_SHARE),
+        )
         return home.path, Stores(home.folder, options)
     except OSError as problem:
         raise StorageError(

@@ -30,7 +30,8 @@ from pyspark_ckpt.state_store.transactions.store import Store
 from pyspark_ckpt.state_store.transactions.ticket import WorkerTask
 from pyspark_ckpt.state_store.transactions.transaction import Transaction
 
-PROTOCOL = 1
+PROTOCOL = 2
+"""Changes with the hello, a call or an answer. The jar has the same number, in ``ServerProcess.Protocol``."""
 
 Version = Annotated[int, msgspec.Meta(ge=0, lt=MAX_LONG)]
 """A version that another can follow: it is less than the largest long."""

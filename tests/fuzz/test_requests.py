@@ -124,7 +124,7 @@ def test_a_size_that_no_machine_has_is_refused(value: str) -> None:
 
 @fuzzed
 @given(
-    any_damage(b'{"protocol": 1, "token": "t", "executor_dir": "/x", "executor": "5", "options": {"logLevel": "INFO"}}')
+    any_damage(b'{"protocol": 2, "token": "t", "executor_dir": "/x", "executor": "5", "options": {"logLevel": "INFO"}}')
 )
 def test_a_hello_is_read_or_refused(line: bytes) -> None:
     with suppress(ProcessError):  # nothing, or a hello of another protocol: the JVM and this Python do not fit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -14,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_ckpt.state_store.server import homes
 from pyspark_ckpt.state_store.server.homes import Home, delete_forgotten, lock_folder, take_home
 
 DAY_S = 86400
+TAKEOVER_S = 0.3
 HOLD = """
 import fcntl, sys
 file = open(sys.argv[1], "r+b")
@@ -52,7 +53,7 @@ def leave_home(parent: Path, name: str, days: float = 0) -> Path:
 
 
 def set_age(home: Path, days: float) -> None:
-    for path in home.iterdir():
+    for path in (home, *home.glob("*"), *home.glob("server/*")):
         os.utime(path, (time.time() - days * DAY_S,) * 2, follow_symlinks=False)
 
 
@@ -62,8 +63,16 @@ class Machine:
     def __init__(self) -> None:
         self.homes: list[Home] = []
 
-    def take(self, parent: Path, former: Path | None = None, *, adopts: bool = True, executor: str = "1") -> Path:
-        home = take_home(parent, executor, former=former, adopts=adopts)
+    def take(
+        self,
+        parent: Path,
+        former: Path | None = None,
+        *,
+        adopts: bool = True,
+        executor: str = "1",
+        takeover_s: float = TAKEOVER_S,
+    ) -> Path:
+        home = take_home(parent, executor, former=former, adopts=adopts, takeover_s=takeover_s)
         self.homes.append(home)
         return home.path
 
@@ -82,11 +91,6 @@ def machine() -> Iterator[Machine]:
 
 def others_may(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode) & 0o077
-
-
-@pytest.fixture(autouse=True)
-def short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(homes, "TAKEOVER_S", 0.3)
 
 
 def test_the_home_used_last_is_taken_and_each_only_once(tmp_path: Path, machine: Machine) -> None:
@@ -150,8 +154,10 @@ def test_a_home_with_a_link_is_neither_taken_nor_deleted(name: str, tmp_path: Pa
 
 
 def test_other_folders_are_left_alone(tmp_path: Path, machine: Machine) -> None:
-    strangers = [leave_home(tmp_path, "1-no-lock", days=30), leave_home(tmp_path, "x", days=30).rename(tmp_path / "x")]
-    (strangers[0] / "owner.lock").unlink()
+    strangers = [leave_home(tmp_path, "1-no-lock"), leave_home(tmp_path, "x").rename(tmp_path / "x")]
+    (strangers[0] / "owner.lock").rename(strangers[0] / "file-of-a-user")
+    for path in strangers:
+        set_age(path, days=30)
     assert machine.take(tmp_path) not in strangers
     delete_forgotten(tmp_path)
     assert all(path.exists() for path in strangers)
@@ -164,7 +170,7 @@ def test_a_home_whose_executor_lives_is_neither_taken_nor_deleted_while_its_serv
     with held(home / "owner.lock", "lockf"):
         began = time.monotonic()
         assert machine.take(tmp_path) != home
-        assert time.monotonic() - began < homes.TAKEOVER_S, "it is not waited for"
+        assert time.monotonic() - began < TAKEOVER_S, "it is not waited for"
         delete_forgotten(tmp_path)
         assert home.exists()
         assert machine.take(tmp_path, former=home) == home, "the next server of that executor"
@@ -189,16 +195,14 @@ def test_a_home_whose_server_outlives_its_executor_is_neither_taken_nor_deleted(
 def test_a_server_that_is_about_to_end_is_waited_for(
     is_former: bool,  # noqa: FBT001 - a parameter of pytest
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     machine: Machine,
 ) -> None:
-    monkeypatch.setattr(homes, "TAKEOVER_S", 30.0)
     home = leave_home(tmp_path, "1-ending")
     ending = lock_folder(home / "server")
     assert ending is not None
     timer = threading.Timer(0.3, ending.close)
     timer.start()
-    assert machine.take(tmp_path, former=home if is_former else None) == home
+    assert machine.take(tmp_path, former=home if is_former else None, takeover_s=30.0) == home
     timer.join()
 
 
@@ -218,6 +222,62 @@ def test_homes_that_nobody_has_used_for_a_week_are_deleted(tmp_path: Path) -> No
     assert list((tmp_path / "local").iterdir()) == [new]
     assert kept.exists()
     delete_forgotten(tmp_path / "missing")
+    delete_forgotten(kept)  # it is no folder
+
+
+@pytest.mark.parametrize("names", [(), ("server/server.lock",), ("server",), ("server", "readers")])
+def test_what_is_left_of_a_home_is_never_taken_and_deleted_after_a_week(
+    names: tuple[str, ...], tmp_path: Path, machine: Machine
+) -> None:
+    left = [leave_home(tmp_path, name) for name in ("1-old", "1-new")]
+    for home, days in zip(left, (8, 6), strict=True):
+        for path in (home / name for name in ("owner.lock", *names)):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        set_age(home, days)
+    taken = machine.take(tmp_path)
+    assert taken not in left
+    delete_forgotten(tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted([left[1], taken])
+
+
+def test_a_home_that_has_lost_the_lock_of_its_owner_is_left_alone_while_a_server_uses_it(tmp_path: Path) -> None:
+    home = leave_home(tmp_path, "1-used")
+    (home / "owner.lock").unlink()
+    set_age(home, days=30)
+    with held(home / "server" / "server.lock", "flock"):
+        delete_forgotten(tmp_path)
+        assert (home / "readers" / "secondary-1" / "LOG").exists()
+    delete_forgotten(tmp_path)
+    assert not home.exists()
+
+
+def test_a_home_that_is_being_made_is_left_alone(tmp_path: Path) -> None:
+    made = tmp_path / "ckpt-1-made"
+    made.mkdir(mode=0o700)
+    delete_forgotten(tmp_path)
+    assert made.exists()
+
+
+def test_nothing_is_left_of_a_home_that_cannot_be_made(tmp_path: Path, machine: Machine) -> None:
+    parent = tmp_path
+    # The path of a home is short enough, and the path of a folder in it is not.
+    while (missing := os.pathconf(tmp_path, "PC_PATH_MAX") - 20 - len(str(parent))) > 1:
+        parent /= "x" * min(200, missing - 1)
+    parent.mkdir(parents=True)
+    with pytest.raises(OSError, match="name too long"):
+        machine.take(parent)
+    assert list(parent.iterdir()) == []
+
+
+def test_a_home_counts_as_used_when_its_server_was_used(tmp_path: Path, machine: Machine) -> None:
+    idle, used = leave_home(tmp_path, "1-idle"), leave_home(tmp_path, "1-used")
+    (used / "server" / "staging").mkdir()
+    set_age(idle, days=8)
+    set_age(used, days=9)
+    (used / "server" / "staging" / "7-transaction").mkdir()
+    delete_forgotten(tmp_path)
+    assert list(tmp_path.iterdir()) == [used]
+    assert machine.take(tmp_path) == used
 
 
 def test_a_home_that_was_taken_counts_as_used(tmp_path: Path, machine: Machine) -> None:

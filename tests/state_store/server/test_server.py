@@ -10,6 +10,7 @@ import stat
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -18,6 +19,8 @@ import pytest
 from py4j.protocol import get_command_part, unescape_new_line
 
 from pyspark_ckpt.state_store.failpoints import NAMES
+from pyspark_ckpt.state_store.server.homes import MAX_TAKEOVER_S, delete_forgotten
+from pyspark_ckpt.state_store.server.rpc import PROTOCOL
 from tests.s3_server import S3Service, hide_credentials
 
 TOKEN = "a-secret-token"  # noqa: S105 - made up
@@ -34,7 +37,7 @@ class Process:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        settings = {"protocol": 1, "token": TOKEN, "executor_dir": str(folder), "executor": "0", "options": {}}
+        settings = {"protocol": PROTOCOL, "token": TOKEN, "executor_dir": str(folder), "executor": "0", "options": {}}
         self.write({**settings, **hello})
         assert self.process.stdout is not None
         self.hello = json.loads(self.process.stdout.readline())
@@ -130,7 +133,7 @@ def test_it_serves_several_connections(tmp_path: Path, processes: list[Process],
     server = Process(tmp_path / "local")
     processes.append(server)
     assert server.hello["pid"] == server.process.pid
-    assert server.hello["protocol"] == 1
+    assert server.hello["protocol"] == PROTOCOL
     connections.extend(Connection(server.hello["port"]) for _ in range(3))
     handle = connections[0].call("open", **opening(tmp_path))["ok"]["handle"]
     begun = connections[1].call("begin", handle=handle, version=0)["ok"]
@@ -213,7 +216,8 @@ def test_it_ends_when_told_to(tmp_path: Path, processes: list[Process], connecti
 @pytest.mark.parametrize(
     ("hello", "kind", "words"),
     [
-        ({"protocol": 2}, "ProcessError", "protocol 2"),
+        ({"protocol": 7, "field_of_protocol_7": 1}, "ProcessError", "protocol 7"),
+        ({"protocol": "two"}, "InvalidInputError", "protocol"),
         ({"options": {"nonsense": "1"}}, "InvalidInputError", "nonsense"),
         ({"executor_dir": "relative"}, "InvalidInputError", "executor_dir"),
         ({"options": {"localDir": "relative"}}, "InvalidInputError", "localDir"),
@@ -227,7 +231,14 @@ def test_a_hello_it_cannot_use_is_answered(
     processes.append(server)
     assert server.hello["error"]["kind"] == kind
     assert words in server.hello["error"]["message"]
+    assert server.hello["protocol"] == PROTOCOL
     assert server.process.wait(10) == 1
+
+
+def test_a_jar_of_another_release_is_told_to_install_the_same(tmp_path: Path, processes: list[Process]) -> None:
+    server = Process(tmp_path / "local", protocol=1, local_dir="what protocol 1 may have had")
+    processes.append(server)
+    assert "same release" in server.hello["error"]["hint"]
 
 
 def test_a_python_whose_stdin_something_has_closed_is_told_of() -> None:
@@ -287,6 +298,51 @@ def test_a_server_goes_on_in_the_folder_of_a_killed_one_if_the_user_has_chosen_t
         again = Process(tmp_path / "executor", options=options, home=second.hello["home"])
         processes.append(again)
         assert again.hello["home"] == second.hello["home"]
+
+
+def test_a_home_is_taken_when_its_jvm_died_before_it_locked_it(tmp_path: Path, processes: list[Process]) -> None:
+    options = {"localDir": str(tmp_path / "local")}
+    first = Process(tmp_path / "executor", options=options)
+    processes.append(first)
+    assert first.end_stdin() == 0
+    processes.append(Process(tmp_path / "executor", options=options))
+    assert processes[-1].hello["home"] == first.hello["home"]
+
+
+def test_a_home_is_not_forgotten_while_its_executor_commits(
+    tmp_path: Path, processes: list[Process], connections: list[Connection]
+) -> None:
+    server = Process(tmp_path / "executor", options={"localDir": str(tmp_path / "local")})
+    processes.append(server)
+    connections.append(Connection(server.hello["port"]))
+    handle = connections[0].call("open", **opening(tmp_path))["ok"]["handle"]
+
+    def commit(version: int, commit_id: str | None) -> str:
+        begun = connections[0].call("begin", handle=handle, version=version, id=commit_id)["ok"]
+        return str(connections[0].call("commit", txn=begun["txn"], files=[])["ok"]["id"])
+
+    first = commit(0, None)
+    connections[0].call("await_ingest", handle=handle)
+    home = Path(server.hello["home"])
+    for path in (home, *home.rglob("*")):
+        os.utime(path, (time.time() - 8 * 86400,) * 2)
+    commit(1, first)
+    server.close()
+    delete_forgotten(home.parent)
+    assert home.exists()
+
+
+def test_a_server_does_not_wait_for_a_stuck_one_for_as_long_as_its_jvm_waits_for_it(
+    tmp_path: Path, processes: list[Process]
+) -> None:
+    def start(home: str) -> float:
+        began = time.monotonic()
+        processes.append(Process(tmp_path / "executor", options={"startTimeout": "1s"}, home=home))
+        assert "port" in processes[-1].hello
+        return time.monotonic() - began
+
+    usual = start("")
+    assert start(processes[0].hello["home"]) - usual < MAX_TAKEOVER_S - 1
 
 
 def test_log_lines_say_which_store(tmp_path: Path, processes: list[Process], connections: list[Connection]) -> None:

@@ -163,10 +163,12 @@ private[ckpt] final class Readers(scratch: () => Path, budget: MemoryBudget) {
 private[ckpt] object Readers {
   private val MaxIdle = 1024
 
-  /** Deletes the folder with all that is in it; a link is deleted, and not what it leads to. */
-  def deleteFolder(folder: Path): Unit = {
-    val files = Option(folder.toFile.listFiles).getOrElse(Array.empty[File])
-    files.foreach(file => if (isFolder(file.toPath)) deleteFolder(file.toPath) else file.delete())
+  /** Deletes the folder with all that is in it, files of the name `last` after all others. A link is deleted, and not
+    * what it leads to.
+    */
+  def deleteFolder(folder: Path, last: String = ""): Unit = {
+    val files = Option(folder.toFile.listFiles).getOrElse(Array.empty[File]).sortBy(_.getName == last)
+    files.foreach(file => if (isFolder(file.toPath)) deleteFolder(file.toPath, last) else file.delete())
     Files.deleteIfExists(folder)
   }
 

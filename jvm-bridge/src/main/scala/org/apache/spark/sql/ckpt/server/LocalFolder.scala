@@ -1,6 +1,7 @@
 package org.apache.spark.sql.ckpt
 package server
 
+import java.io.IOException
 import java.nio.channels.{FileChannel, FileLock}
 import java.nio.file.{Files, LinkOption, Path}
 import java.nio.file.StandardOpenOption.WRITE
@@ -18,8 +19,9 @@ private[ckpt] final class LocalFolder private (val path: Path, lock: FileLock) {
   /** Whether the folder still exists: when a session ends, Spark deletes the folder that may contain it. */
   def isThere: Boolean = Files.isDirectory(path)
 
+  /** Deletes the lock last: without it, what an interrupted deletion leaves would stay for a week. */
   def delete(): Unit = {
-    if (isThere) Readers.deleteFolder(path)
+    if (isThere) Readers.deleteFolder(path, LocalFolder.LockName)
     leave()
   }
 
@@ -35,21 +37,23 @@ private[ckpt] object LocalFolder {
   /** Shows that the folder is in use while this process lives. A state server that looks for a free folder has the lock
     * for a moment.
     */
-  def hold(path: Path): LocalFolder = {
-    val channel = FileChannel.open(path.resolve(LockName), WRITE, LinkOption.NOFOLLOW_LINKS)
+  def hold(path: Path): LocalFolder =
     try {
-      val lock = tryLock(channel, MaxTries).getOrElse {
-        throw new CkptException(
-          "LifecycleError", s"$path is in use by another process.", "The next attempt of the task gets another folder.",
-          true, null)
+      val channel = FileChannel.open(path.resolve(LockName), WRITE, LinkOption.NOFOLLOW_LINKS)
+      try {
+        val lock = tryLock(channel, MaxTries)
+        new LocalFolder(path, lock.getOrElse(throw lost(s"$path is in use by another process.")))
+      } catch {
+        case failure: Throwable =>
+          channel.close()
+          throw failure
       }
-      new LocalFolder(path, lock)
     } catch {
-      case failure: Throwable =>
-        channel.close()
-        throw failure
+      case failure: IOException => throw lost(s"$path cannot be locked: $failure.", failure)
     }
-  }
+
+  private def lost(message: String, cause: Throwable = null): CkptException =
+    new CkptException("LifecycleError", message, "The next attempt of the task gets another folder.", true, cause)
 
   @tailrec
   private def tryLock(channel: FileChannel, tries: Int): Option[FileLock] = Option(channel.tryLock()) match {

@@ -22,6 +22,9 @@ import org.apache.spark.util.Utils
 /** Starts and ends the processes of state servers. */
 private[ckpt] object ServerProcess extends Logging {
 
+  /** The same number as `PROTOCOL` in `state_store/server/rpc.py`. */
+  val Protocol = 2
+
   /** Does what `-m` does, but leaves the working folder out of the path: a user's file must not replace a module. */
   private val Program = "import sys; " +
     "sys.version_info >= (3, 11) or " +
@@ -76,7 +79,7 @@ private[ckpt] object ServerProcess extends Logging {
       log: ServerLog,
       stdout: BoundedLines): JsonNode = {
     val request = Json.obj()
-    request.put("protocol", 1).put("token", token).put("executor_dir", executorDir.toString)
+    request.put("protocol", Protocol).put("token", token).put("executor_dir", executorDir.toString)
       .put("executor", Option(SparkEnv.get).fold("none")(_.executorId)).put("home", home.fold("")(_.toString))
     request.set[ObjectNode]("options", Json.strings(settings.options))
     val in = new OutputStreamWriter(process.getOutputStream, UTF_8)
@@ -89,12 +92,15 @@ private[ckpt] object ServerProcess extends Logging {
     val greeting = new Greeting(stdout)
     val hello = greeting.await(settings.startTimeout)
       .getOrElse(throw notStarted(process, settings, log, greeting))
-    if (hello.has("error")) throw Json.error(hello.get("error"))
-    if (hello.path("protocol").asInt != 1) {
+    // An answer of protocol 1 that is an error does not name its protocol.
+    val spoken = hello.path("protocol").asInt(1)
+    if (spoken != Protocol) {
       throw CkptErrors.noProcess(
-        s"The state server speaks protocol ${hello.path("protocol").asText}, and the jar speaks 1.",
+        s"The jar of pyspark-ckpt speaks protocol $Protocol, but the state server in the Python '${settings.python}' " +
+          s"speaks protocol $spoken.",
         "Install the same release of pyspark-ckpt on the driver and on every executor.")
     }
+    if (hello.has("error")) throw Json.error(hello.get("error"))
     hello
   }
 

@@ -1,7 +1,7 @@
 package org.apache.spark.sql.ckpt
 package server
 
-import java.nio.file.{Files, Path}
+import java.nio.file.{Files, Path, StandardWatchEventKinds}
 import java.nio.file.attribute.PosixFilePermissions
 import java.util.concurrent.{
   CompletableFuture,
@@ -117,6 +117,57 @@ class SharedRuntimeSuite extends AnyFunSuite with BeforeAndAfterEach {
     } finally stuck.destroyForcibly()
     SharedRuntime.stop()
     assert(folder.toFile.list.toSeq == Seq("ckpt-1-held"))
+  }
+
+  test("waits for a state server that looks whether its folder is free") {
+    val lock = leave("ckpt-1-asked").resolve("owner.lock")
+    val takeLock = s"file = open('$lock', 'r+b'); fcntl.lockf(file, fcntl.LOCK_EX); print(1, flush=True)"
+    run(s"import time; $takeLock; time.sleep(1)")
+    val held = LocalFolder.hold(lock.getParent)
+    val attempt = run(s"fcntl.lockf(open('$lock', 'r+b'), fcntl.LOCK_EX | fcntl.LOCK_NB)")
+    assert(attempt.waitFor() == 1, "this process holds the lock")
+    held.leave()
+  }
+
+  test("a folder that is taken, or gone, before this process locks it fails the task, which may try again") {
+    val lock = leave("ckpt-1-taken").resolve("owner.lock")
+    val other =
+      run(s"file = open('$lock', 'r+b'); fcntl.lockf(file, fcntl.LOCK_EX); print(1, flush=True); sys.stdin.read()")
+    try {
+      for (words <- Seq("in use by another process", "cannot be locked")) {
+        val lost = intercept[CkptException](LocalFolder.hold(lock.getParent))
+        assert(lost.kind == "LifecycleError" && lost.retryable && lost.getMessage.contains(words), lost)
+        Files.deleteIfExists(lock)
+      }
+    } finally other.destroyForcibly()
+  }
+
+  test("deletes the lock of its folder last") {
+    val home = leave("ckpt-1-ending")
+    for (name <- 'a' to 'z') Files.createDirectory(home.resolve(name.toString))
+    val watch = home.getFileSystem.newWatchService()
+    val events = home.register(watch, StandardWatchEventKinds.ENTRY_DELETE)
+    LocalFolder.hold(home).delete()
+    val deleted = new scala.collection.mutable.ArrayBuffer[String]
+    while (deleted.size < 28) {
+      assert(watch.poll(10, TimeUnit.SECONDS) != null, deleted)
+      events.pollEvents.forEach(event => deleted += event.context.toString)
+      events.reset()
+    }
+    watch.close()
+    assert(deleted.last == "owner.lock")
+  }
+
+  test("a later query with other options waits for the first state server, which is starting, and keeps it") {
+    val (slow, starting) = (folder.resolve("slow-python"), folder.resolve("starting"))
+    Files.writeString(slow, s"#!/bin/sh\ntouch $starting\nsleep 2\nexec $python \"$$@\"\n")
+    Files.setPosixFilePermissions(slow, PosixFilePermissions.fromString("rwx------"))
+    val runtime = SharedRuntime.get(settings(slow.toString))
+    val server = CompletableFuture.supplyAsync(() => runtime.server())
+    while (!Files.exists(starting)) Thread.sleep(10)
+    val later = SharedRuntime.get(Settings(runtime.settings.options + ("memoryLimit" -> "1g")))
+    assert(server.get(60, TimeUnit.SECONDS).alive)
+    assert(later eq runtime)
   }
 
   test("moves to another folder when its own is gone") {

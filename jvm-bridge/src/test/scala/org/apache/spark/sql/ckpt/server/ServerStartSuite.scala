@@ -13,14 +13,14 @@ import scala.util.Random
 import org.scalatest.BeforeAndAfterEach
 import org.scalatest.funsuite.AnyFunSuite
 
-class ServerOutputSuite extends AnyFunSuite with BeforeAndAfterEach {
+class ServerStartSuite extends AnyFunSuite with BeforeAndAfterEach {
   private var folder: Path = _
   private val named = sys.env.getOrElse("PYTHON", "python3")
   private val python = if (named.contains("/")) Path.of(named).toAbsolutePath.toString else named
 
   override def beforeEach(): Unit = {
     SharedRuntime.stop()
-    folder = Files.createTempDirectory("output")
+    folder = Files.createTempDirectory("start")
   }
 
   override def afterEach(): Unit = {
@@ -206,6 +206,17 @@ class ServerOutputSuite extends AnyFunSuite with BeforeAndAfterEach {
     val text = refusal(wrapped("echo first words; echo 'cannot execute' >&2; exit 3"))
     for (part <- Seq("wrapped-python", "status 3", "first words", "cannot execute", "ckpt.python")) {
       assert(text.contains(part), text)
+    }
+  }
+
+  test("a state server of another release is named, with what to do") {
+    val refused = "{\"kind\": \"InvalidInputError\", \"message\": \"unknown field\", \"hint\": \"\"}"
+    for ((answer, protocol) <- Seq(
+        "{\"port\": 1, \"pid\": 1, \"protocol\": 1, \"version\": \"1\"}" -> 1,
+        s"{\"error\": $refused}" -> 1,
+        s"{\"error\": $refused, \"protocol\": 7}" -> 7)) {
+      val text = refusal(wrapped(s"echo '$answer'; sleep 60"))
+      assert(text.contains(s"speaks protocol $protocol") && text.contains("Install the same release"), text)
     }
   }
 
