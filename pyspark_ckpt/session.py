@@ -57,10 +57,11 @@ def configure(builder: SparkSession.Builder, **options: str | float) -> SparkSes
     session cannot be given a jar. Jars and a checkpoint format version that are already set stay as they are, and so do
     jars given to spark-submit. Existing checkpoints stay with the store that wrote them.
 
-    With a local master, and if no interpreter is configured, the state server runs on this interpreter. If Python
-    workers run on it as well, they are forked with their modules preloaded (``spark.python.daemon.module``). An
-    interpreter that the builder, ``PYSPARK_SUBMIT_ARGS`` or spark-defaults.conf names (``spark.pyspark.python``) is
-    used for Python workers, too: PySpark itself reads only the variable ``PYSPARK_PYTHON``, which is set to it.
+    With a local master, and if no interpreter is configured, the state server and Python workers run on this
+    interpreter. If Python workers run on it, they are forked with their modules preloaded
+    (``spark.python.daemon.module``). An interpreter that the builder, ``PYSPARK_SUBMIT_ARGS`` or spark-defaults.conf
+    names (``spark.pyspark.python``) is used for Python workers, too: PySpark itself reads only the variable
+    ``PYSPARK_PYTHON``, which is set to it.
     ``options`` as for ``spark_conf``.
 
     Raises InvalidInputError (an unknown option, a bad value, Spark Connect), LifecycleError (a session
@@ -76,9 +77,11 @@ def configure(builder: SparkSession.Builder, **options: str | float) -> SparkSes
     conf = spark_conf(**options)
     parse({key: _text(value) for key, value in already.items() if key.startswith(PREFIX)})
     conf[_CHECKPOINT_FORMAT] = str(already.get(_CHECKPOINT_FORMAT, conf[_CHECKPOINT_FORMAT]))
-    _name_python_of_workers(already)
-    if _is_local(already):
-        if not (_PYTHON in conf or already.keys() & {_PYTHON, _WORKER_PYTHON} or "PYSPARK_PYTHON" in os.environ):
+    is_local = _is_local(already)
+    is_named = _PYTHON in conf or bool(already.keys() & {_PYTHON, _WORKER_PYTHON}) or "PYSPARK_PYTHON" in os.environ
+    _name_python_of_workers(already, default=sys.executable if is_local else "")
+    if is_local:
+        if not is_named:
             conf[_PYTHON] = sys.executable
         if _workers_run_on_this() and _DAEMON not in already and not _set_elsewhere(_DAEMON):
             conf[_DAEMON] = _OUR_DAEMON
@@ -124,15 +127,16 @@ def _is_local(already: dict[str, Any]) -> bool:
     return str(master or "local").startswith("local")
 
 
-def _name_python_of_workers(already: dict[str, Any]) -> None:
+def _name_python_of_workers(already: dict[str, Any], default: str) -> None:
     """Apply ``spark.pyspark.python`` to Python workers, also in a script that spark-submit did not start.
 
     spark-submit sets PYSPARK_PYTHON for the scripts that it starts. PySpark reads only this variable, when the context
-    is made.
+    is made. ``default``: the interpreter if nothing names one; empty for PySpark's own choice, the ``python3`` of PATH.
     """
     from pyspark import SparkContext  # noqa: PLC0415 - see the docstring of the package
 
     named = str(already.get(_WORKER_PYTHON) or _set_elsewhere(_WORKER_PYTHON))
+    named = named or ("" if "PYSPARK_PYTHON" in os.environ else default)
     if named and SparkContext._active_spark_context is None:  # noqa: SLF001
         os.environ["PYSPARK_PYTHON"] = named
 

@@ -85,3 +85,13 @@ def test_a_file_is_no_checkpoint(command: list[str], tmp_path: Path, capsys: pyt
     (tmp_path / "file").write_text("")
     assert cli.main([*command, str(tmp_path / "file")]) == 2
     assert f"{tmp_path}/file is not " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["savepoint", "restore"], ["rescale"]])
+def test_quick_without_explain_changes_nothing(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "new"
+    assert cli.main([*command, str(tmp_path / "old"), str(target), "-n", "3", "--quick"]) == 2
+    assert "--quick is of --explain" in capsys.readouterr().err
+    assert not target.exists()

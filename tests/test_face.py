@@ -143,6 +143,15 @@ def test_state_server_runs_on_this_interpreter_when_the_session_is_local(
     if master:
         builder.master(master)
     assert pyspark_ckpt.configure(builder)._options[PREFIX + "ckpt.python"] == sys.executable
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable, "workers do, too: python3 of PATH may lack the package"
+
+
+def test_the_interpreter_of_workers_is_left_to_spark_on_a_cluster(
+    builder: SparkSession.Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    pyspark_ckpt.configure(builder.master("spark://host:7077"))
+    assert "PYSPARK_PYTHON" not in os.environ
 
 
 @pytest.mark.parametrize(

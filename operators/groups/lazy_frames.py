@@ -10,13 +10,15 @@ an ordinary ``DataFrame`` or ``Series``.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 from weakref import ref
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from typing_extensions import override
+
+T = TypeVar("T")
 
 _KINDS = "iufbO"
 """Kinds of numpy types whose arrays a Series holds unchanged."""
@@ -92,7 +94,7 @@ class LazyDataFrame(pd.DataFrame):
 
     @override
     def __reduce_ex__(self, _protocol: Any) -> Any:
-        return pd.DataFrame, (self.copy(),)
+        return _unpickle, (self.copy(),)
 
 
 class LazySeries(pd.Series):
@@ -168,7 +170,7 @@ class LazySeries(pd.Series):
 
     @override
     def __reduce_ex__(self, _protocol: Any) -> Any:
-        return pd.Series, (self.copy(),)
+        return _unpickle, (self.copy(),)
 
 
 def _fill_in(lazy: Any) -> Any:
@@ -183,3 +185,8 @@ def _fill_in(lazy: Any) -> Any:
                 del column.__dict__["_lazy"]
                 pd.Series.__init__(column, frame[name], copy=False)  # type: ignore[call-arg]
     return lazy
+
+
+def _unpickle(ordinary: T) -> T:
+    """Return what was pickled in place of a lazy frame or column: an ordinary copy, with its attributes and flags."""
+    return ordinary

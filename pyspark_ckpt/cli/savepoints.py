@@ -127,6 +127,7 @@ def restore(
     as_json: bool,
 ) -> int:
     """Restore a savepoint as a checkpoint."""
+    _refuse_quick_work(explain=explain, quick=quick)
     if explain:
         options = parse(settings)
         saved = Savepoint(savepoint, options)
@@ -159,6 +160,7 @@ def rescale(
     as_json: bool,
 ) -> int:
     """Copy the checkpoint of a stopped query for another number of partitions."""
+    _refuse_quick_work(explain=explain, quick=quick)
     if explain:
         options = parse(settings)
         source = Checkpoint(checkpoint, options)
@@ -172,6 +174,11 @@ def rescale(
         return _explain(plan, quick=quick, as_json=as_json)
     done = savepoints.rescale(checkpoint, target, parallelism, query_id=query_id, options=settings)
     return _print_restored(done, as_json=as_json)
+
+
+def _refuse_quick_work(*, explain: bool, quick: bool) -> None:
+    if quick and not explain:
+        raise InvalidInputError("--quick is of --explain, which changes nothing: give both, or neither.")
 
 
 def _explain(restoration: QueryRestore, *, quick: bool, as_json: bool) -> int:

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pyspark_ckpt.state_store.errors import StorageError
 from pyspark_ckpt.state_store.local.files import take_open_files
 
 MAX_BYTES = 1 << 30
@@ -36,9 +37,13 @@ class KeptFolders:
         """Yield what ``make`` returns for a new folder, or what it has returned for an earlier call with this ``key``.
 
         After the block it is kept, and the folders that were used least recently are removed if there are too many.
-        After an error it is removed.
+        After an error it is removed. Raises StorageError (no folder can be made), and what ``make`` raises.
         """
-        folder = self._kept.pop(key, None) or _Folder(make)
+        folder = self._kept.pop(key, None)
+        if folder is not None and not folder.is_there:  # a cleaner of temporary files has removed it
+            folder.remove()
+            folder = None
+        folder = folder or _Folder(make)
         try:
             yield folder.content
             folder.measure()
@@ -69,7 +74,13 @@ class _Folder:
     def __init__(self, make: Make[Any]) -> None:
         take_open_files()
         self.size_bytes = 0
-        self._path = tempfile.mkdtemp(prefix="pyspark-ckpt-")
+        try:
+            self._path = tempfile.mkdtemp(prefix="pyspark-ckpt-")
+        except OSError as problem:
+            raise StorageError(
+                f"No temporary folder could be made to read state: {problem}",
+                hint="Set TMPDIR to a folder that exists, has room, and may be written to.",
+            ) from problem
         stack = ExitStack()
         stack.callback(shutil.rmtree, self._path, ignore_errors=True)
         self.remove = weakref.finalize(self, stack.close)
@@ -78,6 +89,11 @@ class _Folder:
         except BaseException:
             self.remove()
             raise
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the folder still exists."""
+        return Path(self._path).is_dir()
 
     def measure(self) -> None:
         """Note how many bytes the folder takes. A file with several links counts once."""

@@ -100,8 +100,9 @@ def main(descriptor: int) -> None:
     """Run the tasks from a descriptor until there are no more or their sender has gone."""
     signal.signal(signal.SIGTERM, _end)
     threading.Thread(target=_end_with_sender, args=(descriptor,), name="sender-watch", daemon=True).start()
+    tasks = Connection(descriptor)  # freed after the signal is ignored: an exception in its __del__ would be printed
     try:
-        serve(Connection(descriptor))
+        serve(tasks)
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the process is ending
 

@@ -171,7 +171,7 @@ def _adopt(path: Path, until: float) -> Home | None:
             if not is_free:
                 return None
             if (folder := lock_folder(path / SERVER)) is not None:
-                shutil.rmtree(path / READERS, ignore_errors=True)
+                _remove_readers(path / READERS)
                 os.utime(path / OWNER_LOCK)
                 return Home(path, folder)
         if time.monotonic() >= until:
@@ -182,6 +182,14 @@ def _adopt(path: Path, until: float) -> Home | None:
             )
             return None
         time.sleep(_POLL_S)
+
+
+def _remove_readers(readers: Path) -> None:
+    """Remove the scratch files of a dead JVM. A link is removed, too: the next JVM must not write through it."""
+    if readers.is_symlink():
+        readers.unlink()
+    else:
+        shutil.rmtree(readers, ignore_errors=True)
 
 
 def _make_home(parent: Path, executor: str) -> Home:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_ckpt.reading.kept_folders import MAX_FOLDERS, KeptFolders
+from pyspark_ckpt.state_store.errors import StorageError
 
 SIZE = 1000
 
@@ -91,3 +93,22 @@ def test_a_folder_goes_with_the_reader_when_that_is_not_closed(temporary: Path) 
     gc.collect()
     assert not made.open
     assert not list(temporary.iterdir())
+
+
+def test_a_folder_that_a_cleaner_has_removed_is_made_again(temporary: Path) -> None:
+    kept, made = KeptFolders(), Made()
+    use(kept, "a", made)
+    (folder,) = temporary.iterdir()
+    shutil.rmtree(folder)
+    assert use(kept, "a", made) == 2
+    assert made.open == {2}
+    kept.close()
+
+
+def test_a_place_for_temporary_files_that_is_not_there_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with pytest.raises(StorageError, match=r"temporary folder.*gone") as problem:
+        use(KeptFolders(), "a", Made())
+    assert "TMPDIR" in problem.value.hint

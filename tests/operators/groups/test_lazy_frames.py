@@ -89,6 +89,11 @@ QUESTIONS: dict[str, Asked] = {
     "records": lambda frame, _: frame.to_dict("records"),
     "copy": lambda frame, column: (frame.copy(), copy.copy(frame), copy.deepcopy(column)),
     "pickle": lambda frame, column: pickle.loads(pickle.dumps((frame, column))),  # noqa: S301 - our own
+    "pickle of attrs": lambda frame, column: [
+        pickle.loads(pickle.dumps(each)).attrs  # noqa: S301 - our own
+        for each in (frame, column)
+        if each.attrs.update(a=1) is None
+    ],
     "unpickled": lambda frame, _: pickle.loads(pickle.dumps(frame)).sum(numeric_only=True),  # noqa: S301 - our own
     "is": lambda frame, column: (isinstance(frame, pd.DataFrame), isinstance(column, pd.Series)),
     "flags": lambda frame, column: (frame.flags.allows_duplicate_labels, column.flags.allows_duplicate_labels),

@@ -153,6 +153,17 @@ def test_a_home_with_a_link_is_neither_taken_nor_deleted(name: str, tmp_path: Pa
     assert home.exists()
 
 
+def test_a_link_in_the_place_of_scratch_files_is_removed(tmp_path: Path, machine: Machine) -> None:
+    home, elsewhere = leave_home(tmp_path / "local", "1-home"), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "file").touch()
+    shutil.rmtree(home / "readers", ignore_errors=True)
+    (home / "readers").symlink_to(elsewhere)
+    assert machine.take(tmp_path / "local") == home
+    assert not (home / "readers").is_symlink()
+    assert (elsewhere / "file").exists()
+
+
 def test_other_folders_are_left_alone(tmp_path: Path, machine: Machine) -> None:
     strangers = [leave_home(tmp_path, "1-no-lock"), leave_home(tmp_path, "x").rename(tmp_path / "x")]
     (strangers[0] / "owner.lock").rename(strangers[0] / "file-of-a-user")
