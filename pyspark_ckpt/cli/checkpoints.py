@@ -12,6 +12,7 @@ import msgspec
 
 from pyspark_ckpt.cli.operators import key_text, name_base, name_by_metas, name_deltas, type_text
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator, StoredObjects
+from pyspark_ckpt.state_store.checkpoints.inventory import refuse_unnamed_operators
 from pyspark_ckpt.state_store.checkpoints.verification import verify_newest, verify_version
 from pyspark_ckpt.state_store.display import size_text
 from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
@@ -31,9 +32,14 @@ NOTHING_YET = "no batch is committed yet"
 
 
 def open_checkpoint(location: str, settings: Mapping[str, str]) -> Checkpoint:
-    """Open a checkpoint of this package's store. Raises InvalidInputError, StorageError."""
+    """Open a checkpoint of this package's store.
+
+    Raises InvalidInputError, StorageError; FormatError if there is state of an operator whose metadata is lost.
+    """
     checkpoint = Checkpoint(location, parse(settings))
     checkpoint.refuse_other_provider()
+    if checkpoint.newest_version:
+        refuse_unnamed_operators(checkpoint)
     return checkpoint
 
 

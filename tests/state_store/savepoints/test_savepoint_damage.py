@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import xxhash
 
 from pyspark_ckpt import savepoints
+from pyspark_ckpt.cli.main import main
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.manifest import decode
@@ -111,6 +113,17 @@ def test_an_operator_whose_metadata_is_lost_is_not_left_out(
         savepoints.savepoint(query.location, str(quick_path / "taken"))
     with pytest.raises(FormatError, match=f"{lost.removesuffix('/metadata')} does not say"):
         savepoints.rescale(query.location, str(quick_path / "restored"), 2)
+
+
+@pytest.mark.parametrize("lost", ["state/0/_metadata", "state/0", "state"])
+@pytest.mark.parametrize("command", ["list", "inspect", "verify", "gc"])
+def test_a_checkpoint_whose_operators_are_lost_is_not_all_right(
+    command: str, lost: str, quick_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = written(quick_path / "query", 1, operators=(0,), batches=1, checkpoint_format=2)
+    shutil.rmtree(Path(query.location, lost))
+    assert main(["checkpoint", command, query.location]) == 1
+    assert "there is state of operator 0" in capsys.readouterr().err
 
 
 def stored_damaged(folder: Path) -> Path:
