@@ -88,7 +88,7 @@ class LazyDataFrame(pd.DataFrame):
         column = columns[name]() if name in columns else None
         if column is None:
             column = LazySeries.__new__(LazySeries)
-            column.__dict__["_lazy"] = self, name, array[first:end]
+            column.__dict__["_lazy"] = self, array[first:end]
             columns[name] = ref(column)
         return column
 
@@ -159,7 +159,7 @@ class LazySeries(pd.Series):
 
     def _lazy_array(self) -> npt.NDArray[Any] | None:
         lazy = self.__dict__.get("_lazy")
-        return None if lazy is None else lazy[2]
+        return None if lazy is None else lazy[1]
 
     def _lazy_extreme(self, which: str) -> Any:
         array = self._lazy_array()

@@ -10,14 +10,21 @@ from typing import Any
 
 import msgspec
 
-from pyspark_ckpt.cli.operators import key_text, name_base, name_by_metas, name_deltas, type_text
+from pyspark_ckpt.cli.operators import (
+    WHOLE_ID,
+    key_text,
+    name_base,
+    name_by_metas,
+    name_commit,
+    name_deltas,
+    type_text,
+)
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator, StoredObjects
 from pyspark_ckpt.state_store.checkpoints.inventory import refuse_unnamed_operators
 from pyspark_ckpt.state_store.checkpoints.verification import verify_newest, verify_version
 from pyspark_ckpt.state_store.display import size_text
 from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
 from pyspark_ckpt.state_store.format.key_groups import MAX_PARALLELISM
-from pyspark_ckpt.state_store.format.keys import EMPTY
 from pyspark_ckpt.state_store.format.meta import StateMeta, StoreMeta
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.options import parse
@@ -39,7 +46,7 @@ def open_checkpoint(location: str, settings: Mapping[str, str]) -> Checkpoint:
     checkpoint = Checkpoint(location, parse(settings))
     checkpoint.refuse_other_provider()
     if checkpoint.newest_version:
-        refuse_unnamed_operators(checkpoint)
+        refuse_unnamed_operators(checkpoint, len(checkpoint.operators()))
     return checkpoint
 
 
@@ -161,8 +168,7 @@ def _describe(state: StateMeta) -> dict[str, Any]:
 def _lineage(checkpoint: Checkpoint, identity: Identity, version: int) -> tuple[str, str]:
     """Return the complete lineage of a store: what a restore begins with, and the deltas that it adds."""
     base, deltas = checkpoint.steps(identity, version)
-    start = "nothing" if base == EMPTY else f"snapshot {base.version} ({base.id})"
-    return start, ", ".join(f"{delta.version} ({delta.id})" for delta in deltas)
+    return name_base(base, WHOLE_ID), ", ".join(name_commit(delta, WHOLE_ID) for delta in deltas)
 
 
 def _by_groups(checkpoint: Checkpoint, identities: Iterable[Identity], version: int) -> dict[str, int]:

@@ -9,8 +9,8 @@ from pyspark_ckpt.operators.types.type_names import arrow_type_named, spark_name
 from pyspark_ckpt.state_store.format.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.format.meta import StoreMeta
 
-SHORT_ID = 8
-"""How many characters of an id are shown in a table; --json has all."""
+SHORT_ID, WHOLE_ID = 8, None
+"""How many characters of an id are shown: in a table, and in --json."""
 _NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
 """Names in Spark's DDL of types that have another name in Spark's JSON."""
 
@@ -61,14 +61,14 @@ def _columns(fields: Iterable[dict[str, Any]]) -> str:
     return ", ".join(f"{each['name']} {_type(each['type'])}" for each in fields)
 
 
-def name_commit(commit: Marker) -> str:
-    """Return a commit as text, with a short id."""
-    return f"{commit.version} ({commit.id[:SHORT_ID]})"
+def name_commit(commit: Marker, id_size: int | None = SHORT_ID) -> str:
+    """Return a commit as text, with the first ``id_size`` characters of its id; None: all."""
+    return f"{commit.version} ({commit.id[:id_size]})"
 
 
-def name_base(base: Marker) -> str:
-    """Return what a restore begins with."""
-    return "nothing" if base == EMPTY else f"snapshot {name_commit(base)}"
+def name_base(base: Marker, id_size: int | None = SHORT_ID) -> str:
+    """Return what a restore begins with, see ``name_commit``."""
+    return "nothing" if base == EMPTY else f"snapshot {name_commit(base, id_size)}"
 
 
 def name_deltas(deltas: Sequence[Marker]) -> str:

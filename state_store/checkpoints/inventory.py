@@ -88,7 +88,7 @@ def list_operators(
     Raises NotFoundError (a store has no such version), FormatError, StorageError.
     """
     stores = list(checkpoint.stores())
-    refuse_unnamed_operators(checkpoint)
+    refuse_unnamed_operators(checkpoint, len({operator.number for operator, _ in stores}))
     found: dict[int, dict[str, list[StoreVersion]]] = {}
     with ThreadPoolExecutor(THREADS) as pool:
         for done, each in enumerate(pool.map(lambda pair: _find_version(checkpoint, pair[1], version), stores), 1):
@@ -101,9 +101,8 @@ def list_operators(
     ]
 
 
-def refuse_unnamed_operators(checkpoint: Checkpoint) -> None:
-    """Raise FormatError if there is state of an operator whose metadata is lost: it would be left out."""
-    operators = len({operator.number for operator, _ in checkpoint.stores()})
+def refuse_unnamed_operators(checkpoint: Checkpoint, operators: int) -> None:
+    """Raise FormatError if there is state of an operator beyond the first ``operators``: its metadata is lost."""
     logged = sorted(number for number in checkpoint.list_logged_operators() if number >= operators)
     if logged or checkpoint.place.walk(f"state/{operators}"):
         number = (logged or [operators])[0]

@@ -107,9 +107,9 @@ class Stores:
         """Use the copies that an earlier process left in ``folder``, unless the machine was booted since then.
 
         ``folder`` belongs to the stores, which unlock it when they are shut down. ``places`` returns the place of a
-        URL. Retention uses ``clock`` to find how old an object of a place is.
-        ``uptime`` tells when local copies that nobody has asked for may go: it is never set back. ``make_id`` returns
-        random ids of 32 hexadecimal digits, for commits and for names of objects and folders.
+        URL. Retention uses ``clock`` to find how old an object of a place is. ``uptime`` tells when local copies that
+        nobody has asked for may go: it is never set back. ``make_id`` returns random ids of 32 hexadecimal digits, for
+        commits and for names of objects and folders.
         """
         self.local_dir = local_dir = folder.path
         self.memory_bytes = options.server_memory_bytes

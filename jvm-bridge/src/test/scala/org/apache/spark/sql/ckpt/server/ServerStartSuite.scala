@@ -10,24 +10,9 @@ import java.util.concurrent.TimeUnit
 import scala.concurrent.duration._
 import scala.util.Random
 
-import org.scalatest.BeforeAndAfterEach
 import org.scalatest.funsuite.AnyFunSuite
 
-class ServerStartSuite extends AnyFunSuite with BeforeAndAfterEach {
-  private var folder: Path = _
-  private val named = sys.env.getOrElse("PYTHON", "python3")
-  private val python = if (named.contains("/")) Path.of(named).toAbsolutePath.toString else named
-
-  override def beforeEach(): Unit = {
-    SharedRuntime.stop()
-    folder = Files.createTempDirectory("start")
-  }
-
-  override def afterEach(): Unit = {
-    SharedRuntime.stop()
-    Readers.deleteFolder(folder)
-  }
-
+class ServerStartSuite extends AnyFunSuite with RuntimeFolder {
   private def lines(text: String, most: Int): Seq[String] = {
     val found = new BoundedLines(new ByteArrayInputStream(text.getBytes(UTF_8)), most)
     Iterator.continually(found.next()).takeWhile(_ != null).toSeq

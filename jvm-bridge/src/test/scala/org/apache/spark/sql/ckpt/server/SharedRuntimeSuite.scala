@@ -14,36 +14,23 @@ import java.util.concurrent.{
 
 import scala.util.Try
 
-import org.scalatest.BeforeAndAfterEach
 import org.scalatest.funsuite.AnyFunSuite
 
-class SharedRuntimeSuite extends AnyFunSuite with BeforeAndAfterEach {
-  private var folder: Path = _
-
-  override def beforeEach(): Unit = {
-    SharedRuntime.stop()
-    folder = Files.createTempDirectory("runtime")
-  }
-
-  override def afterEach(): Unit = {
-    SharedRuntime.stop()
-    Readers.deleteFolder(folder)
-  }
-
+class SharedRuntimeSuite extends AnyFunSuite with RuntimeFolder {
   private def settings(python: String): Settings =
     Settings(Map("python" -> python, "localDir" -> folder.toString))
 
   test("gives way to other settings while no server has started, and says so") {
     val wrong = SharedRuntime.get(settings("/no/such/python"))
     assertThrows[CkptException](wrong.server())
-    val right = SharedRuntime.get(settings(sys.env.getOrElse("PYTHON", "python3")))
+    val right = SharedRuntime.get(settings(python))
     assert(wrong.isReplaced && !right.isReplaced)
     assert(right.server().alive)
     assertThrows[CkptException](wrong.server())
   }
 
   test("keeps its settings when a server has started") {
-    val first = SharedRuntime.get(settings(sys.env.getOrElse("PYTHON", "python3")))
+    val first = SharedRuntime.get(settings(python))
     first.server()
     assert(SharedRuntime.get(settings("/no/such/python")) eq first)
     assert(!first.isReplaced)
@@ -59,13 +46,11 @@ class SharedRuntimeSuite extends AnyFunSuite with BeforeAndAfterEach {
   }
 
   test("a call to a server that was killed names its process, and may be repeated") {
-    val server = SharedRuntime.get(settings(sys.env.getOrElse("PYTHON", "python3"))).server()
+    val server = SharedRuntime.get(settings(python)).server()
     ProcessHandle.current.children.forEach(child => child.destroyForcibly(): Unit)
     val lost = intercept[CkptException](server.call("stats", Json.obj()))
     assert(lost.kind == "ProcessError" && lost.retryable)
   }
-
-  private val python = sys.env.getOrElse("PYTHON", "python3")
 
   /** What a killed executor has left. */
   private def leave(name: String): Path = {
