@@ -271,6 +271,7 @@ def test_what_rots_is_named_or_healed_though_its_moment_lies_between_two_process
         short.days += days
         short.run()
         short.days -= 1
+    local &= {path.read_bytes() for path in lab.local_dir.rglob("*.sst")}  # the live database compacts some away
     for path, content in before.items():
         assert path.name in caplog.text
         assert content not in local or path.read_bytes() == content
