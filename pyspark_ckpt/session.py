@@ -25,6 +25,8 @@ _WORKER_PYTHON = "spark.pyspark.python"
 _DAEMON = "spark.python.daemon.module"
 _OUR_DAEMON = "pyspark_ckpt.daemon"
 _CHECKPOINT_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+_DEFAULT_PYTHON = "PYSPARK_CKPT_DEFAULT_PYTHON"
+"""The variable of this process that says which PYSPARK_PYTHON was nobody's choice."""
 
 
 def jar_path() -> str:
@@ -74,6 +76,7 @@ def configure(builder: SparkSession.Builder, **options: str | float) -> SparkSes
             "configure() needs a session in this process, and this one is a Spark Connect client. "
             "Start the Connect server with the settings of pyspark_ckpt.spark_conf()."
         )
+    _forget_default_python()
     conf = spark_conf(**options)
     parse({key: _text(value) for key, value in already.items() if key.startswith(PREFIX)})
     conf[_CHECKPOINT_FORMAT] = str(already.get(_CHECKPOINT_FORMAT, conf[_CHECKPOINT_FORMAT]))
@@ -136,9 +139,24 @@ def _name_python_of_workers(already: dict[str, Any], default: str) -> None:
     from pyspark import SparkContext  # noqa: PLC0415 - see the docstring of the package
 
     named = str(already.get(_WORKER_PYTHON) or _set_elsewhere(_WORKER_PYTHON))
-    named = named or ("" if "PYSPARK_PYTHON" in os.environ else default)
-    if named and SparkContext._active_spark_context is None:  # noqa: SLF001
-        os.environ["PYSPARK_PYTHON"] = named
+    default = "" if named or "PYSPARK_PYTHON" in os.environ else default
+    if (named or default) and SparkContext._active_spark_context is None:  # noqa: SLF001
+        os.environ["PYSPARK_PYTHON"] = named or default
+        if default:
+            os.environ[_DEFAULT_PYTHON] = default
+
+
+def _forget_default_python() -> None:
+    """Remove the interpreter that an earlier local session got by default: it is no choice of the user.
+
+    The next session may be one of a cluster, whose machines do not have it.
+    """
+    from pyspark import SparkContext  # noqa: PLC0415 - see the docstring of the package
+
+    if SparkContext._active_spark_context is None:  # noqa: SLF001
+        default = os.environ.pop(_DEFAULT_PYTHON, None)
+        if default is not None and os.environ.get("PYSPARK_PYTHON") == default:
+            del os.environ["PYSPARK_PYTHON"]
 
 
 def _workers_run_on_this() -> bool:

@@ -154,6 +154,20 @@ def test_the_interpreter_of_workers_is_left_to_spark_on_a_cluster(
     assert "PYSPARK_PYTHON" not in os.environ
 
 
+def test_the_default_of_a_local_session_is_not_that_of_a_later_session_on_a_cluster(
+    builder: SparkSession.Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    pyspark_ckpt.configure(builder)
+    assert pyspark_ckpt.configure(builder)._options[PREFIX + "ckpt.python"] == sys.executable
+    pyspark_ckpt.configure(builder.master("spark://host:7077"))
+    assert "PYSPARK_PYTHON" not in os.environ
+    pyspark_ckpt.configure(builder.master("local"))
+    monkeypatch.setenv("PYSPARK_PYTHON", "python3")
+    pyspark_ckpt.configure(builder.master("spark://host:7077"))
+    assert os.environ["PYSPARK_PYTHON"] == "python3", "somebody chose it since"
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [("spark.master", "spark://host:7077"), ("spark.pyspark.python", "python3"), (PREFIX + "ckpt.python", "python3")],

@@ -74,6 +74,15 @@ class Lineage:
             "spark.sql.streaming.minBatchesToRetain to keep more versions.",
         )
 
+    def is_lost(self, newest: Marker) -> bool:
+        """Return whether ``newest``, on which the next version is being made, cannot be restored any more.
+
+        If there are later versions, another process has gone on and may have retired it: then it is not lost.
+        """
+        if any(marker.version > newest.version + 1 for marker in (*self.deltas, *self.snapshots)):
+            return False
+        return next(self.chains(newest, self.snapshots.__contains__), None) is None
+
     def chain(self, commit: Marker, is_base: Callable[[Marker], bool]) -> tuple[Marker, list[DeltaName]]:
         """Walk back from ``commit`` to the nearest base. Returns the base and the deltas after it, oldest first.
 

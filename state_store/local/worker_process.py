@@ -39,6 +39,8 @@ _PROGRAM = (
 )
 """Uses the ``sys.path`` of the parent process, so that no file in the working folder shadows a Python module."""
 
+_swallowed = threading.Event()
+
 
 class Worker:
     """A process that runs tasks. Unlike multiprocessing, it does not import the program of the caller."""
@@ -99,6 +101,7 @@ def serve(tasks: Connection) -> None:
 def main(descriptor: int) -> None:
     """Run the tasks from a descriptor until there are no more or their sender has gone."""
     signal.signal(signal.SIGTERM, _end)
+    sys.unraisablehook = _note_unraisable
     threading.Thread(target=_end_with_sender, args=(descriptor,), name="sender-watch", daemon=True).start()
     tasks = Connection(descriptor)  # freed after the signal is ignored: an exception in its __del__ would be printed
     try:
@@ -112,7 +115,18 @@ def _end_with_sender(descriptor: int) -> None:
     watch = select.poll()
     watch.register(descriptor, 0)  # only the end of the connection
     watch.poll()
-    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)  # also wakes the thread
+    while True:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)  # also wakes the thread
+        _swallowed.wait()
+        _swallowed.clear()
+
+
+def _note_unraisable(problem: sys.UnraisableHookArgs) -> None:
+    """Notice that Python has swallowed the exit, as it does with any exception in a ``__del__``."""
+    if issubclass(problem.exc_type, SystemExit):
+        _swallowed.set()
+    else:
+        sys.__unraisablehook__(problem)
 
 
 def _end(*_: object) -> NoReturn:

@@ -192,6 +192,8 @@ class Retention:
         self._files: dict[Blob, Mapping[str, ManifestFile]] = {}
         self._cleaned: tuple[Marker, int] | None = None
         self._is_careless = False
+        self.has_lost_newest = False
+        """Whether the last ``clean`` found that the newest version cannot be restored any more."""
 
     def clean(self, newest: Marker, min_versions: int, confirmed_bytes: float = math.inf) -> int:
         """Delete what is retired; return the number of objects. Raises StorageError.
@@ -205,6 +207,7 @@ class Retention:
         self._confirmations.allow(confirmed_bytes)
         self._is_careless = not is_exclusive(self._place)
         look = self._look(tidies=True)
+        self.has_lost_newest = look.lineage.is_lost(newest)
         oldest = self._oldest(newest, min_versions, tidies=True)
         gone = self._find_retired(look, newest, oldest)
         count = len(self._delete(gone.manifests)) + len(self._delete(gone.commits))

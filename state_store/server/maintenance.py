@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pyspark_ckpt.state_store.errors import CkptError, DamagedCopyError
+from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.local.copies import LocalCopy
 from pyspark_ckpt.state_store.retention.confirmation import Confirmations
@@ -113,7 +114,7 @@ class Maintenance:
         try:
             count = self._retention.clean(self._store.newest, min_versions, CONFIRMED_BYTES)
             scrubbed = self._scrub.run(self._local_tables)
-            self._found_damage |= scrubbed.found_damage
+            self._found_damage |= scrubbed.found_damage or self._retention.has_lost_newest
             if scrubbed.healed:
                 self._retention.look_again()
             return count
@@ -135,9 +136,7 @@ class Maintenance:
             return None
         try:
             lineage = Lineage.read(self._store.place)
-            if self._store.lag.up_to(copy.marker.version) is None:
-                self._store.lag.observe(lineage, copy.marker)
-            reason = "it was requested" if force else self._reason(copy.marker.version)
+            reason = self._find_reason(copy.marker, lineage, force=force)
             if reason is None:
                 return None
             self._store.log.info("making a snapshot of %s: %s", copy.marker, reason)
@@ -170,6 +169,19 @@ class Maintenance:
                 table_bytes,
             )
         return published
+
+    def _find_reason(self, commit: Marker, lineage: Lineage, *, force: bool) -> str | None:
+        if lineage.is_lost(commit):
+            self._store.log.warning(
+                "%s has lost objects that a restore of %s needs: the local copy is stored as a new snapshot; "
+                "find out what deletes objects there, such as a lifecycle rule or another program",
+                self._store.place.url,
+                commit,
+            )
+            return "a restore of the stored objects is not possible"
+        if self._store.lag.up_to(commit.version) is None:
+            self._store.lag.observe(lineage, commit)
+        return "it was requested" if force else self._reason(commit.version)
 
     def _may_be_due(self, version: int) -> bool:
         """Return whether a snapshot is due. If the last snapshot is not known, one may be due: return True."""

@@ -74,11 +74,23 @@ def test_processes_are_started_in_a_folder_whose_files_have_names_of_modules(
     assert LocalProcesses(1)([Square(3)], lambda _done, _of: None) == [9]
 
 
+class Slow:
+    """Is slow to be freed. Python swallows exceptions there, that of an exit, too."""
+
+    def __init__(self, begun: Path) -> None:
+        self.begun = begun
+
+    def __del__(self) -> None:
+        self.begun.touch()
+        time.sleep(600)
+
+
 @dataclass(frozen=True)
 class Wait:
     """Waits in a temporary folder that it has made."""
 
     parent: Path
+    frees: bool = False
 
     @property
     def key(self) -> str:
@@ -86,17 +98,20 @@ class Wait:
 
     def __call__(self) -> None:
         with TemporaryDirectory(dir=self.parent) as made:
+            if self.frees:
+                Slow(Path(made) / "begun")
             (Path(made) / "begun").touch()
             time.sleep(600)
 
 
+@pytest.mark.parametrize("frees", [False, True])
 def test_a_process_ends_and_cleans_up_in_the_middle_of_a_task_when_the_one_that_started_it_is_killed(
-    tmp_path: Path,
+    *, frees: bool, tmp_path: Path
 ) -> None:
     program = (
         f"import sys; sys.path[:] = {sys.path}; from pathlib import Path; "
         "from tests.state_store.redistribution.test_jobs import *; "
-        f"LocalProcesses(1)([Wait(Path({str(tmp_path)!r}))], lambda _done, _of: None)"
+        f"LocalProcesses(1)([Wait(Path({str(tmp_path)!r}), {frees})], lambda _done, _of: None)"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as starter:
         while not list(tmp_path.glob("*/begun")):

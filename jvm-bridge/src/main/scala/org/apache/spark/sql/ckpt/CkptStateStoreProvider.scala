@@ -1,5 +1,7 @@
 package org.apache.spark.sql.ckpt
 
+import java.util.concurrent.atomic.AtomicBoolean
+
 import scala.util.control.NonFatal
 
 import org.apache.hadoop.conf.Configuration
@@ -32,6 +34,7 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
   private[ckpt] var transactions: Transactions = _
   private[ckpt] var families: Families = _
   @volatile private var snapshotAsked = false
+  private val wasMaintained = new AtomicBoolean
 
   override def init(
       stateStoreId: StateStoreId,
@@ -75,6 +78,7 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
     val txn = loading(version, stateStoreCkptId) {
       transactions.begin(version, beginCall(version, stateStoreCkptId, writes = true))
     }
+    maintainFirst()
     new CkptStateStore(this, txn, writable = true)
   }
 
@@ -102,6 +106,7 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
       forceSnapshotOnCommit: Boolean): StateStore = readStore match {
     case store: CkptStateStore if store.version == version && store.id == storeId =>
       askForSnapshot(forceSnapshotOnCommit)
+      maintainFirst()
       store.upgrade()
     case other =>
       throw CkptErrors.lifecycle(s"$other cannot become the write store of version $version of $label.")
@@ -109,6 +114,13 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
 
   /** Spark's coordinator found that snapshots lag: the next maintenance makes one, after the commit. */
   private def askForSnapshot(asked: Boolean): Unit = if (asked) snapshotAsked = true
+
+  /** Starts one round of maintenance when the run first writes this store. Spark makes the first one only after its
+    * maintenance interval. A run that is shorter would leave no snapshot and delete nothing, and so would all later ones.
+    */
+  private def maintainFirst(): Unit = if (wasMaintained.compareAndSet(false, true)) {
+    served.runtime.maintain(() => doMaintenance())
+  }
 
   override def doMaintenance(): Unit = {
     doSnapshotMaintenance()

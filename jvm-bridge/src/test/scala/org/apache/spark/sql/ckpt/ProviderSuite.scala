@@ -9,7 +9,9 @@ import scala.util.{Failure, Success, Try}
 
 import org.apache.hadoop.conf.Configuration
 import org.scalatest.{BeforeAndAfterAll, BeforeAndAfterEach}
+import org.scalatest.concurrent.Eventually
 import org.scalatest.funsuite.AnyFunSuite
+import org.scalatest.time.{Seconds, Span}
 
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{UnsafeProjection, UnsafeRow}
@@ -21,7 +23,9 @@ import org.apache.spark.sql.types._
 import org.apache.spark.unsafe.types.UTF8String
 
 /** The provider by itself, with a real state server and real files, no Spark job: every method of the trait. */
-class ProviderSuite extends AnyFunSuite with BeforeAndAfterEach with BeforeAndAfterAll {
+class ProviderSuite extends AnyFunSuite with BeforeAndAfterEach with BeforeAndAfterAll with Eventually {
+  override implicit val patienceConfig: PatienceConfig = PatienceConfig(timeout = Span(20, Seconds))
+
   private var folder: Path = _
   private var provider: CkptStateStoreProvider = _
 
@@ -377,6 +381,25 @@ class ProviderSuite extends AnyFunSuite with BeforeAndAfterEach with BeforeAndAf
     Files.delete(state)
     Files.move(away, state)
     transaction(one, first)(store => assert(store.get(key("a", 1)).getLong(0) == 1))
+  }
+
+  test("a run that ends before Spark's first maintenance makes its snapshots and cleans up") {
+    val conf = Map(
+      Settings.Prefix + "snapshotEveryVersions" -> "2",
+      Settings.Prefix + "retentionGracePeriod" -> "0",
+      SQLConf.MIN_BATCHES_TO_RETAIN.key -> "1")
+    def versions(suffix: String): Set[Long] =
+      Files.list(folder.resolve("state").resolve("0").resolve("0")).iterator.asScala
+        .map(_.getFileName.toString).filter(_.endsWith(suffix)).map(_.take(20).toLong).toSet
+    var at: (Long, Option[String]) = (0L, None)
+    (1 to 5).foreach { run =>
+      start(conf = conf)
+      at = transaction(at._1, at._2)(_.put(key("k", run), value(run)))
+      if (run > 2 && run % 2 == 1) eventually(assert(versions(".snapshot").contains(run - 1)))
+      if (run == 5) eventually(assert(!versions(".delta").contains(1)))
+      provider.close()
+    }
+    assert(versions(".delta").contains(5))
   }
 
   test("keeps no connection for threads that are gone") {

@@ -2,7 +2,7 @@ package org.apache.spark.sql.ckpt
 package server
 
 import java.nio.file.Path
-import java.util.concurrent.{ExecutorService, Executors}
+import java.util.concurrent.{ExecutorService, Executors, RejectedExecutionException}
 
 import org.apache.spark.{SparkContext, SparkEnv}
 import org.apache.spark.internal.Logging
@@ -23,13 +23,9 @@ private[ckpt] final class SharedRuntime(val settings: Settings) extends Logging 
   val readers: Readers = new Readers(() => home.readers, budget)
 
   /** Runs work between two batches. */
-  val background: ExecutorService = Executors.newFixedThreadPool(
-    2,
-    work => {
-      val thread = new Thread(work, "ckpt-background")
-      thread.setDaemon(true)
-      thread
-    })
+  val background: ExecutorService = SharedRuntime.daemons("ckpt-background")
+
+  private val maintenance = SharedRuntime.daemons("ckpt-maintenance")
 
   @volatile private var home: LocalFolder = _
   private var current: StateServer = _
@@ -78,6 +74,14 @@ private[ckpt] final class SharedRuntime(val settings: Settings) extends Logging 
     home = next
   }
 
+  /** Runs a round of maintenance in the background, unless the runtime has ended. */
+  def maintain(round: Runnable): Unit =
+    try {
+      maintenance.execute(round)
+    } catch {
+      case _: RejectedExecutionException => ()
+    }
+
   /** Ends this runtime, so that one with other settings replaces it. */
   def giveWay(): Unit = synchronized {
     replaced = true
@@ -88,6 +92,7 @@ private[ckpt] final class SharedRuntime(val settings: Settings) extends Logging 
   def close(): Unit = synchronized {
     ended = true
     background.shutdown()
+    maintenance.shutdown()
     if (current != null) current.stop()
     current = null
     readers.close()
@@ -137,6 +142,14 @@ private[ckpt] object SharedRuntime extends Logging {
         SharedRuntime.synchronized(if (current eq runtime) stop())
     })
   }
+
+  private def daemons(name: String): ExecutorService = Executors.newFixedThreadPool(
+    2,
+    work => {
+      val thread = new Thread(work, name)
+      thread.setDaemon(true)
+      thread
+    })
 
   /** Memory that an executor in a process of its own has in addition to its heap. */
   private def overhead: Option[Long] = Option(SparkEnv.get).filter(_.executorId != "driver").map { env =>
