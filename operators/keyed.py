@@ -81,7 +81,9 @@ class KeyedStream:
     order_by: tuple[str, ...]
     max_parallelism: int
 
-    def process(self, processor: Processor, output: StructType | str, mode: str = "update") -> DataFrame:
+    def process(
+        self, processor: Processor, output: StructType | str, mode: str = "update", *, event_time: str | None = None
+    ) -> DataFrame:
         """Return the frame of the rows that ``processor`` outputs, an ordinary streaming frame.
 
         ``processor``: an instance of a KeyedProcessor or VectorProcessor. ``output``: the type of its rows, as a
@@ -89,7 +91,15 @@ class KeyedStream:
 
         Raises InvalidInputError (types, timers or times to live that do not fit, another keyed operator in the query).
         """
-        return self._process(processor, _struct(output, f"keyed(uid={self.uid!r}): the output"), mode)
+        columns = _struct(output, f"keyed(uid={self.uid!r}): the output")
+        frame = self._process(processor, columns, mode)
+        return frame if event_time is None else self._with_event_time(frame, event_time)
+
+    def _with_event_time(self, frame: DataFrame, name: str) -> DataFrame:
+        from pyspark.sql import functions as f
+
+        quoted = f"`{name.replace('`', '``')}`"
+        return frame.withColumn(name, f.col(quoted).alias(name, metadata={"spark.watermarkDelayMs": 0}))
 
     def apply_in_pandas_with_state(
         self,
@@ -141,12 +151,6 @@ class KeyedStream:
     def _operator(self, plan: Any, processor: Processor, output: StructType, *, has_watermark: bool) -> KeyedOperator:
         session = self.frame.sparkSession
         who = f"keyed(uid={self.uid!r})"
-        other = plan.keyedBy(self.frame._jdf)  # noqa: SLF001
-        if other is not None:
-            raise InvalidInputError(
-                f"{who}: the frame comes from {other}, but Spark 4.3 runs one keyed operator in a query.",
-                hint="Do the work of both in one processor, or put a topic or a table in between.",
-            )
         if HASH in self.frame.columns:
             raise InvalidInputError(f"{who}: the name of column {HASH!r} is reserved.", hint="Rename the column.")
         for field in self.frame.schema:

@@ -3,7 +3,7 @@ package plan
 
 import java.util.{Collections, WeakHashMap}
 
-import org.apache.spark.sql.catalyst.plans.logical.{FlatMapGroupsInPandasWithState, ProcessingTimeTimeout}
+import org.apache.spark.sql.catalyst.plans.logical.ProcessingTimeTimeout
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.streaming.AvailableNowTrigger
 import org.apache.spark.sql.execution.streaming.runtime.{StreamExecution, StreamingQueryWrapper}
@@ -38,7 +38,7 @@ private[ckpt] object AvailableNowEnd {
 
   private def neverEnds(query: StreamExecution): Boolean =
     query.trigger == AvailableNowTrigger && query.analyzedPlan.exists {
-      case keyed: FlatMapGroupsInPandasWithState => keyed.timeout == ProcessingTimeTimeout
+      case keyed: KeyedOperator => keyed.timeout == ProcessingTimeTimeout
       case _ => false
     }
 }

@@ -16,6 +16,8 @@ import org.apache.spark.sql.internal.SQLConf
 /** The extensions of a session with the jar; Spark finds them through the jar's list of services. */
 private[ckpt] class Extensions extends SparkSessionExtensionsProvider {
   override def apply(extensions: SparkSessionExtensions): Unit = {
+    extensions.injectPostHocResolutionRule(_ => KeyedOperator.Own)
+    extensions.injectPlannerStrategy(_ => KeyedOperator.Strategy)
     extensions.injectCheckRule(_ => OneKeyedOperator)
     extensions.injectCheckRule(session => new FollowQueries(session))
   }
