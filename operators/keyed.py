@@ -16,7 +16,6 @@ from pyspark_ckpt.operators.declarations.operator import BATCH, HASH, ROUTE, ROW
 from pyspark_ckpt.operators.declarations.processors import KeyedProcessor, VectorProcessor, find_states
 from pyspark_ckpt.operators.declarations.states import ValueState
 from pyspark_ckpt.operators.encoding.key_codec import KeyCodec
-from pyspark_ckpt.operators.jvm import shim
 from pyspark_ckpt.operators.placement import route_column
 from pyspark_ckpt.operators.task.group_times import GROUP_ROW, TIME_OUTS
 from pyspark_ckpt.operators.task.partition_task import PartitionTask
@@ -30,12 +29,15 @@ from pyspark_ckpt.state_store.format.meta import check_uid
 from pyspark_ckpt.state_store.options import parse, read_settings
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
     from pyspark_ckpt.operators.groups.function import GroupFunction
 
 Processor: TypeAlias = KeyedProcessor | VectorProcessor
+
+WATERMARK = "spark.watermarkDelayMs"
+"""The key in the metadata of a column by which Spark knows an event time (EventTimeWatermark.delayKey)."""
 
 
 def keyed(
@@ -98,8 +100,7 @@ class KeyedStream:
     def _with_event_time(self, frame: DataFrame, name: str) -> DataFrame:
         from pyspark.sql import functions as f
 
-        quoted = f"`{name.replace('`', '``')}`"
-        return frame.withColumn(name, f.col(quoted).alias(name, metadata={"spark.watermarkDelayMs": 0}))
+        return frame.withColumn(name, f.col(_quote(name)).alias(name, metadata={WATERMARK: 0}))
 
     def apply_in_pandas_with_state(
         self,
@@ -131,24 +132,31 @@ class KeyedStream:
     def _process(
         self, processor: Processor, columns: StructType, mode: str, *, keeps_late_rows: bool = False
     ) -> DataFrame:
-        from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
+        from pyspark.sql import functions as f
 
-        plan = _plans(self.frame)
-        event_time = plan.eventTime(self.frame._jdf, TIME)  # noqa: SLF001
+        _require_jar(self.frame)
+        event_time = self._event_time()
         operator = replace(
-            self._operator(plan, processor, columns, has_watermark=event_time is not None),
-            keeps_late_rows=keeps_late_rows,
+            self._operator(processor, columns, has_watermark=event_time is not None), keeps_late_rows=keeps_late_rows
         )
         if str(mode).lower() not in {"update", "append"}:
             raise InvalidInputError(f"keyed(uid={self.uid!r}): mode must be 'update' or 'append', got {mode!r}.")
-        if operator.time_out_clock == "processing":
-            plan.endAvailableNow(self.frame.sparkSession._jsparkSession)  # noqa: SLF001
         counters = [metric_name(self.uid, each.state) for each in operator.states if isinstance(each.state, Counter)]
-        plan.declareCounters(counters)
-        batches = self._batches(plan, PartitionTask(operator, processor), event_time, mode)
-        return ClassicFrame(plan.unpacked(batches._jdf, columns.json()), self.frame.sparkSession)  # noqa: SLF001
+        batches = self._batches(PartitionTask(operator, processor), event_time, mode)
+        named = f.array(*map(f.lit, counters)).cast("array<string>")
+        return batches.select(f.call_function("ckpt_rows", f.col(BATCH), f.lit(columns.json()), named))
 
-    def _operator(self, plan: Any, processor: Processor, output: StructType, *, has_watermark: bool) -> KeyedOperator:
+    def _event_time(self) -> Column | None:
+        """Return the event time of a row in microseconds, with its watermark; None if the frame has none."""
+        from pyspark.sql import functions as f
+
+        for field in self.frame.schema:
+            if WATERMARK in field.metadata:
+                micros = f.call_function("ckpt_micros", f.col(_quote(field.name)))
+                return micros.alias(TIME, metadata={WATERMARK: field.metadata[WATERMARK]})
+        return None
+
+    def _operator(self, processor: Processor, output: StructType, *, has_watermark: bool) -> KeyedOperator:
         session = self.frame.sparkSession
         who = f"keyed(uid={self.uid!r})"
         if HASH in self.frame.columns:
@@ -183,17 +191,16 @@ class KeyedStream:
             self._check_key(name, kind)
         return operator
 
-    def _batches(self, plan: Any, task: PartitionTask, event_time: Any, mode: str) -> DataFrame:
+    def _batches(self, task: PartitionTask, event_time: Column | None, mode: str) -> DataFrame:
         """Build the query: rows as bytes, routed to their partition, go to the task, which yields Arrow batches."""
         from pyspark.sql import functions as f
-        from pyspark.sql.classic.column import Column
 
         columns = [
-            f.hash(*(f.col(f"`{name.replace('`', '``')}`") for name in self.by)).alias(HASH),
-            Column(plan.rowBytes(self.frame._jdf)).alias(ROW),  # noqa: SLF001
+            f.hash(*(f.col(_quote(name)) for name in self.by)).alias(HASH),
+            f.call_function("ckpt_row", f.col("*")).alias(ROW),
         ]
         if event_time is not None:
-            columns.append(Column(event_time))
+            columns.append(event_time)
         route = route_column(HASH, task.operator.partitions, self.max_parallelism)
         routed = self.frame.select(*columns).withColumn(ROUTE, route)
         return routed.groupBy(ROUTE).applyInPandasWithState(
@@ -267,14 +274,19 @@ def _names(frame: DataFrame, given: Any, who: str, what_for: str) -> tuple[str, 
     return tuple(found[name][0] for name in names)
 
 
-def _plans(frame: DataFrame) -> Any:
-    jvm = getattr(frame.sparkSession, "_jvm", None)
-    if jvm is None:
+def _quote(name: str) -> str:
+    escaped = name.replace("`", "``")
+    return f"`{escaped}`"
+
+
+def _require_jar(frame: DataFrame) -> None:
+    """Raise InvalidInputError if the session, or the server of a Spark Connect session, does not have the jar."""
+    if not frame.sparkSession.catalog.functionExists("ckpt_row"):
         raise InvalidInputError(
-            "Keyed operators need a Spark session in this process; they do not run on Spark Connect.",
-            hint="Run the program with spark-submit, or with SparkSession.builder.master(...).",
+            "The session does not have the jar of pyspark-ckpt on its class path.",
+            hint="Call pyspark_ckpt.configure(builder) before you create the session. Start a Spark Connect server "
+            "with the settings of pyspark_ckpt.spark_conf().",
         )
-    return shim(jvm, "plan.KeyedPlan", "rowBytes")
 
 
 def _struct(ddl: StructType | str, what: str) -> StructType:

@@ -80,7 +80,7 @@ class GroupFunctionWithStates:
 
     @property
     def __name__(self) -> str:
-        """The name in Spark's plans, where the shim's OneKeyedOperator looks for it."""
+        """The name in Spark's plans, by which the shim knows it."""
         return f"with_states(uid={self.declared.uid!r})"
 
     def __call__(

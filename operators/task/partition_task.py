@@ -85,7 +85,7 @@ class PartitionTask:
 
     @property
     def __name__(self) -> str:
-        """The name in Spark's plans, where the shim's OneKeyedOperator looks for it."""
+        """The name in Spark's plans, by which the shim knows it."""
         return f"keyed(uid={self.operator.uid!r})"
 
     def __call__(self, key: tuple[int], chunks: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:

@@ -2,52 +2,12 @@ package org.apache.spark.sql.ckpt
 package plan
 
 import org.apache.spark.TaskContext
-import org.apache.spark.sql.{Column, Row}
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions._
 import org.apache.spark.sql.catalyst.expressions.codegen._
 import org.apache.spark.sql.catalyst.expressions.codegen.Block._
-import org.apache.spark.sql.catalyst.plans.logical.EventTimeWatermark
-import org.apache.spark.sql.classic.{Dataset, ExpressionUtils, SparkSession}
 import org.apache.spark.sql.execution.arrow.ArrowConverters
-import org.apache.spark.sql.types.{BinaryType, DataType, LongType, StructType}
-
-/** What the Python side puts around Spark's applyInPandasWithState, so that no value passes through pandas. */
-private[ckpt] object KeyedPlan {
-
-  /** The name of the applyInPandasWithState in a frame; null if it has none. Spark allows one in a query. */
-  def keyedBy(frame: Dataset[Row]): String = OneKeyedOperator.operators(frame.queryExecution.analyzed).headOption.orNull
-
-  /** All columns of a row as one binary column. */
-  def rowBytes(frame: Dataset[Row]): Column =
-    ExpressionUtils.column(RowBytes(frame.queryExecution.analyzed.output))
-
-  /** The event time of a row as a long, with its watermark; null if the frame has none. It shows which rows are late.
-    *
-    * As in Spark, a row without an event time is not late.
-    */
-  def eventTime(frame: Dataset[Row], name: String): Column =
-    frame.queryExecution.analyzed.output.find(_.metadata.contains(EventTimeWatermark.delayKey)).map { column =>
-      val instant = if (column.dataType.isInstanceOf[StructType]) GetStructField(column, WindowEnd) else column
-      val micros = Coalesce(Seq(PreciseTimestampConversion(instant, instant.dataType, LongType), NeverLate))
-      ExpressionUtils.column(Alias(micros, name)(explicitMetadata = Some(column.metadata)))
-    }.orNull
-
-  /** Declares the counters of an operator; must run before Spark plans it, because planning fixes its metrics. */
-  def declareCounters(names: java.util.List[String]): Unit = names.forEach(Metrics.declareCounter)
-
-  /** Makes `availableNow` queries of a session end although they have timers in processing time. */
-  def endAvailableNow(session: SparkSession): Unit = AvailableNowEnd.attachTo(session)
-
-  private final val WindowEnd = 1
-  private val NeverLate = Literal(Long.MaxValue)
-
-  /** The rows of the serialized Arrow record batches that are the only column of `frame`. */
-  def unpacked(frame: Dataset[Row], schema: String): Dataset[Row] = {
-    val batch = frame.queryExecution.analyzed.output.head
-    frame.select(ExpressionUtils.column(ArrowRows(batch, DataType.fromJson(schema).asInstanceOf[StructType])))
-  }
-}
+import org.apache.spark.sql.types.{BinaryType, DataType, StructType}
 
 /** The bytes of one UnsafeRow with the columns. */
 private[ckpt] case class RowBytes(children: Seq[Expression]) extends Expression {
