@@ -98,13 +98,15 @@ def serve(tasks: Connection) -> None:
 
 def main(descriptor: int) -> None:
     """Run the tasks from a descriptor until there are no more or their sender has gone."""
-    signal.signal(signal.SIGTERM, _end)
+    for ends in (signal.SIGTERM, signal.SIGINT):  # Ctrl-C is for all processes of a terminal
+        signal.signal(ends, _end)
     threading.Thread(target=_end_with_sender, args=(descriptor,), name="sender-watch", daemon=True).start()
     tasks = Connection(descriptor)  # freed after the signal is ignored: an exception in its __del__ would be printed
     try:
         serve(tasks)
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the process is ending
+        for ends in (signal.SIGTERM, signal.SIGINT):  # the process is ending
+            signal.signal(ends, signal.SIG_IGN)
 
 
 def _end_with_sender(descriptor: int) -> None:
