@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pyspark_ckpt.cli.main import main
+from tests.compat.frozen import unpack
 from tests.documents import ROOT
 from tests.saved_query import Query, written
 
@@ -86,7 +87,8 @@ def test_fields_are_those_that_are_documented(
         words = () if command == EXPLAINED else command.split()
         find_parts(tell(capsys, *words, *arguments), found=told.setdefault(command, {}))
     told["savepoint create"] = told["savepoint inspect"] = {**told["savepoint create"], **told["savepoint inspect"]}
-    assert main(["state", "count", query.location, "--operator", "1", "--format", "json"]) == 0
+    keyed = str(unpack("v1", "keyed", quick_path / "keyed"))
+    assert main(["state", "count", keyed, "--uid", "kinds", "--state", "words", "--format", "json"]) == 0
     told["state count --format json"] = find_parts(json.loads(capsys.readouterr().out))
     assert told == documented()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import click
@@ -103,25 +102,6 @@ def test_a_selection_of_nothing_is_answered_with_what_there_is(
     assert main(["checkpoint", "inspect", without]) == 0
     told = capsys.readouterr().out
     assert (told.count("no savepoint\n"), told.count("no operator of the query keeps state\n")) == (1, 2)
-
-
-class OneKey(random.Random):
-    """Draws the same key each time, and whatever is the least likely: a row of a known key is removed."""
-
-    def random(self) -> float:
-        return 0.0
-
-    def randrange(self, *_: int) -> int:
-        return 0
-
-
-def test_a_state_without_rows_is_said_to_have_none(quick_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    query = Query(str(quick_path / "query"), 1, operators=(0,))
-    query.random = OneKey()
-    query.run(2, rows=1)
-    assert main(["state", "read", query.location, "--store", "left", "--state", "rows", "--format", "json"]) == 0
-    told = capsys.readouterr()
-    assert (told.out, told.err) == ("", "state 'rows' (operator 0, store 'left') has no rows.\n")
 
 
 @pytest.mark.parametrize(("number", "text"), [(0, "0 stores"), (1, "1 store"), (2, "2 stores"), (1000, "1,000 stores")])

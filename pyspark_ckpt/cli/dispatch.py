@@ -69,7 +69,7 @@ class Group(click.Group):
 class Root(Group):
     """The group of all commands. If it is interrupted, that is an Abort."""
 
-    group_class = Group
+    group_class = Group  # type: ignore[assignment]  # declared as what it is in Group
 
     @override
     def invoke(self, ctx: click.Context) -> Any:

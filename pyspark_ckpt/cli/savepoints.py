@@ -219,8 +219,8 @@ def _explain(restoration: QueryRestore, how: Explain, *, as_json: bool) -> int:
     print(f"about {plan.seconds:.0f} s on {count_text(plan.processors, 'processor')}")
     for each in plan.operators:
         if each.expected_rows:
-            how = "counted" if each.is_counted else "if they are spread evenly"
-            print_text(f"\nrows of each new partition of operator {each.number}, {how}")
+            known = "counted" if each.is_counted else "if they are spread evenly"
+            print_text(f"\nrows of each new partition of operator {each.number}, {known}")
             print_bars({str(partition): rows for partition, rows in enumerate(each.expected_rows)})
     return 0
 

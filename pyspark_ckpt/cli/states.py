@@ -44,7 +44,7 @@ def open_selected(
 def read(opened: StateReader, form: str, limit: int | None) -> int:
     """Print the rows of a state, up to a limit."""
     with opened as state:
-        rows = (row for batch in state.batches() for row in _rows(batch))
+        rows: Iterator[list[Any]] = (row for batch in state.batches() for row in _rows(batch))
         first = next(rows, None)
         if first is None:
             print(f"{state.state.whose} has no rows.", file=sys.stderr)

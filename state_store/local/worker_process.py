@@ -98,8 +98,9 @@ def serve(tasks: Connection) -> None:
 
 def main(descriptor: int) -> None:
     """Run the tasks from a descriptor until there are no more or their sender has gone."""
-    for ends in (signal.SIGTERM, signal.SIGINT):  # Ctrl-C is for all processes of a terminal
-        signal.signal(ends, _end)
+    signal.signal(signal.SIGTERM, _end)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # Ctrl-C is for all processes of a terminal
+        signal.signal(signal.SIGINT, _end)
     threading.Thread(target=_end_with_sender, args=(descriptor,), name="sender-watch", daemon=True).start()
     tasks = Connection(descriptor)  # freed after the signal is ignored: an exception in its __del__ would be printed
     try:
