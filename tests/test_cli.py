@@ -165,7 +165,8 @@ def test_nothing_is_wrong_with_a_query_before_its_first_batch(lab: Lab, capsys: 
         code, text = run(capsys, command, str(lab.checkpoint))
         assert (code, text.splitlines()[0]) == (0, f"query {QUERY}, no batch is committed yet")
     code, text = run(capsys, "verify", str(lab.checkpoint), "--json")
-    assert (code, json.loads(text)) == (0, {"query_id": QUERY, "version": 0, "stores": []})
+    nothing = {"query_id": QUERY, "version": 0, "query_files": 0, "problems": [], "stores": []}
+    assert (code, json.loads(text)) == (0, nothing)
     code, text = run(capsys, "verify", str(lab.checkpoint), "--version", "1")
     assert (code, "no version 1: no batch is committed yet" in text) == (2, True), text
 

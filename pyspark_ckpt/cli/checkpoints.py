@@ -57,7 +57,7 @@ def list_stores(checkpoint: Checkpoint, *, as_json: bool) -> int:
         return print_json({"query_id": checkpoint.query_id, "version": version, "stores": described})
     what = f"version {version} (batch {version - 1} is committed)" if version else NOTHING_YET
     print_text(f"query {checkpoint.query_id}, {what}")
-    if not stores:
+    if version and not stores:
         print(NO_STATE)
     for operator in dict.fromkeys(each for each, _ in stores):
         print_text(f"\noperator {operator.number}: {_name_of(checkpoint, operator)}")
@@ -169,7 +169,7 @@ def verify(checkpoint: Checkpoint, version: int | None, *, as_json: bool) -> int
     """Read and check everything that a version needs; without a version, also what a start of the query needs."""
     at = _require_version(checkpoint, version)
     if at == 0:
-        return _print_nothing_yet(checkpoint, as_json=as_json)
+        return _print_nothing_yet(checkpoint, as_json=as_json, query_files=0, problems=[])
     names = {identity: operator.name for operator, identity in checkpoint.stores()}
     stores = with_progress(list(names), str)
     if version is None:
@@ -240,8 +240,9 @@ def _require_version(checkpoint: Checkpoint, version: int | None) -> int:
     return version
 
 
-def _print_nothing_yet(checkpoint: Checkpoint, *, as_json: bool) -> int:
+def _print_nothing_yet(checkpoint: Checkpoint, *, as_json: bool, **more: object) -> int:
+    """Say that no batch is committed; in JSON by what is empty, with ``more`` fields of the command."""
     if as_json:
-        return print_json({"query_id": checkpoint.query_id, "version": 0, "stores": []})
+        return print_json({"query_id": checkpoint.query_id, "version": 0, **more, "stores": []})
     print_text(f"query {checkpoint.query_id}, {NOTHING_YET}")
     return 0

@@ -110,7 +110,10 @@ def inspect(checkpoint: str, settings: dict[str, str], **how: Any) -> int:  # no
 @store_options
 @json_flag
 def verify(checkpoint: str, settings: dict[str, str], version: int | None, *, as_json: bool) -> int:
-    """Read and check every object that a version needs. Exit code 1 if something is wrong."""
+    """Read and check every object that a version needs.
+
+    Without --version, also the files that a start of the query needs. Exit code 1 if something is wrong.
+    """
     from pyspark_ckpt.cli import checkpoints
 
     return checkpoints.verify(checkpoints.open_checkpoint(checkpoint, settings), version, as_json=as_json)
