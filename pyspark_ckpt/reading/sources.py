@@ -99,7 +99,7 @@ class StoresSource:
             there = f"there are {stored.first_version} to {last}" if last else "there are none"
             raise InvalidInputError(
                 f"{self._checkpoint.place.url} has no version {self._version}: {there}. Batch N made version N + 1.",
-                hint="Retention keeps spark.sql.streaming.minBatchesToRetain versions.",
+                hint="Retention keeps the newest version and spark.sql.streaming.minBatchesToRetain versions below it.",
             )
 
     def count_splits(self, state: StoredState) -> int:

@@ -35,7 +35,7 @@ from pyspark_ckpt.state_store.checkpoints.query_log import (
     read_partitions,
 )
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
-from pyspark_ckpt.state_store.display import suggest
+from pyspark_ckpt.state_store.display import count_text, suggest
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.meta import check_uid
 from pyspark_ckpt.state_store.format.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME
@@ -162,11 +162,11 @@ class QueryRestore:
             raise InvalidInputError(f"query_id must be 'keep' or 'new', got {self._request.query_id!r}.")
         given: object = self.plan.partitions  # from Python, which does not check types
         if not isinstance(given, int) or isinstance(given, bool):
-            raise InvalidInputError(f"The parallelism must be a whole number, got {given!r}.")
+            raise InvalidInputError(f"`parallelism` must be a whole number, got {given!r}.")
         if self.plan.partitions < MIN_PARTITIONS:
-            raise InvalidInputError(f"The parallelism must be at least {MIN_PARTITIONS}, got {self.plan.partitions}.")
+            raise InvalidInputError(f"`parallelism` must be at least {MIN_PARTITIONS}, got {self.plan.partitions}.")
         if self.plan.partitions > MAX_PARTITIONS:
-            raise InvalidInputError(f"The parallelism must be at most {MAX_PARTITIONS}, got {self.plan.partitions}.")
+            raise InvalidInputError(f"`parallelism` must be at most {MAX_PARTITIONS}, got {self.plan.partitions}.")
         self._check_uids()
         known = sorted({uid for operator in self.plan.operators for uid in operator.uids})
         unknown = sorted(set(self._request.uid_map) - set(known))
@@ -179,8 +179,8 @@ class QueryRestore:
             if operator.layout is Layout.KEY_GROUPS and self.plan.partitions > (most := operator.key_groups):
                 raise InvalidInputError(
                     f"Keyed operator {', '.join(operator.uids)} has max_parallelism {most}: "
-                    f"it cannot have {self.plan.partitions} partitions.",
-                    hint=f"Restore it with at most {most} partitions. The first batch fixes max_parallelism.",
+                    f"it cannot have {count_text(self.plan.partitions, 'partition')}.",
+                    hint=f"Restore it with {most} or fewer partitions. The first batch fixes max_parallelism.",
                 )
 
     def _check_uids(self) -> None:
@@ -224,7 +224,7 @@ class QueryRestore:
         if msgspec.structs.replace(before, query_id=recorded.query_id) != recorded:
             raise InvalidInputError(
                 f"{self._place.url} has an unfinished restore of {before.source}, version {before.version}, to "
-                f"{before.partitions} partitions, and this is another restore.",
+                f"{count_text(before.partitions, 'partition')}, and this is another restore.",
                 hint="Run that restore again, or delete the folder.",
             )
         if not self._place.put_if_absent(QUERY, _not_finished(before)) and done is None:

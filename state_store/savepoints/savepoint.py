@@ -23,7 +23,7 @@ from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.checkpoints.query_log import QUERY, LogProof, QueryFile, find_damage
 from pyspark_ckpt.state_store.checkpoints.verification import Verified, verify_version
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
-from pyspark_ckpt.state_store.display import html_table, size_text
+from pyspark_ckpt.state_store.display import count_text, html_table, size_text
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.keys import CommitId
 from pyspark_ckpt.state_store.format.remote import StoreName
@@ -131,7 +131,7 @@ class SavepointInfo(msgspec.Struct, frozen=True):
         states = sum(len(each.states) for each in self.operators)
         return (
             f"SavepointInfo({self.kind} savepoint of {self.checkpoint}, batch {self.version - 1}, "
-            f"{self.partitions:,} partitions, {states:,} states, {size_text(self.size_bytes)})"
+            f"{count_text(self.partitions, 'partition')}, {count_text(states, 'state')}, {size_text(self.size_bytes)})"
         )
 
     def _repr_html_(self) -> str:
