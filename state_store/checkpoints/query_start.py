@@ -1,7 +1,8 @@
 """What Spark reads of a query's own files when it starts on a checkpoint, and what it does if some are missing.
 
 Spark takes the newest entry of the offset log, the entry before it, and the newest entry of the commit log. If the
-newest batch is committed, it plans the next one; else it runs that batch with the logged offsets.
+newest batch is committed, it plans the next one; else it runs that batch with the logged offsets. What it does if one
+is missing was tried with Spark 4.3, in both checkpoint formats.
 """
 
 from __future__ import annotations
@@ -68,11 +69,10 @@ def _find_gaps(url: str, batch: int, planned: set[int]) -> Iterator[str]:
     newest = max(planned, default=-1)
     committed = f"and {url}/commits/{batch} says that the batch is committed"
     if newest < 0:
-        yield f"{url}/offsets has no entry, {committed}: Spark starts again with batch 0, without state"
+        yield f"{url}/offsets has no entry, {committed}: Spark does not start the query"
     elif newest < batch:
         yield (
-            f"{url}/offsets/{batch} is missing, {committed}: Spark runs batch {newest} again, whose rows are in the "
-            "state and the sink already"
+            f"{url}/offsets/{batch} is missing, {committed}: Spark runs batch {newest} again, and the query fails"
         )
     elif newest > 0 and newest - 1 not in planned:
         yield (
@@ -81,6 +81,6 @@ def _find_gaps(url: str, batch: int, planned: set[int]) -> Iterator[str]:
         )
     if newest > batch + 1:
         yield (
-            f"{url}/commits/{newest - 1} is missing, and {url}/offsets/{newest} is there: Spark goes on with batch "
-            f"{newest}, from version {newest} of the state, which is not known to be committed"
+            f"{url}/commits/{newest - 1} is missing, and {url}/offsets/{newest} is there: Spark runs batch {newest} "
+            f"from version {newest} of the state; in checkpoint format 2 it does not know its id, and the query fails"
         )
