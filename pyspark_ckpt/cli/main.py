@@ -36,8 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as problem:
         problem.show()
         return problem.exit_code
-    except click.Abort:
-        print(f"{NAME}: interrupted", file=sys.stderr)
+    except click.Abort as problem:
+        print(f"{NAME}: interrupted", *getattr(problem.__cause__, "__notes__", ()), sep="\n", file=sys.stderr)
         return 1
     except CkptError as problem:
         print(f"{NAME}: {problem.message}", file=sys.stderr)
