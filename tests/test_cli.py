@@ -237,7 +237,7 @@ def test_verify_says_so_when_each_version_has_gone_before_it_was_read(lab: Lab) 
     checkpoint.place = Meanwhile(checkpoint.place, "commits", commits)
     found = verify_newest(checkpoint, identity)
     assert (found.version, found.rows) == (VERIFY_ATTEMPTS, 0)
-    assert "version 3 (id ?) was never committed, or retention has retired it" in found.problems[0]
+    assert "version 3 (id ?) was never committed, or its objects are lost" in found.problems[0]
     assert "take a savepoint" in found.problems[1]
 
 

@@ -47,8 +47,9 @@ def _run(arguments: Sequence[str] | None) -> int:
     except click.ClickException as problem:
         problem.show()
         return problem.exit_code
-    except click.Abort:
-        print("\n" * sys.stderr.isatty() + f"{NAME}: interrupted", file=sys.stderr)  # after the ^C of the terminal
+    except click.Abort as problem:
+        told = [f"{NAME}: interrupted", *getattr(problem.__cause__, "__notes__", ())]
+        print("\n" * sys.stderr.isatty() + "\n".join(told), file=sys.stderr)  # after the ^C of the terminal
         return INTERRUPTED
     except CommandError as problem:
         print(f"{NAME}: " + "\n".join(problem.lines), file=sys.stderr)

@@ -20,6 +20,8 @@ import msgspec
 from pyspark_ckpt.state_store.attempts.commit_log import read_ids
 from pyspark_ckpt.state_store.attempts.winners import Evidence, resolve
 from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, find_savepoint_kind, make_refusal
+from pyspark_ckpt.state_store.checkpoints.missing_state import explain_missing
 from pyspark_ckpt.state_store.checkpoints.query_log import BATCH, list_batches, refuse_other_provider
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
@@ -85,10 +87,9 @@ class Checkpoint:
         try:
             self.query_id = query_id(self.place)
         except (NotFoundError, FormatError) as problem:
-            raise InvalidInputError(
-                f"{self.place.url} is not a checkpoint of a query: it has no metadata file with a query id.",
-                hint="Name the checkpointLocation of the query.",
-            ) from problem
+            raise make_refusal(self.place) from problem
+        if self.has_stores and find_savepoint_kind(self.place) is FolderKind.UNFINISHED_SAVEPOINT:
+            raise make_refusal(self.place)
         if self.has_stores and self.place.walk(ROWS_FOLDER):
             raise InvalidInputError(
                 f"{self.place.url} is a canonical savepoint: its rows are in the Parquet files below {ROWS_FOLDER}.",
@@ -262,9 +263,10 @@ class Checkpoint:
             named = ids[identity.partition] if identity.partition < len(ids) else []
         try:
             return resolve(identity, version, Evidence(place, self.place, named, lineage))
-        except NotFoundError:
+        except NotFoundError as problem:
             refuse_other_provider(self.place, version - 1)
-            raise
+            remote = self.workplace.options.remote
+            raise explain_missing(problem, place, self.place, identity, remote) from problem
 
 
 class _StoreInfo(msgspec.Struct):

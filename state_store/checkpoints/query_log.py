@@ -39,6 +39,7 @@ QUERY = "metadata"
 PARTITIONS_CONF = "spark.sql.shuffle.partitions"
 """The conf in the offset log that holds the number of partitions of stateful operators."""
 
+_LOGS = ("offsets/", "commits/")
 _STATE_ROWS = re.compile(r"state/[0-9]+/[0-9]+/(?!(?:[^/]+/)?_metadata/)")
 _OPERATOR = re.compile(r"state/([0-9]+)/_metadata/(?:metadata|v2/[0-9]+)")
 BATCH = re.compile(r"[0-9]{1,19}")
@@ -110,11 +111,14 @@ def _walk(checkpoint: BlobPlace, folder: str, but_for: re.Pattern[str] | None = 
 
 def read_partitions(checkpoint: BlobPlace, batch: int) -> int:
     """Return the number of partitions that ``batch`` ran with. Raises NotFoundError, FormatError, StorageError."""
-    found = _read_confs(checkpoint, batch)[PARTITIONS_CONF]
+    name = f"offsets/{batch}"
+    return _partitions_in(checkpoint.get(name), f"{checkpoint.url}/{name}")
+
+
+def _partitions_in(content: bytes, where: str) -> int:
+    found = _confs(_lines(content, where)[1], where)[PARTITIONS_CONF]
     if _PARTITIONS.fullmatch(str(found)) is None:
-        raise FormatError(
-            f"{checkpoint.url}/offsets/{batch} has {found!r} as {PARTITIONS_CONF}, which must be a whole number."
-        )
+        raise FormatError(f"{where} has {found!r} as {PARTITIONS_CONF}, which must be a whole number.")
     return int(found)
 
 
@@ -219,7 +223,7 @@ def check_content(name: str, content: bytes, where: str) -> bytes:
     """Return the same content. Raises FormatError if a log is cut: in a copy that would be noticed too late."""
     if name == QUERY:
         _json(content, where)
-    elif name.startswith(("offsets/", "commits/")):
+    elif name.startswith(_LOGS):
         _json(_lines(content, where)[1], where)
     return content
 
@@ -281,6 +285,31 @@ def copy_logs(
     its content and where that is. Raises NotFoundError, FormatError, StorageError.
     """
     return _copy(lambda: log_names(source, batch), source, target, change)
+
+
+def read_logs(source: BlobPlace, batch: int) -> dict[str, bytes]:
+    """Return the logs that a query needs to continue after ``batch``, by name, to write them with ``write_logs``.
+
+    Do this first, as ``copy_logs``. What would be refused in a copy of the logs or of the sources is refused here.
+    Raises NotFoundError, FormatError, InvalidInputError (a link to a folder), StorageError.
+    """
+    names = [name for name in log_names(source, batch) if name.startswith(_LOGS)]
+    logs = {name: check_content(name, source.get(name), f"{source.url}/{name}") for name in names}
+    name = f"offsets/{batch}"
+    _partitions_in(logs[name], f"{source.url}/{name}")
+    return logs
+
+
+def write_logs(logs: Mapping[str, bytes], target: BlobPlace) -> list[QueryFile]:
+    """Write logs into ``target``. Raises StorageError."""
+    for name, content in logs.items():
+        target.put(name, content)
+    return [QueryFile.of(name, content) for name, content in logs.items()]
+
+
+def copy_sources(source: BlobPlace, target: BlobPlace) -> list[QueryFile]:
+    """Copy the files of the sources of a query, after its logs were read. Raises as ``copy_logs``."""
+    return _copy(lambda: _walk(source, "sources"), source, target, check_content)
 
 
 def copy_operators(source: BlobPlace, target: BlobPlace, change: ContentRewrite = check_content) -> list[QueryFile]:

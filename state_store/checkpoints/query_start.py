@@ -71,9 +71,7 @@ def _find_gaps(url: str, batch: int, planned: set[int]) -> Iterator[str]:
     if newest < 0:
         yield f"{url}/offsets has no entry, {committed}: Spark does not start the query"
     elif newest < batch:
-        yield (
-            f"{url}/offsets/{batch} is missing, {committed}: Spark runs batch {newest} again, and the query fails"
-        )
+        yield f"{url}/offsets/{batch} is missing, {committed}: Spark runs batch {newest} again, and the query fails"
     elif newest > 0 and newest - 1 not in planned:
         yield (
             f"{url}/offsets/{newest - 1} is missing, and {url}/offsets/{newest} is there: Spark does not start the "
