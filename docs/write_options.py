@@ -74,7 +74,7 @@ Three of Spark's own confs matter as well. They work as Spark documents them:
 |---|---|---|
 | `{PREFIX.removesuffix("ckpt.")}providerClass` | sets it | which state store a *new* query uses; a checkpoint remembers its own |
 | `{PREFIX.removesuffix("ckpt.")}checkpointFormatVersion` | `2`, unless it is set | `2`: the commit log names the winner of every commit. `1` works, too; a query may change from either to the other |
-| `spark.sql.streaming.minBatchesToRetain` | leaves it | how many versions stay restorable; older ones are deleted in the background |
+| `spark.sql.streaming.minBatchesToRetain` | leaves it | how many versions below the newest one stay restorable; older ones are deleted in the background |
 """
 
 

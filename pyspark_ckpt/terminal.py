@@ -1,54 +1,123 @@
 """Output of the command line: tables, charts and JSON on stdout, progress on stderr.
 
-Rich lays out what is shown. It is imported where it is needed, because it is slow to import. On a terminal, long cells
-are wrapped. Elsewhere nothing is cut or wrapped, and there are no escape codes.
+Rich lays out what is shown. It is imported where it is needed, because it is slow to import. On a terminal, tables fit
+its width. Elsewhere nothing is cut or wrapped, and there are no escape codes.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+from pyspark_ckpt.state_store.display import count_text
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 T = TypeVar("T")
 
-BAR_WIDTH = 40
+BAR_WIDTH, MIN_BAR_WIDTH = 40, 8
+GAP = 2
+"""Spaces between columns."""
+MIN_WRAPPED = 16
+"""A column this narrow is not wrapped."""
 MAX_COLUMNS = 1 << 24
 """The width of a line that is not for a terminal. Lines are as long as their cells, not padded to this."""
 
 
-def print_json(value: object, default: Callable[[Any], object] = str) -> int:
+def print_json(value: object) -> int:
     """Print ``value`` as JSON; return the exit code."""
-    print(json.dumps(value, indent=2, default=default))
+    print(json.dumps(value, indent=2))
     return 0
+
+
+def print_text(text: str) -> None:
+    """Print lines of prose. On a terminal, a long one goes on in the next line after a space."""
+    for line in text.split("\n"):
+        wrapped = [line]
+        if sys.stdout.isatty():
+            width = shutil.get_terminal_size().columns
+            wrapped = textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) or [""]
+        print("\n".join(wrapped))
 
 
 def print_outcome(what: str, problems: Sequence[str]) -> int:
     """Print the problems found in ``what``, or that there are none; return the exit code."""
     for problem in problems:
-        print(f"WRONG: {problem}")
-    print(f"{what}: {f'{len(problems):,} problems' if problems else 'all right'}")
+        print_text(f"WRONG: {problem}")
+    print_text(f"{what}: {count_text(len(problems), 'problem') if problems else 'all right'}")
     return int(bool(problems))
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print rows in columns, under a header. A number is a count, and gets thousands separators."""
+    """Print rows in columns, under a header. A number is a count, and gets thousands separators.
+
+    Where the columns do not fit the terminal, long texts are wrapped at spaces. Where that does not do, each row is
+    printed as a record: a line for each cell, after the name of its column.
+    """
+    cells = [[f"{cell:,}" if isinstance(cell, int) else _printable(str(cell)) for cell in row] for row in rows]
+    console = _console()
+    widths = _fit(header, cells, console.width)
+    if widths is None:
+        _print_records(header, cells, console)
+        return
     from rich.table import Table  # noqa: PLC0415 - see the module
     from rich.text import Text  # noqa: PLC0415
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for n, name in enumerate(header):
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
+    for n, (name, width) in enumerate(zip(header, widths, strict=True)):
         is_count = any(isinstance(row[n], int) for row in rows)
-        table.add_column(Text(name), overflow="fold", justify="right" if is_count else "left")
-    for row in rows:
-        table.add_row(*(Text(f"{cell:,}" if isinstance(cell, int) else _printable(str(cell))) for cell in row))
-    _print(table)
+        table.add_column(Text(name), overflow="fold", justify="right" if is_count else "left", width=width)
+    for row in cells:
+        table.add_row(*map(Text, row))
+    _print(table, console)
+
+
+def _fit(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[int] | None:
+    """Return how wide the columns are if the table is ``width`` wide; None if words would have to be cut."""
+    from rich.cells import cell_len  # noqa: PLC0415 - see the module
+
+    columns = list(zip(header, *rows, strict=True))
+    widest = [max(map(cell_len, column)) for column in columns]
+    free = width - GAP * len(columns) - sum(widest)
+    if free >= 0:
+        return widest
+    narrowest = [
+        most if most <= MIN_WRAPPED else max(MIN_WRAPPED, *(cell_len(word) for cell in column for word in cell.split()))
+        for most, column in zip(widest, columns, strict=True)
+    ]
+    free = width - GAP * len(columns) - sum(narrowest)
+    if free < 0:
+        return None
+    fitted = list(narrowest)
+    for n in sorted(range(len(columns)), key=lambda n: widest[n] - narrowest[n]):  # the least first: all of it may fit
+        more = min(free, widest[n] - narrowest[n])
+        fitted[n] += more
+        free -= more
+    return fitted
+
+
+def _print_records(header: Sequence[str], rows: Sequence[Sequence[str]], console: Console) -> None:
+    """Print a line for each cell that has text, and an empty line between rows."""
+    from rich.table import Table  # noqa: PLC0415 - see the module
+    from rich.text import Text  # noqa: PLC0415
+
+    records = Table.grid(padding=(0, GAP, 0, 0))
+    records.add_column(no_wrap=True)
+    records.add_column(overflow="fold")
+    for n, row in enumerate(rows):
+        if n:
+            records.add_row("", "")
+        for name, cell in zip(header, row, strict=True):
+            if cell:
+                records.add_row(Text(name), Text(cell))
+    _print(records, console)
 
 
 def _printable(text: str) -> str:
@@ -62,21 +131,22 @@ def print_bars(counts: Mapping[str, int]) -> None:
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    most = max(counts.values(), default=0)
-    chart = Table.grid(padding=(0, 2, 0, 0))
+    most, console = max(counts.values(), default=0), _console()
+    texts = max(map(len, counts), default=0) + len(f"{most:,}")
+    width = max(MIN_BAR_WIDTH, min(BAR_WIDTH, console.width - texts - 3 * GAP))
+    chart = Table.grid(padding=(0, GAP, 0, 0))
     for justify in ("right", "left", "right"):
         chart.add_column(justify=justify)
     for name, number in counts.items():
-        chart.add_row(Text(name), Bar(max(1, most), 0, number, width=BAR_WIDTH), Text(f"{number:,}"))
-    _print(chart)
+        chart.add_row(Text(name), Bar(max(1, most), 0, number, width=width), Text(f"{number:,}"))
+    _print(chart, console)
     mean = sum(counts.values()) / max(1, len(counts))
     if mean:
         print(f"the largest has {most / mean:.2f} times the mean")
 
 
-def _print(shown: RenderableType) -> None:
+def _print(shown: RenderableType, console: Console) -> None:
     """Print on stdout, without spaces at the ends of lines."""
-    console = _console()
     with console.capture() as captured:
         console.print(shown)
     for line in captured.get().splitlines():

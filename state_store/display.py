@@ -1,4 +1,4 @@
-"""What people are shown: sizes as text, names that they may have meant, and tables in notebooks."""
+"""What people are shown: sizes and numbers as text, names that they may have meant, and tables in notebooks."""
 
 from __future__ import annotations
 
@@ -17,6 +17,11 @@ def size_text(number: float) -> str:
             return f"{number:.0f} {unit}" if unit == "B" else f"{number:,.1f} {unit}"
         number /= _STEP
     raise AssertionError("not reached")
+
+
+def count_text(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun: ``1 store``, ``1,000 stores``. ``plural``: if it has no plain s at the end."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

@@ -84,7 +84,7 @@ class StorageError(CkptError):
     """A local disk or a place of state failed, or did not answer in time.
 
     ``outcome``: ``"not_applied"``, or ``"unknown"`` if a write may have been carried out. ``waited_s``: the seconds for
-    which the request was repeated.
+    which the request was repeated. ``is_denied``: a permission is missing. Such an error is not retryable.
     """
 
     default_retryable = True
@@ -98,10 +98,12 @@ class StorageError(CkptError):
         hint: str | None = None,
         retryable: bool | None = None,
         waited_s: float = 0.0,
+        is_denied: bool = False,
     ) -> None:
-        """Keep ``outcome`` and ``waited_s``, the time for which the request was repeated."""
-        super().__init__(message, hint=hint, retryable=retryable)
+        """Keep ``outcome``, ``waited_s`` and ``is_denied``, which makes the error one that is not retryable."""
+        super().__init__(message, hint=hint, retryable=False if is_denied else retryable)
         self.outcome: Outcome = outcome
+        self.is_denied = is_denied
         self.waited_s = waited_s
 
 

@@ -42,9 +42,17 @@ def made(lab: Lab) -> Lab:
     operator.write_text("v1\n" + json.dumps(info))
     lab.name_query()
     for batch, commit_id in enumerate(lab.grow_with_snapshots(VERSIONS)):
-        lab.log_commit(batch, [commit_id])
+        log_batch(lab, batch, [commit_id])
     lab.server.settled()
     return lab
+
+
+def log_batch(lab: Lab, batch: int, ids: list[str]) -> None:
+    """Spark's entries of a batch, when it was planned and when it was committed."""
+    planned = lab.checkpoint / "offsets" / str(batch)
+    planned.parent.mkdir(exist_ok=True)
+    planned.write_text('v1\n{"conf":{"spark.sql.shuffle.partitions":"1"}}\n0')
+    lab.log_commit(batch, ids)
 
 
 @pytest.fixture
@@ -91,7 +99,10 @@ def test_inspect_shows_lineage_and_key_groups(lab: Lab, capsys: pytest.CaptureFi
     assert (len(counts), sum(counts.values())) == (32, VERSIONS)
     hashes = [int.from_bytes(row_key(1, f"key-{version}")[2:6], "big") for version in range(1, VERSIONS + 1)]
     assert counts["0..1023"] == sum(value < 1 << 27 for value in hashes)
-    assert store["lineage"] == [f"snapshot 4 ({snapshot[21:53]})", f"{VERSIONS} ({delta[21:53]})"]
+    assert store["lineage"] == [
+        {"kind": "snapshot", "version": 4, "commit_id": snapshot[21:53]},
+        {"kind": "delta", "version": VERSIONS, "commit_id": delta[21:53]},
+    ]
 
 
 def test_an_operator_with_column_families_is_found_by_its_newest_metadata(
@@ -128,14 +139,15 @@ def test_inspect_shows_states_and_rows(lab: Lab, capsys: pytest.CaptureFixture[s
     assert "█" in text
     code, text = run(capsys, "inspect", *arguments(lab), "--json", "--version", "3")
     (store,) = json.loads(text)["stores"]
-    assert (store["rows"], [state["name"] for state in store["states"]]) == (3, ["default"])
+    assert (store["rows"], [state["state"] for state in store["states"]]) == (3, ["default"])
 
 
 @pytest.mark.parametrize("kind", ["folder", "s3"], indirect=True)
 def test_verify_reads_all_of_a_version(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     for version in range(1, VERSIONS + 1):
         code, text = run(capsys, "verify", *arguments(lab), "--version", str(version))
-        assert (code, f"1 stores, {version} rows" in text, "all right" in text) == (0, True, True), text
+        rows = "1 row;" if version == 1 else f"{version} rows;"
+        assert (code, f"1 store, {rows}" in text, "all right" in text) == (0, True, True), text
 
 
 def test_a_version_that_is_not_committed_is_refused(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
@@ -153,7 +165,8 @@ def test_nothing_is_wrong_with_a_query_before_its_first_batch(lab: Lab, capsys: 
         code, text = run(capsys, command, str(lab.checkpoint))
         assert (code, text.splitlines()[0]) == (0, f"query {QUERY}, no batch is committed yet")
     code, text = run(capsys, "verify", str(lab.checkpoint), "--json")
-    assert (code, json.loads(text)) == (0, {"query": QUERY, "version": 0, "stores": []})
+    nothing = {"query_id": QUERY, "version": 0, "query_files": 0, "problems": [], "stores": []}
+    assert (code, json.loads(text)) == (0, nothing)
     code, text = run(capsys, "verify", str(lab.checkpoint), "--version", "1")
     assert (code, "no version 1: no batch is committed yet" in text) == (2, True), text
 
@@ -171,7 +184,7 @@ def test_verify_goes_on_with_the_newest_version_when_retention_has_passed_its_ow
         path.write_bytes(entry)
     assert collected(lab, capsys, *NOW)[0] == 0
     code = checkpoints.verify(checkpoint, None, as_json=False)
-    assert (code, f"version {VERSIONS}: 1 stores, {VERSIONS} rows" in capsys.readouterr().out) == (0, True)
+    assert (code, f"version {VERSIONS}: 1 store, {VERSIONS} rows" in capsys.readouterr().out) == (0, True)
 
 
 class Meanwhile(MeteredPlace):
@@ -224,7 +237,7 @@ def test_verify_says_so_when_each_version_has_gone_before_it_was_read(lab: Lab) 
     checkpoint.place = Meanwhile(checkpoint.place, "commits", commits)
     found = verify_newest(checkpoint, identity)
     assert (found.version, found.rows) == (VERIFY_ATTEMPTS, 0)
-    assert "version 3 (id ?) was never committed, or retention has retired it" in found.problems[0]
+    assert "version 3 (id ?) was never committed, or its objects are lost" in found.problems[0]
     assert "take a savepoint" in found.problems[1]
 
 
@@ -267,14 +280,14 @@ def test_gc_deletes_what_its_dry_run_has_named(lab: Lab, capsys: pytest.CaptureF
     reach = [part for key, value in lab.options.items() if key != "remote" for part in ("-o", f"{key}={value}")]
     code, planned = collected(lab, capsys, "--dry-run", *NOW, *reach)
     (store,) = planned["stores"]
-    names = [blob["name"] for blob in store["objects"]]
+    names = [blob["name"] for blob in store["garbage"]]
     assert code == 0
     assert [name.rpartition(".")[2] for name in names] == ["snapshot", *["delta"] * 4], "all below the second snapshot"
     assert planned["deleted"] == 0
     code, done = collected(lab, capsys, *NOW, *reach)
     assert (code, done["deleted"]) == (0, len(names))
     code, left = collected(lab, capsys, "--dry-run", *NOW, *reach)
-    assert left["stores"][0]["objects"] == []
+    assert left["stores"][0]["garbage"] == []
     assert run(capsys, "verify", str(lab.checkpoint), *reach)[0] == 0
     code, text = run(capsys, "verify", str(lab.checkpoint), "--version", "2", *reach)
     assert (code, "retired" in text) == (1, True)
@@ -287,15 +300,15 @@ def test_gc_waits_a_grace_period_before_it_deletes_table_files(lab: Lab, capsys:
     store = lab.server.stores.handle(handle).store
     store.local.copies.live.database.compact()  # type: ignore[union-attr]  # live is open
     (last,) = lab.grow(handle, 1, VERSIONS)
-    lab.log_commit(VERSIONS, [last])
+    log_batch(lab, VERSIONS, [last])
     lab.begin(handle, VERSIONS + 1, last).abort()
     lab.server.call("snapshot", handle=handle, force=True)
     assert set(lab.objects(".sst")) > shared
-    lab.log_commit(VERSIONS + 1, lab.grow(handle, 1, VERSIONS + 1, last))
+    log_batch(lab, VERSIONS + 1, lab.grow(handle, 1, VERSIONS + 1, last))
     time.sleep(1.1)
     code, done = collected(lab, capsys, "-o", "retentionGracePeriod=1s")
     assert code == 0
-    names = [blob["name"] for blob in done["stores"][0]["objects"]]
+    names = [blob["name"] for blob in done["stores"][0]["garbage"]]
     assert shared <= set(names)
     assert set(lab.objects()).isdisjoint(names)
     assert run(capsys, "verify", str(lab.checkpoint))[0] == 0
@@ -346,7 +359,8 @@ def test_gc_deletes_nothing_that_is_young_or_kept(lab: Lab, capsys: pytest.Captu
     before = lab.objects()
     assert collected(lab, capsys)[1]["deleted"] == 0, "younger than the grace period"
     code, text = run(capsys, "gc", str(lab.checkpoint), *NOW)
-    assert (code, text) == (0, "0 objects deleted\n"), "a hundred versions are kept"
+    kept = f"0 objects deleted; version {VERSIONS} and up to 100 versions below it are kept\n"
+    assert (code, text) == (0, kept)
     assert lab.objects() == before
 
 
@@ -381,11 +395,11 @@ def check_dry_run(lab: Lab, capsys: pytest.CaptureFixture[str], name: str, *more
     (lab.checkpoint / pin.name).touch()
     before = {path: path.stat().st_mtime_ns for path in (lab.checkpoint, *lab.checkpoint.rglob("*"))}
     (planned,) = collected(lab, capsys, "--dry-run", *more)[1]["stores"]
-    assert [blob["name"] for blob in planned["objects"]] == [name]
+    assert [blob["name"] for blob in planned["garbage"]] == [name]
     assert {path: path.stat().st_mtime_ns for path in (lab.checkpoint, *lab.checkpoint.rglob("*"))} == before
     assert collected(lab, capsys, *more)[1]["deleted"] == 1
     assert not (lab.checkpoint / pin.name).exists()
-    assert collected(lab, capsys, "--dry-run", *more)[1]["stores"][0]["objects"] == []
+    assert collected(lab, capsys, "--dry-run", *more)[1]["stores"][0]["garbage"] == []
 
 
 def test_gc_refuses_to_keep_nothing(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:

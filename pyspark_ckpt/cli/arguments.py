@@ -5,22 +5,32 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from decimal import Decimal
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, Literal, TypeVar, cast
 
 import click
-
-from pyspark_ckpt.state_store.errors import InvalidInputError
+from typing_extensions import override
 
 F = TypeVar("F", bound=Callable[..., Any])
+Explain = Literal["counted", "estimated"]
+"""How the rows of new partitions are known when a restore is only explained."""
 KEEP = 100
-"""How many versions below the newest one ``gc`` keeps."""
+"""How many versions below the newest one ``gc`` keeps. So with the newest one, it keeps one more."""
 TABLE_ROWS = 100
 """How many rows a table shows."""
 
 
+class _Place(click.Path):
+    """A path or a URI. The shell completes names of files."""
+
+    @override
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return super().convert(value, param, ctx) if value else self.fail("give a path or a URL", param, ctx)
+
+
 def place(name: str) -> Callable[[F], F]:
-    """Add the argument for a place: a path or a URI. The shell completes names of files."""
-    return click.argument(name, type=click.Path(readable=False), metavar=name.upper())
+    """Add the argument for a place."""
+    return click.argument(name, type=_Place(readable=False), metavar=name.upper())
 
 
 def pairs(*names: str, form: str, what: str) -> Callable[[F], F]:
@@ -33,7 +43,7 @@ def pairs(*names: str, form: str, what: str) -> Callable[[F], F]:
             if not sign:
                 raise click.BadParameter(f"{text!r} is not {form}")
             if found.setdefault(key, value) != value:
-                raise InvalidInputError(f"{key} is given twice, as {found[key]!r} and {value!r}.", hint="Give it once.")
+                raise click.BadParameter(f"{key} is given twice, as {found[key]!r} and {value!r}: give it once")
         return found
 
     return click.option(*names, multiple=True, metavar=form, callback=split, help=f"{what}; may be repeated.")
@@ -47,6 +57,23 @@ json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 version_option = click.option(
     "--version", type=int, metavar="N", help="Version of the state; default: the newest committed one."
 )
+
+
+def explain_options(command: F) -> F:
+    """Add ``--explain`` and ``--quick``, of which the command gets one choice: ``explain``, an ``Explain`` or None."""
+
+    @wraps(command)
+    def choose(*, explain: bool, quick: bool, **given: Any) -> Any:  # noqa: ANN401 - those of the command
+        if quick and not explain:
+            raise click.UsageError("--quick is of --explain, which changes nothing: give both, or neither.")
+        chosen: Explain | None = None
+        if explain:
+            chosen = "estimated" if quick else "counted"
+        return command(explain=chosen, **given)
+
+    quick = click.option("--quick", is_flag=True, help="With --explain: estimate row counts, read no rows.")
+    explain = click.option("--explain", is_flag=True, help="Print what would be done, and do nothing.")
+    return explain(quick(cast("F", choose)))
 
 
 def read_json(text: str) -> Any:  # noqa: ANN401 - JSON

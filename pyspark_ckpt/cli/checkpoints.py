@@ -5,37 +5,35 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict
-from typing import Any
 
-import msgspec
-
+from pyspark_ckpt.cli.json_forms import describe_garbage, describe_objects, describe_verification, describe_version
 from pyspark_ckpt.cli.operators import (
-    WHOLE_ID,
+    FilesRead,
+    describe_reading,
     key_text,
     name_base,
     name_by_metas,
-    name_commit,
     name_deltas,
     type_text,
 )
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator, StoredObjects
 from pyspark_ckpt.state_store.checkpoints.inventory import refuse_unnamed_operators
+from pyspark_ckpt.state_store.checkpoints.query_start import StartFiles, verify_start
 from pyspark_ckpt.state_store.checkpoints.verification import verify_newest, verify_version
-from pyspark_ckpt.state_store.display import size_text
+from pyspark_ckpt.state_store.display import count_text, size_text
 from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
 from pyspark_ckpt.state_store.format.key_groups import MAX_PARALLELISM
 from pyspark_ckpt.state_store.format.meta import StateMeta, StoreMeta
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.retention.collector import Collector
-from pyspark_ckpt.terminal import print_bars, print_json, print_outcome, print_table, wait, with_progress
+from pyspark_ckpt.terminal import print_bars, print_json, print_outcome, print_table, print_text, wait, with_progress
 
 GROUP_RANGES = 32
 LISTS = "ListState"
 OF_OURS = "applyInPandasWithState"
 """Spark's name of the operator in which all operators with states of this package run."""
-NOTHING_YET = "no batch is committed yet"
+NOTHING_YET, NO_STATE = "no batch is committed yet", "no operator of the query keeps state"
 
 
 def open_checkpoint(location: str, settings: Mapping[str, str]) -> Checkpoint:
@@ -55,12 +53,14 @@ def list_stores(checkpoint: Checkpoint, *, as_json: bool) -> int:
     stores = [(operator, checkpoint.count_objects(identity)) for operator, identity in checkpoint.stores()]
     version = checkpoint.newest_version
     if as_json:
-        described = [{"operator_name": operator.name, **asdict(stored)} for operator, stored in stores]
-        return print_json({"query": checkpoint.query_id, "version": version, "stores": described})
+        described = [describe_objects(operator, stored) for operator, stored in stores]
+        return print_json({"query_id": checkpoint.query_id, "version": version, "stores": described})
     what = f"version {version} (batch {version - 1} is committed)" if version else NOTHING_YET
-    print(f"query {checkpoint.query_id}, {what}")
+    print_text(f"query {checkpoint.query_id}, {what}")
+    if version and not stores:
+        print(NO_STATE)
     for operator in dict.fromkeys(each for each, _ in stores):
-        print(f"\noperator {operator.number}: {_name_of(checkpoint, operator)}")
+        print_text(f"\noperator {operator.number}: {_name_of(checkpoint, operator)}")
         header = ("partition", "store", "versions", "deltas", "snapshots", "lag", "table files")
         print_table(header, [_row_of(stored) for each, stored in stores if each == operator])
     return 0
@@ -96,30 +96,26 @@ def inspect(checkpoint: Checkpoint, version: int | None, *, key_groups: bool, li
         return _print_nothing_yet(checkpoint, as_json=as_json)
     metas = [(operator, identity, checkpoint.meta(identity, at)) for operator, identity in checkpoint.stores()]
     if as_json:
-        rows = [
-            {
-                "lineage": _lineage(checkpoint, identity, at) if lineage else None,
-                "rows_by_key_groups": _by_groups(checkpoint, [identity], at) if key_groups else None,
-                "operator": asdict(identity),
-                "operator_name": operator.name,
-                "id": meta.id,
-                "parent": meta.parent,
-                "rows": meta.rows,
-                "states": [
-                    {"name": state.name, "number": state.number, "rows": state.rows, **_describe(state)}
-                    for state in meta.states
-                ],
-            }
+        stores = [
+            describe_version(
+                operator,
+                identity,
+                meta,
+                _by_groups(checkpoint, [identity], at) if key_groups else None,
+                checkpoint.steps(identity, at) if lineage else None,
+            )
             for operator, identity, meta in metas
         ]
-        return print_json({"query": checkpoint.query_id, "version": at, "stores": rows})
-    print(f"query {checkpoint.query_id}, version {at}")
+        return print_json({"query_id": checkpoint.query_id, "version": at, "stores": stores})
+    print_text(f"query {checkpoint.query_id}, version {at}")
+    if not metas:
+        print(NO_STATE)
     for operator in sorted({operator for operator, _, _ in metas}, key=lambda each: each.number):
         own = {identity: meta for each, identity, meta in metas if each == operator}
-        print(f"\noperator {operator.number}: {name_by_metas(operator.name, own.values())}")
+        print_text(f"\noperator {operator.number}: {name_by_metas(operator.name, own.values())}")
         _print_states(own)
         if key_groups:
-            print(f"\nstored rows of each of {GROUP_RANGES} ranges of key groups")
+            print_text(f"\nstored rows of each of {GROUP_RANGES} ranges of key groups")
             print_bars(_by_groups(checkpoint, with_progress(list(own), str), at))
         if lineage:
             print()
@@ -141,7 +137,7 @@ def _print_states(own: Mapping[Identity, StoreMeta]) -> None:
     print_table(("store", "state", "stored rows", "key", "value"), rows)
     kinds = {state.descriptor.encoder.get("kind") for states in found.values() for state in states}
     if LISTS in kinds:
-        print("A list has a stored row for each element, and one for its key.\n`state count` counts elements.")
+        print_text("A list has a stored row for each element, and one for its key.\n`state count` counts elements.")
     print("\nstored rows of each partition")
     partitions: Counter[str] = Counter()
     for identity, meta in own.items():
@@ -160,17 +156,6 @@ def _types(state: StateMeta) -> tuple[str, str]:
     return shown, type_text(state.descriptor.value_schema)
 
 
-def _describe(state: StateMeta) -> dict[str, Any]:
-    descriptor = state.descriptor
-    return {"key": descriptor.key_schema, "value": descriptor.value_schema, "encoder": descriptor.key_encoder}
-
-
-def _lineage(checkpoint: Checkpoint, identity: Identity, version: int) -> tuple[str, str]:
-    """Return the complete lineage of a store: what a restore begins with, and the deltas that it adds."""
-    base, deltas = checkpoint.steps(identity, version)
-    return name_base(base, WHOLE_ID), ", ".join(name_commit(delta, WHOLE_ID) for delta in deltas)
-
-
 def _by_groups(checkpoint: Checkpoint, identities: Iterable[Identity], version: int) -> dict[str, int]:
     """Return the number of rows in each range of key groups; each one is a range of hashes."""
     rows: Counter[int] = Counter()
@@ -181,31 +166,39 @@ def _by_groups(checkpoint: Checkpoint, identities: Iterable[Identity], version: 
 
 
 def verify(checkpoint: Checkpoint, version: int | None, *, as_json: bool) -> int:
-    """Read and check everything that a version needs."""
+    """Read and check everything that a version needs; without a version, also what a start of the query needs."""
     at = _require_version(checkpoint, version)
     if at == 0:
-        return _print_nothing_yet(checkpoint, as_json=as_json)
-    stores = with_progress([identity for _, identity in checkpoint.stores()], str)
+        return _print_nothing_yet(checkpoint, as_json=as_json, query_files=0, problems=[])
+    names = {identity: operator.name for operator, identity in checkpoint.stores()}
+    stores = with_progress(list(names), str)
     if version is None:
         found = [verify_newest(checkpoint, identity) for identity in stores]
+        start = verify_start(checkpoint)
     else:
         found = [verify_version(checkpoint, identity, at) for identity in stores]
-    problems = [problem for each in found for problem in each.problems]
+        start = StartFiles(0, 0, ())
+    problems = [problem for each in found for problem in each.problems] + list(start.problems)
     if as_json:
-        stored = {"query": checkpoint.query_id, "version": at, "stores": [asdict(each) for each in found]}
-        print_json(stored, msgspec.to_builtins)
+        read = {
+            "query_id": checkpoint.query_id,
+            "version": at,
+            "query_files": start.files,
+            "problems": problems,
+            "stores": [describe_verification(each, names[each.identity]) for each in found],
+        }
+        print_json(read)
         return int(bool(problems))
-    rows, size = sum(each.rows for each in found), sum(each.bytes_read for each in found)
     versions = sorted({each.version for each in found}) or [at]
     which = f"version {versions[0]}" if len(versions) == 1 else f"versions {versions[0]} to {versions[-1]}"
-    what = f"{which}: {len(found):,} stores, {rows:,} rows, {size_text(size)} read"
-    return print_outcome(what, problems)
+    return print_outcome(f"{which}: {describe_reading(found, FilesRead(start.files, start.bytes_read))}", problems)
 
 
 def collect(checkpoint: Checkpoint, keep: int, *, dry_run: bool, as_json: bool) -> int:
     """Delete what is not needed any more, or print what would be deleted."""
     grace_s, deleted = checkpoint.workplace.options.retention_grace_period_s, 0
-    stores = [identity for _, identity in checkpoint.stores()] if checkpoint.newest_version else []
+    names = {identity: each.name for each, identity in checkpoint.stores()} if checkpoint.newest_version else {}
+    stores = list(names)
     with closing(Collector(checkpoint, keep, grace_s, only_finds=dry_run)) as collector:
         garbage = {identity: collector.find(identity) for identity in with_progress(stores, str)}
         if not dry_run:
@@ -214,18 +207,28 @@ def collect(checkpoint: Checkpoint, keep: int, *, dry_run: bool, as_json: bool) 
                 wait(grace_s, "for snapshots that are being written (-o retentionGracePeriod=0 skips the wait)")
                 checkpoint.look_again()
             deleted += sum(collector.clean(each) for each in with_progress(collector.waiting(), str))
+    version = checkpoint.newest_version
+    places = {identity: checkpoint.find_place(identity).url for identity in garbage}
     if as_json:
-        described = [
-            {"store": asdict(identity), "place": checkpoint.find_place(identity).url, "objects": each.blobs}
-            for identity, each in garbage.items()
-        ]
-        answer = {"query": checkpoint.query_id, "dry_run": dry_run, "deleted": deleted, "stores": described}
-        return print_json(answer, asdict)
+        answer = {
+            "query_id": checkpoint.query_id,
+            "version": version,
+            "keep": keep,
+            "dry_run": dry_run,
+            "deleted": deleted,
+            "stores": [
+                describe_garbage(names[identity], identity, places[identity], each.blobs)
+                for identity, each in garbage.items()
+            ],
+        }
+        return print_json(answer)
     for identity, each in garbage.items():
         for blob in each.blobs:
-            print(f"{checkpoint.find_place(identity).url}/{blob.name}  {size_text(blob.size_bytes)}")
+            print(f"{places[identity]}/{blob.name}  {size_text(blob.size_bytes)}")
     found, size = sum(len(each.blobs) for each in garbage.values()), sum(each.size_bytes for each in garbage.values())
-    print(f"{found:,} objects, {size_text(size)} would be deleted" if dry_run else f"{deleted:,} objects deleted")
+    done = f"{count_text(found, 'object')}, {size_text(size)} would be" if dry_run else count_text(deleted, "object")
+    kept = f"version {version} and up to {count_text(keep, 'version')} below it are kept" if version else NOTHING_YET
+    print_text(f"{done} deleted; {kept}")
     return 0
 
 
@@ -237,8 +240,9 @@ def _require_version(checkpoint: Checkpoint, version: int | None) -> int:
     return version
 
 
-def _print_nothing_yet(checkpoint: Checkpoint, *, as_json: bool) -> int:
+def _print_nothing_yet(checkpoint: Checkpoint, *, as_json: bool, **more: object) -> int:
+    """Say that no batch is committed; in JSON by what is empty, with ``more`` fields of the command."""
     if as_json:
-        return print_json({"query": checkpoint.query_id, "version": 0, "stores": []})
-    print(f"query {checkpoint.query_id}, {NOTHING_YET}")
+        return print_json({"query_id": checkpoint.query_id, "version": 0, **more, "stores": []})
+    print_text(f"query {checkpoint.query_id}, {NOTHING_YET}")
     return 0

@@ -1,12 +1,11 @@
 """The command line: ``pyspark-ckpt checkpoint | savepoint | rescale | state``, also as ``python -m pyspark_ckpt``.
 
-Needs neither Spark nor a JVM. Exit codes: 0 success, 1 a reported problem or failure, 2 an invalid call. What a command
-does is imported when it runs, so that help and completion are quick.
+Needs neither Spark nor a JVM. Exit codes: 0 success, 1 a reported problem or failure, 2 an invalid call, 130 Ctrl-C,
+141 nobody reads the output. What a command does is imported when it runs, so that help and completion are quick.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +16,7 @@ from pyspark_ckpt import __version__
 from pyspark_ckpt.cli.arguments import (
     KEEP,
     TABLE_ROWS,
+    explain_options,
     json_flag,
     pairs,
     place,
@@ -24,42 +24,52 @@ from pyspark_ckpt.cli.arguments import (
     store_options,
     version_option,
 )
-from pyspark_ckpt.state_store.errors import CkptError
+from pyspark_ckpt.cli.dispatch import CommandError, Root
+from pyspark_ckpt.cli.streams import READER_GONE, OutputError, discard_output, watch_streams
 
 NAME = "pyspark-ckpt"
+INTERRUPTED = 128 + 2
+"""The exit code of a program that Ctrl-C has ended (SIGINT)."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return the exit code."""
     try:
+        with watch_streams():
+            return _run(arguments)
+    except OutputError as problem:
+        return _end_without_output(problem)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    try:
         code = commands.main(None if arguments is None else list(arguments), NAME, standalone_mode=False)
     except click.ClickException as problem:
         problem.show()
         return problem.exit_code
-    except click.Abort:
-        print(f"{NAME}: interrupted", file=sys.stderr)
-        return 1
-    except CkptError as problem:
-        print(f"{NAME}: {problem.message}", file=sys.stderr)
-        if problem.hint:
-            print(problem.hint, file=sys.stderr)
-        return 2 if problem.kind == "InvalidInputError" else 1
+    except click.Abort as problem:
+        told = [f"{NAME}: interrupted", *getattr(problem.__cause__, "__notes__", ())]
+        print("\n" * sys.stderr.isatty() + "\n".join(told), file=sys.stderr)  # after the ^C of the terminal
+        return INTERRUPTED
+    except CommandError as problem:
+        print(f"{NAME}: " + "\n".join(problem.lines), file=sys.stderr)
+        return problem.exit_code
     return int(code or 0)
 
 
-class _Root(click.Group):
-    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's
-        """Run the command. If the reader of stdout, such as head, stops reading, that is no failure."""
+def _end_without_output(problem: OutputError) -> int:
+    discard_output(problem.stream)
+    if problem.is_reader_gone:
+        return READER_GONE
+    if problem.stream != "stderr":
         try:
-            code = super().invoke(ctx)
-            sys.stdout.flush()
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes stdout when it ends
-            return 0
-        return code
+            print(f"{NAME}: {problem}", file=sys.stderr, flush=True)
+        except OSError:  # there is no stream left that could tell
+            discard_output("stderr")
+    return 1
 
 
-@click.group(cls=_Root, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name=NAME, message="%(prog)s %(version)s")
 def commands() -> None:
     """Inspect, verify and move the state of streaming queries."""
@@ -101,7 +111,10 @@ def inspect(checkpoint: str, settings: dict[str, str], **how: Any) -> int:  # no
 @store_options
 @json_flag
 def verify(checkpoint: str, settings: dict[str, str], version: int | None, *, as_json: bool) -> int:
-    """Read and check every object that a version needs. Exit code 1 if something is wrong."""
+    """Read and check every object that a version needs.
+
+    Without --version, also the files that a start of the query needs. Exit code 1 if something is wrong.
+    """
     from pyspark_ckpt.cli import checkpoints
 
     return checkpoints.verify(checkpoints.open_checkpoint(checkpoint, settings), version, as_json=as_json)
@@ -115,7 +128,7 @@ def verify(checkpoint: str, settings: dict[str, str], version: int | None, *, as
     type=click.IntRange(min=1),
     default=KEEP,
     metavar="N",
-    help=f"Versions to keep below the newest one; default: {KEEP}, as Spark's minBatchesToRetain.",
+    help=f"Keep the newest version and N below it; default: {KEEP}, as Spark's minBatchesToRetain.",
 )
 @store_options
 @json_flag
@@ -198,8 +211,6 @@ def delete(savepoint: str, settings: dict[str, str], *, as_json: bool) -> int:
 
 
 QUERY_ID = click.option("--query-id", type=click.Choice(["keep", "new"]), default="keep", help="Default: keep.")
-EXPLAIN = click.option("--explain", is_flag=True, help="Print what would be done, and do nothing.")
-QUICK = click.option("--quick", is_flag=True, help="With --explain: estimate row counts, read no rows.")
 
 
 @savepoint.command
@@ -215,8 +226,7 @@ QUICK = click.option("--quick", is_flag=True, help="With --explain: estimate row
 @QUERY_ID
 @pairs("--uid", "uid_map", form="OLD=NEW", what="Rename the uid of a keyed operator")
 @click.option("--allow-non-restored-state", is_flag=True, help="Accept state that no operator declares; it is kept.")
-@EXPLAIN
-@QUICK
+@explain_options
 @store_options
 @json_flag
 def restore(**given: Any) -> int:  # noqa: ANN401 - the arguments of the function it calls
@@ -231,8 +241,7 @@ def restore(**given: Any) -> int:  # noqa: ANN401 - the arguments of the functio
 @place("target")
 @click.option("-n", "--parallelism", type=int, required=True, metavar="N", help="The new number of partitions.")
 @QUERY_ID
-@EXPLAIN
-@QUICK
+@explain_options
 @store_options
 @json_flag
 def rescale(**given: Any) -> int:  # noqa: ANN401 - the arguments of the function it calls

@@ -1,18 +1,30 @@
-"""How operators, types and lineages are named on the terminal."""
+"""How operators, types, lineages and what was verified are named on the terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark_ckpt.operators.types.type_names import arrow_type_named, spark_name
+from pyspark_ckpt.state_store.checkpoints.verification import Verified
+from pyspark_ckpt.state_store.display import count_text, size_text
 from pyspark_ckpt.state_store.format.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.format.meta import StoreMeta
 
-SHORT_ID, WHOLE_ID = 8, None
-"""How many characters of an id are shown: in a table, and in --json."""
+SHORT_ID = 8
+"""How many characters of an id are shown in a table."""
 _NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
 """Names in Spark's DDL of types that have another name in Spark's JSON."""
+
+
+@dataclass(frozen=True)
+class FilesRead:
+    """Files that were read, and how many rows they have."""
+
+    files: int = 0
+    bytes_read: int = 0
+    rows: int = 0
 
 
 def name_operator(name: str, uids: Iterable[str], *, is_keyed: bool) -> str:
@@ -61,18 +73,34 @@ def _columns(fields: Iterable[dict[str, Any]]) -> str:
     return ", ".join(f"{each['name']} {_type(each['type'])}" for each in fields)
 
 
-def name_commit(commit: Marker, id_size: int | None = SHORT_ID) -> str:
-    """Return a commit as text, with the first ``id_size`` characters of its id; None: all."""
-    return f"{commit.version} ({commit.id[:id_size]})"
+def name_commit(commit: Marker) -> str:
+    """Return a commit as text, with the begin of its id."""
+    return f"{commit.version} ({commit.id[:SHORT_ID]})"
 
 
-def name_base(base: Marker, id_size: int | None = SHORT_ID) -> str:
+def name_base(base: Marker) -> str:
     """Return what a restore begins with, see ``name_commit``."""
-    return "nothing" if base == EMPTY else f"snapshot {name_commit(base, id_size)}"
+    return "nothing" if base == EMPTY else f"snapshot {name_commit(base)}"
 
 
 def name_deltas(deltas: Sequence[Marker]) -> str:
     """Return what a restore adds: the deltas of each version, of which many are only counted."""
     if len(deltas) <= 2:  # noqa: PLR2004 - no more than fit into a line
         return ", ".join(map(name_commit, deltas)) or "none"
-    return f"{name_commit(deltas[0])} to {name_commit(deltas[-1])}: {len(deltas):,} deltas"
+    return f"{name_commit(deltas[0])} to {name_commit(deltas[-1])}: {count_text(len(deltas), 'delta')}"
+
+
+def describe_reading(stores: Sequence[Verified], query: FilesRead, rows: FilesRead | None = None) -> str:
+    """Return how much was read of the ``stores``, of the files of the ``query``, and of files of ``rows``."""
+    saved = rows or FilesRead()
+    counted = (
+        (sum(each.snapshots for each in stores), "snapshot"),
+        (sum(each.deltas for each in stores), "delta"),
+        (sum(each.table_files for each in stores), "table file"),
+        (saved.files, "file of rows", "files of rows"),
+        (query.files, "file of the query", "files of the query"),
+    )
+    size = sum(each.bytes_read for each in stores) + saved.bytes_read + query.bytes_read
+    of = "" if rows else f"{count_text(len(stores), 'store')}, "
+    total = count_text(sum(each.rows for each in stores) + saved.rows, "row")
+    return f"{of}{total}; {', '.join([*(count_text(*each) for each in counted if each[0]), size_text(size)])} read"

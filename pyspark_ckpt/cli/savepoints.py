@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-import msgspec
-
 from pyspark_ckpt import savepoints
-from pyspark_ckpt.cli.operators import SHORT_ID, name_operator
+from pyspark_ckpt.cli.arguments import Explain
+from pyspark_ckpt.cli.json_forms import (
+    describe_explanation,
+    describe_restore,
+    describe_savepoint,
+    describe_state_digest,
+    describe_verification,
+)
+from pyspark_ckpt.cli.operators import SHORT_ID, FilesRead, describe_reading, name_operator
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.digests import Digest
 from pyspark_ckpt.state_store.checkpoints.inventory import list_operators
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
-from pyspark_ckpt.state_store.display import size_text
+from pyspark_ckpt.state_store.display import count_text, size_text
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoints.deletion import delete
@@ -35,6 +40,7 @@ from pyspark_ckpt.terminal import (
     print_json,
     print_outcome,
     print_table,
+    print_text,
     progress_bar,
 )
 
@@ -54,7 +60,9 @@ def list_all(folder: str, settings: Settings, *, as_json: bool) -> int:
     if not found:
         _require_there(place)
     if as_json:
-        print_json([{"name": name, **_as_json(info)} for name, info in found])
+        print_json([_as_json(name, info) for name, info in found])
+    elif not found:
+        print("no savepoint")
     else:
         rows = [
             (name, *(_short_row(info) if isinstance(info, SavepointInfo) else _no_row(info))) for name, info in found
@@ -90,17 +98,28 @@ def verify(savepoint: str, settings: Settings, *, as_json: bool) -> int:
         for (operator, store), digests in {**of_stores, **of_rows}.items()
         for state, digest in digests.items()
     }
+    info = saved.info
+    row_files = [file.size_bytes for rows in info.rows for file in rows.files]
     if as_json:
-        named = ("operator", "store", "state", "rows", "digest")
-        states = [dict(zip(named, (*state, each.rows, each.sum), strict=True)) for state, each in found.items()]
-        read = [asdict(each) for each in stores]
-        whole = {"problems": problems, "version": saved.info.version, "states": states, "stores": read}
-        print_json(whole, msgspec.to_builtins)
+        names = {each.number: each.name for each in info.operators}
+        whole = {
+            "savepoint": savepoint,
+            "query_id": info.query_id,
+            "version": info.version,
+            "query_files": len(info.files),
+            "row_files": len(row_files),
+            "problems": problems,
+            "states": [describe_state_digest(*state, each) for state, each in found.items()],
+            "stores": [describe_verification(each, names.get(each.identity.operator, "")) for each in stores],
+        }
+        print_json(whole)
         return int(bool(problems))
     if not problems:
-        _print_states(saved.info, found)
-    rows = sum(each.rows for each in found.values())
-    return print_outcome(f"version {saved.info.version}: {rows:,} rows, {size_text(saved.info.size_bytes)}", problems)
+        _print_states(info, found)
+    query = FilesRead(len(info.files), sum(file.size_bytes for file in info.files))
+    rows = sum(digest.rows for digests in of_rows.values() for digest in digests.values())
+    canonical = FilesRead(len(row_files), sum(row_files), rows) if info.kind == "canonical" else None
+    return print_outcome(f"version {info.version}: {describe_reading(stores, query, canonical)}", problems)
 
 
 def remove(savepoint: str, settings: Settings, *, as_json: bool) -> int:
@@ -108,7 +127,7 @@ def remove(savepoint: str, settings: Settings, *, as_json: bool) -> int:
     deleted = delete(savepoint, parse(settings))
     if as_json:
         return print_json({"savepoint": savepoint, "deleted": deleted})
-    print(f"{deleted:,} objects deleted")
+    print(f"{count_text(deleted, 'object')} deleted")
     return 0
 
 
@@ -122,19 +141,17 @@ def restore(
     claim: Literal["no_claim", "claim"],
     *,
     allow_non_restored_state: bool,
-    explain: bool,
-    quick: bool,
+    explain: Explain | None,
     as_json: bool,
 ) -> int:
     """Restore a savepoint as a checkpoint."""
-    _refuse_quick_work(explain=explain, quick=quick)
     if explain:
         options = parse(settings)
         saved = Savepoint(savepoint, options)
         request = RestoreRequest(parallelism, query_id, uid_map, allow_non_restored_state)
         rest = saved.info.files, saved.info.rows
         plan = QueryRestore(saved, saved.info.version, saved.versions(), target, request, options, *rest)
-        return _explain(plan, quick=quick, as_json=as_json)
+        return _explain(plan, explain, as_json=as_json)
     done = savepoints.restore(
         savepoint,
         target,
@@ -155,12 +172,10 @@ def rescale(
     parallelism: int,
     query_id: QueryId,
     *,
-    explain: bool,
-    quick: bool,
+    explain: Explain | None,
     as_json: bool,
 ) -> int:
     """Copy the checkpoint of a stopped query for another number of partitions."""
-    _refuse_quick_work(explain=explain, quick=quick)
     if explain:
         options = parse(settings)
         source = Checkpoint(checkpoint, options)
@@ -171,26 +186,21 @@ def rescale(
             )
         request, operators = RestoreRequest(parallelism, query_id), list_operators(source, version)
         plan = QueryRestore(source, version, operators, target, request, options)
-        return _explain(plan, quick=quick, as_json=as_json)
+        return _explain(plan, explain, as_json=as_json)
     done = savepoints.rescale(checkpoint, target, parallelism, query_id=query_id, options=settings)
     return _print_restored(done, as_json=as_json)
 
 
-def _refuse_quick_work(*, explain: bool, quick: bool) -> None:
-    if quick and not explain:
-        raise InvalidInputError("--quick is of --explain, which changes nothing: give both, or neither.")
-
-
-def _explain(restoration: QueryRestore, *, quick: bool, as_json: bool) -> int:
-    plan = savepoints.explain(restoration, counts=not quick)
+def _explain(restoration: QueryRestore, how: Explain, *, as_json: bool) -> int:
+    plan = savepoints.explain(restoration, counts=how == "counted")
     if as_json:
-        return print_json(plan, asdict)
+        return print_json(describe_explanation(plan))
     planned = restoration.plan
     names = {
         each.operator.number: _name(each.operator.number, each.operator.name, each.uids, each.layout)
         for each in planned.operators
     }
-    print(f"{planned.source_url}: {planned.old_partitions} to {planned.partitions} partitions")
+    print_text(f"{planned.source_url}: {planned.old_partitions} to {count_text(planned.partitions, 'partition')}")
     print_table(
         ("operator", "layout", "partitions", "rows", "objects", "bytes", "how"),
         [
@@ -206,22 +216,22 @@ def _explain(restoration: QueryRestore, *, quick: bool, as_json: bool) -> int:
             for each in plan.operators
         ],
     )
-    print(f"about {plan.seconds:.0f} s on {plan.processors} processors")
+    print(f"about {plan.seconds:.0f} s on {count_text(plan.processors, 'processor')}")
     for each in plan.operators:
         if each.expected_rows:
-            how = "counted" if each.is_counted else "if they are spread evenly"
-            print(f"\nrows of each new partition of operator {each.number}, {how}")
+            known = "counted" if each.is_counted else "if they are spread evenly"
+            print_text(f"\nrows of each new partition of operator {each.number}, {known}")
             print_bars({str(partition): rows for partition, rows in enumerate(each.expected_rows)})
     return 0
 
 
 def _print_info(info: SavepointInfo, where: str, *, as_json: bool) -> int:
     if as_json:
-        return print_json(msgspec.to_builtins(info))
-    taken, query, batch, partitions, size = _row(info)
-    print(f"savepoint {where}: {info.kind}, {size}, {partitions} partitions")
-    print(f"of {info.checkpoint}, batch {batch} of query {query}")
-    print(f"taken {taken} by {info.written_by}")
+        return print_json(describe_savepoint(where, info))
+    taken, query, batch, _, size = _row(info)
+    print_text(f"savepoint {where}: {info.kind}, {size}, {count_text(info.partitions, 'partition')}")
+    print_text(f"of {info.checkpoint}, batch {batch} of query {query}")
+    print_text(f"taken {taken} by {info.written_by}")
     recorded = {
         (operator.number, store, state): digest
         for operator in info.operators
@@ -230,8 +240,8 @@ def _print_info(info: SavepointInfo, where: str, *, as_json: bool) -> int:
     }
     _print_states(info, recorded)
     if not recorded and info.operators:
-        print("\nno digests are recorded: savepoint verify reads all rows for them,")
-        print("and so does savepoint create --digests")
+        print_text("\nno digests are recorded: savepoint verify reads all rows for them,")
+        print_text("and so does savepoint create --digests")
     return 0
 
 
@@ -245,20 +255,21 @@ def _print_states(info: SavepointInfo, digests: Mapping[tuple[int, str, str], Di
             shown = "" if number is None else number
             rows.append((state.store, state.name, shown, "" if known is None else known.sum or ""))
         name = name_operator(operator.name, operator.uids, is_keyed=operator.layout == Layout.KEY_GROUPS.value)
-        print(f"\noperator {operator.number}: {name}, in {operator.layout}")
+        print_text(f"\noperator {operator.number}: {name}, in {operator.layout}")
         print_table(("store", "state", "stored rows", "digest"), rows)
 
 
 def _print_restored(done: Restored, *, as_json: bool) -> int:
     if as_json:
-        return print_json(msgspec.to_builtins(done))
+        return print_json(describe_restore(done))
     print_table(
         ("operator", "store", "state", "stored rows", "digest, before and after"),
         [(str(each.operator), each.store, each.name, each.digest.rows, each.digest.sum or "") for each in done.states],
     )
-    print(f"{size_text(done.copied_bytes)} copied, {size_text(done.rewritten_bytes)} rewritten")
-    print(f"{done.checkpoint} continues after batch {done.version - 1} of query {done.query_id}")
-    print(f"with {done.partitions} partitions: start the query with spark.sql.shuffle.partitions={done.partitions}")
+    print_text(f"{size_text(done.copied_bytes)} copied, {size_text(done.rewritten_bytes)} rewritten")
+    print_text(f"{done.checkpoint} continues after batch {done.version - 1} of query {done.query_id}")
+    number = count_text(done.partitions, "partition")
+    print_text(f"with {number}: start the query with spark.sql.shuffle.partitions={done.partitions}")
     return 0
 
 
@@ -288,7 +299,8 @@ def _no_row(problem: FormatError | None) -> tuple[str, ...]:
     return "unfinished" if problem is None else f"DAMAGED: {problem.message}", "", "", "", ""
 
 
-def _as_json(info: SavepointInfo | FormatError | None) -> dict[str, Any]:
-    if isinstance(info, FormatError):
-        return {"damaged": info.message}
-    return msgspec.to_builtins(info) if info else {}
+def _as_json(name: str, info: SavepointInfo | FormatError | None) -> dict[str, Any]:
+    """Return the form of a savepoint, one that is damaged, or one that is unfinished."""
+    if isinstance(info, SavepointInfo):
+        return describe_savepoint(name, info)
+    return {"savepoint": name, "damaged": info.message} if info else {"savepoint": name, "unfinished": True}

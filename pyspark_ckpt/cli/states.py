@@ -6,7 +6,7 @@ import csv
 import json
 import sys
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import pyarrow as pa
@@ -16,12 +16,13 @@ from pyspark_ckpt.reading.json_values import json_values
 from pyspark_ckpt.reading.keyed_rows import LISTS, MAPS, TIMERS
 from pyspark_ckpt.reading.reader import StateReader
 from pyspark_ckpt.reading.sources import state_at
-from pyspark_ckpt.reading.stored_state import Selection
+from pyspark_ckpt.reading.stored_state import Selection, StoredState
+from pyspark_ckpt.state_store.display import count_text
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.terminal import print_json, print_table
 
-_ROWS = {LISTS: ("element", "elements"), MAPS: ("entry", "entries"), TIMERS: ("timer", "timers")}
-"""What a row is, by the kind of state."""
+_ROWS = {LISTS: ("element",), MAPS: ("entry", "entries"), TIMERS: ("timer",)}
+"""What a row is, by the kind of state, and its plural if that has no plain s at the end."""
 
 
 def open_selected(
@@ -43,17 +44,23 @@ def open_selected(
 def read(opened: StateReader, form: str, limit: int | None) -> int:
     """Print the rows of a state, up to a limit."""
     with opened as state:
-        _print(state.schema.names, (row for batch in state.batches() for row in _rows(batch)), form, limit)
+        rows: Iterator[list[Any]] = (row for batch in state.batches() for row in _rows(batch))
+        first = next(rows, None)
+        if first is None:
+            print(f"{state.state.whose} has no rows.", file=sys.stderr)
+        else:
+            rows = chain([first], rows)
+        _print(state.schema.names, rows, form, limit)
     return 0
 
 
 def count(opened: StateReader, form: str) -> int:
     """Print how many rows a state has."""
     with opened as state:
-        rows, names = state.count(), _ROWS.get(state.state.kind, ("row", "rows"))
+        rows, names = state.count(), _ROWS.get(state.state.kind, ("row",))
     if form == "json":
         return print_json({"version": state.version, "rows": rows})
-    print(rows if form == "csv" else f"{rows:,} {names[rows != 1]}")
+    print(rows if form == "csv" else count_text(rows, *names))
     return 0
 
 
@@ -61,8 +68,16 @@ def get(opened: StateReader, key: Any, form: str, limit: int | None) -> int:  # 
     """Print the rows of one key; exit code 1 if there are none."""
     with opened as state:
         found = state.rows_of_json(key)
+        if found.num_rows == 0:
+            print(_explain_missing(state.state, key), file=sys.stderr)
     _print(found.schema.names, (row for batch in found.to_batches() for row in _rows(batch)), form, limit)
     return int(found.num_rows == 0)
+
+
+def _explain_missing(state: StoredState, key: Any) -> str:  # noqa: ANN401 - a value of JSON
+    columns = ", ".join(f"{each.name} {each.type}" for each in state.key_type)
+    asked = json.dumps(key, ensure_ascii=False, default=str)
+    return f"{state.whose} has no row of the key {asked}. It has {count_text(state.rows, 'stored row')} by {columns}."
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[list[Any]]:

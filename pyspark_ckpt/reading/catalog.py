@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 class Catalog:
     """The states of one version. The metadata of each store is read once."""
 
-    def __init__(self, source: Source, where: str, pool: Executor) -> None:
-        """Use the threads of ``pool`` to read ``source``; messages call it ``where``."""
-        self._source, self._where, self._pool = source, where, pool
+    def __init__(self, source: Source, where: str, pool: Executor, why_empty: str) -> None:
+        """Use the threads of ``pool`` to read ``source``; messages call it ``where``, and say why it has no state."""
+        self._source, self._where, self._pool, self._why_empty = source, where, pool, why_empty
         self._metas: dict[Identity, StoreMeta] = {}
         self._partitions = {each.number: source.count_metas(each) for each in source.operators}
 
@@ -78,15 +78,16 @@ class Catalog:
 
     def _not_one(self, wanted: Selection, found: Sequence[StoredState]) -> InvalidInputError:
         there = found or self.all(Selection())
-        names = "; ".join(each.whose for each in there) or "none"
+        names = "; ".join(each.whose for each in there)
+        of = "" if wanted == Selection() else f" for {wanted}"
         if found:
             return InvalidInputError(
-                f"{self._where} has {len(found)} states for {wanted}: {names}.",
-                hint="Select one by uid and state, or by operator, store and state.",
+                f"{self._where} has {len(found)} states{of}: {names}.",
+                hint="Select one by `uid` and `state`, or by `operator`, `store` and `state`.",
             )
-        return InvalidInputError(
-            f"{self._where} has no state for {wanted}; there are: {names}.{_suggest(wanted, there)}"
-        )
+        if not there:
+            return InvalidInputError(f"{self._where} has no state: {self._why_empty}.")
+        return InvalidInputError(f"{self._where} has no state{of}; there are: {names}.{_suggest(wanted, there)}")
 
 
 def _states_in(operator: Operator, store: str, meta: StoreMeta) -> list[StoredState]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
@@ -12,8 +11,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pyspark_ckpt.state_store.errors import StorageError
-from pyspark_ckpt.state_store.local.files import take_open_files
+from pyspark_ckpt.state_store.local.files import make_scratch_folder, take_open_files
 
 MAX_BYTES = 1 << 30
 """How much is kept on disk."""
@@ -74,18 +72,12 @@ class _Folder:
     def __init__(self, make: Make[Any]) -> None:
         take_open_files()
         self.size_bytes = 0
-        try:
-            self._path = tempfile.mkdtemp(prefix="pyspark-ckpt-")
-        except OSError as problem:
-            raise StorageError(
-                f"No temporary folder could be made to read state: {problem}",
-                hint="Set TMPDIR to a folder that exists, has room, and may be written to.",
-            ) from problem
+        self._path = make_scratch_folder()
         stack = ExitStack()
         stack.callback(shutil.rmtree, self._path, ignore_errors=True)
         self.remove = weakref.finalize(self, stack.close)
         try:
-            self.content: Any = stack.enter_context(make(Path(self._path)))
+            self.content: Any = stack.enter_context(make(self._path))
         except BaseException:
             self.remove()
             raise
@@ -93,7 +85,7 @@ class _Folder:
     @property
     def is_there(self) -> bool:
         """Whether the folder still exists."""
-        return Path(self._path).is_dir()
+        return self._path.is_dir()
 
     def measure(self) -> None:
         """Note how many bytes the folder takes. A file with several links counts once."""

@@ -113,7 +113,9 @@ class StateReader:
         self._kept = KeptFolders()
         try:
             self._source = open_source(checkpoint, self.version, self._pool, self._kept)
-            self._catalog = Catalog(self._source, f"Version {self.version} of {checkpoint.place.url}", self._pool)
+            where = f"Version {self.version} of {checkpoint.place.url}"
+            why_empty = "no operator of the query keeps any" if self.version else "no batch is committed yet"
+            self._catalog = Catalog(self._source, where, self._pool, why_empty)
             if version is not None and known is None:
                 self._source.require_version()
         except BaseException:

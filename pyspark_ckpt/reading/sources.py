@@ -89,17 +89,23 @@ class StoresSource:
         return self._checkpoint.meta(identity, self._version)
 
     def require_version(self) -> None:
-        """See Source. Looks at the first store only; uncommitted objects there do not count as a version."""
+        """See Source. Looks at the first store only; uncommitted objects there do not count as a version.
+
+        Raises NotFoundError, too, if there is no version at all.
+        """
         operators = self._checkpoint.operators()
         if not operators:
             return
-        stored = self._checkpoint.count_objects(Identity(operators[0].number, 0, operators[0].stores[0]))
+        first = Identity(operators[0].number, 0, operators[0].stores[0])
+        stored = self._checkpoint.count_objects(first)
+        if not stored.last_version:
+            self._checkpoint.find_commit(first, self._version)  # its error says where the state may be
         last = min(stored.last_version, self._checkpoint.newest_version)
         if not stored.first_version <= self._version <= last or self._version < 1:
             there = f"there are {stored.first_version} to {last}" if last else "there are none"
             raise InvalidInputError(
                 f"{self._checkpoint.place.url} has no version {self._version}: {there}. Batch N made version N + 1.",
-                hint="Retention keeps spark.sql.streaming.minBatchesToRetain versions.",
+                hint="Retention keeps the newest version and spark.sql.streaming.minBatchesToRetain versions below it.",
             )
 
     def count_splits(self, state: StoredState) -> int:

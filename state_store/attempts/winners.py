@@ -188,13 +188,16 @@ def resolve(store: Identity, version: int, evidence: Evidence) -> Marker:
     if named is None:
         named = read_committed_ids(evidence.checkpoint, version, store.operator, store.partition)
     if named:
-        return _select_named(store, version, candidates, named)
+        return _select_named(store, version, candidates, named, lineage.where)
     winners = sorted(winner for winner in lineage.winners if winner.version == version)
     if winners:
         decided = _read_winner(evidence.place, winners[-1])
         if decided in candidates:
             return decided
-        raise NotFoundError(f"{store}: {winners[-1]} names commit {decided}, whose delta is missing.")
+        raise NotFoundError(
+            f"{store}: {winners[-1]} names commit {decided}, whose delta is missing: {lineage.describe()}.",
+            hint="Restore the delta from a backup of the checkpoint.",
+        )
     if len(candidates) == 1:
         return candidates[0]
     raise ConflictError(
@@ -204,7 +207,9 @@ def resolve(store: Identity, version: int, evidence: Evidence) -> Marker:
     )
 
 
-def _select_named(store: Identity, version: int, candidates: list[Marker], named: Collection[str]) -> Marker:
+def _select_named(
+    store: Identity, version: int, candidates: list[Marker], named: Collection[str], where: str
+) -> Marker:
     """Return the only one of the ``candidates`` whose id the commit log names."""
     found = [candidate for candidate in candidates if candidate.id in named]
     if len(found) == 1:
@@ -212,7 +217,7 @@ def _select_named(store: Identity, version: int, candidates: list[Marker], named
     kind = FormatError if found else NotFoundError
     raise kind(
         f"{store}: the commit log names the ids {sorted(named)} for version {version}, "
-        f"but the state folder has {[candidate.id for candidate in candidates]}.",
+        f"but {where} has {[candidate.id for candidate in candidates]}.",
         hint="Check that the state and the commit log are from the same checkpoint.",
     )
 

@@ -20,7 +20,9 @@ import msgspec
 from pyspark_ckpt.state_store.attempts.commit_log import read_ids
 from pyspark_ckpt.state_store.attempts.winners import Evidence, resolve
 from pyspark_ckpt.state_store.blobs import BlobPlace
-from pyspark_ckpt.state_store.checkpoints.query_log import refuse_other_provider
+from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, find_savepoint_kind, make_refusal
+from pyspark_ckpt.state_store.checkpoints.missing_state import explain_missing
+from pyspark_ckpt.state_store.checkpoints.query_log import BATCH, list_batches, refuse_other_provider
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.commit_meta import read_meta_at
@@ -31,7 +33,7 @@ from pyspark_ckpt.state_store.format.meta import StoreMeta
 from pyspark_ckpt.state_store.format.names import ROWS_FOLDER, TABLE_FOLDER
 from pyspark_ckpt.state_store.format.remote import find_place, is_store_name, query_id
 from pyspark_ckpt.state_store.identity import Identity
-from pyspark_ckpt.state_store.json_objects import MAX_LONG, Count, decode_as
+from pyspark_ckpt.state_store.json_objects import Count, decode_as
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.restore.store_restorer import RestoredStore
@@ -39,7 +41,6 @@ from pyspark_ckpt.state_store.restore.store_restorer import RestoredStore
 MAX_PARTITIONS = 1 << 20
 """Every partition is looked for, so a larger number than a query can have is treated as damage."""
 
-_BATCH = re.compile(r"[0-9]{1,19}")
 _OPERATOR_NUMBER = re.compile(r"[0-9]{1,9}")
 
 
@@ -81,14 +82,14 @@ class Checkpoint:
         self._places: dict[Identity, BlobPlace] = {}
         self._newest_version: int | None = None
         self._ids: dict[str, list[list[str]]] | None = None
+        self._operators: list[Operator] | None = None
         self.place = self.workplace.resolve(location)
         try:
             self.query_id = query_id(self.place)
         except (NotFoundError, FormatError) as problem:
-            raise InvalidInputError(
-                f"{self.place.url} is not a checkpoint of a query: it has no metadata file with a query id.",
-                hint="Name the checkpointLocation of the query.",
-            ) from problem
+            raise make_refusal(self.place) from problem
+        if self.has_stores and find_savepoint_kind(self.place) is FolderKind.UNFINISHED_SAVEPOINT:
+            raise make_refusal(self.place)
         if self.has_stores and self.place.walk(ROWS_FOLDER):
             raise InvalidInputError(
                 f"{self.place.url} is a canonical savepoint: its rows are in the Parquet files below {ROWS_FOLDER}.",
@@ -103,9 +104,7 @@ class Checkpoint:
         return self._newest_version
 
     def _find_newest_version(self) -> int:
-        names = (blob.name.rpartition("/")[2] for blob in self.place.list("commits"))
-        batches = (int(name) for name in names if _BATCH.fullmatch(name) is not None)
-        return max((batch + 1 for batch in batches if batch < MAX_LONG), default=0)
+        return max(list_batches(self.place, "commits"), default=-1) + 1
 
     def refuse_other_provider(self) -> None:
         """Raise InvalidInputError if the query keeps state in another provider's store. Raises StorageError."""
@@ -114,8 +113,8 @@ class Checkpoint:
                 refuse_other_provider(self.place, max(self.newest_version - 1, 0))
 
     def look_again(self) -> None:
-        """Forget which version is the newest and what its commits are: they are read again when needed."""
-        self._newest_version = self._ids = None
+        """Forget which version is the newest, its commits and the operators: they are read again when needed."""
+        self._newest_version = self._ids = self._operators = None
 
     def require_committed(self, version: int) -> None:
         """Raise InvalidInputError unless ``version`` is committed: the objects of other versions may still change."""
@@ -128,22 +127,25 @@ class Checkpoint:
             )
 
     def operators(self) -> list[Operator]:
-        """Return all stateful operators, ordered by number."""
-        found: list[Operator] = []
-        for number in count():
-            name = self._read_metadata(number)
-            if name is None:
-                return found
-            found.append(_operator(self.place.get(name), number, f"{self.place.url}/{name}"))
-        raise AssertionError("not reached")
+        """Return all stateful operators, ordered by number. They are read once."""
+        if self._operators is None:
+            self._operators = list(self._read_operators())
+        return self._operators
 
-    def _read_metadata(self, number: int) -> str | None:
+    def _read_operators(self) -> Iterator[Operator]:
+        for number in count():
+            name = self._find_metadata(number)
+            if name is None:
+                return
+            yield _operator(self.place.get(name), number, f"{self.place.url}/{name}")
+
+    def _find_metadata(self, number: int) -> str | None:
         """Return the name of Spark's newest description of an operator; None if there is no such operator."""
         folder = f"state/{number}/_metadata"
         if any(blob.name.rpartition("/")[2] == "metadata" for blob in self.place.list(folder, "metadata")):
             return f"{folder}/metadata"
         names = (blob.name.rpartition("/")[2] for blob in self.place.list(f"{folder}/v2"))
-        newest = max((name for name in names if _BATCH.fullmatch(name)), key=int, default=None)
+        newest = max((name for name in names if BATCH.fullmatch(name)), key=int, default=None)
         return None if newest is None else f"{folder}/v2/{newest}"
 
     def stores(self) -> Iterator[tuple[Operator, Identity]]:
@@ -261,9 +263,10 @@ class Checkpoint:
             named = ids[identity.partition] if identity.partition < len(ids) else []
         try:
             return resolve(identity, version, Evidence(place, self.place, named, lineage))
-        except NotFoundError:
+        except NotFoundError as problem:
             refuse_other_provider(self.place, version - 1)
-            raise
+            remote = self.workplace.options.remote
+            raise explain_missing(problem, place, self.place, identity, remote) from problem
 
 
 class _StoreInfo(msgspec.Struct):

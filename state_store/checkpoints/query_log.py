@@ -33,14 +33,16 @@ from pyspark_ckpt.state_store.format.names import (
     PROVIDER_CLASS,
     PROVIDER_CONF,
 )
-from pyspark_ckpt.state_store.json_objects import Count
+from pyspark_ckpt.state_store.json_objects import MAX_LONG, Count
 
 QUERY = "metadata"
 PARTITIONS_CONF = "spark.sql.shuffle.partitions"
 """The conf in the offset log that holds the number of partitions of stateful operators."""
 
+_LOGS = ("offsets/", "commits/")
 _STATE_ROWS = re.compile(r"state/[0-9]+/[0-9]+/(?!(?:[^/]+/)?_metadata/)")
 _OPERATOR = re.compile(r"state/([0-9]+)/_metadata/(?:metadata|v2/[0-9]+)")
+BATCH = re.compile(r"[0-9]{1,19}")
 _PARTITIONS = re.compile(r"[0-9]{1,9}")
 
 Ids = Mapping[str, Sequence[Sequence[str]]]
@@ -58,6 +60,12 @@ class QueryFile(msgspec.Struct, frozen=True):
     def of(cls, name: str, content: bytes) -> QueryFile:
         """Return the entry of a file with this content."""
         return cls(name, len(content), xxhash.xxh3_128_hexdigest(content))
+
+
+def list_batches(checkpoint: BlobPlace, log: str) -> set[int]:
+    """Return the batches that have an entry in a log: ``offsets`` or ``commits``. Raises StorageError."""
+    names = (blob.name.rpartition("/")[2] for blob in checkpoint.list(log))
+    return {batch for name in names if BATCH.fullmatch(name) and (batch := int(name)) < MAX_LONG}
 
 
 def log_names(checkpoint: BlobPlace, batch: int) -> Iterator[str]:
@@ -103,11 +111,14 @@ def _walk(checkpoint: BlobPlace, folder: str, but_for: re.Pattern[str] | None = 
 
 def read_partitions(checkpoint: BlobPlace, batch: int) -> int:
     """Return the number of partitions that ``batch`` ran with. Raises NotFoundError, FormatError, StorageError."""
-    found = _read_confs(checkpoint, batch)[PARTITIONS_CONF]
+    name = f"offsets/{batch}"
+    return _partitions_in(checkpoint.get(name), f"{checkpoint.url}/{name}")
+
+
+def _partitions_in(content: bytes, where: str) -> int:
+    found = _confs(_lines(content, where)[1], where)[PARTITIONS_CONF]
     if _PARTITIONS.fullmatch(str(found)) is None:
-        raise FormatError(
-            f"{checkpoint.url}/offsets/{batch} has {found!r} as {PARTITIONS_CONF}, which must be a whole number."
-        )
+        raise FormatError(f"{where} has {found!r} as {PARTITIONS_CONF}, which must be a whole number.")
     return int(found)
 
 
@@ -208,11 +219,11 @@ def _confs_in(entry: dict[str, Any], where: str) -> dict[str, Any]:
 ContentRewrite = Callable[[str, bytes, str], bytes]
 
 
-def _check(name: str, content: bytes, where: str) -> bytes:
+def check_content(name: str, content: bytes, where: str) -> bytes:
     """Return the same content. Raises FormatError if a log is cut: in a copy that would be noticed too late."""
     if name == QUERY:
         _json(content, where)
-    elif name.startswith(("offsets/", "commits/")):
+    elif name.startswith(_LOGS):
         _json(_lines(content, where)[1], where)
     return content
 
@@ -220,7 +231,7 @@ def _check(name: str, content: bytes, where: str) -> bytes:
 class LogProof:
     """Accepts the files that a savepoint lists, as they were when it was taken, and nothing else."""
 
-    def __init__(self, files: Iterable[QueryFile], change: ContentRewrite = _check) -> None:
+    def __init__(self, files: Iterable[QueryFile], change: ContentRewrite = check_content) -> None:
         """Apply ``change`` to objects that match one of the ``files``."""
         self._files = {file.name: file for file in files}
         self._left = set(self._files)
@@ -265,7 +276,9 @@ def find_damage(place: BlobPlace, batch: int, files: Sequence[QueryFile]) -> lis
     return problems
 
 
-def copy_logs(source: BlobPlace, batch: int, target: BlobPlace, change: ContentRewrite = _check) -> list[QueryFile]:
+def copy_logs(
+    source: BlobPlace, batch: int, target: BlobPlace, change: ContentRewrite = check_content
+) -> list[QueryFile]:
     """Copy the logs of a query as of ``batch``, and the files of its sources.
 
     Do this first: a running query soon deletes its logs. ``change`` makes the new content of an object from its name,
@@ -274,12 +287,37 @@ def copy_logs(source: BlobPlace, batch: int, target: BlobPlace, change: ContentR
     return _copy(lambda: log_names(source, batch), source, target, change)
 
 
-def copy_operators(source: BlobPlace, target: BlobPlace, change: ContentRewrite = _check) -> list[QueryFile]:
+def read_logs(source: BlobPlace, batch: int) -> dict[str, bytes]:
+    """Return the logs that a query needs to continue after ``batch``, by name, to write them with ``write_logs``.
+
+    Do this first, as ``copy_logs``. What would be refused in a copy of the logs or of the sources is refused here.
+    Raises NotFoundError, FormatError, InvalidInputError (a link to a folder), StorageError.
+    """
+    names = [name for name in log_names(source, batch) if name.startswith(_LOGS)]
+    logs = {name: check_content(name, source.get(name), f"{source.url}/{name}") for name in names}
+    name = f"offsets/{batch}"
+    _partitions_in(logs[name], f"{source.url}/{name}")
+    return logs
+
+
+def write_logs(logs: Mapping[str, bytes], target: BlobPlace) -> list[QueryFile]:
+    """Write logs into ``target``. Raises StorageError."""
+    for name, content in logs.items():
+        target.put(name, content)
+    return [QueryFile.of(name, content) for name, content in logs.items()]
+
+
+def copy_sources(source: BlobPlace, target: BlobPlace) -> list[QueryFile]:
+    """Copy the files of the sources of a query, after its logs were read. Raises as ``copy_logs``."""
+    return _copy(lambda: _walk(source, "sources"), source, target, check_content)
+
+
+def copy_operators(source: BlobPlace, target: BlobPlace, change: ContentRewrite = check_content) -> list[QueryFile]:
     """Copy the files that describe operators, without their state. Raises as ``copy_logs``."""
     return _copy(lambda: operator_names(source), source, target, change)
 
 
-def copy_id(source: BlobPlace, target: BlobPlace, change: ContentRewrite = _check) -> list[QueryFile]:
+def copy_id(source: BlobPlace, target: BlobPlace, change: ContentRewrite = check_content) -> list[QueryFile]:
     """Copy ``metadata``, which makes the target a checkpoint. Raises as ``copy_logs``."""
     return _copy(lambda: iter([QUERY]), source, target, change)
 

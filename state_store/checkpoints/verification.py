@@ -24,7 +24,8 @@ VERIFY_ATTEMPTS = 3
 class Verified:
     """The result of reading everything that one version of a store needs. Without ``problems``, all of it is intact.
 
-    ``digests``: by state name; empty if the version could not be read.
+    ``digests``: by state name; empty if the version could not be read. ``snapshots``, ``deltas``, ``table_files``: how
+    many were read. A delta has table files of its own, which are not counted.
     """
 
     identity: Identity
@@ -33,10 +34,16 @@ class Verified:
     bytes_read: int
     problems: tuple[str, ...]
     digests: Mapping[str, Digest] = field(default_factory=dict)
+    snapshots: int = 0
+    deltas: int = 0
+    table_files: int = 0
 
 
 def verify_version(checkpoint: Checkpoint, identity: Identity, version: int) -> Verified:
-    """Restore a version of a store into a temporary folder; check every checksum, lineage, markers and row counts."""
+    """Restore a version of a store into a temporary folder; check every checksum, lineage, markers and row counts.
+
+    Raises StorageError if there is no temporary folder.
+    """
     return _verify(checkpoint, identity, version)[0]
 
 
@@ -44,6 +51,7 @@ def verify_newest(checkpoint: Checkpoint, identity: Identity) -> Verified:
     """Verify the newest committed version, or a newer one if retention has retired it meanwhile.
 
     The query may run: no version is pinned against its retention. ``Verified.version`` is the one that was read.
+    Raises StorageError if there is no temporary folder.
     """
     for _ in range(VERIFY_ATTEMPTS):
         version = checkpoint.newest_version
@@ -62,18 +70,29 @@ def verify_newest(checkpoint: Checkpoint, identity: Identity) -> Verified:
 def _verify(checkpoint: Checkpoint, identity: Identity, version: int) -> tuple[Verified, bool]:
     """Return the result for a version of a store, and whether the reading ended at a missing object."""
     problems = _Problems(identity.short)
-    try:
-        commit = checkpoint.find_commit(identity, version)
-        with checkpoint.restore(identity, commit, problems.log) as restored:
-            counts = _count_rows(restored.database, restored.meta, commit, problems.log)
-            digests = digest_states(restored.database, restored.meta.states)
-            require_counts(counts, digests, str(identity))
-            rows = restored.meta.rows
-    except CkptError as problem:
-        is_missing = isinstance(problem, NotFoundError)
-        return Verified(identity, version, 0, 0, (*problems.found, f"{problem}")), is_missing
-    size_bytes = restored.metrics["downloaded_bytes"]
-    return Verified(identity, version, rows, size_bytes, tuple(problems.found), digests), False
+    with checkpoint.workplace.folder() as folder:  # if there is none, that is no problem of the checkpoint
+        try:
+            commit = checkpoint.find_commit(identity, version)
+            place, copy = checkpoint.find_place(identity), folder / "copy"
+            with checkpoint.workplace.restore_from(place, identity, commit, copy, problems.log) as restored:
+                counts = _count_rows(restored.database, restored.meta, commit, problems.log)
+                digests = digest_states(restored.database, restored.meta.states)
+                require_counts(counts, digests, str(identity))
+        except CkptError as problem:
+            is_missing = isinstance(problem, NotFoundError)
+            return Verified(identity, version, 0, 0, (*problems.found, f"{problem}")), is_missing
+    found = Verified(
+        identity,
+        version,
+        restored.meta.rows,
+        restored.metrics["downloaded_bytes"],
+        tuple(problems.found),
+        digests,
+        int(restored.is_of_snapshot),
+        restored.metrics["replayed_deltas"],
+        len(restored.table_files),
+    )
+    return found, False
 
 
 class _Problems(logging.Handler):

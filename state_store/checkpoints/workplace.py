@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
@@ -16,7 +16,7 @@ from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.meta import StoreMeta
 from pyspark_ckpt.state_store.identity import Identity
-from pyspark_ckpt.state_store.local.files import take_open_files
+from pyspark_ckpt.state_store.local.files import make_scratch_folder, take_open_files
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.restore.store_restorer import RestoredStore, StoreRestorer
@@ -62,10 +62,16 @@ class Workplace:
 
     @contextmanager
     def folder(self) -> Iterator[Path]:
-        """Yield a folder that only this user can read, deleted afterwards, for databases whose files are all open."""
+        """Yield a folder that only this user can read, deleted afterwards, for databases whose files are all open.
+
+        Raises StorageError (no folder can be made).
+        """
         take_open_files()
-        with tempfile.TemporaryDirectory(prefix="pyspark-ckpt-") as folder:
-            yield Path(folder)
+        folder = make_scratch_folder()
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def restore(self, store: StoreVersion, folder: Path) -> AbstractContextManager[RestoredStore]:
         """Restore a version into the new ``folder`` and yield the database. Raises as ``StoreRestorer.restore``."""

@@ -14,6 +14,9 @@ from pyspark_ckpt.state_store.errors import NotFoundError
 from pyspark_ckpt.state_store.format.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.format.names import DeltaName, WinnerName, parse, snapshot_name
 
+SHOWN = 5
+"""How many snapshots a message names: the newest ones."""
+
 
 @dataclass
 class Lineage:
@@ -22,13 +25,15 @@ class Lineage:
     deltas: dict[Marker, tuple[DeltaName, Blob]] = field(default_factory=dict)
     snapshots: dict[Marker, Blob] = field(default_factory=dict)
     winners: dict[WinnerName, Blob] = field(default_factory=dict)
+    where: str = "the state folder"
+    """The place that was listed, for messages."""
 
     @classmethod
-    def of(cls, blobs: Iterable[Blob]) -> Lineage:
-        """Build the graph from a listing. Foreign names are ignored."""
+    def of(cls, blobs: Iterable[Blob], lead: str = "") -> Lineage:
+        """Build the graph from a listing, whose names begin with ``lead``. Foreign names are ignored."""
         found = cls()
         for blob in blobs:
-            name = parse(blob.name)
+            name = parse(blob.name.removeprefix(lead))
             if isinstance(name, DeltaName):
                 found.deltas[name.commit] = (name, blob)
             elif isinstance(name, WinnerName):
@@ -40,7 +45,14 @@ class Lineage:
     @classmethod
     def read(cls, place: BlobPlace) -> Lineage:
         """List the folder, with one request for each page of the listing."""
-        return cls.of(place.list())
+        found = cls.of(place.list())
+        found.where = place.url
+        return found
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether there is no version at all."""
+        return not self.deltas and not self.snapshots
 
     def has_lost(self, later: Lineage) -> bool:
         """Return whether a delta or a snapshot of this listing is missing in a ``later`` one."""
@@ -60,16 +72,21 @@ class Lineage:
         siblings = self.list_commits(commit.version)
         if siblings:
             raise NotFoundError(
-                f"{store}: {commit} does not exist; version {commit.version} was committed as "
+                f"{store}: {commit} does not exist in {self.where}; version {commit.version} was committed as "
                 + ", ".join(sibling.id for sibling in siblings)
                 + ".",
                 hint="The commit log names an attempt that is not in the state folder. "
                 "Check that the state and the commit log are from one checkpoint.",
             )
-        newest = max((marker.version for marker in (*self.deltas, *self.snapshots)), default=0)
+        if commit.version > self._newest:
+            raise NotFoundError(
+                f"{store}: {commit} was never committed, or its objects are lost: {self.describe()}. Retention cannot "
+                "have deleted it, because it keeps the newest versions.",
+                hint="Check that the state and the commit log are from one checkpoint. If objects are lost, restore "
+                "them from a backup of the checkpoint.",
+            )
         raise NotFoundError(
-            f"{store}: {commit} was never committed, or retention has retired it; "
-            f"the newest version there is {newest}.",
+            f"{store}: {commit} was never committed, or retention has retired it: {self.describe()}.",
             hint="Check that the state and the commit log are from one checkpoint. Raise "
             "spark.sql.streaming.minBatchesToRetain to keep more versions.",
         )
@@ -82,6 +99,19 @@ class Lineage:
         if any(marker.version > newest.version + 1 for marker in (*self.deltas, *self.snapshots)):
             return False
         return next(self.chains(newest, self.snapshots.__contains__), None) is None
+
+    def describe(self) -> str:
+        """Return which versions and snapshots there are, and where."""
+        if self.is_empty:
+            return f"{self.where} has no version at all"
+        versions = sorted({marker.version for marker in (*self.deltas, *self.snapshots)})
+        kept = sorted({marker.version for marker in self.snapshots})[-SHOWN:]
+        snapshots = f"snapshots of {', '.join(map(str, kept))}" if kept else "no snapshot"
+        return f"{self.where} has versions {versions[0]} to {versions[-1]}, and {snapshots}"
+
+    @property
+    def _newest(self) -> int:
+        return max((marker.version for marker in (*self.deltas, *self.snapshots)), default=0)
 
     def chain(self, commit: Marker, is_base: Callable[[Marker], bool]) -> tuple[Marker, list[DeltaName]]:
         """Walk back from ``commit`` to the nearest base. Returns the base and the deltas after it, oldest first.
@@ -111,7 +141,8 @@ class Lineage:
         """Return the error that names the commit whose delta is missing between version 0 and ``commit``."""
         *_, at = self._walk(commit)
         return NotFoundError(
-            f"The delta of {at} is missing, but {commit} needs it ({snapshot_name(at)} is not usable either).",
+            f"The delta of {at} is missing, but {commit} needs it ({snapshot_name(at)} is not usable either): "
+            f"{self.describe()}.",
             hint="Restore the file from a backup of the checkpoint.",
         )
 

@@ -37,6 +37,12 @@ TABLE_FOLDER = "sst"
 SCRUB_NAME = "scrub.json"
 ROWS_FOLDER = "rows"
 """The folder of the rows of a canonical savepoint."""
+SAVEPOINT_NAME = "savepoint.json"
+"""An object in the folder of a savepoint: its content. It is written last and deleted first."""
+UNFINISHED_NAME = "savepoint.unfinished"
+"""An object in the folder of a savepoint while it is written or deleted."""
+RESTORE_REQUEST_NAME = f"{CHECKPOINT_FOLDER}/restore/request.json"
+"""An object in the folder of a checkpoint while a restore writes it."""
 
 _DELTA = re.compile(r"([0-9]{20})-([A-Za-z0-9_.]{1,128})-([A-Za-z0-9_.]{1,128})\.delta")
 _SNAPSHOT = re.compile(r"([0-9]{20})-([A-Za-z0-9_.]{1,128})\.snapshot")

@@ -89,27 +89,20 @@ def find_place(checkpoint: BlobPlace, identity: Identity, places: Callable[[str]
     return places(url)
 
 
-def missing_elsewhere(
-    problem: NotFoundError, place: BlobPlace, checkpoint: BlobPlace, identity: Identity, remote: str
-) -> NotFoundError:
-    """Return the error for a version that is not in ``place``: ``problem``, or that the state is elsewhere.
+def read_pointer(checkpoint: BlobPlace, identity: Identity, remote: str) -> str | None:
+    """Return where the pointer of a store says that its state is; None without one. ``remote`` is the option.
 
-    The checkpoint's pointer decides. ``remote`` is the option of the session. Raises StorageError, FormatError.
+    Raises StorageError, FormatError.
     """
-    name = f"{store_folder(identity)}/{POINTER_NAME}"
     try:
-        pointed = _decode(read_json(checkpoint, name, Pointer).place, remote)
+        return _decode(read_json(checkpoint, f"{store_folder(identity)}/{POINTER_NAME}", Pointer).place, remote)
     except NotFoundError:
-        return problem
-    if _as_s3(pointed) == _as_s3(place.url):
-        return problem
-    folder = pointed.removesuffix(f"/{store_folder(identity)}").rpartition("/")[0]
-    has = f"this session has the value {remote!r}" if remote else "this session does not have it"
-    return NotFoundError(
-        f"{problem.message} But {checkpoint.url}/{name} says that this state is in {pointed}, and not in {place.url}: "
-        f"the query was started with the option remote, and {has}.",
-        hint=f"Set spark.sql.streaming.stateStore.ckpt.remote to {folder} in this session.",
-    )
+        return None
+
+
+def is_same_place(url: str, other: str) -> bool:
+    """Return whether two URLs name one place. A bucket has one name for each scheme of S3."""
+    return _as_s3(url) == _as_s3(other)
 
 
 def _as_s3(url: str) -> str:

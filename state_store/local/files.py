@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import resource
 import stat
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.errors import InvalidInputError, StorageError
 
 PRIVATE = 0o700
 _WRITABLE_BY_OTHERS = 0o022
+_HINT = "Set TMPDIR to a folder that exists, has room, and may be written to."
 
 
 def publish(path: Path, content: bytes) -> None:
@@ -44,6 +46,22 @@ def make_folder(folder: Path, local_dir: Path) -> None:
             if not each.is_dir():
                 each.unlink(missing_ok=True)
                 each.mkdir(mode=PRIVATE, exist_ok=True)
+
+
+def make_scratch_folder() -> Path:
+    """Make a folder for large temporary files that only this user can read, in ``TMPDIR`` if that is set.
+
+    Where ``TMPDIR`` cannot be used, Python silently takes another folder, perhaps one in memory. Raises StorageError.
+    """
+    named = os.environ.get("TMPDIR")
+    if named and not (Path(named).is_dir() and os.access(named, os.W_OK | os.X_OK)):
+        raise StorageError(
+            f"TMPDIR is {named}, and that is not a folder that may be written to.", hint=_HINT, retryable=False
+        )
+    try:
+        return Path(tempfile.mkdtemp(prefix="pyspark-ckpt-"))
+    except OSError as problem:
+        raise StorageError(f"No temporary folder could be made: {problem}.", hint=_HINT) from problem
 
 
 def take_open_files() -> int:

@@ -102,12 +102,15 @@ def main(descriptor: int) -> None:
     """Run the tasks from a descriptor until there are no more or their sender has gone."""
     signal.signal(signal.SIGTERM, _end)
     sys.unraisablehook = _note_unraisable
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # Ctrl-C is for all processes of a terminal
+        signal.signal(signal.SIGINT, _end)
     threading.Thread(target=_end_with_sender, args=(descriptor,), name="sender-watch", daemon=True).start()
     tasks = Connection(descriptor)  # freed after the signal is ignored: an exception in its __del__ would be printed
     try:
         serve(tasks)
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the process is ending
+        for ends in (signal.SIGTERM, signal.SIGINT):  # the process is ending
+            signal.signal(ends, signal.SIG_IGN)
 
 
 def _end_with_sender(descriptor: int) -> None:

@@ -135,8 +135,10 @@ class LocalProcesses:
 
         progress(0, len(tasks))
         with ThreadPoolExecutor(min(self.width, len(tasks))) as pool:
-            for future in as_completed([pool.submit(work) for _ in range(min(self.width, len(tasks)))]):
-                if future.exception() is not None:
-                    waiting.clear()
-                future.result()
+            try:
+                for future in as_completed([pool.submit(work) for _ in range(min(self.width, len(tasks)))]):
+                    future.result()
+            except BaseException:  # also Ctrl-C: the running tasks are the last
+                waiting.clear()
+                raise
         return [results[number] for number in range(len(tasks))]

@@ -52,6 +52,8 @@ class RestoredStore:
     metrics: dict[str, int] = field(default_factory=dict)
     table_files: Mapping[str, ManifestFile] = field(default_factory=dict)
     """Table files of the snapshot, by file name. RocksDB may have compacted some away since."""
+    is_of_snapshot: bool = False
+    """Whether a remote snapshot was read."""
 
 
 class UnusableBaseError(Exception):
@@ -197,6 +199,7 @@ class StoreRestorer:
                 "downloaded_bytes": downloaded_bytes,
             },
             {file.name: file for file in files if file.object_name is not None},
+            is_of_snapshot=kind == SNAPSHOT,
         )
 
     def _watch(self, downloads: Mapping[Future[Any], int]) -> None:

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from shlex import quote
 from threading import Event, Thread
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, RetryPolicy, with_retries
@@ -16,11 +17,13 @@ from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.digests import Digest, Digests, combine, require_equal
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, list_operators
 from pyspark_ckpt.state_store.checkpoints.query_log import (
-    QueryFile,
     copy_id,
-    copy_logs,
     copy_operators,
+    copy_sources,
+    operator_names,
+    read_logs,
     read_partitions,
+    write_logs,
 )
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import (
@@ -30,6 +33,7 @@ from pyspark_ckpt.state_store.errors import (
     LifecycleError,
     NotFoundError,
     StorageError,
+    with_hint,
 )
 from pyspark_ckpt.state_store.format.names import CHECKPOINT_FOLDER
 from pyspark_ckpt.state_store.format.remote import store_folder
@@ -39,6 +43,7 @@ from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.redistribution.canonical import SavedRows, export
 from pyspark_ckpt.state_store.redistribution.copy_task import Copied, CopyTask
 from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner
+from pyspark_ckpt.state_store.redistribution.merged_states import merge_states
 from pyspark_ckpt.state_store.redistribution.store_digests import make_digest_tasks
 from pyspark_ckpt.state_store.retention.pins import Pin, Pins
 from pyspark_ckpt.state_store.savepoints.nesting import refuse_nested
@@ -77,18 +82,22 @@ def create(
 ) -> SavepointInfo:
     """Take a savepoint of the last committed batch of a query, which may be running, into the empty place ``target``.
 
-    The savepoint is complete and durable after return. After an error there may be an unfinished one. With ``digests``,
-    all rows of a native savepoint are read, before and after; those of a canonical one are read anyway. Raises
-    InvalidInputError (no checkpoint, a target that is not empty), LifecycleError (no batch yet), ConflictError (another
-    savepoint is being taken there), NotFoundError, FormatError, StorageError.
+    The savepoint is complete and durable after return. What is wrong with the checkpoint's own logs and metadata is
+    found before anything is written. After a later error there is an unfinished savepoint, and the hint of the error
+    says how to remove it. With ``digests``, all rows of a native savepoint are read, before and after; those of a
+    canonical one are read anyway. Raises InvalidInputError (no checkpoint, a target that is not empty), LifecycleError
+    (no batch yet), ConflictError (another savepoint is being taken there), NotFoundError, FormatError, StorageError.
     """
     checkpoint = Checkpoint(location, options)
     workplace = Workplace(replace(options, remote=""))
     place = workplace.resolve(target)
     refuse_nested(place, checkpoint, "a savepoint")
-    _begin(place, checkpoint)
-    with _hold_logs(checkpoint, place) as (version, logs):
-        operators = list_operators(checkpoint, version)
+    refuse_unless_empty(place, "a savepoint")
+    begun = Event()
+    with _explaining_what_is_left(place, begun), _hold_logs(checkpoint) as (version, logs):
+        operators = _list_operators(checkpoint, version, kind)
+        _begin(place, checkpoint, begun)
+        files = [*write_logs(logs, place), *copy_sources(checkpoint.place, place)]
         stores: list[SavedStore] = []
         rows: list[SavedRows] = []
         read: dict[tuple[int, str, str], Digest] = {}
@@ -100,7 +109,7 @@ def create(
             stores = _copy_stores(workplace, operators, place.url, runner, progress)
             if digests:
                 read = _digests(workplace, operators, place.url, runner, progress)
-        files = [*logs, *copy_operators(checkpoint.place, place), *copy_id(checkpoint.place, place)]
+        files += [*copy_operators(checkpoint.place, place), *copy_id(checkpoint.place, place)]
         info = SavepointInfo(
             format=SAVEPOINT_FORMAT,
             kind=kind,
@@ -115,17 +124,16 @@ def create(
             files=tuple(files),
             rows=tuple(rows),
         )
-    place.put(NAME, seal(info))
+        place.put(NAME, seal(info))
     place.delete(UNFINISHED)
     return info
 
 
-def _begin(place: BlobPlace, checkpoint: Checkpoint) -> None:
-    """Take possession of an empty place, which only one writer can.
+def _begin(place: BlobPlace, checkpoint: Checkpoint, begun: Event) -> None:
+    """Take possession of a place that was found empty, which only one writer can. Set ``begun`` from then on.
 
     Raises InvalidInputError (it is not empty), ConflictError (another writer was first), StorageError.
     """
-    refuse_unless_empty(place, "a savepoint")
     require_exclusive(place, "savepoints", "Take the savepoint to another place.")
     mine = uuid.uuid4().hex.encode()
     if not place.put_if_absent(UNFINISHED, mine):
@@ -133,11 +141,13 @@ def _begin(place: BlobPlace, checkpoint: Checkpoint) -> None:
             f"Another savepoint is being taken at {place.url}.",
             hint="Wait until it is finished, or name a new folder.",
         )
+    begun.set()
     try:
         refuse_unless_empty(place, "a savepoint", but_for=UNFINISHED)  # one may have been taken since the first check
         _refuse_if_seen(mine, place, checkpoint.place)
     except InvalidInputError:
         place.delete(UNFINISHED)
+        begun.clear()
         raise
 
 
@@ -199,23 +209,45 @@ def _digests(
     return found
 
 
+def _list_operators(checkpoint: Checkpoint, version: int, kind: Kind) -> list[OperatorVersion]:
+    """Return all operators at ``version``. Raises what a savepoint would be refused for, by their metadata alone."""
+    operators = list_operators(checkpoint, version)
+    list(operator_names(checkpoint.place))  # none is a link
+    for operator in operators:
+        _save(operator, {})  # its layout and types can be read
+        for name, stores in operator.stores.items() if kind == "canonical" else ():
+            merge_states([store.meta for store in stores], f"operator {operator.operator.number}, store {name!r}")
+    return operators
+
+
 @contextmanager
-def _hold_logs(checkpoint: Checkpoint, place: BlobPlace) -> Iterator[tuple[int, list[QueryFile]]]:
-    """Pin a version and copy the logs of its batch at once: the query may delete its own at any time."""
+def _hold_logs(checkpoint: Checkpoint) -> Iterator[tuple[int, Mapping[str, bytes]]]:
+    """Pin a version and read the logs of its batch at once: the query may delete its own at any time."""
     for attempt in range(LOG_ATTEMPTS):
         with pin(checkpoint) as version:
             try:
-                logs = copy_logs(checkpoint.place, version - 1, place)
+                logs = read_logs(checkpoint.place, version - 1)
             except NotFoundError:
                 checkpoint.look_again()
                 if checkpoint.newest_version == version or attempt == LOG_ATTEMPTS - 1:
                     raise
-                for blob in place.walk():
-                    if blob.name != UNFINISHED:
-                        place.delete(blob.name)
                 continue
             yield version, logs
             return
+
+
+@contextmanager
+def _explaining_what_is_left(place: BlobPlace, begun: Event) -> Iterator[None]:
+    """If the block fails after the savepoint was ``begun``, say that it is unfinished, and how to remove it."""
+    try:
+        yield
+    except (CkptError, KeyboardInterrupt) as problem:
+        left = f"An unfinished savepoint is left: remove it by pyspark-ckpt savepoint delete {quote(place.url)}."
+        if begun.is_set() and isinstance(problem, CkptError):
+            problem.hint = with_hint(problem.hint, left) if problem.hint else left
+        elif begun.is_set():
+            problem.add_note(left)
+        raise
 
 
 @contextmanager

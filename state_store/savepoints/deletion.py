@@ -10,8 +10,9 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from pyspark_ckpt.state_store.blobs import Blob, BlobPlace
+from pyspark_ckpt.state_store.blobs import Blob, BlobPlace, names_scheme
 from pyspark_ckpt.state_store.checkpoints.query_log import QUERY
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import ConflictError, FormatError, InvalidInputError, NotFoundError
@@ -28,6 +29,7 @@ from pyspark_ckpt.state_store.format.remote import store_folder
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.redistribution.jobs import DONE_FOLDER
+from pyspark_ckpt.state_store.savepoints.finished import refuse_claimed
 from pyspark_ckpt.state_store.savepoints.query_restore import find_finished, forget
 from pyspark_ckpt.state_store.savepoints.request import Restored, RestoreRequest
 from pyspark_ckpt.state_store.savepoints.savepoint import NAME, UNFINISHED, read_info
@@ -55,10 +57,11 @@ def delete(location: str, options: Options) -> int:
     """Delete a savepoint, finished or not; return how many objects it had.
 
     The same call finishes an interrupted deletion. Raises InvalidInputError, before anything is deleted, if the place
-    has no savepoint or has anything else in it, such as the batches of a query that was started there; ConflictError if
-    an object was written meanwhile, which is left; StorageError.
+    is a link, has no savepoint or has anything else in it, such as the batches of a query that was started there;
+    ConflictError if an object was written meanwhile, which is left; StorageError.
     """
     place = Workplace(options).resolve(location)
+    refuse_link(place)
     blobs = place.walk()
     if not any(blob.name in _MARKS for blob in blobs):
         raise InvalidInputError(
@@ -141,6 +144,17 @@ class SavepointContent:
         return is_table_object(found[2]) or isinstance(parse(found[2]), DeltaName | Marker)
 
 
+def refuse_link(place: BlobPlace) -> None:
+    """Raise InvalidInputError if the folder of a savepoint that is to be deleted is a link to another folder."""
+    if names_scheme(place.url) or not Path(place.url).is_symlink():
+        return
+    target = Path(place.url).resolve()
+    raise InvalidInputError(
+        f"{place.url} is a link to {target}: nothing was deleted.",
+        hint=f"To delete what the link leads to, name {target}. The link itself is removed like a file.",
+    )
+
+
 def refuse_others(place: BlobPlace, blobs: Sequence[Blob], own: SavepointContent | None = None) -> SavepointContent:
     """Raise InvalidInputError if any of ``blobs``, all objects in a savepoint's place, is not of the savepoint.
 
@@ -192,13 +206,16 @@ def _version_that_goes(place: BlobPlace) -> int | None:
 def finish_claim(location: str, target: str, request: RestoreRequest, options: Options) -> Restored | None:
     """Finish a restore that was interrupted while it deleted its savepoint; return None if there is no such restore.
 
-    Without ``request.partitions``, a restore to any number of partitions matches. Raises FormatError, StorageError.
+    Without ``request.partitions``, a restore to any number of partitions matches. Raises InvalidInputError (it has
+    finished, or ``location`` is a link), FormatError, StorageError.
     """
+    refuse_link(Workplace(options).resolve(location))
     source, place = Workplace(options).resolve(location), Workplace(replace(options, remote="")).resolve(target)
     if any(blob.name == NAME for blob in source.list(prefix=NAME)):
         return None
     finished = find_finished(place)
     if finished is None or not finished.request.matches(source.url, request, options.remote):
+        refuse_claimed(source, place, replace(options, remote=""))
         return None
     if _is_half_deleted(source):
         delete(location, options)

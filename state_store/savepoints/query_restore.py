@@ -20,6 +20,7 @@ import xxhash
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.blobs.exclusive import require_exclusive
 from pyspark_ckpt.state_store.checkpoints.checkpoint import MAX_PARTITIONS, Checkpoint
+from pyspark_ckpt.state_store.checkpoints.folder_kind import read_unfinished_request
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.checkpoints.ownership import OWNER_NAME, claim, other_owner
@@ -35,10 +36,14 @@ from pyspark_ckpt.state_store.checkpoints.query_log import (
     read_partitions,
 )
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
-from pyspark_ckpt.state_store.display import suggest
+from pyspark_ckpt.state_store.display import count_text, suggest
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.meta import check_uid
-from pyspark_ckpt.state_store.format.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME
+from pyspark_ckpt.state_store.format.names import (
+    CHECKPOINT_FOLDER,
+    NON_RESTORED_STATE_NAME,
+    RESTORE_REQUEST_NAME,
+)
 from pyspark_ckpt.state_store.format.remote import folder_of_query, point_to
 from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
 from pyspark_ckpt.state_store.identity import Identity
@@ -46,8 +51,10 @@ from pyspark_ckpt.state_store.json_objects import seal
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.redistribution.canonical import SavedRows
 from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner
+from pyspark_ckpt.state_store.redistribution.merged_states import merge_states
+from pyspark_ckpt.state_store.savepoints.finished import refuse_checkpoint
 from pyspark_ckpt.state_store.savepoints.movement import Movement
-from pyspark_ckpt.state_store.savepoints.nesting import is_within
+from pyspark_ckpt.state_store.savepoints.nesting import is_within, refuse_inside_another
 from pyspark_ckpt.state_store.savepoints.plan import RestorePlan
 from pyspark_ckpt.state_store.savepoints.request import (
     FinishedRequest,
@@ -59,7 +66,7 @@ from pyspark_ckpt.state_store.savepoints.request import (
 from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint, refuse_unless_empty
 
 WORK_FOLDER = "_ckpt/restore"
-REQUEST_NAME = f"{WORK_FOLDER}/request.json"
+REQUEST_NAME = RESTORE_REQUEST_NAME
 RESULT_NAME = f"{WORK_FOLDER}/result.json"
 MAX_RESULT_BYTES = 64 << 20
 MIN_PARTITIONS = 1
@@ -114,7 +121,7 @@ class QueryRestore:
         if done is None:
             done = self._restore(recorded, runner, progress)
             self._place.put(RESULT_NAME, seal(FinishedRequest(recorded, done)))
-        if self._place.get(QUERY) == _not_finished(recorded):
+        if _is_unfinished(self._place, recorded):
             copy_id(self._source.place, self._place, self._rewriting(recorded, {}))
         if at_end is not None:
             at_end()
@@ -158,15 +165,17 @@ class QueryRestore:
                 f"{self._place.url} is inside {self._source.place.url}, which must stay as it is.",
                 hint="Name a new folder elsewhere.",
             )
+        refuse_inside_another(self._place, self.plan.workplace, "a checkpoint")
         if self._request.query_id not in ("keep", "new"):
             raise InvalidInputError(f"query_id must be 'keep' or 'new', got {self._request.query_id!r}.")
         given: object = self.plan.partitions  # from Python, which does not check types
         if not isinstance(given, int) or isinstance(given, bool):
-            raise InvalidInputError(f"The parallelism must be a whole number, got {given!r}.")
+            raise InvalidInputError(f"`parallelism` must be a whole number, got {given!r}.")
         if self.plan.partitions < MIN_PARTITIONS:
-            raise InvalidInputError(f"The parallelism must be at least {MIN_PARTITIONS}, got {self.plan.partitions}.")
+            raise InvalidInputError(f"`parallelism` must be at least {MIN_PARTITIONS}, got {self.plan.partitions}.")
         if self.plan.partitions > MAX_PARTITIONS:
-            raise InvalidInputError(f"The parallelism must be at most {MAX_PARTITIONS}, got {self.plan.partitions}.")
+            raise InvalidInputError(f"`parallelism` must be at most {MAX_PARTITIONS}, got {self.plan.partitions}.")
+        self._check_states()
         self._check_uids()
         known = sorted({uid for operator in self.plan.operators for uid in operator.uids})
         unknown = sorted(set(self._request.uid_map) - set(known))
@@ -179,9 +188,15 @@ class QueryRestore:
             if operator.layout is Layout.KEY_GROUPS and self.plan.partitions > (most := operator.key_groups):
                 raise InvalidInputError(
                     f"Keyed operator {', '.join(operator.uids)} has max_parallelism {most}: "
-                    f"it cannot have {self.plan.partitions} partitions.",
-                    hint=f"Restore it with at most {most} partitions. The first batch fixes max_parallelism.",
+                    f"it cannot have {count_text(self.plan.partitions, 'partition')}.",
+                    hint=f"Restore it with {most} or fewer partitions. The first batch fixes max_parallelism.",
                 )
+
+    def _check_states(self) -> None:
+        """Raise InvalidInputError for stores that cannot become one."""
+        for operator in self.plan.operators:
+            for name, stores in operator.stores.items() if not self.plan.is_copied(operator) else ():
+                merge_states([each.meta for each in stores], f"operator {operator.operator.number}, store {name!r}")
 
     def _check_uids(self) -> None:
         """Raise InvalidInputError for a new uid that is invalid, or that the states of several uids would get."""
@@ -218,16 +233,18 @@ class QueryRestore:
             require_exclusive(self._folder_of_query(recorded), "restores", "Name another place in the option remote.")
         before, done = self._before()
         if before is None:
+            origin = "" if self.plan.info is None else self.plan.info.checkpoint
+            refuse_checkpoint(self._place, recorded, origin, self.plan.workplace.options)
             refuse_unless_empty(self._place, "a checkpoint")
             self._refuse_state_of_others(recorded)
             before = self._record(recorded)
         if msgspec.structs.replace(before, query_id=recorded.query_id) != recorded:
             raise InvalidInputError(
                 f"{self._place.url} has an unfinished restore of {before.source}, version {before.version}, to "
-                f"{before.partitions} partitions, and this is another restore.",
-                hint="Run that restore again, or delete the folder.",
+                f"{count_text(before.partitions, 'partition')}, and this is another restore.",
+                hint="Repeat that restore, with the same arguments, or delete the folder.",
             )
-        if not self._place.put_if_absent(QUERY, _not_finished(before)) and done is None:
+        if not self._place.put_if_absent(QUERY, _make_mark(before, self._place.url)) and done is None:
             self._refuse_query(before, is_first=before is recorded)
         if done is None:
             self._claim_folder(before)
@@ -278,7 +295,7 @@ class QueryRestore:
         return self.plan.workplace.place(folder_of_query(self.plan.options.remote, recorded.query_id))
 
     def _refuse_query(self, recorded: RecordedRequest, *, is_first: bool) -> None:
-        if self._place.get(QUERY) != _not_finished(recorded):
+        if not _is_unfinished(self._place, recorded):
             if is_first:  # the other restore had finished before this one was recorded
                 self._place.delete(REQUEST_NAME)
             raise InvalidInputError(
@@ -310,10 +327,10 @@ def find_finished(place: BlobPlace) -> FinishedRequest | None:
     """
     try:
         finished = read_sealed(place, RESULT_NAME, FinishedRequest, MAX_RESULT_BYTES)
-        is_unfinished = place.get(QUERY) == _not_finished(finished.request)
     except NotFoundError:
         return None
-    return None if is_unfinished else finished
+    has_query = any(blob.name == QUERY for blob in place.list(prefix=QUERY))
+    return finished if has_query and not _is_unfinished(place, finished.request) else None
 
 
 def forget(place: BlobPlace) -> None:
@@ -326,8 +343,21 @@ def _but_the_id(files: Iterable[QueryFile]) -> Iterator[QueryFile]:
     return (file for file in files if file.name != QUERY)
 
 
-def _not_finished(recorded: RecordedRequest) -> bytes:
-    """Return the ``metadata`` of a target until it is a checkpoint: Spark refuses to start a query on it."""
-    explained = f"of {recorded.source} did not finish: run it again, or delete this folder"
-    request = xxhash.xxh3_128_hexdigest(msgspec.json.encode(recorded))
-    return msgspec.json.encode({"restore": explained, "request": request})
+def _make_mark(recorded: RecordedRequest, target: str) -> bytes:
+    """Return the ``metadata`` of a target until it is a checkpoint: Spark refuses to start a query on it.
+
+    Spark's error shows the value that it finds in place of the query's id, so the value says what to do.
+    """
+    explained = (
+        f"{target} is an unfinished restore of {recorded.source}, not a checkpoint. Repeat the same restore or rescale "
+        "with the same arguments, which finishes it, or delete the folder"
+    )
+    return msgspec.json.encode({"id": [explained], "request": _digest(recorded)})
+
+
+def _is_unfinished(place: BlobPlace, recorded: RecordedRequest) -> bool:
+    return read_unfinished_request(place) == _digest(recorded)
+
+
+def _digest(recorded: RecordedRequest) -> str:
+    return xxhash.xxh3_128_hexdigest(msgspec.json.encode(recorded))

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from pyspark_ckpt.state_store.checkpoints.digests import Digest
-from pyspark_ckpt.state_store.display import html_table, size_text
+from pyspark_ckpt.state_store.display import count_text, html_table, size_text
 from pyspark_ckpt.state_store.json_objects import Count
 
 QueryId: TypeAlias = Literal["keep", "new"]
@@ -74,9 +74,9 @@ class Restored:
 
     def __repr__(self) -> str:
         return (
-            f"Restored({self.checkpoint}, continues after batch {self.version - 1}, {self.partitions:,} partitions, "
-            f"{len(self.states):,} states, {size_text(self.copied_bytes)} copied, "
-            f"{size_text(self.rewritten_bytes)} rewritten)"
+            f"Restored({self.checkpoint}, continues after batch {self.version - 1}, "
+            f"{count_text(self.partitions, 'partition')}, {count_text(len(self.states), 'state')}, "
+            f"{size_text(self.copied_bytes)} copied, {size_text(self.rewritten_bytes)} rewritten)"
         )
 
     def _repr_html_(self) -> str:

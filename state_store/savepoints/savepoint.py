@@ -11,6 +11,7 @@ No path in it leads out of it. It is never added to, and only its owner deletes 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from shlex import quote
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 import msgspec
@@ -18,14 +19,16 @@ import msgspec
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator
 from pyspark_ckpt.state_store.checkpoints.digests import Digest, Digests, combine, require_equal
+from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, find_kind
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, list_operators
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.checkpoints.query_log import QUERY, LogProof, QueryFile, find_damage
 from pyspark_ckpt.state_store.checkpoints.verification import Verified, verify_version
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
-from pyspark_ckpt.state_store.display import html_table, size_text
+from pyspark_ckpt.state_store.display import count_text, html_table, size_text
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.keys import CommitId
+from pyspark_ckpt.state_store.format.names import RESTORE_REQUEST_NAME, SAVEPOINT_NAME, UNFINISHED_NAME
 from pyspark_ckpt.state_store.format.remote import StoreName
 from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
 from pyspark_ckpt.state_store.identity import Identity
@@ -35,8 +38,7 @@ from pyspark_ckpt.state_store.redistribution.canonical import SavedRows, digest_
 from pyspark_ckpt.state_store.redistribution.jobs import Progress
 from pyspark_ckpt.state_store.redistribution.store_digests import find_differences
 
-NAME = "savepoint.json"
-UNFINISHED = "savepoint.unfinished"
+NAME, UNFINISHED = SAVEPOINT_NAME, UNFINISHED_NAME
 SAVEPOINT_FORMAT = 1
 Kind: TypeAlias = Literal["native", "canonical"]
 """Native: the files as they are. Canonical: rows sorted by hash in Parquet files."""
@@ -131,7 +133,7 @@ class SavepointInfo(msgspec.Struct, frozen=True):
         states = sum(len(each.states) for each in self.operators)
         return (
             f"SavepointInfo({self.kind} savepoint of {self.checkpoint}, batch {self.version - 1}, "
-            f"{self.partitions:,} partitions, {states:,} states, {size_text(self.size_bytes)})"
+            f"{count_text(self.partitions, 'partition')}, {count_text(states, 'state')}, {size_text(self.size_bytes)})"
         )
 
     def _repr_html_(self) -> str:
@@ -282,13 +284,18 @@ def read_info(place: BlobPlace) -> SavepointInfo:
     try:
         return _info(place, NAME)
     except NotFoundError as problem:
-        if _is_unfinished(place):
+        kind = find_kind(place)
+        hint = "Name the folder of a savepoint. To copy the checkpoint of a stopped query, use rescale."
+        if kind is FolderKind.UNFINISHED_SAVEPOINT:
             hint = (
-                "It is unfinished or half deleted, and cannot be restored: delete it (pyspark-ckpt savepoint delete), "
-                "and take another one."
+                "It is unfinished or half deleted, and cannot be restored: delete it (pyspark-ckpt savepoint delete "
+                f"{quote(place.url)}), and take another one."
             )
-        else:
-            hint = "Name the folder of a savepoint. To copy the checkpoint of a stopped query, use rescale."
+        elif kind is FolderKind.UNFINISHED_RESTORE:
+            hint = (
+                "It is the target of an unfinished restore. Repeat the same restore or rescale, which finishes it, or "
+                "delete the folder."
+            )
         raise InvalidInputError(f"{place.url} is not a savepoint: it has no {NAME}.", hint=hint) from problem
 
 
@@ -325,14 +332,39 @@ def open_target(target: str, options: Options) -> BlobPlace:
 
 def refuse_unless_empty(place: BlobPlace, what: str, but_for: str = "") -> None:
     """Raise InvalidInputError if the place for ``what`` holds anything except ``but_for``. Raises StorageError."""
-    found = [blob for blob in place.walk() if blob.name != but_for]
-    if found:
+    found = [blob.name for blob in place.walk() if blob.name != but_for]
+    if not found:
+        return
+    if (inside := _find_inside(found)) is not None:
+        kind, folder = inside
+        where = f"{place.url}/{folder}".rstrip("/")
+        is_unfinished = kind is FolderKind.UNFINISHED_SAVEPOINT
+        remove = f" Or remove the savepoint: pyspark-ckpt savepoint delete {quote(where)}." if is_unfinished else ""
+        what_is_there = f"it has {kind.value} in {where}" if folder else f"it is {kind.value}"
         raise InvalidInputError(
-            f"{place.url} is not empty: it has {found[0].name}"
-            + (f" and {len(found) - 1} more." if found[1:] else "."),
-            hint=f"Name a new folder for {what}, or delete what is there.",
+            f"{place.url} is not empty: {what_is_there}.",
+            hint=f"Name a new folder for {what}.{remove}",
         )
+    raise InvalidInputError(
+        f"{place.url} is not empty: it has {found[0]}" + (f" and {len(found) - 1} more." if found[1:] else "."),
+        hint=f"Name a new folder for {what}, or delete what is there.",
+    )
 
 
-def _is_unfinished(place: BlobPlace) -> bool:
-    return bool(place.list(prefix=UNFINISHED))
+def _find_inside(names: Sequence[str]) -> tuple[FolderKind, str] | None:
+    """Return the first savepoint or checkpoint among the objects of a folder, and where it is, by their names alone."""
+    folders: dict[str, set[str]] = {}
+    for name in names:
+        folder, _, last = name.rpartition("/")
+        folders.setdefault(folder, set()).add(last)
+    for folder, inside in folders.items():
+        below = f"{folder}/".lstrip("/")
+        if NAME in inside:
+            return FolderKind.SAVEPOINT, folder
+        if UNFINISHED in inside:
+            return FolderKind.UNFINISHED_SAVEPOINT, folder
+        if QUERY in inside and f"{below}{RESTORE_REQUEST_NAME}" in names:
+            return FolderKind.UNFINISHED_RESTORE, folder
+        if QUERY in inside and f"{below}offsets" in folders:
+            return FolderKind.CHECKPOINT, folder
+    return None

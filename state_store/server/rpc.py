@@ -17,10 +17,11 @@ import msgspec
 from pyspark_ckpt.state_store import options as option_table
 from pyspark_ckpt.state_store.blobs import S3aSettings
 from pyspark_ckpt.state_store.blobs.base.retries import ask_now
+from pyspark_ckpt.state_store.checkpoints.missing_state import explain_missing
 from pyspark_ckpt.state_store.errors import CkptError, InternalError, InvalidInputError, NotFoundError, StorageError
 from pyspark_ckpt.state_store.format.keys import EMPTY, MARKER_KEY
 from pyspark_ckpt.state_store.format.meta import Descriptor
-from pyspark_ckpt.state_store.format.remote import is_store_name, missing_elsewhere
+from pyspark_ckpt.state_store.format.remote import is_store_name
 from pyspark_ckpt.state_store.identity import Caller, Identity
 from pyspark_ckpt.state_store.json_objects import DAMAGE, MAX_LONG, Change, Count
 from pyspark_ckpt.state_store.server.received_secrets import ReceivedSecrets
@@ -327,12 +328,12 @@ class Dispatcher:
 
 @contextmanager
 def _looking_elsewhere(store: Store) -> Iterator[None]:
-    """Extend a NotFoundError with the hint that the checkpoint may keep its state in another place."""
+    """Extend a NotFoundError by what is known of where the state is."""
     try:
         yield
     except NotFoundError as problem:
         checkpoint, remote = store.checkpoint, store.options.remote
-        raise missing_elsewhere(problem, store.place, checkpoint, store.identity, remote) from problem
+        raise explain_missing(problem, store.place, checkpoint, store.identity, remote) from problem
 
 
 def error_answer(problem: Exception) -> dict[str, Any]:

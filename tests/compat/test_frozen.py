@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pyspark_ckpt.cli.main import main
+from pyspark_ckpt.state_store.display import count_text
 from tests.compat.contents import digests
 from tests.compat.frozen import HERE, SUMS, VERSIONS, expected, sums, unpack
 from tests.compat.stores import commit_next, rows_of
@@ -46,7 +47,7 @@ def test_every_version_of_a_store_has_the_rows_it_had(lab: Any, capsys: pytest.C
         assert rows_of(lab, int(version), run="reader") == rows
         count = sum(map(len, rows.values()))
         assert main(["checkpoint", "verify", str(lab.checkpoint), "--version", version]) == 0
-        assert f"1 stores, {count} rows" in capsys.readouterr().out
+        assert f"1 store, {count_text(count, 'row')}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("lab", STORES, indirect=True, ids=str)

@@ -201,7 +201,10 @@ class TestHdfsPlace(BlobPlaceContract):
             with pytest.raises(StorageError, match="Permission denied: user=stranger") as caught:
                 theirs.put_if_absent("b", b"x")
         assert "\n" not in caught.value.message, "no stack trace"
-        assert "HADOOP_USER_NAME" in caught.value.hint
+        assert caught.value.hint.startswith("Give WRITE permission on /")
+        assert " to the HDFS user stranger. This user is HADOOP_USER_NAME" in caught.value.hint
+        assert caught.value.is_denied
+        assert not caught.value.retryable
 
     def test_a_file_in_the_way_is_named(self, place: BlobPlace, folder: str) -> None:
         place.put("file", b"x")

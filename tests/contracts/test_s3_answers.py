@@ -8,16 +8,21 @@ import ssl
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pyspark_ckpt.state_store.blobs import S3Settings, place_at
+from pyspark_ckpt.state_store.blobs import BlobPlace, S3Settings, place_at
+from pyspark_ckpt.state_store.blobs.base.caller import describe_caller
+from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import StorageError
+from pyspark_ckpt.state_store.options import parse
+from pyspark_ckpt.state_store.savepoints.nesting import refuse_inside_another
 from tests.s3_server import S3Service, use_credentials
 
 Answer = tuple[int, bytes]
@@ -105,6 +110,35 @@ def test_what_does_not_pass_fails_at_once_with_what_to_do(status: int, code: str
             assert hint in caught.value.hint
             assert caught.value.waited_s == 0
             assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize(
+    ("request_of", "action"),
+    [
+        (lambda place: place.put("a", b"x"), "s3:PutObject on s3://bucket/x/a"),
+        (lambda place: place.put_if_absent("a", b"x"), "s3:PutObject on s3://bucket/x/a"),
+        (lambda place: place.get("a"), "s3:GetObject, and s3:ListBucket for the bucket, on s3://bucket/x/a"),
+        (lambda place: place.list(), "s3:ListBucket on s3://bucket/x/."),
+        (lambda place: place.delete("a"), "s3:DeleteObject on s3://bucket/x/a"),
+    ],
+)
+def test_a_permission_that_is_missing_is_named_and_not_tried_again(
+    request_of: Callable[[BlobPlace], object], action: str
+) -> None:
+    with answering((403, error("AccessDenied"))) as (settings, asked):
+        with pytest.raises(StorageError) as caught:
+            request_of(place_at("s3://bucket/x", settings))
+        assert caught.value.hint.startswith(f"Give {action} to the credentials of {describe_caller()}, which are found")
+        assert caught.value.is_denied
+        assert not caught.value.retryable
+        assert len(asked) == 1
+
+
+def test_folders_above_a_target_that_may_not_be_listed_are_left_out() -> None:
+    with answering((403, error("AccessDenied"))) as (settings, asked):
+        options = replace(parse({}), s3=settings)
+        refuse_inside_another(place_at("s3://bucket/a/b/taken", settings), Workplace(options), "a savepoint")
+    assert asked == ["GET"] * 3
 
 
 def test_a_key_of_kms_that_is_denied_is_named_as_that() -> None:

@@ -69,6 +69,17 @@ def test_all_digits_of_a_number_are_looked_for(
         assert json.loads(capsys.readouterr().out)["value"] == 7
 
 
+def test_a_state_without_rows_is_said_to_have_none(
+    make_written: MakeWritten, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = make_written({"k": LONG})
+    made.batch(STATES, [((1,), lambda states: states.n.update(7))])
+    made.batch(STATES, [((1,), lambda states: states.n.clear())])
+    assert main(["state", "read", made.path, "--uid", UID, "--format", "json"]) == 0
+    told = capsys.readouterr()
+    assert (told.out, told.err) == ("", f"state 'n' of '{UID}' (operator 0) has no rows.\n")
+
+
 @pytest.mark.parametrize("value", [0.1, Decimal("0.125"), 10**7])
 def test_a_decimal_that_no_key_can_be_is_refused(value: Any) -> None:  # noqa: ANN401
     with pytest.raises(ValueError, match="does not fit"):

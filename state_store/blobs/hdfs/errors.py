@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import NoReturn
 
+from pyspark_ckpt.state_store.blobs.base.caller import describe_caller
 from pyspark_ckpt.state_store.blobs.base.retries import RetriesExhaustedError, fail_exhausted
 from pyspark_ckpt.state_store.errors import InvalidInputError, NotFoundError, Outcome, StorageError
 
@@ -45,6 +46,7 @@ _PASSING_FAILURES = (
 )
 """Signs of a data node or a connection that was lost while in use."""
 _WILL_NOT_PASS = ("SASL", "GSSAPI", "libgssapi", "UrlParseError", "erasure", "encryption zone")
+_DENIED = re.compile(r'Permission denied: user=(?P<user>[^,]+), access=(?P<access>\w+), inode=\\?"(?P<path>[^"\\]*)')
 _AWAY_NODES = re.compile(r'ip_addr: \\?"(?P<host>[^"\\]+)\\?".*?xfer_port: (?P<port>\d+)')
 
 _TICKET = (
@@ -130,9 +132,21 @@ def fail(verb: str, where: str, problem: Exception, outcome: Outcome = "not_appl
     if isinstance(problem, RetriesExhaustedError):
         last = problem.problem
         fail_exhausted(verb, where, problem, _reason(last), outcome, _hint(last) or _AWAY)
+    denied = _DENIED.search(str(problem))
     raise StorageError(
-        f"Could not {verb} {where}: {_reason(problem)}", outcome=outcome, hint=_hint(problem)
+        f"Could not {verb} {where}: {_reason(problem)}",
+        outcome=outcome,
+        hint=_hint(problem) if denied is None else _explain_denial(denied),
+        is_denied=denied is not None,
     ) from problem
+
+
+def _explain_denial(denied: re.Match[str]) -> str:
+    """Return who needs which permission on what, as the name node says it."""
+    return (
+        f"Give {denied['access']} permission on {denied['path']} to the HDFS user {denied['user']}. This user is "
+        f"HADOOP_USER_NAME, or the principal of the Kerberos ticket, of the process of {describe_caller()}."
+    )
 
 
 def refuse_uri(uri: str, problem: Exception) -> NoReturn:

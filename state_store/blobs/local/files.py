@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from pyspark_ckpt.state_store.blobs.base.place import Blob
 from pyspark_ckpt.state_store.blobs.base.retries import RetriesExhaustedError, fail_exhausted
+from pyspark_ckpt.state_store.blobs.local.permissions import find_remedy
 from pyspark_ckpt.state_store.errors import (
     NotFoundError,
     Outcome,
@@ -130,4 +131,8 @@ def fail(verb: str, path: Path, problem: Exception, outcome: Outcome = "not_appl
         raise NotFoundError(f"{path} does not exist.") from problem
     if isinstance(problem, RetriesExhaustedError):
         fail_exhausted(verb, path, problem, str(problem), outcome, _AWAY)
+    if isinstance(problem, PermissionError):
+        raise StorageError(
+            f"Could not {verb} {path}: {problem}.", outcome=outcome, hint=find_remedy(verb, path), is_denied=True
+        ) from problem
     raise StorageError(f"Could not {verb} {path}: {problem}.", outcome=outcome) from problem

@@ -23,6 +23,7 @@ from botocore.exceptions import ConnectionError as NoConnectionError
 from botocore.parsers import ResponseParserError
 from urllib3.exceptions import HTTPError
 
+from pyspark_ckpt.state_store.blobs.base.caller import describe_caller
 from pyspark_ckpt.state_store.blobs.base.retries import RetriesExhaustedError, fail_exhausted
 from pyspark_ckpt.state_store.errors import NotFoundError, Outcome, StorageError
 
@@ -108,10 +109,27 @@ _KMS = (
     "must be enabled, in the region of the bucket. The credentials that are used here need kms:GenerateDataKey and "
     "kms:Decrypt for it."
 )
-_RIGHTS = (
-    "Give the credentials that are used here s3:GetObject, PutObject, DeleteObject, ListBucket, "
-    "AbortMultipartUpload, ListBucketMultipartUploads and ListMultipartUploadParts for this prefix."
+_ALL_ACTIONS = (
+    "s3:GetObject, PutObject, DeleteObject, ListBucket, AbortMultipartUpload, ListBucketMultipartUploads and "
+    "ListMultipartUploadParts"
 )
+_RIGHTS = f"Give the credentials that are used here {_ALL_ACTIONS} for this prefix."
+_ACTIONS: Mapping[str, str] = {
+    "PutObject": "s3:PutObject",
+    "CreateMultipartUpload": "s3:PutObject",
+    "UploadPart": "s3:PutObject",
+    "CompleteMultipartUpload": "s3:PutObject",
+    "CopyObject": "s3:PutObject, and s3:GetObject for the source,",
+    "GetObject": "s3:GetObject, and s3:ListBucket for the bucket,",
+    "ListObjectsV2": "s3:ListBucket",
+    "DeleteObject": "s3:DeleteObject",
+    "AbortMultipartUpload": "s3:AbortMultipartUpload",
+    "ListMultipartUploads": "s3:ListBucketMultipartUploads",
+    "ListParts": "s3:ListMultipartUploadParts",
+}
+"""What a request needs, by its name. Without s3:ListBucket, S3 denies to say that an object is missing."""
+_DENIED = frozenset({"AccessDenied", "AllAccessDisabled"})
+"""Codes of a missing permission. A 403 without a code may also mean that a token has expired."""
 _FULL = "The storage of the service is full, or a quota is used up. Add storage, or keep fewer versions."
 _HINTS: Mapping[str, str] = {
     "NoSuchBucket": "Create the bucket, or correct its name. The state store never creates buckets.",
@@ -198,7 +216,22 @@ def fail(verb: str, where: str, problem: Exception, outcome: Outcome) -> NoRetur
         fail_exhausted(verb, where, problem, str(last), outcome, find_hint(last) or _AWAY)
     if find_code(problem) in MISSING:
         raise NotFoundError(f"{where} does not exist.") from problem
-    raise StorageError(f"Could not {verb} {where}: {problem}", outcome=outcome, hint=find_hint(problem)) from problem
+    is_denied = find_code(problem) in _DENIED
+    hint = _explain_denial(problem, where) if is_denied else find_hint(problem)
+    what = f"Could not {verb} {where}: {problem}"
+    raise StorageError(what, outcome=outcome, hint=hint, is_denied=is_denied) from problem
+
+
+def _explain_denial(problem: Exception, where: str) -> str:
+    """Return who needs which permission for what, after the service has denied a request."""
+    hint = find_hint(problem)
+    if hint == _KMS or not isinstance(problem, ClientError):
+        return str(hint)
+    action = _ACTIONS.get(problem.operation_name, f"the right to {problem.operation_name}")
+    return (
+        f"Give {action} on {where} to the credentials of {describe_caller()}, which are found {_WHERE} In all, the "
+        f"state store needs {_ALL_ACTIONS} for its prefix."
+    )
 
 
 def find_hint(problem: Exception) -> str | None:

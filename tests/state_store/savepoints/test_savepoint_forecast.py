@@ -47,7 +47,7 @@ def explained(capsys: pytest.CaptureFixture[str], *command: str) -> dict[int, li
     assert main([*command, "--explain", "--json"]) == 0
     told: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert [each["is_counted"] for each in told["operators"]] == [True, False, True]
-    return {each["number"]: each["expected_rows"] for each in told["operators"]}
+    return {each["operator"]: each["expected_rows"] for each in told["operators"]}
 
 
 def rows_of(location: str, partitions: int) -> dict[int, list[int]]:

@@ -204,7 +204,9 @@ def test_of_two_savepoints_in_one_target_the_second_is_refused(
 
     at_first_look(monkeypatch, target, other)
     kind = InvalidInputError if is_through else ConflictError
-    with pytest.raises(kind, match="is not empty: it has" if is_through else "Another savepoint is being taken"):
+    with pytest.raises(
+        kind, match="is not empty: it is a savepoint" if is_through else "Another savepoint is being taken"
+    ):
         savepoints.savepoint(query.location, str(target))
     if is_through:
         assert main(["savepoint", "verify", str(target)]) == 0

@@ -309,12 +309,12 @@ def test_a_keyed_operator_is_found_under_its_new_uid(partitions: int, quick_path
         ({"uid_map": {UID: "a/b"}}, rf"renames '{UID}' to 'a/b': give a uid without '/'"),
         ({"uid_map": {UID: ""}}, rf"renames '{UID}' to '': give a uid"),
         ({"uid_map": {UID: None}}, rf"renames '{UID}' to None: give a uid"),
-        ({"parallelism": 0}, "parallelism must be at least 1, got 0"),
-        ({"parallelism": -1}, "parallelism must be at least 1, got -1"),
-        ({"parallelism": 2.5}, "parallelism must be a whole number, got 2.5"),
-        ({"parallelism": "2"}, "parallelism must be a whole number, got '2'"),
-        ({"parallelism": True}, "parallelism must be a whole number, got True"),
-        ({"parallelism": 1 << 30}, "parallelism must be at most"),
+        ({"parallelism": 0}, "`parallelism` must be at least 1, got 0"),
+        ({"parallelism": -1}, "`parallelism` must be at least 1, got -1"),
+        ({"parallelism": 2.5}, "`parallelism` must be a whole number, got 2.5"),
+        ({"parallelism": "2"}, "`parallelism` must be a whole number, got '2'"),
+        ({"parallelism": True}, "`parallelism` must be a whole number, got True"),
+        ({"parallelism": 1 << 30}, "`parallelism` must be at most"),
         ({"query_id": "another"}, "query_id must be 'keep' or 'new', got 'another'"),
     ],
 )
@@ -406,7 +406,7 @@ def test_the_list_tells_what_did_not_finish(quick_path: Path, capsys: pytest.Cap
     (quick_path / "all" / "half" / "savepoint.unfinished").touch()
     assert main(["savepoint", "list", str(quick_path / "all"), "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
-    assert {each["name"]: "version" in each for each in listed} == {"whole": True, "nearly": True, "half": False}
+    assert {each["savepoint"]: "version" in each for each in listed} == {"whole": True, "nearly": True, "half": False}
 
 
 def test_the_list_goes_on_behind_a_damaged_savepoint(quick_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -423,8 +423,11 @@ def test_the_list_goes_on_behind_a_damaged_savepoint(quick_path: Path, capsys: p
     assert "does not end with its checksum" in rows["zero"]
     assert " UTC" in rows["whole"]
     assert main(["savepoint", "list", str(quick_path / "all"), "--json"]) == 1
-    listed = {each["name"]: each for each in json.loads(capsys.readouterr().out)}
-    assert listed["a damaged one"] == {"name": "a damaged one", "damaged": f"{path} is damaged: its checksum is wrong."}
+    listed = {each["savepoint"]: each for each in json.loads(capsys.readouterr().out)}
+    assert listed["a damaged one"] == {
+        "savepoint": "a damaged one",
+        "damaged": f"{path} is damaged: its checksum is wrong.",
+    }
     assert listed["whole"]["version"] == 1
 
 

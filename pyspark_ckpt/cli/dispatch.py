@@ -1,0 +1,101 @@
+"""How commands are found and run: names that are unknown, and errors that name options as a user spells them.
+
+Messages of the package name arguments of Python functions: ``query_id``, or in backquotes where the name is also a
+word, as in "`parallelism` must be at least 1". A user of a command has typed ``--query-id`` and ``--parallelism``. They
+name options by their confs; a user has typed ``-o s3Endpoint=...``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import click
+from typing_extensions import override
+
+from pyspark_ckpt.state_store.errors import CkptError
+
+_ARGUMENT = re.compile(r"""`([a-z_]+)`|(?<![\w/.'"-])([a-z]+(?:_[a-z]+)+)(?![\w/'"-])""")
+
+
+class CommandError(Exception):
+    """A command has failed. ``lines``: what its user is told. ``exit_code``: 2 if the call was wrong, else 1."""
+
+    def __init__(self, problem: CkptError, parameters: Sequence[click.Parameter] = ()) -> None:
+        """Tell of ``problem``, in terms of the ``parameters`` of the command."""
+        super().__init__(problem.message)
+        self.lines = [spell_options(text, parameters) for text in (problem.message, problem.hint) if text]
+        self.exit_code = 2 if problem.kind == "InvalidInputError" else 1
+
+
+def spell_options(text: str, parameters: Sequence[click.Parameter]) -> str:
+    """Return a message of a Python function with its arguments as the options of a command."""
+    from pyspark_ckpt.state_store.options import PREFIX  # noqa: PLC0415 - takes long, and only errors need it
+
+    spelled = {each.name: max(each.opts, key=len) for each in parameters if isinstance(each, click.Option)}
+    text = _ARGUMENT.sub(lambda found: spelled.get(found[1] or found[2], found[0]), text)
+    return text.replace(PREFIX, "-o ")
+
+
+class Command(click.Command):
+    """A command whose errors speak of its options."""
+
+    @override
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except CkptError as problem:
+            raise CommandError(problem, self.params) from problem
+
+
+class Group(click.Group):
+    """A group of commands. It answers an unknown name with commands of any group that may have been meant."""
+
+    command_class = Command
+    group_class = type
+
+    @override
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchCommand as problem:
+            raise click.UsageError(_explain_unknown(ctx, problem.command_name), ctx) from problem
+
+
+class Root(Group):
+    """The group of all commands. If it is interrupted, that is an Abort."""
+
+    group_class = Group  # type: ignore[assignment]  # declared as what it is in Group
+
+    @override
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as problem:
+            raise click.Abort from problem
+
+
+def _explain_unknown(ctx: click.Context, name: str) -> str:
+    root, here = ctx.find_root(), ctx.command_path
+    known = dict(_list_commands(root.command, str(root.info_name)))
+    own = [path for path in known if path.rpartition(" ")[0] == here]
+    meant = (
+        [path for path, each in known.items() if each == name]
+        or [path for path in own if known[path] in difflib.get_close_matches(name, map(known.__getitem__, own))]
+        or [path for path, each in known.items() if each in difflib.get_close_matches(name, known.values())]
+    )
+    told = f"{here!r} has no command {name!r}."
+    if meant:
+        return f"{told} Did you mean {' or '.join(map(repr, meant))}?"
+    return f"{told} It has: {', '.join(known[path] for path in own)}."
+
+
+def _list_commands(command: click.Command, path: str) -> Iterator[tuple[str, str]]:
+    """Yield all commands and groups below one, with the words that call them and their own names."""
+    for name, each in getattr(command, "commands", {}).items():
+        yield f"{path} {name}", name
+        yield from _list_commands(each, f"{path} {name}")

@@ -1,0 +1,119 @@
+"""What a folder is: the checkpoint of a query, a savepoint, or what a savepoint or a restore has left unfinished."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from enum import Enum
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+import msgspec
+
+from pyspark_ckpt.state_store.blobs import BlobPlace, names_scheme
+from pyspark_ckpt.state_store.checkpoints.query_log import QUERY
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.format.names import RESTORE_REQUEST_NAME, SAVEPOINT_NAME, UNFINISHED_NAME
+from pyspark_ckpt.state_store.format.remote import query_id
+from pyspark_ckpt.state_store.format.sealed_objects import read_json, read_sealed
+from pyspark_ckpt.state_store.json_objects import Count
+
+_SAVEPOINT = "savepoint."
+
+
+class FolderKind(Enum):
+    """What a folder is, in words."""
+
+    CHECKPOINT = "the checkpoint of a query"
+    SAVEPOINT = "a savepoint"
+    UNFINISHED_SAVEPOINT = "an unfinished or half-deleted savepoint"
+    UNFINISHED_RESTORE = "the target of an unfinished restore"
+
+
+class _NotFinished(msgspec.Struct):
+    """The ``metadata`` of a restore that has not finished. ``request``: the digest of what was requested."""
+
+    request: str
+    id: Any = None
+
+
+class _Request(msgspec.Struct):
+    """The part of ``request.json`` that messages show."""
+
+    source: str
+    version: Count
+    partitions: Count
+
+
+def find_kind(place: BlobPlace) -> FolderKind | None:
+    """Return what the folder ``place`` is, or None, with two listings and at most two small reads.
+
+    Raises StorageError.
+    """
+    if (kind := find_savepoint_kind(place)) is not None:
+        return kind
+    if not any(blob.name == QUERY for blob in place.list(prefix=QUERY)):
+        return None
+    if read_unfinished_request(place):
+        return FolderKind.UNFINISHED_RESTORE
+    with suppress(NotFoundError, FormatError):  # a file of another program
+        query_id(place)
+        return FolderKind.CHECKPOINT
+    return None
+
+
+def find_savepoint_kind(place: BlobPlace) -> FolderKind | None:
+    """Return which kind of savepoint the folder ``place`` is, or None, with one listing. Raises StorageError."""
+    marks = {blob.name for blob in place.list(prefix=_SAVEPOINT)}
+    if SAVEPOINT_NAME in marks:
+        return FolderKind.SAVEPOINT
+    return FolderKind.UNFINISHED_SAVEPOINT if UNFINISHED_NAME in marks else None
+
+
+def read_unfinished_request(place: BlobPlace) -> str:
+    """Return the digest of the restore that has not finished in ``place``; empty if there is none.
+
+    Raises StorageError.
+    """
+    try:
+        mark = read_json(place, QUERY, _NotFinished)
+    except (NotFoundError, FormatError):
+        return ""
+    return "" if isinstance(mark.id, str) else mark.request
+
+
+def make_refusal(place: BlobPlace) -> InvalidInputError:
+    """Return the error for a folder that is not a checkpoint. It says what the folder is, and what to do.
+
+    Raises StorageError.
+    """
+    where = place.url
+    is_file = not names_scheme(where) and Path(where).is_file()
+    kind = None if is_file else find_kind(place)
+    if kind is FolderKind.UNFINISHED_RESTORE:
+        return InvalidInputError(
+            f"{where} is not a checkpoint yet: it is {_describe_restore(place)}.",
+            hint="Repeat the same restore or rescale with the same arguments, which finishes it, or delete the folder.",
+        )
+    if kind is FolderKind.UNFINISHED_SAVEPOINT:
+        return InvalidInputError(
+            f"{where} is not a checkpoint: it is {kind.value}.",
+            hint=f"Remove it (pyspark-ckpt savepoint delete {quote(where)}), and use another savepoint.",
+        )
+    if kind is FolderKind.SAVEPOINT:
+        return InvalidInputError(
+            f"{where} is not a checkpoint of a query: it is a savepoint, whose metadata has no query id.",
+            hint=f"See what is wrong with it: pyspark-ckpt savepoint verify {quote(where)}.",
+        )
+    return InvalidInputError(
+        f"{where} is not a checkpoint of a query: it has no metadata file with a query id.",
+        hint="Name the checkpointLocation of the query.",
+    )
+
+
+def _describe_restore(place: BlobPlace) -> str:
+    try:
+        request = read_sealed(place, RESTORE_REQUEST_NAME, _Request)
+    except (NotFoundError, FormatError):
+        return FolderKind.UNFINISHED_RESTORE.value
+    return f"an unfinished restore of {request.source}, version {request.version}, to {request.partitions} partitions"

@@ -1,0 +1,80 @@
+"""Say why a version of a store is not in the place where it was looked for: the state may be in another place."""
+
+from __future__ import annotations
+
+from shlex import quote
+
+from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, find_savepoint_kind
+from pyspark_ckpt.state_store.errors import NotFoundError
+from pyspark_ckpt.state_store.format.lineage import Lineage
+from pyspark_ckpt.state_store.format.names import ROWS_FOLDER
+from pyspark_ckpt.state_store.format.remote import POINTER_NAME, is_same_place, read_pointer, store_folder
+from pyspark_ckpt.state_store.identity import Identity
+
+_OPTION = "spark.sql.streaming.stateStore.ckpt.remote"
+
+
+def explain_missing(
+    problem: NotFoundError, place: BlobPlace, checkpoint: BlobPlace, identity: Identity, remote: str
+) -> NotFoundError:
+    """Return the error for a version that is not in ``place``: ``problem``, or one that says where the state is.
+
+    The checkpoint's pointer, the checkpoint's own folder of the store, and the marks of savepoints decide. ``remote``
+    is the option of the session. Raises StorageError, FormatError.
+    """
+    folder = store_folder(identity)
+    own, pointed = f"{checkpoint.url}/{folder}", read_pointer(checkpoint, identity, remote)
+    if pointed is not None and not is_same_place(pointed, place.url):
+        return _is_elsewhere(problem, place, f"{own}/{POINTER_NAME}", pointed, folder, remote)
+    if not is_same_place(own, place.url):
+        here = Lineage.of(checkpoint.list(folder), lead=f"{folder}/")
+        here.where = own
+        if not here.is_empty:
+            return _is_here(problem, place, here, checkpoint, remote)
+    if not Lineage.read(place).is_empty:
+        return problem
+    if pointed is not None:
+        return NotFoundError(
+            f"{problem.message} {own}/{POINTER_NAME} says that this state is in {pointed}, and nothing is there.",
+            hint="Restore that folder from a backup, or put it back if it was moved: checkpoint and state are one.",
+        )
+    return _is_of_a_savepoint(problem, checkpoint)
+
+
+def _is_elsewhere(
+    problem: NotFoundError, place: BlobPlace, pointer: str, pointed: str, folder: str, remote: str
+) -> NotFoundError:
+    its = pointed.removesuffix(f"/{folder}").rpartition("/")[0]
+    has = f"this session has the value {remote!r}" if remote else "this session does not have it"
+    return NotFoundError(
+        f"{problem.message} But {pointer} says that this state is in {pointed}, and not in {place.url}: "
+        f"the query was started with the option remote, and {has}.",
+        hint=f"Set {_OPTION} to {its} in this session.",
+    )
+
+
+def _is_here(
+    problem: NotFoundError, place: BlobPlace, here: Lineage, checkpoint: BlobPlace, remote: str
+) -> NotFoundError:
+    return NotFoundError(
+        f"{problem.message} But {here.describe()}: this state is in the checkpoint, and not in {place.url}. The query "
+        f"was started without the option remote, and this session has the value {remote!r}.",
+        hint=f"Remove {_OPTION} from this session. To move the state there, make a new checkpoint: pyspark-ckpt "
+        f"rescale {quote(checkpoint.url)} NEW_CHECKPOINT -n PARTITIONS --query-id new -o {quote(f'remote={remote}')}.",
+    )
+
+
+def _is_of_a_savepoint(problem: NotFoundError, checkpoint: BlobPlace) -> NotFoundError:
+    kind = find_savepoint_kind(checkpoint)
+    if kind is FolderKind.UNFINISHED_SAVEPOINT:
+        return NotFoundError(
+            f"{problem.message} {checkpoint.url} is {kind.value}.",
+            hint=f"Remove it (pyspark-ckpt savepoint delete {quote(checkpoint.url)}), and restore another savepoint.",
+        )
+    if kind is FolderKind.SAVEPOINT and checkpoint.walk(ROWS_FOLDER):
+        return NotFoundError(
+            f"{problem.message} {checkpoint.url} is a canonical savepoint, on which no query can start.",
+            hint=f"Restore it: pyspark-ckpt savepoint restore {quote(checkpoint.url)} NEW_CHECKPOINT.",
+        )
+    return problem

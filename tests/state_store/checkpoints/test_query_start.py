@@ -1,0 +1,83 @@
+"""``checkpoint verify`` on the files of the query itself, without which a start goes wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pyspark_ckpt.cli.main import main
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.checkpoints.query_start import verify_start
+from pyspark_ckpt.state_store.options import parse
+from tests.saved_query import Query, written
+
+
+@pytest.fixture
+def query(quick_path: Path) -> Query:
+    """Three batches are committed: 0 to 2."""
+    return written(quick_path / "query", 2, operators=(0,))
+
+
+def verify(query: Query, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[int, str]:
+    capsys.readouterr()
+    return main(["checkpoint", "verify", query.location, *more]), capsys.readouterr().out
+
+
+def test_what_a_start_needs_is_read(query: Query, capsys: pytest.CaptureFixture[str]) -> None:
+    code, told = verify(query, capsys)
+    assert (code, "; " in told, "4 files of the query, " in told) == (0, True, True), told
+    query.plan()  # a batch that will run again
+    code, told = verify(query, capsys)
+    assert (code, "4 files of the query, " in told) == (0, True), told
+
+
+def test_logs_that_spark_has_purged_are_not_missed(query: Query, capsys: pytest.CaptureFixture[str]) -> None:
+    query.purge(2)
+    assert verify(query, capsys)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("lost", "words"),
+    [
+        (["offsets/2"], "offsets/2 is missing, and {0}/commits/2 says that the batch is committed: Spark runs batch 1"),
+        (["offsets/1"], "offsets/1 is missing, and {0}/offsets/2 is there: Spark does not start the query"),
+        (["offsets/0", "offsets/1", "offsets/2"], "offsets has no entry, and {0}/commits/2 says"),
+    ],
+)
+def test_a_lost_log_is_named_with_what_spark_would_do(
+    lost: list[str], words: str, query: Query, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in lost:
+        query.place.delete(name)
+    code, told = verify(query, capsys)
+    assert (code, words.format(query.location) in told, "all right" in told) == (1, True, False), told
+    assert verify(query, capsys, "--version", "3")[0] == 0, "the state is intact"
+
+
+def test_a_lost_commit_is_named_with_what_spark_would_do(query: Query, capsys: pytest.CaptureFixture[str]) -> None:
+    query.plan()
+    query.place.delete("commits/2")
+    query.place.delete("commits/1")
+    code, told = verify(query, capsys)
+    assert (
+        code,
+        "commits/2 is missing, and " in told,
+        "Spark runs batch 3 from version 3 of the state; in checkpoint format 2" in told,
+    ) == (1, True, True), told
+
+
+@pytest.mark.parametrize("name", ["offsets/2", "offsets/1"])
+@pytest.mark.parametrize("content", [b"", b"v1\n{", b"\xff\xfe", b"v1\n"])
+def test_a_damaged_log_is_named(name: str, content: bytes, query: Query, capsys: pytest.CaptureFixture[str]) -> None:
+    (Path(query.location) / name).write_bytes(content)
+    code, told = verify(query, capsys)
+    assert (code, f"{name} " in told, "Spark does not start the query with it." in told) == (1, True, True), told
+
+
+def test_a_query_that_commits_meanwhile_is_not_taken_for_a_damaged_one(query: Query) -> None:
+    checkpoint = Checkpoint(query.location, parse({}))
+    assert checkpoint.newest_version == 3
+    query.run(2)
+    query.purge(2)
+    assert (verify_start(checkpoint).problems, checkpoint.newest_version) == ((), 5)
