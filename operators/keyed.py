@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import pyarrow as pa
 
 from pyspark_ckpt.operators.bound.declared_states import require_no_event_time, with_types
 from pyspark_ckpt.operators.declarations.counters import Counter, metric_name
-from pyspark_ckpt.operators.declarations.operator import BATCH, HASH, ROUTE, ROW, TIME, KeyedOperator
-from pyspark_ckpt.operators.declarations.processors import KeyedProcessor, VectorProcessor, find_states
+from pyspark_ckpt.operators.declarations.operator import BATCH, HASH, ROUTE, ROW, KeyedOperator
+from pyspark_ckpt.operators.declarations.processors import (
+    KeyedProcessor,
+    VectorProcessor,
+    find_states,
+    takes_late_rows,
+)
 from pyspark_ckpt.operators.declarations.states import ValueState
 from pyspark_ckpt.operators.encoding.key_codec import KeyCodec
 from pyspark_ckpt.operators.placement import route_column
@@ -30,11 +35,12 @@ from pyspark_ckpt.state_store.options import parse, read_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import StructField, StructType
 
     from pyspark_ckpt.operators.groups.function import GroupFunction
 
 Processor: TypeAlias = KeyedProcessor | VectorProcessor
+LateOutput: TypeAlias = Literal["count", "fail"]
 
 WATERMARK = "spark.watermarkDelayMs"
 """The key in the metadata of a column by which Spark knows an event time (EventTimeWatermark.delayKey)."""
@@ -84,23 +90,54 @@ class KeyedStream:
     max_parallelism: int
 
     def process(
-        self, processor: Processor, output: StructType | str, mode: str = "update", *, event_time: str | None = None
+        self,
+        processor: Processor,
+        output: StructType | str,
+        mode: str = "update",
+        *,
+        event_time: str | None = None,
+        late_output: LateOutput = "count",
     ) -> DataFrame:
         """Return the frame of the rows that ``processor`` outputs, an ordinary streaming frame.
 
         ``processor``: an instance of a KeyedProcessor or VectorProcessor. ``output``: the type of its rows, as a
-        StructType or Spark DDL. ``mode``: "update" or "append" (needed before an aggregation), in any letter case.
+        StructType or Spark DDL. ``mode``: "update" or "append" (needed before Spark's own stateful operators), in any
+        letter case. ``event_time``: the column of the output, a timestamp, that is the event time for operators after
+        this one; they have the watermark of ``frame``. ``late_output``: what happens to output rows whose event time is
+        late for these operators, which may drop them: "count" them in the metric ckptLateOutputRows, or "fail".
 
-        Raises InvalidInputError (types, timers or times to live that do not fit, another keyed operator in the query).
+        Raises InvalidInputError (types, timers or times to live that do not fit, no watermark for ``event_time``).
         """
         columns = _struct(output, f"keyed(uid={self.uid!r}): the output")
-        frame = self._process(processor, columns, mode)
-        return frame if event_time is None else self._with_event_time(frame, event_time)
+        self._check_event_time(event_time, late_output, columns)
+        frame = self._process(
+            processor, columns, mode, event_time=event_time, refuses_late_output=late_output == "fail"
+        )
+        return frame if event_time is None else frame.withColumn(event_time, _marked(event_time))
 
-    def _with_event_time(self, frame: DataFrame, name: str) -> DataFrame:
-        from pyspark.sql import functions as f
+    def _check_event_time(self, name: str | None, late_output: str, output: StructType) -> None:
+        """Raise InvalidInputError if the column cannot be an event time."""
+        from pyspark.sql.types import TimestampType
 
-        return frame.withColumn(name, f.col(_quote(name)).alias(name, metadata={WATERMARK: 0}))
+        who = f"keyed(uid={self.uid!r})"
+        if late_output not in get_args(LateOutput):
+            raise InvalidInputError(f"{who}: late_output must be 'count' or 'fail', got {late_output!r}.")
+        if name is None:
+            return
+        if name not in output.names:
+            meant = suggest(str(name), output.names)
+            raise InvalidInputError(f"{who}: the output has no column {name!r} for event_time.{meant}")
+        kind = output[name].dataType
+        if not isinstance(kind, TimestampType):
+            raise InvalidInputError(
+                f"{who}: column {name!r} of type {kind.simpleString()} cannot be the event time of the output.",
+                hint="Give it the type timestamp.",
+            )
+        if self._find_watermark() is None:
+            raise InvalidInputError(
+                f"{who}: the output has the event time {name!r}, and the frame has no watermark.",
+                hint="Call withWatermark on the frame.",
+            )
 
     def apply_in_pandas_with_state(
         self,
@@ -130,31 +167,31 @@ class KeyedStream:
         return self._process(processor, output, outputMode, keeps_late_rows=True)
 
     def _process(
-        self, processor: Processor, columns: StructType, mode: str, *, keeps_late_rows: bool = False
+        self,
+        processor: Processor,
+        columns: StructType,
+        mode: str,
+        **more: Any,
     ) -> DataFrame:
         from pyspark.sql import functions as f
 
         _require_jar(self.frame)
-        event_time = self._event_time()
+        watermark = self._find_watermark()
         operator = replace(
-            self._operator(processor, columns, has_watermark=event_time is not None), keeps_late_rows=keeps_late_rows
+            self._operator(processor, columns, has_watermark=watermark is not None),
+            takes_late_rows=takes_late_rows(processor),
+            **more,
         )
         if str(mode).lower() not in {"update", "append"}:
             raise InvalidInputError(f"keyed(uid={self.uid!r}): mode must be 'update' or 'append', got {mode!r}.")
         counters = [metric_name(self.uid, each.state) for each in operator.states if isinstance(each.state, Counter)]
-        batches = self._batches(PartitionTask(operator, processor), event_time, mode)
+        batches = self._batches(PartitionTask(operator, processor), watermark, mode)
         named = f.array(*map(f.lit, counters)).cast("array<string>")
         return batches.select(f.call_function("ckpt_rows", f.col(BATCH), f.lit(columns.json()), named))
 
-    def _event_time(self) -> Column | None:
-        """Return the event time of a row in microseconds, with its watermark; None if the frame has none."""
-        from pyspark.sql import functions as f
-
-        for field in self.frame.schema:
-            if WATERMARK in field.metadata:
-                micros = f.call_function("ckpt_micros", f.col(_quote(field.name)))
-                return micros.alias(TIME, metadata={WATERMARK: field.metadata[WATERMARK]})
-        return None
+    def _find_watermark(self) -> StructField | None:
+        """Return the column that has the event time; None if the frame has no watermark."""
+        return next((field for field in self.frame.schema if WATERMARK in field.metadata), None)
 
     def _operator(self, processor: Processor, output: StructType, *, has_watermark: bool) -> KeyedOperator:
         session = self.frame.sparkSession
@@ -191,7 +228,7 @@ class KeyedStream:
             self._check_key(name, kind)
         return operator
 
-    def _batches(self, task: PartitionTask, event_time: Column | None, mode: str) -> DataFrame:
+    def _batches(self, task: PartitionTask, watermark: StructField | None, mode: str) -> DataFrame:
         """Build the query: rows as bytes, routed to their partition, go to the task, which yields Arrow batches."""
         from pyspark.sql import functions as f
 
@@ -199,8 +236,9 @@ class KeyedStream:
             f.hash(*(f.col(_quote(name)) for name in self.by)).alias(HASH),
             f.call_function("ckpt_row", f.col("*")).alias(ROW),
         ]
-        if event_time is not None:
-            columns.append(event_time)
+        if watermark is not None:
+            micros = f.call_function("ckpt_micros", f.col(_quote(watermark.name)))
+            columns.append(micros.alias(task.operator.time, metadata={WATERMARK: watermark.metadata[WATERMARK]}))
         route = route_column(HASH, task.operator.partitions, self.max_parallelism)
         routed = self.frame.select(*columns).withColumn(ROUTE, route)
         return routed.groupBy(ROUTE).applyInPandasWithState(
@@ -272,6 +310,13 @@ def _names(frame: DataFrame, given: Any, who: str, what_for: str) -> tuple[str, 
             f"{who}: there are several columns {several[0]} {what_for}.", hint="Rename all but one of them."
         )
     return tuple(found[name][0] for name in names)
+
+
+def _marked(name: str) -> Column:
+    """Return a column of the output as an event time, under the watermark of the frame."""
+    from pyspark.sql import functions as f
+
+    return f.col(_quote(name)).alias(name, metadata={WATERMARK: 0})
 
 
 def _quote(name: str) -> str:

@@ -19,6 +19,8 @@ HASH = "__ckpt_hash"
 ROUTE = "__ckpt_route"
 ROW = "__ckpt_row"
 TIME = "__ckpt_time"
+TIME_OF_ALL = "__ckpt_time_of_all"
+"""The name of TIME if the processor takes late rows: the shim's KeyedExec then leaves them to it."""
 BATCH = "batch"
 
 
@@ -33,7 +35,12 @@ class ProcessorState:
 
 @dataclass(frozen=True)
 class KeyedOperator:
-    """A keyed operator as its query was planned."""
+    """A keyed operator as its query was planned.
+
+    ``keeps_late_rows``: late rows are processed like others. ``takes_late_rows``: the processor has a method for them.
+    ``event_time``: the column of the output that later operators use as event time. ``refuses_late_output``: a row of
+    it that is late for them fails the query; else it is counted.
+    """
 
     uid: str
     by: tuple[str, ...]
@@ -47,6 +54,9 @@ class KeyedOperator:
     memory_bytes: int
     order_by: tuple[str, ...]
     keeps_late_rows: bool = False
+    takes_late_rows: bool = False
+    event_time: str | None = None
+    refuses_late_output: bool = False
     allow_non_restored_state: bool = False
 
     @property
@@ -58,6 +68,11 @@ class KeyedOperator:
     def time_out_clock(self) -> Clock | None:
         """The clock of Spark's time-outs, one per operator. With processing time, timers of both clocks can fire."""
         return "processing" if "processing" in self.clocks else next(iter(self.clocks), None)
+
+    @property
+    def time(self) -> str:
+        """The name of the column with the event time of a row."""
+        return TIME_OF_ALL if self.takes_late_rows else TIME
 
     @property
     def rows(self) -> pa.Schema:

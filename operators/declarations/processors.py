@@ -66,6 +66,14 @@ class KeyedProcessor(ABC):
         """Handle a timer of ``key`` that fires. Yield output rows, as ``process`` does. Declared timers need it."""
         raise NotImplementedError
 
+    def process_late(self, ctx: Context, key: Any, rows: Sequence[Any]) -> Iterable[Sequence[Any]] | None:
+        """Process the late rows of a key, before its other rows. Otherwise as ``process``.
+
+        A row is late if its event time is not after the watermark of the batch before. Without this method, late rows
+        are dropped and counted.
+        """
+        raise NotImplementedError
+
 
 class VectorProcessor(ABC):
     """A processor that is called for many keys at once. Declare states as attributes of the class.
@@ -89,6 +97,17 @@ class VectorProcessor(ABC):
         a table, or None.
         """
         raise NotImplementedError
+
+    def process_late_batch(self, ctx: VectorContext, batch: pa.Table) -> pa.Table | None:
+        """Process late rows, before the other rows of their keys: see ``KeyedProcessor.process_late``."""
+        raise NotImplementedError
+
+
+def takes_late_rows(processor: KeyedProcessor | VectorProcessor) -> bool:
+    """Return whether the class of a processor has a method for late rows."""
+    if isinstance(processor, VectorProcessor):
+        return type(processor).process_late_batch is not VectorProcessor.process_late_batch
+    return type(processor).process_late is not KeyedProcessor.process_late
 
 
 def find_declarations(holder: object) -> dict[str, Declared]:

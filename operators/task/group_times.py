@@ -1,9 +1,9 @@
 """The clocks of a partition's only Spark group: which instants have passed, and when Spark calls the group again.
 
-Spark has one kind of time-out per operator. In event time it drops late rows itself, and calls a group without rows
-once the watermark has passed the group's time-out. In processing time it drops no rows, and makes a batch at every
-trigger. Late rows are then recognised by the watermark of the previous batch, which the group's row in Spark's state
-keeps.
+Spark has one kind of time-out per operator. In event time it drops late rows itself, unless the processor takes them,
+and calls a group without rows once the watermark has passed the group's time-out. In processing time it drops no rows,
+and makes a batch at every trigger. Rows that Spark did not drop are late up to the event time that the plan has told
+(``LATE_CONF``): the watermark of the batch before.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 GROUP_ROW = "watermark_ms long, processing_ms long"
 """The clocks at the group's last call, of those that it has timers for. All timers up to them have fired."""
+LATE_CONF = "ckpt.lateMs"
+"""The local property of a task with the event time, in ms, up to which a row is late. Absent without a watermark."""
 NO_WATERMARK = -1
 _NEVER = 1 << 62
 TIME_OUTS: Mapping[Clock | None, str] = {
@@ -38,11 +40,16 @@ class GroupTimes:
     the future for the program is therefore never in the past for its timers.
     """
 
-    def __init__(self, operator: KeyedOperator, state: GroupState) -> None:
-        """``state``: the state that Spark has passed, unchanged."""
+    def __init__(self, operator: KeyedOperator, state: GroupState, late_ms: int | None = None) -> None:
+        """``state``: the state that Spark has passed, unchanged. ``late_ms``: what the plan has told."""
         self._state = state
+        self.late_until_ms = late_ms
+        """Rows up to this event time are late in this batch, for this operator and for later ones."""
         self._clock = operator.time_out_clock
-        self._drops_late_rows = self._clock == "processing" and operator.has_watermark and not operator.keeps_late_rows
+        self._follows_watermark = operator.has_watermark and not operator.keeps_late_rows
+        sees_late_rows = self._clock == "processing" or operator.takes_late_rows
+        self.late_ms = late_ms if sees_late_rows and not operator.keeps_late_rows else None
+        """The same for the rows that this operator gets. None if Spark drops late ones, or none is treated as late."""
         before = state.getOption
         self.fired_ms: Mapping[Clock, int] = {} if before is None else {"event": before[0], "processing": before[1]}
         self._batch_ms = state.getCurrentProcessingTimeMs()
@@ -54,11 +61,6 @@ class GroupTimes:
             "event": max(0, self.watermark_ms, self.fired_ms.get("event", 0)),
             "processing": self.processing_ms,
         }
-
-    @property
-    def late_ms(self) -> int | None:
-        """Rows up to this event time are late and must be dropped here; None if Spark drops them or they are kept."""
-        return self.fired_ms.get("event", 0) if self._drops_late_rows else None
 
     def set_time_out(self, timers: Iterable[BoundTimers], left_ms: Mapping[Clock, int] = MappingProxyType({})) -> None:
         """Make Spark call the group when the first of ``timers`` is due, and remember the clocks.
@@ -75,7 +77,7 @@ class GroupTimes:
         if self._clock == "event":
             if first is not None:  # a group times out when the clock is past the set time
                 self._state.setTimeoutTimestamp(max(1, first - 1))
-        elif self._drops_late_rows:  # the next batch needs the watermark of this one
+        elif self._follows_watermark:  # Spark's own clock does not tell when a timer of event time is due
             self._state.setTimeoutDuration(1)
         elif first is not None:  # Spark adds it to its own clock
             self._state.setTimeoutDuration(max(1, first - 1 - self._batch_ms))

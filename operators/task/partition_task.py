@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pyspark_ckpt.operators.bound.declared_states import DeclaredStates
 from pyspark_ckpt.operators.bound.timers import BoundTimers, find_left_ms
-from pyspark_ckpt.operators.declarations.operator import BATCH, HASH, ROW, TIME, KeyedOperator
+from pyspark_ckpt.operators.declarations.operator import BATCH, HASH, ROW, KeyedOperator
 from pyspark_ckpt.operators.declarations.processors import Context, KeyedProcessor, VectorProcessor
 from pyspark_ckpt.operators.encoding.distinct_keys import group_by_key
 from pyspark_ckpt.operators.encoding.key_codec import KeyCodec, argsort
@@ -24,11 +25,11 @@ from pyspark_ckpt.operators.encoding.unsafe_rows import portions, read_rows
 from pyspark_ckpt.operators.session.state_partition import check_place, check_planned
 from pyspark_ckpt.operators.session.worker import WorkerSession, find_ticket, naming
 from pyspark_ckpt.operators.task.firing import Firing
-from pyspark_ckpt.operators.task.group_times import GroupTimes
+from pyspark_ckpt.operators.task.group_times import LATE_CONF, GroupTimes
 from pyspark_ckpt.operators.task.processor_calls import ProcessorCalls
 from pyspark_ckpt.operators.task.row_buffer import RowBuffer, ranges
 from pyspark_ckpt.operators.task.staging import finish, flush, spill, sweep
-from pyspark_ckpt.state_store.errors import LifecycleError
+from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.format.spark_hash import SEED, hash_int
 from pyspark_ckpt.state_store.transactions.ticket import Ticket
 
@@ -99,7 +100,8 @@ class PartitionTask:
         ticket = find_ticket(task.taskAttemptId(), self.operator.local_dir)
         check_planned(ticket, self.operator.uid, self.operator.partitions)
         check_place(ticket, self.operator.uid, hash_int(int(key[0]), SEED))
-        times = GroupTimes(self.operator, state)
+        late = task.getLocalProperty(LATE_CONF)
+        times = GroupTimes(self.operator, state, None if late is None else int(late))
         context = Context(
             batch_id=int(task.getLocalProperty("streaming.sql.batchId") or -1),
             partition=ticket.partition,
@@ -127,38 +129,73 @@ class PartitionTask:
         limit = self.operator.memory_bytes
         session.spill_beyond(limit, partial(spill, session, bound))
         rows = RowBuffer(self.operator.rows, limit, folder / f"{session.name}-rows")
+        late_rows = RowBuffer(self.operator.rows, limit, folder / f"{session.name}-late")
         firing = Firing(timers, session, limit // TIMERS_PART, folder / f"{session.name}-timers")
         try:
-            session.counts["late_rows"] += self._fill(rows, chunks, times.late_ms)
+            session.counts["late_rows"] += self._fill(rows, late_rows, chunks, times.late_ms)
             firing.list_stored()
-            sweep(session, bound, rows.count)
-            for (some_rows, some_due), end in ranges([rows, firing.listed]):
-                yield from chain(self._process(work, some_rows, codec), work.fire(firing, some_due))
+            sweep(session, bound, rows.count + late_rows.count)
+            for (some_late, some_rows, some_due), end in ranges([late_rows, rows, firing.listed]):
+                output = chain(
+                    self._process(work, some_late, codec, late=True),
+                    self._process(work, some_rows, codec),
+                    work.fire(firing, some_due),
+                )
+                for batch in output:
+                    session.counts["late_output_rows"] += self._count_late(batch, times.late_until_ms)
+                    yield batch
                 flush(session, bound, end)
             session.counts["fired_timers"] += firing.count
             times.set_time_out(timers, find_left_ms(session, self.operator.uid))
             finish(session, bound)
         finally:
             rows.close()
+            late_rows.close()
             firing.close()
             session.close()
 
-    def _fill(self, buffer: RowBuffer, chunks: Iterator[pd.DataFrame], late_ms: int | None) -> int:
-        """Add all rows except late ones to the buffer; return the number of late rows."""
-        schema, late = self.operator.rows, 0
+    def _fill(
+        self, buffer: RowBuffer, late_buffer: RowBuffer, chunks: Iterator[pd.DataFrame], late_ms: int | None
+    ) -> int:
+        """Add all rows to the buffers; return the number of late rows. Without a method for them, they are dropped."""
+        late = 0
         for chunk in chunks:
+            in_time = chunk
             if late_ms is not None:
-                in_time = chunk[TIME].to_numpy(np.int64) > late_ms * 1000
-                late += len(chunk) - int(in_time.sum())
-                chunk = chunk[in_time]  # noqa: PLW2901 - the rest of it
-            rows, hashes = chunk[ROW].to_list(), pa.array(chunk[HASH].to_numpy(np.int32))
-            for begin, end in portions(rows):
-                columns = read_rows(rows[begin:end], self.operator.input).columns
-                part = hashes.slice(begin, end - begin)
-                buffer.add(pa.RecordBatch.from_arrays([*columns, part], schema=schema))
+                is_in_time = chunk[self.operator.time].to_numpy(np.int64) > late_ms * 1000
+                in_time = chunk[is_in_time]
+                late += len(chunk) - len(in_time)
+                if self.operator.takes_late_rows:
+                    self._add(late_buffer, chunk[~is_in_time])
+            self._add(buffer, in_time)
         return late
 
-    def _process(self, work: ProcessorCalls, rows: pa.Table, codec: KeyCodec) -> Iterator[pa.RecordBatch]:
+    def _count_late(self, output: pa.RecordBatch, late_ms: int | None) -> int:
+        """Return how many rows are late for later operators. Raises InvalidInputError if the operator refuses them."""
+        name = self.operator.event_time
+        if name is None or late_ms is None:
+            return 0
+        late = output.filter(pc.field(name) <= pa.scalar(late_ms * 1000, pa.timestamp("us", "UTC")))
+        if len(late) and self.operator.refuses_late_output:
+            raise InvalidInputError(
+                f"Keyed operator {self.operator.uid!r} output a row whose event time {name} is "
+                f"{late.column(name)[0].as_py()}, but rows up to {pa.scalar(late_ms * 1000, late.column(name).type)} "
+                "are late for the operators after it.",
+                hint="Give output rows a later event time, such as that of the timer that fires, or raise the delay of "
+                "withWatermark. With late_output='count', such rows are counted.",
+            )
+        return len(late)
+
+    def _add(self, buffer: RowBuffer, chunk: pd.DataFrame) -> None:
+        rows, hashes = chunk[ROW].to_list(), pa.array(chunk[HASH].to_numpy(np.int32))
+        for begin, end in portions(rows):
+            columns = read_rows(rows[begin:end], self.operator.input).columns
+            part = hashes.slice(begin, end - begin)
+            buffer.add(pa.RecordBatch.from_arrays([*columns, part], schema=self.operator.rows))
+
+    def _process(
+        self, work: ProcessorCalls, rows: pa.Table, codec: KeyCodec, *, late: bool = False
+    ) -> Iterator[pa.RecordBatch]:
         if len(rows) == 0:
             return iter(())
         hashes = rows.column(HASH).to_numpy()
@@ -167,4 +204,4 @@ class PartitionTask:
             order = argsort([given.column(name).combine_chunks() for name in self.operator.order_by])
             given, hashes = given.take(pa.array(order)), hashes[order]
         keys, index = group_by_key(given, self.operator.by, codec, hashes)
-        return work.process(keys, index, given)
+        return work.process(keys, index, given, late=late)

@@ -53,13 +53,20 @@ class ProcessorCalls:
     context: Context
     position: Position
 
-    def process(self, keys: Keys, index: NDArray[np.int64], rows: pa.Table) -> Iterator[pa.RecordBatch]:
-        """Yield the output for ``rows``. ``keys``: their distinct keys; ``index``: the position of every row's key."""
+    def process(
+        self, keys: Keys, index: NDArray[np.int64], rows: pa.Table, *, late: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the output for ``rows``. ``keys``: their distinct keys; ``index``: the position of every row's key.
+
+        ``late`` rows go to the processor's method for them.
+        """
         if isinstance(self.processor, VectorProcessor):
             self.position.upcoming = keys.suffixes
             told = VectorContext(**vars(self.context), keys=keys, key_index=index)
-            return self._shape("process_batch", self._call(self.processor.process_batch, told, rows))
-        return self._pack("process", self._process_keys(self.processor, keys, index, rows))
+            of_batch = self.processor.process_late_batch if late else self.processor.process_batch
+            return self._shape(of_batch.__name__, self._call(of_batch, told, rows))
+        of_key = self.processor.process_late if late else self.processor.process
+        return self._pack(of_key.__name__, self._process_keys(of_key, keys, index, rows))
 
     def fire(self, firing: Firing, listed: pa.Table) -> Iterator[pa.RecordBatch]:
         """Yield the output for the due ``listed`` timers, and for due timers that calls for them register."""
@@ -73,13 +80,13 @@ class ProcessorCalls:
         return self._pack("on_timer", self._call_on_timer(self.processor, due))
 
     def _process_keys(
-        self, processor: KeyedProcessor, keys: Keys, index: NDArray[np.int64], rows: pa.Table
+        self, process: Callable[..., Result], keys: Keys, index: NDArray[np.int64], rows: pa.Table
     ) -> Iterator[Result]:
         order = np.argsort(index, kind="stable")
         ends = np.cumsum(np.bincount(index, minlength=len(keys)))
         sorted_rows = rows.take(pa.array(order))
         make = struct_class(pa.struct(list(rows.schema)))._make
-        process, position, context = processor.process, self.position, self.context
+        position, context = self.position, self.context
         for begin in range(0, len(keys), KEYS_AT_ONCE):
             end = min(begin + KEYS_AT_ONCE, len(keys))
             position.upcoming = keys.suffixes[begin:end]

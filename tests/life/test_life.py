@@ -71,7 +71,7 @@ class Group:
 class Task(PartitionTask):
     """Takes rows as they are, not as Spark's bytes."""
 
-    def _fill(self, buffer: Any, chunks: Any, late_ms: int | None) -> int:  # noqa: ANN401, ARG002
+    def _fill(self, buffer: Any, late_buffer: Any, chunks: Any, late_ms: int | None) -> int:  # noqa: ANN401, ARG002
         for row in chunks:
             hashed = KEY(row[:2])
             columns = [
