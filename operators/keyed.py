@@ -113,7 +113,7 @@ class KeyedStream:
         frame = self._process(
             processor, columns, mode, event_time=event_time, refuses_late_output=late_output == "fail"
         )
-        return frame if event_time is None else frame.withColumn(event_time, _marked(event_time))
+        return frame if event_time is None else frame.withColumn(event_time, _mark_event_time(event_time))
 
     def _check_event_time(self, name: str | None, late_output: str, output: StructType) -> None:
         """Raise InvalidInputError if the column cannot be an event time."""
@@ -312,7 +312,7 @@ def _names(frame: DataFrame, given: Any, who: str, what_for: str) -> tuple[str, 
     return tuple(found[name][0] for name in names)
 
 
-def _marked(name: str) -> Column:
+def _mark_event_time(name: str) -> Column:
     """Return a column of the output as an event time, under the watermark of the frame."""
     from pyspark.sql import functions as f
 

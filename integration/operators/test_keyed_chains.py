@@ -15,7 +15,7 @@ from pyspark.sql import functions as f
 import pyspark_ckpt as ckpt
 from integration.conftest import SHUFFLE_PARTITIONS
 from integration.operators.providers import OURS
-from integration.operators.replay import Case, run, write_inputs
+from integration.operators.replay import Case, collect_into, run, write_inputs
 from integration.operators.sources import Source
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
@@ -197,6 +197,12 @@ def test_an_operator_comes_after_windows_and_before_deduplication(spark: SparkSe
     assert [n for _, n in found] in ([1, 2], [1, 2, 3]), "one row for each count, of either user"
 
 
+def test_rows_that_stay_are_counted_in_the_mode_complete(spark: SparkSession, tmp_path: Path) -> None:
+    found = _play(spark, lambda frame: _seen(frame, "it").groupBy("user").count(), "complete", tmp_path)
+    assert found[-1] == (1, 3)
+    assert max(count for _, count in found) == 3
+
+
 def _spark_function(frame: DataFrame) -> DataFrame:
     done: DataFrame = frame.groupBy("user").applyInPandasWithState(
         lambda _key, _frames, _state: iter(()), COLUMNS, "n int", "append", "NoTimeout"
@@ -223,11 +229,15 @@ def _spark_function(frame: DataFrame) -> DataFrame:
             "append",
             "keyed(uid='first') has the mode 'update', and the query has the output mode 'append'",
         ),
-        (lambda frame: _seen(frame, "it"), "complete", "the output mode 'complete', and keyed(uid='it') does not keep"),
+        (
+            lambda frame: _seen(frame.groupBy("user").agg(f.max("at").alias("at")), "it"),
+            "complete",
+            "keyed(uid='it') comes after an aggregation, which outputs a row again whenever it changes",
+        ),
         (
             lambda frame: _seen(frame.groupBy("user").agg(f.max("at").alias("at")), "it", "update"),
             "update",
-            "keyed(uid='it') comes after an aggregation, and the query has the output mode 'update'",
+            "because the query has the output mode 'update'",
         ),
     ],
 )
@@ -351,13 +361,13 @@ def test_output_that_is_late_for_the_next_operator_is_counted_or_refused(spark: 
 
     case = Case(query("count"), (_LATE,))
     write_inputs(case, tmp_path / "counted", 0, 4)
-    finished = run(OURS.session(spark), case, tmp_path / "counted", lambda frame, _: frame.collect())
+    finished = run(OURS.session(spark), case, tmp_path / "counted", collect_into({}))
     metrics = [operator.customMetrics for progress in finished.recentProgress for operator in progress.stateOperators]
     assert [each["ckptLateOutputRows"] for each in metrics][:4] == [0, 0, 0, 1]
     case = Case(query("fail"), (_LATE,))
     write_inputs(case, tmp_path / "refused", 0, 4)
     with pytest.raises(StreamingQueryException) as refused:
-        run(OURS.session(spark), case, tmp_path / "refused", lambda frame, _: frame.collect())
+        run(OURS.session(spark), case, tmp_path / "refused", collect_into({}))
     told = "Keyed operator 'it' output a row whose event time at is 2024-03-01 00:00:50+00:00"
     assert told in str(refused.value)
     assert "with late_output='count'" in str(refused.value).lower()

@@ -39,46 +39,6 @@ def _of_spark(_key: Any, _frames: Any, _state: GroupState) -> Iterator[pd.DataFr
     return iter(())
 
 
-def _with_states() -> Any:  # noqa: ANN401
-    return ckpt.with_states(lambda *_: iter(()), Totals(), uid="other")
-
-
-_SECOND = "keyed(uid='second')"
-
-
-@pytest.mark.parametrize(
-    ("combine", "others"),
-    [
-        (lambda frame, second: second(frame).union(second(frame)), (_SECOND, _SECOND)),
-        (lambda frame, second: second(frame).join(second(frame), "user"), (_SECOND, _SECOND)),
-        (lambda frame, second: second(frame).union(_in_spark(frame, _with_states())), ("with_states(uid='other')",)),
-        (lambda frame, second: _in_spark(second(frame), _with_states()), ("with_states(uid='other')",)),
-        (lambda frame, second: second(_in_spark(frame, _with_states())), ("with_states(uid='other')",)),
-        (lambda frame, second: _in_spark(frame, _of_spark).union(second(frame)), ("of _of_spark",)),
-        (lambda frame, second: second(second(frame)), (_SECOND, _SECOND)),
-    ],
-)
-def test_a_second_keyed_operator_in_a_query_is_refused_by_the_names_of_both(
-    combine: Any,  # noqa: ANN401
-    others: tuple[str, ...],
-    spark: SparkSession,
-    tmp_path: Path,
-) -> None:
-    def second(frame: DataFrame) -> DataFrame:
-        return ckpt.keyed(frame, "user", uid="second").process(Totals(), TOTALS.replace("total", "id"))
-
-    (tmp_path / "in").mkdir()
-    frame = EVENTS.stream(spark, tmp_path / "in")
-    with pytest.raises((InvalidInputError, AnalysisException)) as refusal:
-        combine(frame, second)
-    said = f"{refusal.value} {getattr(refusal.value, 'hint', '')}"
-    assert "Spark 4.3 runs one keyed operator in a query" in said
-    assert "in one processor" in said
-    assert "a topic or a table in between" in said
-    first_line, *_ = said.split("\n")
-    assert all(first_line.count(name) >= others.count(name) for name in (_SECOND, *others)), said
-
-
 def test_two_operators_of_spark_alone_are_left_to_spark(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     frame = EVENTS.stream(spark, tmp_path / "in")

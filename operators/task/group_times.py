@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 GROUP_ROW = "watermark_ms long, processing_ms long"
 """The clocks at the group's last call, of those that it has timers for. All timers up to them have fired."""
 LATE_CONF = "ckpt.lateMs"
-"""The local property of a task with the event time, in ms, up to which a row is late. Absent without a watermark."""
+"""The local property of a task with the event time, in ms, up to which a row is late. It means nothing without a watermark."""
 NO_WATERMARK = -1
 _NEVER = 1 << 62
 TIME_OUTS: Mapping[Clock | None, str] = {
@@ -43,12 +43,12 @@ class GroupTimes:
     def __init__(self, operator: KeyedOperator, state: GroupState, late_ms: int | None = None) -> None:
         """``state``: the state that Spark has passed, unchanged. ``late_ms``: what the plan has told."""
         self._state = state
-        self.late_until_ms = late_ms
+        self.late_until_ms = late_ms if operator.has_watermark else None
         """Rows up to this event time are late in this batch, for this operator and for later ones."""
         self._clock = operator.time_out_clock
         self._follows_watermark = operator.has_watermark and not operator.keeps_late_rows
         sees_late_rows = self._clock == "processing" or operator.takes_late_rows
-        self.late_ms = late_ms if sees_late_rows and not operator.keeps_late_rows else None
+        self.late_ms = self.late_until_ms if sees_late_rows and not operator.keeps_late_rows else None
         """The same for the rows that this operator gets. None if Spark drops late ones, or none is treated as late."""
         before = state.getOption
         self.fired_ms: Mapping[Clock, int] = {} if before is None else {"event": before[0], "processing": before[1]}

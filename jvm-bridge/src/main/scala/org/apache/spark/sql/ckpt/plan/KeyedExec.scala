@@ -42,8 +42,7 @@ private[ckpt] final class KeyedExec(
       childDataIterator: Iterator[InternalRow],
       store: StateStore,
       processor: InputProcessor,
-      initialStateIterOption: Option[Iterator[InternalRow]])
-      : CompletionIterator[InternalRow, Iterator[InternalRow]] = {
+      initialStateIterOption: Option[Iterator[InternalRow]]): CompletionIterator[InternalRow, Iterator[InternalRow]] = {
     eventTimeWatermarkForLateEvents.foreach { late =>
       TaskContext.get().getLocalProperties.setProperty(KeyedExec.LateMs, late.toString)
     }

@@ -53,10 +53,11 @@ private[ckpt] object KeyedRules extends (LogicalPlan => Unit) {
     * withWatermark the query would stand still.
     */
   private def requireWatermark(keyed: KeyedOperator): Unit = keyed.child.foreach {
-    case group: FlatMapGroupsInPandasWithState => throw withoutWatermark(keyed, group.functionExpr match {
-      case udf: PythonUDF => s"applyInPandasWithState of ${udf.name}"
-      case _ => "applyInPandasWithState"
-    })
+    case group: FlatMapGroupsInPandasWithState => throw withoutWatermark(keyed,
+        group.functionExpr match {
+          case udf: PythonUDF => s"applyInPandasWithState of ${udf.name}"
+          case _ => "applyInPandasWithState"
+        })
     case _: FlatMapGroupsWithState => throw withoutWatermark(keyed, "(flat)mapGroupsWithState")
     case _ =>
   }
@@ -78,22 +79,17 @@ private[ckpt] object KeyedRules extends (LogicalPlan => Unit) {
     }
 
   private def requireMode(mode: OutputMode, operators: Seq[KeyedOperator]): Unit = operators.foreach { keyed =>
-    if (mode != Append && mode != Update) {
-      throw refusal(
-        s"The query has the output mode '${mode.toString.toLowerCase}', and ${keyed.name} does not keep its rows.",
-        "Start the query in the output mode 'append' or 'update'.")
-    }
     if (mode == Append && keyed.mode == Update) {
       throw refusal(
         s"${keyed.name} has the mode 'update', and the query has the output mode 'append'.",
         s"Give the operator the mode 'append', or start the query in the output mode 'update'.")
     }
-    if (mode == Update) {
+    if (mode != Append) {
       keyed.child.foreach {
         case aggregate: Aggregate if aggregate.isStreaming =>
           throw refusal(
-            s"${keyed.name} comes after an aggregation, and the query has the output mode 'update', in which the " +
-              "aggregation outputs a row again whenever it changes.",
+            s"${keyed.name} comes after an aggregation, which outputs a row again whenever it changes, because the " +
+              s"query has the output mode '${mode.toString.toLowerCase}'.",
             "Start the query in the output mode 'append', or use a keyed operator in place of the aggregation.")
         case _ =>
       }
