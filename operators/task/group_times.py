@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 GROUP_ROW = "watermark_ms long, processing_ms long"
 """The clocks at the group's last call, of those that it has timers for. All timers up to them have fired."""
 LATE_CONF = "ckpt.lateMs"
-"""The local property of a task with the event time, in ms, up to which a row is late. It means nothing without a watermark."""
+"""The local property of a task with the event time, in ms, up to which a row is late.
+
+It means nothing without a watermark.
+"""
 NO_WATERMARK = -1
 _NEVER = 1 << 62
 TIME_OUTS: Mapping[Clock | None, str] = {
