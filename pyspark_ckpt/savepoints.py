@@ -18,6 +18,7 @@ from itertools import pairwise
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
+from pyspark_ckpt.connect_job import ConnectJob
 from pyspark_ckpt.operators.jvm import shim
 from pyspark_ckpt.spark_job import QUICK_BYTES, SparkJob, master_here
 from pyspark_ckpt.state_store.blobs import S3aSettings
@@ -235,7 +236,9 @@ def _job(what: str, size_bytes: int = QUICK_BYTES, *, only_copies: bool = False)
     """Choose the runner of an operation's tasks, and show their progress."""
     session = _active_session()
     runner: Runner = RunHere() if size_bytes < SMALL_BYTES else LocalProcesses()
-    if only_copies and (session is None or master_here(session.sparkContext)):
+    if session is not None and _is_remote(session):
+        runner = ConnectJob(session)
+    elif only_copies and (session is None or master_here(session.sparkContext)):
         runner = CopyHere()
     elif session is not None:
         runner = SparkJob(session, f"pyspark-ckpt: {what}", size_bytes)
@@ -252,6 +255,11 @@ def _active_session() -> SparkSession | None:
     return SparkSession.getActiveSession()
 
 
+def _is_remote(session: SparkSession) -> bool:
+    """Return whether a session is a client of a Spark Connect server."""
+    return not hasattr(session, "_jsparkSession")
+
+
 def _options(given: Mapping[str, str] | None, *locations: str) -> Options:
     """Combine the options of the session with the ``given`` ones, which win.
 
@@ -263,6 +271,11 @@ def _options(given: Mapping[str, str] | None, *locations: str) -> Options:
     options = parse({**found, **(given or {})})
     if session is None or not any(each.lower().startswith("s3a:") for each in (*locations, options.remote)):
         return options
+    if _is_remote(session):
+        raise InvalidInputError(
+            "The settings of S3A are those of the Spark Connect server, which a client cannot read.",
+            hint="Name the folder as s3://, and give the settings as options: docs/deploying.md.",
+        )
     conf = session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
     settings = S3aSettings({f"{S3A}{name}": value for name, value in conf.getPropsWithPrefix(S3A).items()})
     return replace(options, s3a=settings)
@@ -278,8 +291,8 @@ def _execution(query: StreamingQuery) -> Any:  # noqa: ANN401 - an object of the
     handle = getattr(query, "_jsq", None)
     if handle is None:
         raise InvalidInputError(
-            "A savepoint of a running query needs a session in this process, not Spark Connect.",
-            hint="Pass the query's checkpointLocation instead.",
+            "A Spark Connect client does not know the checkpointLocation of a running query.",
+            hint="Pass the checkpointLocation in its place: the query may run meanwhile.",
         )
     return handle.streamingQuery()
 

@@ -1,0 +1,98 @@
+"""A program in a Spark Connect client, whose server it starts: keyed operators, a savepoint, a restore, a rescale.
+
+``python -m integration.connect_program FOLDER`` prints what it has seen as JSON, in the last line.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+
+import pyspark_ckpt as ckpt
+from pyspark_ckpt.state_store.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.log.level": "ERROR",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.connect.grpc.binding.address": "127.0.0.1",
+}
+_COLUMNS = "k int, n bigint"
+
+
+class Count(ckpt.KeyedProcessor):
+    """Counts the rows of a key in a state, and those of a batch in a counter. One timer waits for ever."""
+
+    total = ckpt.ValueState("total", "bigint", default=0)
+    never = ckpt.Timers("never", clock="processing")
+    seen = ckpt.Counter("seen")
+
+    def process(self, ctx: ckpt.Context, key: Any, rows: Sequence[Any]) -> Iterator[Sequence[Any]]:  # noqa: ANN401
+        self.total.update(self.total.value() + len(rows))
+        self.seen.add(len(rows))
+        self.never.register(ctx.processing_time_ms + 1_000_000_000)
+        yield key.k, self.total.value()
+
+    def on_timer(self, _ctx: ckpt.Context, _key: Any, _timer: ckpt.Timer) -> None:  # noqa: ANN401
+        """It does not fire."""
+
+
+def _play(spark: SparkSession, folder: Path, checkpoint: Path) -> dict[str, float]:
+    """Count five rows of each of two keys more, twice in a chain; return the counters."""
+    rows = spark.range(10).select((f.col("id") % 2).alias("k").cast("int"))
+    rows.coalesce(1).write.mode("append").parquet(str(folder / "in"))
+    frame = spark.readStream.schema("k int").parquet(str(folder / "in"))
+    for uid in ("first", "second"):
+        frame = ckpt.keyed(frame, "k", uid=uid).process(Count(), _COLUMNS, "append")
+    writer = frame.writeStream.format("parquet").option("path", str(folder / "out"))
+    query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    query.awaitTermination()
+    progress: Any = query.lastProgress
+    metrics = [operator["customMetrics"] for operator in progress["stateOperators"]]
+    return {name: each[name] for each in metrics for name in ("first/seen", "second/seen") if each.get(name)}
+
+
+def main(folder: Path) -> None:
+    """Run all of it."""
+    builder = SparkSession.builder.remote("local[2]")
+    for key, value in {**ckpt.spark_conf(python=sys.executable), **_SETTINGS}.items():
+        builder = builder.config(key, value)
+    spark = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
+    counters = [_play(spark, folder, folder / "one") for _ in range(2)]
+    query = spark.readStream.format("rate").load().writeStream.format("noop")
+    running = query.option("checkpointLocation", str(folder / "running")).start()
+    try:
+        ckpt.savepoint(running, str(folder / "refused"))
+        refusal = ""
+    except InvalidInputError as problem:
+        refusal = str(problem)
+    running.stop()
+    taken = ckpt.savepoint(str(folder / "one"), str(folder / "taken"), digests=True)
+    ckpt.restore(str(folder / "taken"), str(folder / "three"), parallelism=3)
+    spark.conf.set("spark.sql.shuffle.partitions", "3")
+    counters.append(_play(spark, folder, folder / "three"))
+    ckpt.rescale(str(folder / "three"), str(folder / "four"), 4)
+    states = spark.read.format("ckpt_state").option("uid", "first").option("state", "total").load(str(folder / "four"))
+    found = {
+        "counters": counters,
+        "refusal": refusal,
+        "version": taken.version,
+        "out": sorted([row.k, row.n] for row in spark.read.parquet(str(folder / "out")).collect()),
+        "state": sorted([row.key.k, row.value] for row in states.select("key", "value").collect()),
+    }
+    spark.stop()
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,30 @@
+"""A program of keyed operators in a Spark Connect client."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_keyed_operators_and_savepoints_work_in_a_connect_client(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "integration.connect_program", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+    )
+    assert done.returncode == 0, done.stderr[-5000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["counters"] == [{"first/seen": 10, "second/seen": 2}] * 3
+    assert "A Spark Connect client does not know the checkpointLocation" in found["refusal"]
+    assert found["version"] == 2
+    assert found["out"] == [[k, n] for k in (0, 1) for n in (1, 2, 3)]
+    assert found["state"] == [[0, 15], [1, 15]]
