@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from pyspark.sql.types import StructType
 from pyspark_ckpt.reading.reader import StateReader
 from pyspark_ckpt.reading.sources import state_at
 from pyspark_ckpt.reading.stored_state import Selection, StoredState
+from pyspark_ckpt.state_store.blobs import names_scheme
 from pyspark_ckpt.state_store.display import suggest
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.options import PREFIX, parse, table
@@ -78,6 +80,9 @@ class _Reader(DataSourceReader):
             self._state = state.state  # found once, so that a task need not read the metadata of all stores
             self._partitions = state.partitions
             self._options = {**_lower_keys(options), "version": str(state.version)}
+        path = self._options["path"]
+        if not names_scheme(path):  # a task has the working folder of its executor
+            self._options["path"] = str(Path(path).absolute())
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
