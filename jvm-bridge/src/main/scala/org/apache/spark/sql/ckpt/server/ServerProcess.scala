@@ -21,6 +21,7 @@ import org.apache.spark.util.Utils
 
 /** Starts and ends the processes of state servers. */
 private[ckpt] object ServerProcess extends Logging {
+  private val LastWordsMs = 1000L
 
   /** The same number as `PROTOCOL` in `state_store/server/rpc.py`. */
   val Protocol = 2
@@ -124,9 +125,10 @@ private[ckpt] object ServerProcess extends Logging {
       greeting: Greeting): CkptException = {
     val ended = process.waitFor(1, TimeUnit.SECONDS)
     val streamEnded = greeting.hasEnded
+    if (ended) log.join(LastWordsMs) // before the end of the process closes its stderr, and what is unread is lost
     kill(process)
     process.waitFor(5, TimeUnit.SECONDS)
-    log.join(1000)
+    log.join(LastWordsMs)
     val how =
       if (ended) s"ended with status ${process.exitValue} before it reported its port"
       else if (streamEnded) "closed or redirected its stdout before it reported its port there"
