@@ -1,13 +1,14 @@
 """Run the tasks of offline work on the cluster of a Spark Connect server.
 
-A Connect client has no SparkContext. The tasks are the rows of a frame, which Python workers of the cluster run.
+A Connect client has no SparkContext. The tasks travel in the function of a query, whose Python workers run them. Like
+all programs and results of Spark they are pickled, by Spark's own serializers.
 """
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
     from pyspark_ckpt.state_store.local.worker_process import Task
     from pyspark_ckpt.state_store.redistribution.jobs import Progress
 
-_TASKS = "number int, task binary"
-_OUTCOMES = "number int, outcome binary"
+_OUTCOMES = "number bigint, outcome binary"
 
 
 @dataclass(frozen=True)
@@ -32,19 +32,20 @@ class ConnectJob:
 
     @property
     def width(self) -> int:
-        """The number of partitions that Spark would give to a small frame."""
-        return max(
-            1, int(self.session.conf.get("spark.sql.leafNodeDefaultParallelism", None) or 0) or _cores(self.session)
-        )
+        """The number of partitions that Spark gives to a range: that of its cores."""
+        return self.session.range(1 << 20).selectExpr("spark_partition_id() AS p").distinct().count()
 
     def __call__(self, tasks: Sequence[Task], progress: Progress) -> list[Any]:
-        """See Runner. An error is raised unchanged; Spark does not repeat a task that raised one."""
+        """See Runner. An error is raised unchanged. Spark does not repeat a task that has raised one."""
         if not tasks:
             return []
+        from pyspark.serializers import CPickleSerializer  # noqa: PLC0415 - see the docstring of the package
+
         progress(0, len(tasks))
-        rows = [(number, pickle.dumps(task)) for number, task in enumerate(tasks)]
-        frame = self.session.createDataFrame(rows, _TASKS).repartition(min(len(tasks), self.width), "number")
-        outcomes = {row.number: pickle.loads(row.outcome) for row in frame.mapInArrow(_run, _OUTCOMES).collect()}  # noqa: S301 - our own workers wrote it
+        numbers = self.session.range(0, len(tasks), 1, min(len(tasks), self.width))
+        rows = numbers.mapInArrow(partial(_run, tuple(tasks)), _OUTCOMES).collect()
+        serializer: Any = CPickleSerializer()
+        outcomes = {row.number: serializer.loads(row.outcome) for row in rows}
         progress(len(tasks), len(tasks))
         for number in range(len(tasks)):
             if (problem := outcomes[number][1]) is not None:
@@ -52,17 +53,15 @@ class ConnectJob:
         return [outcomes[number][0] for number in range(len(tasks))]
 
 
-def _cores(session: SparkSession) -> int:
-    return session.range(1 << 20).selectExpr("spark_partition_id() AS p").distinct().count()
+def _run(tasks: Sequence[Task], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    from pyspark.serializers import CPickleSerializer  # noqa: PLC0415 - see the docstring of the package
 
-
-def _run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    serializer: Any = CPickleSerializer()
     for batch in batches:
-        for number, task in zip(batch.column("number").to_pylist(), batch.column("task").to_pylist(), strict=True):
+        for number in batch.column("id").to_pylist():
             try:
-                outcome: tuple[Any, CkptError | None] = pickle.loads(task)(), None  # noqa: S301 - the client sent it
+                outcome: tuple[Any, CkptError | None] = tasks[number](), None
             except CkptError as problem:
                 outcome = None, problem
-            yield pa.RecordBatch.from_pydict(
-                {"number": pa.array([number], pa.int32()), "outcome": pa.array([pickle.dumps(outcome)], pa.binary())}
-            )
+            columns = [pa.array([number], pa.int64()), pa.array([serializer.dumps(outcome)], pa.binary())]
+            yield pa.RecordBatch.from_arrays(columns, ["number", "outcome"])

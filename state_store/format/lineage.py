@@ -91,14 +91,20 @@ class Lineage:
             "spark.sql.streaming.minBatchesToRetain to keep more versions.",
         )
 
-    def is_lost(self, newest: Marker) -> bool:
-        """Return whether ``newest``, on which the next version is being made, cannot be restored any more.
+    def can_restore(self, commit: Marker) -> bool:
+        """Return whether there is a snapshot (or the empty store), and each delta from it to ``commit``."""
+        return next(self.chains(commit, self.snapshots.__contains__), None) is not None
 
-        If there are later versions, another process has gone on and may have retired it: then it is not lost.
+    def is_lost(self, newest: Marker) -> bool:
+        """Return whether ``newest``, on which a query commits, cannot be restored any more.
+
+        The next commit must be there, and none after it. Otherwise the objects were not lost: the checkpoint was moved
+        away, perhaps replaced by another one, or another process has gone on and has retired ``newest``.
         """
         if any(marker.version > newest.version + 1 for marker in (*self.deltas, *self.snapshots)):
             return False
-        return next(self.chains(newest, self.snapshots.__contains__), None) is None
+        goes_on = any(name.parent == newest for name, _ in self.deltas.values())
+        return goes_on and not self.can_restore(newest)
 
     def describe(self) -> str:
         """Return which versions and snapshots there are, and where."""

@@ -171,7 +171,12 @@ class Maintenance:
         return published
 
     def _find_reason(self, commit: Marker, lineage: Lineage, *, force: bool) -> str | None:
-        if lineage.is_lost(commit):
+        if not lineage.can_restore(commit):
+            if not lineage.is_lost(commit):
+                self._store.log.info(
+                    "no snapshot of %s is made: it is not in %s any more", commit, self._store.place.url
+                )
+                return None
             self._store.log.warning(
                 "%s has lost objects that a restore of %s needs: the local copy is stored as a new snapshot; "
                 "find out what deletes objects there, such as a lifecycle rule or another program",

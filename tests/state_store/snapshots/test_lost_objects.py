@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import MakeLab
 from tests.lab import Lab, expected
 
 
@@ -63,3 +64,32 @@ def test_a_process_that_another_one_has_replaced_stores_nothing_again(
         maintain(lab, handle)
     assert lab.objects() == before
     assert "has lost objects" not in caplog.text
+
+
+def test_nothing_is_written_where_a_checkpoint_was_moved_away(lab: Lab) -> None:
+    """A round of maintenance may still run when the query has stopped."""
+    handle = lab.open()
+    ids = lab.grow(handle, 3)
+    lab.begin(handle, 3, ids[-1]).abort()
+    lab.checkpoint.rename(lab.checkpoint.with_name("moved"))
+    for _ in range(2):
+        maintain(lab, handle)
+        lab.server.call("snapshot", handle=handle, force=True)
+    assert lab.objects() == []
+
+
+def test_nothing_is_written_into_a_checkpoint_that_replaces_another(make_lab: MakeLab) -> None:
+    """As that of a restore, at the same version."""
+    lab = make_lab(retentionGracePeriod="0")
+    handle = lab.open()
+    ids = lab.grow(handle, 3)
+    lab.begin(handle, 3, ids[-1]).abort()
+    for path in lab.remote.glob("*.delta"):
+        if path.name.startswith(f"{3:020d}"):
+            path.rename(path.with_name(path.name.replace(ids[-1], "ab" * 16)))
+        else:
+            path.unlink()
+    before = lab.objects()
+    for _ in range(2):
+        maintain(lab, handle)
+    assert lab.objects() == before
