@@ -56,6 +56,9 @@ def list_stores(checkpoint: Checkpoint, *, as_json: bool) -> int:
         described = [describe_objects(operator, stored) for operator, stored in stores]
         return print_json({"query_id": checkpoint.query_id, "version": version, "stores": described})
     what = f"version {version} (batch {version - 1} is committed)" if version else NOTHING_YET
+    last = max((stored.last_version for _, stored in stores), default=0)
+    if not version and last > 1:
+        what = f"the commit log has no batch, and there is state of version {last}: `checkpoint verify` says more"
     print_text(f"query {checkpoint.query_id}, {what}")
     if version and not stores:
         print(NO_STATE)
@@ -169,7 +172,7 @@ def verify(checkpoint: Checkpoint, version: int | None, *, as_json: bool) -> int
     """Read and check everything that a version needs; without a version, also what a start of the query needs."""
     at = _require_version(checkpoint, version)
     if at == 0:
-        return _print_nothing_yet(checkpoint, as_json=as_json, query_files=0, problems=[])
+        return _verify_uncommitted(checkpoint, as_json=as_json)
     names = {identity: operator.name for operator, identity in checkpoint.stores()}
     stores = with_progress(list(names), str)
     if version is None:
@@ -192,6 +195,25 @@ def verify(checkpoint: Checkpoint, version: int | None, *, as_json: bool) -> int
     versions = sorted({each.version for each in found}) or [at]
     which = f"version {versions[0]}" if len(versions) == 1 else f"versions {versions[0]} to {versions[-1]}"
     return print_outcome(f"{which}: {describe_reading(found, FilesRead(start.files, start.bytes_read))}", problems)
+
+
+def _verify_uncommitted(checkpoint: Checkpoint, *, as_json: bool) -> int:
+    """Look for what a query before its first commit cannot have: later batches, whose commit log is then lost."""
+    last = max((checkpoint.count_objects(identity).last_version for _, identity in checkpoint.stores()), default=0)
+    start = verify_start(checkpoint)
+    checkpoint.look_again()
+    if checkpoint.newest_version:  # the query has committed a batch meanwhile
+        return verify(checkpoint, None, as_json=as_json)
+    problems = list(start.problems)
+    if last > 1:  # a first batch that was not committed leaves version 1
+        problems.append(
+            f"{checkpoint.place.url}/commits has no entry, and there is state of version {last}: the commit log is "
+            "lost; restore it from a backup"
+        )
+    if as_json or not problems:
+        _print_nothing_yet(checkpoint, as_json=as_json, query_files=start.files, problems=problems)
+        return int(bool(problems))
+    return print_outcome(f"query {checkpoint.query_id}, the commit log has no batch", problems)
 
 
 def collect(checkpoint: Checkpoint, keep: int, *, dry_run: bool, as_json: bool) -> int:
