@@ -193,6 +193,20 @@ def test_a_lost_commit_log_is_a_problem(also_lost: str | None, lab: Lab, capsys:
     assert (code, f"there is state of version {VERSIONS}" in text) == (0, also_lost != ".delta")
 
 
+@pytest.mark.parametrize("damaged", ["commits/4", "state/0/_metadata/metadata"])
+def test_verify_tells_of_damaged_logs_as_of_other_problems(
+    damaged: str, lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (lab.checkpoint / damaged).write_text("")
+    code, text = run(capsys, "verify", str(lab.checkpoint))
+    assert (code, f"WRONG: {lab.checkpoint}/{damaged} " in text) == (1, True), text
+    code, text = run(capsys, "verify", str(lab.checkpoint), "--json")
+    told = json.loads(text)
+    assert (code, told["version"], told["stores"]) == (1, VERSIONS, [])
+    assert "No state was read" in told["problems"][0]
+    assert told["query_files"] == (3 if damaged.startswith("commits") else 4)
+
+
 def test_verify_of_a_query_that_commits_meanwhile_reads_what_is_committed(
     lab: Lab, capsys: pytest.CaptureFixture[str]
 ) -> None:

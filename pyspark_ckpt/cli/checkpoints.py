@@ -41,11 +41,21 @@ def open_checkpoint(location: str, settings: Mapping[str, str]) -> Checkpoint:
 
     Raises InvalidInputError, StorageError; FormatError if there is state of an operator whose metadata is lost.
     """
-    checkpoint = Checkpoint(location, parse(settings))
+    checkpoint = open_to_verify(location, settings)
+    _refuse_unknown_state(checkpoint)
+    return checkpoint
+
+
+def open_to_verify(location: str, settings: Mapping[str, str]) -> Checkpoint:
+    """Open a checkpoint whose logs may be damaged. Raises InvalidInputError, StorageError."""
+    return Checkpoint(location, parse(settings))
+
+
+def _refuse_unknown_state(checkpoint: Checkpoint) -> None:
+    """Raise InvalidInputError for state of another provider; FormatError if it is unknown what some state is."""
     checkpoint.refuse_other_provider()
     if checkpoint.newest_version:
         refuse_unnamed_operators(checkpoint, len(checkpoint.operators()))
-    return checkpoint
 
 
 def list_stores(checkpoint: Checkpoint, *, as_json: bool) -> int:
@@ -171,9 +181,9 @@ def _by_groups(checkpoint: Checkpoint, identities: Iterable[Identity], version: 
 def verify(checkpoint: Checkpoint, version: int | None, *, as_json: bool) -> int:
     """Read and check everything that a version needs; without a version, also what a start of the query needs."""
     at = _require_version(checkpoint, version)
+    names, unknown = _find_stores(checkpoint)
     if at == 0:
-        return _verify_uncommitted(checkpoint, as_json=as_json)
-    names = {identity: operator.name for operator, identity in checkpoint.stores()}
+        return _verify_uncommitted(checkpoint, list(names), unknown, as_json=as_json)
     stores = with_progress(list(names), str)
     if version is None:
         found = [verify_newest(checkpoint, identity) for identity in stores]
@@ -181,7 +191,7 @@ def verify(checkpoint: Checkpoint, version: int | None, *, as_json: bool) -> int
     else:
         found = [verify_version(checkpoint, identity, at) for identity in stores]
         start = StartFiles(0, 0, ())
-    problems = [problem for each in found for problem in each.problems] + list(start.problems)
+    problems = [*unknown, *(problem for each in found for problem in each.problems), *start.problems]
     if as_json:
         read = {
             "query_id": checkpoint.query_id,
@@ -197,14 +207,28 @@ def verify(checkpoint: Checkpoint, version: int | None, *, as_json: bool) -> int
     return print_outcome(f"{which}: {describe_reading(found, FilesRead(start.files, start.bytes_read))}", problems)
 
 
-def _verify_uncommitted(checkpoint: Checkpoint, *, as_json: bool) -> int:
+def _find_stores(checkpoint: Checkpoint) -> tuple[dict[Identity, str], list[str]]:
+    """Return all stores with Spark's names of their operators; no store, and why, if the files that name them are bad.
+
+    Raises InvalidInputError (state of another provider), StorageError.
+    """
+    try:
+        _refuse_unknown_state(checkpoint)
+        return {identity: operator.name for operator, identity in checkpoint.stores()}, []
+    except FormatError as problem:
+        return {}, [f"{problem!s} No state was read: it is not known which stores there are"]
+
+
+def _verify_uncommitted(
+    checkpoint: Checkpoint, stores: Sequence[Identity], unknown: Sequence[str], *, as_json: bool
+) -> int:
     """Look for what a query before its first commit cannot have: later batches, whose commit log is then lost."""
-    last = max((checkpoint.count_objects(identity).last_version for _, identity in checkpoint.stores()), default=0)
+    last = max((checkpoint.count_objects(identity).last_version for identity in stores), default=0)
     start = verify_start(checkpoint)
     checkpoint.look_again()
     if checkpoint.newest_version:  # the query has committed a batch meanwhile
         return verify(checkpoint, None, as_json=as_json)
-    problems = list(start.problems)
+    problems = [*unknown, *start.problems]
     if last > 1:  # a first batch that was not committed leaves version 1
         problems.append(
             f"{checkpoint.place.url}/commits has no entry, and there is state of version {last}: the commit log is "

@@ -30,7 +30,9 @@ class StartFiles:
 def verify_start(checkpoint: Checkpoint) -> StartFiles:
     """Read what a start of the query needs, also while it runs: then after the newest batch that is committed.
 
-    If no batch is committed, only the first one may be planned: offsets of a later batch are a problem. Raises StorageError.
+    If no batch is committed, only the first one may be planned: offsets of a later batch are a problem.
+
+    Raises StorageError.
     """
     for _ in range(START_ATTEMPTS):
         version = checkpoint.newest_version
