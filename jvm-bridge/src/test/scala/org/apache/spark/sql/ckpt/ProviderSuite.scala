@@ -3,7 +3,6 @@ package org.apache.spark.sql.ckpt
 import java.io.RandomAccessFile
 import java.nio.file.{Files, Path, Paths}
 import java.util.UUID
-import java.util.concurrent.{CountDownLatch, TimeUnit}
 import java.util.concurrent.atomic.AtomicReference
 
 import scala.jdk.CollectionConverters._
@@ -399,10 +398,9 @@ class ProviderSuite extends AnyFunSuite with BeforeAndAfterEach with BeforeAndAf
       start(conf = conf)
       provider.served.hadoopConf.set(StreamExecution.RUN_ID_KEY, "no id") // a snapshot cannot be reported
       transaction(one, first)(_.put(key("a", 2), value(2)))
-      val ended = new CountDownLatch(1)
-      provider.served.runtime.maintain(() => ended.countDown())
-      assert(ended.await(20, TimeUnit.SECONDS))
-      Thread.sleep(200) // a thread that has failed tells its handler after another one took its place
+      val place = folder.resolve("state").resolve("0").resolve("0")
+      eventually(assert(Files.list(place).iterator.asScala.exists(_.toString.endsWith(".snapshot"))))
+      Thread.sleep(500) // it is reported right after that
       assert(uncaught.get == null, uncaught.get)
     } finally Thread.setDefaultUncaughtExceptionHandler(before)
   }
