@@ -10,6 +10,7 @@ import pytest
 from pyspark_ckpt.cli.dispatch import spell_options
 from pyspark_ckpt.cli.main import main
 from pyspark_ckpt.state_store.display import count_text
+from pyspark_ckpt.state_store.options import PREFIX
 from tests.compat.frozen import unpack
 from tests.saved_query import Query, written
 
@@ -61,7 +62,11 @@ def test_errors_name_options_as_they_are_typed(quick_path: Path, capsys: pytest.
         (("rescale", query.location, "", "-n", "3"), "Invalid value for 'TARGET': give a path or a URL"),
         (("checkpoint", "list", ""), "Invalid value for 'CHECKPOINT': give a path or a URL"),
         (("checkpoint", "list", query.location, "-o", "placeTimeout=x"), "Option -o placeTimeout has the value 'x'"),
-        (("checkpoint", "list", query.location, "-o", "s3Endpont=x"), "There is no option -o s3Endpont."),
+        (
+            ("checkpoint", "list", query.location, "-o", "s3Endpont=x"),
+            "there is no option 's3Endpont'. Did you mean 's3En",
+        ),
+        (("checkpoint", "list", query.location, "-o", "s3endpoint=x"), "Known options: python, memoryLimit, "),
     ):
         assert words in refused(capsys, *call), call
 
@@ -70,7 +75,11 @@ def test_only_names_of_arguments_become_options() -> None:
     options = [click.Option(["-n", "--parallelism"]), click.Option(["--query-id"])]
     for text, spelled in (
         ("`parallelism` must be 1", "--parallelism must be 1"),
-        ("query_id must be 'keep'", "--query-id must be 'keep'"),
+        ("`query_id` must be 'keep'", "--query-id must be 'keep'"),
+        ("Keyed operator 'query_id' has 3, query_id too", "Keyed operator 'query_id' has 3, query_id too"),
+        ("delete '/tmp/my query_id dir'", "delete '/tmp/my query_id dir'"),
+        (f"Option {PREFIX}remote has, {PREFIX}x", f"Option -o remote has, {PREFIX}x"),
+        (f"/data/{PREFIX}remote is lost", f"/data/{PREFIX}remote is lost"),
         ("the parallelism of /data/query_id/x", "the parallelism of /data/query_id/x"),
         ("State 'query_id' has max_parallelism 3", "State 'query_id' has max_parallelism 3"),
         ("Use `state read`, or `uid`.", "Use `state read`, or `uid`."),

@@ -1,8 +1,8 @@
 """How commands are found and run: names that are unknown, and errors that name options as a user spells them.
 
-Messages of the package name arguments of Python functions: ``query_id``, or in backquotes where the name is also a
-word, as in "`parallelism` must be at least 1". A user of a command has typed ``--query-id`` and ``--parallelism``. They
-name options by their confs; a user has typed ``-o s3Endpoint=...``.
+Messages of the package name arguments of Python functions in backquotes, as in "`parallelism` must be at least 1". A
+user of a command has typed ``--parallelism``. They name options by their confs; a user has typed
+``-o s3Endpoint=...``. All other text stays as it is: it may be a uid or a path.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from pyspark_ckpt.state_store.errors import CkptError
 
-_ARGUMENT = re.compile(r"""`([a-z_]+)`|(?<![\w/.'"-])([a-z]+(?:_[a-z]+)+)(?![\w/'"-])""")
+_ARGUMENT = re.compile(r"`([a-z_]+)`")
 
 
 class CommandError(Exception):
@@ -32,11 +32,11 @@ class CommandError(Exception):
 
 def spell_options(text: str, parameters: Sequence[click.Parameter]) -> str:
     """Return a message of a Python function with its arguments as the options of a command."""
-    from pyspark_ckpt.state_store.options import PREFIX  # noqa: PLC0415 - takes long, and only errors need it
+    from pyspark_ckpt.state_store.options import PREFIX, table  # noqa: PLC0415 - takes long, and only errors need it
 
     spelled = {each.name: max(each.opts, key=len) for each in parameters if isinstance(each, click.Option)}
-    text = _ARGUMENT.sub(lambda found: spelled.get(found[1] or found[2], found[0]), text)
-    return text.replace(PREFIX, "-o ")
+    text = _ARGUMENT.sub(lambda found: spelled.get(found[1], found[0]), text)
+    return re.sub(rf"(?<![\w/.]){re.escape(PREFIX)}({'|'.join(table())})(?![\w/])", r"-o \1", text)
 
 
 class Command(click.Command):
