@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from hashlib import sha256
@@ -69,6 +70,23 @@ def test_no_checkpoint_is_made_of_a_savepoint_with_any_damage(kind: Kind, quick_
                     Checkpoint(str(target), parse({}))
     savepoints.restore(str(saved), str(quick_path / "restored"), parallelism=2)
     assert stored(str(quick_path / "restored")) == (query.version, 2, query.rows)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("content", ["{}", None])
+def test_verify_tells_of_a_damaged_metadata_as_of_other_problems(
+    kind: Kind, content: str | None, quick_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query, saved = written(quick_path / "query", 1, operators=(1,), batches=2), quick_path / "taken"
+    savepoints.savepoint(query.location, str(saved), kind=kind)
+    (saved / "metadata").unlink()
+    if content is not None:
+        (saved / "metadata").write_text(content)
+    assert main(["savepoint", "verify", str(saved)]) == 1
+    assert f"WRONG: {saved}/metadata " in capsys.readouterr().out
+    assert main(["savepoint", "verify", str(saved), "--json"]) == 1
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    assert f"{saved}/metadata " in problem
 
 
 def test_a_savepoint_of_a_damaged_checkpoint_holds_all_or_is_none(quick_path: Path) -> None:
