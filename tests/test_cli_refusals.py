@@ -11,7 +11,7 @@ import pytest
 
 from pyspark_ckpt.cli import main as cli
 from tests.s3_server import S3Service, hide_credentials
-from tests.saved_query import Query
+from tests.saved_query import Query, written
 
 HDFS_PROVIDER = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 
@@ -45,9 +45,23 @@ def test_savepoints_of_a_folder_that_is_not_there_are_not_listed(
         assert cli.main(["savepoint", "list", spelled, *more]) == 2
         assert f"{missing} does not exist" in capsys.readouterr().err
     assert cli.main(["savepoint", "list", str(empty), *more]) == 0
-    a_file = tmp_path / "file"
-    a_file.write_text("")
-    assert cli.main(["savepoint", "list", str(a_file), *more]) != 0
+
+
+@pytest.mark.parametrize("below", ["", "/x", "/x/y"])
+def test_a_file_or_a_circle_of_links_is_refused_as_a_folder(
+    below: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = written(tmp_path / "query", 1, operators=(1,), batches=1)
+    file, circle = tmp_path / "file", tmp_path / "circle"
+    file.write_text("")
+    circle.symlink_to(circle)
+    for command in (["list"], ["inspect"], ["verify"], ["create", query.location]):
+        assert cli.main(["savepoint", *command, f"{file}{below}"]) == 2, command
+        told = capsys.readouterr().err
+        assert f"{file} is a file, not a folder" in told or f"{file}{below} is not a savepoint" in told
+        assert "may be repeated" not in told
+    assert cli.main(["savepoint", "list", f"{circle}{below}"]) == 2
+    assert "its links lead in a circle" in capsys.readouterr().err
 
 
 def test_savepoints_of_a_prefix_that_is_not_there_are_not_listed(
