@@ -131,6 +131,14 @@ def test_one_of_a_kind_is_no_plural(quick_path: Path, capsys: pytest.CaptureFixt
     assert ": 1 problem\n" in capsys.readouterr().out
 
 
+def test_inspect_shows_states_whose_types_of_keys_are_not_recorded(
+    quick_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = written(quick_path / "query", 1, operators=(2,), batches=1)
+    assert main(["checkpoint", "inspect", query.location]) == 0
+    assert "visits/seen" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("keep", [1, 2, 4])
 def test_gc_keeps_the_newest_version_and_as_many_below_it_as_it_says(
     keep: int, quick_path: Path, capsys: pytest.CaptureFixture[str]
