@@ -131,6 +131,17 @@ def test_one_of_a_kind_is_no_plural(quick_path: Path, capsys: pytest.CaptureFixt
     assert ": 1 problem\n" in capsys.readouterr().out
 
 
+def test_one_list_of_states_answers_no_selection_and_a_wrong_one(
+    quick_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = written(quick_path / "query", 1, batches=1)
+    several = refused(capsys, "state", "count", query.location).splitlines()[0]
+    wrong = refused(capsys, "state", "count", query.location, "--uid", "other")
+    listed = several.partition(" states: ")[2].removesuffix(".")
+    assert listed.count("; ") + 1 == int(several.partition(" has ")[2].split()[0])
+    assert f"there are: {listed}." in wrong
+
+
 def test_inspect_shows_states_whose_types_of_keys_are_not_recorded(
     quick_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
