@@ -131,6 +131,17 @@ def test_one_of_a_kind_is_no_plural(quick_path: Path, capsys: pytest.CaptureFixt
     assert ": 1 problem\n" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("call", ["savepoint create", "rescale", "rescale --explain", "state count", "state read"])
+def test_a_command_that_needs_a_committed_batch_is_a_wrong_call_before_there_is_one(
+    call: str, quick_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = Query(str(quick_path / "new"), 2).location
+    words = call.split()
+    more = () if words[0] == "state" else (str(quick_path / "target"),)
+    number = ("-n", "3") if words[0] == "rescale" else ()
+    assert "no batch" in refused(capsys, *words, new, *more, *number)
+
+
 def test_one_list_of_states_answers_no_selection_and_a_wrong_one(
     quick_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
