@@ -101,6 +101,21 @@ def test_a_file_is_no_checkpoint(command: list[str], tmp_path: Path, capsys: pyt
     assert f"{tmp_path}/file is not " in capsys.readouterr().err
 
 
+def test_control_characters_in_paths_are_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    odd = tmp_path / "a\x1b[2Jb\nc"
+    query, saved = written(odd / "query", 1, operators=(1,), batches=1), odd / "saved"
+    shown = f"{tmp_path}/a\\x1b[2Jb\\nc"
+    assert cli.main(["savepoint", "create", query.location, str(saved)]) == 0
+    assert f"savepoint {shown}/saved: " in capsys.readouterr().out
+    assert cli.main(["rescale", query.location, str(odd / "new"), "-n", "2"]) == 0
+    assert f"{shown}/new continues " in capsys.readouterr().out
+    assert cli.main(["checkpoint", "list", str(odd)]) == 2
+    assert f"{shown} is not a checkpoint" in capsys.readouterr().err
+    (odd / "query" / "offsets" / "0").unlink()
+    assert cli.main(["checkpoint", "verify", query.location]) == 1
+    assert f"WRONG: {shown}/query/offsets" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("command", [["savepoint", "restore"], ["rescale"]])
 def test_quick_without_explain_changes_nothing(
     command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]

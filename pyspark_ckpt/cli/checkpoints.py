@@ -27,7 +27,16 @@ from pyspark_ckpt.state_store.format.meta import StateMeta, StoreMeta
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.retention.collector import Collector
-from pyspark_ckpt.terminal import print_bars, print_json, print_outcome, print_table, print_text, wait, with_progress
+from pyspark_ckpt.terminal import (
+    escape_controls,
+    print_bars,
+    print_json,
+    print_outcome,
+    print_table,
+    print_text,
+    wait,
+    with_progress,
+)
 
 GROUP_RANGES = 32
 LISTS = "ListState"
@@ -270,7 +279,7 @@ def collect(checkpoint: Checkpoint, keep: int, *, dry_run: bool, as_json: bool) 
         return print_json(answer)
     for identity, each in garbage.items():
         for blob in each.blobs:
-            print(f"{places[identity]}/{blob.name}  {size_text(blob.size_bytes)}")
+            print_text(escape_controls(f"{places[identity]}/{blob.name}  {size_text(blob.size_bytes)}"))
     found, size = sum(len(each.blobs) for each in garbage.values()), sum(each.size_bytes for each in garbage.values())
     done = f"{count_text(found, 'object')}, {size_text(size)} would be" if dry_run else count_text(deleted, "object")
     kept = f"version {version} and up to {count_text(keep, 'version')} below it are kept" if version else NOTHING_YET

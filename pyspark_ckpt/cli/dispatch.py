@@ -16,17 +16,22 @@ import click
 from typing_extensions import override
 
 from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError, LifecycleError
+from pyspark_ckpt.terminal import escape_controls
 
 _ARGUMENT = re.compile(r"`([a-z_]+)`")
 
 
 class CommandError(Exception):
-    """A command has failed. ``lines``: what its user is told. ``exit_code``: 2 if the call was wrong or too early, else 1."""
+    """A command has failed. ``lines``: what its user is told.
+
+    ``exit_code``: 2 if the call was wrong, or came before the first batch; else 1.
+    """
 
     def __init__(self, problem: CkptError, parameters: Sequence[click.Parameter] = ()) -> None:
         """Tell of ``problem``, in terms of the ``parameters`` of the command."""
         super().__init__(problem.message)
-        self.lines = [spell_options(text, parameters) for text in (problem.message, problem.hint) if text]
+        told = [spell_options(text, parameters) for text in (problem.message, problem.hint) if text]
+        self.lines = list(map(escape_controls, told))
         self.exit_code = 2 if isinstance(problem, (InvalidInputError, LifecycleError)) else 1
 
 

@@ -36,6 +36,7 @@ from pyspark_ckpt.state_store.savepoints.savepoint import (
     open_target,
 )
 from pyspark_ckpt.terminal import (
+    escape_controls,
     print_bars,
     print_json,
     print_outcome,
@@ -200,7 +201,8 @@ def _explain(restoration: QueryRestore, how: Explain, *, as_json: bool) -> int:
         each.operator.number: _name(each.operator.number, each.operator.name, each.uids, each.layout)
         for each in planned.operators
     }
-    print_text(f"{planned.source_url}: {planned.old_partitions} to {count_text(planned.partitions, 'partition')}")
+    source = escape_controls(planned.source_url)
+    print_text(f"{source}: {planned.old_partitions} to {count_text(planned.partitions, 'partition')}")
     print_table(
         ("operator", "layout", "partitions", "rows", "objects", "bytes", "how"),
         [
@@ -229,8 +231,8 @@ def _print_info(info: SavepointInfo, where: str, *, as_json: bool) -> int:
     if as_json:
         return print_json(describe_savepoint(where, info))
     taken, query, batch, _, size = _row(info)
-    print_text(f"savepoint {where}: {info.kind}, {size}, {count_text(info.partitions, 'partition')}")
-    print_text(f"of {info.checkpoint}, batch {batch} of query {query}")
+    print_text(f"savepoint {escape_controls(where)}: {info.kind}, {size}, {count_text(info.partitions, 'partition')}")
+    print_text(f"of {escape_controls(info.checkpoint)}, batch {batch} of query {query}")
     print_text(f"taken {taken} by {info.written_by}")
     recorded = {
         (operator.number, store, state): digest
@@ -267,7 +269,7 @@ def _print_restored(done: Restored, *, as_json: bool) -> int:
         [(str(each.operator), each.store, each.name, each.digest.rows, each.digest.sum or "") for each in done.states],
     )
     print_text(f"{size_text(done.copied_bytes)} copied, {size_text(done.rewritten_bytes)} rewritten")
-    print_text(f"{done.checkpoint} continues after batch {done.version - 1} of query {done.query_id}")
+    print_text(f"{escape_controls(done.checkpoint)} continues after batch {done.version - 1} of query {done.query_id}")
     number = count_text(done.partitions, "partition")
     print_text(f"with {number}: start the query with spark.sql.shuffle.partitions={done.partitions}")
     return 0
