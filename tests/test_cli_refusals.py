@@ -101,6 +101,20 @@ def test_a_file_is_no_checkpoint(command: list[str], tmp_path: Path, capsys: pyt
     assert f"{tmp_path}/file is not " in capsys.readouterr().err
 
 
+def test_dots_in_paths_are_no_part_of_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = written(tmp_path / "query", 1, operators=(1,), batches=1)
+    monkeypatch.chdir(tmp_path / "query" / "state")
+    assert cli.main(["savepoint", "create", "..", "../../saved"]) == 0
+    assert f"\nof {query.location}, batch" in capsys.readouterr().out
+    assert (tmp_path / "saved" / "savepoint.json").exists()
+    assert cli.main(["savepoint", "create", "..", "./../new"]) == 2
+    assert f"{tmp_path}/query/new is inside {query.location}" in capsys.readouterr().err
+    assert cli.main(["savepoint", "list", "../../saved/./../missing"]) == 2
+    assert f"{tmp_path}/missing does not exist" in capsys.readouterr().err
+
+
 def test_control_characters_in_paths_are_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     odd = tmp_path / "a\x1b[2Jb\nc"
     query, saved = written(odd / "query", 1, operators=(1,), batches=1), odd / "saved"
