@@ -66,7 +66,7 @@ def test_a_copy_is_refused_and_the_original_goes_on(
         assert caught.value.kind == "InvalidInputError"
         assert str(lab.checkpoint) in caught.value.message
         assert str(copy) in caught.value.message
-        assert f"pyspark-ckpt rescale {copy} " in caught.value.hint
+        assert f"`pyspark-ckpt rescale {copy} " in caught.value.hint
         assert "--query-id new" in caught.value.hint
         ids += lab.grow(lab.open("run-1", fmt), 1, len(ids), ids[-1] if ids and fmt == 2 else None)
         assert len(ids) == batches_before + turn + 1
