@@ -95,8 +95,11 @@ def test_a_selection_of_nothing_is_answered_with_what_there_is(
     for call, words in (
         (("read", new), "has no state: no batch is committed yet."),
         (("count", without), "has no state: no operator of the query keeps any."),
-        (("read", frozen, "--operator", "7"), "has no state for operator 7; there are: state 'default' (operator 0)"),
-        (("read", frozen, "--store", "left"), "has no state for store 'left'; there are: state 'default' (operator 0)"),
+        (
+            ("read", frozen, "--operator", "7"),
+            "has no state for operator 7; there are: state 'days' of 'kinds' (operator 0)",
+        ),
+        (("read", frozen, "--store", "left"), "has no state for store 'left'; there are: state 'days' of 'kinds'"),
         (("read", frozen), "has 10 states: state 'days' of 'kinds' (operator 0);"),
     ):
         assert words in refused(capsys, "state", *call), call

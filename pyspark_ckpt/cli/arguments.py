@@ -57,9 +57,10 @@ def _check_option(key: str) -> None:
     from pyspark_ckpt.state_store.display import suggest  # noqa: PLC0415 - takes long, see the module main
     from pyspark_ckpt.state_store.options import PREFIX, table  # noqa: PLC0415
 
-    if key.removeprefix(PREFIX) not in table():
+    name = key.removeprefix(PREFIX)
+    if name not in table():
         known = f"Known options: {', '.join(table())}."
-        raise click.BadParameter(f"there is no option {key!r}.{suggest(key, table())} {known}")
+        raise click.BadParameter(f"there is no option {name!r}.{suggest(name, table())} {known}")
 
 
 store_options = pairs(
