@@ -161,7 +161,7 @@ def restore(
         raise InvalidInputError(f"claim must be 'no_claim' or 'claim', got {claim!r}.")
     if uid_map is not None and not isinstance(uid_map, Mapping):
         raise InvalidInputError(
-            f"uid_map must be a mapping, got {repr(uid_map)[:200]} of type {type(uid_map).__name__}.",
+            f"`uid_map` must be a mapping, got {repr(uid_map)[:200]} of type {type(uid_map).__name__}.",
             hint="Give new uids by their old ones: {'old': 'new'}.",
         )
     savepoint_or_checkpoint = location_text(savepoint_or_checkpoint, "savepoint_or_checkpoint")

@@ -38,8 +38,8 @@ def print_json(value: object) -> int:
 
 
 def print_text(text: str) -> None:
-    """Print lines of prose. On a terminal, a long one goes on in the next line after a space."""
-    for line in text.split("\n"):
+    """Print lines of prose, with control characters escaped. On a terminal, a long line is wrapped at spaces."""
+    for line in map(escape_controls, text.split("\n")):
         wrapped = [line]
         if sys.stdout.isatty():
             width = shutil.get_terminal_size().columns
@@ -50,7 +50,7 @@ def print_text(text: str) -> None:
 def print_outcome(what: str, problems: Sequence[str]) -> int:
     """Print the problems found in ``what``, or that there are none; return the exit code."""
     for problem in problems:
-        print_text(f"WRONG: {problem}")
+        print_text(f"WRONG: {escape_controls(problem)}")
     print_text(f"{what}: {count_text(len(problems), 'problem') if problems else 'all right'}")
     return int(bool(problems))
 
@@ -61,7 +61,7 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None
     Where the columns do not fit the terminal, long texts are wrapped at spaces. Where that does not do, each row is
     printed as a record: a line for each cell, after the name of its column.
     """
-    cells = [[f"{cell:,}" if isinstance(cell, int) else _printable(str(cell)) for cell in row] for row in rows]
+    cells = [[f"{cell:,}" if isinstance(cell, int) else escape_controls(str(cell)) for cell in row] for row in rows]
     console = _console()
     widths = _fit(header, cells, console.width)
     if widths is None:
@@ -120,8 +120,8 @@ def _print_records(header: Sequence[str], rows: Sequence[Sequence[str]], console
     _print(records, console)
 
 
-def _printable(text: str) -> str:
-    """Return text with ends of lines and control characters escaped: values of users' states may have any."""
+def escape_controls(text: str) -> str:
+    """Return text with ends of lines and control characters escaped: paths and values of states may have any."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
@@ -194,10 +194,10 @@ def progress_bar(what: str) -> Iterator[Callable[..., None]]:
     console = Console(stderr=True, force_jupyter=False)
     own = {"auto_refresh": False, "transient": True, "redirect_stdout": False, "redirect_stderr": False}
     with Progress(*columns, console=console, **own) as bar:  # type: ignore[arg-type]  # all of them are flags
-        task = bar.add_task(what, total=None)
+        task = bar.add_task(escape_controls(what), total=None)
 
         def show(done: int, total: int, what: str = what) -> None:
-            bar.update(task, completed=done, total=total or None, description=what, refresh=True)
+            bar.update(task, completed=done, total=total or None, description=escape_controls(what), refresh=True)
 
         yield show
 

@@ -159,16 +159,66 @@ def test_a_version_that_is_not_committed_is_refused(lab: Lab, capsys: pytest.Cap
 
 
 def test_nothing_is_wrong_with_a_query_before_its_first_batch(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
-    for entry in (lab.checkpoint / "commits").iterdir():
+    for entry in (*(lab.checkpoint / "commits").iterdir(), *(lab.checkpoint / "offsets").glob("[1-9]")):
         entry.unlink()
+    for entry in (*lab.remote.glob("*.delta"), *lab.remote.glob("*.snapshot")):
+        if not entry.name.startswith(f"{1:020}"):
+            entry.unlink()
     for command in ("list", "inspect", "verify"):
         code, text = run(capsys, command, str(lab.checkpoint))
         assert (code, text.splitlines()[0]) == (0, f"query {QUERY}, no batch is committed yet")
     code, text = run(capsys, "verify", str(lab.checkpoint), "--json")
-    nothing = {"query_id": QUERY, "version": 0, "query_files": 0, "problems": [], "stores": []}
+    nothing = {"query_id": QUERY, "version": 0, "query_files": 2, "problems": [], "stores": []}
     assert (code, json.loads(text)) == (0, nothing)
     code, text = run(capsys, "verify", str(lab.checkpoint), "--version", "1")
     assert (code, "no version 1: no batch is committed yet" in text) == (2, True), text
+
+
+@pytest.mark.parametrize("also_lost", ["offsets", ".delta", None])
+def test_a_lost_commit_log_is_a_problem(also_lost: str | None, lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    lost = [*(lab.checkpoint / "commits").iterdir()]
+    if also_lost == "offsets":
+        lost += (lab.checkpoint / "offsets").iterdir()
+    if also_lost == ".delta":
+        lost += [*lab.remote.glob("*.delta"), *lab.remote.glob("*.snapshot")]
+    for entry in lost:
+        entry.unlink()
+    code, text = run(capsys, "verify", str(lab.checkpoint))
+    assert (code, "no batch is committed yet" in text) == (1, False), text
+    assert (f"state of version {VERSIONS}: the commit log is lost" in text) == (also_lost != ".delta")
+    assert (f"commits/{VERSIONS - 2} is missing" in text) == (also_lost != "offsets")
+    code, told = run(capsys, "verify", str(lab.checkpoint), "--json")
+    assert (code, len(json.loads(told)["problems"])) == (1, 2 if also_lost is None else 1)
+    code, text = run(capsys, "list", str(lab.checkpoint))
+    assert (code, f"there is state of version {VERSIONS}" in text) == (0, also_lost != ".delta")
+
+
+@pytest.mark.parametrize("damaged", ["commits/4", "state/0/_metadata/metadata"])
+def test_verify_tells_of_damaged_logs_as_of_other_problems(
+    damaged: str, lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (lab.checkpoint / damaged).write_text("")
+    code, text = run(capsys, "verify", str(lab.checkpoint))
+    assert (code, f"WRONG: {lab.checkpoint}/{damaged} " in text) == (1, True), text
+    code, text = run(capsys, "verify", str(lab.checkpoint), "--json")
+    told = json.loads(text)
+    assert (code, told["version"], told["stores"]) == (1, VERSIONS, [])
+    assert "No state was read" in told["problems"][0]
+    assert told["query_files"] == (3 if damaged.startswith("commits") else 4)
+
+
+def test_verify_of_a_query_that_commits_meanwhile_reads_what_is_committed(
+    lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logged = {path: path.read_bytes() for path in (lab.checkpoint / "commits").iterdir()}
+    for path in logged:
+        path.unlink()
+    checkpoint = Checkpoint(str(lab.checkpoint), parse({}))
+    assert checkpoint.newest_version == 0
+    for path, entry in logged.items():
+        path.write_bytes(entry)
+    code = checkpoints.verify(checkpoint, None, as_json=False)
+    assert (code, f"version {VERSIONS}: 1 store, {VERSIONS} rows" in capsys.readouterr().out) == (0, True)
 
 
 def test_verify_goes_on_with_the_newest_version_when_retention_has_passed_its_own(

@@ -114,6 +114,19 @@ def test_all_commands_name_a_store_and_a_query_in_one_way(
     assert listed == {**tell(capsys, "savepoint", "inspect", saved), "savepoint": "saved"}
 
 
+def test_every_command_names_the_place_of_a_savepoint_in_one_way(
+    query: Query, quick_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(quick_path)
+    for call in (("create", query.location, "saved"), ("inspect", "saved"), ("verify", "saved"), ("delete", "saved")):
+        if call[0] == "delete":
+            for folder in (".", "saved"):
+                (listed,) = tell(capsys, "savepoint", "list", folder)
+                assert listed["place"] == f"{quick_path}/saved"
+        found = tell(capsys, "savepoint", *call)
+        assert (found["savepoint"], found["place"]) == ("saved", f"{quick_path}/saved"), call
+
+
 def test_lineage_is_a_list_in_the_order_of_a_restore(query: Query, capsys: pytest.CaptureFixture[str]) -> None:
     for store in tell(capsys, "checkpoint", "inspect", query.location, "--lineage")["stores"]:
         versions = [each["version"] for each in store["lineage"]]

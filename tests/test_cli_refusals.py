@@ -11,7 +11,7 @@ import pytest
 
 from pyspark_ckpt.cli import main as cli
 from tests.s3_server import S3Service, hide_credentials
-from tests.saved_query import Query
+from tests.saved_query import Query, written
 
 HDFS_PROVIDER = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 
@@ -45,9 +45,23 @@ def test_savepoints_of_a_folder_that_is_not_there_are_not_listed(
         assert cli.main(["savepoint", "list", spelled, *more]) == 2
         assert f"{missing} does not exist" in capsys.readouterr().err
     assert cli.main(["savepoint", "list", str(empty), *more]) == 0
-    a_file = tmp_path / "file"
-    a_file.write_text("")
-    assert cli.main(["savepoint", "list", str(a_file), *more]) != 0
+
+
+@pytest.mark.parametrize("below", ["", "/x", "/x/y"])
+def test_a_file_or_a_circle_of_links_is_refused_as_a_folder(
+    below: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = written(tmp_path / "query", 1, operators=(1,), batches=1)
+    file, circle = tmp_path / "file", tmp_path / "circle"
+    file.write_text("")
+    circle.symlink_to(circle)
+    for command in (["list"], ["inspect"], ["verify"], ["create", query.location]):
+        assert cli.main(["savepoint", *command, f"{file}{below}"]) == 2, command
+        told = capsys.readouterr().err
+        assert f"{file} is a file, not a folder" in told or f"{file}{below} is not a savepoint" in told
+        assert "may be repeated" not in told
+    assert cli.main(["savepoint", "list", f"{circle}{below}"]) == 2
+    assert "its links lead in a circle" in capsys.readouterr().err
 
 
 def test_savepoints_of_a_prefix_that_is_not_there_are_not_listed(
@@ -85,6 +99,35 @@ def test_a_file_is_no_checkpoint(command: list[str], tmp_path: Path, capsys: pyt
     (tmp_path / "file").write_text("")
     assert cli.main([*command, str(tmp_path / "file")]) == 2
     assert f"{tmp_path}/file is not " in capsys.readouterr().err
+
+
+def test_dots_in_paths_are_no_part_of_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = written(tmp_path / "query", 1, operators=(1,), batches=1)
+    monkeypatch.chdir(tmp_path / "query" / "state")
+    assert cli.main(["savepoint", "create", "..", "../../saved"]) == 0
+    assert f"\nof {query.location}, batch" in capsys.readouterr().out
+    assert (tmp_path / "saved" / "savepoint.json").exists()
+    assert cli.main(["savepoint", "create", "..", "./../new"]) == 2
+    assert f"{tmp_path}/query/new is inside {query.location}" in capsys.readouterr().err
+    assert cli.main(["savepoint", "list", "../../saved/./../missing"]) == 2
+    assert f"{tmp_path}/missing does not exist" in capsys.readouterr().err
+
+
+def test_control_characters_in_paths_are_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    odd = tmp_path / "a\x1b[2Jb\nc"
+    query, saved = written(odd / "query", 1, operators=(1,), batches=1), odd / "saved"
+    shown = f"{tmp_path}/a\\x1b[2Jb\\nc"
+    assert cli.main(["savepoint", "create", query.location, str(saved)]) == 0
+    assert f"savepoint {shown}/saved: " in capsys.readouterr().out
+    assert cli.main(["rescale", query.location, str(odd / "new"), "-n", "2"]) == 0
+    assert f"{shown}/new continues " in capsys.readouterr().out
+    assert cli.main(["checkpoint", "list", str(odd)]) == 2
+    assert f"{shown} is not a checkpoint" in capsys.readouterr().err
+    (odd / "query" / "offsets" / "0").unlink()
+    assert cli.main(["checkpoint", "verify", query.location]) == 1
+    assert f"WRONG: {shown}/query/offsets" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", [["savepoint", "restore"], ["rescale"]])

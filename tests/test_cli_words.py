@@ -10,6 +10,7 @@ import pytest
 from pyspark_ckpt.cli.dispatch import spell_options
 from pyspark_ckpt.cli.main import main
 from pyspark_ckpt.state_store.display import count_text
+from pyspark_ckpt.state_store.options import PREFIX
 from tests.compat.frozen import unpack
 from tests.saved_query import Query, written
 
@@ -61,7 +62,11 @@ def test_errors_name_options_as_they_are_typed(quick_path: Path, capsys: pytest.
         (("rescale", query.location, "", "-n", "3"), "Invalid value for 'TARGET': give a path or a URL"),
         (("checkpoint", "list", ""), "Invalid value for 'CHECKPOINT': give a path or a URL"),
         (("checkpoint", "list", query.location, "-o", "placeTimeout=x"), "Option -o placeTimeout has the value 'x'"),
-        (("checkpoint", "list", query.location, "-o", "s3Endpont=x"), "There is no option -o s3Endpont."),
+        (
+            ("checkpoint", "list", query.location, "-o", "s3Endpont=x"),
+            "there is no option 's3Endpont'. Did you mean 's3En",
+        ),
+        (("checkpoint", "list", query.location, "-o", "s3endpoint=x"), "Known options: python, memoryLimit, "),
     ):
         assert words in refused(capsys, *call), call
 
@@ -70,7 +75,11 @@ def test_only_names_of_arguments_become_options() -> None:
     options = [click.Option(["-n", "--parallelism"]), click.Option(["--query-id"])]
     for text, spelled in (
         ("`parallelism` must be 1", "--parallelism must be 1"),
-        ("query_id must be 'keep'", "--query-id must be 'keep'"),
+        ("`query_id` must be 'keep'", "--query-id must be 'keep'"),
+        ("Keyed operator 'query_id' has 3, query_id too", "Keyed operator 'query_id' has 3, query_id too"),
+        ("delete '/tmp/my query_id dir'", "delete '/tmp/my query_id dir'"),
+        (f"Option {PREFIX}remote has, {PREFIX}x", f"Option -o remote has, {PREFIX}x"),
+        (f"/data/{PREFIX}remote is lost", f"/data/{PREFIX}remote is lost"),
         ("the parallelism of /data/query_id/x", "the parallelism of /data/query_id/x"),
         ("State 'query_id' has max_parallelism 3", "State 'query_id' has max_parallelism 3"),
         ("Use `state read`, or `uid`.", "Use `state read`, or `uid`."),
@@ -86,8 +95,11 @@ def test_a_selection_of_nothing_is_answered_with_what_there_is(
     for call, words in (
         (("read", new), "has no state: no batch is committed yet."),
         (("count", without), "has no state: no operator of the query keeps any."),
-        (("read", frozen, "--operator", "7"), "has no state for operator 7; there are: state 'default' (operator 0)"),
-        (("read", frozen, "--store", "left"), "has no state for store 'left'; there are: state 'default' (operator 0)"),
+        (
+            ("read", frozen, "--operator", "7"),
+            "has no state for operator 7; there are: state 'days' of 'kinds' (operator 0)",
+        ),
+        (("read", frozen, "--store", "left"), "has no state for store 'left'; there are: state 'days' of 'kinds'"),
         (("read", frozen), "has 10 states: state 'days' of 'kinds' (operator 0);"),
     ):
         assert words in refused(capsys, "state", *call), call
@@ -120,6 +132,36 @@ def test_one_of_a_kind_is_no_plural(quick_path: Path, capsys: pytest.CaptureFixt
     delta.unlink()
     assert main(["checkpoint", "verify", query.location]) == 1
     assert ": 1 problem\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("call", ["savepoint create", "rescale", "rescale --explain", "state count", "state read"])
+def test_a_command_that_needs_a_committed_batch_is_a_wrong_call_before_there_is_one(
+    call: str, quick_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = Query(str(quick_path / "new"), 2).location
+    words = call.split()
+    more = () if words[0] == "state" else (str(quick_path / "target"),)
+    number = ("-n", "3") if words[0] == "rescale" else ()
+    assert "no batch" in refused(capsys, *words, new, *more, *number)
+
+
+def test_one_list_of_states_answers_no_selection_and_a_wrong_one(
+    quick_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = written(quick_path / "query", 1, batches=1)
+    several = refused(capsys, "state", "count", query.location).splitlines()[0]
+    wrong = refused(capsys, "state", "count", query.location, "--uid", "other")
+    listed = several.partition(" states: ")[2].removesuffix(".")
+    assert listed.count("; ") + 1 == int(several.partition(" has ")[2].split()[0])
+    assert f"there are: {listed}." in wrong
+
+
+def test_inspect_shows_states_whose_types_of_keys_are_not_recorded(
+    quick_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = written(quick_path / "query", 1, operators=(2,), batches=1)
+    assert main(["checkpoint", "inspect", query.location]) == 0
+    assert "visits/seen" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("keep", [1, 2, 4])

@@ -82,7 +82,7 @@ def test_get_says_by_its_exit_code_that_a_key_has_no_row(checkpoint: Path, capsy
 
 def test_what_is_not_there_is_refused_by_what_is(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, words in (
-        (("--state", "nope"), "no state for uid 'kinds', state 'nope'; there are: state 'default'"),
+        (("--state", "nope"), "no state for uid 'kinds', state 'nope'; there are: state 'days'"),
         ((), "has 10 states for uid 'kinds': state 'days' of 'kinds'"),
         (("--state", "seen", "--version", "9"), "no version 9: there are 1 to 4"),
     ):

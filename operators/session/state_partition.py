@@ -24,7 +24,7 @@ def check_planned(ticket: Ticket, uid: str, planned: int) -> None:
         )
     raise InvalidInputError(
         f"{message}: that of its checkpoint.",
-        hint=f"{way} make a copy of it with {planned} partitions: pyspark-ckpt rescale CHECKPOINT NEW -n {planned}.",
+        hint=f"{way} make a copy of it with {planned} partitions: `pyspark-ckpt rescale CHECKPOINT NEW -n {planned}`.",
     )
 
 

@@ -290,7 +290,7 @@ def naming(ticket: Ticket, uid: str) -> Iterator[None]:
     except FormatError as problem:
         raise FormatError(
             f"Keyed operator {uid!r}, partition {ticket.partition}, version {ticket.version}: {problem.message}",
-            hint=problem.hint or "Check it with pyspark-ckpt checkpoint verify, or go back to an earlier version.",
+            hint=problem.hint or "Check it with `pyspark-ckpt checkpoint verify`, or go back to an earlier version.",
         ) from problem
 
 

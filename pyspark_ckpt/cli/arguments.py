@@ -33,8 +33,11 @@ def place(name: str) -> Callable[[F], F]:
     return click.argument(name, type=_Place(readable=False), metavar=name.upper())
 
 
-def pairs(*names: str, form: str, what: str) -> Callable[[F], F]:
-    """Add an option of the ``form`` KEY=VALUE that may be repeated; the command gets the values by their keys."""
+def pairs(*names: str, form: str, what: str, check: Callable[[str], None] = lambda _key: None) -> Callable[[F], F]:
+    """Add an option of the ``form`` KEY=VALUE that may be repeated; the command gets the values by their keys.
+
+    ``check`` raises BadParameter for a key that is unknown.
+    """
 
     def split(_context: click.Context, _option: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
         found: dict[str, str] = {}
@@ -42,6 +45,7 @@ def pairs(*names: str, form: str, what: str) -> Callable[[F], F]:
             key, sign, value = text.partition("=")
             if not sign:
                 raise click.BadParameter(f"{text!r} is not {form}")
+            check(key)
             if found.setdefault(key, value) != value:
                 raise click.BadParameter(f"{key} is given twice, as {found[key]!r} and {value!r}: give it once")
         return found
@@ -49,8 +53,23 @@ def pairs(*names: str, form: str, what: str) -> Callable[[F], F]:
     return click.option(*names, multiple=True, metavar=form, callback=split, help=f"{what}; may be repeated.")
 
 
+def _check_option(key: str) -> None:
+    from pyspark_ckpt.state_store.display import suggest  # noqa: PLC0415 - takes long, see the module main
+    from pyspark_ckpt.state_store.options import PREFIX, table  # noqa: PLC0415
+
+    name = key.removeprefix(PREFIX)
+    if name not in table():
+        known = f"Known options: {', '.join(table())}."
+        raise click.BadParameter(f"there is no option {name!r}.{suggest(name, table())} {known}")
+
+
 store_options = pairs(
-    "-o", "--option", "settings", form="KEY=VALUE", what="Option of the store, such as s3Endpoint=http://host:9000"
+    "-o",
+    "--option",
+    "settings",
+    form="KEY=VALUE",
+    what="Option of the store, such as s3Endpoint=http://host:9000",
+    check=_check_option,
 )
 """Add ``-o KEY=VALUE``, which the command gets as ``settings``."""
 json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -27,7 +27,16 @@ from pyspark_ckpt.state_store.format.meta import StateMeta, StoreMeta
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.retention.collector import Collector
-from pyspark_ckpt.terminal import print_bars, print_json, print_outcome, print_table, print_text, wait, with_progress
+from pyspark_ckpt.terminal import (
+    escape_controls,
+    print_bars,
+    print_json,
+    print_outcome,
+    print_table,
+    print_text,
+    wait,
+    with_progress,
+)
 
 GROUP_RANGES = 32
 LISTS = "ListState"
@@ -41,11 +50,21 @@ def open_checkpoint(location: str, settings: Mapping[str, str]) -> Checkpoint:
 
     Raises InvalidInputError, StorageError; FormatError if there is state of an operator whose metadata is lost.
     """
-    checkpoint = Checkpoint(location, parse(settings))
+    checkpoint = open_to_verify(location, settings)
+    _refuse_unknown_state(checkpoint)
+    return checkpoint
+
+
+def open_to_verify(location: str, settings: Mapping[str, str]) -> Checkpoint:
+    """Open a checkpoint whose logs may be damaged. Raises InvalidInputError, StorageError."""
+    return Checkpoint(location, parse(settings))
+
+
+def _refuse_unknown_state(checkpoint: Checkpoint) -> None:
+    """Raise InvalidInputError for state of another provider; FormatError if it is unknown what some state is."""
     checkpoint.refuse_other_provider()
     if checkpoint.newest_version:
         refuse_unnamed_operators(checkpoint, len(checkpoint.operators()))
-    return checkpoint
 
 
 def list_stores(checkpoint: Checkpoint, *, as_json: bool) -> int:
@@ -56,6 +75,9 @@ def list_stores(checkpoint: Checkpoint, *, as_json: bool) -> int:
         described = [describe_objects(operator, stored) for operator, stored in stores]
         return print_json({"query_id": checkpoint.query_id, "version": version, "stores": described})
     what = f"version {version} (batch {version - 1} is committed)" if version else NOTHING_YET
+    last = max((stored.last_version for _, stored in stores), default=0)
+    if not version and last > 1:
+        what = f"the commit log has no batch, and there is state of version {last}: `checkpoint verify` says more"
     print_text(f"query {checkpoint.query_id}, {what}")
     if version and not stores:
         print(NO_STATE)
@@ -168,9 +190,9 @@ def _by_groups(checkpoint: Checkpoint, identities: Iterable[Identity], version: 
 def verify(checkpoint: Checkpoint, version: int | None, *, as_json: bool) -> int:
     """Read and check everything that a version needs; without a version, also what a start of the query needs."""
     at = _require_version(checkpoint, version)
+    names, unknown = _find_stores(checkpoint)
     if at == 0:
-        return _print_nothing_yet(checkpoint, as_json=as_json, query_files=0, problems=[])
-    names = {identity: operator.name for operator, identity in checkpoint.stores()}
+        return _verify_uncommitted(checkpoint, list(names), unknown, as_json=as_json)
     stores = with_progress(list(names), str)
     if version is None:
         found = [verify_newest(checkpoint, identity) for identity in stores]
@@ -178,7 +200,7 @@ def verify(checkpoint: Checkpoint, version: int | None, *, as_json: bool) -> int
     else:
         found = [verify_version(checkpoint, identity, at) for identity in stores]
         start = StartFiles(0, 0, ())
-    problems = [problem for each in found for problem in each.problems] + list(start.problems)
+    problems = [*unknown, *(problem for each in found for problem in each.problems), *start.problems]
     if as_json:
         read = {
             "query_id": checkpoint.query_id,
@@ -192,6 +214,39 @@ def verify(checkpoint: Checkpoint, version: int | None, *, as_json: bool) -> int
     versions = sorted({each.version for each in found}) or [at]
     which = f"version {versions[0]}" if len(versions) == 1 else f"versions {versions[0]} to {versions[-1]}"
     return print_outcome(f"{which}: {describe_reading(found, FilesRead(start.files, start.bytes_read))}", problems)
+
+
+def _find_stores(checkpoint: Checkpoint) -> tuple[dict[Identity, str], list[str]]:
+    """Return all stores with Spark's names of their operators; no store, and why, if the files that name them are bad.
+
+    Raises InvalidInputError (state of another provider), StorageError.
+    """
+    try:
+        _refuse_unknown_state(checkpoint)
+        return {identity: operator.name for operator, identity in checkpoint.stores()}, []
+    except FormatError as problem:
+        return {}, [f"{problem!s} No state was read: it is not known which stores there are"]
+
+
+def _verify_uncommitted(
+    checkpoint: Checkpoint, stores: Sequence[Identity], unknown: Sequence[str], *, as_json: bool
+) -> int:
+    """Look for what a query before its first commit cannot have: later batches, whose commit log is then lost."""
+    last = max((checkpoint.count_objects(identity).last_version for identity in stores), default=0)
+    start = verify_start(checkpoint)
+    checkpoint.look_again()
+    if checkpoint.newest_version:  # the query has committed a batch meanwhile
+        return verify(checkpoint, None, as_json=as_json)
+    problems = [*unknown, *start.problems]
+    if last > 1:  # a first batch that was not committed leaves version 1
+        problems.append(
+            f"{checkpoint.place.url}/commits has no entry, and there is state of version {last}: the commit log is "
+            "lost; restore it from a backup"
+        )
+    if as_json or not problems:
+        _print_nothing_yet(checkpoint, as_json=as_json, query_files=start.files, problems=problems)
+        return int(bool(problems))
+    return print_outcome(f"query {checkpoint.query_id}, the commit log has no batch", problems)
 
 
 def collect(checkpoint: Checkpoint, keep: int, *, dry_run: bool, as_json: bool) -> int:
@@ -224,7 +279,7 @@ def collect(checkpoint: Checkpoint, keep: int, *, dry_run: bool, as_json: bool) 
         return print_json(answer)
     for identity, each in garbage.items():
         for blob in each.blobs:
-            print(f"{places[identity]}/{blob.name}  {size_text(blob.size_bytes)}")
+            print_text(escape_controls(f"{places[identity]}/{blob.name}  {size_text(blob.size_bytes)}"))
     found, size = sum(len(each.blobs) for each in garbage.values()), sum(each.size_bytes for each in garbage.values())
     done = f"{count_text(found, 'object')}, {size_text(size)} would be" if dry_run else count_text(deleted, "object")
     kept = f"version {version} and up to {count_text(keep, 'version')} below it are kept" if version else NOTHING_YET

@@ -1,8 +1,8 @@
 """How commands are found and run: names that are unknown, and errors that name options as a user spells them.
 
-Messages of the package name arguments of Python functions: ``query_id``, or in backquotes where the name is also a
-word, as in "`parallelism` must be at least 1". A user of a command has typed ``--query-id`` and ``--parallelism``. They
-name options by their confs; a user has typed ``-o s3Endpoint=...``.
+Messages of the package name arguments of Python functions in backquotes, as in "`parallelism` must be at least 1". A
+user of a command has typed ``--parallelism``. They name options by their confs; a user has typed
+``-o s3Endpoint=...``. All other text stays as it is: it may be a uid or a path.
 """
 
 from __future__ import annotations
@@ -15,28 +15,33 @@ from typing import Any
 import click
 from typing_extensions import override
 
-from pyspark_ckpt.state_store.errors import CkptError
+from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError, LifecycleError
+from pyspark_ckpt.terminal import escape_controls
 
-_ARGUMENT = re.compile(r"""`([a-z_]+)`|(?<![\w/.'"-])([a-z]+(?:_[a-z]+)+)(?![\w/'"-])""")
+_ARGUMENT = re.compile(r"`([a-z_]+)`")
 
 
 class CommandError(Exception):
-    """A command has failed. ``lines``: what its user is told. ``exit_code``: 2 if the call was wrong, else 1."""
+    """A command has failed. ``lines``: what its user is told.
+
+    ``exit_code``: 2 if the call was wrong, or came before the first batch; else 1.
+    """
 
     def __init__(self, problem: CkptError, parameters: Sequence[click.Parameter] = ()) -> None:
         """Tell of ``problem``, in terms of the ``parameters`` of the command."""
         super().__init__(problem.message)
-        self.lines = [spell_options(text, parameters) for text in (problem.message, problem.hint) if text]
-        self.exit_code = 2 if problem.kind == "InvalidInputError" else 1
+        told = [spell_options(text, parameters) for text in (problem.message, problem.hint) if text]
+        self.lines = list(map(escape_controls, told))
+        self.exit_code = 2 if isinstance(problem, (InvalidInputError, LifecycleError)) else 1
 
 
 def spell_options(text: str, parameters: Sequence[click.Parameter]) -> str:
     """Return a message of a Python function with its arguments as the options of a command."""
-    from pyspark_ckpt.state_store.options import PREFIX  # noqa: PLC0415 - takes long, and only errors need it
+    from pyspark_ckpt.state_store.options import PREFIX, table  # noqa: PLC0415 - takes long, and only errors need it
 
     spelled = {each.name: max(each.opts, key=len) for each in parameters if isinstance(each, click.Option)}
-    text = _ARGUMENT.sub(lambda found: spelled.get(found[1] or found[2], found[0]), text)
-    return text.replace(PREFIX, "-o ")
+    text = _ARGUMENT.sub(lambda found: spelled.get(found[1], found[0]), text)
+    return re.sub(rf"(?<![\w/.]){re.escape(PREFIX)}({'|'.join(table())})(?![\w/])", r"-o \1", text)
 
 
 class Command(click.Command):

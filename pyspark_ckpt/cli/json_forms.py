@@ -108,11 +108,12 @@ def _describe_digest(digest: Digest) -> Fields:
     return {"rows": digest.rows, "digest": digest.sum}
 
 
-def describe_savepoint(savepoint: str, info: SavepointInfo) -> Fields:
-    """Return what a savepoint holds."""
+def describe_savepoint(savepoint: str, place: str, info: SavepointInfo) -> Fields:
+    """Return what a savepoint holds. ``savepoint``: its name for the user. ``place``: its URL."""
     names = {each.number: each.name for each in info.operators}
     return {
         "savepoint": savepoint,
+        "place": place,
         "kind": info.kind,
         "created_ms": info.created_ms,
         "written_by": info.written_by,

@@ -117,7 +117,7 @@ def verify(checkpoint: str, settings: dict[str, str], version: int | None, *, as
     """
     from pyspark_ckpt.cli import checkpoints
 
-    return checkpoints.verify(checkpoints.open_checkpoint(checkpoint, settings), version, as_json=as_json)
+    return checkpoints.verify(checkpoints.open_to_verify(checkpoint, settings), version, as_json=as_json)
 
 
 @checkpoint.command

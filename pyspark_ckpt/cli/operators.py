@@ -49,8 +49,10 @@ def type_text(schema: Any) -> str:  # noqa: ANN401 - JSON
     return ", ".join(f"{name} {_type(kind)}" for name, kind in schema.items())
 
 
-def key_text(schema: Mapping[str, str]) -> str:
-    """Return the key columns of a keyed state, which are stored with Arrow's names of types."""
+def key_text(schema: Mapping[str, str] | None) -> str:
+    """Return the key columns of a keyed state, which are stored with Arrow's names of types; nothing without any."""
+    if schema is None:
+        return ""
     return ", ".join(f"{name} {spark_name(arrow_type_named(kind))}" for name, kind in schema.items())
 
 

@@ -36,6 +36,7 @@ from pyspark_ckpt.state_store.savepoints.savepoint import (
     open_target,
 )
 from pyspark_ckpt.terminal import (
+    escape_controls,
     print_bars,
     print_json,
     print_outcome,
@@ -50,7 +51,7 @@ Settings: TypeAlias = Mapping[str, str]
 def create(checkpoint: str, target: str, settings: Settings, kind: Kind, *, digests: bool, as_json: bool) -> int:
     """Take a savepoint of a checkpoint, whose query may be running."""
     info = savepoints.savepoint(checkpoint, target, kind=kind, digests=digests, options=settings)
-    return _print_info(info, target, as_json=as_json)
+    return _print_info(info, target, open_target(target, parse(settings)), as_json=as_json)
 
 
 def list_all(folder: str, settings: Settings, *, as_json: bool) -> int:
@@ -60,7 +61,7 @@ def list_all(folder: str, settings: Settings, *, as_json: bool) -> int:
     if not found:
         _require_there(place)
     if as_json:
-        print_json([_as_json(name, info) for name, info in found])
+        print_json([_as_json(name, f"{place.url}/{name}".removesuffix("/."), info) for name, info in found])
     elif not found:
         print("no savepoint")
     else:
@@ -83,7 +84,8 @@ def _require_there(place: BlobPlace) -> None:
 
 def inspect(savepoint: str, settings: Settings, *, as_json: bool) -> int:
     """Show what a savepoint holds."""
-    return _print_info(Savepoint(savepoint, parse(settings)).info, savepoint, as_json=as_json)
+    saved = Savepoint(savepoint, parse(settings))
+    return _print_info(saved.info, savepoint, saved.place, as_json=as_json)
 
 
 def verify(savepoint: str, settings: Settings, *, as_json: bool) -> int:
@@ -104,6 +106,7 @@ def verify(savepoint: str, settings: Settings, *, as_json: bool) -> int:
         names = {each.number: each.name for each in info.operators}
         whole = {
             "savepoint": savepoint,
+            "place": saved.place.url,
             "query_id": info.query_id,
             "version": info.version,
             "query_files": len(info.files),
@@ -124,9 +127,10 @@ def verify(savepoint: str, settings: Settings, *, as_json: bool) -> int:
 
 def remove(savepoint: str, settings: Settings, *, as_json: bool) -> int:
     """Delete a savepoint, or the remains of an unfinished one."""
-    deleted = delete(savepoint, parse(settings))
+    options = parse(settings)
+    deleted = delete(savepoint, options)
     if as_json:
-        return print_json({"savepoint": savepoint, "deleted": deleted})
+        return print_json({"savepoint": savepoint, "place": open_target(savepoint, options).url, "deleted": deleted})
     print(f"{count_text(deleted, 'object')} deleted")
     return 0
 
@@ -200,7 +204,8 @@ def _explain(restoration: QueryRestore, how: Explain, *, as_json: bool) -> int:
         each.operator.number: _name(each.operator.number, each.operator.name, each.uids, each.layout)
         for each in planned.operators
     }
-    print_text(f"{planned.source_url}: {planned.old_partitions} to {count_text(planned.partitions, 'partition')}")
+    source = escape_controls(planned.source_url)
+    print_text(f"{source}: {planned.old_partitions} to {count_text(planned.partitions, 'partition')}")
     print_table(
         ("operator", "layout", "partitions", "rows", "objects", "bytes", "how"),
         [
@@ -225,12 +230,12 @@ def _explain(restoration: QueryRestore, how: Explain, *, as_json: bool) -> int:
     return 0
 
 
-def _print_info(info: SavepointInfo, where: str, *, as_json: bool) -> int:
+def _print_info(info: SavepointInfo, where: str, place: BlobPlace, *, as_json: bool) -> int:
     if as_json:
-        return print_json(describe_savepoint(where, info))
+        return print_json(describe_savepoint(where, place.url, info))
     taken, query, batch, _, size = _row(info)
-    print_text(f"savepoint {where}: {info.kind}, {size}, {count_text(info.partitions, 'partition')}")
-    print_text(f"of {info.checkpoint}, batch {batch} of query {query}")
+    print_text(f"savepoint {escape_controls(where)}: {info.kind}, {size}, {count_text(info.partitions, 'partition')}")
+    print_text(f"of {escape_controls(info.checkpoint)}, batch {batch} of query {query}")
     print_text(f"taken {taken} by {info.written_by}")
     recorded = {
         (operator.number, store, state): digest
@@ -267,7 +272,7 @@ def _print_restored(done: Restored, *, as_json: bool) -> int:
         [(str(each.operator), each.store, each.name, each.digest.rows, each.digest.sum or "") for each in done.states],
     )
     print_text(f"{size_text(done.copied_bytes)} copied, {size_text(done.rewritten_bytes)} rewritten")
-    print_text(f"{done.checkpoint} continues after batch {done.version - 1} of query {done.query_id}")
+    print_text(f"{escape_controls(done.checkpoint)} continues after batch {done.version - 1} of query {done.query_id}")
     number = count_text(done.partitions, "partition")
     print_text(f"with {number}: start the query with spark.sql.shuffle.partitions={done.partitions}")
     return 0
@@ -299,8 +304,9 @@ def _no_row(problem: FormatError | None) -> tuple[str, ...]:
     return "unfinished" if problem is None else f"DAMAGED: {problem.message}", "", "", "", ""
 
 
-def _as_json(name: str, info: SavepointInfo | FormatError | None) -> dict[str, Any]:
+def _as_json(name: str, place: str, info: SavepointInfo | FormatError | None) -> dict[str, Any]:
     """Return the form of a savepoint, one that is damaged, or one that is unfinished."""
     if isinstance(info, SavepointInfo):
-        return describe_savepoint(name, info)
-    return {"savepoint": name, "damaged": info.message} if info else {"savepoint": name, "unfinished": True}
+        return describe_savepoint(name, place, info)
+    problem = {"unfinished": True} if info is None else {"damaged": info.message}
+    return {"savepoint": name, "place": place, **problem}

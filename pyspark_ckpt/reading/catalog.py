@@ -77,7 +77,7 @@ class Catalog:
         return [found[place] for place in sorted(found)]
 
     def _not_one(self, wanted: Selection, found: Sequence[StoredState]) -> InvalidInputError:
-        there = found or self.all(Selection())
+        there = found or _without_internal(self.all(Selection()))
         names = "; ".join(each.whose for each in there)
         of = "" if wanted == Selection() else f" for {wanted}"
         if found:

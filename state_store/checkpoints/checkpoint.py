@@ -84,10 +84,7 @@ class Checkpoint:
         self._ids: dict[str, list[list[str]]] | None = None
         self._operators: list[Operator] | None = None
         self.place = self.workplace.resolve(location)
-        try:
-            self.query_id = query_id(self.place)
-        except (NotFoundError, FormatError) as problem:
-            raise make_refusal(self.place) from problem
+        self.query_id = self._read_query_id()
         if self.has_stores and find_savepoint_kind(self.place) is FolderKind.UNFINISHED_SAVEPOINT:
             raise make_refusal(self.place)
         if self.has_stores and self.place.walk(ROWS_FOLDER):
@@ -95,6 +92,13 @@ class Checkpoint:
                 f"{self.place.url} is a canonical savepoint: its rows are in the Parquet files below {ROWS_FOLDER}.",
                 hint="Use `savepoint inspect`, or `state read` for its rows. For anything else, restore it first.",
             )
+
+    def _read_query_id(self) -> str:
+        """Return the query's id. Raises InvalidInputError (there is none), StorageError."""
+        try:
+            return query_id(self.place)
+        except (NotFoundError, FormatError) as problem:
+            raise make_refusal(self.place) from problem
 
     @property
     def newest_version(self) -> int:

@@ -98,12 +98,12 @@ def make_refusal(place: BlobPlace) -> InvalidInputError:
     if kind is FolderKind.UNFINISHED_SAVEPOINT:
         return InvalidInputError(
             f"{where} is not a checkpoint: it is {kind.value}.",
-            hint=f"Remove it (pyspark-ckpt savepoint delete {quote(where)}), and use another savepoint.",
+            hint=f"Remove it by `pyspark-ckpt savepoint delete {quote(where)}`, and use another savepoint.",
         )
     if kind is FolderKind.SAVEPOINT:
         return InvalidInputError(
             f"{where} is not a checkpoint of a query: it is a savepoint, whose metadata has no query id.",
-            hint=f"See what is wrong with it: pyspark-ckpt savepoint verify {quote(where)}.",
+            hint=f"See what is wrong with it: `pyspark-ckpt savepoint verify {quote(where)}`.",
         )
     return InvalidInputError(
         f"{where} is not a checkpoint of a query: it has no metadata file with a query id.",

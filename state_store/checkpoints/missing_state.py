@@ -60,8 +60,8 @@ def _is_here(
     return NotFoundError(
         f"{problem.message} But {here.describe()}: this state is in the checkpoint, and not in {place.url}. The query "
         f"was started without the option remote, and this session has the value {remote!r}.",
-        hint=f"Remove {_OPTION} from this session. To move the state there, make a new checkpoint: pyspark-ckpt "
-        f"rescale {quote(checkpoint.url)} NEW_CHECKPOINT -n PARTITIONS --query-id new -o {quote(f'remote={remote}')}.",
+        hint=f"Remove {_OPTION} from this session. To move the state there, make a new checkpoint: `pyspark-ckpt "
+        f"rescale {quote(checkpoint.url)} NEW_CHECKPOINT -n PARTITIONS --query-id new -o {quote(f'remote={remote}')}`.",
     )
 
 
@@ -70,11 +70,11 @@ def _is_of_a_savepoint(problem: NotFoundError, checkpoint: BlobPlace) -> NotFoun
     if kind is FolderKind.UNFINISHED_SAVEPOINT:
         return NotFoundError(
             f"{problem.message} {checkpoint.url} is {kind.value}.",
-            hint=f"Remove it (pyspark-ckpt savepoint delete {quote(checkpoint.url)}), and restore another savepoint.",
+            hint=f"Remove it by `pyspark-ckpt savepoint delete {quote(checkpoint.url)}`, and restore another one.",
         )
     if kind is FolderKind.SAVEPOINT and checkpoint.walk(ROWS_FOLDER):
         return NotFoundError(
             f"{problem.message} {checkpoint.url} is a canonical savepoint, on which no query can start.",
-            hint=f"Restore it: pyspark-ckpt savepoint restore {quote(checkpoint.url)} NEW_CHECKPOINT.",
+            hint=f"Restore it: `pyspark-ckpt savepoint restore {quote(checkpoint.url)} NEW_CHECKPOINT`.",
         )
     return problem

@@ -164,8 +164,8 @@ def _require(owner: Owner, own: Owner, folder: BlobPlace, checkpoint: BlobPlace,
     raise InvalidInputError(
         f"The state in {folder.url} belongs to the checkpoint {owner.checkpoint}. {checkpoint.url} has the same query "
         "id, so it is a copy of that checkpoint, or that checkpoint under another path.",
-        hint="To continue from a copy, make a checkpoint with an id and state of its own: pyspark-ckpt rescale "
-        f"{quote(checkpoint.url)} NEW_CHECKPOINT -n PARTITIONS --query-id new -o {quote(f'remote={remote}')} "
+        hint="To continue from a copy, make a checkpoint with an id and state of its own: `pyspark-ckpt rescale "
+        f"{quote(checkpoint.url)} NEW_CHECKPOINT -n PARTITIONS --query-id new -o {quote(f'remote={remote}')}` "
         "(PARTITIONS may be the present number). If the checkpoint was moved, and no query will ever run on "
         f"{owner.checkpoint} again, delete {folder.url}/{OWNER_NAME} and start the query again.",
     )

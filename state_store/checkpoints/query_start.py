@@ -30,6 +30,8 @@ class StartFiles:
 def verify_start(checkpoint: Checkpoint) -> StartFiles:
     """Read what a start of the query needs, also while it runs: then after the newest batch that is committed.
 
+    If no batch is committed, only the first one may be planned: offsets of a later batch are a problem.
+
     Raises StorageError.
     """
     for _ in range(START_ATTEMPTS):
@@ -44,13 +46,15 @@ def verify_start(checkpoint: Checkpoint) -> StartFiles:
 
 
 def _read_start(checkpoint: Checkpoint, batch: int) -> StartFiles:
-    """Read what is needed to continue after ``batch``, the newest committed one."""
+    """Read what is needed to continue after ``batch``, the newest committed one; -1 if none is."""
     place = checkpoint.place
     planned = list_batches(place, "offsets")
     newest = max(planned, default=batch)
     wanted = {f"offsets/{each}" for each in (newest - 1, newest) if each in planned}
     read = StartFiles(0, 0, tuple(_find_gaps(place.url, batch, planned)))
-    for name in (QUERY, *sorted(wanted), f"commits/{batch}"):
+    if batch >= 0:
+        wanted.add(f"commits/{batch}")
+    for name in (QUERY, *sorted(wanted)):
         where = f"{place.url}/{name}"
         try:
             content = check_content(name, place.get(name), where)
@@ -68,7 +72,7 @@ def _find_gaps(url: str, batch: int, planned: set[int]) -> Iterator[str]:
     """Yield what is wrong with the entries of the offset log, if ``batch`` is the newest in the commit log."""
     newest = max(planned, default=-1)
     committed = f"and {url}/commits/{batch} says that the batch is committed"
-    if newest < 0:
+    if newest < 0 <= batch:
         yield f"{url}/offsets has no entry, {committed}: Spark does not start the query"
     elif newest < batch:
         yield f"{url}/offsets/{batch} is missing, {committed}: Spark runs batch {newest} again, and the query fails"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -51,10 +52,12 @@ class Workplace:
     def resolve(self, location: str) -> BlobPlace:
         """Return the place that a user names. A relative path starts at the current folder, as in a shell.
 
+        A ``..`` takes away the name before it, as in Spark's paths, whether that is a link or not.
+
         Raises InvalidInputError.
         """
         is_path = location and not names_scheme(location)
-        return self.place(str(Path(location).absolute()) if is_path else location)
+        return self.place(os.path.normpath(Path(location).absolute()) if is_path else location)
 
     def tuning(self) -> Tuning:
         """Return RocksDB settings for databases that are read once and compact nothing. All share one cache."""

@@ -167,7 +167,7 @@ class QueryRestore:
             )
         refuse_inside_another(self._place, self.plan.workplace, "a checkpoint")
         if self._request.query_id not in ("keep", "new"):
-            raise InvalidInputError(f"query_id must be 'keep' or 'new', got {self._request.query_id!r}.")
+            raise InvalidInputError(f"`query_id` must be 'keep' or 'new', got {self._request.query_id!r}.")
         given: object = self.plan.partitions  # from Python, which does not check types
         if not isinstance(given, int) or isinstance(given, bool):
             raise InvalidInputError(f"`parallelism` must be a whole number, got {given!r}.")
@@ -181,13 +181,14 @@ class QueryRestore:
         unknown = sorted(set(self._request.uid_map) - set(known))
         if unknown and not self._request.allow_non_restored_state:
             raise InvalidInputError(
-                f"uid_map renames {unknown}, but there is only state of the uids {known}.{suggest(unknown[0], known)}",
-                hint="Correct uid_map, or pass allow_non_restored_state.",
+                f"`uid_map` renames {unknown}, but there is only state of the uids {known}."
+                f"{suggest(unknown[0], known)}",
+                hint="Correct `uid_map`, or pass `allow_non_restored_state`.",
             )
         for operator in self.plan.operators:
             if operator.layout is Layout.KEY_GROUPS and self.plan.partitions > (most := operator.key_groups):
                 raise InvalidInputError(
-                    f"Keyed operator {', '.join(operator.uids)} has max_parallelism {most}: "
+                    f"Keyed operator {', '.join(map(repr, operator.uids))} has max_parallelism {most}: "
                     f"it cannot have {count_text(self.plan.partitions, 'partition')}.",
                     hint=f"Restore it with {most} or fewer partitions. The first batch fixes max_parallelism.",
                 )
@@ -202,13 +203,13 @@ class QueryRestore:
         """Raise InvalidInputError for a new uid that is invalid, or that the states of several uids would get."""
         uid_map = self._request.uid_map
         for old, new in uid_map.items():
-            check_uid(new, f"uid_map renames {old!r} to {new!r}")
+            check_uid(new, f"`uid_map` renames {old!r} to {new!r}")
         for operator in self.plan.operators:
             for new in uid_map.values():
                 theirs = [uid for uid in operator.uids if uid_map.get(uid, uid) == new]
                 if len(theirs) > 1:
                     raise InvalidInputError(
-                        f"uid_map would give the uid {new!r} to the states of {theirs}.",
+                        f"`uid_map` would give the uid {new!r} to the states of {theirs}.",
                         hint="Give each of them a uid of its own.",
                     )
 
@@ -277,13 +278,13 @@ class QueryRestore:
         if owner := other_owner(folder, self._place):
             raise InvalidInputError(
                 f"{folder.url} belongs to the checkpoint {owner}, whose query has the same id.",
-                hint="Restore with query_id 'new', or name another folder in the option remote. If no query will ever "
-                f"run on {owner} again, and its state is not needed, delete {folder.url}.",
+                hint="Restore with `query_id` 'new', or name another folder in the option remote. If no query will "
+                f"ever run on {owner} again, and its state is not needed, delete {folder.url}.",
             )
         if any(blob.name != OWNER_NAME for blob in folder.walk()):
             raise InvalidInputError(
                 f"{folder.url} already has the state of a query with the same id.",
-                hint="Restore with query_id 'new', or name another folder in the option remote.",
+                hint="Restore with `query_id` 'new', or name another folder in the option remote.",
             )
 
     def _claim_folder(self, recorded: RecordedRequest) -> None:

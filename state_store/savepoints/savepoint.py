@@ -174,6 +174,10 @@ class Savepoint(Checkpoint):
         self.info = read_info(Workplace(options).resolve(location))
         super().__init__(location, options)
 
+    def _read_query_id(self) -> str:
+        """Return the id that the savepoint records. ``versions`` and ``verify_files`` compare ``metadata``."""
+        return self.info.query_id
+
     def _find_newest_version(self) -> int:
         """Return the version of the savepoint: its only one."""
         return self.info.version

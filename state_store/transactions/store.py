@@ -225,7 +225,7 @@ class Store:
                 f"{self.identity}: the state was written with {meta.num_partitions} partitions, "
                 f"but the query now runs with {num_partitions}.",
                 hint=f"Set spark.sql.shuffle.partitions to {meta.num_partitions} for this checkpoint, or make a "
-                f"checkpoint with {num_partitions} partitions from it: pyspark-ckpt rescale.",
+                f"checkpoint with {num_partitions} partitions from it with `pyspark-ckpt rescale`.",
             )
 
     def _open(

@@ -13,6 +13,7 @@ from pyspark_ckpt.state_store.blobs.base.place import Blob
 from pyspark_ckpt.state_store.blobs.base.retries import RetriesExhaustedError, fail_exhausted
 from pyspark_ckpt.state_store.blobs.local.permissions import find_remedy
 from pyspark_ckpt.state_store.errors import (
+    InvalidInputError,
     NotFoundError,
     Outcome,
     StorageError,
@@ -30,6 +31,8 @@ _MAY_PASS = frozenset(
     }
 )
 """Errors of a shared file system whose server is unavailable. A full disk, a missing right and the like do not pass."""
+_OF_FOLDERS = frozenset({"list", "tidy up", "ask for the time of"})
+"""What is done to a folder. All else is done to a file in one."""
 _AWAY = "Check the file system and its server. The option placeTimeout sets how long to wait for it."
 
 
@@ -125,10 +128,22 @@ def may_pass(problem: Exception) -> bool:
 
 
 def fail(verb: str, path: Path, problem: Exception, outcome: Outcome = "not_applied") -> NoReturn:
-    """Raise NotFoundError or StorageError for a failure of the file system."""
-    is_below_a_file = isinstance(problem, NotADirectoryError) and any(map(Path.is_file, path.parents))
-    if isinstance(problem, FileNotFoundError) or (verb == "read" and is_below_a_file):
+    """Raise the error for a failure of the file system.
+
+    That is NotFoundError, InvalidInputError (a file or a circle of links where a folder is expected) or StorageError.
+    """
+    folders = [path, *path.parents] if verb in _OF_FOLDERS else path.parents
+    file = next(filter(Path.is_file, folders), None) if isinstance(problem, NotADirectoryError) else None
+    if isinstance(problem, FileNotFoundError) or (verb == "read" and file):
         raise NotFoundError(f"{path} does not exist.") from problem
+    if file:
+        raise InvalidInputError(
+            f"Could not {verb} {path}: {file} is a file, not a folder.", hint="Name another folder."
+        ) from problem
+    if isinstance(problem, OSError) and problem.errno == errno.ELOOP:
+        raise InvalidInputError(
+            f"Could not {verb} {path}: its links lead in a circle.", hint="Name another folder, or mend the links."
+        ) from problem
     if isinstance(problem, RetriesExhaustedError):
         fail_exhausted(verb, path, problem, str(problem), outcome, _AWAY)
     if isinstance(problem, PermissionError):

@@ -31,7 +31,7 @@ def test_a_plan_is_told_the_number_of_its_checkpoint_when_there_is_one() -> None
     with pytest.raises(InvalidInputError) as refused:
         check_planned(ticket(0, 2, recorded=2), "it", 4)
     assert refused.value.message.endswith("runs with 2: that of its checkpoint.")
-    assert "pyspark-ckpt rescale CHECKPOINT NEW -n 4" in refused.value.hint
+    assert "`pyspark-ckpt rescale CHECKPOINT NEW -n 4`." in refused.value.hint
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 3, 7, 200])

@@ -95,4 +95,5 @@ def test_a_query_on_the_folder_of_a_savepoint_is_told_what_the_folder_is(
     told = explain_missing(NotFoundError("Gone."), LocalPlace(saved / "state" / "0" / "0"), place, identity, "")
     kind = "a canonical savepoint, on which no query can start" if is_finished else "an unfinished or half-deleted"
     assert told.message.startswith(f"Gone. {saved} is {kind}")
-    assert f"pyspark-ckpt savepoint {'restore' if is_finished else 'delete'} {saved}" in told.hint
+    command = f"savepoint restore {saved} NEW_CHECKPOINT" if is_finished else f"savepoint delete {saved}"
+    assert f"`pyspark-ckpt {command}`" in told.hint

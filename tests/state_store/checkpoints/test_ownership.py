@@ -66,7 +66,7 @@ def test_a_copy_is_refused_and_the_original_goes_on(
         assert caught.value.kind == "InvalidInputError"
         assert str(lab.checkpoint) in caught.value.message
         assert str(copy) in caught.value.message
-        assert f"pyspark-ckpt rescale {copy} " in caught.value.hint
+        assert f"`pyspark-ckpt rescale {copy} " in caught.value.hint
         assert "--query-id new" in caught.value.hint
         ids += lab.grow(lab.open("run-1", fmt), 1, len(ids), ids[-1] if ids and fmt == 2 else None)
         assert len(ids) == batches_before + turn + 1
@@ -274,7 +274,7 @@ def test_what_a_copy_is_told_to_do_works(quick_path: Path, capsys: pytest.Captur
     copy = LocalPlace(Path(shutil.copytree(query.location, quick_path / "a copy")))
     with pytest.raises(InvalidInputError) as caught:
         claim(LocalPlace(Path(remote, QUERY)), copy, remote)
-    command = caught.value.hint.partition("pyspark-ckpt ")[2].partition(" (PART")[0]
+    command = caught.value.hint.partition("`pyspark-ckpt ")[2].partition("`")[0]
     target = str(quick_path / "own")
     words = shlex.split(command.replace("NEW_CHECKPOINT", target).replace("PARTITIONS", "2"))
     assert cli.main(words) == 0, capsys.readouterr().err

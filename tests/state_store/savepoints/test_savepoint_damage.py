@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from hashlib import sha256
@@ -71,6 +72,23 @@ def test_no_checkpoint_is_made_of_a_savepoint_with_any_damage(kind: Kind, quick_
     assert stored(str(quick_path / "restored")) == (query.version, 2, query.rows)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("content", ["{}", None])
+def test_verify_tells_of_a_damaged_metadata_as_of_other_problems(
+    kind: Kind, content: str | None, quick_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query, saved = written(quick_path / "query", 1, operators=(1,), batches=2), quick_path / "taken"
+    savepoints.savepoint(query.location, str(saved), kind=kind)
+    (saved / "metadata").unlink()
+    if content is not None:
+        (saved / "metadata").write_text(content)
+    assert main(["savepoint", "verify", str(saved)]) == 1
+    assert f"WRONG: {saved}/metadata " in capsys.readouterr().out
+    assert main(["savepoint", "verify", str(saved), "--json"]) == 1
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    assert f"{saved}/metadata " in problem
+
+
 def test_a_savepoint_of_a_damaged_checkpoint_holds_all_or_is_none(quick_path: Path) -> None:
     query = Query(str(quick_path / "query"), 1, operators=(1,))
     for each in range(3):
@@ -123,7 +141,8 @@ def test_a_checkpoint_whose_operators_are_lost_is_not_all_right(
     query = written(quick_path / "query", 1, operators=(0,), batches=1, checkpoint_format=2)
     shutil.rmtree(Path(query.location, lost))
     assert main(["checkpoint", command, query.location]) == 1
-    assert "there is state of operator 0" in capsys.readouterr().err
+    told = capsys.readouterr()
+    assert "there is state of operator 0" in (told.out if command == "verify" else told.err)
 
 
 def stored_damaged(folder: Path) -> Path:

@@ -145,7 +145,7 @@ UNTYPED_READER: Any = open_state
         (lambda: UNTYPED.restore("/from", None), "checkpoint_location is None"),
         (
             lambda: UNTYPED.restore("/from", "/to", uid_map=["a"]),
-            r"uid_map must be a mapping, got \['a'\] of type list",
+            r"`uid_map` must be a mapping, got \['a'\] of type list",
         ),
         (lambda: UNTYPED.rescale("/from", None, 3), "new_checkpoint is None"),
         (lambda: UNTYPED_READER("/from", version="3"), "version must be an integer, got '3' of type str"),

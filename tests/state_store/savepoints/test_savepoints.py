@@ -315,7 +315,7 @@ def test_a_keyed_operator_is_found_under_its_new_uid(partitions: int, quick_path
         ({"parallelism": "2"}, "`parallelism` must be a whole number, got '2'"),
         ({"parallelism": True}, "`parallelism` must be a whole number, got True"),
         ({"parallelism": 1 << 30}, "`parallelism` must be at most"),
-        ({"query_id": "another"}, "query_id must be 'keep' or 'new', got 'another'"),
+        ({"query_id": "another"}, "`query_id` must be 'keep' or 'new', got 'another'"),
     ],
 )
 def test_nothing_is_written_when_a_restore_is_refused(more: dict[str, Any], words: str, quick_path: Path) -> None:

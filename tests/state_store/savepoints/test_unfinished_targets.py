@@ -91,7 +91,7 @@ def test_an_unfinished_savepoint_is_called_that_by_all_commands(
             assert main(command) == 2, command
             told = capsys.readouterr().err
             assert "is not a checkpoint: it is an unfinished or half-deleted savepoint." in told
-            assert f"pyspark-ckpt savepoint delete {target}" in told
+            assert f"`pyspark-ckpt savepoint delete {target}`" in told
 
 
 def test_a_savepoint_without_its_id_is_called_a_savepoint(quick_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_savepoint_without_its_id_is_called_a_savepoint(quick_path: Path) -> N
     (target / "metadata").unlink()
     with pytest.raises(InvalidInputError, match="it is a savepoint, whose metadata has no query id") as refused:
         Checkpoint(str(target), parse({}))
-    assert "savepoint verify" in refused.value.hint
+    assert f"`pyspark-ckpt savepoint verify {target}`." in refused.value.hint
 
 
 def test_a_restore_that_is_repeated_after_it_has_finished_is_told_so(

@@ -117,9 +117,16 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
 
   /** Starts one round of maintenance when the run first writes this store. Spark makes the first one only after its
     * maintenance interval. A run that is shorter would leave no snapshot and delete nothing, and so would all later ones.
+    * A failure is only logged: on a thread without a handler, it would end the executor.
     */
   private def maintainFirst(): Unit = if (wasMaintained.compareAndSet(false, true)) {
-    served.runtime.maintain(() => doMaintenance())
+    served.runtime.maintain { () =>
+      try {
+        doMaintenance()
+      } catch {
+        case NonFatal(failure) => logWarning(s"the first maintenance of $label failed", failure)
+      }
+    }
   }
 
   override def doMaintenance(): Unit = {

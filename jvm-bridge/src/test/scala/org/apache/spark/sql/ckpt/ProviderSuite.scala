@@ -3,6 +3,7 @@ package org.apache.spark.sql.ckpt
 import java.io.RandomAccessFile
 import java.nio.file.{Files, Path, Paths}
 import java.util.UUID
+import java.util.concurrent.atomic.AtomicReference
 
 import scala.jdk.CollectionConverters._
 import scala.util.{Failure, Success, Try}
@@ -381,6 +382,27 @@ class ProviderSuite extends AnyFunSuite with BeforeAndAfterEach with BeforeAndAf
     Files.delete(state)
     Files.move(away, state)
     transaction(one, first)(store => assert(store.get(key("a", 1)).getLong(0) == 1))
+  }
+
+  test("a first maintenance that fails ends no thread") {
+    val uncaught = new AtomicReference[Throwable]
+    val before = Thread.getDefaultUncaughtExceptionHandler
+    Thread.setDefaultUncaughtExceptionHandler((_, failure) => uncaught.set(failure))
+    try {
+      val conf = Map(
+        Settings.Prefix + "snapshotEveryVersions" -> "1",
+        SQLConf.STATE_STORE_COORDINATOR_REPORT_SNAPSHOT_UPLOAD_LAG.key -> "true")
+      start(conf = conf)
+      val (one, first) = transaction(0, None)(_.put(key("a", 1), value(1)))
+      provider.close()
+      start(conf = conf)
+      provider.served.hadoopConf.set(StreamExecution.RUN_ID_KEY, "no id") // a snapshot cannot be reported
+      transaction(one, first)(_.put(key("a", 2), value(2)))
+      val place = folder.resolve("state").resolve("0").resolve("0")
+      eventually(assert(Files.list(place).iterator.asScala.exists(_.toString.endsWith(".snapshot"))))
+      Thread.sleep(500) // it is reported right after that
+      assert(uncaught.get == null, uncaught.get)
+    } finally Thread.setDefaultUncaughtExceptionHandler(before)
   }
 
   test("a run that ends before Spark's first maintenance makes its snapshots and cleans up") {
