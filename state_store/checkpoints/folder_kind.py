@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from enum import Enum
 from pathlib import Path
@@ -11,12 +12,17 @@ from typing import Any
 import msgspec
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, names_scheme
-from pyspark_ckpt.state_store.checkpoints.query_log import QUERY
+from pyspark_ckpt.state_store.checkpoints.query_log import QUERY, list_batches
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.names import RESTORE_REQUEST_NAME, SAVEPOINT_NAME, UNFINISHED_NAME
 from pyspark_ckpt.state_store.format.remote import query_id
 from pyspark_ckpt.state_store.format.sealed_objects import read_json, read_sealed
 from pyspark_ckpt.state_store.json_objects import Count
+
+DELETING = b"deleting"
+"""How the content of ``savepoint.unfinished`` begins during a deletion, which replaces the mark of the writer."""
+MARK_VERSION = re.compile(rb"[0-9a-z]+ ([0-9]{1,18})")
+"""How the version of the savepoint follows in ``savepoint.unfinished``, if it is known."""
 
 _SAVEPOINT = "savepoint."
 
@@ -70,6 +76,34 @@ def find_savepoint_kind(place: BlobPlace) -> FolderKind | None:
     return FolderKind.UNFINISHED_SAVEPOINT if UNFINISHED_NAME in marks else None
 
 
+def read_mark(place: BlobPlace, folder: str = "") -> bytes:
+    """Return the content of the ``savepoint.unfinished`` of a folder; empty if there is none. Raises StorageError."""
+    try:
+        return place.get(f"{folder}/{UNFINISHED_NAME}".lstrip("/"))
+    except NotFoundError:
+        return b""
+
+
+def advise_on_unfinished(place: BlobPlace, folder: str = "") -> str:
+    """Return what to do with the unfinished or half-deleted savepoint of a folder: it may be being taken now.
+
+    Raises StorageError.
+    """
+    where, mark = f"{place.url}/{folder}".rstrip("/"), read_mark(place, folder)
+    version = MARK_VERSION.fullmatch(mark)
+    if version is not None and any(
+        batch >= int(version[1]) for batch in list_batches(place, f"{folder}/commits".lstrip("/"))
+    ):
+        return (
+            "A query was started in this folder, and has committed batches: keep it. To use it as a checkpoint, delete "
+            f"only {where}/{UNFINISHED_NAME}."
+        )
+    remove = f"pyspark-ckpt savepoint delete {quote(where)}"
+    if mark.startswith(DELETING):
+        return f"Remove it: {remove}"
+    return f"If it is being taken now, wait. Otherwise remove it: {remove}"
+
+
 def read_unfinished_request(place: BlobPlace) -> str:
     """Return the digest of the restore that has not finished in ``place``; empty if there is none.
 
@@ -98,7 +132,7 @@ def make_refusal(place: BlobPlace) -> InvalidInputError:
     if kind is FolderKind.UNFINISHED_SAVEPOINT:
         return InvalidInputError(
             f"{where} is not a checkpoint: it is {kind.value}.",
-            hint=f"Remove it (pyspark-ckpt savepoint delete {quote(where)}), and use another savepoint.",
+            hint=advise_on_unfinished(place),
         )
     if kind is FolderKind.SAVEPOINT:
         return InvalidInputError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from shlex import quote
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
-from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, find_savepoint_kind
+from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, advise_on_unfinished, find_savepoint_kind
 from pyspark_ckpt.state_store.errors import NotFoundError
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.names import ROWS_FOLDER
@@ -70,7 +70,7 @@ def _is_of_a_savepoint(problem: NotFoundError, checkpoint: BlobPlace) -> NotFoun
     if kind is FolderKind.UNFINISHED_SAVEPOINT:
         return NotFoundError(
             f"{problem.message} {checkpoint.url} is {kind.value}.",
-            hint=f"Remove it (pyspark-ckpt savepoint delete {quote(checkpoint.url)}), and restore another savepoint.",
+            hint=advise_on_unfinished(checkpoint),
         )
     if kind is FolderKind.SAVEPOINT and checkpoint.walk(ROWS_FOLDER):
         return NotFoundError(

@@ -11,7 +11,6 @@ No path in it leads out of it. It is never added to, and only its owner deletes 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from shlex import quote
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 import msgspec
@@ -19,7 +18,7 @@ import msgspec
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator
 from pyspark_ckpt.state_store.checkpoints.digests import Digest, Digests, combine, require_equal
-from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, find_kind
+from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, advise_on_unfinished, find_kind
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, list_operators
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.checkpoints.query_log import QUERY, LogProof, QueryFile, find_damage
@@ -287,10 +286,7 @@ def read_info(place: BlobPlace) -> SavepointInfo:
         kind = find_kind(place)
         hint = "Name the folder of a savepoint. To copy the checkpoint of a stopped query, use rescale."
         if kind is FolderKind.UNFINISHED_SAVEPOINT:
-            hint = (
-                "It is unfinished or half deleted, and cannot be restored: delete it (pyspark-ckpt savepoint delete "
-                f"{quote(place.url)}), and take another one."
-            )
+            hint = f"It is unfinished or half deleted, and cannot be restored. {advise_on_unfinished(place)}"
         elif kind is FolderKind.UNFINISHED_RESTORE:
             hint = (
                 "It is the target of an unfinished restore. Repeat the same restore or rescale, which finishes it, or "
@@ -339,11 +335,11 @@ def refuse_unless_empty(place: BlobPlace, what: str, but_for: str = "") -> None:
         kind, folder = inside
         where = f"{place.url}/{folder}".rstrip("/")
         is_unfinished = kind is FolderKind.UNFINISHED_SAVEPOINT
-        remove = f" Or remove the savepoint: pyspark-ckpt savepoint delete {quote(where)}." if is_unfinished else ""
+        advice = f"{advise_on_unfinished(place, folder)} Or name" if is_unfinished else "Name"
         what_is_there = f"it has {kind.value} in {where}" if folder else f"it is {kind.value}"
         raise InvalidInputError(
             f"{place.url} is not empty: {what_is_there}.",
-            hint=f"Name a new folder for {what}.{remove}",
+            hint=f"{advice} a new folder for {what}.",
         )
     raise InvalidInputError(
         f"{place.url} is not empty: it has {found[0]}" + (f" and {len(found) - 1} more." if found[1:] else "."),
