@@ -1,4 +1,4 @@
-"""What a folder is: the checkpoint of a query, a savepoint, or what a savepoint or a restore has left unfinished."""
+"""What a folder is: a query's checkpoint or state, a savepoint, or what a savepoint or a restore left unfinished."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, names_scheme
-from pyspark_ckpt.state_store.checkpoints.query_log import QUERY, list_batches
+from pyspark_ckpt.state_store.checkpoints.ownership import OWNER_NAME, find_owner
+from pyspark_ckpt.state_store.checkpoints.query_log import LOGS, QUERY, list_batches
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.names import RESTORE_REQUEST_NAME, SAVEPOINT_NAME, UNFINISHED_NAME
 from pyspark_ckpt.state_store.format.remote import query_id
@@ -25,6 +26,8 @@ MARK_VERSION = re.compile(rb"[0-9a-z]+ ([0-9]{1,18})")
 """How the version of the savepoint follows in ``savepoint.unfinished``, if it is known."""
 
 _SAVEPOINT = "savepoint."
+_QUERY_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+"""An id that Spark gives to a query, which names the folder of its state below ``remote``, too."""
 
 
 class FolderKind(Enum):
@@ -34,6 +37,7 @@ class FolderKind(Enum):
     SAVEPOINT = "a savepoint"
     UNFINISHED_SAVEPOINT = "an unfinished or half-deleted savepoint"
     UNFINISHED_RESTORE = "the target of an unfinished restore"
+    STATE = "the state of a query, kept apart from its checkpoint"
 
 
 class _NotFinished(msgspec.Struct):
@@ -52,20 +56,32 @@ class _Request(msgspec.Struct):
 
 
 def find_kind(place: BlobPlace) -> FolderKind | None:
-    """Return what the folder ``place`` is, or None, with two listings and at most two small reads.
+    """Return what the folder ``place`` is, or None. Most folders cost two listings.
 
     Raises StorageError.
     """
     if (kind := find_savepoint_kind(place)) is not None:
         return kind
+    is_named_by_id = _QUERY_ID.fullmatch(place.url.rpartition("/")[2]) is not None
+    if is_named_by_id and any(blob.name == OWNER_NAME for blob in place.list(prefix=OWNER_NAME)):
+        return FolderKind.STATE
     if not any(blob.name == QUERY for blob in place.list(prefix=QUERY)):
         return None
     if read_unfinished_request(place):
         return FolderKind.UNFINISHED_RESTORE
     with suppress(NotFoundError, FormatError):  # a file of another program
-        query_id(place)
-        return FolderKind.CHECKPOINT
+        if _QUERY_ID.fullmatch(query_id(place)) or any(place.list(log) for log in LOGS):
+            return FolderKind.CHECKPOINT
     return None
+
+
+def describe_kind(place: BlobPlace, kind: FolderKind) -> str:
+    """Return what a folder of this kind is, in words: with the checkpoint, if it is state. Raises StorageError."""
+    if kind is FolderKind.STATE:
+        with suppress(FormatError):
+            if owner := find_owner(place):
+                return f"the state of the checkpoint {owner}"
+    return kind.value
 
 
 def find_savepoint_kind(place: BlobPlace) -> FolderKind | None:
@@ -138,6 +154,11 @@ def make_refusal(place: BlobPlace) -> InvalidInputError:
         return InvalidInputError(
             f"{where} is not a checkpoint of a query: it is a savepoint, whose metadata has no query id.",
             hint=f"See what is wrong with it: pyspark-ckpt savepoint verify {quote(where)}.",
+        )
+    if kind is FolderKind.STATE:
+        return InvalidInputError(
+            f"{where} is not a checkpoint of a query: it is {describe_kind(place, kind)}.",
+            hint="Name the checkpointLocation of the query.",
         )
     return InvalidInputError(
         f"{where} is not a checkpoint of a query: it has no metadata file with a query id.",
