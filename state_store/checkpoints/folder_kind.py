@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from contextlib import suppress
 from enum import Enum
-from pathlib import Path
 from shlex import quote
 from typing import Any
 
@@ -138,7 +138,7 @@ def make_refusal(place: BlobPlace) -> InvalidInputError:
     Raises StorageError.
     """
     where = place.url
-    is_file = not names_scheme(where) and Path(where).is_file()
+    is_file = not names_scheme(where) and os.path.isfile(where)  # noqa: PTH113 - Path.is_file may raise
     kind = None if is_file else find_kind(place)
     if kind is FolderKind.UNFINISHED_RESTORE:
         return InvalidInputError(

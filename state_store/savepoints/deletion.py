@@ -7,10 +7,10 @@ between there is an unfinished savepoint: it is listed, cannot be restored, and 
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from pyspark_ckpt.state_store.blobs import Blob, BlobPlace, names_scheme
 from pyspark_ckpt.state_store.checkpoints.folder_kind import DELETING, MARK_VERSION, read_mark
@@ -148,9 +148,9 @@ class SavepointContent:
 
 def refuse_link(place: BlobPlace) -> None:
     """Raise InvalidInputError if the folder of a savepoint that is to be deleted is a link to another folder."""
-    if names_scheme(place.url) or not Path(place.url).is_symlink():
+    if names_scheme(place.url) or not os.path.islink(place.url):  # noqa: PTH114 - Path.is_symlink may raise
         return
-    target = Path(place.url).resolve()
+    target = os.path.realpath(place.url)
     raise InvalidInputError(
         f"{place.url} is a link to {target}: nothing was deleted.",
         hint=f"To delete what the link leads to, name {target}. The link itself is removed like a file.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -86,7 +87,7 @@ def refuse_inside_another(place: BlobPlace, workplace: Workplace, what: str) -> 
 def _list_above(url: str) -> Iterator[str]:
     """Yield the folders above a folder, the nearest first; on a disk, those that its links lead to."""
     if not names_scheme(url):
-        yield from map(str, Path(url).resolve().parents)
+        yield from map(str, Path(os.path.realpath(url)).parents)
         return
     scheme, _, rest = url.partition("://")
     authority, _, path = rest.partition("/")
@@ -118,5 +119,5 @@ def _roots_of_state(checkpoint: Checkpoint) -> list[str]:
 
 def _plain(url: str) -> str:
     if not names_scheme(url):
-        return str(Path(url).resolve()).rstrip("/")
+        return os.path.realpath(url).rstrip("/")
     return _S3.sub("s3://", url).rstrip("/")
