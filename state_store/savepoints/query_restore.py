@@ -232,8 +232,8 @@ class QueryRestore:
             )
         before, done = self._before()
         if before is None:
-            origin = "" if self.plan.info is None else self.plan.info.checkpoint
-            refuse_checkpoint(self._place, recorded, origin, self.plan.workplace.options)
+            allows = self._request.allow_non_restored_state
+            refuse_checkpoint(self.plan, recorded, allows_non_restored_state=allows)
             refuse_unless_empty(self._place, "a checkpoint")
             self._refuse_state_of_others(recorded)
             before = self._record(recorded)
