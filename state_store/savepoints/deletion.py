@@ -31,7 +31,8 @@ from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.redistribution.jobs import DONE_FOLDER
 from pyspark_ckpt.state_store.savepoints.finished import refuse_claimed
-from pyspark_ckpt.state_store.savepoints.query_restore import find_finished, forget
+from pyspark_ckpt.state_store.savepoints.possession import explaining_what_is_left
+from pyspark_ckpt.state_store.savepoints.query_restore import describe_complete, find_finished, forget
 from pyspark_ckpt.state_store.savepoints.request import Restored, RestoreRequest
 from pyspark_ckpt.state_store.savepoints.savepoint import NAME, UNFINISHED, read_info
 
@@ -216,9 +217,10 @@ def finish_claim(location: str, target: str, request: RestoreRequest, options: O
     if finished is None or not finished.request.matches(source.url, request, options.remote):
         refuse_claimed(source, place, replace(options, remote=""))
         return None
-    if _is_half_deleted(source):
-        delete(location, options)
-    forget(place)
+    with explaining_what_is_left(lambda: describe_complete(place)):
+        if _is_half_deleted(source):
+            delete(location, options)
+        forget(place)
     return finished.result
 
 

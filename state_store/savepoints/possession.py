@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from shlex import quote
 
@@ -15,6 +15,20 @@ from pyspark_ckpt.state_store.savepoints.savepoint import UNFINISHED, refuse_unl
 
 LOOK_S = 2.0
 """How long a place is asked what is left in it. It may be the place that has just failed."""
+
+
+@contextmanager
+def explaining_what_is_left(describe: Callable[[], str]) -> Iterator[None]:
+    """If the block fails, or is interrupted, add to the error what ``describe`` says then, unless that is empty."""
+    try:
+        yield
+    except (CkptError, KeyboardInterrupt) as problem:
+        left = describe()
+        if left and isinstance(problem, CkptError):
+            problem.hint = with_hint(problem.hint, left) if problem.hint else left
+        elif left:
+            problem.add_note(left)
+        raise
 
 
 class Possession:
@@ -58,24 +72,14 @@ class Possession:
         self._place.delete(UNFINISHED)
         self._mark = b""
 
-    @contextmanager
-    def explaining_what_is_left(self) -> Iterator[None]:
-        """If the block fails while the place is possessed, say what is left there, and how it is removed."""
-        try:
-            yield
-        except (CkptError, KeyboardInterrupt) as problem:
-            left = self._describe_what_is_left() if self._mark else ""
-            if left and isinstance(problem, CkptError):
-                problem.hint = with_hint(problem.hint, left) if problem.hint else left
-            elif left:
-                problem.add_note(left)
-            raise
+    def describe_what_is_left(self) -> str:
+        """Return what is left if the savepoint failed, and what to do; empty if nothing is left.
 
-    def _describe_what_is_left(self) -> str:
-        """Return what is left, and what to do. ``savepoint delete`` recognises it by its mark, so that is there then.
-
-        If the place cannot be asked, it is what was written last.
+        ``savepoint delete`` recognises it by the mark, so that is there then. If the place cannot be asked, what is
+        left is what was written last.
         """
+        if not self._mark:
+            return ""
         place = with_retries(self._place, RetryPolicy(LOOK_S))
         with suppress(CkptError):
             if not read_mark(place):

@@ -56,6 +56,7 @@ from pyspark_ckpt.state_store.savepoints.finished import refuse_checkpoint
 from pyspark_ckpt.state_store.savepoints.movement import Movement
 from pyspark_ckpt.state_store.savepoints.nesting import refuse_nested, refuse_nested_state
 from pyspark_ckpt.state_store.savepoints.plan import RestorePlan
+from pyspark_ckpt.state_store.savepoints.possession import explaining_what_is_left
 from pyspark_ckpt.state_store.savepoints.request import (
     FinishedRequest,
     ProvenState,
@@ -109,6 +110,7 @@ class QueryRestore:
             source.info if isinstance(source, Savepoint) else None,
         )
         self._place = self.plan.place
+        self._left = ""
         self._check()
 
     def run(self, runner: Runner, progress: Progress, at_end: Callable[[], object] | None = None) -> Restored:
@@ -118,15 +120,17 @@ class QueryRestore:
         both. Raises InvalidInputError (the target is in use), NotFoundError, FormatError (damage, or a digest that
         differs), StorageError (the same call may be repeated).
         """
-        recorded, done = self._begin()
-        if done is None:
-            done = self._restore(recorded, runner, progress)
-            self._place.put(RESULT_NAME, seal(FinishedRequest(recorded, done)))
-        if _is_unfinished(self._place, recorded):
-            copy_id(self._source.place, self._place, self._rewriting(recorded, {}))
-        if at_end is not None:
-            at_end()
-        forget(self._place)
+        with explaining_what_is_left(lambda: self._left):
+            recorded, done = self._begin()
+            if done is None:
+                done = self._restore(recorded, runner, progress)
+                self._place.put(RESULT_NAME, seal(FinishedRequest(recorded, done)))
+            if _is_unfinished(self._place, recorded):
+                copy_id(self._source.place, self._place, self._rewriting(recorded, {}))
+            self._left = describe_complete(self._place)
+            if at_end is not None:
+                at_end()
+            forget(self._place)
         return done
 
     def _restore(self, recorded: RecordedRequest, runner: Runner, progress: Progress) -> Restored:
@@ -243,6 +247,10 @@ class QueryRestore:
                 f"{count_text(before.partitions, 'partition')}, and this is another restore.",
                 hint="Repeat that restore, with the same arguments, or delete the folder.",
             )
+        self._left = (
+            f"An unfinished restore is left in {self._place.url}: once the cause is removed, the same call with the "
+            "same arguments finishes it. To give it up, delete that folder."
+        )
         if not self._place.put_if_absent(QUERY, _make_mark(before, self._place.url)) and done is None:
             self._refuse_query(before, is_first=before is recorded)
         if done is None:
@@ -298,6 +306,7 @@ class QueryRestore:
 
     def _refuse_query(self, recorded: RecordedRequest, *, is_first: bool) -> None:
         if not _is_unfinished(self._place, recorded):
+            self._left = ""
             if is_first:  # the other restore had finished before this one was recorded
                 self._place.delete(REQUEST_NAME)
             raise InvalidInputError(
@@ -333,6 +342,11 @@ def find_finished(place: BlobPlace) -> FinishedRequest | None:
         return None
     has_query = any(blob.name == QUERY for blob in place.list(prefix=QUERY))
     return finished if has_query and not _is_unfinished(place, finished.request) else None
+
+
+def describe_complete(place: BlobPlace) -> str:
+    """Return what is left if a restore fails after its checkpoint in ``place`` was complete."""
+    return f"The checkpoint {place.url} is complete. Only the cleaning up is left: the same call finishes it."
 
 
 def forget(place: BlobPlace) -> None:

@@ -140,6 +140,53 @@ def test_a_restore_that_is_repeated_after_it_has_finished_is_told_so(
     assert perhaps.value.hint.startswith("An earlier run of this restore may have made it")
 
 
+def test_a_restore_that_fails_or_is_interrupted_says_what_is_left(
+    quick_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query, saved = written(quick_path / "query", 1, operators=(2,), batches=2), quick_path / "taken"
+    savepoints.savepoint(query.location, str(saved))
+    for failure, code in ((StorageError("made up"), 1), (KeyboardInterrupt(), 130)):
+        for command in (["rescale", query.location], ["savepoint", "restore", str(saved)]):
+            target = quick_path / f"{command[0]}-{code}"
+
+            def fail(*_: object, failure: BaseException = failure) -> None:
+                raise failure
+
+            with monkeypatch.context() as patched:
+                patched.setattr("pyspark_ckpt.state_store.savepoints.query_restore.copy_logs", fail)
+                assert main([*command, str(target), "-n", "2"]) == code
+            told = capsys.readouterr().err
+            assert f"An unfinished restore is left in {target}: " in told
+            assert main([*command, str(target), "-n", "3"]) == 2
+            assert "is left" not in capsys.readouterr().err, "that is another restore, which has left nothing"
+            assert main([*command, str(target), "-n", "2"]) == 0
+            capsys.readouterr()
+
+
+@pytest.mark.parametrize("first", ["savepoint.json", "metadata"])
+def test_a_claim_that_fails_to_delete_its_savepoint_says_that_the_checkpoint_is_complete(
+    first: str, quick_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query, saved = written(quick_path / "query", 1, operators=(2,), batches=2), quick_path / "taken"
+    savepoints.savepoint(query.location, str(saved))
+    delete, target = LocalPlace.delete, str(quick_path / "restored")
+
+    def fail(place: LocalPlace, name: str) -> None:
+        if (place.url, name) == (str(saved), first):
+            raise StorageError("made up")
+        delete(place, name)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalPlace, "delete", fail)
+        for _ in range(2):
+            with pytest.raises(StorageError, match="made up") as failed:
+                savepoints.restore(str(saved), target, claim="claim")
+            assert f"The checkpoint {target} is complete." in failed.value.hint
+    savepoints.restore(str(saved), target, claim="claim")
+    assert files(saved) == {}
+    assert stored(target) == (2, 1, query.rows)
+
+
 def test_a_restore_with_other_arguments_is_not_told_that_it_has_finished(quick_path: Path) -> None:
     query = written(quick_path / "query", 1, operators=(0, 2), batches=2)
     saved, target = str(quick_path / "taken"), str(quick_path / "restored")
