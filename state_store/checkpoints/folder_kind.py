@@ -25,6 +25,9 @@ DELETING = b"deleting"
 MARK_VERSION = re.compile(rb"[0-9a-z]+ ([0-9]{1,18})")
 """How the version of the savepoint follows in ``savepoint.unfinished``, if it is known."""
 
+COPY_AGAIN = "Copy the savepoint again from its original, or take another."
+"""What to do about a savepoint that has lost objects: no retention has deleted them, and no checkpoint has the same."""
+
 _SAVEPOINT = "savepoint."
 _QUERY_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 """An id that Spark gives to a query, which names the folder of its state below ``remote``, too."""

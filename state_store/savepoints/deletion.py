@@ -93,7 +93,7 @@ def delete(location: str, options: Options) -> int:
     place.discard_unfinished(_ANY_AGE)
     place.remove_empty_folders()
     place.delete(UNFINISHED)
-    return len(blobs)
+    return len(blobs) - (before is None)
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,11 @@ from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 import msgspec
-from typing_extensions import override
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator
 from pyspark_ckpt.state_store.checkpoints.digests import Digest, Digests, combine, require_equal
-from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, advise_on_unfinished, find_kind
+from pyspark_ckpt.state_store.checkpoints.folder_kind import COPY_AGAIN, FolderKind, advise_on_unfinished, find_kind
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, list_operators
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.checkpoints.ownership import OWNER_NAME
@@ -28,8 +27,7 @@ from pyspark_ckpt.state_store.checkpoints.verification import Verified, verify_v
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
 from pyspark_ckpt.state_store.display import count_text, html_table, size_text
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
-from pyspark_ckpt.state_store.format.keys import CommitId, Marker
-from pyspark_ckpt.state_store.format.lineage import Lineage
+from pyspark_ckpt.state_store.format.keys import CommitId
 from pyspark_ckpt.state_store.format.names import (
     CHECKPOINT_FOLDER,
     RESTORE_REQUEST_NAME,
@@ -57,7 +55,6 @@ LAST_MS = 253_402_300_799_000
 """The end of the year 9999."""
 
 
-_COPY_AGAIN = "Copy the savepoint again from its original, or take another."
 _KNOWN_NAMES = {QUERY, *LOGS, "sources", "state", NAME, UNFINISHED, OWNER_NAME, CHECKPOINT_FOLDER, ROWS_FOLDER}
 """Names of objects and folders of checkpoints and savepoints. A user who has them is not told to delete them."""
 
@@ -191,13 +188,6 @@ class Savepoint(Checkpoint):
         """Return the version of the savepoint: its only one."""
         return self.info.version
 
-    @override
-    def find_commit(self, identity: Identity, version: int, lineage: Lineage | None = None) -> Marker:
-        try:
-            return super().find_commit(identity, version, lineage)
-        except NotFoundError as problem:  # nothing retires a version of a savepoint, and its query has other files
-            raise NotFoundError(problem.message, hint=_COPY_AGAIN) from problem
-
     def versions(self, progress: Progress = lambda _done, _all: None) -> list[OperatorVersion]:
         """Return all operators with their stores. A canonical savepoint gives each store one entry, as partition 0.
 
@@ -209,7 +199,7 @@ class Savepoint(Checkpoint):
             try:
                 operators = list_operators(self, self.info.version, progress)
             except NotFoundError as problem:
-                raise NotFoundError(problem.message, hint=_COPY_AGAIN) from problem
+                raise NotFoundError(problem.message, hint=COPY_AGAIN) from problem
             self.require_all(operators)
             return operators
         saved = {(rows.operator, rows.name): rows for rows in self.info.rows}
@@ -298,7 +288,7 @@ class Savepoint(Checkpoint):
                 raise FormatError(
                     f"{self.place.url} is damaged: it was taken with the commit {saved.get(identity)} of {identity}, "
                     f"and has the commit {found.get(identity)}.",
-                    hint=_COPY_AGAIN,
+                    hint=COPY_AGAIN,
                 )
 
 

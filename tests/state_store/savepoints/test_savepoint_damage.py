@@ -180,14 +180,14 @@ def test_what_a_savepoint_has_lost_is_copied_again_and_not_looked_for_elsewhere(
     savepoints.savepoint(query.location, str(saved))
     for path in (saved / "state" / "0" / "0").glob(lost):
         path.unlink()
-    for command in (
+    commands = [
         ["savepoint", "restore", str(saved), str(quick_path / "restored")],
         ["savepoint", "verify", str(saved)],
-        ["state", "read", str(saved)],
-    ):
+    ]
+    for command in [*commands, *([["state", "read", str(saved)]] if lost.startswith(f"{2:020d}") else [])]:
         assert main(command) == 1, command
         told = "".join(capsys.readouterr())
         assert "has version " in told
         assert "Retention" not in told
         assert "backup" not in told
-        assert command[1] != "restore" or "Copy the savepoint again from its original, or take another." in told
+        assert command[1] == "verify" or "Copy the savepoint again from its original, or take another." in told
