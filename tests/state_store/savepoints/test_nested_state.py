@@ -32,10 +32,11 @@ def test_no_state_is_put_inside_of_a_checkpoint_or_a_savepoint(
     savepoints.savepoint(query.location, str(saved))
     options, before = {"remote": str(quick_path / remote)}, files(quick_path)
     outer = quick_path / remote.partition("/")[0]
-    for act in (
+    acts: list[Callable[[], object]] = [
         lambda: savepoints.rescale(query.location, str(target), 2, query_id=query_id, options=options),
         lambda: savepoints.restore(str(saved), str(target), query_id=query_id, options=options),
-    ):
+    ]
+    for act in acts:
         with pytest.raises(InvalidInputError, match=rf"{quick_path / remote}/[-0-9a-f]*.* is inside {outer}"):
             act()
     command = ["rescale", query.location, str(target), "-n", "2", "--query-id", query_id, "--explain", "--quick"]
