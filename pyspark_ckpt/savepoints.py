@@ -6,6 +6,7 @@ PySpark nor a JVM is needed. State never goes through the driver.
 
 from __future__ import annotations
 
+import shutil
 import sys
 import threading
 import time
@@ -27,6 +28,7 @@ from pyspark_ckpt.state_store.checkpoints.inventory import list_operators
 from pyspark_ckpt.state_store.checkpoints.query_log import refuse_other_provider
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.extras import require_extra
+from pyspark_ckpt.state_store.local.files import make_scratch_folder
 from pyspark_ckpt.state_store.location import Location, location_text
 from pyspark_ckpt.state_store.options import Options, parse, read_settings
 from pyspark_ckpt.state_store.redistribution.jobs import (
@@ -236,12 +238,16 @@ def _job(what: str, size_bytes: int = QUICK_BYTES, *, only_copies: bool = False)
     """Choose the runner of an operation's tasks, and show their progress."""
     session = _active_session()
     runner: Runner = RunHere() if size_bytes < SMALL_BYTES else LocalProcesses()
-    if session is not None and _is_remote(session):
+    is_remote = session is not None and _is_remote(session)
+    is_here = session is None or (not is_remote and master_here(session.sparkContext))
+    if session is not None and is_remote:
         runner = ConnectJob(session)
-    elif only_copies and (session is None or master_here(session.sparkContext)):
+    elif only_copies and is_here:
         runner = CopyHere()
     elif session is not None:
         runner = SparkJob(session, f"pyspark-ckpt: {what}", size_bytes)
+    if is_here:
+        shutil.rmtree(make_scratch_folder())  # before anything is written: all tasks need such a folder
     with progress_bar(what) as progress:
         yield runner, progress
 

@@ -29,6 +29,7 @@ def quick_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty folder, and one for temporary files, where RocksDB need not wait for a disk."""
     with tempfile.TemporaryDirectory(dir=IN_MEMORY if IN_MEMORY.exists() else None) as folder:
         (Path(folder) / "temporary").mkdir()
+        monkeypatch.delenv("TMPDIR", raising=False)
         monkeypatch.setattr(tempfile, "tempdir", str(Path(folder) / "temporary"))
         (Path(folder) / "here").mkdir()
         yield Path(folder) / "here"

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from pyspark_ckpt import savepoints
 from tests.compat.frozen import unpack
-from tests.saved_query import written
+from tests.saved_query import files, written
 
 COMMAND = (sys.executable, "-m", "pyspark_ckpt")
 FULL = Path("/dev/full")
@@ -188,6 +189,7 @@ def test_worker_processes_end_in_silence_when_all_are_interrupted(tmp_path: Path
 
 def test_a_place_for_temporary_files_that_is_not_there_is_named(tmp_path: Path, checkpoint: str) -> None:
     written(tmp_path / "query", 2)
+    savepoints.savepoint(tmp_path / "query", tmp_path / "whole")
     missing = tmp_path / "missing"
     for call in (
         ("checkpoint", "verify", checkpoint),
@@ -196,6 +198,8 @@ def test_a_place_for_temporary_files_that_is_not_there_is_named(tmp_path: Path, 
         ("state", "get", checkpoint, *WORDS, "--key", "3"),
         ("rescale", str(tmp_path / "query"), str(tmp_path / "new"), "-n", "3"),
         ("savepoint", "create", str(tmp_path / "query"), str(tmp_path / "saved"), "--kind", "canonical"),
+        ("savepoint", "create", str(tmp_path / "query"), str(tmp_path / "saved")),
+        ("savepoint", "restore", str(tmp_path / "whole"), str(tmp_path / "new")),
     ):
         env = {**os.environ, "TMPDIR": str(missing)}
         done = subprocess.run((*COMMAND, *call), capture_output=True, text=True, check=False, env=env)
@@ -203,3 +207,4 @@ def test_a_place_for_temporary_files_that_is_not_there_is_named(tmp_path: Path, 
             1,
             f"pyspark-ckpt: TMPDIR is {missing}, and that is not a folder that may be written to.",
         ), call
+    assert not any(files(tmp_path / name) for name in ("new", "saved")), "it is found before anything is written"

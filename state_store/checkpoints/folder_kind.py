@@ -1,24 +1,36 @@
-"""What a folder is: the checkpoint of a query, a savepoint, or what a savepoint or a restore has left unfinished."""
+"""What a folder is: a query's checkpoint or state, a savepoint, or what a savepoint or a restore left unfinished."""
 
 from __future__ import annotations
 
+import os
+import re
 from contextlib import suppress
 from enum import Enum
-from pathlib import Path
 from shlex import quote
 from typing import Any
 
 import msgspec
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, names_scheme
-from pyspark_ckpt.state_store.checkpoints.query_log import QUERY
+from pyspark_ckpt.state_store.checkpoints.ownership import OWNER_NAME, find_owner
+from pyspark_ckpt.state_store.checkpoints.query_log import LOGS, QUERY, list_batches
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.names import RESTORE_REQUEST_NAME, SAVEPOINT_NAME, UNFINISHED_NAME
 from pyspark_ckpt.state_store.format.remote import query_id
 from pyspark_ckpt.state_store.format.sealed_objects import read_json, read_sealed
 from pyspark_ckpt.state_store.json_objects import Count
 
+DELETING = b"deleting"
+"""How the content of ``savepoint.unfinished`` begins during a deletion, which replaces the mark of the writer."""
+MARK_VERSION = re.compile(rb"[0-9a-z]+ ([0-9]{1,18})")
+"""How the version of the savepoint follows in ``savepoint.unfinished``, if it is known."""
+
+COPY_AGAIN = "Copy the savepoint again from its original, or take another."
+"""What to do about a savepoint that has lost objects: no retention has deleted them, and no checkpoint has the same."""
+
 _SAVEPOINT = "savepoint."
+_QUERY_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+"""An id that Spark gives to a query, which names the folder of its state below ``remote``, too."""
 
 
 class FolderKind(Enum):
@@ -28,6 +40,7 @@ class FolderKind(Enum):
     SAVEPOINT = "a savepoint"
     UNFINISHED_SAVEPOINT = "an unfinished or half-deleted savepoint"
     UNFINISHED_RESTORE = "the target of an unfinished restore"
+    STATE = "the state of a query, kept apart from its checkpoint"
 
 
 class _NotFinished(msgspec.Struct):
@@ -46,20 +59,32 @@ class _Request(msgspec.Struct):
 
 
 def find_kind(place: BlobPlace) -> FolderKind | None:
-    """Return what the folder ``place`` is, or None, with two listings and at most two small reads.
+    """Return what the folder ``place`` is, or None. Most folders cost two listings.
 
     Raises StorageError.
     """
     if (kind := find_savepoint_kind(place)) is not None:
         return kind
+    is_named_by_id = _QUERY_ID.fullmatch(place.url.rpartition("/")[2]) is not None
+    if is_named_by_id and any(blob.name == OWNER_NAME for blob in place.list(prefix=OWNER_NAME)):
+        return FolderKind.STATE
     if not any(blob.name == QUERY for blob in place.list(prefix=QUERY)):
         return None
     if read_unfinished_request(place):
         return FolderKind.UNFINISHED_RESTORE
     with suppress(NotFoundError, FormatError):  # a file of another program
-        query_id(place)
-        return FolderKind.CHECKPOINT
+        if _QUERY_ID.fullmatch(query_id(place)) or any(place.list(log) for log in LOGS):
+            return FolderKind.CHECKPOINT
     return None
+
+
+def describe_kind(place: BlobPlace, kind: FolderKind) -> str:
+    """Return what a folder of this kind is, in words: with the checkpoint, if it is state. Raises StorageError."""
+    if kind is FolderKind.STATE:
+        with suppress(FormatError):
+            if owner := find_owner(place):
+                return f"the state of the checkpoint {owner}"
+    return kind.value
 
 
 def find_savepoint_kind(place: BlobPlace) -> FolderKind | None:
@@ -68,6 +93,34 @@ def find_savepoint_kind(place: BlobPlace) -> FolderKind | None:
     if SAVEPOINT_NAME in marks:
         return FolderKind.SAVEPOINT
     return FolderKind.UNFINISHED_SAVEPOINT if UNFINISHED_NAME in marks else None
+
+
+def read_mark(place: BlobPlace, folder: str = "") -> bytes:
+    """Return the content of the ``savepoint.unfinished`` of a folder; empty if there is none. Raises StorageError."""
+    try:
+        return place.get(f"{folder}/{UNFINISHED_NAME}".lstrip("/"))
+    except NotFoundError:
+        return b""
+
+
+def advise_on_unfinished(place: BlobPlace, folder: str = "") -> str:
+    """Return what to do with the unfinished or half-deleted savepoint of a folder: it may be being taken now.
+
+    Raises StorageError.
+    """
+    where, mark = f"{place.url}/{folder}".rstrip("/"), read_mark(place, folder)
+    version = MARK_VERSION.fullmatch(mark)
+    if version is not None and any(
+        batch >= int(version[1]) for batch in list_batches(place, f"{folder}/commits".lstrip("/"))
+    ):
+        return (
+            "A query was started in this folder, and has committed batches: keep it. To use it as a checkpoint, delete "
+            f"only {where}/{UNFINISHED_NAME}."
+        )
+    remove = f"`pyspark-ckpt savepoint delete {quote(where)}`"
+    if mark.startswith(DELETING):
+        return f"Remove it: {remove}"
+    return f"If it is being taken now, wait. Otherwise remove it: {remove}"
 
 
 def read_unfinished_request(place: BlobPlace) -> str:
@@ -88,7 +141,7 @@ def make_refusal(place: BlobPlace) -> InvalidInputError:
     Raises StorageError.
     """
     where = place.url
-    is_file = not names_scheme(where) and Path(where).is_file()
+    is_file = not names_scheme(where) and os.path.isfile(where)  # noqa: PTH113 - Path.is_file may raise
     kind = None if is_file else find_kind(place)
     if kind is FolderKind.UNFINISHED_RESTORE:
         return InvalidInputError(
@@ -98,12 +151,17 @@ def make_refusal(place: BlobPlace) -> InvalidInputError:
     if kind is FolderKind.UNFINISHED_SAVEPOINT:
         return InvalidInputError(
             f"{where} is not a checkpoint: it is {kind.value}.",
-            hint=f"Remove it by `pyspark-ckpt savepoint delete {quote(where)}`, and use another savepoint.",
+            hint=advise_on_unfinished(place),
         )
     if kind is FolderKind.SAVEPOINT:
         return InvalidInputError(
             f"{where} is not a checkpoint of a query: it is a savepoint, whose metadata has no query id.",
             hint=f"See what is wrong with it: `pyspark-ckpt savepoint verify {quote(where)}`.",
+        )
+    if kind is FolderKind.STATE:
+        return InvalidInputError(
+            f"{where} is not a checkpoint of a query: it is {describe_kind(place, kind)}.",
+            hint="Name the checkpointLocation of the query.",
         )
     return InvalidInputError(
         f"{where} is not a checkpoint of a query: it has no metadata file with a query id.",

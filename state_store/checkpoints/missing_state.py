@@ -5,7 +5,12 @@ from __future__ import annotations
 from shlex import quote
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
-from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, find_savepoint_kind
+from pyspark_ckpt.state_store.checkpoints.folder_kind import (
+    COPY_AGAIN,
+    FolderKind,
+    advise_on_unfinished,
+    find_savepoint_kind,
+)
 from pyspark_ckpt.state_store.errors import NotFoundError
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.names import ROWS_FOLDER
@@ -33,7 +38,8 @@ def explain_missing(
         if not here.is_empty:
             return _is_here(problem, place, here, checkpoint, remote)
     if not Lineage.read(place).is_empty:
-        return problem
+        is_lost = find_savepoint_kind(checkpoint) is FolderKind.SAVEPOINT
+        return NotFoundError(problem.message, hint=COPY_AGAIN) if is_lost else problem
     if pointed is not None:
         return NotFoundError(
             f"{problem.message} {own}/{POINTER_NAME} says that this state is in {pointed}, and nothing is there.",
@@ -70,7 +76,7 @@ def _is_of_a_savepoint(problem: NotFoundError, checkpoint: BlobPlace) -> NotFoun
     if kind is FolderKind.UNFINISHED_SAVEPOINT:
         return NotFoundError(
             f"{problem.message} {checkpoint.url} is {kind.value}.",
-            hint=f"Remove it by `pyspark-ckpt savepoint delete {quote(checkpoint.url)}`, and restore another one.",
+            hint=advise_on_unfinished(checkpoint),
         )
     if kind is FolderKind.SAVEPOINT and checkpoint.walk(ROWS_FOLDER):
         return NotFoundError(

@@ -135,6 +135,12 @@ def _require_no_claim(folder: BlobPlace, name: str, own: Owner) -> None:
         )
 
 
+def find_owner(folder: BlobPlace) -> str:
+    """Return the checkpoint that owns the folder; an empty text if none does. Raises FormatError, StorageError."""
+    owner = _read(folder)
+    return "" if owner is None else owner.checkpoint
+
+
 def other_owner(folder: BlobPlace, checkpoint: BlobPlace) -> str:
     """Return the checkpoint that owns the folder if it is another one than ``checkpoint``; else an empty text.
 

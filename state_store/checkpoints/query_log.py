@@ -39,7 +39,8 @@ QUERY = "metadata"
 PARTITIONS_CONF = "spark.sql.shuffle.partitions"
 """The conf in the offset log that holds the number of partitions of stateful operators."""
 
-_LOGS = ("offsets/", "commits/")
+LOGS = ("offsets", "commits")
+_LOGS = tuple(f"{log}/" for log in LOGS)
 _STATE_ROWS = re.compile(r"state/[0-9]+/[0-9]+/(?!(?:[^/]+/)?_metadata/)")
 _OPERATOR = re.compile(r"state/([0-9]+)/_metadata/(?:metadata|v2/[0-9]+)")
 BATCH = re.compile(r"[0-9]{1,19}")

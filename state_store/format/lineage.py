@@ -80,10 +80,10 @@ class Lineage:
             )
         if commit.version > self._newest:
             raise NotFoundError(
-                f"{store}: {commit} was never committed, or its objects are lost: {self.describe()}. Retention cannot "
-                "have deleted it, because it keeps the newest versions.",
-                hint="Check that the state and the commit log are from one checkpoint. If objects are lost, restore "
-                "them from a backup of the checkpoint.",
+                f"{store}: {commit} was never committed, or its objects are lost: {self.describe()}.",
+                hint="Retention cannot have deleted it, because it keeps the newest versions. Check that the state and "
+                "the commit log are from one checkpoint. If objects are lost, restore them from a backup of the "
+                "checkpoint.",
             )
         raise NotFoundError(
             f"{store}: {commit} was never committed, or retention has retired it: {self.describe()}.",
@@ -113,7 +113,8 @@ class Lineage:
         versions = sorted({marker.version for marker in (*self.deltas, *self.snapshots)})
         kept = sorted({marker.version for marker in self.snapshots})[-SHOWN:]
         snapshots = f"snapshots of {', '.join(map(str, kept))}" if kept else "no snapshot"
-        return f"{self.where} has versions {versions[0]} to {versions[-1]}, and {snapshots}"
+        span = f"version {versions[0]}" if len(versions) == 1 else f"versions {versions[0]} to {versions[-1]}"
+        return f"{self.where} has {span}, and {snapshots}"
 
     @property
     def _newest(self) -> int:

@@ -51,7 +51,8 @@ def make_folder(folder: Path, local_dir: Path) -> None:
 def make_scratch_folder() -> Path:
     """Make a folder for large temporary files that only this user can read, in ``TMPDIR`` if that is set.
 
-    Where ``TMPDIR`` cannot be used, Python silently takes another folder, perhaps one in memory. Raises StorageError.
+    Python would silently take another folder, perhaps one in memory, where ``TMPDIR`` cannot be used or is full. Raises
+    StorageError.
     """
     named = os.environ.get("TMPDIR")
     if named and not (Path(named).is_dir() and os.access(named, os.W_OK | os.X_OK)):
@@ -59,7 +60,7 @@ def make_scratch_folder() -> Path:
             f"TMPDIR is {named}, and that is not a folder that may be written to.", hint=_HINT, retryable=False
         )
     try:
-        return Path(tempfile.mkdtemp(prefix="pyspark-ckpt-"))
+        return Path(tempfile.mkdtemp(prefix="pyspark-ckpt-", dir=Path(named).absolute() if named else None))
     except OSError as problem:
         raise StorageError(f"No temporary folder could be made: {problem}.", hint=_HINT) from problem
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
-from shlex import quote
 from threading import Event, Thread
 
-from pyspark_ckpt.state_store.blobs import BlobPlace, RetryPolicy, with_retries
-from pyspark_ckpt.state_store.blobs.exclusive import require_exclusive
+from pyspark_ckpt.state_store.blobs import RetryPolicy, with_retries
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.digests import Digest, Digests, combine, require_equal
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, list_operators
@@ -29,11 +26,9 @@ from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import (
     CkptError,
     ConflictError,
-    InvalidInputError,
     LifecycleError,
     NotFoundError,
     StorageError,
-    with_hint,
 )
 from pyspark_ckpt.state_store.format.names import CHECKPOINT_FOLDER
 from pyspark_ckpt.state_store.format.remote import store_folder
@@ -47,10 +42,10 @@ from pyspark_ckpt.state_store.redistribution.merged_states import merge_states
 from pyspark_ckpt.state_store.redistribution.store_digests import make_digest_tasks
 from pyspark_ckpt.state_store.retention.pins import Pin, Pins
 from pyspark_ckpt.state_store.savepoints.nesting import refuse_nested
+from pyspark_ckpt.state_store.savepoints.possession import Possession, explaining_what_is_left
 from pyspark_ckpt.state_store.savepoints.savepoint import (
     NAME,
     SAVEPOINT_FORMAT,
-    UNFINISHED,
     Kind,
     SavedOperator,
     SavedState,
@@ -86,17 +81,18 @@ def create(
     found before anything is written. After a later error there is an unfinished savepoint, and the hint of the error
     says how to remove it. With ``digests``, all rows of a native savepoint are read, before and after; those of a
     canonical one are read anyway. Raises InvalidInputError (no checkpoint, a target that is not empty), LifecycleError
-    (no batch yet), ConflictError (another savepoint is being taken there), NotFoundError, FormatError, StorageError.
+    (no batch yet), ConflictError (another savepoint is being taken there, or this one was deleted meanwhile),
+    NotFoundError, FormatError, StorageError.
     """
     checkpoint = Checkpoint(location, options)
     workplace = Workplace(replace(options, remote=""))
     place = workplace.resolve(target)
     refuse_nested(place, checkpoint, "a savepoint")
     refuse_unless_empty(place, "a savepoint")
-    begun = Event()
-    with _explaining_what_is_left(place, begun), _hold_logs(checkpoint) as (version, logs):
+    possession = Possession(place, checkpoint.place)
+    with explaining_what_is_left(possession.describe_what_is_left), _hold_logs(checkpoint) as (version, logs):
         operators = _list_operators(checkpoint, version, kind)
-        _begin(place, checkpoint, begun)
+        possession.take(version)
         files = [*write_logs(logs, place), *copy_sources(checkpoint.place, place)]
         stores: list[SavedStore] = []
         rows: list[SavedRows] = []
@@ -110,6 +106,7 @@ def create(
             if digests:
                 read = _digests(workplace, operators, place.url, runner, progress)
         files += [*copy_operators(checkpoint.place, place), *copy_id(checkpoint.place, place)]
+        possession.require()
         info = SavepointInfo(
             format=SAVEPOINT_FORMAT,
             kind=kind,
@@ -125,45 +122,13 @@ def create(
             rows=tuple(rows),
         )
         place.put(NAME, seal(info))
-    place.delete(UNFINISHED)
+        try:
+            possession.require()  # a deletion may have begun before savepoint.json was there
+        except ConflictError:
+            place.delete(NAME)
+            raise
+    possession.release()
     return info
-
-
-def _begin(place: BlobPlace, checkpoint: Checkpoint, begun: Event) -> None:
-    """Take possession of a place that was found empty, which only one writer can. Set ``begun`` from then on.
-
-    Raises InvalidInputError (it is not empty), ConflictError (another writer was first), StorageError.
-    """
-    require_exclusive(place, "savepoints", "Take the savepoint to another place.")
-    mine = uuid.uuid4().hex.encode()
-    if not place.put_if_absent(UNFINISHED, mine):
-        raise ConflictError(
-            f"Another savepoint is being taken at {place.url}.",
-            hint="Wait until it is finished, or name a new folder.",
-        )
-    begun.set()
-    try:
-        refuse_unless_empty(place, "a savepoint", but_for=UNFINISHED)  # one may have been taken since the first check
-        _refuse_if_seen(mine, place, checkpoint.place)
-    except InvalidInputError:
-        place.delete(UNFINISHED)
-        begun.clear()
-        raise
-
-
-def _refuse_if_seen(mark: bytes, place: BlobPlace, checkpoint: BlobPlace) -> None:
-    """Raise InvalidInputError if the ``mark`` that was written to ``place`` appears inside the checkpoint.
-
-    Two names may mean one folder.
-    """
-    for blob in checkpoint.walk():
-        if blob.name.rpartition("/")[2] == UNFINISHED and blob.size_bytes == len(mark):
-            with suppress(NotFoundError):  # the mark of another savepoint, which has finished meanwhile
-                if checkpoint.get(blob.name) == mark:
-                    raise InvalidInputError(
-                        f"{place.url} is inside {checkpoint.url}: it is {blob.name} there.",
-                        hint="Name a new folder elsewhere, such as one next to the checkpoint.",
-                    )
 
 
 def _copy_stores(
@@ -234,20 +199,6 @@ def _hold_logs(checkpoint: Checkpoint) -> Iterator[tuple[int, Mapping[str, bytes
                 continue
             yield version, logs
             return
-
-
-@contextmanager
-def _explaining_what_is_left(place: BlobPlace, begun: Event) -> Iterator[None]:
-    """If the block fails after the savepoint was ``begun``, say that it is unfinished, and how to remove it."""
-    try:
-        yield
-    except (CkptError, KeyboardInterrupt) as problem:
-        left = f"An unfinished savepoint is left: remove it by pyspark-ckpt savepoint delete {quote(place.url)}."
-        if begun.is_set() and isinstance(problem, CkptError):
-            problem.hint = with_hint(problem.hint, left) if problem.hint else left
-        elif begun.is_set():
-            problem.add_note(left)
-        raise
 
 
 @contextmanager

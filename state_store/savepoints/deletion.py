@@ -7,15 +7,16 @@ between there is an unfinished savepoint: it is listed, cannot be restored, and 
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from pyspark_ckpt.state_store.blobs import Blob, BlobPlace, names_scheme
+from pyspark_ckpt.state_store.checkpoints.folder_kind import DELETING, MARK_VERSION, read_mark
 from pyspark_ckpt.state_store.checkpoints.query_log import QUERY
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
-from pyspark_ckpt.state_store.errors import ConflictError, FormatError, InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.errors import ConflictError, FormatError, InvalidInputError
 from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.names import (
     CHECKPOINT_FOLDER,
@@ -30,12 +31,10 @@ from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.redistribution.jobs import DONE_FOLDER
 from pyspark_ckpt.state_store.savepoints.finished import refuse_claimed
-from pyspark_ckpt.state_store.savepoints.query_restore import find_finished, forget
+from pyspark_ckpt.state_store.savepoints.possession import explaining_what_is_left
+from pyspark_ckpt.state_store.savepoints.query_restore import describe_complete, find_finished, forget
 from pyspark_ckpt.state_store.savepoints.request import Restored, RestoreRequest
 from pyspark_ckpt.state_store.savepoints.savepoint import NAME, UNFINISHED, read_info
-
-DELETING = b"deleting"
-"""How the content of ``savepoint.unfinished`` begins during a deletion. The version of the savepoint follows."""
 
 _MARKS = (NAME, UNFINISHED)
 _FILES = (*_MARKS, QUERY)
@@ -69,13 +68,16 @@ def delete(location: str, options: Options) -> int:
             hint="Name the folder of a savepoint. The folder of a checkpoint is not deleted by this command.",
         )
     own = refuse_others(place, blobs)
-    was_marked = any(blob.name == UNFINISHED for blob in blobs)
+    before = read_mark(place) if any(blob.name == UNFINISHED for blob in blobs) else None
     place.put(UNFINISHED, DELETING if own.version is None else DELETING + b" %d" % own.version)
     try:
-        refuse_others(place, place.walk(), own)  # a query may have been started there since
+        blobs = place.walk()  # the writer of an unfinished one may have finished it since, or a query been started
+        refuse_others(place, blobs, own)
     except InvalidInputError:
-        if not was_marked:
+        if before is None:
             place.delete(UNFINISHED)
+        else:
+            place.put(UNFINISHED, before)
         raise
     for blob in sorted(blobs, key=lambda blob: blob.name != NAME):
         if blob.name != UNFINISHED:
@@ -85,12 +87,13 @@ def delete(location: str, options: Options) -> int:
         raise ConflictError(
             f"{place.url}: {left[0]} was written while the savepoint was being deleted. The savepoint is gone, and "
             "this object is left.",
-            hint="Stop the query that was started there, and restore another savepoint.",
+            hint="If a query was started there, stop it, and restore another savepoint. If the savepoint was being "
+            "taken, wait until that has ended, and delete it again.",
         )
     place.discard_unfinished(_ANY_AGE)
     place.remove_empty_folders()
     place.delete(UNFINISHED)
-    return len(blobs)
+    return len(blobs) - (before is None)
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,7 @@ class SavepointContent:
         except FormatError:  # it is unusable, and is deleted like an unfinished one
             return cls()
         except InvalidInputError:
-            return cls(version=_version_that_goes(place))
+            return cls(version=_find_marked_version(place))
         rows = (file.name for saved in info.rows for file in saved.files)
         stores = (store_folder(Identity(each.operator, each.partition, each.name)) for each in info.stores)
         return cls(info.version, frozenset([*(file.name for file in info.files), *rows]), frozenset(stores))
@@ -146,9 +149,9 @@ class SavepointContent:
 
 def refuse_link(place: BlobPlace) -> None:
     """Raise InvalidInputError if the folder of a savepoint that is to be deleted is a link to another folder."""
-    if names_scheme(place.url) or not Path(place.url).is_symlink():
+    if names_scheme(place.url) or not os.path.islink(place.url):  # noqa: PTH114 - Path.is_symlink may raise
         return
-    target = Path(place.url).resolve()
+    target = os.path.realpath(place.url)
     raise InvalidInputError(
         f"{place.url} is a link to {target}: nothing was deleted.",
         hint=f"To delete what the link leads to, name {target}. The link itself is removed like a file.",
@@ -194,13 +197,10 @@ def _find_later_logs(names: Sequence[str]) -> list[str]:
     return [] if has_one else [name for name, _, number in logs if int(number) >= first]
 
 
-def _version_that_goes(place: BlobPlace) -> int | None:
-    """Return the version of a savepoint whose deletion was interrupted, or None. Raises StorageError."""
-    try:
-        number = place.get(UNFINISHED).removeprefix(DELETING).strip()
-    except NotFoundError:
-        return None
-    return int(number) if re.fullmatch(rb"[0-9]{1,18}", number) else None
+def _find_marked_version(place: BlobPlace) -> int | None:
+    """Return the version of a savepoint that is unfinished or half deleted, or None. Raises StorageError."""
+    version = MARK_VERSION.fullmatch(read_mark(place))
+    return None if version is None else int(version[1])
 
 
 def finish_claim(location: str, target: str, request: RestoreRequest, options: Options) -> Restored | None:
@@ -217,14 +217,12 @@ def finish_claim(location: str, target: str, request: RestoreRequest, options: O
     if finished is None or not finished.request.matches(source.url, request, options.remote):
         refuse_claimed(source, place, replace(options, remote=""))
         return None
-    if _is_half_deleted(source):
-        delete(location, options)
-    forget(place)
+    with explaining_what_is_left(lambda: describe_complete(place)):
+        if _is_half_deleted(source):
+            delete(location, options)
+        forget(place)
     return finished.result
 
 
 def _is_half_deleted(place: BlobPlace) -> bool:
-    try:
-        return place.get(UNFINISHED).startswith(DELETING)
-    except NotFoundError:
-        return False
+    return read_mark(place).startswith(DELETING)

@@ -5,25 +5,37 @@ from __future__ import annotations
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, find_kind
+from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
 from pyspark_ckpt.state_store.checkpoints.query_log import read_partitions
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.format.commit_meta import read_meta_at
+from pyspark_ckpt.state_store.format.keys import Marker
+from pyspark_ckpt.state_store.format.lineage import Lineage
+from pyspark_ckpt.state_store.format.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME
+from pyspark_ckpt.state_store.format.remote import folder_of_query, is_same_place, store_folder
+from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.options import Options
+from pyspark_ckpt.state_store.redistribution.merged_states import merge_states
+from pyspark_ckpt.state_store.savepoints.movement import make_commit_id
 from pyspark_ckpt.state_store.savepoints.nesting import is_within
+from pyspark_ckpt.state_store.savepoints.plan import RestorePlan
 from pyspark_ckpt.state_store.savepoints.request import RecordedRequest
 
 
-def refuse_checkpoint(place: BlobPlace, wanted: RecordedRequest, origin: str, options: Options) -> None:
+def refuse_checkpoint(plan: RestorePlan, wanted: RecordedRequest, *, allows_non_restored_state: bool) -> None:
     """Raise InvalidInputError if the target of a restore is the checkpoint of a query already.
 
-    The error says whether the restore that is ``wanted`` has made it, as far as the checkpoint shows that. ``origin``:
-    the checkpoint of which the savepoint was taken, else empty. Raises StorageError.
+    The error says whether the restore that is ``wanted`` has made it, as far as the checkpoint proves that. Raises
+    StorageError.
     """
+    place, origin = plan.place, "" if plan.info is None else plan.info.checkpoint
     if find_kind(place) is not FolderKind.CHECKPOINT:
         return
-    there, partitions = _open(place, options)
+    there, partitions = _open(place, plan.workplace.options)
     is_origin = bool(origin) and is_within(place, origin)
     is_like = there.newest_version >= wanted.version and partitions == wanted.partitions and not is_origin
-    if is_like and there.query_id == wanted.query_id:
+    has_made = _has_made(plan, wanted, there, allows_non_restored_state=allows_non_restored_state) if is_like else False
+    if has_made and there.query_id == wanted.query_id:
         has_run = " The query has run since." if there.newest_version > wanted.version else ""
         raise InvalidInputError(
             f"{place.url} is not empty: this restore has finished already. It is {_describe(there, partitions)}."
@@ -31,12 +43,60 @@ def refuse_checkpoint(place: BlobPlace, wanted: RecordedRequest, origin: str, op
             hint=f"Start the query there, with spark.sql.shuffle.partitions={partitions}. To restore once more, name a "
             "new folder.",
         )
-    is_perhaps = is_like and not wanted.keeps_id and there.query_id != wanted.source_query
-    perhaps = "An earlier run of this restore may have made it, under a new query id. " if is_perhaps else ""
+    perhaps = ""
+    if is_like and not wanted.keeps_id and there.query_id != wanted.source_query:
+        perhaps = "An earlier run of this restore may have made it, under a new query id. "
+    elif has_made is None and there.query_id == wanted.query_id:
+        perhaps = "An earlier run of this restore may have made it. "
     raise InvalidInputError(
         f"{place.url} is not empty: it is {_describe(there, partitions)}.",
         hint=f"{perhaps}Name a new folder for a checkpoint.",
     )
+
+
+def _has_made(
+    plan: RestorePlan, wanted: RecordedRequest, there: Checkpoint, *, allows_non_restored_state: bool
+) -> bool | None:
+    """Return whether the restore that is ``wanted`` has made a checkpoint; None if nothing proves or disproves it.
+
+    The commits of new stores are named after the restore. Stores that are copied have those of the source, which any
+    copy of it has, too. Raises StorageError.
+    """
+    made = [each for each in plan.operators if not plan.is_copied(each)]
+    if not made:
+        return None
+    source = plan.workplace.place(plan.source_url)
+    is_allowed = allows_non_restored_state or _allows_non_restored_state(source)
+    if is_allowed != _allows_non_restored_state(there.place):
+        return False
+    answers = [_is_made_by(plan, wanted, there, operator, name) for operator in made for name in operator.stores]
+    return False if False in answers else None if None in answers else True
+
+
+def _is_made_by(
+    plan: RestorePlan, wanted: RecordedRequest, there: Checkpoint, operator: OperatorVersion, name: str
+) -> bool | None:
+    """Return the same for the first of the new stores with a name."""
+    identity = Identity(operator.operator.number, 0, name)
+    place = there.find_place(identity)
+    expected = plan.place.url if not plan.options.remote else folder_of_query(plan.options.remote, wanted.query_id)
+    lineage, commit = Lineage.read(place), Marker(wanted.version, make_commit_id(wanted, identity))
+    commits = lineage.list_commits(wanted.version)
+    if not commits:  # retired since
+        return None
+    if commit not in commits or not is_same_place(place.url, f"{expected}/{store_folder(identity)}"):
+        return False
+    states = merge_states([store.meta for store in operator.stores[name]], name).rename(wanted.uid_map).states
+    try:
+        found = read_meta_at(place, commit, lineage).states
+    except (NotFoundError, FormatError):  # it is damaged, which is not asked here
+        return None
+    return {state.name for state in found} == {state.name for state in states}
+
+
+def _allows_non_restored_state(place: BlobPlace) -> bool:
+    name = f"{CHECKPOINT_FOLDER}/{NON_RESTORED_STATE_NAME}"
+    return any(blob.name == name for blob in place.list(CHECKPOINT_FOLDER, prefix=NON_RESTORED_STATE_NAME))
 
 
 def refuse_claimed(source: BlobPlace, place: BlobPlace, options: Options) -> None:

@@ -32,6 +32,12 @@ from pyspark_ckpt.state_store.savepoints.plan import RestorePlan
 from pyspark_ckpt.state_store.savepoints.request import ProvenState, RecordedRequest
 
 
+def make_commit_id(recorded: RecordedRequest, identity: Identity) -> str:
+    """Return the id of the first commit of a new store: the same in a second run, and another in another restore."""
+    seed = f"{recorded.query_id} {recorded.source} {recorded.version} {recorded.partitions}"
+    return xxhash.xxh3_128_hexdigest(f"{seed} {identity.short}".encode())
+
+
 class Movement:
     """The tasks of one restore, operator by operator."""
 
@@ -39,7 +45,6 @@ class Movement:
         """Do what is planned and ``recorded`` in the target."""
         self._plan, self._recorded, self._runner, self._progress = plan, recorded, runner, progress
         self._options, self._workplace, self._place = plan.options, plan.workplace, plan.place
-        self._seed = f"{recorded.query_id} {recorded.source} {recorded.version} {recorded.partitions}"
         self.pointers: list[tuple[Identity, str]] = []
         self.copied_bytes = self.rewritten_bytes = 0
 
@@ -103,7 +108,7 @@ class Movement:
     def _new_stores(self, operator: OperatorVersion, name: str, whole: Merged) -> Iterator[NewStore]:
         for partition in range(self._plan.count_partitions(operator)):
             identity = Identity(operator.operator.number, partition, name)
-            commit_id = xxhash.xxh3_128_hexdigest(f"{self._seed} {identity.short}".encode())  # the same in a second run
+            commit_id = make_commit_id(self._recorded, identity)
             yield NewStore(
                 identity, self._target(identity), whole, self._recorded.version, commit_id, self._plan.partitions
             )

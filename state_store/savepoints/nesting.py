@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, names_scheme
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
-from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, find_kind
+from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, describe_kind, find_kind
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import InvalidInputError, StorageError
 from pyspark_ckpt.state_store.format.remote import store_folder
@@ -30,24 +31,43 @@ def is_within(place: BlobPlace, outer_url: str) -> bool:
 def refuse_nested(place: BlobPlace, checkpoint: Checkpoint, what: str) -> None:
     """Raise InvalidInputError if ``place``, the target of ``what``, lies inside the checkpoint or its state.
 
-    The same if the checkpoint lies inside ``place``, and as ``refuse_inside_another``. Raises StorageError.
+    The same if the checkpoint lies inside ``place``, and as ``refuse_inside_another``. A savepoint counts as a
+    checkpoint. Raises StorageError.
     """
     for url in (checkpoint.place.url, *_roots_of_state(checkpoint)):
         if is_within(place, url):
             raise InvalidInputError(
-                f"{place.url} is inside {url}, which belongs to the query: {what} must lie outside of it.",
+                f"{place.url} is inside {url}, which must stay as it is: {what} must lie outside of it.",
                 hint="Name a new folder elsewhere, such as one next to the checkpoint.",
             )
     if is_within(checkpoint.place, place.url):
         raise InvalidInputError(
-            f"{checkpoint.place.url} is inside {place.url}: {what} cannot contain its own checkpoint.",
+            f"{checkpoint.place.url} is inside {place.url}: {what} cannot contain what it is made from.",
             hint="Name a new folder elsewhere, such as one next to the checkpoint.",
         )
     refuse_inside_another(place, checkpoint.workplace, what)
 
 
+def refuse_nested_state(folder: BlobPlace, source: Checkpoint, target: BlobPlace) -> None:
+    """Raise InvalidInputError if ``folder``, for the state of a new checkpoint ``target``, lies in a wrong place.
+
+    It must not lie inside the ``source``, its state, or the target, nor they inside it. As ``refuse_inside_another``,
+    too. Raises StorageError.
+    """
+    hint = "Name a folder elsewhere in the option remote."
+    for url in (source.place.url, *_roots_of_state(source), target.url):
+        other = source.workplace.place(url)
+        if other.url == folder.url:  # the state of a query of the same id, which is refused later
+            continue
+        if is_within(folder, other.url):
+            raise InvalidInputError(f"The state would be in {folder.url}, which is inside {other.url}.", hint=hint)
+        if is_within(other, folder.url):
+            raise InvalidInputError(f"The state would be in {folder.url}, and {other.url} is inside it.", hint=hint)
+    refuse_inside_another(folder, source.workplace, "the state (option remote)")
+
+
 def refuse_inside_another(place: BlobPlace, workplace: Workplace, what: str) -> None:
-    """Raise InvalidInputError if ``place``, the target of ``what``, lies inside a checkpoint or a savepoint.
+    """Raise InvalidInputError if ``place``, the target of ``what``, lies in a checkpoint, a savepoint or state.
 
     Unfinished ones count. The folders above are looked into at the same time; one that this user may not read is left
     out. Raises StorageError.
@@ -58,7 +78,8 @@ def refuse_inside_another(place: BlobPlace, workplace: Workplace, what: str) -> 
     for url, kind in zip(above, kinds, strict=True):
         if kind is not None:
             raise InvalidInputError(
-                f"{place.url} is inside {url}, which is {kind.value}: {what} must lie outside of it.",
+                f"{place.url} is inside {url}, which is {describe_kind(workplace.place(url), kind)}: {what} must lie "
+                "outside of it.",
                 hint=f"Name a new folder elsewhere, such as one next to {url}.",
             )
 
@@ -66,7 +87,7 @@ def refuse_inside_another(place: BlobPlace, workplace: Workplace, what: str) -> 
 def _list_above(url: str) -> Iterator[str]:
     """Yield the folders above a folder, the nearest first; on a disk, those that its links lead to."""
     if not names_scheme(url):
-        yield from map(str, Path(url).resolve().parents)
+        yield from map(str, Path(os.path.realpath(url)).parents)
         return
     scheme, _, rest = url.partition("://")
     authority, _, path = rest.partition("/")
@@ -87,6 +108,8 @@ def _find_kind(place: BlobPlace) -> FolderKind | None:
 
 def _roots_of_state(checkpoint: Checkpoint) -> list[str]:
     """Return where the query's state is, if it is kept apart from the checkpoint; else an empty list."""
+    if not checkpoint.has_stores:  # a savepoint has its state in it
+        return []
     for _, identity in checkpoint.stores():
         url = checkpoint.find_place(identity).url
         root = url.removesuffix(f"/{store_folder(identity)}")
@@ -96,5 +119,5 @@ def _roots_of_state(checkpoint: Checkpoint) -> list[str]:
 
 def _plain(url: str) -> str:
     if not names_scheme(url):
-        return str(Path(url).resolve()).rstrip("/")
+        return os.path.realpath(url).rstrip("/")
     return _S3.sub("s3://", url).rstrip("/")

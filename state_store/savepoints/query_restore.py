@@ -54,8 +54,9 @@ from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner
 from pyspark_ckpt.state_store.redistribution.merged_states import merge_states
 from pyspark_ckpt.state_store.savepoints.finished import refuse_checkpoint
 from pyspark_ckpt.state_store.savepoints.movement import Movement
-from pyspark_ckpt.state_store.savepoints.nesting import is_within, refuse_inside_another
+from pyspark_ckpt.state_store.savepoints.nesting import refuse_nested, refuse_nested_state
 from pyspark_ckpt.state_store.savepoints.plan import RestorePlan
+from pyspark_ckpt.state_store.savepoints.possession import explaining_what_is_left
 from pyspark_ckpt.state_store.savepoints.request import (
     FinishedRequest,
     ProvenState,
@@ -63,7 +64,7 @@ from pyspark_ckpt.state_store.savepoints.request import (
     Restored,
     RestoreRequest,
 )
-from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint, refuse_unless_empty
+from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint, find_inside, refuse_unless_empty
 
 WORK_FOLDER = "_ckpt/restore"
 REQUEST_NAME = RESTORE_REQUEST_NAME
@@ -94,6 +95,7 @@ class QueryRestore:
         self._source, self._version = source, version
         self._files = files
         self._request = request
+        self._query_id = source.query_id if request.query_id == "keep" else str(uuid.uuid4())
         workplace, old_partitions = Workplace(replace(options, remote="")), read_partitions(source.place, version - 1)
         self.plan = RestorePlan(
             options,
@@ -108,6 +110,7 @@ class QueryRestore:
             source.info if isinstance(source, Savepoint) else None,
         )
         self._place = self.plan.place
+        self._left = ""
         self._check()
 
     def run(self, runner: Runner, progress: Progress, at_end: Callable[[], object] | None = None) -> Restored:
@@ -117,15 +120,17 @@ class QueryRestore:
         both. Raises InvalidInputError (the target is in use), NotFoundError, FormatError (damage, or a digest that
         differs), StorageError (the same call may be repeated).
         """
-        recorded, done = self._begin()
-        if done is None:
-            done = self._restore(recorded, runner, progress)
-            self._place.put(RESULT_NAME, seal(FinishedRequest(recorded, done)))
-        if _is_unfinished(self._place, recorded):
-            copy_id(self._source.place, self._place, self._rewriting(recorded, {}))
-        if at_end is not None:
-            at_end()
-        forget(self._place)
+        with explaining_what_is_left(lambda: self._left):
+            recorded, done = self._begin()
+            if done is None:
+                done = self._restore(recorded, runner, progress)
+                self._place.put(RESULT_NAME, seal(FinishedRequest(recorded, done)))
+            if _is_unfinished(self._place, recorded):
+                copy_id(self._source.place, self._place, self._rewriting(recorded, {}))
+            self._left = describe_complete(self._place)
+            if at_end is not None:
+                at_end()
+            forget(self._place)
         return done
 
     def _restore(self, recorded: RecordedRequest, runner: Runner, progress: Progress) -> Restored:
@@ -160,12 +165,9 @@ class QueryRestore:
         return LogRewriter(self._version - 1, self.plan.partitions, ids, recorded.query_id)
 
     def _check(self) -> None:
-        if is_within(self._place, self._source.place.url):
-            raise InvalidInputError(
-                f"{self._place.url} is inside {self._source.place.url}, which must stay as it is.",
-                hint="Name a new folder elsewhere.",
-            )
-        refuse_inside_another(self._place, self.plan.workplace, "a checkpoint")
+        refuse_nested(self._place, self._source, "a checkpoint")
+        if self.plan.options.remote:
+            refuse_nested_state(self._folder_of_query(self._query_id), self._source, self._place)
         if self._request.query_id not in ("keep", "new"):
             raise InvalidInputError(f"`query_id` must be 'keep' or 'new', got {self._request.query_id!r}.")
         given: object = self.plan.partitions  # from Python, which does not check types
@@ -218,24 +220,25 @@ class QueryRestore:
 
         Return the recorded request, and the result if the earlier run got that far.
         """
-        keeps_id = self._request.query_id == "keep"
         recorded = RecordedRequest(
             self._source.place.url,
             self._source.query_id,
             self._version,
             self.plan.partitions,
             dict(self._request.uid_map),
-            self._source.query_id if keeps_id else str(uuid.uuid4()),
-            keeps_id,
+            self._query_id,
+            self._request.query_id == "keep",
             self.plan.options.remote,
         )
         require_exclusive(self._place, "restores", "Restore to another place.")
         if self.plan.options.remote:
-            require_exclusive(self._folder_of_query(recorded), "restores", "Name another place in the option remote.")
+            require_exclusive(
+                self._folder_of_query(recorded.query_id), "restores", "Name another place in the option remote."
+            )
         before, done = self._before()
         if before is None:
-            origin = "" if self.plan.info is None else self.plan.info.checkpoint
-            refuse_checkpoint(self._place, recorded, origin, self.plan.workplace.options)
+            allows = self._request.allow_non_restored_state
+            refuse_checkpoint(self.plan, recorded, allows_non_restored_state=allows)
             refuse_unless_empty(self._place, "a checkpoint")
             self._refuse_state_of_others(recorded)
             before = self._record(recorded)
@@ -245,6 +248,10 @@ class QueryRestore:
                 f"{count_text(before.partitions, 'partition')}, and this is another restore.",
                 hint="Repeat that restore, with the same arguments, or delete the folder.",
             )
+        self._left = (
+            f"An unfinished restore is left in {self._place.url}: once the cause is removed, the same call with the "
+            "same arguments finishes it. To give it up, delete that folder."
+        )
         if not self._place.put_if_absent(QUERY, _make_mark(before, self._place.url)) and done is None:
             self._refuse_query(before, is_first=before is recorded)
         if done is None:
@@ -274,14 +281,17 @@ class QueryRestore:
         """Raise InvalidInputError if the folder of the query's id below ``remote`` is in use by another query."""
         if not self.plan.options.remote:
             return
-        folder = self._folder_of_query(recorded)
+        folder = self._folder_of_query(recorded.query_id)
+        names = [blob.name for blob in folder.walk() if blob.name != OWNER_NAME]
         if owner := other_owner(folder, self._place):
+            remedy = f"If no query will ever run on {owner} again, and its state is not needed, delete {folder.url}."
+            if (inside := find_inside(names)) is not None:
+                remedy = f"Do not delete {folder.url}: it has {inside[0].value} in {folder.url}/{inside[1]}."
             raise InvalidInputError(
                 f"{folder.url} belongs to the checkpoint {owner}, whose query has the same id.",
-                hint="Restore with `query_id` 'new', or name another folder in the option remote. If no query will "
-                f"ever run on {owner} again, and its state is not needed, delete {folder.url}.",
+                hint=f"Restore with `query_id` 'new', or name another folder in the option remote. {remedy}",
             )
-        if any(blob.name != OWNER_NAME for blob in folder.walk()):
+        if names:
             raise InvalidInputError(
                 f"{folder.url} already has the state of a query with the same id.",
                 hint="Restore with `query_id` 'new', or name another folder in the option remote.",
@@ -290,13 +300,14 @@ class QueryRestore:
     def _claim_folder(self, recorded: RecordedRequest) -> None:
         """Claim the query's folder below ``remote``: of several restores with one query id, one may write there."""
         if self.plan.options.remote:
-            claim(self._folder_of_query(recorded), self._place, self.plan.options.remote)
+            claim(self._folder_of_query(recorded.query_id), self._place, self.plan.options.remote)
 
-    def _folder_of_query(self, recorded: RecordedRequest) -> BlobPlace:
-        return self.plan.workplace.place(folder_of_query(self.plan.options.remote, recorded.query_id))
+    def _folder_of_query(self, query_id: str) -> BlobPlace:
+        return self.plan.workplace.place(folder_of_query(self.plan.options.remote, query_id))
 
     def _refuse_query(self, recorded: RecordedRequest, *, is_first: bool) -> None:
         if not _is_unfinished(self._place, recorded):
+            self._left = ""
             if is_first:  # the other restore had finished before this one was recorded
                 self._place.delete(REQUEST_NAME)
             raise InvalidInputError(
@@ -332,6 +343,11 @@ def find_finished(place: BlobPlace) -> FinishedRequest | None:
         return None
     has_query = any(blob.name == QUERY for blob in place.list(prefix=QUERY))
     return finished if has_query and not _is_unfinished(place, finished.request) else None
+
+
+def describe_complete(place: BlobPlace) -> str:
+    """Return what is left if a restore fails after its checkpoint in ``place`` was complete."""
+    return f"The checkpoint {place.url} is complete. Only the cleaning up is left: the same call finishes it."
 
 
 def forget(place: BlobPlace) -> None:

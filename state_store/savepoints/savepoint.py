@@ -10,8 +10,7 @@ No path in it leads out of it. It is never added to, and only its owner deletes 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from shlex import quote
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 import msgspec
@@ -19,16 +18,23 @@ import msgspec
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator
 from pyspark_ckpt.state_store.checkpoints.digests import Digest, Digests, combine, require_equal
-from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, find_kind
+from pyspark_ckpt.state_store.checkpoints.folder_kind import COPY_AGAIN, FolderKind, advise_on_unfinished, find_kind
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, list_operators
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
-from pyspark_ckpt.state_store.checkpoints.query_log import QUERY, LogProof, QueryFile, find_damage
+from pyspark_ckpt.state_store.checkpoints.ownership import OWNER_NAME
+from pyspark_ckpt.state_store.checkpoints.query_log import LOGS, QUERY, LogProof, QueryFile, find_damage
 from pyspark_ckpt.state_store.checkpoints.verification import Verified, verify_version
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
 from pyspark_ckpt.state_store.display import count_text, html_table, size_text
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.keys import CommitId
-from pyspark_ckpt.state_store.format.names import RESTORE_REQUEST_NAME, SAVEPOINT_NAME, UNFINISHED_NAME
+from pyspark_ckpt.state_store.format.names import (
+    CHECKPOINT_FOLDER,
+    RESTORE_REQUEST_NAME,
+    ROWS_FOLDER,
+    SAVEPOINT_NAME,
+    UNFINISHED_NAME,
+)
 from pyspark_ckpt.state_store.format.remote import StoreName
 from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
 from pyspark_ckpt.state_store.identity import Identity
@@ -47,6 +53,10 @@ StoreKey: TypeAlias = tuple[int, str]
 """The number of the operator, and the name of the store."""
 LAST_MS = 253_402_300_799_000
 """The end of the year 9999."""
+
+
+_KNOWN_NAMES = {QUERY, *LOGS, "sources", "state", NAME, UNFINISHED, OWNER_NAME, CHECKPOINT_FOLDER, ROWS_FOLDER}
+"""Names of objects and folders of checkpoints and savepoints. A user who has them is not told to delete them."""
 
 
 class SavedState(msgspec.Struct, frozen=True):
@@ -190,7 +200,10 @@ class Savepoint(Checkpoint):
         named = (file for file in self.info.files if file.name == QUERY)
         LogProof(named)(QUERY, self.place.get(QUERY), f"{self.place.url}/{QUERY}")
         if self.info.kind == "native":
-            operators = list_operators(self, self.info.version, progress)
+            try:
+                operators = list_operators(self, self.info.version, progress)
+            except NotFoundError as problem:
+                raise NotFoundError(problem.message, hint=COPY_AGAIN) from problem
             self.require_all(operators)
             return operators
         saved = {(rows.operator, rows.name): rows for rows in self.info.rows}
@@ -279,7 +292,7 @@ class Savepoint(Checkpoint):
                 raise FormatError(
                     f"{self.place.url} is damaged: it was taken with the commit {saved.get(identity)} of {identity}, "
                     f"and has the commit {found.get(identity)}.",
-                    hint="Copy the savepoint again from its original, or take another.",
+                    hint=COPY_AGAIN,
                 )
 
 
@@ -291,10 +304,7 @@ def read_info(place: BlobPlace) -> SavepointInfo:
         kind = find_kind(place)
         hint = "Name the folder of a savepoint. To copy the checkpoint of a stopped query, use rescale."
         if kind is FolderKind.UNFINISHED_SAVEPOINT:
-            hint = (
-                "It is unfinished or half deleted, and cannot be restored: delete it (pyspark-ckpt savepoint delete "
-                f"{quote(place.url)}), and take another one."
-            )
+            hint = f"It is unfinished or half deleted, and cannot be restored. {advise_on_unfinished(place)}"
         elif kind is FolderKind.UNFINISHED_RESTORE:
             hint = (
                 "It is the target of an unfinished restore. Repeat the same restore or rescale, which finishes it, or "
@@ -339,36 +349,44 @@ def refuse_unless_empty(place: BlobPlace, what: str, but_for: str = "") -> None:
     found = [blob.name for blob in place.walk() if blob.name != but_for]
     if not found:
         return
-    if (inside := _find_inside(found)) is not None:
+    if (inside := find_inside(found)) is not None:
         kind, folder = inside
         where = f"{place.url}/{folder}".rstrip("/")
         is_unfinished = kind is FolderKind.UNFINISHED_SAVEPOINT
-        remove = f" Or remove the savepoint: pyspark-ckpt savepoint delete {quote(where)}." if is_unfinished else ""
+        advice = f"{advise_on_unfinished(place, folder)} Or name" if is_unfinished else "Name"
         what_is_there = f"it has {kind.value} in {where}" if folder else f"it is {kind.value}"
         raise InvalidInputError(
             f"{place.url} is not empty: {what_is_there}.",
-            hint=f"Name a new folder for {what}.{remove}",
+            hint=f"{advice} a new folder for {what}.",
         )
+    may_be_deleted = _KNOWN_NAMES.isdisjoint(part for name in found for part in name.split("/"))
     raise InvalidInputError(
         f"{place.url} is not empty: it has {found[0]}" + (f" and {len(found) - 1} more." if found[1:] else "."),
-        hint=f"Name a new folder for {what}, or delete what is there.",
+        hint=f"Name a new folder for {what}" + (", or delete what is there." if may_be_deleted else "."),
     )
 
 
-def _find_inside(names: Sequence[str]) -> tuple[FolderKind, str] | None:
-    """Return the first savepoint or checkpoint among the objects of a folder, and where it is, by their names alone."""
-    folders: dict[str, set[str]] = {}
-    for name in names:
-        folder, _, last = name.rpartition("/")
-        folders.setdefault(folder, set()).add(last)
+def find_inside(names: Iterable[str]) -> tuple[FolderKind, str] | None:
+    """Return the first savepoint, checkpoint or state among the objects of a folder, and where it is, by their names.
+
+    A checkpoint that has lost its ``metadata``, or has no batch yet, is one.
+    """
+    objects, folders = set(names), dict[str, set[str]]()
+    for name in sorted(objects):
+        parts = name.split("/")
+        for depth, part in enumerate(parts):
+            child = part if depth == len(parts) - 1 else f"{part}/"
+            folders.setdefault("/".join(parts[:depth]), set()).add(child)
     for folder, inside in folders.items():
         below = f"{folder}/".lstrip("/")
         if NAME in inside:
             return FolderKind.SAVEPOINT, folder
         if UNFINISHED in inside:
             return FolderKind.UNFINISHED_SAVEPOINT, folder
-        if QUERY in inside and f"{below}{RESTORE_REQUEST_NAME}" in names:
+        if QUERY in inside and f"{below}{RESTORE_REQUEST_NAME}" in objects:
             return FolderKind.UNFINISHED_RESTORE, folder
-        if QUERY in inside and f"{below}offsets" in folders:
+        if any(f"{log}/" in inside for log in LOGS) or (QUERY in inside and {"state/", "sources/"} & inside):
             return FolderKind.CHECKPOINT, folder
+        if {OWNER_NAME, "state/"} <= inside:
+            return FolderKind.STATE, folder
     return None

@@ -212,6 +212,7 @@ def test_state_in_s3_is_read_by_what_its_checkpoint_says(make_written: MakeWritt
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder = tmp_path / "temporary"
     folder.mkdir()
+    monkeypatch.delenv("TMPDIR", raising=False)
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     yield folder
     assert not list(folder.iterdir())

@@ -22,6 +22,7 @@ SIZE = 1000
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "temporary"
     folder.mkdir()
+    monkeypatch.delenv("TMPDIR", raising=False)
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     return folder
 
@@ -108,6 +109,7 @@ def test_a_folder_that_a_cleaner_has_removed_is_made_again(temporary: Path) -> N
 def test_a_place_for_temporary_files_that_is_not_there_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("TMPDIR", raising=False)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
     with pytest.raises(StorageError, match=r"temporary folder.*gone") as problem:
         use(KeptFolders(), "a", Made())

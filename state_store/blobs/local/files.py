@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import io
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -50,7 +51,7 @@ def list_folder(path: Path, lead: str, prefix: str, start: str) -> list[Blob]:
         for entry in entries:
             name = entry.name
             if name.startswith(prefix) and name >= start and not name.startswith("."):
-                with suppress(FileNotFoundError):  # deleted between scan and stat
+                with _leaving_out_what_is_gone():
                     if entry.is_file():
                         state = entry.stat()
                         found.append(Blob(lead + name, state.st_size, state.st_mtime))
@@ -70,10 +71,20 @@ def walk_folder(top: Path, root: Path) -> list[Blob]:
         here = Path(path).relative_to(root)
         for name in [*names, *links]:
             if not name.startswith("."):
-                with suppress(FileNotFoundError):  # deleted meanwhile
+                with _leaving_out_what_is_gone():
                     state = Path(path, name).stat()
                     found.append(Blob(f"{here.as_posix()}/{name}".removeprefix("./"), state.st_size, state.st_mtime))
     return sorted(found, key=lambda blob: blob.name)
+
+
+@contextmanager
+def _leaving_out_what_is_gone() -> Iterator[None]:
+    """End the block at a file that was deleted since its folder was read, or at a link that leads nowhere."""
+    try:
+        yield
+    except OSError as problem:
+        if problem.errno not in (errno.ENOENT, errno.ELOOP):
+            raise
 
 
 def remove_empty_folders(root: Path) -> None:

@@ -31,22 +31,31 @@ def find_remedy(verb: str, path: Path) -> str:
 
 def _find_missing(verb: str, path: Path) -> tuple[str, Path] | None:
     """Return the permission that is missing and the path where it is, from the root on; None if the bits allow all."""
+    path = _without_links(path) if verb in (*_READING, *_LISTING) else _without_links(path.parent) / path.name
     for folder in reversed(path.parents):
-        if folder.is_dir() and not _may(folder, os.X_OK):
+        if _is_folder(folder) and not _may(folder, os.X_OK):
             return "search (x)", folder
     if verb in _READING:
         return None if _may(path, os.R_OK) else ("read (r)", path)
     if verb in _LISTING:
         return _find_unlistable(path)
-    folder = path if verb == _STAMPING else next((each for each in path.parents if each.is_dir()), path)
+    folder = path if verb == _STAMPING else next((each for each in path.parents if _is_folder(each)), path)
     return None if _may(folder, os.W_OK) else ("write (w)", folder)
 
 
 def _find_unlistable(top: Path) -> tuple[str, Path] | None:
     """Return the first folder at or below ``top`` that cannot be listed."""
     inside = (Path(path, each) for path, folders, _ in os.walk(top) for each in folders)
-    denied = (each for each in chain([top], inside) if each.is_dir() and not _may(each, os.R_OK | os.X_OK))
+    denied = (each for each in chain([top], inside) if _is_folder(each) and not _may(each, os.R_OK | os.X_OK))
     return next((("read and search (rx)", each) for each in denied), None)
+
+
+def _without_links(path: Path) -> Path:
+    return Path(os.path.realpath(path))  # of Path.resolve, a loop of links raises RuntimeError
+
+
+def _is_folder(path: Path) -> bool:
+    return os.path.isdir(path)  # noqa: PTH112 - Path.is_dir raises if a folder above may not be searched
 
 
 def _may(path: Path, how: int) -> bool:

@@ -187,3 +187,26 @@ def test_verification_names_the_object_that_was_stored_damaged(quick_path: Path)
     savepoint = Savepoint(str(saved), parse({}))
     _, problems, _ = savepoint.verify_stores()
     assert any(str(damaged) in problem for problem in problems), problems
+
+
+@pytest.mark.parametrize("lost", [f"{2:020d}-*", f"{1:020d}-*"])
+def test_what_a_savepoint_has_lost_is_copied_again_and_not_looked_for_elsewhere(
+    lost: str, quick_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Retention deletes nothing in a savepoint, and a backup of the checkpoint has other files."""
+    query, saved = Query(str(quick_path / "query"), 1, operators=(1,)), quick_path / "taken"
+    query.run(2)
+    savepoints.savepoint(query.location, str(saved))
+    for path in (saved / "state" / "0" / "0").glob(lost):
+        path.unlink()
+    commands = [
+        ["savepoint", "restore", str(saved), str(quick_path / "restored")],
+        ["savepoint", "verify", str(saved)],
+    ]
+    for command in [*commands, *([["state", "read", str(saved)]] if lost.startswith(f"{2:020d}") else [])]:
+        assert main(command) == 1, command
+        told = "".join(capsys.readouterr())
+        assert "has version " in told
+        assert "Retention" not in told
+        assert "backup" not in told
+        assert command[1] == "verify" or "Copy the savepoint again from its original, or take another." in told

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -136,6 +138,88 @@ def test_a_restore_that_is_repeated_after_it_has_finished_is_told_so(
     with pytest.raises(InvalidInputError, match="is not empty: it is the checkpoint of query") as perhaps:
         savepoints.restore(str(saved), str(copy), parallelism=2, query_id="new")
     assert perhaps.value.hint.startswith("An earlier run of this restore may have made it")
+
+
+def test_a_restore_that_fails_or_is_interrupted_says_what_is_left(
+    quick_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query, saved = written(quick_path / "query", 1, operators=(2,), batches=2), quick_path / "taken"
+    savepoints.savepoint(query.location, str(saved))
+    for failure, code in ((StorageError("made up"), 1), (KeyboardInterrupt(), 130)):
+        for command in (["rescale", query.location], ["savepoint", "restore", str(saved)]):
+            target = quick_path / f"{command[0]}-{code}"
+
+            def fail(*_: object, failure: BaseException = failure) -> None:
+                raise failure
+
+            with monkeypatch.context() as patched:
+                patched.setattr("pyspark_ckpt.state_store.savepoints.query_restore.copy_logs", fail)
+                assert main([*command, str(target), "-n", "2"]) == code
+            told = capsys.readouterr().err
+            assert f"An unfinished restore is left in {target}: " in told
+            assert main([*command, str(target), "-n", "3"]) == 2
+            assert "is left" not in capsys.readouterr().err, "that is another restore, which has left nothing"
+            assert main([*command, str(target), "-n", "2"]) == 0
+            capsys.readouterr()
+
+
+@pytest.mark.parametrize("first", ["savepoint.json", "metadata"])
+def test_a_claim_that_fails_to_delete_its_savepoint_says_that_the_checkpoint_is_complete(
+    first: str, quick_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query, saved = written(quick_path / "query", 1, operators=(2,), batches=2), quick_path / "taken"
+    savepoints.savepoint(query.location, str(saved))
+    delete, target = LocalPlace.delete, str(quick_path / "restored")
+
+    def fail(place: LocalPlace, name: str) -> None:
+        if (place.url, name) == (str(saved), first):
+            raise StorageError("made up")
+        delete(place, name)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalPlace, "delete", fail)
+        for _ in range(2):
+            with pytest.raises(StorageError, match="made up") as failed:
+                savepoints.restore(str(saved), target, claim="claim")
+            assert f"The checkpoint {target} is complete." in failed.value.hint
+    savepoints.restore(str(saved), target, claim="claim")
+    assert files(saved) == {}
+    assert stored(target) == (2, 1, query.rows)
+
+
+def test_a_restore_with_other_arguments_is_not_told_that_it_has_finished(quick_path: Path) -> None:
+    query = written(quick_path / "query", 1, operators=(0, 2), batches=2)
+    saved, target = str(quick_path / "taken"), str(quick_path / "restored")
+    savepoints.savepoint(query.location, saved)
+    savepoints.restore(saved, target, parallelism=2)
+    before = files(quick_path)
+    others: list[dict[str, Any]] = [
+        {"uid_map": {"visits": "calls"}},
+        {"allow_non_restored_state": True},
+        {"options": {"remote": str(quick_path / "apart")}},
+    ]
+    for other in others:
+        with pytest.raises(InvalidInputError, match="is not empty: it is the checkpoint of query") as refused:
+            savepoints.restore(saved, target, parallelism=2, **other)
+        assert refused.value.hint == "Name a new folder for a checkpoint."
+    with pytest.raises(InvalidInputError, match="this restore has finished already"):
+        savepoints.restore(saved, target, parallelism=2)
+    assert files(quick_path) == before
+
+
+def test_a_checkpoint_is_not_taken_for_the_outcome_of_a_restore_of_its_copy(quick_path: Path) -> None:
+    """Nothing tells an earlier run of that from the original, if all stores are copied."""
+    query, copy = written(quick_path / "query", 2, operators=(0, 2), batches=2), quick_path / "copy"
+    shutil.copytree(query.location, copy)
+    before = files(quick_path)
+    with pytest.raises(InvalidInputError, match="is not empty: it is the checkpoint of query") as refused:
+        savepoints.rescale(str(copy), query.location, 2)
+    assert refused.value.hint == "An earlier run of this restore may have made it. Name a new folder for a checkpoint."
+    assert files(quick_path) == before
+    savepoints.rescale(query.location, str(quick_path / "rescaled"), 3)
+    with pytest.raises(InvalidInputError, match="is not empty: it is the checkpoint of query") as refused:
+        savepoints.rescale(str(copy), str(quick_path / "rescaled"), 3)
+    assert refused.value.hint == "Name a new folder for a checkpoint."
 
 
 def test_a_claim_that_is_repeated_after_it_has_finished_is_told_so(quick_path: Path) -> None:

@@ -177,7 +177,7 @@ def test_begin_finds_neither_a_wrong_id_nor_a_version_that_never_was(lab: Lab) -
     assert (wrong.value.kind, never.value.kind) == ("NotFoundError", "NotFoundError")
     assert "version 1 was committed as" in wrong.value.message
     assert "was never committed, or its objects are lost" in never.value.message
-    assert f"{lab.remote} has versions 1 to 1, and no snapshot" in never.value.message
+    assert f"{lab.remote} has version 1, and no snapshot" in never.value.message
     for error in (wrong.value, never.value):
         assert "operator 0, partition 3" in error.message
         assert error.hint

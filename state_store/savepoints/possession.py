@@ -1,0 +1,104 @@
+"""Who writes a savepoint: its target belongs to the writer whose mark is there, until a deletion replaces the mark."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from shlex import quote
+
+from pyspark_ckpt.state_store.blobs import BlobPlace, RetryPolicy, with_retries
+from pyspark_ckpt.state_store.blobs.exclusive import require_exclusive
+from pyspark_ckpt.state_store.checkpoints.folder_kind import read_mark
+from pyspark_ckpt.state_store.errors import CkptError, ConflictError, InvalidInputError, NotFoundError, with_hint
+from pyspark_ckpt.state_store.savepoints.savepoint import UNFINISHED, refuse_unless_empty
+
+LOOK_S = 2.0
+"""How long a place is asked what is left in it. It may be the place that has just failed."""
+
+
+@contextmanager
+def explaining_what_is_left(describe: Callable[[], str]) -> Iterator[None]:
+    """If the block fails, or is interrupted, add to the error what ``describe`` says then, unless that is empty."""
+    try:
+        yield
+    except (CkptError, KeyboardInterrupt) as problem:
+        left = describe()
+        if left and isinstance(problem, CkptError):
+            problem.hint = with_hint(problem.hint, left) if problem.hint else left
+        elif left:
+            problem.add_note(left)
+        raise
+
+
+class Possession:
+    """The right to write a savepoint into one place."""
+
+    def __init__(self, place: BlobPlace, checkpoint: BlobPlace) -> None:
+        """``place`` is the target of a savepoint of ``checkpoint``. Nothing is written."""
+        self._place, self._checkpoint = place, checkpoint
+        self._mark = b""
+
+    def take(self, version: int) -> None:
+        """Take possession of a place that was found empty, which only one writer can, for a savepoint of ``version``.
+
+        Raises InvalidInputError (it is not empty), ConflictError (another writer was first), StorageError.
+        """
+        require_exclusive(self._place, "savepoints", "Take the savepoint to another place.")
+        mark = b"%s %d" % (uuid.uuid4().hex.encode(), version)
+        if not self._place.put_if_absent(UNFINISHED, mark):
+            raise ConflictError(
+                f"Another savepoint is being taken at {self._place.url}.",
+                hint="Wait until it is finished, or name a new folder.",
+            )
+        self._mark = mark
+        try:
+            refuse_unless_empty(self._place, "a savepoint", but_for=UNFINISHED)  # perhaps taken since the first check
+            self._refuse_if_seen()
+        except InvalidInputError:
+            self.release()
+            raise
+
+    def require(self) -> None:
+        """Raise ConflictError if the savepoint was deleted since it was begun; StorageError."""
+        if read_mark(self._place) != self._mark:
+            raise ConflictError(
+                f"The savepoint at {self._place.url} was deleted while it was being taken.",
+                hint="Take a savepoint into a new folder.",
+            )
+
+    def release(self) -> None:
+        """Remove the mark. Raises StorageError."""
+        self._place.delete(UNFINISHED)
+        self._mark = b""
+
+    def describe_what_is_left(self) -> str:
+        """Return what is left if the savepoint failed, and what to do; empty if nothing is left.
+
+        ``savepoint delete`` recognises it by the mark, so that is there then. If the place cannot be asked, what is
+        left is what was written last.
+        """
+        if not self._mark:
+            return ""
+        place = with_retries(self._place, RetryPolicy(LOOK_S))
+        with suppress(CkptError):
+            if not read_mark(place):
+                if not place.walk():
+                    return ""
+                place.put_if_absent(UNFINISHED, self._mark)  # a deletion has removed it before our last object
+            if read_mark(place) != self._mark:
+                return (
+                    f"What is left in {place.url} is another call's now, which deletes it or takes a savepoint there."
+                )
+        return f"An unfinished savepoint is left: remove it by `pyspark-ckpt savepoint delete {quote(place.url)}`."
+
+    def _refuse_if_seen(self) -> None:
+        """Raise InvalidInputError if the mark appears inside the checkpoint: two names may mean one folder."""
+        for blob in self._checkpoint.walk():
+            if blob.name.rpartition("/")[2] == UNFINISHED and blob.size_bytes == len(self._mark):
+                with suppress(NotFoundError):  # the mark of another savepoint, which has finished meanwhile
+                    if self._checkpoint.get(blob.name) == self._mark:
+                        raise InvalidInputError(
+                            f"{self._place.url} is inside {self._checkpoint.url}: it is {blob.name} there.",
+                            hint="Name a new folder elsewhere, such as one next to the checkpoint.",
+                        )
