@@ -401,7 +401,7 @@ class ProviderSuite extends AnyFunSuite with BeforeAndAfterEach with BeforeAndAf
       val place = folder.resolve("state").resolve("0").resolve("0")
       eventually(assert(Files.list(place).iterator.asScala.exists(_.toString.endsWith(".snapshot"))))
       Thread.sleep(500) // it is reported right after that
-      assert(uncaught.get == null, uncaught.get)
+      assert(uncaught.get == null)
     } finally Thread.setDefaultUncaughtExceptionHandler(before)
   }
 
