@@ -134,7 +134,7 @@ def test_everything_that_finds_a_savepoint_that_is_being_taken_says_to_wait(
     LocalPlace(quick_path / "half").put("savepoint.unfinished", b"deleting 2")
     with pytest.raises(InvalidInputError) as half:
         Checkpoint(str(quick_path / "half"), parse({}))
-    assert half.value.hint == f"Remove it: pyspark-ckpt savepoint delete {quick_path / 'half'}"
+    assert half.value.hint == f"Remove it: `pyspark-ckpt savepoint delete {quick_path / 'half'}`"
 
 
 def interrupted(query: Query, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:

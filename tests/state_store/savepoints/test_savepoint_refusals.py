@@ -99,7 +99,7 @@ def test_a_savepoint_that_fails_later_says_what_is_left_and_how_it_is_removed(
     damage(next((Path(query.location) / "state" / "0" / "0").glob(f"{1:020d}-*.delta")))
     assert main(["savepoint", "create", query.location, str(target)]) == 1
     told = capsys.readouterr().err
-    remedy = f"pyspark-ckpt savepoint delete {target}"
+    remedy = f"`pyspark-ckpt savepoint delete {target}`"
     assert f"An unfinished savepoint is left: remove it by {remedy}." in told
     assert main(["savepoint", "create", query.location, str(target)]) == 2
     told = capsys.readouterr().err

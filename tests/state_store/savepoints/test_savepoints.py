@@ -59,7 +59,8 @@ def test_paths_that_are_not_absolute_are_of_the_present_folder(
     assert "taken" in capsys.readouterr().out
     capsys.readouterr()
     assert main(["savepoint", "delete", "saved/taken", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"savepoint": "saved/taken", "deleted": len(taken)}
+    place = str(quick_path / "saved" / "taken")
+    assert json.loads(capsys.readouterr().out) == {"savepoint": "saved/taken", "place": place, "deleted": len(taken)}
     assert not files(quick_path / "saved")
     assert main(["rescale", "query", "rescaled", "-n", "1"]) == 0
     assert stored(str(quick_path / "rescaled")) == (query.version, 1, query.rows)
@@ -426,6 +427,7 @@ def test_the_list_goes_on_behind_a_damaged_savepoint(quick_path: Path, capsys: p
     listed = {each["savepoint"]: each for each in json.loads(capsys.readouterr().out)}
     assert listed["a damaged one"] == {
         "savepoint": "a damaged one",
+        "place": str(quick_path / "all" / "a damaged one"),
         "damaged": f"{path} is damaged: its checksum is wrong.",
     }
     assert listed["whole"]["version"] == 1
