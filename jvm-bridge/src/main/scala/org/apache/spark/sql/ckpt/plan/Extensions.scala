@@ -1,9 +1,12 @@
 package org.apache.spark.sql.ckpt
 package plan
 
+import java.util.{Collections, WeakHashMap}
+
 import org.apache.spark.sql.{SparkSession, SparkSessionExtensions, SparkSessionExtensionsProvider, classic}
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
-import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
+import org.apache.spark.sql.execution.streaming.runtime.{StreamExecution, StreamingQueryWrapper}
+import org.apache.spark.sql.streaming.StreamingQueryListener
 
 /** The extensions of a session with the jar; Spark finds them through the jar's list of services. */
 private[ckpt] class Extensions extends SparkSessionExtensionsProvider {
@@ -22,8 +25,30 @@ private[ckpt] final class FollowQueries(session: SparkSession) extends (LogicalP
     // A query plans its batches in a copy of its session, which starts no queries.
     case own: classic.SparkSession
         if plan.isStreaming && own.sparkContext.getLocalProperty(StreamExecution.QUERY_ID_KEY) == null =>
-      ForeachBatchCheck.attachTo(own)
-      AvailableNowEnd.attachTo(own)
+      FollowQueries.attachTo(own)
     case _ =>
+  }
+}
+
+private[ckpt] object FollowQueries {
+  private val attached = Collections.newSetFromMap(new WeakHashMap[classic.SparkSession, java.lang.Boolean])
+
+  /** Follows the queries that the session starts from now on. */
+  private def attachTo(session: classic.SparkSession): Unit = attached.synchronized {
+    if (attached.add(session)) session.streams.addListener(new Listener(session))
+  }
+
+  /** Spark calls this on the query's own thread, before its first batch. */
+  private final class Listener(session: classic.SparkSession) extends StreamingQueryListener {
+    override def onQueryStarted(event: StreamingQueryListener.QueryStartedEvent): Unit =
+      session.streams.get(event.id) match {
+        case query: StreamingQueryWrapper =>
+          AvailableNowEnd.letEnd(query.streamingQuery)
+          ForeachBatchCheck.addTo(query.streamingQuery)
+        case _ =>
+      }
+
+    override def onQueryProgress(event: StreamingQueryListener.QueryProgressEvent): Unit = ()
+    override def onQueryTerminated(event: StreamingQueryListener.QueryTerminatedEvent): Unit = ()
   }
 }

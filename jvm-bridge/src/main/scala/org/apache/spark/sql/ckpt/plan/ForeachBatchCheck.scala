@@ -1,16 +1,13 @@
 package org.apache.spark.sql.ckpt
 package plan
 
-import java.util.{Collections, WeakHashMap}
-
 import scala.jdk.CollectionConverters._
 
-import org.apache.spark.sql.{Dataset, classic}
+import org.apache.spark.sql.Dataset
 import org.apache.spark.sql.execution.streaming.operators.stateful.StateStoreWriter
-import org.apache.spark.sql.execution.streaming.runtime.{StreamExecution, StreamingQueryWrapper}
+import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.execution.streaming.sources.ForeachBatchSink
 import org.apache.spark.sql.internal.SQLConf
-import org.apache.spark.sql.streaming.StreamingQueryListener
 
 /** Reports a `foreachBatch` function that has read only a part of its frame, or nothing.
   *
@@ -19,26 +16,9 @@ import org.apache.spark.sql.streaming.StreamingQueryListener
   * the same check runs right after the function, and its error names the operator, the partitions and what to do.
   */
 private[ckpt] object ForeachBatchCheck {
-  private val attached = Collections.newSetFromMap(new WeakHashMap[classic.SparkSession, java.lang.Boolean])
 
-  /** Checks the queries that the session starts from now on. */
-  def attachTo(session: classic.SparkSession): Unit = attached.synchronized {
-    if (attached.add(session)) session.streams.addListener(new Listener(session))
-  }
-
-  /** Spark calls this on the query's own thread, before its first batch. */
-  private final class Listener(session: classic.SparkSession) extends StreamingQueryListener {
-    override def onQueryStarted(event: StreamingQueryListener.QueryStartedEvent): Unit =
-      session.streams.get(event.id) match {
-        case query: StreamingQueryWrapper => addCheck(query.streamingQuery)
-        case _ =>
-      }
-
-    override def onQueryProgress(event: StreamingQueryListener.QueryProgressEvent): Unit = ()
-    override def onQueryTerminated(event: StreamingQueryListener.QueryTerminatedEvent): Unit = ()
-  }
-
-  private def addCheck(query: StreamExecution): Unit = query.sink match {
+  /** Must be called before the first batch of the query. */
+  def addTo(query: StreamExecution): Unit = query.sink match {
     case sink: ForeachBatchSink[_] =>
       val field = classOf[ForeachBatchSink[_]].getDeclaredField("batchWriter")
       field.setAccessible(true)
