@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from pyspark_ckpt.state_store.errors import CkptError
+from pyspark_ckpt.state_store.local.worker_process import run_task, take_results
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,9 +30,9 @@ class ConnectJob:
 
     session: SparkSession
 
-    @property
+    @cached_property
     def width(self) -> int:
-        """The number of partitions that Spark gives to a range: that of its cores."""
+        """The number of partitions that Spark gives to a range: that of its cores. It takes a job to find out."""
         return self.session.range(1 << 20).selectExpr("spark_partition_id() AS p").distinct().count()
 
     def __call__(self, tasks: Sequence[Task], progress: Progress) -> list[Any]:
@@ -47,10 +47,7 @@ class ConnectJob:
         serializer: Any = CPickleSerializer()
         outcomes = {row.number: serializer.loads(row.outcome) for row in rows}
         progress(len(tasks), len(tasks))
-        for number in range(len(tasks)):
-            if (problem := outcomes[number][1]) is not None:
-                raise problem
-        return [outcomes[number][0] for number in range(len(tasks))]
+        return take_results(outcomes[number] for number in range(len(tasks)))
 
 
 def _run(tasks: Sequence[Task], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -59,9 +56,6 @@ def _run(tasks: Sequence[Task], batches: Iterator[pa.RecordBatch]) -> Iterator[p
     serializer: Any = CPickleSerializer()
     for batch in batches:
         for number in batch.column("id").to_pylist():
-            try:
-                outcome: tuple[Any, CkptError | None] = tasks[number](), None
-            except CkptError as problem:
-                outcome = None, problem
-            columns = [pa.array([number], pa.int64()), pa.array([serializer.dumps(outcome)], pa.binary())]
+            outcome = serializer.dumps(run_task(tasks[number]))
+            columns = [pa.array([number], pa.int64()), pa.array([outcome], pa.binary())]
             yield pa.RecordBatch.from_arrays(columns, ["number", "outcome"])

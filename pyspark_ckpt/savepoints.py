@@ -238,14 +238,12 @@ def _job(what: str, size_bytes: int = QUICK_BYTES, *, only_copies: bool = False)
     """Choose the runner of an operation's tasks, and show their progress."""
     session = _active_session()
     runner: Runner = RunHere() if size_bytes < SMALL_BYTES else LocalProcesses()
-    is_remote = session is not None and _is_remote(session)
-    is_here = session is None or (not is_remote and master_here(session.sparkContext))
-    if session is not None and is_remote:
-        runner = ConnectJob(session)
-    elif only_copies and is_here:
+    is_here = session is None or (not _is_remote(session) and master_here(session.sparkContext) is not None)
+    if only_copies and is_here:
         runner = CopyHere()
     elif session is not None:
-        runner = SparkJob(session, f"pyspark-ckpt: {what}", size_bytes)
+        is_remote = _is_remote(session)
+        runner = ConnectJob(session) if is_remote else SparkJob(session, f"pyspark-ckpt: {what}", size_bytes)
     if is_here:
         shutil.rmtree(make_scratch_folder())  # before anything is written: all tasks need such a folder
     with progress_bar(what) as progress:

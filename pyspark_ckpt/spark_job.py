@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from pyspark_ckpt.state_store.errors import CkptError
-from pyspark_ckpt.state_store.local.worker_process import Task
+from pyspark_ckpt.state_store.local.worker_process import Outcome, Task, run_task, take_results
 from pyspark_ckpt.state_store.redistribution.jobs import Progress
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ class SparkJob:
         slices = min(len(tasks), self.width * (SLICES_A_CORE if self.size_bytes >= QUICK_BYTES else 1))
         group = f"pyspark-ckpt-{time.monotonic_ns()}"
         attempted = partial(_outcome, attempts=_attempts(context))
-        outcomes: list[tuple[Any, CkptError | None]] = []
+        outcomes: list[Outcome] = []
         problems: list[Exception] = []
 
         def run() -> None:
@@ -70,24 +69,19 @@ class SparkJob:
             progress(_count_finished_tasks(context, group) * len(tasks) // slices, len(tasks))
         if problems:
             raise problems[0]
-        for _, problem in outcomes:
-            if problem is not None:
-                raise problem
-        return [result for result, _ in outcomes]
+        return take_results(outcomes)
 
 
-def _outcome(task: Task, attempts: int) -> tuple[Any, CkptError | None]:
+def _outcome(task: Task, attempts: int) -> Outcome:
     """Return the result or the error of a task. A retryable error is raised for Spark, except in the last attempt."""
     from pyspark import TaskContext  # noqa: PLC0415 - see the docstring of the package
 
     _settle()
-    try:
-        return task(), None
-    except CkptError as problem:
-        context = TaskContext.get()
-        if problem.retryable and context is not None and context.attemptNumber() + 1 < attempts:
-            raise
-        return None, problem
+    result, problem = run_task(task)
+    context = TaskContext.get()
+    if problem is not None and problem.retryable and context is not None and context.attemptNumber() + 1 < attempts:
+        raise problem
+    return result, problem
 
 
 @cache

@@ -13,9 +13,10 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterable
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, TypeAlias
 
 from pyspark_ckpt.state_store.errors import CkptError, ProcessError
 
@@ -40,6 +41,28 @@ _PROGRAM = (
 """Uses the ``sys.path`` of the parent process, so that no file in the working folder shadows a Python module."""
 
 _swallowed = threading.Event()
+
+
+Outcome: TypeAlias = tuple[Any, CkptError | None]
+"""The result of a task, or the error that it has raised."""
+
+
+def run_task(task: Task) -> Outcome:
+    """Run a task where another process waits for its outcome."""
+    try:
+        return task(), None
+    except CkptError as problem:
+        return None, problem
+
+
+def take_results(outcomes: Iterable[Outcome]) -> list[Any]:
+    """Return the results. Raises the first error."""
+    results = []
+    for result, problem in outcomes:
+        if problem is not None:
+            raise problem
+        results.append(result)
+    return results
 
 
 class Worker:
@@ -91,11 +114,7 @@ def serve(tasks: Connection) -> None:
             task = tasks.recv()
         except EOFError:
             return
-        try:
-            outcome: tuple[Any, Exception | None] = task(), None
-        except CkptError as problem:
-            outcome = None, problem
-        tasks.send(outcome)
+        tasks.send(run_task(task))
 
 
 def main(descriptor: int) -> None:
