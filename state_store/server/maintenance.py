@@ -171,12 +171,7 @@ class Maintenance:
         return published
 
     def _find_reason(self, commit: Marker, lineage: Lineage, *, force: bool) -> str | None:
-        if not lineage.can_restore(commit):
-            if not lineage.is_lost(commit):
-                self._store.log.info(
-                    "no snapshot of %s is made: it is not in %s any more", commit, self._store.place.url
-                )
-                return None
+        if lineage.is_lost(commit):
             self._store.log.warning(
                 "%s has lost objects that a restore of %s needs: the local copy is stored as a new snapshot; "
                 "find out what deletes objects there, such as a lifecycle rule or another program",
@@ -184,6 +179,9 @@ class Maintenance:
                 commit,
             )
             return "a restore of the stored objects is not possible"
+        if not lineage.can_restore(commit):
+            self._store.log.info("no snapshot of %s is made: it is not in %s any more", commit, self._store.place.url)
+            return None
         if self._store.lag.up_to(commit.version) is None:
             self._store.lag.observe(lineage, commit)
         return "it was requested" if force else self._reason(commit.version)
