@@ -13,11 +13,12 @@ partition first needs it. States are therefore matched by name.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.keys import EMPTY_ID
 from pyspark_ckpt.state_store.format.meta import (
@@ -62,6 +63,13 @@ class Merged:
             states=states,
             keyed_counter=self.keyed_counter,
         )
+
+
+def require_mergeable(operators: Iterable[OperatorVersion]) -> None:
+    """Raise InvalidInputError if the stores of an operator cannot become one."""
+    for operator in operators:
+        for name, stores in operator.stores.items():
+            merge_states([store.meta for store in stores], f"operator {operator.operator.number}, store {name!r}")
 
 
 def merge_states(metas: Sequence[StoreMeta], what: str) -> Merged:

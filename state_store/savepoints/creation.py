@@ -38,7 +38,7 @@ from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.redistribution.canonical import SavedRows, export
 from pyspark_ckpt.state_store.redistribution.copy_task import Copied, CopyTask
 from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner
-from pyspark_ckpt.state_store.redistribution.merged_states import merge_states
+from pyspark_ckpt.state_store.redistribution.merged_states import require_mergeable
 from pyspark_ckpt.state_store.redistribution.store_digests import make_digest_tasks
 from pyspark_ckpt.state_store.retention.pins import Pin, Pins
 from pyspark_ckpt.state_store.savepoints.nesting import refuse_nested
@@ -180,8 +180,8 @@ def _list_operators(checkpoint: Checkpoint, version: int, kind: Kind) -> list[Op
     list(operator_names(checkpoint.place))  # none is a link
     for operator in operators:
         _save(operator, {})  # its layout and types can be read
-        for name, stores in operator.stores.items() if kind == "canonical" else ():
-            merge_states([store.meta for store in stores], f"operator {operator.operator.number}, store {name!r}")
+    if kind == "canonical":
+        require_mergeable(operators)
     return operators
 
 

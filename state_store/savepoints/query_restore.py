@@ -51,7 +51,7 @@ from pyspark_ckpt.state_store.json_objects import seal
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.redistribution.canonical import SavedRows
 from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner
-from pyspark_ckpt.state_store.redistribution.merged_states import merge_states
+from pyspark_ckpt.state_store.redistribution.merged_states import require_mergeable
 from pyspark_ckpt.state_store.savepoints.finished import refuse_checkpoint
 from pyspark_ckpt.state_store.savepoints.movement import Movement
 from pyspark_ckpt.state_store.savepoints.nesting import refuse_nested, refuse_nested_state
@@ -177,7 +177,7 @@ class QueryRestore:
             raise InvalidInputError(f"`parallelism` must be at least {MIN_PARTITIONS}, got {self.plan.partitions}.")
         if self.plan.partitions > MAX_PARTITIONS:
             raise InvalidInputError(f"`parallelism` must be at most {MAX_PARTITIONS}, got {self.plan.partitions}.")
-        self._check_states()
+        require_mergeable(each for each in self.plan.operators if not self.plan.is_copied(each))
         self._check_uids()
         known = sorted({uid for operator in self.plan.operators for uid in operator.uids})
         unknown = sorted(set(self._request.uid_map) - set(known))
@@ -194,12 +194,6 @@ class QueryRestore:
                     f"it cannot have {count_text(self.plan.partitions, 'partition')}.",
                     hint=f"Restore it with {most} or fewer partitions. The first batch fixes max_parallelism.",
                 )
-
-    def _check_states(self) -> None:
-        """Raise InvalidInputError for stores that cannot become one."""
-        for operator in self.plan.operators:
-            for name, stores in operator.stores.items() if not self.plan.is_copied(operator) else ():
-                merge_states([each.meta for each in stores], f"operator {operator.operator.number}, store {name!r}")
 
     def _check_uids(self) -> None:
         """Raise InvalidInputError for a new uid that is invalid, or that the states of several uids would get."""
