@@ -171,7 +171,10 @@ class KeyedStream:
         processor: Processor,
         columns: StructType,
         mode: str,
-        **more: Any,
+        *,
+        event_time: str | None = None,
+        refuses_late_output: bool = False,
+        keeps_late_rows: bool = False,
     ) -> DataFrame:
         from pyspark.sql import functions as f
 
@@ -180,7 +183,9 @@ class KeyedStream:
         operator = replace(
             self._operator(processor, columns, has_watermark=watermark is not None),
             takes_late_rows=takes_late_rows(processor),
-            **more,
+            event_time=event_time,
+            refuses_late_output=refuses_late_output,
+            keeps_late_rows=keeps_late_rows,
         )
         if str(mode).lower() not in {"update", "append"}:
             raise InvalidInputError(f"keyed(uid={self.uid!r}): mode must be 'update' or 'append', got {mode!r}.")
