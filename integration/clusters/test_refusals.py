@@ -113,7 +113,7 @@ def test_calls_say_what_to_do_when_a_session_without_the_jar_runs(
         text=True,
         check=False,
     )
-    has_none = "The session does not have the jar of pyspark-ckpt on its class path. Call pyspark_ckpt.configure(builder)"
+    has_none = "The session does not have the jar of pyspark-ckpt on its class path. Call pyspark_ckpt.configure("
     assert f"not keyed: {has_none}" in done.stdout
     assert f"not stopped: {has_none}" in done.stdout
     assert "pyspark_ckpt.spark_conf(). True\n" in done.stdout  # the query still runs

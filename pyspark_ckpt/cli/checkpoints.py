@@ -77,7 +77,8 @@ def list_stores(checkpoint: Checkpoint, *, as_json: bool) -> int:
     what = f"version {version} (batch {version - 1} is committed)" if version else NOTHING_YET
     last = max((stored.last_version for _, stored in stores), default=0)
     if not version and last > 1:
-        what = f"the commit log has no batch, and there is state of version {last}: `checkpoint verify` says more"
+        verify = checkpoint.write_command("checkpoint", "verify")
+        what = f"the commit log has no batch, and there is state of version {last}: {verify} says more"
     print_text(f"query {checkpoint.query_id}, {what}")
     if version and not stores:
         print(NO_STATE)

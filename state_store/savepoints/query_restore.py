@@ -56,7 +56,7 @@ from pyspark_ckpt.state_store.savepoints.finished import refuse_checkpoint
 from pyspark_ckpt.state_store.savepoints.movement import Movement
 from pyspark_ckpt.state_store.savepoints.nesting import refuse_nested, refuse_nested_state
 from pyspark_ckpt.state_store.savepoints.plan import RestorePlan
-from pyspark_ckpt.state_store.savepoints.possession import explaining_what_is_left
+from pyspark_ckpt.state_store.savepoints.possession import advising_to_verify, explaining_what_is_left
 from pyspark_ckpt.state_store.savepoints.request import (
     FinishedRequest,
     ProvenState,
@@ -120,7 +120,7 @@ class QueryRestore:
         both. Raises InvalidInputError (the target is in use), NotFoundError, FormatError (damage, or a digest that
         differs), StorageError (the same call may be repeated).
         """
-        with explaining_what_is_left(lambda: self._left):
+        with explaining_what_is_left(lambda: self._left), advising_to_verify(self._source):
             recorded, done = self._begin()
             if done is None:
                 done = self._restore(recorded, runner, progress)

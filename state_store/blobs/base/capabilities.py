@@ -12,6 +12,25 @@ from pyspark_ckpt.state_store.blobs.base.place import BlobPlace
 
 
 @runtime_checkable
+class IsReachedByOptions(Protocol):
+    """A place that another process reaches by its URL only with the same options of this package."""
+
+    @property
+    def options(self) -> dict[str, str]:
+        """These options by their names. Credentials are not among them."""
+        ...
+
+
+def find_options(*places: BlobPlace) -> dict[str, str]:
+    """Return the options with which a command reaches the ``places``."""
+    found: dict[str, str] = {}
+    for place in places:
+        if isinstance(place, IsReachedByOptions):
+            found |= place.options
+    return found
+
+
+@runtime_checkable
 class CanCopy(Protocol):
     """A place whose service copies objects from one place to another, so that no byte passes through this process."""
 
