@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import io
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -51,10 +51,9 @@ def list_folder(path: Path, lead: str, prefix: str, start: str) -> list[Blob]:
         for entry in entries:
             name = entry.name
             if name.startswith(prefix) and name >= start and not name.startswith("."):
-                with _leaving_out_what_is_gone():
-                    if entry.is_file():
-                        state = entry.stat()
-                        found.append(Blob(lead + name, state.st_size, state.st_mtime))
+                state = _look_at(entry)
+                if state is not None and stat.S_ISREG(state.st_mode):
+                    found.append(Blob(lead + name, state.st_size, state.st_mtime))
     return sorted(found, key=lambda blob: blob.name)
 
 
@@ -71,20 +70,23 @@ def walk_folder(top: Path, root: Path) -> list[Blob]:
         here = Path(path).relative_to(root)
         for name in [*names, *links]:
             if not name.startswith("."):
-                with _leaving_out_what_is_gone():
-                    state = Path(path, name).stat()
+                state = _look_at(Path(path, name))
+                if state is not None:
                     found.append(Blob(f"{here.as_posix()}/{name}".removeprefix("./"), state.st_size, state.st_mtime))
     return sorted(found, key=lambda blob: blob.name)
 
 
-@contextmanager
-def _leaving_out_what_is_gone() -> Iterator[None]:
-    """End the block at a file that was deleted since its folder was read, or at a link that leads nowhere."""
+def _look_at(entry: os.DirEntry[str] | Path) -> os.stat_result | None:
+    """Return the status of what a folder lists. Raises OSError.
+
+    None if it was deleted since the folder was read, or is a link that leads nowhere.
+    """
     try:
-        yield
+        return entry.stat()
     except OSError as problem:
         if problem.errno not in (errno.ENOENT, errno.ELOOP):
             raise
+        return None
 
 
 def remove_empty_folders(root: Path) -> None:
