@@ -66,6 +66,8 @@ def test_no_checkpoint_is_made_of_a_savepoint_with_any_damage(kind: Kind, quick_
                 with pytest.raises((FormatError, InvalidInputError, NotFoundError)) as refused:
                     savepoints.restore(str(saved), str(target), parallelism=partitions)
                 assert names(path, refused.value.message), f"{how} {path}: {refused.value.message}"
+                if path.suffix in ("", ".json"):  # else it has state
+                    assert not target.exists(), f"{how} {path} is refused before anything is written"
                 with pytest.raises(InvalidInputError, match="is not a checkpoint"):
                     Checkpoint(str(target), parse({}))
     savepoints.restore(str(saved), str(quick_path / "restored"), parallelism=2)
