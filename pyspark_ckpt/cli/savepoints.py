@@ -90,7 +90,11 @@ def inspect(savepoint: str, settings: Settings, *, as_json: bool) -> int:
 
 def verify(savepoint: str, settings: Settings, *, as_json: bool) -> int:
     """Read and check everything in a savepoint."""
-    saved = Savepoint(savepoint, parse(settings))
+    options = parse(settings)
+    try:
+        saved = Savepoint(savepoint, options)
+    except FormatError as problem:  # its savepoint.json is damaged: it is not known what else there must be
+        return _tell_unreadable(savepoint, open_target(savepoint, options).url, str(problem), as_json=as_json)
     with progress_bar(savepoint) as progress:
         stores, problems, of_stores = saved.verify_stores(progress)
         more, of_rows = saved.verify_rows(progress)
@@ -123,6 +127,15 @@ def verify(savepoint: str, settings: Settings, *, as_json: bool) -> int:
     rows = sum(digest.rows for digests in of_rows.values() for digest in digests.values())
     canonical = FilesRead(len(row_files), sum(row_files), rows) if info.kind == "canonical" else None
     return print_outcome(f"version {info.version}: {describe_reading(stores, query, canonical)}", problems)
+
+
+def _tell_unreadable(savepoint: str, place: str, problem: str, *, as_json: bool) -> int:
+    if not as_json:
+        return print_outcome(f"savepoint {escape_controls(savepoint)}: nothing else was read", [problem])
+    known = {"savepoint": savepoint, "place": place, "problems": [problem]}
+    unknown = {"query_id": None, "version": None, "query_files": 0, "row_files": 0, "states": [], "stores": []}
+    print_json(known | unknown)
+    return 1
 
 
 def remove(savepoint: str, settings: Settings, *, as_json: bool) -> int:
