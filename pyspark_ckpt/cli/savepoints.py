@@ -133,7 +133,14 @@ def _tell_unreadable(savepoint: str, place: str, problem: str, *, as_json: bool)
     if not as_json:
         return print_outcome(f"savepoint {escape_controls(savepoint)}: nothing else was read", [problem])
     known = {"savepoint": savepoint, "place": place, "problems": [problem]}
-    unknown = {"query_id": None, "version": None, "query_files": 0, "row_files": 0, "states": [], "stores": []}
+    unknown: dict[str, Any] = {
+        "query_id": None,
+        "version": None,
+        "query_files": 0,
+        "row_files": 0,
+        "states": [],
+        "stores": [],
+    }
     print_json(known | unknown)
     return 1
 

@@ -11,9 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.query_log import QUERY, check_content, list_batches, list_operator_files
-from pyspark_ckpt.state_store.checkpoints.spark_files import check_form, choose_source_files, find_lost_source_files
+from pyspark_ckpt.state_store.checkpoints.spark_files import (
+    check_form,
+    choose_source_files,
+    find_lost_source_files,
+    read_file_offsets,
+)
 from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
 
 START_ATTEMPTS = 3
@@ -44,8 +50,10 @@ def verify_start(checkpoint: Checkpoint) -> StartFiles:
     Raises StorageError.
     """
     for _ in range(START_ATTEMPTS):
+        planned = list_batches(checkpoint.place, "offsets")
+        checkpoint.look_again()
         version = checkpoint.newest_version
-        found = _Start(checkpoint, version - 1).read()
+        found = _Start(checkpoint.place, version - 1, planned).read()
         if not found.problems:
             break
         checkpoint.look_again()
@@ -57,23 +65,25 @@ def verify_start(checkpoint: Checkpoint) -> StartFiles:
 class _Start:
     """Reads what is needed to continue after one batch."""
 
-    def __init__(self, checkpoint: Checkpoint, batch: int) -> None:
-        """``batch``: the newest committed one; -1 if none is."""
-        self._place, self._batch = checkpoint.place, batch
+    def __init__(self, place: BlobPlace, batch: int, planned_before: set[int]) -> None:
+        """``batch``: the newest committed one; -1 if none is. ``planned_before``: what was planned before that look."""
+        self._place, self._batch, self._planned_before = place, batch, planned_before
         self._problems: list[str] = []
         self._bytes_read = 0
+        self._file_offsets: dict[int, int] = {}
 
     def read(self) -> StartFiles:
         place, url = self._place, self._place.url
         planned = list_batches(place, "offsets")
         newest = max(planned, default=self._batch)
         wanted = {f"offsets/{each}" for each in (newest - 1, newest) if each in planned}
-        self._problems += _find_gaps(url, self._batch, planned)
+        self._problems += _find_gaps(url, self._batch, planned, max(self._planned_before, default=-1))
         if self._batch >= 0:
             wanted.add(f"commits/{self._batch}")
         logs = self._read_files([QUERY, *sorted(wanted)])
         sources = [blob.name for blob in place.walk("sources") if not blob.name.endswith("/")]
-        for lost in find_lost_source_files(logs.get(f"offsets/{newest}", b""), sources):
+        self._file_offsets = read_file_offsets(logs.get(f"offsets/{newest}", b""))
+        for lost in find_lost_source_files(self._file_offsets, sources):
             self._problems.append(
                 f"{url}/{lost} is missing, and {url}/offsets/{newest} says that the source has come further: Spark "
                 "does not start the query"
@@ -94,7 +104,7 @@ class _Start:
             where = f"{self._place.url}/{name}"
             try:
                 content = check_content(name, self._place.get(name), where)
-                check_form(name, content, where)
+                check_form(name, content, where, self._file_offsets)
             except NotFoundError as problem:
                 if not may_go:
                     self._problems.append(problem.message)
@@ -106,8 +116,12 @@ class _Start:
         return found
 
 
-def _find_gaps(url: str, batch: int, planned: set[int]) -> Iterator[str]:
-    """Yield what is wrong with the entries of the offset log, if ``batch`` is the newest in the commit log."""
+def _find_gaps(url: str, batch: int, planned: set[int], newest_before: int) -> Iterator[str]:
+    """Yield what is wrong with the entries of the offset log, if ``batch`` is the newest in the commit log.
+
+    A query that runs plans a batch after the last one is committed. Therefore ``planned`` was listed after the commit
+    log, and has its batches; and the commit log, after ``newest_before`` was planned, has all batches before that one.
+    """
     newest = max(planned, default=-1)
     committed = f"and {url}/commits/{batch} says that the batch is committed"
     if newest < 0 <= batch:
@@ -119,8 +133,8 @@ def _find_gaps(url: str, batch: int, planned: set[int]) -> Iterator[str]:
             f"{url}/offsets/{newest - 1} is missing, and {url}/offsets/{newest} is there: Spark does not start the "
             "query, because it needs both"
         )
-    if newest > batch + 1:
+    if (later := newest_before) > batch + 1:
         yield (
-            f"{url}/commits/{newest - 1} is missing, and {url}/offsets/{newest} is there: Spark runs batch {newest} "
-            f"from version {newest} of the state; in checkpoint format 2 it does not know its id, and the query fails"
+            f"{url}/commits/{later - 1} is missing, and {url}/offsets/{later} is there: Spark runs batch {later} from "
+            f"version {later} of the state; in checkpoint format 2 it does not know its id, and the query fails"
         )

@@ -12,7 +12,8 @@ A source of another program may keep anything there. Only what cannot be whole i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Mapping
+from contextlib import suppress
 
 import msgspec
 
@@ -27,10 +28,13 @@ _JSON = msgspec.json.Decoder(msgspec.Raw)
 _CUT = msgspec.DecodeError, UnicodeDecodeError, RecursionError
 
 
-def check_form(name: str, content: bytes, where: str) -> None:
-    """Raise FormatError if a file of a source, or a schema of state, is certainly damaged. Other files pass."""
-    if _SOURCE_LOG.fullmatch(name):
-        _check_source_log(content, where)
+def check_form(name: str, content: bytes, where: str, file_sources: Container[int] = ()) -> None:
+    """Raise FormatError if a file of a source, or a schema of state, is certainly damaged. Other files pass.
+
+    ``file_sources``: the numbers of sources that are known to be Spark's file source, with its form.
+    """
+    if (log := _SOURCE_LOG.fullmatch(name)) is not None:
+        _check_source_log(content, where, is_of_files=int(log[1]) in file_sources)
     elif _SCHEMA.fullmatch(name):
         _check_schema(content, where)
 
@@ -47,47 +51,44 @@ def choose_source_files(names: Iterable[str]) -> list[str]:
     )
 
 
-def find_lost_source_files(offsets: bytes, names: Iterable[str]) -> list[str]:
-    """Return the first log of each file source that ``names`` lack, although an entry of the offset log needs it.
+def read_file_offsets(offsets: bytes) -> dict[int, int]:
+    """Return the file sources in an entry of the offset log: by their numbers, the newest log that each has written.
 
     A file source logs the files of each of its own batches, and its offset is the number of the newest of them.
     """
+    version, *lines = offsets.split(b"\n")
+    found = {}
+    for source, line in enumerate(lines[1:] if version == b"v1" else ()):
+        with suppress(*_CUT):  # the offset of another source
+            found[source] = msgspec.json.decode(line, type=_FileOffset).logOffset
+    return found
+
+
+def find_lost_source_files(file_offsets: Mapping[int, int], names: Iterable[str]) -> list[str]:
+    """Return the first log of each file source that ``names`` lack, and that a start needs."""
     chosen = [match for name in choose_source_files(names) if (match := _SOURCE_LOG.fullmatch(name))]
     there = {(int(match[1]), int(match[2])) for match in chosen}
     first = {int(match[1]): int(match[2]) for match in chosen if match[3]}
-    version, *lines = offsets.split(b"\n")
-    if version != b"v1":
-        return []
-    lost = []
-    for source, line in enumerate(lines[1:]):
-        for number in range(first.get(source, 0), _read_newest(line) + 1):
-            if (source, number) not in there:
-                lost.append(f"sources/{source}/{number}")
-                break
-    return lost
+    needed = ((source, range(first.get(source, 0), newest + 1)) for source, newest in file_offsets.items())
+    lost = ((source, next((each for each in logs if (source, each) not in there), None)) for source, logs in needed)
+    return [f"sources/{source}/{log}" for source, log in lost if log is not None]
 
 
 class _FileOffset(msgspec.Struct, forbid_unknown_fields=True):
     logOffset: int  # noqa: N815 - Spark's name
 
 
-def _read_newest(offset: bytes) -> int:
-    """Return the newest log that the offset of a file source names; -1 for another source."""
-    try:
-        return msgspec.json.decode(offset, type=_FileOffset).logOffset
-    except _CUT:
-        return -1
-
-
-def _check_source_log(content: bytes, where: str) -> None:
+def _check_source_log(content: bytes, where: str, *, is_of_files: bool) -> None:
     if not content.strip(b"\0\r\n "):
         raise FormatError(f"{where} is damaged: it is empty.")
     version, *entries = content.removeprefix(_OF_KAFKA).split(b"\n")
+    if is_of_files and not _VERSION.fullmatch(version):
+        raise FormatError(f"{where} is damaged: it does not begin with a version.")
     if _VERSION.fullmatch(version):
         if not any(entries):
             raise FormatError(f"{where} is damaged: it has no entry after its version.")
         for number, entry in enumerate(entries, 2):
-            if entry.startswith((b"{", b"[")):
+            if entry.startswith((b"{", b"[")) or (entry and is_of_files):
                 _check_json(entry, f"line {number} of {where}")
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_ckpt.cli.main import main
+from pyspark_ckpt.state_store.blobs import Blob, LocalPlace
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.query_start import verify_start
 from pyspark_ckpt.state_store.options import parse
@@ -91,7 +92,10 @@ SCHEMA = b'\0\2v2\0\0\0\1\0\4{"a"\0\0\0\1\0\2{}'
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        *(("sources/0/2", content) for content in (b"", b"\0\0\0", b'v1\n{"path":"file:///in/2"', b"v1", b"v1\n")),
+        *(
+            ("sources/0/2", content)
+            for content in (b"", b"\0\0\0", b'v1\n{"path":"file:///in/2"', b"v1", b"v1\n", b"not a log", b"v1\nx")
+        ),
         ("sources/0/1.compact", b"v1\n{}\n{"),
         *(("state/0/0/left/_metadata/schema", content) for content in (b"", b"\0\2v", b"\0\2xx", SCHEMA)),
         ("state/0/_stateSchema/default/0_a", b"\0\7v"),
@@ -142,3 +146,23 @@ def test_a_log_of_a_file_source_with_an_absurd_number_is_named_at_once(
     offsets = query.place.get("offsets/2").replace(b'{"logOffset":2}', b'{"logOffset":9223372036854775807}')
     query.place.put("offsets/2", offsets)
     assert "sources/0/3 is missing" in verify(query, capsys)[1]
+
+
+def test_a_query_that_is_quicker_than_each_listing_is_not_taken_for_a_damaged_one(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """During each listing of a log, two batches are planned and committed, and a third one is planned."""
+    list_slowly, entry = LocalPlace.list, query.place.get("commits/2")
+    query.plan()
+
+    def list_and_run(place: LocalPlace, folder: str = "", prefix: str = "", start: str = "") -> list[Blob]:
+        found = list_slowly(place, folder, prefix, start)
+        for _ in range(2 if folder in {"offsets", "commits"} else 0):
+            place.put(f"commits/{query.version}", entry)
+            query.version += 1
+            query.plan()
+        return found
+
+    monkeypatch.setattr(LocalPlace, "list", list_and_run)
+    assert verify_start(Checkpoint(query.location, parse({}))).problems == ()
+    assert query.version > 6
