@@ -31,7 +31,18 @@ def write_command(*words: str, **options: str) -> str:
     ``words``: those after its name; placeholders are in capitals. ``options``: of the store, as ``-o KEY=VALUE``.
     """
     given = (word for key, value in options.items() for word in ("-o", f"{key}={value}"))
-    return f"`{shlex.join(['pyspark-ckpt', *words, *given])}`"
+    return f"`{' '.join(map(_quote, ('pyspark-ckpt', *words, *given)))}`"
+
+
+def _quote(word: str) -> str:
+    """Return a word for a shell. What cannot be printed is escaped byte by byte, as bash and zsh read it."""
+    if word.isprintable():
+        return shlex.quote(word)
+    escaped = "".join(
+        each if each.isprintable() and each not in "\\'" else "".join(f"\\x{byte:02x}" for byte in each.encode())
+        for each in word
+    )
+    return f"$'{escaped}'"
 
 
 def write_rescale(checkpoint: str, partitions: int | str = "PARTITIONS", **options: str) -> str:

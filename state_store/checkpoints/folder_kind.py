@@ -147,7 +147,11 @@ def make_refusal(place: BlobPlace) -> InvalidInputError:
     """
     where = place.url
     is_file = not names_scheme(where) and os.path.isfile(where)  # noqa: PTH113 - Path.is_file may raise
-    kind = None if is_file else find_kind(place)
+    if is_file:
+        return InvalidInputError(
+            f"{where} is a file, not the checkpoint of a query.", hint="Name the checkpointLocation of the query."
+        )
+    kind = find_kind(place)
     if kind is FolderKind.UNFINISHED_RESTORE:
         return InvalidInputError(
             f"{where} is not a checkpoint yet: it is {_describe_restore(place)}.",

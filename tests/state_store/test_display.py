@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import subprocess
 
 import pytest
 
@@ -28,6 +30,16 @@ def test_a_command_reaches_its_program_word_by_word() -> None:
         *("pyspark-ckpt", "savepoint", "delete", "/it's $HOME/a b"),
         *("-o", "s3Endpoint=http://host:1/?a&b"),
     ]
+
+
+@pytest.mark.parametrize("name", ["a\u3000b", "nbsp\u00a0", "zwj\u200dx", "new\nline0", "it's\t\\ü", "q'u o$te"])
+def test_a_command_names_what_it_should_in_a_shell_that_is_given_what_is_printed(name: str) -> None:
+    shown = write_command(name)[1:-1].removeprefix("pyspark-ckpt ")
+    assert shown.isprintable()
+    done = subprocess.run(
+        ["/bin/bash", "-c", f"printf %s {shown}"], capture_output=True, check=True, env={**os.environ, "LC_ALL": "C"}
+    )
+    assert done.stdout.decode() == name
 
 
 def test_a_copy_with_state_in_a_folder_of_its_id_gets_a_new_id() -> None:
