@@ -149,7 +149,7 @@ def make_refusal(place: BlobPlace) -> InvalidInputError:
     is_file = not names_scheme(where) and os.path.isfile(where)  # noqa: PTH113 - Path.is_file may raise
     if is_file:
         return InvalidInputError(
-            f"{where} is a file, not the checkpoint of a query.", hint="Name the checkpointLocation of the query."
+            f"{where} is not a checkpoint of a query: it is a file.", hint="Name the checkpointLocation of the query."
         )
     kind = find_kind(place)
     if kind is FolderKind.UNFINISHED_RESTORE:
