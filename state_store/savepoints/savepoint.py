@@ -305,7 +305,7 @@ class Savepoint(Checkpoint):
 def read_info(place: BlobPlace) -> SavepointInfo:
     """Return the content of ``savepoint.json``. Raises InvalidInputError (there is none), FormatError, StorageError."""
     try:
-        return _info(place, NAME)
+        return read_info_at(place, NAME)
     except NotFoundError as problem:
         kind = find_kind(place)
         rescale = write_rescale(place.url, **find_options(place))
@@ -317,30 +317,9 @@ def read_info(place: BlobPlace) -> SavepointInfo:
         raise InvalidInputError(f"{place.url} is not a savepoint: it has no {NAME}.", hint=hint) from problem
 
 
-def _info(place: BlobPlace, name: str) -> SavepointInfo:
+def read_info_at(place: BlobPlace, name: str) -> SavepointInfo:
     """Return the content of the ``savepoint.json`` at ``name``. Raises NotFoundError, FormatError, StorageError."""
     return read_sealed(place, name, SavepointInfo, MAX_BYTES, known=SAVEPOINT_FORMAT)
-
-
-def find_savepoints(place: BlobPlace) -> list[tuple[str, SavepointInfo | FormatError | None]]:
-    """Return the savepoints in a place and below it, each with its folder.
-
-    A damaged savepoint has its error instead; one that is unfinished or half deleted has None. Raises StorageError.
-    """
-    found: list[tuple[str, SavepointInfo | FormatError | None]] = []
-    unfinished: list[str] = []
-    for blob in place.walk():
-        folder, _, name = blob.name.rpartition("/")
-        if name == NAME:
-            try:
-                info: SavepointInfo | FormatError = _info(place, blob.name)
-            except FormatError as problem:
-                info = problem
-            found.append((folder or ".", info))
-        elif name == UNFINISHED:
-            unfinished.append(folder or ".")
-    known = dict(found)
-    return found + [(folder, None) for folder in unfinished if folder not in known]
 
 
 def open_target(target: str, options: Options) -> BlobPlace:

@@ -57,22 +57,38 @@ def list_folder(path: Path, lead: str, prefix: str, start: str) -> list[Blob]:
     return sorted(found, key=lambda blob: blob.name)
 
 
-def walk_folder(top: Path, root: Path) -> list[Blob]:
+def walk_folder(top: Path, root: Path, closed: set[str] | None = None) -> list[Blob]:
     """Return the files below a folder, and links to folders with a "/", by their names below ``root``. Raises OSError.
 
     The target of a link belongs to another folder, and is not listed. The link itself is listed, so that the folder is
-    not taken for complete.
+    not taken for complete. ``closed``: gets the folders that this user may not look into, which then raise nothing.
     """
     found: list[Blob] = []
-    for path, folders, names in os.walk(top, onerror=unless_missing):
+
+    def pass_by(problem: OSError, folder: str) -> None:
+        if closed is None or not isinstance(problem, PermissionError):
+            unless_missing(problem)
+        else:
+            closed.add(Path(folder).relative_to(root).as_posix())
+
+    for path, folders, names in os.walk(top, onerror=lambda problem: pass_by(problem, problem.filename)):
         folders[:] = [each for each in folders if not each.startswith(".")]
-        links = [f"{each}/" for each in folders if Path(path, each).is_symlink()]
-        here = Path(path).relative_to(root)
+        try:
+            links = [f"{each}/" for each in folders if Path(path, each).is_symlink()]
+        except PermissionError as problem:
+            pass_by(problem, path)
+            links, folders[:] = [], []
+        here = Path(path).relative_to(root).as_posix()
         for name in [*names, *links]:
-            if not name.startswith("."):
+            if name.startswith("."):
+                continue
+            try:
                 state = _look_at(Path(path, name))
+            except PermissionError as problem:
+                pass_by(problem, path)
+            else:
                 if state is not None:
-                    found.append(Blob(f"{here.as_posix()}/{name}".removeprefix("./"), state.st_size, state.st_mtime))
+                    found.append(Blob(f"{here}/{name}".removeprefix("./"), state.st_size, state.st_mtime))
     return sorted(found, key=lambda blob: blob.name)
 
 
