@@ -41,6 +41,12 @@ def left_half(query: Query, target: str) -> None:
     place.delete("savepoint.json")
 
 
+def written_there(s3: S3Service, batches: int) -> Query:
+    query = Query(s3.new_folder(), 1, options=parse(s3.options), operators=(2,))
+    query.run(batches)
+    return query
+
+
 class Miscounted(Query):
     """A query whose commits say that each state has a row more than it has."""
 
@@ -53,7 +59,7 @@ def given(options: Options) -> dict[str, str]:
 
 
 def test_the_rest_of_a_savepoint_in_s3_is_deleted(s3: S3Service) -> None:
-    query, target = written(s3.new_folder(), 1, operators=(2,), batches=1, **s3.options), f"{s3.new_folder()}/it's half"
+    query, target = written_there(s3, 1), f"{s3.new_folder()}/it's half"
     left_half(query, target)
     with pytest.raises(InvalidInputError, match="unfinished or half-deleted savepoint") as refused:
         Checkpoint(target, query.options)
@@ -62,7 +68,7 @@ def test_the_rest_of_a_savepoint_in_s3_is_deleted(s3: S3Service) -> None:
 
 
 def test_a_checkpoint_in_s3_that_is_taken_for_a_savepoint_is_rescaled(s3: S3Service) -> None:
-    query, new = written(s3.new_folder(), 1, operators=(2,), batches=2, **s3.options), s3.new_folder()
+    query, new = written_there(s3, 2), s3.new_folder()
     with pytest.raises(InvalidInputError, match="is not a savepoint") as refused:
         savepoints.restore(query.location, f"{new}/restored", options=s3.options)
     assert paste(refused.value, NEW_CHECKPOINT=f"{new}/copy", PARTITIONS="2") == 0
@@ -70,7 +76,7 @@ def test_a_checkpoint_in_s3_that_is_taken_for_a_savepoint_is_rescaled(s3: S3Serv
 
 
 def test_rows_of_a_canonical_savepoint_in_s3_are_described(s3: S3Service, capsys: pytest.CaptureFixture[str]) -> None:
-    query, target = written(s3.new_folder(), 1, operators=(2,), batches=1, **s3.options), s3.new_folder()
+    query, target = written_there(s3, 1), s3.new_folder()
     savepoints.savepoint(query.location, target, kind="canonical", options=s3.options)
     with pytest.raises(InvalidInputError, match="is a canonical savepoint") as refused:
         Checkpoint(target, query.options)
