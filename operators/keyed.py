@@ -28,7 +28,7 @@ from pyspark_ckpt.operators.types.columns import has_variant
 from pyspark_ckpt.operators.types.value_types import check_handed, make_handed_schema, resolve_type
 from pyspark_ckpt.state_store.display import suggest
 from pyspark_ckpt.state_store.errors import InvalidInputError
-from pyspark_ckpt.state_store.extras import require_extra
+from pyspark_ckpt.state_store.extras import require_extra, require_jar
 from pyspark_ckpt.state_store.format.key_groups import MAX_PARALLELISM
 from pyspark_ckpt.state_store.format.meta import check_uid
 from pyspark_ckpt.state_store.options import parse, read_settings
@@ -171,16 +171,21 @@ class KeyedStream:
         processor: Processor,
         columns: StructType,
         mode: str,
-        **more: Any,
+        *,
+        event_time: str | None = None,
+        refuses_late_output: bool = False,
+        keeps_late_rows: bool = False,
     ) -> DataFrame:
         from pyspark.sql import functions as f
 
-        _require_jar(self.frame)
+        require_jar(is_there=self.frame.sparkSession.catalog.functionExists("ckpt_row"))
         watermark = self._find_watermark()
         operator = replace(
             self._operator(processor, columns, has_watermark=watermark is not None),
             takes_late_rows=takes_late_rows(processor),
-            **more,
+            event_time=event_time,
+            refuses_late_output=refuses_late_output,
+            keeps_late_rows=keeps_late_rows,
         )
         if str(mode).lower() not in {"update", "append"}:
             raise InvalidInputError(f"keyed(uid={self.uid!r}): mode must be 'update' or 'append', got {mode!r}.")
@@ -322,16 +327,6 @@ def _mark_event_time(name: str) -> Column:
 def _quote(name: str) -> str:
     escaped = name.replace("`", "``")
     return f"`{escaped}`"
-
-
-def _require_jar(frame: DataFrame) -> None:
-    """Raise InvalidInputError if the session, or the server of a Spark Connect session, does not have the jar."""
-    if not frame.sparkSession.catalog.functionExists("ckpt_row"):
-        raise InvalidInputError(
-            "The session does not have the jar of pyspark-ckpt on its class path.",
-            hint="Call pyspark_ckpt.configure(builder) before you create the session. Start a Spark Connect server "
-            "with the settings of pyspark_ckpt.spark_conf().",
-        )
 
 
 def _struct(ddl: StructType | str, what: str) -> StructType:

@@ -17,17 +17,16 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pyspark_ckpt.connect_job import ConnectJob
-from pyspark_ckpt.operators.jvm import shim
 from pyspark_ckpt.spark_job import QUICK_BYTES, SparkJob, master_here
 from pyspark_ckpt.state_store.blobs import S3aSettings
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.inventory import list_operators
 from pyspark_ckpt.state_store.checkpoints.query_log import refuse_other_provider
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
-from pyspark_ckpt.state_store.extras import require_extra
+from pyspark_ckpt.state_store.extras import require_extra, require_jar
 from pyspark_ckpt.state_store.local.files import make_scratch_folder
 from pyspark_ckpt.state_store.location import Location, location_text
 from pyspark_ckpt.state_store.options import Options, parse, read_settings
@@ -307,7 +306,9 @@ def _finish(query: StreamingQuery, timeout_s: float) -> None:
     from pyspark import SparkContext  # noqa: PLC0415 - see the docstring of the package
 
     execution = _execution(query)
-    shim(SparkContext._jvm, "plan.LastBatch", "announce").announce(execution)  # noqa: SLF001
+    last_batch = cast("Any", SparkContext._jvm).org.apache.spark.sql.ckpt.plan.LastBatch  # noqa: SLF001
+    require_jar(is_there=callable(getattr(last_batch, "announce", None)))  # py4j takes a class it lacks for a package
+    last_batch.announce(execution)
     thread = execution.queryExecutionThread()
     until = time.monotonic() + timeout_s
     ended = threading.Event()

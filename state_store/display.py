@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Iterable, Sequence
 from html import escape
 
@@ -22,6 +23,35 @@ def size_text(number: float) -> str:
 def count_text(number: int, noun: str, plural: str = "") -> str:
     """Return a number with its noun: ``1 store``, ``1,000 stores``. ``plural``: if it has no plain s at the end."""
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def write_command(*words: str, **options: str) -> str:
+    """Return a command of this package, in backquotes, as a user pastes it into a shell.
+
+    ``words``: those after its name; placeholders are in capitals. ``options``: of the store, as ``-o KEY=VALUE``.
+    """
+    given = (word for key, value in options.items() for word in ("-o", f"{key}={value}"))
+    return f"`{' '.join(map(_quote, ('pyspark-ckpt', *words, *given)))}`"
+
+
+def _quote(word: str) -> str:
+    """Return a word for a shell. What cannot be printed is escaped byte by byte, as bash and zsh read it."""
+    if word.isprintable():
+        return shlex.quote(word)
+    escaped = "".join(
+        each if each.isprintable() and each not in "\\'" else "".join(f"\\x{byte:02x}" for byte in each.encode())
+        for each in word
+    )
+    return f"$'{escaped}'"
+
+
+def write_rescale(checkpoint: str, partitions: int | str = "PARTITIONS", **options: str) -> str:
+    """Return the command that copies a ``checkpoint``; see ``write_command``.
+
+    If the copy has its state in a folder that is named by the query's id (option ``remote``), it gets a new id.
+    """
+    new_id = ("--query-id", "new") if "remote" in options else ()
+    return write_command("rescale", checkpoint, "NEW_CHECKPOINT", "-n", str(partitions), *new_id, **options)
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

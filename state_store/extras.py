@@ -1,4 +1,4 @@
-"""Optional dependencies: which extra of the package brings which module."""
+"""What the package may have to do without: modules that its extras bring, and its jar in a session."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from importlib import import_module
 
-from pyspark_ckpt.state_store.errors import ProcessError
+from pyspark_ckpt.state_store.errors import InvalidInputError, ProcessError
 
 EXTRAS: Mapping[str, str] = {"boto3": "s3", "hdfs_native": "hdfs", "pyspark": "spark"}
 """The extra of each module that the package works without."""
@@ -23,3 +23,13 @@ def require_extra(module: str, what: str) -> None:
             f"{what} needs the package {module.replace('_', '-')}, which {sys.executable} does not have.",
             hint=f'Install it there: pip install "pyspark-ckpt[{EXTRAS[module]}]".',
         ) from problem
+
+
+def require_jar(*, is_there: bool) -> None:
+    """Raise InvalidInputError unless the jar is on the class path of a session, or of its Spark Connect server."""
+    if not is_there:
+        raise InvalidInputError(
+            "The session does not have the jar of pyspark-ckpt on its class path.",
+            hint="Call pyspark_ckpt.configure(builder) before you create the session. Start a Spark Connect server "
+            "with the settings of pyspark_ckpt.spark_conf().",
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,25 @@ class S3Settings:
     kms_key_id: str = ""
     credentials: Credentials | None = None
 
+    def list_options(self) -> dict[str, str]:
+        """Return the options of this package that say the same. None of them holds credentials."""
+        has_option = self.encryption in {"none", "AES256", "aws:kms"}
+        given = {
+            "s3Endpoint": _leave_out_credentials(self.endpoint),
+            "s3Region": self.region,
+            "s3Addressing": self.addressing,
+            "s3Encryption": self.encryption if has_option else "",
+            "s3KmsKeyId": self.kms_key_id if has_option else "",
+        }
+        return {key: value for key, value in given.items() if value not in {"", "auto"}}
+
     def write_arguments(self) -> dict[str, str]:
         """Return the encryption arguments of every write."""
         given = {"ServerSideEncryption": self.encryption, "SSEKMSKeyId": self.kms_key_id}
         return {key: value for key, value in given.items() if value not in {"", "auto", "none"}}
+
+
+def _leave_out_credentials(endpoint: str) -> str:
+    """Return an endpoint without what may precede its host. No request uses that."""
+    found = urlsplit(endpoint)
+    return found._replace(netloc=found.netloc.rpartition("@")[2]).geturl()

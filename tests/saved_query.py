@@ -102,7 +102,7 @@ class Query:
             stores = [{"storeName": name, "numColsPrefixKey": 0, "numPartitions": self.partitions} for name in names]
             info = {"operatorInfo": {"operatorId": number, "operatorName": NAMES[kind]}, "stateStoreInfo": stores}
             place.put(f"state/{number}/_metadata/metadata", b"v1\n" + json.dumps(info).encode())
-            place.put(f"{store_folder(Identity(number, 0, names[0]))}/_metadata/schema", b"\0\4v3\0")
+            place.put(f"{store_folder(Identity(number, 0, names[0]))}/_metadata/schema", b"\0\2v3")
         for identity in self.identities():
             self.metas[identity] = EMPTY_META
             if self.options.remote:

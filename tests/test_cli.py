@@ -168,7 +168,8 @@ def test_nothing_is_wrong_with_a_query_before_its_first_batch(lab: Lab, capsys: 
         code, text = run(capsys, command, str(lab.checkpoint))
         assert (code, text.splitlines()[0]) == (0, f"query {QUERY}, no batch is committed yet")
     code, text = run(capsys, "verify", str(lab.checkpoint), "--json")
-    nothing = {"query_id": QUERY, "version": 0, "query_files": 2, "problems": [], "stores": []}
+    read = {"query_files": 2, "source_files": 0, "operator_files": 1}
+    nothing = {"query_id": QUERY, "version": 0, **read, "problems": [], "stores": []}
     assert (code, json.loads(text)) == (0, nothing)
     code, text = run(capsys, "verify", str(lab.checkpoint), "--version", "1")
     assert (code, "no version 1: no batch is committed yet" in text) == (2, True), text
@@ -189,8 +190,14 @@ def test_a_lost_commit_log_is_a_problem(also_lost: str | None, lab: Lab, capsys:
     assert (f"commits/{VERSIONS - 2} is missing" in text) == (also_lost != "offsets")
     code, told = run(capsys, "verify", str(lab.checkpoint), "--json")
     assert (code, len(json.loads(told)["problems"])) == (1, 2 if also_lost is None else 1)
-    code, text = run(capsys, "list", str(lab.checkpoint))
-    assert (code, f"there is state of version {VERSIONS}" in text) == (0, also_lost != ".delta")
+    there = f"batch {VERSIONS - 1} was planned" if also_lost == ".delta" else f"there is state of version {VERSIONS}"
+    for command in ("list", "inspect", "gc"):
+        code, text = run(capsys, command, str(lab.checkpoint))
+        assert (code, f"the commit log has no batch, and {there}: `pyspark-ckpt checkpoint verify " in text) == (
+            0,
+            True,
+        )
+        assert "no batch is committed yet" not in text
 
 
 @pytest.mark.parametrize("damaged", ["commits/4", "state/0/_metadata/metadata"])

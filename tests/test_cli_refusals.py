@@ -60,6 +60,8 @@ def test_a_file_or_a_circle_of_links_is_refused_as_a_folder(
         told = capsys.readouterr().err
         assert f"{file} is a file, not a folder" in told or f"{file}{below} is not a savepoint" in told
         assert "may be repeated" not in told
+    assert cli.main(["checkpoint", "list", str(file)]) == 2
+    assert f"{file} is not a checkpoint of a query: it is a file." in capsys.readouterr().err
     assert cli.main(["savepoint", "list", f"{circle}{below}"]) == 2
     assert "its links lead in a circle" in capsys.readouterr().err
 

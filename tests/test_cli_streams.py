@@ -145,6 +145,25 @@ def test_an_interrupt_is_told_in_one_line() -> None:
     assert (command.returncode, out, err) == (130, "", "pyspark-ckpt: interrupted\n")
 
 
+IMPORT = """
+import os, runpy, signal, sys
+
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == "click":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+runpy.run_module("pyspark_ckpt", run_name="__main__")
+"""
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_an_interrupt_is_told_in_one_line_while_modules_are_imported() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "pyspark-ckpt: interrupted\n")
+
+
 WORK = """
 import sys
 from pyspark_ckpt.state_store.redistribution.jobs import LocalProcesses

@@ -84,12 +84,21 @@ def test_query_runs_in_the_same_session_when_the_python_is_mended(driver: Driver
     driver.run(order("dedup", tmp_path, conf={f"{OPTIONS}python": sys.executable}, until=1))
 
 
-def test_configure_says_what_to_do_when_a_session_without_the_jar_runs(
+def test_calls_say_what_to_do_when_a_session_without_the_jar_runs(
     user_environment: Mapping[str, str], tmp_path: Path
 ) -> None:
     code = (
         "from pyspark.sql import SparkSession; import pyspark_ckpt\n"
         "spark = SparkSession.builder.master('local[1]').config('spark.ui.enabled', 'false').getOrCreate()\n"
+        "events = spark.readStream.format('rate').load()\n"
+        "class Nothing(pyspark_ckpt.KeyedProcessor):\n    def process(self, ctx, key, rows): return ()\n"
+        "try:\n    pyspark_ckpt.keyed(events, by='value', uid='it').process(Nothing(), output='value long')\n"
+        "except pyspark_ckpt.InvalidInputError as error:\n    print('not keyed:', error)\n"
+        "query = events.writeStream.format('noop').option('checkpointLocation', 'checkpoint').start()\n"
+        "query.processAllAvailable()\n"
+        "try:\n    pyspark_ckpt.stop_with_savepoint(query, 'savepoint')\n"
+        "except pyspark_ckpt.InvalidInputError as error:\n    print('not stopped:', error, query.isActive)\n"
+        "query.stop()\n"
         "try:\n    pyspark_ckpt.configure(SparkSession.builder)\n"
         "except pyspark_ckpt.LifecycleError as error:\n    print('refused:', error)\n"
         "spark.stop()\n"
@@ -104,5 +113,9 @@ def test_configure_says_what_to_do_when_a_session_without_the_jar_runs(
         text=True,
         check=False,
     )
+    has_none = "The session does not have the jar of pyspark-ckpt on its class path. Call pyspark_ckpt.configure("
+    assert f"not keyed: {has_none}" in done.stdout
+    assert f"not stopped: {has_none}" in done.stdout
+    assert "pyspark_ckpt.spark_conf(). True\n" in done.stdout  # the query still runs
     assert f"--jars {pyspark_ckpt.jar_path()}" in done.stdout
     assert "accepted" in done.stdout

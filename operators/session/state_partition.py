@@ -6,6 +6,7 @@ tell: after ``coalesce``, one task has several partitions of the state; after ``
 
 from __future__ import annotations
 
+from pyspark_ckpt.state_store.display import write_rescale
 from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError
 from pyspark_ckpt.state_store.format.key_groups import find_spark_partition
 from pyspark_ckpt.state_store.transactions.ticket import Ticket
@@ -22,9 +23,10 @@ def check_planned(ticket: Ticket, uid: str, planned: int) -> None:
         raise InvalidInputError(
             f"{message}.", hint=f"{way} start with a new checkpoint: this one has no committed batch."
         )
+    rescale = write_rescale(ticket.checkpoint, planned, **ticket.place_options)
     raise InvalidInputError(
         f"{message}: that of its checkpoint.",
-        hint=f"{way} make a copy of it with {planned} partitions: `pyspark-ckpt rescale CHECKPOINT NEW -n {planned}`.",
+        hint=f"{way} make a copy of it with {planned} partitions: {rescale}.",
     )
 
 

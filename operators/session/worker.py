@@ -31,6 +31,7 @@ from pyspark_ckpt.state_store.arrays.cells import Cells
 from pyspark_ckpt.state_store.arrays.packed import Packed
 from pyspark_ckpt.state_store.database import Cursor, Reader, Tuning, write_table_file
 from pyspark_ckpt.state_store.database.column_names import MIN_KEYS, columns_folder
+from pyspark_ckpt.state_store.display import write_command
 from pyspark_ckpt.state_store.errors import (
     CkptError,
     FormatError,
@@ -288,9 +289,10 @@ def naming(ticket: Ticket, uid: str) -> Iterator[None]:
     try:
         yield
     except FormatError as problem:
+        verify = write_command("checkpoint", "verify", ticket.checkpoint, **ticket.place_options)
         raise FormatError(
             f"Keyed operator {uid!r}, partition {ticket.partition}, version {ticket.version}: {problem.message}",
-            hint=problem.hint or "Check it with `pyspark-ckpt checkpoint verify`, or go back to an earlier version.",
+            hint=problem.hint or f"Check it with {verify}, or go back to an earlier version.",
         ) from problem
 
 

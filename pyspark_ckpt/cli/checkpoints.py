@@ -6,7 +6,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 
-from pyspark_ckpt.cli.json_forms import describe_garbage, describe_objects, describe_verification, describe_version
+from pyspark_ckpt.cli.json_forms import (
+    describe_garbage,
+    describe_objects,
+    describe_start,
+    describe_verification,
+    describe_version,
+)
 from pyspark_ckpt.cli.operators import (
     FilesRead,
     describe_reading,
@@ -18,6 +24,7 @@ from pyspark_ckpt.cli.operators import (
 )
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator, StoredObjects
 from pyspark_ckpt.state_store.checkpoints.inventory import refuse_unnamed_operators
+from pyspark_ckpt.state_store.checkpoints.query_log import list_batches
 from pyspark_ckpt.state_store.checkpoints.query_start import StartFiles, verify_start
 from pyspark_ckpt.state_store.checkpoints.verification import verify_newest, verify_version
 from pyspark_ckpt.state_store.display import count_text, size_text
@@ -42,6 +49,8 @@ GROUP_RANGES = 32
 LISTS = "ListState"
 OF_OURS = "applyInPandasWithState"
 """Spark's name of the operator in which all operators with states of this package run."""
+FIRST_VERSION = 1
+"""What a first batch that was not committed leaves."""
 NOTHING_YET, NO_STATE = "no batch is committed yet", "no operator of the query keeps state"
 
 
@@ -74,10 +83,8 @@ def list_stores(checkpoint: Checkpoint, *, as_json: bool) -> int:
     if as_json:
         described = [describe_objects(operator, stored) for operator, stored in stores]
         return print_json({"query_id": checkpoint.query_id, "version": version, "stores": described})
-    what = f"version {version} (batch {version - 1} is committed)" if version else NOTHING_YET
-    last = max((stored.last_version for _, stored in stores), default=0)
-    if not version and last > 1:
-        what = f"the commit log has no batch, and there is state of version {last}: `checkpoint verify` says more"
+    is_committed = f"version {version} (batch {version - 1} is committed)"
+    what = is_committed if version else _describe_uncommitted(checkpoint)
     print_text(f"query {checkpoint.query_id}, {what}")
     if version and not stores:
         print(NO_STATE)
@@ -199,13 +206,13 @@ def verify(checkpoint: Checkpoint, version: int | None, *, as_json: bool) -> int
         start = verify_start(checkpoint)
     else:
         found = [verify_version(checkpoint, identity, at) for identity in stores]
-        start = StartFiles(0, 0, ())
+        start = StartFiles()
     problems = [*unknown, *(problem for each in found for problem in each.problems), *start.problems]
     if as_json:
         read = {
             "query_id": checkpoint.query_id,
             "version": at,
-            "query_files": start.files,
+            **describe_start(start),
             "problems": problems,
             "stores": [describe_verification(each, names[each.identity]) for each in found],
         }
@@ -213,7 +220,8 @@ def verify(checkpoint: Checkpoint, version: int | None, *, as_json: bool) -> int
         return int(bool(problems))
     versions = sorted({each.version for each in found}) or [at]
     which = f"version {versions[0]}" if len(versions) == 1 else f"versions {versions[0]} to {versions[-1]}"
-    return print_outcome(f"{which}: {describe_reading(found, FilesRead(start.files, start.bytes_read))}", problems)
+    files = FilesRead(start.files, start.bytes_read, 0, start.source_files, start.operator_files)
+    return print_outcome(f"{which}: {describe_reading(found, files)}", problems)
 
 
 def _find_stores(checkpoint: Checkpoint) -> tuple[dict[Identity, str], list[str]]:
@@ -232,19 +240,19 @@ def _verify_uncommitted(
     checkpoint: Checkpoint, stores: Sequence[Identity], unknown: Sequence[str], *, as_json: bool
 ) -> int:
     """Look for what a query before its first commit cannot have: later batches, whose commit log is then lost."""
-    last = max((checkpoint.count_objects(identity).last_version for identity in stores), default=0)
+    last = _find_last_version(checkpoint, stores)
     start = verify_start(checkpoint)
     checkpoint.look_again()
     if checkpoint.newest_version:  # the query has committed a batch meanwhile
         return verify(checkpoint, None, as_json=as_json)
     problems = [*unknown, *start.problems]
-    if last > 1:  # a first batch that was not committed leaves version 1
+    if last > FIRST_VERSION:
         problems.append(
             f"{checkpoint.place.url}/commits has no entry, and there is state of version {last}: the commit log is "
             "lost; restore it from a backup"
         )
     if as_json or not problems:
-        _print_nothing_yet(checkpoint, as_json=as_json, query_files=start.files, problems=problems)
+        _print_nothing_yet(checkpoint, as_json=as_json, **describe_start(start), problems=problems)
         return int(bool(problems))
     return print_outcome(f"query {checkpoint.query_id}, the commit log has no batch", problems)
 
@@ -282,7 +290,8 @@ def collect(checkpoint: Checkpoint, keep: int, *, dry_run: bool, as_json: bool) 
             print_text(escape_controls(f"{places[identity]}/{blob.name}  {size_text(blob.size_bytes)}"))
     found, size = sum(len(each.blobs) for each in garbage.values()), sum(each.size_bytes for each in garbage.values())
     done = f"{count_text(found, 'object')}, {size_text(size)} would be" if dry_run else count_text(deleted, "object")
-    kept = f"version {version} and up to {count_text(keep, 'version')} below it are kept" if version else NOTHING_YET
+    kept = f"version {version} and up to {count_text(keep, 'version')} below it are kept"
+    kept = kept if version else _describe_uncommitted(checkpoint)
     print_text(f"{done} deleted; {kept}")
     return 0
 
@@ -299,5 +308,19 @@ def _print_nothing_yet(checkpoint: Checkpoint, *, as_json: bool, **more: object)
     """Say that no batch is committed; in JSON by what is empty, with ``more`` fields of the command."""
     if as_json:
         return print_json({"query_id": checkpoint.query_id, "version": 0, **more, "stores": []})
-    print_text(f"query {checkpoint.query_id}, {NOTHING_YET}")
+    print_text(f"query {checkpoint.query_id}, {_describe_uncommitted(checkpoint)}")
     return 0
+
+
+def _describe_uncommitted(checkpoint: Checkpoint) -> str:
+    """Say that no batch is committed; or what there is of later batches, whose commit log is then lost."""
+    last = _find_last_version(checkpoint, (identity for _, identity in checkpoint.stores()))
+    planned = max(list_batches(checkpoint.place, "offsets"), default=0)
+    if last <= FIRST_VERSION and not planned:
+        return NOTHING_YET
+    what = f"there is state of version {last}" if last > FIRST_VERSION else f"batch {planned} was planned"
+    return f"the commit log has no batch, and {what}: {checkpoint.write_command('checkpoint', 'verify')} says more"
+
+
+def _find_last_version(checkpoint: Checkpoint, stores: Iterable[Identity]) -> int:
+    return max((checkpoint.count_objects(identity).last_version for identity in stores), default=0)

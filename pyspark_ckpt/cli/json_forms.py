@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from pyspark_ckpt.state_store.blobs import Blob
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Operator, StoredObjects
 from pyspark_ckpt.state_store.checkpoints.digests import Digest
+from pyspark_ckpt.state_store.checkpoints.query_start import StartFiles
 from pyspark_ckpt.state_store.checkpoints.verification import Verified
 from pyspark_ckpt.state_store.format.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.format.meta import StateMeta, StoreMeta
@@ -91,6 +92,15 @@ def describe_verification(found: Verified, operator_name: str) -> Fields:
         "bytes_read": found.bytes_read,
         "problems": list(found.problems),
         "states": [{"state": name, **_describe_digest(each)} for name, each in found.digests.items()],
+    }
+
+
+def describe_start(start: StartFiles) -> Fields:
+    """Return how many files of the query were read."""
+    return {
+        "query_files": start.files,
+        "source_files": start.source_files,
+        "operator_files": start.operator_files,
     }
 
 

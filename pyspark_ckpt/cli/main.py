@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from pyspark_ckpt import __version__
+from pyspark_ckpt.cli import INTERRUPTED, NAME
 from pyspark_ckpt.cli.arguments import (
     KEEP,
     TABLE_ROWS,
@@ -26,10 +27,6 @@ from pyspark_ckpt.cli.arguments import (
 )
 from pyspark_ckpt.cli.dispatch import CommandError, Root
 from pyspark_ckpt.cli.streams import READER_GONE, OutputError, discard_output, watch_streams
-
-NAME = "pyspark-ckpt"
-INTERRUPTED = 128 + 2
-"""The exit code of a program that Ctrl-C has ended (SIGINT)."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -20,11 +20,13 @@ _NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "big
 
 @dataclass(frozen=True)
 class FilesRead:
-    """Files that were read, and how many rows they have."""
+    """Files that were read, and how many rows they have. Those of sources and about operators are counted apart."""
 
     files: int = 0
     bytes_read: int = 0
     rows: int = 0
+    of_sources: int = 0
+    of_operators: int = 0
 
 
 def name_operator(name: str, uids: Iterable[str], *, is_keyed: bool) -> str:
@@ -101,6 +103,8 @@ def describe_reading(stores: Sequence[Verified], query: FilesRead, rows: FilesRe
         (sum(each.table_files for each in stores), "table file"),
         (saved.files, "file of rows", "files of rows"),
         (query.files, "file of the query", "files of the query"),
+        (query.of_sources, "file of its sources", "files of its sources"),
+        (query.of_operators, "file about operators", "files about operators"),
     )
     size = sum(each.bytes_read for each in stores) + saved.bytes_read + query.bytes_read
     of = "" if rows else f"{count_text(len(stores), 'store')}, "

@@ -23,16 +23,16 @@ from pyspark_ckpt.state_store.checkpoints.digests import Digest
 from pyspark_ckpt.state_store.checkpoints.inventory import list_operators
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.display import count_text, size_text
-from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, LifecycleError
+from pyspark_ckpt.state_store.errors import CkptError, FormatError, InvalidInputError, LifecycleError, StorageError
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoints.deletion import delete
+from pyspark_ckpt.state_store.savepoints.listing import Found, find_savepoints
 from pyspark_ckpt.state_store.savepoints.query_restore import QueryRestore
 from pyspark_ckpt.state_store.savepoints.request import QueryId, Restored, RestoreRequest
 from pyspark_ckpt.state_store.savepoints.savepoint import (
     Kind,
     Savepoint,
     SavepointInfo,
-    find_savepoints,
     open_target,
 )
 from pyspark_ckpt.terminal import (
@@ -55,7 +55,7 @@ def create(checkpoint: str, target: str, settings: Settings, kind: Kind, *, dige
 
 
 def list_all(folder: str, settings: Settings, *, as_json: bool) -> int:
-    """List savepoints below a folder; exit code 1 if one is damaged, 2 if there is no such folder."""
+    """List savepoints below a folder; exit code 1 if one is damaged or not to be seen, 2 if there is no such folder."""
     place = open_target(folder, parse(settings))
     found = find_savepoints(place)
     if not found:
@@ -69,7 +69,7 @@ def list_all(folder: str, settings: Settings, *, as_json: bool) -> int:
             (name, *(_short_row(info) if isinstance(info, SavepointInfo) else _no_row(info))) for name, info in found
         ]
         print_table(("savepoint", "taken", "query", "batch", "partitions", "bytes"), rows)
-    return int(any(isinstance(info, FormatError) for _, info in found))
+    return int(any(isinstance(info, CkptError) for _, info in found))
 
 
 def _require_there(place: BlobPlace) -> None:
@@ -90,7 +90,11 @@ def inspect(savepoint: str, settings: Settings, *, as_json: bool) -> int:
 
 def verify(savepoint: str, settings: Settings, *, as_json: bool) -> int:
     """Read and check everything in a savepoint."""
-    saved = Savepoint(savepoint, parse(settings))
+    options = parse(settings)
+    try:
+        saved = Savepoint(savepoint, options)
+    except FormatError as problem:  # its savepoint.json is damaged: it is not known what else there must be
+        return _tell_unreadable(savepoint, open_target(savepoint, options).url, str(problem), as_json=as_json)
     with progress_bar(savepoint) as progress:
         stores, problems, of_stores = saved.verify_stores(progress)
         more, of_rows = saved.verify_rows(progress)
@@ -123,6 +127,22 @@ def verify(savepoint: str, settings: Settings, *, as_json: bool) -> int:
     rows = sum(digest.rows for digests in of_rows.values() for digest in digests.values())
     canonical = FilesRead(len(row_files), sum(row_files), rows) if info.kind == "canonical" else None
     return print_outcome(f"version {info.version}: {describe_reading(stores, query, canonical)}", problems)
+
+
+def _tell_unreadable(savepoint: str, place: str, problem: str, *, as_json: bool) -> int:
+    if not as_json:
+        return print_outcome(f"savepoint {escape_controls(savepoint)}: nothing else was read", [problem])
+    known = {"savepoint": savepoint, "place": place, "problems": [problem]}
+    unknown: dict[str, Any] = {
+        "query_id": None,
+        "version": None,
+        "query_files": 0,
+        "row_files": 0,
+        "states": [],
+        "stores": [],
+    }
+    print_json(known | unknown)
+    return 1
 
 
 def remove(savepoint: str, settings: Settings, *, as_json: bool) -> int:
@@ -299,14 +319,19 @@ def _short_row(info: SavepointInfo) -> tuple[str, ...]:
     return taken, query[:SHORT_ID], *rest
 
 
-def _no_row(problem: FormatError | None) -> tuple[str, ...]:
-    """Return the row of a savepoint that cannot be used."""
-    return "unfinished" if problem is None else f"DAMAGED: {problem.message}", "", "", "", ""
+def _no_row(problem: FormatError | StorageError | None) -> tuple[str, ...]:
+    """Return the row of a savepoint that cannot be used, or of a folder that cannot be seen."""
+    told = "unfinished"
+    if problem is not None:
+        told = f"{'DAMAGED' if isinstance(problem, FormatError) else 'UNREADABLE'}: {problem.message}"
+    return told, "", "", "", ""
 
 
-def _as_json(name: str, place: str, info: SavepointInfo | FormatError | None) -> dict[str, Any]:
-    """Return the form of a savepoint, one that is damaged, or one that is unfinished."""
+def _as_json(name: str, place: str, info: Found) -> dict[str, Any]:
+    """Return the form of a savepoint, or of one that cannot be used."""
     if isinstance(info, SavepointInfo):
         return describe_savepoint(name, place, info)
-    problem = {"unfinished": True} if info is None else {"damaged": info.message}
+    problem: dict[str, Any] = {"unfinished": True}
+    if info is not None:
+        problem = {"damaged" if isinstance(info, FormatError) else "unreadable": info.message}
     return {"savepoint": name, "place": place, **problem}

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from pyspark_ckpt.state_store.blobs.base.capabilities import find_options
 from pyspark_ckpt.state_store.blobs.base.place import Blob, BlobPlace, Sink, is_unstorable
 from pyspark_ckpt.state_store.blobs.base.retries import RetryPolicy, with_retries
 from pyspark_ckpt.state_store.blobs.local.place import LocalPlace
@@ -25,6 +26,7 @@ __all__ = [
     "S3aSettings",
     "Sink",
     "Traffic",
+    "find_options",
     "names_scheme",
     "place_at",
     "with_retries",

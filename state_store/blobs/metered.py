@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pyspark_ckpt.state_store.blobs.base.capabilities import CanCopy, CanLink, CanWriteTogether
+from pyspark_ckpt.state_store.blobs.base.capabilities import CanCopy, CanLink, CanWriteTogether, find_options
 from pyspark_ckpt.state_store.blobs.base.place import Blob, BlobPlace, Sink
 from pyspark_ckpt.state_store.blobs.base.place_clock import ask_time, find_service
 from pyspark_ckpt.state_store.blobs.exclusive import is_exclusive
@@ -71,6 +71,11 @@ class MeteredPlace:
     def service(self) -> str:
         """What stamps the objects; see ``place_clock``."""
         return find_service(self._place)
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The options that reach the place; see ``IsReachedByOptions``."""
+        return find_options(self._place)
 
     @contextmanager
     def create(self, name: str) -> Iterator[Sink]:

@@ -19,11 +19,12 @@ import msgspec
 
 from pyspark_ckpt.state_store.attempts.commit_log import read_ids
 from pyspark_ckpt.state_store.attempts.winners import Evidence, resolve
-from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.blobs import BlobPlace, find_options
 from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, find_savepoint_kind, make_refusal
 from pyspark_ckpt.state_store.checkpoints.missing_state import explain_missing
 from pyspark_ckpt.state_store.checkpoints.query_log import BATCH, list_batches, refuse_other_provider
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
+from pyspark_ckpt.state_store.display import write_command
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.commit_meta import read_meta_at
 from pyspark_ckpt.state_store.format.keys import MARKER_KEY, Marker, read_hash
@@ -88,9 +89,10 @@ class Checkpoint:
         if self.has_stores and find_savepoint_kind(self.place) is FolderKind.UNFINISHED_SAVEPOINT:
             raise make_refusal(self.place)
         if self.has_stores and self.place.walk(ROWS_FOLDER):
+            inspect, read = self.write_command("savepoint", "inspect"), self.write_command("state", "read")
             raise InvalidInputError(
                 f"{self.place.url} is a canonical savepoint: its rows are in the Parquet files below {ROWS_FOLDER}.",
-                hint="Use `savepoint inspect`, or `state read` for its rows. For anything else, restore it first.",
+                hint=f"Use {inspect}, or {read} for its rows. For anything else, restore it first.",
             )
 
     def _read_query_id(self) -> str:
@@ -115,6 +117,10 @@ class Checkpoint:
         if self.operators():
             with suppress(FormatError):  # a damaged offset log does not name the provider, and is not needed here
                 refuse_other_provider(self.place, max(self.newest_version - 1, 0))
+
+    def write_command(self, *words: str) -> str:
+        """Return a command on this place, with the options that reach it and the state that was found so far."""
+        return write_command(*words, self.place.url, **find_options(self.place, *self._places.values()))
 
     def look_again(self) -> None:
         """Forget which version is the newest, its commits and the operators: they are read again when needed."""

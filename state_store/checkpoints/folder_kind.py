@@ -6,14 +6,14 @@ import os
 import re
 from contextlib import suppress
 from enum import Enum
-from shlex import quote
 from typing import Any
 
 import msgspec
 
-from pyspark_ckpt.state_store.blobs import BlobPlace, names_scheme
+from pyspark_ckpt.state_store.blobs import BlobPlace, find_options, names_scheme
 from pyspark_ckpt.state_store.checkpoints.ownership import OWNER_NAME, find_owner
 from pyspark_ckpt.state_store.checkpoints.query_log import LOGS, QUERY, list_batches
+from pyspark_ckpt.state_store.display import write_command
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.names import RESTORE_REQUEST_NAME, SAVEPOINT_NAME, UNFINISHED_NAME
 from pyspark_ckpt.state_store.format.remote import query_id
@@ -27,6 +27,11 @@ MARK_VERSION = re.compile(rb"[0-9a-z]+ ([0-9]{1,18})")
 
 COPY_AGAIN = "Copy the savepoint again from its original, or take another."
 """What to do about a savepoint that has lost objects: no retention has deleted them, and no checkpoint has the same."""
+
+REPEAT_RESTORE = (
+    "Repeat the same `restore` or `rescale` with the same arguments, which finishes it, or delete the folder."
+)
+"""What to do about a restore that has not finished."""
 
 _SAVEPOINT = "savepoint."
 _QUERY_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
@@ -117,7 +122,7 @@ def advise_on_unfinished(place: BlobPlace, folder: str = "") -> str:
             "A query was started in this folder, and has committed batches: keep it. To use it as a checkpoint, delete "
             f"only {where}/{UNFINISHED_NAME}."
         )
-    remove = f"`pyspark-ckpt savepoint delete {quote(where)}`"
+    remove = write_command("savepoint", "delete", where, **find_options(place))
     if mark.startswith(DELETING):
         return f"Remove it: {remove}"
     return f"If it is being taken now, wait. Otherwise remove it: {remove}"
@@ -142,11 +147,15 @@ def make_refusal(place: BlobPlace) -> InvalidInputError:
     """
     where = place.url
     is_file = not names_scheme(where) and os.path.isfile(where)  # noqa: PTH113 - Path.is_file may raise
-    kind = None if is_file else find_kind(place)
+    if is_file:
+        return InvalidInputError(
+            f"{where} is not a checkpoint of a query: it is a file.", hint="Name the checkpointLocation of the query."
+        )
+    kind = find_kind(place)
     if kind is FolderKind.UNFINISHED_RESTORE:
         return InvalidInputError(
             f"{where} is not a checkpoint yet: it is {_describe_restore(place)}.",
-            hint="Repeat the same restore or rescale with the same arguments, which finishes it, or delete the folder.",
+            hint=REPEAT_RESTORE,
         )
     if kind is FolderKind.UNFINISHED_SAVEPOINT:
         return InvalidInputError(
@@ -154,9 +163,10 @@ def make_refusal(place: BlobPlace) -> InvalidInputError:
             hint=advise_on_unfinished(place),
         )
     if kind is FolderKind.SAVEPOINT:
+        verify = write_command("savepoint", "verify", where, **find_options(place))
         return InvalidInputError(
             f"{where} is not a checkpoint of a query: it is a savepoint, whose metadata has no query id.",
-            hint=f"See what is wrong with it: `pyspark-ckpt savepoint verify {quote(where)}`.",
+            hint=f"See what is wrong with it: {verify}.",
         )
     if kind is FolderKind.STATE:
         return InvalidInputError(

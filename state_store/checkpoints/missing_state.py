@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from shlex import quote
-
-from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.blobs import BlobPlace, find_options
 from pyspark_ckpt.state_store.checkpoints.folder_kind import (
     COPY_AGAIN,
     FolderKind,
     advise_on_unfinished,
     find_savepoint_kind,
 )
+from pyspark_ckpt.state_store.display import write_command, write_rescale
 from pyspark_ckpt.state_store.errors import NotFoundError
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.names import ROWS_FOLDER
@@ -63,11 +62,11 @@ def _is_elsewhere(
 def _is_here(
     problem: NotFoundError, place: BlobPlace, here: Lineage, checkpoint: BlobPlace, remote: str
 ) -> NotFoundError:
+    rescale = write_rescale(checkpoint.url, remote=remote, **find_options(checkpoint, place))
     return NotFoundError(
         f"{problem.message} But {here.describe()}: this state is in the checkpoint, and not in {place.url}. The query "
         f"was started without the option remote, and this session has the value {remote!r}.",
-        hint=f"Remove {_OPTION} from this session. To move the state there, make a new checkpoint: `pyspark-ckpt "
-        f"rescale {quote(checkpoint.url)} NEW_CHECKPOINT -n PARTITIONS --query-id new -o {quote(f'remote={remote}')}`.",
+        hint=f"Remove {_OPTION} from this session. To move the state there, make a new checkpoint: {rescale}.",
     )
 
 
@@ -79,8 +78,9 @@ def _is_of_a_savepoint(problem: NotFoundError, checkpoint: BlobPlace) -> NotFoun
             hint=advise_on_unfinished(checkpoint),
         )
     if kind is FolderKind.SAVEPOINT and checkpoint.walk(ROWS_FOLDER):
+        restore = write_command("savepoint", "restore", checkpoint.url, "NEW_CHECKPOINT", **find_options(checkpoint))
         return NotFoundError(
             f"{problem.message} {checkpoint.url} is a canonical savepoint, on which no query can start.",
-            hint=f"Restore it: `pyspark-ckpt savepoint restore {quote(checkpoint.url)} NEW_CHECKPOINT`.",
+            hint=f"Restore it: {restore}.",
         )
     return problem

@@ -27,12 +27,12 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from shlex import quote
 
 import msgspec
 
-from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.blobs import BlobPlace, find_options
 from pyspark_ckpt.state_store.blobs.exclusive import is_exclusive
+from pyspark_ckpt.state_store.display import write_rescale
 from pyspark_ckpt.state_store.errors import ConflictError, FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
 from pyspark_ckpt.state_store.json_objects import check_format, seal
@@ -167,12 +167,12 @@ def _read(folder: BlobPlace) -> Owner | None:
 def _require(owner: Owner, own: Owner, folder: BlobPlace, checkpoint: BlobPlace, remote: str) -> None:
     if owner.is_same(own):
         return
+    rescale = write_rescale(checkpoint.url, remote=remote, **find_options(checkpoint, folder))
     raise InvalidInputError(
         f"The state in {folder.url} belongs to the checkpoint {owner.checkpoint}. {checkpoint.url} has the same query "
         "id, so it is a copy of that checkpoint, or that checkpoint under another path.",
-        hint="To continue from a copy, make a checkpoint with an id and state of its own: `pyspark-ckpt rescale "
-        f"{quote(checkpoint.url)} NEW_CHECKPOINT -n PARTITIONS --query-id new -o {quote(f'remote={remote}')}` "
-        "(PARTITIONS may be the present number). If the checkpoint was moved, and no query will ever run on "
+        hint="To continue from a copy, make a checkpoint with an id and state of its own: "
+        f"{rescale} (PARTITIONS may be the present number). If the checkpoint was moved, and no query will ever run on "
         f"{owner.checkpoint} again, delete {folder.url}/{OWNER_NAME} and start the query again.",
     )
 

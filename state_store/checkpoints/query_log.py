@@ -43,6 +43,7 @@ LOGS = ("offsets", "commits")
 _LOGS = tuple(f"{log}/" for log in LOGS)
 _STATE_ROWS = re.compile(r"state/[0-9]+/[0-9]+/(?!(?:[^/]+/)?_metadata/)")
 _OPERATOR = re.compile(r"state/([0-9]+)/_metadata/(?:metadata|v2/[0-9]+)")
+_LATER_METADATA = re.compile(r"(state/[0-9]+/_metadata/v2)/([0-9]{1,19})")
 BATCH = re.compile(r"[0-9]{1,19}")
 _PARTITIONS = re.compile(r"[0-9]{1,9}")
 
@@ -95,6 +96,24 @@ def operator_names(checkpoint: BlobPlace) -> Iterator[str]:
     """
     yield from _walk(checkpoint, "state", but_for=_STATE_ROWS)
     yield from (blob.name for blob in checkpoint.list(CHECKPOINT_FOLDER, prefix=NON_RESTORED_STATE_NAME))
+
+
+def list_operator_files(checkpoint: BlobPlace) -> list[str]:
+    """Return the names of the files that describe operators, stores and types. Raises StorageError.
+
+    Links to folders are left out, and so are older forms of the metadata of an operator.
+    """
+    names = [blob.name for blob in checkpoint.walk("state") if not _STATE_ROWS.match(blob.name)]
+    newest: dict[str, int] = {}
+    for name in names:
+        if match := _LATER_METADATA.fullmatch(name):
+            newest[match[1]] = max(newest.get(match[1], 0), int(match[2]))
+    return [
+        name
+        for name in names
+        if not name.endswith("/")
+        and ((match := _LATER_METADATA.fullmatch(name)) is None or int(match[2]) == newest[match[1]])
+    ]
 
 
 def _walk(checkpoint: BlobPlace, folder: str, but_for: re.Pattern[str] | None = None) -> Iterator[str]:

@@ -1,17 +1,25 @@
 """What Spark reads of a query's own files when it starts on a checkpoint, and what it does if some are missing.
 
 Spark takes the newest entry of the offset log, the entry before it, and the newest entry of the commit log. If the
-newest batch is committed, it plans the next one; else it runs that batch with the logged offsets. What it does if one
-is missing was tried with Spark 4.3, in both checkpoint formats.
+newest batch is committed, it plans the next one; else it runs that batch with the logged offsets. Sources read their
+logs, and operators the metadata and the schemas of their state. What Spark does if one is missing was tried with Spark
+4.3, in both checkpoint formats.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
+from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
-from pyspark_ckpt.state_store.checkpoints.query_log import QUERY, check_content, list_batches
+from pyspark_ckpt.state_store.checkpoints.query_log import QUERY, check_content, list_batches, list_operator_files
+from pyspark_ckpt.state_store.checkpoints.spark_files import (
+    check_form,
+    choose_source_files,
+    find_lost_source_files,
+    read_file_offsets,
+)
 from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
 
 START_ATTEMPTS = 3
@@ -20,23 +28,32 @@ START_ATTEMPTS = 3
 
 @dataclass(frozen=True)
 class StartFiles:
-    """The files that a start reads. Without ``problems``, the query continues after its newest committed batch."""
+    """The files that a start reads. Without ``problems``, the query continues after its newest committed batch.
 
-    files: int
-    bytes_read: int
-    problems: tuple[str, ...]
+    ``files``: of the query itself. ``source_files``: of its sources. ``operator_files``: metadata and schemas of
+    operators.
+    """
+
+    files: int = 0
+    source_files: int = 0
+    operator_files: int = 0
+    bytes_read: int = 0
+    problems: tuple[str, ...] = ()
 
 
 def verify_start(checkpoint: Checkpoint) -> StartFiles:
     """Read what a start of the query needs, also while it runs: then after the newest batch that is committed.
 
-    If no batch is committed, only the first one may be planned: offsets of a later batch are a problem.
+    If no batch is committed, only the first one may be planned: offsets of a later batch are a problem. Damage of an
+    operator's metadata is not among the problems: ``Checkpoint.operators`` raises it.
 
     Raises StorageError.
     """
     for _ in range(START_ATTEMPTS):
+        planned = list_batches(checkpoint.place, "offsets")
+        checkpoint.look_again()
         version = checkpoint.newest_version
-        found = _read_start(checkpoint, version - 1)
+        found = _Start(checkpoint.place, version - 1, planned).read()
         if not found.problems:
             break
         checkpoint.look_again()
@@ -45,31 +62,66 @@ def verify_start(checkpoint: Checkpoint) -> StartFiles:
     return found
 
 
-def _read_start(checkpoint: Checkpoint, batch: int) -> StartFiles:
-    """Read what is needed to continue after ``batch``, the newest committed one; -1 if none is."""
-    place = checkpoint.place
-    planned = list_batches(place, "offsets")
-    newest = max(planned, default=batch)
-    wanted = {f"offsets/{each}" for each in (newest - 1, newest) if each in planned}
-    read = StartFiles(0, 0, tuple(_find_gaps(place.url, batch, planned)))
-    if batch >= 0:
-        wanted.add(f"commits/{batch}")
-    for name in (QUERY, *sorted(wanted)):
-        where = f"{place.url}/{name}"
-        try:
-            content = check_content(name, place.get(name), where)
-        except NotFoundError as problem:
-            read = replace(read, problems=(*read.problems, problem.message))
-        except FormatError as problem:
-            told = f"{problem.message} Spark does not start the query with it."
-            read = replace(read, problems=(*read.problems, told))
-        else:
-            read = replace(read, files=read.files + 1, bytes_read=read.bytes_read + len(content))
-    return read
+class _Start:
+    """Reads what is needed to continue after one batch."""
+
+    def __init__(self, place: BlobPlace, batch: int, planned_before: set[int]) -> None:
+        """``batch``: the newest committed one; -1 if none is. ``planned_before``: what was planned before that look."""
+        self._place, self._batch, self._planned_before = place, batch, planned_before
+        self._problems: list[str] = []
+        self._bytes_read = 0
+        self._file_offsets: dict[int, int] = {}
+
+    def read(self) -> StartFiles:
+        place, url = self._place, self._place.url
+        planned = list_batches(place, "offsets")
+        newest = max(planned, default=self._batch)
+        wanted = {f"offsets/{each}" for each in (newest - 1, newest) if each in planned}
+        self._problems += _find_gaps(url, self._batch, planned, max(self._planned_before, default=-1))
+        if self._batch >= 0:
+            wanted.add(f"commits/{self._batch}")
+        logs = self._read_files([QUERY, *sorted(wanted)])
+        sources = [blob.name for blob in place.walk("sources") if not blob.name.endswith("/")]
+        self._file_offsets = read_file_offsets(logs.get(f"offsets/{newest}", b""))
+        for lost in find_lost_source_files(self._file_offsets, sources):
+            self._problems.append(
+                f"{url}/{lost} is missing, and {url}/offsets/{newest} says that the source has come further: Spark "
+                "does not start the query"
+            )
+        of_sources = self._read_files(choose_source_files(sources), "or reads files again", may_go=True)
+        of_operators = self._read_files(list_operator_files(place), may_go=True)
+        counts = len(logs), len(of_sources), len(of_operators)
+        return StartFiles(*counts, self._bytes_read, tuple(self._problems))
+
+    def _read_files(self, names: Iterable[str], otherwise: str = "", *, may_go: bool = False) -> dict[str, bytes]:
+        """Return the files that are whole. ``may_go``: a query that runs replaces some by others that say the same.
+
+        ``otherwise``: what Spark does with a damaged one if it starts the query.
+        """
+        does = ", ".join(filter(None, ("Spark does not start the query with it", otherwise)))
+        found: dict[str, bytes] = {}
+        for name in names:
+            where = f"{self._place.url}/{name}"
+            try:
+                content = check_content(name, self._place.get(name), where)
+                check_form(name, content, where, self._file_offsets)
+            except NotFoundError as problem:
+                if not may_go:
+                    self._problems.append(problem.message)
+            except FormatError as problem:
+                self._problems.append(f"{problem.message} {does}.")
+            else:
+                found[name] = content
+                self._bytes_read += len(content)
+        return found
 
 
-def _find_gaps(url: str, batch: int, planned: set[int]) -> Iterator[str]:
-    """Yield what is wrong with the entries of the offset log, if ``batch`` is the newest in the commit log."""
+def _find_gaps(url: str, batch: int, planned: set[int], newest_before: int) -> Iterator[str]:
+    """Yield what is wrong with the entries of the offset log, if ``batch`` is the newest in the commit log.
+
+    A query that runs plans a batch after the last one is committed. Therefore ``planned`` was listed after the commit
+    log, and has its batches; and the commit log, after ``newest_before`` was planned, has all batches before that one.
+    """
     newest = max(planned, default=-1)
     committed = f"and {url}/commits/{batch} says that the batch is committed"
     if newest < 0 <= batch:
@@ -81,8 +133,8 @@ def _find_gaps(url: str, batch: int, planned: set[int]) -> Iterator[str]:
             f"{url}/offsets/{newest - 1} is missing, and {url}/offsets/{newest} is there: Spark does not start the "
             "query, because it needs both"
         )
-    if newest > batch + 1:
+    if (later := newest_before) > batch + 1:
         yield (
-            f"{url}/commits/{newest - 1} is missing, and {url}/offsets/{newest} is there: Spark runs batch {newest} "
-            f"from version {newest} of the state; in checkpoint format 2 it does not know its id, and the query fails"
+            f"{url}/commits/{later - 1} is missing, and {url}/offsets/{later} is there: Spark runs batch {later} from "
+            f"version {later} of the state; in checkpoint format 2 it does not know its id, and the query fails"
         )

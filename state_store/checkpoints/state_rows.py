@@ -88,5 +88,4 @@ def require_counts(counts: Mapping[str, int], digests: Mapping[str, Digest], wha
         if found.rows != counts[name]:
             raise FormatError(
                 f"{what}: state {name!r} has {counts[name]} rows, and {found.rows} were found for its partitions.",
-                hint="Verify the source with `pyspark-ckpt checkpoint verify`.",
             )

@@ -10,7 +10,7 @@ from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.digests import Digest
 from pyspark_ckpt.state_store.checkpoints.state_rows import digest_states, require_counts
 from pyspark_ckpt.state_store.database import Database
-from pyspark_ckpt.state_store.errors import CkptError, NotFoundError
+from pyspark_ckpt.state_store.errors import CkptError, NotFoundError, StorageError
 from pyspark_ckpt.state_store.format.keys import MARKER_KEY, STATE_BYTES, Marker
 from pyspark_ckpt.state_store.format.meta import StoreMeta
 from pyspark_ckpt.state_store.identity import Identity
@@ -78,6 +78,8 @@ def _verify(checkpoint: Checkpoint, identity: Identity, version: int) -> tuple[V
                 counts = _count_rows(restored.database, restored.meta, commit, problems.log)
                 digests = digest_states(restored.database, restored.meta.states)
                 require_counts(counts, digests, str(identity))
+        except StorageError:  # nothing is known to be damaged: it could not be read
+            raise
         except CkptError as problem:
             is_missing = isinstance(problem, NotFoundError)
             return Verified(identity, version, 0, 0, (*problems.found, f"{problem}")), is_missing

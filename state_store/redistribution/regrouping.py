@@ -104,7 +104,6 @@ class RegroupTask:
             raise FormatError(
                 f"{', '.join(str(source.identity) for source in self.sources)}: there are rows of the partitions "
                 f"{strangers} of {self.partitions}, and these partitions cannot have rows there.",
-                hint="Verify the source with `pyspark-ckpt checkpoint verify`.",
             )
         return writers.files, before
 

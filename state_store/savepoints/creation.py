@@ -42,7 +42,7 @@ from pyspark_ckpt.state_store.redistribution.merged_states import require_mergea
 from pyspark_ckpt.state_store.redistribution.store_digests import make_digest_tasks
 from pyspark_ckpt.state_store.retention.pins import Pin, Pins
 from pyspark_ckpt.state_store.savepoints.nesting import refuse_nested
-from pyspark_ckpt.state_store.savepoints.possession import Possession, explaining_what_is_left
+from pyspark_ckpt.state_store.savepoints.possession import Possession, advising_to_verify, explaining_what_is_left
 from pyspark_ckpt.state_store.savepoints.savepoint import (
     NAME,
     SAVEPOINT_FORMAT,
@@ -90,7 +90,8 @@ def create(
     refuse_nested(place, checkpoint, "a savepoint")
     refuse_unless_empty(place, "a savepoint")
     possession = Possession(place, checkpoint.place)
-    with explaining_what_is_left(possession.describe_what_is_left), _hold_logs(checkpoint) as (version, logs):
+    explaining = explaining_what_is_left(possession.describe_what_is_left)
+    with explaining, advising_to_verify(checkpoint), _hold_logs(checkpoint) as (version, logs):
         operators = _list_operators(checkpoint, version, kind)
         possession.take(version)
         files = [*write_logs(logs, place), *copy_sources(checkpoint.place, place)]
@@ -211,7 +212,7 @@ def pin(checkpoint: Checkpoint) -> Iterator[int]:
     if version == 0:
         raise LifecycleError(
             f"{checkpoint.place.url}: no batch of the query has been committed yet.",
-            hint="Wait for the first batch (query.processAllAvailable() does that).",
+            hint="Wait for the first batch (`query.processAllAvailable()` does that).",
         )
     pins = Pins(checkpoint.place)
     held = [pins.add(version, PIN_S)]

@@ -55,6 +55,8 @@ def refuse_nested_state(folder: BlobPlace, source: Checkpoint, target: BlobPlace
     too. Raises StorageError.
     """
     hint = "Name a folder elsewhere in the option remote."
+    if is_within(folder, target.url) and is_within(target, folder.url):
+        raise InvalidInputError(f"The state would be in {folder.url}, which is the new checkpoint itself.", hint=hint)
     for url in (source.place.url, *_roots_of_state(source), target.url):
         other = source.workplace.place(url)
         if other.url == folder.url:  # the state of a query of the same id, which is refused later

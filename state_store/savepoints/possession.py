@@ -5,13 +5,21 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from shlex import quote
 
-from pyspark_ckpt.state_store.blobs import BlobPlace, RetryPolicy, with_retries
+from pyspark_ckpt.state_store.blobs import BlobPlace, RetryPolicy, find_options, with_retries
 from pyspark_ckpt.state_store.blobs.exclusive import require_exclusive
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.folder_kind import read_mark
-from pyspark_ckpt.state_store.errors import CkptError, ConflictError, InvalidInputError, NotFoundError, with_hint
-from pyspark_ckpt.state_store.savepoints.savepoint import UNFINISHED, refuse_unless_empty
+from pyspark_ckpt.state_store.display import write_command
+from pyspark_ckpt.state_store.errors import (
+    CkptError,
+    ConflictError,
+    FormatError,
+    InvalidInputError,
+    NotFoundError,
+    with_hint,
+)
+from pyspark_ckpt.state_store.savepoints.savepoint import UNFINISHED, Savepoint, refuse_unless_empty
 
 LOOK_S = 2.0
 """How long a place is asked what is left in it. It may be the place that has just failed."""
@@ -28,6 +36,20 @@ def explaining_what_is_left(describe: Callable[[], str]) -> Iterator[None]:
             problem.hint = with_hint(problem.hint, left) if problem.hint else left
         elif left:
             problem.add_note(left)
+        raise
+
+
+@contextmanager
+def advising_to_verify(source: Checkpoint) -> Iterator[None]:
+    """If the block fails for damage without a remedy of its own, name the command that finds all damage of ``source``.
+
+    The damage may be elsewhere; then the command says that the source is whole.
+    """
+    try:
+        yield
+    except FormatError as problem:
+        kind = "savepoint" if isinstance(source, Savepoint) else "checkpoint"
+        problem.hint = problem.hint or f"Verify the source: {source.write_command(kind, 'verify')}."
         raise
 
 
@@ -90,7 +112,8 @@ class Possession:
                 return (
                     f"What is left in {place.url} is another call's now, which deletes it or takes a savepoint there."
                 )
-        return f"An unfinished savepoint is left: remove it by `pyspark-ckpt savepoint delete {quote(place.url)}`."
+        remove = write_command("savepoint", "delete", place.url, **find_options(place))
+        return f"An unfinished savepoint is left: remove it by {remove}."
 
     def _refuse_if_seen(self) -> None:
         """Raise InvalidInputError if the mark appears inside the checkpoint: two names may mean one folder."""

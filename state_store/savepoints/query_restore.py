@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import msgspec
@@ -33,6 +34,8 @@ from pyspark_ckpt.state_store.checkpoints.query_log import (
     copy_id,
     copy_logs,
     copy_operators,
+    log_names,
+    operator_names,
     read_partitions,
 )
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
@@ -56,7 +59,7 @@ from pyspark_ckpt.state_store.savepoints.finished import refuse_checkpoint
 from pyspark_ckpt.state_store.savepoints.movement import Movement
 from pyspark_ckpt.state_store.savepoints.nesting import refuse_nested, refuse_nested_state
 from pyspark_ckpt.state_store.savepoints.plan import RestorePlan
-from pyspark_ckpt.state_store.savepoints.possession import explaining_what_is_left
+from pyspark_ckpt.state_store.savepoints.possession import advising_to_verify, explaining_what_is_left
 from pyspark_ckpt.state_store.savepoints.request import (
     FinishedRequest,
     ProvenState,
@@ -120,7 +123,7 @@ class QueryRestore:
         both. Raises InvalidInputError (the target is in use), NotFoundError, FormatError (damage, or a digest that
         differs), StorageError (the same call may be repeated).
         """
-        with explaining_what_is_left(lambda: self._left):
+        with explaining_what_is_left(lambda: self._left), advising_to_verify(self._source):
             recorded, done = self._begin()
             if done is None:
                 done = self._restore(recorded, runner, progress)
@@ -145,12 +148,10 @@ class QueryRestore:
             point_to(self.plan.workplace.place(url), self._place, identity)
         if self._request.allow_non_restored_state:
             self._place.put(f"{CHECKPOINT_FOLDER}/{NON_RESTORED_STATE_NAME}", b"")
-        rewriting = self._rewriting(recorded, ids)
-        change = rewriting if self._files is None else LogProof(_but_the_id(self._files), rewriting)
+        change = self._proving(self._rewriting(recorded, ids))
         copy_logs(self._source.place, self._version - 1, self._place, change)
         copy_operators(self._source.place, self._place, change)
-        if isinstance(change, LogProof):
-            change.require_all(self._source.place)
+        self._require_all(change)
         return Restored(
             self._place.url,
             recorded.query_id,
@@ -163,6 +164,26 @@ class QueryRestore:
 
     def _rewriting(self, recorded: RecordedRequest, ids: Ids) -> LogRewriter:
         return LogRewriter(self._version - 1, self.plan.partitions, ids, recorded.query_id)
+
+    def _proving(self, rewriting: LogRewriter) -> LogRewriter | LogProof:
+        """Return what changes files, and checks them first if it is known what they must be."""
+        return rewriting if self._files is None else LogProof(_but_the_id(self._files), rewriting)
+
+    def _require_all(self, change: LogRewriter | LogProof) -> None:
+        """Raise NotFoundError if a file that the savepoint lists was not changed."""
+        if isinstance(change, LogProof):
+            change.require_all(self._source.place)
+
+    def _refuse_damaged_files(self, recorded: RecordedRequest) -> None:
+        """Raise what copying the files of the query would be refused for. Writes nothing.
+
+        Raises NotFoundError, FormatError, InvalidInputError (a link to a folder), StorageError.
+        """
+        place, change = self._source.place, self._proving(self._rewriting(recorded, {}))
+        for name in (*log_names(place, self._version - 1), *operator_names(place)):
+            with suppress(NotFoundError):  # replaced meanwhile by a query that runs
+                change(name, place.get(name), f"{place.url}/{name}")
+        self._require_all(change)
 
     def _check(self) -> None:
         refuse_nested(self._place, self._source, "a checkpoint")
@@ -235,6 +256,7 @@ class QueryRestore:
             refuse_checkpoint(self.plan, recorded, allows_non_restored_state=allows)
             refuse_unless_empty(self._place, "a checkpoint")
             self._refuse_state_of_others(recorded)
+            self._refuse_damaged_files(recorded)
             before = self._record(recorded)
         if msgspec.structs.replace(before, query_id=recorded.query_id) != recorded:
             raise InvalidInputError(

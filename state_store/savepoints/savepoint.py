@@ -15,17 +15,23 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 import msgspec
 
-from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.blobs import BlobPlace, find_options
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator
 from pyspark_ckpt.state_store.checkpoints.digests import Digest, Digests, combine, require_equal
-from pyspark_ckpt.state_store.checkpoints.folder_kind import COPY_AGAIN, FolderKind, advise_on_unfinished, find_kind
+from pyspark_ckpt.state_store.checkpoints.folder_kind import (
+    COPY_AGAIN,
+    REPEAT_RESTORE,
+    FolderKind,
+    advise_on_unfinished,
+    find_kind,
+)
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, list_operators
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.checkpoints.ownership import OWNER_NAME
 from pyspark_ckpt.state_store.checkpoints.query_log import LOGS, QUERY, LogProof, QueryFile, find_damage
 from pyspark_ckpt.state_store.checkpoints.verification import Verified, verify_version
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
-from pyspark_ckpt.state_store.display import count_text, html_table, size_text
+from pyspark_ckpt.state_store.display import count_text, html_table, size_text, write_rescale
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.keys import CommitId
 from pyspark_ckpt.state_store.format.names import (
@@ -299,44 +305,21 @@ class Savepoint(Checkpoint):
 def read_info(place: BlobPlace) -> SavepointInfo:
     """Return the content of ``savepoint.json``. Raises InvalidInputError (there is none), FormatError, StorageError."""
     try:
-        return _info(place, NAME)
+        return read_info_at(place, NAME)
     except NotFoundError as problem:
         kind = find_kind(place)
-        hint = "Name the folder of a savepoint. To copy the checkpoint of a stopped query, use rescale."
+        rescale = write_rescale(place.url, **find_options(place))
+        hint = f"Name the folder of a savepoint. To copy the checkpoint of a stopped query: {rescale}."
         if kind is FolderKind.UNFINISHED_SAVEPOINT:
             hint = f"It is unfinished or half deleted, and cannot be restored. {advise_on_unfinished(place)}"
         elif kind is FolderKind.UNFINISHED_RESTORE:
-            hint = (
-                "It is the target of an unfinished restore. Repeat the same restore or rescale, which finishes it, or "
-                "delete the folder."
-            )
+            hint = f"It is the target of an unfinished restore. {REPEAT_RESTORE}"
         raise InvalidInputError(f"{place.url} is not a savepoint: it has no {NAME}.", hint=hint) from problem
 
 
-def _info(place: BlobPlace, name: str) -> SavepointInfo:
+def read_info_at(place: BlobPlace, name: str) -> SavepointInfo:
     """Return the content of the ``savepoint.json`` at ``name``. Raises NotFoundError, FormatError, StorageError."""
     return read_sealed(place, name, SavepointInfo, MAX_BYTES, known=SAVEPOINT_FORMAT)
-
-
-def find_savepoints(place: BlobPlace) -> list[tuple[str, SavepointInfo | FormatError | None]]:
-    """Return the savepoints in a place and below it, each with its folder.
-
-    A damaged savepoint has its error instead; one that is unfinished or half deleted has None. Raises StorageError.
-    """
-    found: list[tuple[str, SavepointInfo | FormatError | None]] = []
-    unfinished: list[str] = []
-    for blob in place.walk():
-        folder, _, name = blob.name.rpartition("/")
-        if name == NAME:
-            try:
-                info: SavepointInfo | FormatError = _info(place, blob.name)
-            except FormatError as problem:
-                info = problem
-            found.append((folder or ".", info))
-        elif name == UNFINISHED:
-            unfinished.append(folder or ".")
-    known = dict(found)
-    return found + [(folder, None) for folder in unfinished if folder not in known]
 
 
 def open_target(target: str, options: Options) -> BlobPlace:

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from pyspark_ckpt.state_store.attempts.winners import Epochs
-from pyspark_ckpt.state_store.blobs import BlobPlace, Traffic
+from pyspark_ckpt.state_store.blobs import BlobPlace, Traffic, find_options
 from pyspark_ckpt.state_store.blobs.base.place_clock import PlaceTimes
 from pyspark_ckpt.state_store.database import Tuning
 from pyspark_ckpt.state_store.failpoints import FailPoints
@@ -57,6 +57,12 @@ class StoreContext:
     folder: Path
     options: Options
     shared: SharedResources
+
+    @cached_property
+    def place_options(self) -> dict[str, str]:
+        """The options with which a command reaches checkpoint and state."""
+        remote = {"remote": self.options.remote} if self.options.remote else {}
+        return remote | find_options(self.checkpoint, self.place)
 
     @cached_property
     def tuning(self) -> Tuning:

@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from pyspark_ckpt.state_store.attempts.decisions import Decisions
 from pyspark_ckpt.state_store.database import TableCount, Tuning
+from pyspark_ckpt.state_store.display import write_rescale
 from pyspark_ckpt.state_store.errors import InvalidInputError, StorageError
 from pyspark_ckpt.state_store.format.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.format.meta import Descriptor, StoreMeta
@@ -221,11 +222,12 @@ class Store:
 
     def _check_partitions(self, meta: StoreMeta, num_partitions: int | None) -> None:
         if num_partitions is not None and meta.num_partitions not in (None, num_partitions):
+            rescale = write_rescale(self.checkpoint.url, num_partitions, **self._context.place_options)
             raise InvalidInputError(
                 f"{self.identity}: the state was written with {meta.num_partitions} partitions, "
                 f"but the query now runs with {num_partitions}.",
                 hint=f"Set spark.sql.shuffle.partitions to {meta.num_partitions} for this checkpoint, or make a "
-                f"checkpoint with {num_partitions} partitions from it with `pyspark-ckpt rescale`.",
+                f"checkpoint with {num_partitions} partitions from it: {rescale}.",
             )
 
     def _open(

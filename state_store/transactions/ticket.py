@@ -51,7 +51,8 @@ class Ticket(msgspec.Struct, frozen=True):
 
     ``num_partitions``: the number that the query runs with. At version 0, ``meta`` has no such number.
     ``compression``: of the database and of what the worker writes. ``allow_non_restored_state``: states that the
-    worker's operator does not declare are no error. ``operator_states``: see ``OperatorStates``.
+    worker's operator does not declare are no error. ``operator_states``: see ``OperatorStates``. ``checkpoint`` and
+    ``place_options``: for commands that messages name; a placeholder if the checkpoint is not known.
     """
 
     operator: Count
@@ -69,6 +70,8 @@ class Ticket(msgspec.Struct, frozen=True):
     allow_non_restored_state: bool = False
     operator_states: tuple[tuple[StateMeta, ...], ...] = ()
     num_partitions: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    checkpoint: str = "CHECKPOINT"
+    place_options: dict[str, str] = {}
 
 
 def ticket_path(local_dir: Path, task: WorkerTask, store: Identity) -> Path:

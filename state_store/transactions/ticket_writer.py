@@ -37,8 +37,9 @@ class TicketWriter:
 
     def write(self, transaction: Transaction, worker: WorkerTask, states: Sequence[States]) -> None:
         """Write the ticket of a transaction for a worker. Raises OSError, StorageError."""
-        who, copy = self._context.identity, transaction.copy
-        transaction.ticket = ticket_path(self._context.shared.local_dir, worker, who)
+        context, copy = self._context, transaction.copy
+        who = context.identity
+        transaction.ticket = ticket_path(context.shared.local_dir, worker, who)
         live = self._local.is_live(transaction)
         write_ticket(
             transaction.ticket,
@@ -52,12 +53,14 @@ class TicketWriter:
                 str(copy.db),
                 live,
                 str(transaction.staging),
-                self._context.options.compression,
+                context.options.compression,
                 transaction.meta,
                 worker.key_schema,
                 self._allows_non_restored_state([transaction.meta.states, *states]),
                 tuple(states),
                 worker.num_partitions,
+                context.checkpoint.url,
+                context.place_options,
             ),
         )
 

@@ -8,7 +8,38 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Protocol, runtime_checkable
 
-from pyspark_ckpt.state_store.blobs.base.place import BlobPlace
+from pyspark_ckpt.state_store.blobs.base.place import Blob, BlobPlace
+
+
+@runtime_checkable
+class IsReachedByOptions(Protocol):
+    """A place that another process reaches by its URL only with the same options of this package."""
+
+    @property
+    def options(self) -> dict[str, str]:
+        """These options by their names. Credentials are not among them."""
+        ...
+
+
+def find_options(*places: BlobPlace) -> dict[str, str]:
+    """Return the options with which a command reaches the ``places``."""
+    found: dict[str, str] = {}
+    for place in places:
+        if isinstance(place, IsReachedByOptions):
+            found |= place.options
+    return found
+
+
+@runtime_checkable
+class CanWalkAround(Protocol):
+    """A place in which a user may be kept out of some folders."""
+
+    def walk_around(self) -> tuple[list[Blob], list[str]]:
+        """Return what ``walk`` finds in folders that are open to this user, and which other folders it has met.
+
+        "." is the place itself. Raises StorageError.
+        """
+        ...
 
 
 @runtime_checkable

@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import io
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -51,40 +51,58 @@ def list_folder(path: Path, lead: str, prefix: str, start: str) -> list[Blob]:
         for entry in entries:
             name = entry.name
             if name.startswith(prefix) and name >= start and not name.startswith("."):
-                with _leaving_out_what_is_gone():
-                    if entry.is_file():
-                        state = entry.stat()
-                        found.append(Blob(lead + name, state.st_size, state.st_mtime))
+                state = _look_at(entry)
+                if state is not None and stat.S_ISREG(state.st_mode):
+                    found.append(Blob(lead + name, state.st_size, state.st_mtime))
     return sorted(found, key=lambda blob: blob.name)
 
 
-def walk_folder(top: Path, root: Path) -> list[Blob]:
+def walk_folder(top: Path, root: Path, closed: set[str] | None = None) -> list[Blob]:
     """Return the files below a folder, and links to folders with a "/", by their names below ``root``. Raises OSError.
 
     The target of a link belongs to another folder, and is not listed. The link itself is listed, so that the folder is
-    not taken for complete.
+    not taken for complete. ``closed``: gets the folders that this user may not look into, which then raise nothing.
     """
     found: list[Blob] = []
-    for path, folders, names in os.walk(top, onerror=unless_missing):
+
+    def pass_by(problem: OSError, folder: str) -> None:
+        if closed is None or not isinstance(problem, PermissionError):
+            unless_missing(problem)
+        else:
+            closed.add(Path(folder).relative_to(root).as_posix())
+
+    for path, folders, names in os.walk(top, onerror=lambda problem: pass_by(problem, problem.filename)):
         folders[:] = [each for each in folders if not each.startswith(".")]
-        links = [f"{each}/" for each in folders if Path(path, each).is_symlink()]
-        here = Path(path).relative_to(root)
+        try:
+            links = [f"{each}/" for each in folders if Path(path, each).is_symlink()]
+        except PermissionError as problem:
+            pass_by(problem, path)
+            links, folders[:] = [], []
+        here = Path(path).relative_to(root).as_posix()
         for name in [*names, *links]:
-            if not name.startswith("."):
-                with _leaving_out_what_is_gone():
-                    state = Path(path, name).stat()
-                    found.append(Blob(f"{here.as_posix()}/{name}".removeprefix("./"), state.st_size, state.st_mtime))
+            if name.startswith("."):
+                continue
+            try:
+                state = _look_at(Path(path, name))
+            except PermissionError as problem:
+                pass_by(problem, path)
+            else:
+                if state is not None:
+                    found.append(Blob(f"{here}/{name}".removeprefix("./"), state.st_size, state.st_mtime))
     return sorted(found, key=lambda blob: blob.name)
 
 
-@contextmanager
-def _leaving_out_what_is_gone() -> Iterator[None]:
-    """End the block at a file that was deleted since its folder was read, or at a link that leads nowhere."""
+def _look_at(entry: os.DirEntry[str] | Path) -> os.stat_result | None:
+    """Return the status of what a folder lists. Raises OSError.
+
+    None if it was deleted since the folder was read, or is a link that leads nowhere.
+    """
     try:
-        yield
+        return entry.stat()
     except OSError as problem:
         if problem.errno not in (errno.ENOENT, errno.ELOOP):
             raise
+        return None
 
 
 def remove_empty_folders(root: Path) -> None:

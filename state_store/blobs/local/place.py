@@ -164,6 +164,15 @@ class LocalPlace(FileWrites, Retries):
         except FAILURES as problem:
             fail("list", top, problem)
 
+    def walk_around(self) -> tuple[builtins.list[Blob], builtins.list[str]]:
+        """Walk through what this user may see; see ``CanWalkAround``."""
+        closed: set[str] = set()
+        try:
+            found = self.ask(lambda: walk_folder(self._root, self._root, closed))
+        except FAILURES as problem:
+            fail("list", self._root, problem)
+        return found, sorted(closed)
+
     def delete(self, name: str) -> None:
         """Remove the object; see the protocol."""
         path = self.path_of(name)

@@ -70,6 +70,11 @@ class S3Requests:
         """The endpoint and the bucket."""
         return f"{self.settings.endpoint}/{self.bucket}"
 
+    @property
+    def options(self) -> dict[str, str]:
+        """The options that reach the place; see ``IsReachedByOptions``."""
+        return self.settings.list_options()
+
     def key(self, name: str) -> str:
         """Return the key of an object of the place."""
         return self._root + check_name(name)

@@ -213,8 +213,10 @@ def test_a_copy_is_refused_in_services_too(kind: str, make_lab: MakeLab, request
     for each in (root, copy):
         place_at(each, parse(lab.options).s3).put("metadata", json.dumps({"id": QUERY}).encode())
     ids = lab.grow(lab.open(**at(root)), 2)
-    with pytest.raises(CallError, match="belongs to the checkpoint"):
+    with pytest.raises(CallError, match="belongs to the checkpoint") as refused:
         lab.open("run-2", **at(copy))
+    for key, value in service.options.items():
+        assert f" -o {key}={value}" in refused.value.hint
     lab.restart(lose_local=True)
     spelled = root.replace("s3:", "s3n:") + "/"
     assert lab.begin(lab.open("run-3", **at(spelled)), 2, ids[-1]).rows == expected(2)

@@ -54,6 +54,18 @@ def test_no_state_is_put_around_the_checkpoint_that_it_is_made_from(quick_path: 
     assert files(quick_path) == before
 
 
+@pytest.mark.parametrize("spelled", ["remote", "link"])
+def test_no_checkpoint_is_the_folder_of_its_own_state(spelled: str, quick_path: Path) -> None:
+    query, remote = written(quick_path / "query", 1, operators=(1,), batches=1), quick_path / "remote"
+    (quick_path / "link").symlink_to(remote)
+    remote.mkdir()
+    before = files(quick_path)
+    for target in (remote / QUERY, quick_path / spelled / QUERY):
+        with pytest.raises(InvalidInputError, match="which is the new checkpoint itself"):
+            savepoints.rescale(query.location, str(target), 2, options={"remote": str(quick_path / spelled)})
+    assert files(quick_path) == before
+
+
 def apart(folder: Path, remote: Path, seed: int = 0) -> Query:
     """A query whose state is below ``remote`` and has an owner."""
     query = written(folder, 1, operators=(1,), batches=1, seed=seed, remote=str(remote))

@@ -66,6 +66,8 @@ def test_no_checkpoint_is_made_of_a_savepoint_with_any_damage(kind: Kind, quick_
                 with pytest.raises((FormatError, InvalidInputError, NotFoundError)) as refused:
                     savepoints.restore(str(saved), str(target), parallelism=partitions)
                 assert names(path, refused.value.message), f"{how} {path}: {refused.value.message}"
+                if path.suffix in ("", ".json"):  # else it has state
+                    assert not target.exists(), f"{how} {path} is refused before anything is written"
                 with pytest.raises(InvalidInputError, match="is not a checkpoint"):
                     Checkpoint(str(target), parse({}))
     savepoints.restore(str(saved), str(quick_path / "restored"), parallelism=2)
@@ -87,6 +89,25 @@ def test_verify_tells_of_a_damaged_metadata_as_of_other_problems(
     assert main(["savepoint", "verify", str(saved), "--json"]) == 1
     (problem,) = json.loads(capsys.readouterr().out)["problems"]
     assert f"{saved}/metadata " in problem
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"format": 1'])
+def test_verify_tells_of_a_damaged_description_in_the_form_of_all_problems(
+    content: bytes, quick_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query, saved = written(quick_path / "query", 1, operators=(1,), batches=1), quick_path / "taken"
+    savepoints.savepoint(query.location, str(saved))
+    assert main(["savepoint", "verify", str(saved), "--json"]) == 0
+    fields = json.loads(capsys.readouterr().out).keys()
+    (saved / "savepoint.json").write_bytes(content)
+    assert main(["savepoint", "verify", str(saved)]) == 1
+    assert f"WRONG: {saved}/savepoint.json " in capsys.readouterr().out
+    assert main(["savepoint", "verify", str(saved), "--json"]) == 1
+    told = capsys.readouterr()
+    found = json.loads(told.out)
+    assert (found.keys(), found["place"], told.err) == (fields, str(saved), "")
+    (problem,) = found["problems"]
+    assert f"{saved}/savepoint.json " in problem
 
 
 def test_a_savepoint_of_a_damaged_checkpoint_holds_all_or_is_none(quick_path: Path) -> None:

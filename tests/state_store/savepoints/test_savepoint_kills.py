@@ -18,7 +18,8 @@ from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.redistribution.jobs import RunHere
 from pyspark_ckpt.state_store.savepoints.deletion import delete
-from pyspark_ckpt.state_store.savepoints.savepoint import Kind, Savepoint, find_savepoints
+from pyspark_ckpt.state_store.savepoints.listing import find_savepoints
+from pyspark_ckpt.state_store.savepoints.savepoint import Kind, Savepoint
 from tests.saved_query import stored, written
 
 OPERATORS = {"remainders": (0,), "one partition": (1,), "key groups": (2,)}

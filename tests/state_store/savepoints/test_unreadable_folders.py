@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.errors import CkptError, StorageError
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoints.deletion import delete
-from tests.permissions import as_nobody
+from tests.permissions import NOBODY, as_nobody
 from tests.saved_query import files, written
 
 
@@ -63,3 +65,38 @@ def test_a_loop_of_links_does_not_hide_the_savepoints_next_to_it(
     (quick_path / "all" / "loop").symlink_to(quick_path / "all" / "loop")
     assert main(["savepoint", "list", str(quick_path / "all")]) == 0
     assert "taken" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o600], ids=["closed", "files are not to be seen"])
+def test_a_folder_of_another_user_does_not_hide_the_savepoints_next_to_it(
+    mode: int, quick_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query, folder = written(quick_path / "query", 1, operators=(1,), batches=1), quick_path / "all"
+    for name in ("mine", "theirs/taken", "sealed"):
+        savepoints.savepoint(query.location, str(folder / name))
+    assert main(["savepoint", "list", str(folder)]) == 0  # imports what the other user perhaps may not
+    capsys.readouterr()
+    assert main(["savepoint", "list", str(folder), "--json"]) == 0
+    mine, *_ = json.loads(capsys.readouterr().out)
+    (folder / "theirs").chmod(mode)
+    (folder / "sealed" / "savepoint.json").chmod(0)
+    if mode == 0o600:
+        shutil.chown(folder / "theirs", NOBODY)
+    with as_nobody(quick_path):
+        assert main(["savepoint", "list", str(folder)]) == 1
+        told = capsys.readouterr().out
+        assert main(["savepoint", "list", str(folder), "--json"]) == 1, capsys.readouterr()
+        printed = capsys.readouterr()
+        assert printed.out, printed.err
+        listed = json.loads(printed.out)
+    assert (told.count("UNREADABLE"), told.count("denied")) == (2, 2)
+    assert [each for each in listed if "unreadable" not in each] == [mine]
+    unreadable = {each["savepoint"]: each["unreadable"] for each in listed if "unreadable" in each}
+    assert unreadable.keys() == {"theirs", "sealed"}
+    assert all(f"{folder / name}" in why for name, why in unreadable.items())
+    (folder / "theirs").chmod(0o755)
+    folder.chmod(0)
+    with as_nobody(quick_path):
+        assert main(["savepoint", "list", str(folder)]) == 1
+    assert "Permission denied" in capsys.readouterr().err
+    folder.chmod(0o755)

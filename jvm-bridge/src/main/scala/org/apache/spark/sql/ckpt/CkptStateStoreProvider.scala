@@ -201,7 +201,8 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
     begun.partitions.filter(_ != partitions).foreach { recorded =>
       throw CkptErrors.invalidInput(
         s"$label was written with $recorded partitions, and the query runs with $partitions.",
-        s"Restart with $recorded partitions, or make a checkpoint with another number: pyspark-ckpt rescale.")
+        s"Restart with $recorded partitions, or make a checkpoint with another number: " +
+          s"`pyspark-ckpt rescale CHECKPOINT NEW_CHECKPOINT -n $partitions`.")
     }
   }
 

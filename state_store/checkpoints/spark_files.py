@@ -1,0 +1,120 @@
+"""The forms of files that Spark keeps for sources and for the schemas of state, as far as damage can be told by them.
+
+::
+
+    sources/<source>/<number>             v1, then one entry a line: JSON, for Spark's own sources
+    sources/<source>/<number>.compact     the same, of all numbers up to this one (file source)
+    state/<operator>/0/<store>/_metadata/schema     Java's UTF "v1" to "v3", then the schemas of keys and values
+
+A source of another program may keep anything there. Only what cannot be whole in any form is damage.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterable, Mapping
+from contextlib import suppress
+
+import msgspec
+
+from pyspark_ckpt.state_store.errors import FormatError
+
+_SOURCE_LOG = re.compile(r"sources/([0-9]{1,9})/([0-9]{1,18})(\.compact)?")
+_SCHEMA = re.compile(r"state/[0-9]+/(?:[0-9]+/(?:[^/]+/)?_metadata/schema|_stateSchema/.*)")
+_VERSION = re.compile(rb"v[0-9]{1,9}")
+_OF_KAFKA = b"\0"
+"""A byte that Kafka's source writes before the version."""
+_JSON = msgspec.json.Decoder(msgspec.Raw)
+_CUT = msgspec.DecodeError, UnicodeDecodeError, RecursionError
+
+
+def check_form(name: str, content: bytes, where: str, file_sources: Container[int] = ()) -> None:
+    """Raise FormatError if a file of a source, or a schema of state, is certainly damaged. Other files pass.
+
+    ``file_sources``: the numbers of sources that are known to be Spark's file source, with its form.
+    """
+    if (log := _SOURCE_LOG.fullmatch(name)) is not None:
+        _check_source_log(content, where, is_of_files=int(log[1]) in file_sources)
+    elif _SCHEMA.fullmatch(name):
+        _check_schema(content, where)
+
+
+def choose_source_files(names: Iterable[str]) -> list[str]:
+    """Return the files of sources that a start may read: not those that a newer ``.compact`` replaces."""
+    found = {name: _SOURCE_LOG.fullmatch(name) for name in names}
+    logs = [(match[1], int(match[2]), match[3]) for match in found.values() if match is not None]
+    first = dict(sorted((source, number) for source, number, compact in logs if compact))
+    return sorted(
+        name
+        for name, match in found.items()
+        if match is None or int(match[2]) > first.get(match[1], -1) or (match[3] and int(match[2]) == first[match[1]])
+    )
+
+
+def read_file_offsets(offsets: bytes) -> dict[int, int]:
+    """Return the file sources in an entry of the offset log: by their numbers, the newest log that each has written.
+
+    A file source logs the files of each of its own batches, and its offset is the number of the newest of them.
+    """
+    version, *lines = offsets.split(b"\n")
+    found = {}
+    for source, line in enumerate(lines[1:] if version == b"v1" else ()):
+        with suppress(*_CUT):  # the offset of another source
+            found[source] = msgspec.json.decode(line, type=_FileOffset).logOffset
+    return found
+
+
+def find_lost_source_files(file_offsets: Mapping[int, int], names: Iterable[str]) -> list[str]:
+    """Return the first log of each file source that ``names`` lack, and that a start needs."""
+    chosen = [match for name in choose_source_files(names) if (match := _SOURCE_LOG.fullmatch(name))]
+    there = {(int(match[1]), int(match[2])) for match in chosen}
+    first = {int(match[1]): int(match[2]) for match in chosen if match[3]}
+    needed = ((source, range(first.get(source, 0), newest + 1)) for source, newest in file_offsets.items())
+    lost = ((source, next((each for each in logs if (source, each) not in there), None)) for source, logs in needed)
+    return [f"sources/{source}/{log}" for source, log in lost if log is not None]
+
+
+class _FileOffset(msgspec.Struct, forbid_unknown_fields=True):
+    logOffset: int  # noqa: N815 - Spark's name
+
+
+def _check_source_log(content: bytes, where: str, *, is_of_files: bool) -> None:
+    if not content.strip(b"\0\r\n "):
+        raise FormatError(f"{where} is damaged: it is empty.")
+    version, *entries = content.removeprefix(_OF_KAFKA).split(b"\n")
+    if is_of_files and not _VERSION.fullmatch(version):
+        raise FormatError(f"{where} is damaged: it does not begin with a version.")
+    if _VERSION.fullmatch(version):
+        if not any(entries):
+            raise FormatError(f"{where} is damaged: it has no entry after its version.")
+        for number, entry in enumerate(entries, 2):
+            if entry.startswith((b"{", b"[")) or (entry and is_of_files):
+                _check_json(entry, f"line {number} of {where}")
+
+
+def _check_schema(content: bytes, where: str) -> None:
+    version, rest = _read_text(content, where)
+    if not _VERSION.fullmatch(version):
+        raise FormatError(f"{where} is damaged: it does not begin with the version of a schema.")
+    if version == b"v2":
+        for what in ("keys", "values"):
+            chunks, rest, schema = int.from_bytes(rest[:4], "big"), rest[4:], b""
+            for _ in range(chunks):
+                chunk, rest = _read_text(rest, where)
+                schema += chunk
+            _check_json(schema, f"the schema of {what} in {where}")
+
+
+def _read_text(content: bytes, where: str) -> tuple[bytes, bytes]:
+    """Return a text as Java's DataOutput writes it, and what follows."""
+    end = 2 + int.from_bytes(content[:2], "big")
+    if len(content) < max(end, 2):
+        raise FormatError(f"{where} is damaged: it is cut.")
+    return content[2:end], content[end:]
+
+
+def _check_json(text: bytes, where: str) -> None:
+    try:
+        _JSON.decode(text)
+    except _CUT as problem:
+        raise FormatError(f"{where} is damaged: {problem}.") from problem
