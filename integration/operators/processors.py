@@ -1,4 +1,4 @@
-"""StatefulProcessors that use all that Spark's transformWithState offers, with results that no order of keys changes."""
+"""StatefulProcessors with all kinds of states and timers. The order of keys does not change what they put out."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 OUT = "user int, what string, total bigint, ids string, words string"
 _QUIET_MS = 9 * 60_000
 
-# The methods have the names, and the names of arguments, that Spark gives them.
-# ruff: noqa: N802, N803
+# Methods have the names and the arguments that Spark gives them.
+# ruff: noqa: ANN401, N802, N803
 
 
 class Visits(StatefulProcessor):
@@ -36,22 +36,22 @@ class Visits(StatefulProcessor):
         self.ids = handle.getListState("ids", "id bigint", self.ttl_ms)
         self.words = handle.getMapState("words", "word string", "times bigint", self.ttl_ms)
 
-    def handleInputRows(self, key: tuple[Any, ...], rows: Iterator[Row], timerValues: TimerValues) -> Iterator[Row]:
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[Any]:
         """Put what has come into every state."""
         yield self.show(key, "rows", self.take(sorted(rows, key=lambda row: row.id), timerValues))
 
     def handleExpiredTimer(
         self,
-        key: tuple[Any, ...],
+        key: Any,
         timerValues: TimerValues,  # noqa: ARG002 - Spark's signature
         expiredTimerInfo: ExpiredTimerInfo,
-    ) -> Iterator[Row]:
+    ) -> Iterator[Any]:
         """Forget the user."""
         yield self.show(key, f"fired at {expiredTimerInfo.getExpiryTimeInMs()}", 0)
         for state in (self.total, self.ids, self.words):
             state.clear()
 
-    def handleInitialState(self, key: tuple[Any, ...], initialState: Row, timerValues: TimerValues) -> None:  # noqa: ARG002
+    def handleInitialState(self, key: Any, initialState: Any, timerValues: TimerValues) -> None:  # noqa: ARG002
         """Begin with a list of one."""
         self.ids.put([(initialState.id,)])
 
@@ -60,9 +60,9 @@ class Visits(StatefulProcessor):
 
     def take(self, rows: list[Any], timer_values: TimerValues) -> int:
         """Put rows into every state; return how many there ever were."""
-        before = self.total.get() if self.total.exists() else (0, None)
+        before = self.total.get() or (0, None)
         self.total.update((before[0] + len(rows), max((row.at for row in rows), default=before[1])))
-        if len(rows) > 3:  # noqa: PLR2004 - some keys replace their list
+        if len(rows) > 3:
             self.ids.put([(row.id,) for row in rows])
         else:
             self.ids.appendList([(row.id,) for row in rows])
@@ -73,7 +73,7 @@ class Visits(StatefulProcessor):
             else:
                 self.words.updateValue(word, ((self.words.getValue(word) or (0,))[0] + 1,))
         self.set_timer(timer_values)
-        return int(self.total.get()[0])
+        return int(before[0] + len(rows))
 
     def set_timer(self, timer_values: TimerValues) -> None:
         """Have one timer, a quiet time after the watermark."""
@@ -92,19 +92,19 @@ class Visits(StatefulProcessor):
 class Frames(Visits):
     """The same for frames of pandas."""
 
-    def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: TimerValues) -> Iterator[Any]:  # noqa: ANN401
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[Any]:
         """Put what has come into every state."""
         import pandas as pd
 
         found = pd.concat(list(rows)).sort_values("id").replace({float("nan"): None})
         yield _frame(self.show(key, "rows", self.take(list(found.itertuples(index=False)), timerValues)))
 
-    def handleExpiredTimer(self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo) -> Any:  # noqa: ANN401
+    def handleExpiredTimer(self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo) -> Any:
         """Forget the user."""
         for row in super().handleExpiredTimer(key, timerValues, expiredTimerInfo):
             yield _frame(row)
 
-    def handleInitialState(self, key: Any, initialState: pd.DataFrame, timerValues: TimerValues) -> None:  # noqa: ANN401, ARG002
+    def handleInitialState(self, key: Any, initialState: Any, timerValues: TimerValues) -> None:  # noqa: ARG002
         """Begin with a list of one."""
         self.ids.put([(int(initialState["id"].iloc[0]),)])
 
@@ -120,10 +120,10 @@ class Forgetful(Visits):
 
     def handleExpiredTimer(
         self,
-        key: tuple[Any, ...],
+        key: Any,
         timerValues: TimerValues,  # noqa: ARG002 - Spark's signature
         expiredTimerInfo: ExpiredTimerInfo,  # noqa: ARG002
-    ) -> Iterator[Row]:
+    ) -> Iterator[Any]:
         """Say that the timer has fired: its time is another in each run."""
         yield self.show(key, "fired", 0)
 

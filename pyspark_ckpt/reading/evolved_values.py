@@ -31,7 +31,7 @@ def decode_evolved(schemas: Sequence[Fields], values: Sequence[bytes], decode: D
     for number in np.unique(ids):
         where = np.flatnonzero(ids == number)
         fields = schemas[number]
-        columns = decode(fields, [values[n][_ID_BYTES:] for n in where])
+        columns = decode(fields, [values[n][_ID_BYTES:] for n in where.tolist()])
         parts.append(change_type(pa.StructArray.from_arrays(columns, fields=fields), present))
         positions.append(where)
     order = np.argsort(np.concatenate(positions)) if positions else np.empty(0, np.int64)
@@ -65,7 +65,7 @@ def _change_struct(column: pa.StructArray, kind: pa.StructType) -> pa.Array:
 
 def _offsets(column: pa.ListArray | pa.MapArray) -> pa.Array:
     """Return the offsets of lists or maps in their elements, null for a null, which has no elements."""
-    nulls = np.append(column.is_null().to_numpy(zero_copy_only=False), False)  # noqa: FBT003 - a value
+    nulls = np.append(column.is_null().to_numpy(zero_copy_only=False), False)
     return pa.array(column.offsets.to_numpy(), mask=nulls)
 
 

@@ -175,10 +175,10 @@ class StoreMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                     f"and is now requested with {field}={getattr(descriptor, field)}.",
                     hint="Give the changed state another name, or start the query with a new checkpoint.",
                 )
-        if longer_schemas(known.descriptor, descriptor) is None:
+        if longer_schemas(known.descriptor, descriptor) is not descriptor:
             raise InvalidInputError(
-                f"State {name!r}: its stored values were written by other schemas than those of the checkpoint's files.",
-                hint="Restore the checkpoint as a whole, with its folder _stateSchema.",
+                f"State {name!r}: its values were written by schemas that the folder _stateSchema does not have.",
+                hint="Restore the checkpoint as a whole: its folder 'state' belongs together.",
             )
         changed = msgspec.structs.replace(known, descriptor=descriptor)
         states = tuple(changed if state is known else state for state in self.states)
@@ -218,10 +218,10 @@ EMPTY_META = StoreMeta(version=EMPTY.version, id=EMPTY_ID, parent=EMPTY_ID, num_
 
 
 def longer_schemas(one: Descriptor, other: Descriptor) -> Descriptor | None:
-    """Return the one with more schemas of values, which must begin with those of the other; None if they differ."""
+    """Return the one with more schemas of values, ``other`` if both have as many; None if they begin differently."""
     first, second = one.value_schemas, other.value_schemas
     if first is msgspec.UNSET or second is msgspec.UNSET:
-        return one if first is second else None
+        return other if first is second else None
     same = min(len(first), len(second))
     if first[:same] != second[:same]:
         return None

@@ -116,10 +116,10 @@ def _one(known: StateMeta, other: StateMeta, what: str) -> Descriptor:
         )
     if known.descriptor == other.descriptor:
         return known.descriptor
-    if known.descriptor.value_schemas is not msgspec.UNSET and (
-        more := longer_schemas(known.descriptor, other.descriptor)
-    ):
-        return more
+    if known.descriptor.value_schemas is not msgspec.UNSET:
+        more = longer_schemas(known.descriptor, other.descriptor)
+        if more is not None:
+            return more
     values = known.descriptor.value_schema, other.descriptor.value_schema
     longer = longer_history(*values)
     if longer is None:
