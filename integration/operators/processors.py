@@ -134,6 +134,33 @@ class Durable(Forgetful):
     ttl_ms = 86_400_000
 
 
+class Evolving(StatefulProcessor):
+    """States whose values have the given columns; what they were before the batch is put out."""
+
+    def __init__(self, schema: str, other_values: tuple[Any, ...]) -> None:
+        self.schema = schema
+        self.other_values = other_values
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Declare a state of each kind, one with a time to live."""
+        self.last = handle.getValueState("last", self.schema)
+        self.all = handle.getListState("all", self.schema)
+        self.words = handle.getMapState("words", "word string", self.schema, 86_400_000)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[Any]:  # noqa: ARG002
+        """Show what was there, and put the newest row into each state."""
+        newest = max(rows, key=lambda row: row.id)
+        words = sorted(map(repr, self.words.iterator()))
+        yield Row(user=key[0], what=f"{self.last.get()} {sorted(map(repr, self.all.get()))} {words}")
+        value = (newest.id, *self.other_values)
+        self.last.update(value)
+        self.all.appendValue(value)
+        self.words.updateValue((newest.word or "nothing",), value)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
 def _frame(row: Row) -> pd.DataFrame:
     import pandas as pd
 

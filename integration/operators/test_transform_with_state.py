@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+import pyspark_ckpt as ckpt
 from integration.operators import inputs
-from integration.operators.processors import OUT, Durable, Forgetful, Frames, Visits
+from integration.operators.processors import OUT, Durable, Evolving, Forgetful, Frames, Visits
 from integration.operators.providers import OURS, ROCKSDB
-from integration.operators.replay import Case, StateView, replay_both
+from integration.operators.replay import Case, StateView, collect_into, lines, replay_both, run, write_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-    from integration.operators.replay import Query
+    from integration.operators.replay import Lines, Query
 
 STATES = tuple(StateView({"stateVarName": name}) for name in ("total", "ids", "words"))
 TIMERS = (StateView({"readRegisteredTimers": "true"}),)
@@ -73,3 +75,62 @@ def test_rows_and_state_are_those_of_sparks_own_store(
     assert sum(map(len, actual.batches.values())) > 0
     assert expected.counts == actual.counts
     assert expected.state == actual.state
+
+
+def _evolving(schema: str, other_values: tuple[object, ...]) -> Query:
+    def query(frames: Sequence[DataFrame]) -> DataFrame:
+        processor = Evolving(schema, other_values)
+        return (
+            frames[0].groupBy("user").transformWithState(processor, "user int, what string", "Update", "ProcessingTime")
+        )
+
+    return query
+
+
+def test_values_of_earlier_schemas_are_read_as_on_sparks_own_store_when_schemas_evolve(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    schemas = (
+        ("id int, gone string, deep struct<a: int, b: string>", ("x", (1, "b"))),
+        ("id bigint, deep struct<c: array<int>, a: bigint>, added string", (([1, 2], 3), "new")),
+    )
+    found: dict[str, dict[int, Lines]] = {"rocksdb": {}, "ckpt": {}}
+    for provider in (ROCKSDB, OURS):
+        session = provider.session(spark, **{_ENCODING: "avro"})
+        for number, schema in enumerate((*schemas, schemas[1])):
+            case = Case(_evolving(*schema), EVENTS, "update", one_batch_a_run=True)
+            folder = tmp_path / provider.name
+            write_inputs(case, folder, number, number + 1)
+            run(session, case, folder, collect_into(found[provider.name]))
+    assert found["ckpt"] == found["rocksdb"]
+    assert len(found["ckpt"]) == 3
+    for name in ("last", "all", "words"):
+        theirs, ours = (
+            lines(
+                spark.read.format("statestore").option("stateVarName", name).load(str(tmp_path / each / "checkpoint"))
+            )
+            for each in ("rocksdb", "ckpt")
+        )
+        assert _without_ends(ours) == _without_ends(theirs)
+        with ckpt.open_state(str(tmp_path / "ckpt" / "checkpoint"), state=name) as state:
+            values = state.to_arrow()["value"].to_pylist()
+        inner = [value.get("value", value) for value in values]
+        assert {"id", "deep", "added"} == set(inner[0])
+        assert len(inner) == len(ours)
+        were_read = [value["deep"] == {"c": None, "a": 1} and value["added"] is None for value in inner]
+        assert name == "last" or any(were_read)  # all last values are new
+
+
+def _without_ends(found: Lines) -> list[str]:
+    """Rows without the instants at which they expire."""
+    return sorted(re.sub(r"(ttlExpirationMs|expiration_timestamp)=\d+", "", line) for line in found)
+
+
+def test_a_query_over_what_is_there_ends_although_it_has_timers_of_processing_time(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    case = Case(_query(Durable, "ProcessingTime"), EVENTS)
+    write_inputs(case, tmp_path, 0, 2)
+    batches: dict[int, Lines] = {}
+    run(OURS.session(spark), case, tmp_path, collect_into(batches))  # with the trigger availableNow
+    assert sum(map(len, batches.values())) > 0

@@ -222,6 +222,10 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
 
 private[ckpt] object CkptStateStoreProvider {
 
+  /** Whether queries with this conf keep their state here. */
+  def isChosen(conf: SQLConf): Boolean =
+    conf.getConf(SQLConf.STATE_STORE_PROVIDER_CLASS) == classOf[CkptStateStoreProvider].getName
+
   /** The first column of the state of an operator with a function for each group (FlatMapGroupsWithStateExecHelper). */
   private val GroupState = "groupState"
 }

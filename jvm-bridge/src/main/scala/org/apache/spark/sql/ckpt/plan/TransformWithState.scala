@@ -9,13 +9,15 @@ import org.apache.spark.sql.internal.SQLConf
 
 /** Lets `transformWithState` run on this store.
   *
-  * Spark refuses any store but its own by the name of the class, although the operator needs nothing that this store does
-  * not have. Of the rules that a session may add, only columnar ones see a micro-batch's operators with their state.
+  * Spark refuses any store but its own by the name of the class, although this store has all that the operator needs. Of
+  * the rules that a session may add, only columnar ones see a micro-batch's operators with their state. A replacement
+  * must not be equal to Spark's operator, or the plan above keeps that one.
   */
 private[ckpt] object TransformWithState extends ColumnarRule {
   override def preColumnarTransitions: Rule[SparkPlan] = plan =>
-    if (SQLConf.get.getConf(SQLConf.STATE_STORE_PROVIDER_CLASS) != classOf[CkptStateStoreProvider].getName) plan
-    else {
+    if (!CkptStateStoreProvider.isChosen(SQLConf.get)) {
+      plan
+    } else {
       plan.transformUp {
         case op: TransformWithStateExec if op.isStreaming && op.getClass == classOf[TransformWithStateExec] =>
           new OfScala(op)
