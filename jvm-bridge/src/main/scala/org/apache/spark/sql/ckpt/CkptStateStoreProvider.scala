@@ -50,7 +50,8 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
     this.storeId = stateStoreId
     this.keySchema = keySchema
     this.valueSchema = valueSchema
-    this.evolution = stateSchemaProvider.filter(_ => storeConf.stateStoreEncodingFormat == StateStoreEncoding.Avro.toString)
+    this.evolution =
+      stateSchemaProvider.filter(_ => storeConf.stateStoreEncodingFormat == StateStoreEncoding.Avro.toString)
     val settings = Settings.from(storeConf.sqlConfs)
     served = new ServedStore(stateStoreId, storeConf, hadoopConf, settings)
     transactions = new Transactions(served, settings.compression)

@@ -55,7 +55,8 @@ private[ckpt] final class ValueCodec(columns: Int, val multiple: Boolean, histor
 
   /** The stored form of one value. */
   def encode(value: UnsafeRow): Array[Byte] =
-    if (multiple) encodeAll(Array(value)) else {
+    if (multiple) encodeAll(Array(value))
+    else {
       val result = new Array[Byte](head + value.getSizeInBytes)
       write(value, result, 0)
       result
