@@ -19,12 +19,14 @@ FAULTS = [
         "keyed": ("kill_worker", 1),
         "dedup": ("raise_midway", 2),
         "windows": ("raise_at_end", 2),
+        "processor": ("kill_worker", 2),
     },
     {
         "groups": ("raise_midway", 2),
         "keyed": ("raise_midway", 2),
         "join": ("raise_at_end", 1),
         "dedup": ("raise_at_end", 2),
+        "processor": ("raise_midway", 1),
     },
 ]
 

@@ -1,4 +1,4 @@
-"""The queries that are killed: five stateful operators over made-up events.
+"""The queries that are killed: six stateful operators over made-up events.
 
 Everything is deterministic: a batch of one number has the same rows, output and state, whatever died in between.
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from pyspark import TaskContext
@@ -21,10 +21,14 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 import pyspark_ckpt as ckpt
+from integration.operators.processors import OUT, Visits
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.stateful_processor import TimerValues
 
 BATCHES = 6
 ROWS = 60
-QUERIES = ("windows", "dedup", "join", "groups", "keyed")
+QUERIES = ("windows", "dedup", "join", "groups", "keyed", "processor")
 SETTINGS = {
     "spark.sql.streaming.minBatchesToRetain": "2",
     "spark.sql.streaming.stateStore.ckpt.snapshotEveryVersions": "2",
@@ -88,7 +92,12 @@ def output_mode(name: str) -> str:
 
 def state_views(name: str) -> tuple[Mapping[str, str], ...]:
     """Options of Spark's ``statestore`` source that together show all state of a query."""
-    return tuple({"joinSide": side} for side in JOIN_SIDES) if name == "join" else ({},)
+    if name == "join":
+        return tuple({"joinSide": side} for side in JOIN_SIDES)
+    if name == "processor":
+        states = tuple({"stateVarName": each} for each in ("total", "ids", "words"))
+        return (*states, {"readRegisteredTimers": "true"})
+    return ({},)
 
 
 def _events(spark: SparkSession) -> DataFrame:
@@ -221,6 +230,25 @@ def _keyed(events: DataFrame, fault: Fault | None, weight: int) -> DataFrame:
     return ckpt.keyed(events, "user", uid="activity").process(_Activity(fault, weight), output)
 
 
+class _Visits(Visits):
+    """Spark's own kind of processor, which may fail."""
+
+    def __init__(self, fault: Fault | None, weight: int) -> None:
+        self.fault = fault
+        self.weight = weight
+
+    def take(self, rows: list[Any], timer_values: TimerValues) -> int:
+        """Put rows into every state."""
+        if self.fault is not None:
+            self.fault.strike("midway")
+        return super().take(rows, timer_values) * self.weight
+
+
+def _processor(events: DataFrame, fault: Fault | None, weight: int) -> DataFrame:
+    visits = events.select("user", f.col("number").alias("id"), f.col("side").alias("word"), "at")
+    return visits.groupBy("user").transformWithState(_Visits(fault, weight), OUT, "Append", "EventTime")
+
+
 def _with(fault: Fault | None, frame: DataFrame) -> DataFrame:
     if fault is None:
         return frame
@@ -240,4 +268,5 @@ _BUILDERS: Mapping[str, Callable[[DataFrame, Fault | None, int], DataFrame]] = {
     "join": _join,
     "groups": _groups,
     "keyed": _keyed,
+    "processor": _processor,
 }

@@ -19,6 +19,7 @@ from integration.operators import (
     test_limit,
     test_scala_groups,
     test_session_windows,
+    test_transform_with_state,
 )
 from integration.operators.placement import partition_of, stored_rows
 from integration.operators.providers import HDFS_BACKED, OURS, ROCKSDB
@@ -53,6 +54,9 @@ CASES = {
     "scala groups": (test_scala_groups.CASES["event time, format 2"], (2, 5, 2)),
     "scala groups, format 1": (test_scala_groups.CASES["event time, format 1"], (3, 4, 3)),
     "scala groups without time-outs": (test_scala_groups.CASES["without time-out, format 2"], (4, 1, 4)),
+    "transformWithState": (test_transform_with_state.CASES["rows"], (4, 2, 3)),
+    "transformWithState, Avro": (test_transform_with_state.CASES["rows, Avro"], (2, 5, 3)),
+    "transformWithState, times to live": (test_transform_with_state.CASES["values that live for a day"], (3, 2, 4)),
     "two operators": (test_chains.CASES["windows of a join"], (3, 4, 2)),
     "three operators": (test_chains.CASES["windows of python groups"], (2, 3, 4)),
 }
@@ -71,6 +75,8 @@ LEFT_OUT = {
     "scala groups, format 1",
 } | {
     "scala groups without time-outs",
+    "transformWithState",
+    "transformWithState, times to live",
     "timers of event time",
     "timers in columns",
 }
@@ -149,4 +155,5 @@ def _is_in_place(row: StoredRow, partitions: int, rows: Sequence[StoredRow]) -> 
 
 
 def _reference(name: str) -> Provider:
-    return ROCKSDB if name.endswith(("format 3", "format 4")) else HDFS_BACKED
+    needs_families = name.endswith(("format 3", "format 4")) or name.startswith("transformWithState")
+    return ROCKSDB if needs_families else HDFS_BACKED

@@ -162,6 +162,7 @@ _CHECKS: Mapping[str, Check] = {
     "ordered": partial(_check_layout, "ordered"),
     "multiple_values": partial(_check_layout, "multiple_values"),
     "internal": partial(_check_layout, "internal"),
+    "value_schemas": partial(_check_layout, "value_schemas"),
     "aliases": _may_change,
 }
 """The check of each field of a descriptor."""

@@ -8,6 +8,8 @@ zero byte, before each UnsafeRow. Whole keys and values do not pass through them
     range scan          as prefix scan; the prefix is the ordered columns, each as bytes; the rest may be missing
     event time first    micros:u64, sign flipped · 00 UnsafeRow of the other columns
     event time last     00 UnsafeRow of the other columns · micros:u64, sign flipped
+
+A value whose schema may evolve has the id of its schema, a u16be, before its UnsafeRow.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from pyspark_ckpt.operators.encoding.spark_hash import SparkHash
 from pyspark_ckpt.operators.encoding.unsafe_rows import read_rows
 from pyspark_ckpt.operators.types.columns import python_values
 from pyspark_ckpt.operators.types.stored_types import arrow_type
+from pyspark_ckpt.reading.evolved_values import decode_evolved
 from pyspark_ckpt.reading.ordered_columns import read_ordered
 from pyspark_ckpt.reading.state_codec import Decoded, StoredRow, Wanted, struct_column
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
@@ -60,6 +63,7 @@ class NativeRows:
         encoder = _encoder(descriptor.key_encoder, whose)
         self.key_fields = _key_fields(descriptor.key_schema, encoder, whose)
         self._value_fields = _fields(descriptor.value_schema, whose)
+        self._schemas = [_fields(schema, whose) for schema in descriptor.value_schemas or ()]
         self._is_multiple = descriptor.multiple_values
         self._decode_keys = self._key_decoder(encoder)
         self._placing = _placing_columns(name, encoder, len(self.key_fields))
@@ -84,7 +88,7 @@ class NativeRows:
         try:
             values, counts = self._split([row.value for row in rows])
             keys = struct_column(self.key_fields, self._decode_keys([row.key for row in rows]), len(rows))
-            columns = _unsafe_columns(self._value_fields, values)
+            columns = self._value_columns(values)
         except (ValueError, IndexError, OverflowError, struct.error, pa.ArrowException) as problem:
             raise FormatError(f"{self._whose} has a row that does not fit its column types: {problem}.") from problem
         positions = np.repeat(np.arange(len(rows)), counts)
@@ -119,6 +123,11 @@ class NativeRows:
         values = python_values(columns["value"].combine_chunks())
         is_single = not self._is_multiple and len(wanted.values) == len(self.key_fields)
         return values if not is_single else values[0] if values else None
+
+    def _value_columns(self, values: Sequence[bytes]) -> Columns:
+        if self._schemas:
+            return decode_evolved(self._schemas, values, _unsafe_columns)
+        return _unsafe_columns(self._value_fields, values)
 
     def _split(self, stored: Sequence[bytes]) -> tuple[Sequence[bytes], Sequence[int]]:
         """Return the single values in stored ones, and how many each stored one has."""

@@ -52,7 +52,8 @@ class Descriptor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the rows of one state are laid out. Schemas and encoder are kept as the shim gave them.
 
     ``ttl`` is what the latest program of a keyed operator declared, ``aliases`` what this one and all before it
-    declared. Both may change. They are not stored for states that have none.
+    declared. Both may change. They are not stored for states that have none. ``value_schemas``: the schemas by the id
+    with which each value begins; only for states of Spark's that may evolve.
     """
 
     ordered: bool = False
@@ -63,6 +64,7 @@ class Descriptor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key_encoder: Any = None
     ttl: TimeToLive | msgspec.UnsetType = msgspec.UNSET
     aliases: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+    value_schemas: list[Any] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def encoder(self) -> Mapping[str, Any]:
@@ -173,6 +175,11 @@ class StoreMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                     f"and is now requested with {field}={getattr(descriptor, field)}.",
                     hint="Give the changed state another name, or start the query with a new checkpoint.",
                 )
+        if longer_schemas(known.descriptor, descriptor) is not descriptor:
+            raise InvalidInputError(
+                f"State {name!r}: its values were written by schemas that the folder _stateSchema does not have.",
+                hint="Restore the checkpoint as a whole: its folder 'state' belongs together.",
+            )
         changed = msgspec.structs.replace(known, descriptor=descriptor)
         states = tuple(changed if state is known else state for state in self.states)
         return msgspec.structs.replace(self, states=states), known.number
@@ -208,6 +215,17 @@ class StoreMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 EMPTY_META = StoreMeta(version=EMPTY.version, id=EMPTY_ID, parent=EMPTY_ID, num_partitions=None, counter=0, states=())
 """Version 0 of every store."""
+
+
+def longer_schemas(one: Descriptor, other: Descriptor) -> Descriptor | None:
+    """Return the one with more schemas of values, ``other`` if both have as many; None if they begin differently."""
+    first, second = one.value_schemas, other.value_schemas
+    if first is msgspec.UNSET or second is msgspec.UNSET:
+        return other if first is second else None
+    same = min(len(first), len(second))
+    if first[:same] != second[:same]:
+        return None
+    return one if len(first) > len(second) else other
 
 
 def longer_history(first: Any, second: Any) -> Any:  # noqa: ANN401 - JSON

@@ -28,6 +28,7 @@ from pyspark_ckpt.state_store.format.meta import (
     have_same_keys,
     is_keyed,
     longer_history,
+    longer_schemas,
 )
 
 
@@ -115,6 +116,10 @@ def _one(known: StateMeta, other: StateMeta, what: str) -> Descriptor:
         )
     if known.descriptor == other.descriptor:
         return known.descriptor
+    if known.descriptor.value_schemas is not msgspec.UNSET:
+        more = longer_schemas(known.descriptor, other.descriptor)
+        if more is not None:
+            return more
     values = known.descriptor.value_schema, other.descriptor.value_schema
     longer = longer_history(*values)
     if longer is None:

@@ -36,6 +36,9 @@ private[ckpt] object CkptErrors {
   def invalidInput(message: String, hint: String): CkptException =
     new CkptException("InvalidInputError", message, hint, false, null)
 
+  /** Stored bytes that cannot be read. */
+  def format(message: String): CkptException = new CkptException("FormatError", message, "", false, null)
+
   def notFound(message: String): CkptException = new CkptException("NotFoundError", message, "", false, null)
 
   /** A state server that this executor cannot have: its Python is missing, or is of another release. */

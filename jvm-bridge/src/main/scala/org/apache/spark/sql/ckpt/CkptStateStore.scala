@@ -115,11 +115,11 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
     nonNull(key)
     Predef.require(value != null, s"Cannot put a null value ($this): remove the key instead")
     val family = families.toWrite("put", colFamilyName)
-    if (family.values.multiple) {
-      putBytes(family, key, family.values.encode(Array(value)))
-    } else {
+    if (family.values.isRow) {
       val length = family.keys.encode(key)
       txn.put(family.keys.buffer, length, value.getBaseObject, value.getBaseOffset, value.getSizeInBytes)
+    } else {
+      putBytes(family, key, family.values.encode(value))
     }
   }
 
@@ -129,7 +129,7 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
     nonNullValues("put", values)
     val family = families.toWrite("put", colFamilyName)
     multiple("put", family)
-    putBytes(family, key, family.values.encode(values))
+    putBytes(family, key, family.values.encodeAll(values))
   }
 
   override def merge(key: UnsafeRow, value: UnsafeRow, colFamilyName: String): Unit = {
@@ -144,7 +144,7 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
     nonNull(key)
     nonNullValues("merge", values)
     val length = family.keys.encode(key)
-    txn.append(family.keys.buffer, length, family.values.encode(values))
+    txn.append(family.keys.buffer, length, family.values.encodeAll(values))
   }
 
   override def remove(key: UnsafeRow, colFamilyName: String): Unit = txn.synchronized {
@@ -190,7 +190,9 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
       isInternal: Boolean): Unit = {
     require(Open, "createColFamilyIfAbsent")
     txn.synchronized(families.create(
-        FamilySpec(colFamilyName, keySchema, valueSchema, keyStateEncoderSpec, useMultipleValuesPerKey, isInternal)))
+        FamilySpec(
+          colFamilyName, keySchema, valueSchema, keyStateEncoderSpec, useMultipleValuesPerKey, isInternal,
+          provider.valueSchemas(colFamilyName))))
   }
 
   /** Removes the family's rows and retires its state number, also of a family that an earlier program stored. */

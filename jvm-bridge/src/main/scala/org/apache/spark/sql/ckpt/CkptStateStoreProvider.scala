@@ -10,7 +10,7 @@ import org.apache.spark.{SparkEnv, TaskContext}
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.ckpt.changes.SingleVersions
-import org.apache.spark.sql.ckpt.codec.{Families, FamilySpec}
+import org.apache.spark.sql.ckpt.codec.{Families, FamilySpec, ValueHistory}
 import org.apache.spark.sql.ckpt.server.{Json, Settings}
 import org.apache.spark.sql.errors.QueryExecutionErrors
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
@@ -30,6 +30,7 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
   @volatile private var storeId: StateStoreId = _
   private var keySchema: StructType = _
   private var valueSchema: StructType = _
+  private var evolution: Option[StateSchemaProvider] = None
   private[ckpt] var served: ServedStore = _
   private[ckpt] var transactions: Transactions = _
   private[ckpt] var families: Families = _
@@ -49,13 +50,9 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
     this.storeId = stateStoreId
     this.keySchema = keySchema
     this.valueSchema = valueSchema
+    this.evolution =
+      stateSchemaProvider.filter(_ => storeConf.stateStoreEncodingFormat == StateStoreEncoding.Avro.toString)
     val settings = Settings.from(storeConf.sqlConfs)
-    if (storeConf.stateStoreEncodingFormat != "unsaferow") {
-      throw CkptErrors.invalidInput(
-        s"spark.sql.streaming.stateStore.encodingFormat must be unsaferow, got " +
-          s"'${storeConf.stateStoreEncodingFormat}'.",
-        "The ckpt state store keeps Spark's UnsafeRow bytes. Set this conf to unsaferow.")
-    }
     served = new ServedStore(stateStoreId, storeConf, hadoopConf, settings)
     transactions = new Transactions(served, settings.compression)
     families = new Families(
@@ -63,7 +60,9 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
       stateStoreId.storeName,
       FamilySpec(
         StateStore.DEFAULT_COL_FAMILY_NAME, keySchema, valueSchema, keyStateEncoderSpec, useMultipleValuesPerKey,
-        internal = false))
+        internal = false,
+        // An operator with column families has nothing in this one, and perhaps no schema.
+        if (useColumnFamilies) Nil else valueSchemas(StateStore.DEFAULT_COL_FAMILY_NAME)))
   }
 
   override def stateStoreId: StateStoreId = storeId
@@ -166,6 +165,12 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
 
   override def close(): Unit = if (transactions != null) transactions.close()
 
+  /** The schemas that the values of a family have had, if Spark lets them evolve: that is what its Avro encoding is for.
+    * The rows are UnsafeRows all the same.
+    */
+  private[ckpt] def valueSchemas(family: String): Seq[StructType] =
+    evolution.fold(Seq.empty[StructType])(ValueHistory.schemas(_, family))
+
   // ---- pieces ---------------------------------------------------------------------------------------------------
 
   private def label: String = served.label
@@ -218,6 +223,10 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
 }
 
 private[ckpt] object CkptStateStoreProvider {
+
+  /** Whether queries with this conf keep their state here. */
+  def isChosen(conf: SQLConf): Boolean =
+    conf.getConf(SQLConf.STATE_STORE_PROVIDER_CLASS) == classOf[CkptStateStoreProvider].getName
 
   /** The first column of the state of an operator with a function for each group (FlatMapGroupsWithStateExecHelper). */
   private val GroupState = "groupState"

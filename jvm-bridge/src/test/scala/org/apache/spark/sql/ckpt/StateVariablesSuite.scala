@@ -11,16 +11,10 @@ import org.scalatest.time.SpanSugar._
 
 import org.apache.spark.sql.ckpt.server.{Settings, SharedRuntime}
 import org.apache.spark.sql.{DataFrame, Dataset, Encoder, Encoders, SparkSession}
-import org.apache.spark.sql.execution.{ColumnarRule, SparkPlan}
-import org.apache.spark.sql.execution.streaming.operators.stateful.transformwithstate.TransformWithStateExec
 import org.apache.spark.sql.execution.streaming.runtime.MemoryStream
 import org.apache.spark.sql.streaming._
 
-/** The state variables of transformWithState through Spark's reader of state, on Spark's provider and on ours.
-  *
-  * Spark refuses to run the operator on ours (docs/transform-with-state.md): the session has a rule that takes the
-  * refusal away, which is all that it does.
-  */
+/** The state variables of transformWithState through Spark's reader of state, on Spark's provider and on ours. */
 class StateVariablesSuite extends AnyFunSuite with BeforeAndAfterAll with Eventually {
   import StateVariablesSuite._
 
@@ -31,7 +25,6 @@ class StateVariablesSuite extends AnyFunSuite with BeforeAndAfterAll with Eventu
     folder = Files.createTempDirectory("state-variables")
     spark = SparkSession.builder()
       .master("local[2]")
-      .withExtensions(_.injectColumnar(_ => Anywhere))
       .config("spark.ui.enabled", "false")
       .config("spark.driver.host", "127.0.0.1")
       .config("spark.driver.bindAddress", "127.0.0.1")
@@ -221,32 +214,5 @@ class Reschedule extends StatefulProcessor[String, Word, String] {
 object StateVariablesSuite {
   private val Batches: Seq[Seq[Word]] = (0 until 5).map { batch =>
     (0 until 30).map(i => Word(s"word-${i % 8}", (batch * 31L + i * 7) % 97))
-  }
-
-  private object Anywhere extends ColumnarRule {
-    override def preColumnarTransitions: org.apache.spark.sql.catalyst.rules.Rule[SparkPlan] = plan =>
-      plan.transformUp {
-        case operator: TransformWithStateExec if operator.getClass == classOf[TransformWithStateExec] =>
-          new OnAnyStore(operator)
-      }
-  }
-
-  private final class OnAnyStore(operator: TransformWithStateExec)
-    extends TransformWithStateExec(
-      operator.keyDeserializer, operator.valueDeserializer, operator.groupingAttributes, operator.dataAttributes,
-      operator.statefulProcessor, operator.timeMode, operator.outputMode, operator.keyEncoder, operator.outputObjAttr,
-      operator.stateInfo, operator.batchTimestampMs, operator.prevBatchTimestampMs,
-      operator.eventTimeWatermarkForLateEvents, operator.eventTimeWatermarkForEviction, operator.child,
-      operator.isStreaming, operator.isRealTimeMode, operator.hasInitialState, operator.initialStateGroupingAttrs,
-      operator.initialStateDataAttrs, operator.initialStateDeserializer, operator.initialState) {
-    override def validateStateStoreProvider(isStreaming: Boolean): Unit = ()
-
-    // Were it equal to the operator that it replaces, the plan above it would keep that one.
-    override def canEqual(other: Any): Boolean = other.isInstanceOf[OnAnyStore]
-    override def equals(other: Any): Boolean = canEqual(other) && super.equals(other)
-    override def hashCode: Int = super.hashCode + 1
-
-    override protected def withNewChildrenInternal(left: SparkPlan, right: SparkPlan): TransformWithStateExec =
-      new OnAnyStore(super.withNewChildrenInternal(left, right))
   }
 }

@@ -13,14 +13,19 @@ import org.apache.spark.sql.ckpt.server.Json
 import org.apache.spark.sql.execution.streaming.state.{KeyStateEncoderSpec, StateStore, StateStoreErrors}
 import org.apache.spark.sql.types.StructType
 
-/** Spark's description of one column family ("default" if a store has only one state). */
+/** Spark's description of one column family ("default" if a store has only one state).
+  *
+  * `valueSchemas`: what the schema of the values has been, by Spark's id, up to the present one; none if it may not
+  * evolve.
+  */
 private[ckpt] final case class FamilySpec(
     name: String,
     keySchema: StructType,
     valueSchema: StructType,
     encoder: KeyStateEncoderSpec,
     multipleValues: Boolean,
-    internal: Boolean) {
+    internal: Boolean,
+    valueSchemas: Seq[StructType]) {
 
   /** The descriptor that the server stores; readers must not change it. */
   lazy val descriptor: ObjectNode = {
@@ -29,6 +34,10 @@ private[ckpt] final case class FamilySpec(
     node.set[ObjectNode]("key_schema", Json.mapper.readTree(keySchema.json))
     node.set[ObjectNode]("value_schema", Json.mapper.readTree(valueSchema.json))
     node.set[ObjectNode]("key_encoder", Json.mapper.readTree(encoder.json))
+    if (valueSchemas.nonEmpty) {
+      val schemas = node.putArray("value_schemas")
+      valueSchemas.foreach(schema => schemas.add(Json.mapper.readTree(schema.json)))
+    }
     node
   }
 }
@@ -37,7 +46,9 @@ private[ckpt] final case class FamilySpec(
 private[ckpt] final class Family(val spec: FamilySpec, val number: Int, storeName: String) {
   val keys: KeyCodec =
     KeyCodec.create(if (spec.name == "default") storeName else spec.name, number, spec.encoder, spec.valueSchema)
-  val values = new ValueCodec(spec.valueSchema.length, spec.multipleValues)
+  val values = new ValueCodec(
+    spec.valueSchema.length, spec.multipleValues,
+    Option.when(spec.valueSchemas.nonEmpty)(new ValueHistory(spec.valueSchemas)))
 }
 
 /** The column families that Spark has named to one store, for any version or attempt: how their rows are read. Only a
@@ -103,6 +114,13 @@ private[ckpt] final class Families(val areSeveral: Boolean, storeName: String, v
           s"state '${spec.name}' of $storeName is stored with $field=$stored and read with $field=$wanted.",
           "")
       }
+    }
+    val evolves = state.get("descriptor").hasNonNull("value_schemas")
+    if (evolves != spec.valueSchemas.nonEmpty) {
+      val (stored, wanted) = if (evolves) ("avro", "unsaferow") else ("unsaferow", "avro")
+      throw CkptErrors.invalidInput(
+        s"state '${spec.name}' of $storeName is stored with the encoding $stored and read with $wanted.",
+        s"Set spark.sql.streaming.stateStore.encodingFormat to $stored.")
     }
     state.get("number").asInt
   }

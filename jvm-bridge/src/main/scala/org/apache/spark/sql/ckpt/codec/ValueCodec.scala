@@ -7,20 +7,34 @@ import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.unsafe.Platform
 
 /** Values of one state: the bytes of an UnsafeRow, or, if a key has several values, each of them after its length (u32,
-  * big-endian).
+  * big-endian). If their schema may evolve, the id of the schema (u16, big-endian) is before each UnsafeRow.
   *
-  * A decoded row belongs to the caller: writes to it change nothing that is stored or kept in memory.
+  * A decoded row belongs to the caller: writes to it change nothing that is stored or kept in memory. Not thread-safe.
   */
-private[ckpt] final class ValueCodec(columns: Int, val multiple: Boolean) {
+private[ckpt] final class ValueCodec(columns: Int, val multiple: Boolean, history: Option[ValueHistory]) {
+  private val head = if (history.isDefined) ValueCodec.IdBytes else 0
+
+  /** Whether the stored form of a single value is the row itself. */
+  def isRow: Boolean = !multiple && history.isEmpty
 
   def decode(base: Array[Byte], from: Int, length: Int): UnsafeRow =
     if (multiple) {
       first(base, from, length)
     } else {
-      copied(base, from, length)
+      single(base, from, length)
     }
 
-  private def copied(base: Array[Byte], from: Int, length: Int): UnsafeRow = {
+  private def single(base: Array[Byte], from: Int, length: Int): UnsafeRow = history match {
+    case None => copied(columns, base, from, length)
+    case Some(schemas) =>
+      val id = ValueCodec.readId(base, from)
+      if (!schemas.isKnown(id)) {
+        throw CkptErrors.format(s"A value has the schema $id, and only 0 to ${schemas.current} are known.")
+      }
+      schemas.evolve(id, copied(schemas.columns(id), base, from + head, length - head))
+  }
+
+  private def copied(columns: Int, base: Array[Byte], from: Int, length: Int): UnsafeRow = {
     val row = new UnsafeRow(columns)
     row.pointTo(Arrays.copyOfRange(base, from, from + length), length)
     row
@@ -33,24 +47,41 @@ private[ckpt] final class ValueCodec(columns: Int, val multiple: Boolean) {
     override def next(): UnsafeRow = {
       if (!hasNext) throw new NoSuchElementException("no more values of this key")
       val size = ValueCodec.readLength(base, at)
-      val value = copied(base, at + 4, size)
-      at += 4 + size
+      val value = single(base, at + ValueCodec.LengthBytes, size)
+      at += ValueCodec.LengthBytes + size
       value
     }
   }
 
+  /** The stored form of one value. */
+  def encode(value: UnsafeRow): Array[Byte] =
+    if (multiple) encodeAll(Array(value))
+    else {
+      val result = new Array[Byte](head + value.getSizeInBytes)
+      write(value, result, 0)
+      result
+    }
+
   /** The stored form of `values`. Stored forms of several lists, one after the other, are that of all their values. */
-  def encode(values: Array[UnsafeRow]): Array[Byte] = {
-    val result = new Array[Byte](values.iterator.map(_.getSizeInBytes + 4).sum)
+  def encodeAll(values: Array[UnsafeRow]): Array[Byte] = {
+    val result = new Array[Byte](values.iterator.map(_.getSizeInBytes + ValueCodec.LengthBytes + head).sum)
     var at = 0
     values.foreach { value =>
-      val size = value.getSizeInBytes
+      val size = head + value.getSizeInBytes
       Platform.putInt(result, Platform.BYTE_ARRAY_OFFSET + at, Integer.reverseBytes(size))
-      Platform.copyMemory(
-        value.getBaseObject, value.getBaseOffset, result, Platform.BYTE_ARRAY_OFFSET + at + 4, size)
-      at += 4 + size
+      write(value, result, at + ValueCodec.LengthBytes)
+      at += ValueCodec.LengthBytes + size
     }
     result
+  }
+
+  private def write(value: UnsafeRow, result: Array[Byte], at: Int): Unit = {
+    history.foreach { schemas =>
+      result(at) = (schemas.current >> 8).toByte
+      result(at + 1) = schemas.current.toByte
+    }
+    val to = Platform.BYTE_ARRAY_OFFSET + at + head
+    Platform.copyMemory(value.getBaseObject, value.getBaseOffset, result, to, value.getSizeInBytes)
   }
 
   private def first(base: Array[Byte], from: Int, length: Int): UnsafeRow =
@@ -58,6 +89,11 @@ private[ckpt] final class ValueCodec(columns: Int, val multiple: Boolean) {
 }
 
 private[ckpt] object ValueCodec {
+  private final val IdBytes = 2
+  private final val LengthBytes = 4
+
+  private def readId(base: Array[Byte], at: Int): Int = (base(at) & 0xff) << 8 | base(at + 1) & 0xff
+
   private def readLength(base: Array[Byte], at: Int): Int =
     Integer.reverseBytes(Platform.getInt(base, Platform.BYTE_ARRAY_OFFSET + at))
 }

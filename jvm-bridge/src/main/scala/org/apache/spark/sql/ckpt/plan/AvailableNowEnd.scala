@@ -1,15 +1,20 @@
 package org.apache.spark.sql.ckpt
 package plan
 
-import org.apache.spark.sql.catalyst.plans.logical.ProcessingTimeTimeout
+import org.apache.spark.sql.catalyst.plans.logical.{
+  ProcessingTime,
+  ProcessingTimeTimeout,
+  TransformWithState,
+  TransformWithStateInPySpark
+}
 import org.apache.spark.sql.execution.streaming.AvailableNowTrigger
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.internal.SQLConf
 
-/** Lets a query with the trigger `availableNow` end although it has time-outs in processing time.
+/** Lets a query with the trigger `availableNow` end although it has timers in processing time, on this store.
   *
   * Spark runs a batch without data after every batch of such a query, for ever. For this run of this query alone, Spark
-  * is told to run none: time-outs then fire in batches with data, and the rest wait for the next run.
+  * is told to run none: timers then fire in batches with data, and the rest wait for the next run.
   */
 private[ckpt] object AvailableNowEnd {
 
@@ -21,6 +26,11 @@ private[ckpt] object AvailableNowEnd {
   private def neverEnds(query: StreamExecution): Boolean =
     query.trigger == AvailableNowTrigger && query.analyzedPlan.exists {
       case keyed: KeyedOperator => keyed.timeout == ProcessingTimeTimeout
+      case operator: TransformWithState => operator.timeMode == ProcessingTime && isOurs(query)
+      case operator: TransformWithStateInPySpark => operator.timeMode == ProcessingTime && isOurs(query)
       case _ => false
     }
+
+  private def isOurs(query: StreamExecution): Boolean =
+    CkptStateStoreProvider.isChosen(query.sparkSessionForStream.sessionState.conf)
 }

@@ -34,8 +34,7 @@ private[ckpt] object ForeachBatchCheck {
   /** Whether this package keeps the query's state. Valid after the function: the checkpoint's confs are set then. */
   private def isOurs(query: StreamExecution): Boolean = {
     val conf = query.sparkSessionForStream.sessionState.conf
-    conf.getConf(SQLConf.STATE_STORE_PROVIDER_CLASS) == classOf[CkptStateStoreProvider].getName &&
-    conf.getConf(SQLConf.STATE_STORE_CHECKPOINT_FORMAT_VERSION) >= 2
+    CkptStateStoreProvider.isChosen(conf) && conf.getConf(SQLConf.STATE_STORE_CHECKPOINT_FORMAT_VERSION) >= 2
   }
 
   /** The same check as Spark's assertion (`StateStoreWriter.getStateStoreCheckpointInfo`). */

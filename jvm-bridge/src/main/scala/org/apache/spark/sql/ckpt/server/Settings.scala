@@ -6,6 +6,7 @@ import scala.concurrent.duration._
 import org.rocksdb.CompressionType
 
 import org.apache.spark.SparkEnv
+import org.apache.spark.sql.internal.SQLConf
 
 /** The options of `spark.sql.streaming.stateStore.ckpt.*` that a query was started with, in their canonical form. */
 private[ckpt] final case class Settings(options: Map[String, String]) {
@@ -46,12 +47,17 @@ private[ckpt] final case class Settings(options: Map[String, String]) {
 
 private[ckpt] object Settings {
   val Prefix: String = OptionTable.Prefix
+  private val EveryVersions = "snapshotEveryVersions"
 
   /** Selects the options from a session's settings; refuses an unknown or bad one by name. */
   def from(sqlConfs: Map[String, String]): Settings = {
     val asked = sqlConfs.collect { case (key, value) if key.startsWith(Prefix) => key.drop(Prefix.length) -> value }
-    Settings(asked.map { case (key, value) => key -> read(key, value) })
+    Settings((general(sqlConfs) ++ asked).map { case (key, value) => key -> read(key, value) })
   }
+
+  /** What Spark's settings for all state stores say, where an option of ours has the same meaning. */
+  private def general(sqlConfs: Map[String, String]): Map[String, String] =
+    sqlConfs.get(SQLConf.STATE_STORE_MIN_DELTAS_FOR_SNAPSHOT.key).filter(_.toInt > 0).map(EveryVersions -> _).toMap
 
   private def read(key: String, value: String): String = {
     if (!OptionTable.keys.contains(key)) {
