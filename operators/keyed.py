@@ -246,7 +246,7 @@ class KeyedStream:
         return operator
 
     def _check_initial(self, frame: DataFrame) -> DataFrame:
-        """Return the frame with the names of the keys as here. Raises InvalidInputError if it is not an initial state."""
+        """Return the frame with its keys named as here. Raises InvalidInputError if it is no initial state."""
         who = f"keyed(uid={self.uid!r}): the initial state"
         _require_frame(frame, who, "Give a DataFrame that is not a stream, such as spark.read...load().")
         if frame.isStreaming:

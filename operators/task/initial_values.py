@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from pyspark_ckpt.operators.encoding.distinct_keys import Keys
 
 
-def set_values(bound: Sequence[Kept], keys: Keys, index: NDArray[Any], rows: pa.Table) -> None:
+def set_values(uid: str, bound: Sequence[Kept], keys: Keys, index: NDArray[Any], rows: pa.Table) -> None:
     """Set what ``rows`` have for the states of ``keys``; ``index``: the position of every row's key.
+
+    ``rows``: without the keys. ``uid``: of the operator.
 
     Raises InvalidInputError (a key that has several rows, a value that the type of its state does not take).
     """
@@ -28,8 +30,8 @@ def set_values(bound: Sequence[Kept], keys: Keys, index: NDArray[Any], rows: pa.
         twice = int(np.argmax(counts > 1))
         (key,) = keys.to_python(twice, twice + 1)
         raise InvalidInputError(
-            f"The initial state has {counts[twice]} rows for the key ({show(key)}).",
-            hint="Give it one row for each key, with dropDuplicates or an aggregation, or write a method for its rows.",
+            f"Keyed operator {uid!r}: the initial state has {counts[twice]} rows for the key ({show(key)}).",
+            hint="Give it one row for each key, by dropDuplicates or an aggregation, or write a method for its rows.",
         )
     in_order = rows.take(pa.array(np.argsort(index)))
     for each in bound:

@@ -172,14 +172,18 @@ class PartitionTask:
     ) -> Iterator[pd.DataFrame]:
         """Add the rows of the initial state to a buffer; yield the others. Raises InternalError after version 0."""
         for chunk in chunks:
-            if self.operator.initial is None:
+            is_initial = np.zeros(0, np.bool_)
+            if self.operator.initial is not None:
+                is_initial = chunk[INITIAL].to_numpy(np.bool_)
+            if self.operator.initial is None or not is_initial.any():
                 yield chunk
-                continue
-            is_initial = chunk[INITIAL].to_numpy(np.bool_)
-            if is_initial.any() and ticket.version != 0:
-                raise InternalError(f"Rows of an initial state have come for version {ticket.version}.")
-            self._add(buffer, chunk[is_initial], self.operator.initial)
-            yield chunk[~is_initial]
+            elif ticket.version == 0:
+                self._add(buffer, chunk[is_initial], self.operator.initial)
+                yield chunk[~is_initial]
+            else:
+                raise InternalError(
+                    f"Keyed operator {self.operator.uid!r}: rows of the initial state come to version {ticket.version}."
+                )
 
     def _fill(
         self, buffer: RowBuffer, late_buffer: RowBuffer, chunks: Iterator[pd.DataFrame], late_ms: int | None
@@ -229,7 +233,7 @@ class PartitionTask:
         keys, index = group_by_key(given, self.operator.by, codec, rows.column(HASH).to_numpy())
         if takes_initial_rows(self.processor):
             return work.process(keys, index, given, "initial")
-        set_values(bound, keys, index, given.drop_columns(list(self.operator.by)))
+        set_values(self.operator.uid, bound, keys, index, given.drop_columns(list(self.operator.by)))
         return iter(())
 
     def _process(
