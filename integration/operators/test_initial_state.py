@@ -325,8 +325,7 @@ def test_each_operator_of_a_chain_has_its_own_initial_state_and_the_watermark_is
     totals = known.union(known).groupBy("user").agg(f.sum("base").alias("base"), f.max("at").alias("at"))
     totals = totals.join(f.broadcast(known.select("user")), "user").orderBy("user").distinct().limit(100)
     sources = tuple(
-        Source(_COLUMNS, tuple(((user, n, at(60 * n)),) for n in range(3)) + (((user, 0, at(9999)),),))
-        for user in (1, 2)
+        Source(_COLUMNS, (*(((user, n, at(60 * n)),) for n in range(3)), ((user, 0, at(9999)),))) for user in (1, 2)
     )
 
     def build(frames: Sequence[DataFrame]) -> DataFrame:

@@ -117,5 +117,5 @@ def test_other_columns_are_refused_by_name(processor: Any, fields: Any, problem:
 
 @pytest.mark.parametrize("kind", [types.VarcharType(3), LongType(), StructType([_USER])])
 def test_a_key_of_another_type_is_refused(kind: types.DataType) -> None:
-    with pytest.raises(InvalidInputError, match="has the key 'user' of type .*, and the stream has it of type string"):
+    with pytest.raises(InvalidInputError, match=r"has the key 'user' of type .*, and the stream has it of type string"):
         _schema_of(Kinds(), StructField("user", kind), StructField("total", LongType()))
