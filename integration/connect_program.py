@@ -54,8 +54,8 @@ def _play(spark: SparkSession, folder: Path, checkpoint: Path) -> dict[str, floa
     frame = spark.readStream.schema("k int").parquet(str(folder / "in"))
     initial = spark.sql("SELECT 7 AS k, 700L AS total UNION ALL SELECT 1, 100L")
     for uid in ("first", "second"):
-        given = {"initial_state": initial} if uid == "second" else {}
-        frame = ckpt.keyed(frame, "k", uid=uid).process(Count(), _COLUMNS, "append", **given)
+        given = initial if uid == "second" else None
+        frame = ckpt.keyed(frame, "k", uid=uid).process(Count(), _COLUMNS, "append", initial_state=given)
     writer = frame.writeStream.format("parquet").option("path", str(folder / "out"))
     query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
     query.awaitTermination()

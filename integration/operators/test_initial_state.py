@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import functions as f
 
 import pyspark_ckpt as ckpt
@@ -20,6 +20,7 @@ from integration.operators.providers import OURS
 from integration.operators.replay import Case, collect_into, run, write_inputs
 from integration.operators.sources import Source
 from integration.savepoints.test_rescale import move
+from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -203,9 +204,10 @@ def _stored(checkpoint: Path, name: str) -> dict[int | None, Any]:
     return found or lists or maps
 
 
-@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(
-    "processor", [OneByOne(), Columns(), ByHand(), ColumnsByHand()], ids=lambda it: type(it).__name__
+    ("processor", "seed"),
+    [(OneByOne(), 0), (OneByOne(), 1), (Columns(), 1), (ByHand(), 0), (ColumnsByHand(), 1)],
+    ids=lambda each: each if isinstance(each, int) else type(each).__name__,
 )
 def test_states_begin_with_the_initial_ones_and_go_on_as_plain_python_does(
     processor: Any,  # noqa: ANN401
@@ -246,8 +248,9 @@ def test_a_first_batch_that_has_failed_begins_with_the_initial_state_again(
     checkpoint_format: int, spark: SparkSession, tmp_path: Path
 ) -> None:
     session = OURS.in_format(checkpoint_format).session(spark)
-    initial = session.createDataFrame([(user, 5, [user]) for user in range(20)], "user int, total int, seen array<int>")
-    rows = Source(_COLUMNS, (((1, 7, _START),), ((1, 8, _START),)))
+    given = session.createDataFrame([(user, 5, [user]) for user in range(20)], "USER int, total int, seen array<int>")
+    initial = given.where("user < 9").union(given.where("user >= 9"))
+    sources = tuple(Source(_COLUMNS, (((user, 7, _START),), ((user, 8, _START),))) for user in (1, 2))
     batches: dict[int, Lines] = {}
     failed: list[int] = []
 
@@ -257,15 +260,16 @@ def test_a_first_batch_that_has_failed_begins_with_the_initial_state_again(
             failed.append(batch_id)
             raise RuntimeError("a sink that is gone")
 
-    case = Case(_query(ByHand(), initial_state=initial), (rows,), "update")
+    query = _query(ByHand(), initial_state=initial)
+    case = Case(lambda frames: query([frames[0].union(frames[1])]), sources, "update")
     write_inputs(case, tmp_path, 0, 2)
     with pytest.raises(StreamingQueryException, match="a sink that is gone"):
         run(session, case, tmp_path, fail_after_the_first)
     assert not (tmp_path / "checkpoint" / "commits" / "0").exists()
     run(session, case, tmp_path, fail_after_the_first)
-    assert (failed, sorted(batches), len(batches[0])) == ([0], [0, 1], 21)
+    assert (failed, sorted(batches), len(batches[0])) == ([0], [0, 1], 22)
     assert _stored(tmp_path / "checkpoint", "seen") == {
-        user: [user, *([7, 8] if user == 1 else ())] for user in range(20)
+        user: [user, *([7, 8] if user in (1, 2) else ())] for user in range(20)
     }
 
 
@@ -287,6 +291,29 @@ def test_a_query_that_was_restored_rescaled_or_changed_gets_no_initial_state_aga
     assert _stored(tmp_path / "checkpoint", "seen") == {1: [10, 0, 1, 2, 3], 2: [0, 1, 2, 3], 3: [30]}
 
 
+def test_what_is_no_initial_state_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
+    source = Source(_COLUMNS, (((1, 7, _START),),))
+    source.write(tmp_path / "in", 0, 1)
+    stream = source.stream(spark, tmp_path / "in")
+    given = spark.createDataFrame([(1, 5)], "user int, total int")
+    for frame, problem in (
+        (stream, "the initial state is a stream"),
+        (given.toPandas(), "the initial state: DataFrame is not a DataFrame of Spark"),
+        (
+            given.withColumnRenamed("user", "name"),
+            r"there are no columns \['user'\] to key by, only \['name', 'total'\]",
+        ),
+        (given.withColumn("user", f.col("user").cast("bigint")), "the key 'user' of type bigint, .* of type int[.]"),
+        (given.withColumnRenamed("total", "totals"), "a column 'totals', .* Did you mean 'total'"),
+    ):
+        with pytest.raises(InvalidInputError, match=f"keyed\\(uid='it'\\): .*{problem}"):
+            _query(OneByOne(), initial_state=frame)([stream])
+    mixed = _query(OneByOne(), initial_state=given)([stream.union(spark.createDataFrame([], stream.schema))])
+    writer = mixed.writeStream.outputMode("update").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    with pytest.raises(AnalysisException, match="Union between streaming and batch"):
+        writer.format("noop").start()
+
+
 class _Base(ckpt.KeyedProcessor):
     """Adds a number of the initial state to each row. A timer that an initial row has set outputs it, too."""
 
@@ -297,9 +324,6 @@ class _Base(ckpt.KeyedProcessor):
         for row in rows:
             yield key.user, self.base.value() + row.n, row.at
 
-    def process_late(self, _ctx: ckpt.Context, key: Any, rows: Sequence[Any]) -> Iterator[Sequence[Any]]:  # noqa: ANN401
-        raise ValueError(f"late: {key} {rows}")
-
     def process_initial(self, ctx: ckpt.Context, _key: Any, rows: Sequence[Any]) -> None:  # noqa: ANN401
         assert ctx.watermark_ms == 0
         for row in rows:
@@ -309,6 +333,13 @@ class _Base(ckpt.KeyedProcessor):
 
     def on_timer(self, _ctx: ckpt.Context, key: Any, timer: ckpt.Timer) -> Iterator[Sequence[Any]]:  # noqa: ANN401
         yield key.user, self.base.value(), timer.at
+
+
+class _BaseAndLate(_Base):
+    """The same, which sees to late rows itself."""
+
+    def process_late(self, _ctx: ckpt.Context, key: Any, rows: Sequence[Any]) -> Iterator[Sequence[Any]]:  # noqa: ANN401
+        raise ValueError(f"late: {key} {rows}")
 
 
 def test_each_operator_of_a_chain_has_its_own_initial_state_and_the_watermark_is_that_of_the_stream(
@@ -330,21 +361,24 @@ def test_each_operator_of_a_chain_has_its_own_initial_state_and_the_watermark_is
 
     def build(frames: Sequence[DataFrame]) -> DataFrame:
         both = frames[0].union(frames[1]).join(known.select("user"), "user", "left").withWatermark("at", "0 seconds")
-        for number, initial in enumerate((known.union(old), totals)):
-            stream = ckpt.keyed(both, "user", uid=f"step {number}")
-            both = stream.process(_Base(), _COLUMNS, "append", event_time="at", initial_state=initial)
+        for processor, initial in ((_Base(), known.union(old)), (_BaseAndLate(), totals)):
+            stream = ckpt.keyed(both, "user", uid=type(processor).__name__)
+            both = stream.process(processor, _COLUMNS, "append", event_time="at", initial_state=initial)
         windows = both.groupBy(f.window("at", "1 hour"), "user").agg(f.sum("n").alias("n"), f.count("n").alias("rows"))
         return windows.select("user", "n", "rows")
 
     case = Case(build, sources, "append")
     batches: dict[int, Lines] = {}
+    progress: list[Any] = []
     for end in (2, 4):
         write_inputs(case, tmp_path, end - 2, end)
-        finished = run(OURS.session(spark), case, tmp_path, collect_into(batches))
-    assert finished.recentProgress[-1].eventTime["watermark"] == at(9999).strftime("%Y-%m-%dT%H:%M:%S.000Z")
-    assert {op.customMetrics["ckptLateRows"] for each in finished.recentProgress for op in each.stateOperators[:2]} == {
-        0
-    }
+        progress += run(OURS.session(spark), case, tmp_path, collect_into(batches)).recentProgress
+    assert progress[-1].eventTime["watermark"] == at(9999).strftime("%Y-%m-%dT%H:%M:%S.000Z")
+    assert {operator.customMetrics["ckptLateRows"] for each in progress for operator in each.stateOperators[1:]} == {0}
+    assert {operator.numRowsDroppedByWatermark for each in progress for operator in each.stateOperators} == {0}
+    assert sum(each.numInputRows for each in progress) == sum(
+        len(rows) for source in sources for rows in source.batches
+    )
     found = sorted(line for lines in batches.values() for line in lines)
     expected = []
     for user in range(8):
