@@ -21,6 +21,7 @@ from pyspark_ckpt.operators.declarations.processors import (
 )
 from pyspark_ckpt.operators.declarations.states import ValueState
 from pyspark_ckpt.operators.encoding.key_codec import KeyCodec
+from pyspark_ckpt.operators.initial_state import add_initial_rows, make_initial_schema
 from pyspark_ckpt.operators.placement import route_column
 from pyspark_ckpt.operators.task.group_times import GROUP_ROW, TIME_OUTS
 from pyspark_ckpt.operators.task.partition_task import PartitionTask
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 Processor: TypeAlias = KeyedProcessor | VectorProcessor
 LateOutput: TypeAlias = Literal["count", "fail"]
 
+NEVER_LATE = 2**63 - 1
+"""The event time, in microseconds, of rows that have none."""
 WATERMARK = "spark.watermarkDelayMs"
 """The key in the metadata of a column by which Spark knows an event time (EventTimeWatermark.delayKey)."""
 
@@ -97,6 +100,7 @@ class KeyedStream:
         *,
         event_time: str | None = None,
         late_output: LateOutput = "count",
+        initial_state: DataFrame | None = None,
     ) -> DataFrame:
         """Return the frame of the rows that ``processor`` outputs, an ordinary streaming frame.
 
@@ -105,13 +109,22 @@ class KeyedStream:
         letter case. ``event_time``: the column of the output, a timestamp, that is the event time for operators after
         this one; they have the watermark of ``frame``. ``late_output``: what happens to output rows whose event time is
         late for these operators, which may drop them: "count" them in the metric ckptLateOutputRows, or "fail".
+        ``initial_state``: a frame that is not a stream, with the key columns. In the first batch of the query, and
+        exactly once, its other columns are the first values of the states with their names (a ListState has an array, a
+        MapState a map; null leaves a state empty), before the rows of the stream. Or its rows, any number for a key, go
+        to ``process_initial`` of the processor. Later batches, restarts and restores do not read it.
 
         Raises InvalidInputError (types, timers or times to live that do not fit, no watermark for ``event_time``).
         """
         columns = _struct(output, f"keyed(uid={self.uid!r}): the output")
         self._check_event_time(event_time, late_output, columns)
         frame = self._process(
-            processor, columns, mode, event_time=event_time, refuses_late_output=late_output == "fail"
+            processor,
+            columns,
+            mode,
+            event_time=event_time,
+            refuses_late_output=late_output == "fail",
+            initial=None if initial_state is None else self._check_initial(initial_state),
         )
         return frame if event_time is None else frame.withColumn(event_time, _mark_event_time(event_time))
 
@@ -172,6 +185,7 @@ class KeyedStream:
         columns: StructType,
         mode: str,
         *,
+        initial: DataFrame | None = None,
         event_time: str | None = None,
         refuses_late_output: bool = False,
         keeps_late_rows: bool = False,
@@ -189,8 +203,11 @@ class KeyedStream:
         )
         if str(mode).lower() not in {"update", "append"}:
             raise InvalidInputError(f"keyed(uid={self.uid!r}): mode must be 'update' or 'append', got {mode!r}.")
+        if initial is not None:
+            schema = make_initial_schema(initial.schema, self.frame.schema, operator, processor)
+            operator = replace(operator, initial=schema)
         counters = [metric_name(self.uid, each.state) for each in operator.states if isinstance(each.state, Counter)]
-        batches = self._batches(PartitionTask(operator, processor), watermark, mode)
+        batches = self._batches(PartitionTask(operator, processor), watermark, mode, initial)
         named = f.array(*map(f.lit, counters)).cast("array<string>")
         return batches.select(f.call_function("ckpt_rows", f.col(BATCH), f.lit(columns.json()), named))
 
@@ -233,7 +250,17 @@ class KeyedStream:
             self._check_key(name, kind)
         return operator
 
-    def _batches(self, task: PartitionTask, watermark: StructField | None, mode: str) -> DataFrame:
+    def _check_initial(self, frame: DataFrame) -> DataFrame:
+        """Return the frame with its keys named as here. Raises InvalidInputError if it is no initial state."""
+        who = f"keyed(uid={self.uid!r}): the initial state"
+        _require_frame(frame, who, "Give a DataFrame that is not a stream, such as spark.read...load().")
+        if frame.isStreaming:
+            raise InvalidInputError(f"{who} is a stream.", hint="Give a DataFrame that spark.read has made.")
+        return frame.withColumnsRenamed(dict(zip(_names(frame, self.by, who, "to key by"), self.by, strict=True)))
+
+    def _batches(
+        self, task: PartitionTask, watermark: StructField | None, mode: str, initial: DataFrame | None
+    ) -> DataFrame:
         """Build the query: rows as bytes, routed to their partition, go to the task, which yields Arrow batches."""
         from pyspark.sql import functions as f
 
@@ -245,7 +272,11 @@ class KeyedStream:
             micros = f.call_function("ckpt_micros", f.col(_quote(watermark.name)))
             columns.append(micros.alias(task.operator.time, metadata={WATERMARK: watermark.metadata[WATERMARK]}))
         route = route_column(HASH, task.operator.partitions, self.max_parallelism)
-        routed = self.frame.select(*columns).withColumn(ROUTE, route)
+        routed = self.frame.select(*columns)
+        if initial is not None:
+            never_late = () if watermark is None else (f.lit(NEVER_LATE).alias(task.operator.time),)
+            routed = add_initial_rows(routed, initial.select(*columns[:2], *never_late))
+        routed = routed.withColumn(ROUTE, route)
         return routed.groupBy(ROUTE).applyInPandasWithState(
             task, f"{BATCH} binary", GROUP_ROW, mode, TIME_OUTS[task.operator.time_out_clock]
         )
@@ -283,7 +314,9 @@ def _groups(given: object, who: str) -> int:
     return int(given)
 
 
-def _require_frame(frame: object, who: str) -> None:
+def _require_frame(
+    frame: object, who: str, hint: str = "Give a streaming DataFrame, such as spark.readStream...load()."
+) -> None:
     """Raise InvalidInputError unless ``frame`` is a Spark DataFrame."""
     require_extra("pyspark", who)
     from pyspark.sql import DataFrame
@@ -291,7 +324,7 @@ def _require_frame(frame: object, who: str) -> None:
     if not isinstance(frame, DataFrame):
         raise InvalidInputError(
             f"{who}: {type(frame).__name__} is not a DataFrame of Spark.",
-            hint="Give a streaming DataFrame, such as spark.readStream...load().",
+            hint=hint,
         )
 
 
