@@ -208,12 +208,13 @@ class DeclaredStates:
         """
         names = {self._name(each) for each in self._list_kept_states()}
         known = names | {index_name(name) for name in names}
-        left = [state.name for state in states if is_keyed(state) and state.name not in known]
+        left = [state for state in states if is_keyed(state) and state.name not in known]
         if left and not (self.allow_non_restored_state or ticket.allow_non_restored_state):
+            others = sorted({str(state.uid) for state in left} - {self.uid})
             raise InvalidInputError(
-                f"Keyed operator {self.uid!r} declares {sorted(names)}, but the checkpoint has state {sorted(left)}.",
-                hint="Declare them, restore a savepoint with uid_map if the uid has changed, or set "
-                f"{PREFIX}allowNonRestoredState to true to leave that state alone.",
+                f"Keyed operator {self.uid!r} declares {sorted(names)}, but the checkpoint has state "
+                f"{sorted(state.name for state in left)} for operator {ticket.operator}, which it is in the query.",
+                hint=_advise_on_place(others) if others else _ADVICE,
             )
 
     def _list_kept_states(self) -> list[ProcessorState]:
@@ -222,6 +223,19 @@ class DeclaredStates:
 
     def _name(self, declared: ProcessorState) -> str:
         return f"{self.uid}/{declared.state.name}"
+
+
+_ADVICE = f"Declare them, or set {PREFIX}allowNonRestoredState to true to leave that state alone."
+
+
+def _advise_on_place(uids: Sequence[str]) -> str:
+    """Say what to do about state of other operators in this one's place."""
+    return (
+        f"That is state of uid {' and '.join(map(repr, uids))}. Spark numbers stateful operators by their place in the "
+        "query: if some were added, removed or swapped, restore their order. If the uid has changed, restore a "
+        f"savepoint with uid_map. {PREFIX}allowNonRestoredState leaves that state alone, and the operator begins "
+        "without state."
+    )
 
 
 def _describe_ttl(declared: Declared, stored: Iterable[StateMeta]) -> TimeToLive | msgspec.UnsetType:
