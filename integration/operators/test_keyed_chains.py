@@ -20,6 +20,7 @@ from integration.operators.providers import OURS
 from integration.operators.replay import Case, collect_into, run, write_inputs
 from integration.operators.sources import Source
 from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.options import PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -286,14 +287,16 @@ def _beside(*uids: str) -> Callable[[DataFrame], DataFrame]:
     return query
 
 
+@pytest.mark.parametrize("allowed", ["false", "true"])
 def test_operators_that_were_swapped_or_removed_are_refused_and_the_old_order_goes_on(
-    spark: SparkSession, tmp_path: Path
+    allowed: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     def play(until: int, query: Callable[[DataFrame], DataFrame]) -> list[tuple[Any, ...]]:
         case = Case(lambda frames: query(frames[0]), (_FEW,), output_mode="update")
         write_inputs(case, tmp_path, 0, until)
         found: list[tuple[Any, ...]] = []
-        run(OURS.session(spark), case, tmp_path, lambda frame, _: found.extend(map(tuple, frame.collect())))
+        session = OURS.session(spark, **{f"{PREFIX}allowNonRestoredState": allowed})
+        run(session, case, tmp_path, lambda frame, _: found.extend(map(tuple, frame.collect())))
         return sorted(found)
 
     play(2, _beside("one", "two"))

@@ -14,6 +14,7 @@ private[ckpt] class Extensions extends SparkSessionExtensionsProvider {
     KeyedFunctions.addTo(extensions)
     extensions.injectPostHocResolutionRule(_ => KeyedOperator.Own)
     extensions.injectPlannerStrategy(_ => KeyedOperator.Strategy)
+    extensions.injectColumnar(_ => KeyedExec.NameAll)
     extensions.injectCheckRule(_ => KeyedRules)
     extensions.injectCheckRule(session => new FollowQueries(session))
   }
