@@ -13,6 +13,7 @@ from integration.bench.variants import (
     HDFS_BACKED,
     MANY_TIMERS,
     NO_TIMERS,
+    ONE_OPERATOR,
     ONE_PICKLE,
     OURS,
     PER_KEY,
@@ -22,6 +23,7 @@ from integration.bench.variants import (
     SMALL_CACHE,
     SMALL_CACHE_FEW_KEYS,
     TRANSFORM,
+    TWO_OPERATORS,
     UNCHANGED,
     UNCOMPRESSED_FEW_KEYS,
     VECTORISED,
@@ -154,6 +156,12 @@ BARS: tuple[Bar, ...] = (
         Side("keyed-states", SEVERAL_STATES.name),
         (Side("keyed-states", ONE_PICKLE.name),),
         1 / 20,
+    ),
+    Bar(
+        "keyed: two operators in a chain against one",
+        Side("keyed-chain", TWO_OPERATORS.name),
+        (Side("keyed-chain", ONE_OPERATOR.name),),
+        2.2,
     ),
     Bar(
         "a million timers, none due, against none",

@@ -61,6 +61,27 @@ class Stateless(ckpt.VectorProcessor):
         return pa.table({"key": ctx.keys.column("key"), "rows": rows, "total": total})
 
 
+class Passing(Vectorised):
+    """The same state, and all rows as they came: what comes next has as much to do."""
+
+    def process_batch(self, ctx: ckpt.VectorContext, batch: pa.Table) -> pa.Table:
+        """Add all rows, and output them."""
+        super().process_batch(ctx, batch)
+        return batch.select(["key", "amount"])
+
+
+def _chain(length: int) -> Query:
+    """Build a query of so many operators, one after the other."""
+
+    def query(_spark: SparkSession, frames: Sequence[DataFrame]) -> DataFrame:
+        frame = frames[0].select("key", "amount")
+        for number in range(length):
+            frame = ckpt.keyed(frame, "key", uid=f"totals {number}").process(Passing(), "key bigint, amount bigint")
+        return frame
+
+    return query
+
+
 def _added(ctx: ckpt.VectorContext, batch: pa.Table) -> tuple[Any, Any]:
     import numpy as np
 
@@ -238,5 +259,7 @@ FORMS: Mapping[str, Query] = {
     "one pickled state": _pickled,
     "many timers": _keyed(ManyTimers(), _watched),
     "no timers": _keyed(NoTimers(), _watched),
+    "one operator": _chain(1),
+    "two operators": _chain(2),
 }
 """Forms of the query beside Spark's own aggregation."""

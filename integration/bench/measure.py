@@ -12,6 +12,7 @@ from integration.bench.variants import (
     MANY_TIMERS,
     NO_STATE,
     NO_TIMERS,
+    ONE_OPERATOR,
     ONE_PICKLE,
     OURS,
     PER_KEY,
@@ -22,6 +23,7 @@ from integration.bench.variants import (
     SMALL_CACHE,
     SMALL_CACHE_FEW_KEYS,
     TRANSFORM,
+    TWO_OPERATORS,
     UNCHANGED,
     UNCOMPRESSED_FEW_KEYS,
     VECTORISED,
@@ -53,6 +55,7 @@ INSTEAD = {
     "keyed-large": (VECTORISED, VECTORISED_FEW_KEYS, VECTORISED_UNCOMPRESSED, UNCOMPRESSED_FEW_KEYS),
     "keyed-large-distinct": (VECTORISED, VECTORISED_FEW_KEYS, VECTORISED_UNCOMPRESSED, UNCOMPRESSED_FEW_KEYS),
     "keyed-states": (SEVERAL_STATES, SEVERAL_STATES_PER_KEY, ONE_PICKLE),
+    "keyed-chain": (ONE_OPERATOR, TWO_OPERATORS),
     "timers": (MANY_TIMERS, NO_TIMERS),
 }
 BESIDES = {

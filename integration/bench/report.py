@@ -24,6 +24,7 @@ from integration.bench.variants import (
     OURS,
     SESSION_SETTINGS,
     SEVERAL_STATES,
+    TWO_OPERATORS,
     VECTORISED,
     WITHOUT_STATE,
     Variant,
@@ -95,8 +96,12 @@ def _rows(measured: Measured) -> list[str]:
     return rows
 
 
+_FIRST = (OURS, VECTORISED, SEVERAL_STATES, MANY_TIMERS, TWO_OPERATORS)
+"""The variants with which others are compared, one in each workload."""
+
+
 def _against_ours(samples: Mapping[str, Sequence[Sample]], name: str, figure: Callable[[Sample], float]) -> str:
-    ours = next(variant.name for variant in (OURS, VECTORISED, SEVERAL_STATES, MANY_TIMERS) if variant.name in samples)
+    ours = next(variant.name for variant in _FIRST if variant.name in samples)
     if _named(name).ours and name != WITHOUT_STATE.name:
         return ""
     return str(Ratio.of([figure(each) for each in samples[ours]], [figure(each) for each in samples[name]]))

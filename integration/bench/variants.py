@@ -73,6 +73,8 @@ SEVERAL_STATES_PER_KEY = replace(SEVERAL_STATES, name=f"{SEVERAL_STATES.name}, p
 ONE_PICKLE = Variant("one pickled state", _PEER, form="one pickled state", turns=3)
 MANY_TIMERS = Variant("a million timers", {}, ours=True, form="many timers")
 NO_TIMERS = Variant("no timers", {}, ours=True, form="no timers")
+ONE_OPERATOR = Variant("one operator", _LARGE_BATCHES, ours=True, form="one operator")
+TWO_OPERATORS = Variant("two operators in a chain", _LARGE_BATCHES, ours=True, form="two operators")
 
 # A snapshot as soon as there is a delta, so that what is rescaled is table files and not the rows of one batch.
 _SNAPSHOTS = {_PREFIX + "maintenanceInterval": "1s", _PREFIX + "ckpt.snapshotEveryVersions": "1"}
@@ -99,6 +101,8 @@ ALL: tuple[Variant, ...] = (
     ONE_PICKLE,
     MANY_TIMERS,
     NO_TIMERS,
+    ONE_OPERATOR,
+    TWO_OPERATORS,
     ROCKSDB,
     ROCKSDB_CHANGELOG,
     HDFS_BACKED,

@@ -197,6 +197,14 @@ ALL: tuple[Workload, ...] = (
         50_000,
         warm=30,  # before that the JVM still compiles, and no element of a list has expired
     ),
+    Workload(
+        "keyed-chain",
+        "one and two operators in Python that output all rows, 200k rows a batch over 100k keys",
+        _aggregation,
+        100_000,
+        200_000,
+        warm=30,  # the JVM compiles for that long
+    ),
     Workload("timers", "a batch without rows, none of the timers due", _aggregation, 1_000_000, 0),
 )
 

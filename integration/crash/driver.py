@@ -266,10 +266,11 @@ class Driver:
 class Relay:
     """Hands the same driver to one test after another, and starts the next when a test has killed it."""
 
-    def __init__(self, root: Path, master: str) -> None:
-        """Start drivers of ``master`` below ``root`` when they are asked for."""
+    def __init__(self, root: Path, master: str, program: str = "integration.crash.program") -> None:
+        """Start drivers of ``master`` below ``root`` when they are asked for. ``program``: see Driver."""
         self._root = root
         self._master = master
+        self._program = program
         self._driver: Driver | None = None
 
     def driver(self) -> Driver:
@@ -277,7 +278,7 @@ class Relay:
         if self._driver is not None and not self._driver.is_alive():
             self.close()
         if self._driver is None:
-            self._driver = Driver(self._root, self._master)
+            self._driver = Driver(self._root, self._master, program=self._program)
         return self._driver.await_ready()
 
     def close(self) -> None:

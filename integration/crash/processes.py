@@ -15,7 +15,7 @@ MARK = "CKPT_TEST_MARK"
 PATIENCE_S = 120.0
 STATE_SERVER = "pyspark_ckpt.state_store.server"
 EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
-WORKER_DAEMON = "pyspark.daemon"
+WORKER_DAEMON = "daemon pyspark.worker"
 
 _T = TypeVar("_T")
 

@@ -96,7 +96,7 @@ def start(
     def write(rows: DataFrame, batch: int) -> None:
         if batch == until:
             raise RuntimeError(END)
-        _write_once(Path(folder) / "output", rows, batch, program_may_change=program_may_change)
+        write_once(Path(folder) / "output", rows, batch, program_may_change=program_may_change)
         if hold and hold["batch"] == batch:
             _wait_for(hold["file"])
         if fail_at == batch:
@@ -159,7 +159,7 @@ def _session(spark: SparkSession, conf: Mapping[str, str]) -> SparkSession:
     return session
 
 
-def _write_once(output: Path, rows: DataFrame, batch: int, *, program_may_change: bool) -> None:
+def write_once(output: Path, rows: DataFrame, batch: int, *, program_may_change: bool) -> None:
     """Keep the rows of a batch under its id. A batch that runs again must come to the same rows."""
     text = json.dumps(sorted(map(repr, rows.collect())), indent=0)
     # The end of its socket is the end of the rows to PySpark, also when the JVM was killed before it had sent them.

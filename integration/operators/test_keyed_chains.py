@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections import Counter
 from datetime import UTC, datetime
+from functools import reduce
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 import pyspark_ckpt as ckpt
@@ -18,12 +20,13 @@ from integration.operators.providers import OURS
 from integration.operators.replay import Case, collect_into, run, write_inputs
 from integration.operators.sources import Source
 from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.options import PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 SEEDS = range(int(os.environ.get("CKPT_CHAIN_SEEDS", "3")))
 START_S = int(datetime(2024, 3, 1, tzinfo=UTC).timestamp())
@@ -272,6 +275,43 @@ def test_an_output_that_has_no_event_time_is_refused(
     with pytest.raises(InvalidInputError) as refused:
         _seen(_FEW.stream(spark, tmp_path / "in"), "it", **more)
     assert problem in str(refused.value)
+
+
+def _beside(*uids: str) -> Callable[[DataFrame], DataFrame]:
+    """Operators with these uids in a union."""
+
+    def query(frame: DataFrame) -> DataFrame:
+        first, *others = (_seen(frame, uid, "update").select("user", "n", f.lit(uid)) for uid in uids)
+        return reduce(DataFrame.union, others, first)
+
+    return query
+
+
+@pytest.mark.parametrize("allowed", ["false", "true"])
+def test_operators_that_were_swapped_or_removed_are_refused_and_the_old_order_goes_on(
+    allowed: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    def play(until: int, query: Callable[[DataFrame], DataFrame]) -> list[tuple[Any, ...]]:
+        case = Case(lambda frames: query(frames[0]), (_FEW,), output_mode="update")
+        write_inputs(case, tmp_path, 0, until)
+        found: list[tuple[Any, ...]] = []
+        session = OURS.session(spark, **{f"{PREFIX}allowNonRestoredState": allowed})
+        run(session, case, tmp_path, lambda frame, _: found.extend(map(tuple, frame.collect())))
+        return sorted(found)
+
+    play(2, _beside("one", "two"))
+    with pytest.raises(StreamingQueryException) as refused:
+        play(3, _beside("two", "one"))
+    told = str(refused.value)
+    assert any(
+        f"Keyed operator '{uid}' declares ['{uid}/count'], but the checkpoint has state ['{other}/count'] for operator "
+        f"{place}, which it is in the query. That is state of uid '{other}'." in told
+        for uid, other, place in (("two", "one", 0), ("one", "two", 1))
+    )
+    assert "if some were added, removed or swapped, restore their order" in told
+    with pytest.raises(StreamingQueryException, match="STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA"):
+        play(3, lambda frame: _beside("one", "two")(frame.dropDuplicates()))
+    assert play(4, _beside("one", "two")) == [(user, 2, uid) for user in (0, 1) for uid in ("one", "two")]
 
 
 class WithLate(ckpt.KeyedProcessor):

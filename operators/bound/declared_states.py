@@ -119,11 +119,15 @@ def _require_default(state: ValueState, kind: ValueType, who: str) -> None:
 
 @dataclass(frozen=True)
 class DeclaredStates:
-    """The states of the operator ``uid``. Their names in the store begin with the uid."""
+    """The states of the operator ``uid``. Their names in the store begin with the uid.
+
+    ``operators``: the names of all operators of the query, as Spark's plans have them, if they are known.
+    """
 
     uid: str
     states: tuple[ProcessorState, ...]
     allow_non_restored_state: bool = False
+    operators: tuple[str, ...] = ()
 
     def descriptors(
         self, ticket: Ticket, key_schema: Mapping[str, str], placement: Mapping[str, Any]
@@ -204,16 +208,20 @@ class DeclaredStates:
     def _require_all(self, states: Iterable[StateMeta], ticket: Ticket) -> None:
         """Raise InvalidInputError if a partition has state of keyed operators that this one does not declare.
 
-        A changed program therefore does not lose state by accident: a new name begins without state.
+        A changed program therefore does not lose state by accident: a new name begins without state. State of another
+        operator of the query is never left alone, since that operator would begin without it.
         """
         names = {self._name(each) for each in self._list_kept_states()}
         known = names | {index_name(name) for name in names}
-        left = [state.name for state in states if is_keyed(state) and state.name not in known]
-        if left and not (self.allow_non_restored_state or ticket.allow_non_restored_state):
+        left = [state for state in states if is_keyed(state) and state.name not in known]
+        others = sorted({str(state.uid) for state in left} - {self.uid})
+        is_allowed = self.allow_non_restored_state or ticket.allow_non_restored_state
+        is_swapped = any(name.endswith(f"(uid={uid!r})") for name in self.operators for uid in others)
+        if left and (not is_allowed or is_swapped):
             raise InvalidInputError(
-                f"Keyed operator {self.uid!r} declares {sorted(names)}, but the checkpoint has state {sorted(left)}.",
-                hint="Declare them, restore a savepoint with uid_map if the uid has changed, or set "
-                f"{PREFIX}allowNonRestoredState to true to leave that state alone.",
+                f"Keyed operator {self.uid!r} declares {sorted(names)}, but the checkpoint has state "
+                f"{sorted(state.name for state in left)} for operator {ticket.operator}, which it is in the query.",
+                hint=_advise_on_place(others, is_swapped=is_swapped) if others else _ADVICE,
             )
 
     def _list_kept_states(self) -> list[ProcessorState]:
@@ -222,6 +230,23 @@ class DeclaredStates:
 
     def _name(self, declared: ProcessorState) -> str:
         return f"{self.uid}/{declared.state.name}"
+
+
+_ADVICE = f"Declare them, or set {PREFIX}allowNonRestoredState to true to leave that state alone."
+
+
+def _advise_on_place(uids: Sequence[str], *, is_swapped: bool) -> str:
+    """Say what to do about state of other operators in this one's place."""
+    found = (
+        f"That is state of uid {' and '.join(map(repr, uids))}. Spark numbers stateful operators by their place in the "
+        "query: if some were added, removed or swapped, restore their order."
+    )
+    if is_swapped:
+        return found
+    return (
+        f"{found} If the uid has changed, restore a savepoint with uid_map. {PREFIX}allowNonRestoredState leaves that "
+        "state alone, and the operator begins without state."
+    )
 
 
 def _describe_ttl(declared: Declared, stored: Iterable[StateMeta]) -> TimeToLive | msgspec.UnsetType:

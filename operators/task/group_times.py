@@ -26,6 +26,8 @@ LATE_CONF = "ckpt.lateMs"
 
 It means nothing without a watermark.
 """
+OPERATORS_CONF = "ckpt.operators"
+"""The local property of a task with the names of all functions on groups in its query, one a line."""
 NO_WATERMARK = -1
 _NEVER = 1 << 62
 TIME_OUTS: Mapping[Clock | None, str] = {

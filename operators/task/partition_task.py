@@ -30,7 +30,7 @@ from pyspark_ckpt.operators.encoding.unsafe_rows import portions, read_rows
 from pyspark_ckpt.operators.session.state_partition import check_place, check_planned
 from pyspark_ckpt.operators.session.worker import WorkerSession, find_ticket, naming
 from pyspark_ckpt.operators.task.firing import Firing
-from pyspark_ckpt.operators.task.group_times import LATE_CONF, GroupTimes
+from pyspark_ckpt.operators.task.group_times import LATE_CONF, OPERATORS_CONF, GroupTimes
 from pyspark_ckpt.operators.task.initial_values import set_values
 from pyspark_ckpt.operators.task.processor_calls import Part, ProcessorCalls
 from pyspark_ckpt.operators.task.row_buffer import RowBuffer, ranges
@@ -110,6 +110,7 @@ class PartitionTask:
         check_place(ticket, self.operator.uid, hash_int(int(key[0]), SEED))
         late = task.getLocalProperty(LATE_CONF)
         times = GroupTimes(self.operator, state, None if late is None else int(late))
+        operators = tuple((task.getLocalProperty(OPERATORS_CONF) or "").splitlines())
         context = Context(
             batch_id=int(task.getLocalProperty("streaming.sql.batchId") or -1),
             partition=ticket.partition,
@@ -117,14 +118,21 @@ class PartitionTask:
             watermark_ms=times.watermark_ms,
         )
         with naming(ticket, self.operator.uid):
-            batches = self._run(chunks, ticket, times, context)
+            batches = self._run(chunks, ticket, times, context, operators)
             yield from make_frames(batches, int(task.getLocalProperty(RECORDS_CONF) or RECORDS))
 
     def _run(
-        self, chunks: Iterator[pd.DataFrame], ticket: Ticket, times: GroupTimes, context: Context
+        self,
+        chunks: Iterator[pd.DataFrame],
+        ticket: Ticket,
+        times: GroupTimes,
+        context: Context,
+        operators: tuple[str, ...],
     ) -> Iterator[pa.RecordBatch]:
         codec = KeyCodec(self.operator.key_types)
-        states = DeclaredStates(self.operator.uid, self.operator.states, self.operator.allow_non_restored_state)
+        states = DeclaredStates(
+            self.operator.uid, self.operator.states, self.operator.allow_non_restored_state, operators
+        )
         key_schema = {name: str(kind) for name, kind in zip(self.operator.by, self.operator.key_types, strict=True)}
         declared = states.descriptors(ticket, key_schema, {"max_parallelism": self.operator.max_parallelism})
         # In a VectorProcessor keys are columns, which can have values that Python cannot hold.

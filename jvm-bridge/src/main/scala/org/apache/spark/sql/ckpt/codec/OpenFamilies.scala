@@ -70,10 +70,13 @@ private[ckpt] final class OpenFamilies(families: Families, begun: Begun) {
     Option.when(existed)(known)
   }
 
-  /** Gives the next version the families that were created or read, but not written. */
+  /** Gives the next version the families that were created or read, but not written. Also the present description of a
+    * store's only state: partitions without rows have the same one as the others, so their states can be merged.
+    */
   def settle(): Unit = {
     val asked = readers.iterator.collect { case (name, None) => name }.toSeq
-    (created.keysIterator.toSeq ++ asked).distinct.foreach(toWrite("commit", _))
+    val only = Option.when(!families.areSeveral && stored.contains(families.default.name))(families.default.name)
+    (created.keysIterator.toSeq ++ asked ++ only).distinct.foreach(toWrite("commit", _))
   }
 
   def close(): Unit = families.giveBackCodecs(codecs)

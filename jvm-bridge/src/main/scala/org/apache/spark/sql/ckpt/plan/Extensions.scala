@@ -17,6 +17,7 @@ private[ckpt] class Extensions extends SparkSessionExtensionsProvider {
     extensions.injectPlannerStrategy(_ => KeyedOperator.Strategy)
     extensions.injectPlannerStrategy(_ => InitialRows.Strategy)
     extensions.injectColumnar(_ => TransformWithState)
+    extensions.injectColumnar(_ => KeyedExec.NameAll)
     extensions.injectCheckRule(_ => KeyedRules)
     extensions.injectCheckRule(session => new FollowQueries(session))
   }

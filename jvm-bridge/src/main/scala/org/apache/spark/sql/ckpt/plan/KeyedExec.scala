@@ -1,13 +1,23 @@
 package org.apache.spark.sql.ckpt
 package plan
 
+import org.apache.hadoop.conf.Configuration
+
 import org.apache.spark.TaskContext
+import org.apache.spark.rdd.RDD
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{Attribute, BasePredicate, Expression}
-import org.apache.spark.sql.execution.SparkPlan
+import org.apache.spark.sql.catalyst.rules.Rule
+import org.apache.spark.sql.catalyst.trees.TreeNodeTag
+import org.apache.spark.sql.execution.{ColumnarRule, SparkPlan}
 import org.apache.spark.sql.execution.python.streaming.FlatMapGroupsInPandasWithStateExec
+import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
 import org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOperatorStateInfo
-import org.apache.spark.sql.execution.streaming.state.StateStore
+import org.apache.spark.sql.execution.streaming.operators.stateful.flatmapgroupswithstate.FlatMapGroupsWithStateExecHelper.{
+  StateManager,
+  createStateManager
+}
+import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.streaming.{GroupStateTimeout, OutputMode}
 import org.apache.spark.sql.types.StructType
 import org.apache.spark.util.CompletionIterator
@@ -35,18 +45,56 @@ private[ckpt] final class KeyedExec(
     batchTimestampMs, eventTimeWatermarkForLateEvents, eventTimeWatermarkForEviction, skipEmittingInitialStateKeys,
     child) {
 
+  /** The row of a group has a column for a time-out also without timers: a program can get its first ones, or lose all.
+    */
+  override lazy val stateManager: StateManager =
+    createStateManager(stateEncoder, shouldStoreTimestamp = true, stateFormatVersion)
+
+  /** Under earlier releases, an operator that began without timers is on record without that column. It has no rows, as
+    * only timers make some. So its record is compared with its own form, and stays.
+    */
+  override def validateAndMaybeEvolveStateSchema(
+      hadoopConf: Configuration, batchId: Long, stateSchemaVersion: Int): List[StateSchemaValidationResult] = {
+    val untimed = createStateManager(stateEncoder, shouldStoreTimestamp = false, stateFormatVersion).stateSchema
+    val value = if (recordedValues(hadoopConf).contains(untimed)) untimed else stateManager.stateSchema
+    val schema = StateStoreColFamilySchema(
+      StateStore.DEFAULT_COL_FAMILY_NAME, 0, groupingAttributes.toStructType, 0, value)
+    List(StateSchemaCompatibilityChecker.validateAndMaybeEvolveStateSchema(
+        getStateInfo, hadoopConf, List(schema), session.sessionState, stateSchemaVersion))
+  }
+
+  /** The form of the group's row in the checkpoint's record; None before the first batch. */
+  private def recordedValues(hadoopConf: Configuration): Option[StructType] = {
+    val info = getStateInfo
+    val id = StateStoreId(info.checkpointLocation, info.operatorId, 0)
+    val record = StateSchemaCompatibilityChecker.schemaFile(id.storeCheckpointLocation())
+    Option.when(CheckpointFileManager.create(record, hadoopConf).exists(record)) {
+      val checker = new StateSchemaCompatibilityChecker(StateStoreProviderId(id, info.queryRunId), hadoopConf)
+      checker.readSchemaFile().head.valueSchema
+    }
+  }
+
   override def produceOutputWatermark(inputWatermarkMs: Long): Option[Long] = Some(inputWatermarkMs)
 
-  /** Tells the Python worker, which starts after this, up to which event time a row is late in this batch. */
+  /** Tells the Python worker, which starts after this, up to which event time a row is late in this batch, and which
+    * operators the query has.
+    */
   override def processDataWithPartition(
       childDataIterator: Iterator[InternalRow],
       store: StateStore,
       processor: InputProcessor,
       initialStateIterOption: Option[Iterator[InternalRow]]): CompletionIterator[InternalRow, Iterator[InternalRow]] = {
-    eventTimeWatermarkForLateEvents.foreach { late =>
-      TaskContext.get().getLocalProperties.setProperty(KeyedExec.LateMs, late.toString)
-    }
+    val properties = TaskContext.get().getLocalProperties
+    eventTimeWatermarkForLateEvents.foreach(late => properties.setProperty(KeyedExec.LateMs, late.toString))
+    properties.setProperty(KeyedExec.Operators, operators.mkString("\n"))
     super.processDataWithPartition(childDataIterator, store, processor, initialStateIterOption)
+  }
+
+  private lazy val operators = getTagValue(KeyedExec.NamesOfAll).getOrElse(Nil)
+
+  override protected def doExecute(): RDD[InternalRow] = {
+    operators // tasks have no tags
+    super.doExecute()
   }
 
   /** The Python worker sees to late rows of a processor that takes them. */
@@ -83,6 +131,27 @@ private[ckpt] object KeyedExec {
 
   /** The local property of a task that has the event time, in ms, up to which a row is late. */
   final val LateMs = "ckpt.lateMs"
+
+  /** The local property of a task that has the names of all operators of its query that are Python functions on groups,
+    * one a line.
+    */
+  final val Operators = "ckpt.operators"
+
+  private val NamesOfAll = TreeNodeTag[Seq[String]]("ckpt.operators")
+
+  /** Lets each keyed operator of a physical plan know the names of all. */
+  object NameAll extends ColumnarRule {
+    override def preColumnarTransitions: Rule[SparkPlan] = { plan =>
+      val names = plan.collect { case group: FlatMapGroupsInPandasWithStateExec =>
+        KeyedOperator.nameOf(group.functionExpr)
+      }
+      plan.foreach {
+        case keyed: KeyedExec => keyed.setTagValue(NamesOfAll, names)
+        case _ =>
+      }
+      plan
+    }
+  }
 
   /** The column with the event time of rows of which no late one is dropped before the operator. */
   final val TimeOfAll = "__ckpt_time_of_all"
