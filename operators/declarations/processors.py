@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pyspark_ckpt.operators.encoding.distinct_keys import Keys
+    from pyspark_ckpt.operators.rows.base import Position
 
 _SLOT = MemberDescriptorType
 
@@ -101,6 +102,18 @@ class VectorProcessor(ABC):
     def process_late_batch(self, ctx: VectorContext, batch: pa.Table) -> pa.Table | None:
         """Process late rows, before the other rows of their keys: see ``KeyedProcessor.process_late``."""
         raise NotImplementedError
+
+
+class AdaptingProcessor(VectorProcessor):
+    """A VectorProcessor that calls a program written for another interface, for one key after the other.
+
+    Its states take calls for the current key, too. It sets that key in ``position`` itself.
+    """
+
+    position: Position
+
+    def close(self) -> None:
+        """End the task: called after its last rows and timers were processed. Nothing can be written to states."""
 
 
 def takes_late_rows(processor: KeyedProcessor | VectorProcessor) -> bool:

@@ -18,7 +18,12 @@ import pyarrow.compute as pc
 from pyspark_ckpt.operators.bound.declared_states import DeclaredStates
 from pyspark_ckpt.operators.bound.timers import BoundTimers, find_left_ms
 from pyspark_ckpt.operators.declarations.operator import BATCH, HASH, ROW, KeyedOperator
-from pyspark_ckpt.operators.declarations.processors import Context, KeyedProcessor, VectorProcessor
+from pyspark_ckpt.operators.declarations.processors import (
+    AdaptingProcessor,
+    Context,
+    KeyedProcessor,
+    VectorProcessor,
+)
 from pyspark_ckpt.operators.encoding.distinct_keys import group_by_key
 from pyspark_ckpt.operators.encoding.key_codec import KeyCodec, argsort
 from pyspark_ckpt.operators.encoding.unsafe_rows import portions, read_rows
@@ -145,6 +150,8 @@ class PartitionTask:
                     session.counts["late_output_rows"] += self._count_late(batch, times.late_until_ms)
                     yield batch
                 flush(session, bound, end)
+            if isinstance(processor, AdaptingProcessor):
+                processor.close()
             session.counts["fired_timers"] += firing.count
             times.set_time_out(timers, find_left_ms(session, self.operator.uid))
             finish(session, bound)
