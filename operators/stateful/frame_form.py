@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 from pyspark.sql.types import StructType
@@ -64,7 +65,8 @@ class FrameGroups:
 
     def take(self, begin: int, end: int) -> tuple[tuple[Any, ...], Iterator[pd.DataFrame]]:
         """Return the key and the rows from ``begin`` up to ``end``, exclusive: those of one key."""
-        return self._groups.key(begin), self._groups.frames(begin, end)
+        key = tuple([each.item() if isinstance(each, np.generic) else each for each in self._groups.key(begin)])
+        return key, self._groups.frames(begin, end)
 
 
 class FrameResults:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -98,9 +99,10 @@ class StatefulCalls(AdaptingProcessor):
         call, times, position = running.program.handleExpiredTimer, running.times, self.position
         keys = _list_keys(ctx.keys.to_table())
         at_ms = (timers.column("at").cast(pa.int64()).to_numpy() // 1000).tolist()
-        fired = map(set_ms, timers.column("namespace").to_pylist(), at_ms)
+        set_to = list(map(set_ms, timers.column("namespace").to_pylist(), at_ms))
+        fired = sorted(zip(ctx.key_index.tolist(), set_to, strict=True), key=itemgetter(1))
         with locate_errors(who, ctx, lambda: position.key), running.firing() as own:
-            for place, expired_ms in running.turns(ctx.keys, zip(ctx.key_index.tolist(), fired, strict=True)):
+            for place, expired_ms in running.turns(ctx.keys, fired):
                 position.key = key = keys[place]
                 returned.take(call(key=key, timerValues=times, expiredTimerInfo=ExpiredTimerInfo(expired_ms)))
                 own.delete(expired_ms)
