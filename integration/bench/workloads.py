@@ -170,9 +170,7 @@ ALL: tuple[Workload, ...] = (
         warm=30,  # the JVM compiles for that long
     ),
     Workload("keyed-small", "count and sum in Python, 50k rows a batch over 20k keys", _aggregation, 20_000, 50_000),
-    Workload(
-        "stateful", "transformWithState in Python, 50k rows a batch over 20k keys", _aggregation, 20_000, 50_000
-    ),
+    Workload("stateful", "transformWithState in Python, 50k rows a batch over 20k keys", _aggregation, 20_000, 50_000),
     Workload(
         "stateful-large",
         "transformWithState in Python, 500k rows a batch over 200k keys",

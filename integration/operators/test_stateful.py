@@ -7,11 +7,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import pyspark_ckpt as ckpt
+from integration.operators import inputs
 from integration.operators.providers import OURS, ROCKSDB
 from integration.operators.replay import Case, collect_into, run, write_inputs
 from integration.operators.sources import Source
 from tests.operators.stateful_model import Model
-from tests.operators.stateful_program import COLUMNS, MINUTE_MS, OUTPUT, START_MS, Commands, group_rows, make_rows
+from tests.operators.stateful_program import (
+    COLUMNS,
+    MINUTE_MS,
+    OUTPUT,
+    START_MS,
+    Commands,
+    Watcher,
+    group_rows,
+    make_rows,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,24 +36,26 @@ if TYPE_CHECKING:
 FORMS = (False, True)
 
 
-def spark_s(program: StatefulProcessor, output: str, time_mode: str, *, of_frames: bool, by: tuple[str, ...]) -> Query:
+def spark_s(program: StatefulProcessor, output: str, time_mode: str, *, of_frames: bool, by: str = "user") -> Query:
     """The query with Spark's own operator."""
 
-    def query(frames: Any) -> DataFrame:
-        by_key = frames[0].groupBy(*by)
-        call = by_key.transformWithStateInPandas if of_frames else by_key.transformWithState
-        return call(program, output, "Update", time_mode)
+    def query(frames: Any) -> DataFrame:  # noqa: ANN401
+        by_key = frames[0].groupBy(by)
+        call: Any = by_key.transformWithStateInPandas if of_frames else by_key.transformWithState
+        frame: DataFrame = call(program, output, "Update", time_mode)
+        return frame
 
     return query
 
 
-def ours(program: StatefulProcessor, output: str, time_mode: str, *, of_frames: bool, by: tuple[str, ...]) -> Query:
+def ours(program: StatefulProcessor, output: str, time_mode: str, *, of_frames: bool, by: str = "user") -> Query:
     """The query with a keyed operator."""
 
-    def query(frames: Any) -> DataFrame:
+    def query(frames: Any) -> DataFrame:  # noqa: ANN401
         by_key = ckpt.keyed(frames[0], by, uid="it")
-        call = by_key.transform_with_state_in_pandas if of_frames else by_key.transform_with_state
-        return call(program, output, "Update", time_mode)
+        call: Any = by_key.transform_with_state_in_pandas if of_frames else by_key.transform_with_state
+        frame: DataFrame = call(program, output, "Update", time_mode)
+        return frame
 
     return query
 
@@ -62,7 +74,7 @@ def play(
     collect: Callable[[dict[int, Any]], Callable[[DataFrame, int], None]] = collect_into,
 ) -> Mapping[int, Any]:
     """The rows of every batch, with a restart in the middle."""
-    case, batches = Case(query, (source,), output_mode="update"), {}
+    case, batches = Case(query, (source,), output_mode="update"), dict[int, Any]()
     middle = len(source.batches) // 2
     for first, last in ((0, middle), (middle, len(source.batches))):
         write_inputs(case, folder, first, last)
@@ -78,14 +90,17 @@ def compare(
     source: Source,
     *,
     of_frames: bool,
-    by: tuple[str, ...] = ("user",),
-    time_mode: str = "None",
+    by: str = "user",
 ) -> Mapping[int, Lines]:
-    """Run a program on both; fail where they differ."""
-    prepare = watched if time_mode == "EventTime" else lambda query: query
-    how = {"of_frames": of_frames, "by": by}
-    expected = play(spark, prepare(spark_s(program, output, time_mode, **how)), source, ROCKSDB, folder / "spark")
-    actual = play(spark, prepare(ours(program, output, time_mode, **how)), source, OURS, folder / "ours")
+    """Run a program without timers on both; fail where they differ."""
+    queries = (
+        spark_s(program, output, "None", of_frames=of_frames, by=by),
+        ours(program, output, "none", of_frames=of_frames, by=by),
+    )
+    expected, actual = (
+        play(spark, query, source, provider, folder / provider.name)
+        for query, provider in zip(queries, (ROCKSDB, OURS), strict=True)
+    )
     assert any(expected.values())
     for batch, rows in expected.items():
         assert actual.get(batch) == rows
@@ -114,8 +129,10 @@ def test_states_and_timers_of_event_time_are_those_of_spark(
 ) -> None:
     program = Commands(of_frames=of_frames, base_ms=START_MS, unit_ms=MINUTE_MS)
     source = Source(COLUMNS, make_rows(seed=5 + of_frames, batches=6))
-    how = {"of_frames": of_frames, "by": ("user",)}
-    queries = spark_s(program, OUTPUT, "EventTime", **how), ours(program, OUTPUT, "eventtime", **how)
+    queries = (
+        spark_s(program, OUTPUT, "EventTime", of_frames=of_frames),
+        ours(program, OUTPUT, "eventtime", of_frames=of_frames),
+    )
     expected, actual = (
         play(spark, watched(query), source, provider, tmp_path / provider.name, _collect_told)
         for query, provider in zip(queries, (ROCKSDB, OURS), strict=True)
@@ -136,12 +153,11 @@ def test_times_to_live_and_timers_of_processing_time_are_those_of_spark(
     """Batches begin when they begin: each store must do what the model says for its own times."""
     program = Commands(of_frames=of_frames, base_ms=None, unit_ms=500, ttl_ms=1500)
     source = Source(COLUMNS, make_rows(seed=7 + of_frames, batches=5))
-    how = {"of_frames": of_frames, "by": ("user",)}
     for query, provider in (
-        (spark_s(program, OUTPUT, "ProcessingTime", **how), ROCKSDB),
-        (ours(program, OUTPUT, "processingTime", **how), OURS),
+        (spark_s(program, OUTPUT, "ProcessingTime", of_frames=of_frames), ROCKSDB),
+        (ours(program, OUTPUT, "processingTime", of_frames=of_frames), OURS),
     ):
-        folder, batches = tmp_path / provider.name, {}
+        folder, batches = tmp_path / provider.name, dict[int, list[str]]()
         case = Case(query, (source,), output_mode="update", one_batch_a_run=True)
         for number in range(len(source.batches)):
             write_inputs(case, folder, number, number + 1)
@@ -151,6 +167,18 @@ def test_times_to_live_and_timers_of_processing_time_are_those_of_spark(
         for number, rows in enumerate(source.batches):
             now_ms, watermark_ms = map(int, batches[number][0].split("|")[:2])
             expected = sorted(row.told for row in model.run(group_rows(rows), now_ms, watermark_ms))
-            assert [f"{provider.name} {row}" for row in batches[number]] == [f"{provider.name} {row}" for row in expected]
+            assert [f"{provider.name} {row}" for row in batches[number]] == [
+                f"{provider.name} {row}" for row in expected
+            ]
             fired += sum("|timer" in row for row in expected)
         assert fired > 5
+
+
+@pytest.mark.parametrize("of_frames", FORMS)
+def test_rows_and_keys_of_every_type_are_those_of_spark(
+    of_frames: bool,  # noqa: FBT001
+    spark: SparkSession,
+    tmp_path: Path,
+) -> None:
+    source = inputs.kinds(seed=67)
+    compare(spark, tmp_path, Watcher(of_frames=of_frames), OUTPUT, source, of_frames=of_frames, by="c_long")

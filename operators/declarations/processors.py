@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pyspark_ckpt.operators.encoding.distinct_keys import Keys
-    from pyspark_ckpt.operators.rows.base import Position
 
 _SLOT = MemberDescriptorType
 
@@ -107,10 +106,10 @@ class VectorProcessor(ABC):
 class AdaptingProcessor(VectorProcessor):
     """A VectorProcessor that calls a program written for another interface, for one key after the other.
 
-    Its states take calls for the current key, too. It sets that key in ``position`` itself.
+    Its states take calls for the current key, too. It sets that key itself, in the ``position`` of the task's rows.
     """
 
-    position: Position
+    position: Any
 
     def close(self) -> None:
         """End the task: called after its last rows and timers were processed. Nothing can be written to states."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 TIME_MODES: Mapping[str, Clock | None] = {"none": None, "processingtime": "processing", "eventtime": "event"}
 """The clock of the timers of each time mode; names are in any letter case."""
+_SERIALIZER: Any = CloudPickleSerializer
 RESERVED = "$"
 """Names that begin so are those of an operator's timers."""
 
@@ -50,15 +51,26 @@ def find_clock(time_mode: object, who: str) -> Clock | None:
     return TIME_MODES[time_mode.lower()]
 
 
+def dump_program(processor: StatefulProcessor) -> bytes:
+    """Return a processor as PySpark sends it to workers."""
+    program: bytes = _SERIALIZER().dumps(processor)
+    return program
+
+
+def load_program(program: bytes) -> StatefulProcessor:
+    """Return a new copy of the processor."""
+    processor: StatefulProcessor = _SERIALIZER().loads(program)
+    return processor
+
+
 def find_variables(processor: StatefulProcessor, clock: Clock | None, who: str) -> dict[str, DeclaredState]:
     """Return the state variables that ``init`` of a copy of ``processor`` declares, by name.
 
     ``clock``: that of the timers. Raises InvalidInputError (a wrong declaration, or ``init`` fails).
     """
     name = type(processor).__name__
-    serializer = CloudPickleSerializer()
     try:
-        copy = serializer.loads(serializer.dumps(processor))
+        copy = load_program(dump_program(processor))
     except Exception as problem:
         raise InvalidInputError(f"{who}: {name} cannot be copied to the workers: {problem}") from problem
     handle = RecordingHandle(clock, f"{who}: {name}")

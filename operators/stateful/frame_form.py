@@ -31,9 +31,10 @@ class WideConversion(Conversion):
         frame = super().to_frame(rows)
         if not any(kind.name in _WIDE for kind in frame.dtypes):
             return frame
-        columns = [frame.iloc[:, n] for n in range(frame.shape[1])]
+        columns: list[Any] = [frame.iloc[:, n] for n in range(frame.shape[1])]
         wide = [each.astype(_WIDE.get(each.dtype.name, each.dtype)) for each in columns]
-        return pd.concat(wide, axis=1)
+        joined: pd.DataFrame = pd.concat(wide, axis=1)
+        return joined
 
 
 @dataclass(frozen=True)

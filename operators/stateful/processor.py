@@ -9,20 +9,21 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessor, TimerValues
+from pyspark.sql.types import LongType
 from typing_extensions import override
 
 from pyspark_ckpt.operators.declarations.processors import AdaptingProcessor, VectorContext
 from pyspark_ckpt.operators.declarations.states import Declared, MapState
 from pyspark_ckpt.operators.declarations.timers import Timers
 from pyspark_ckpt.operators.groups.values import GroupValues
+from pyspark_ckpt.operators.stateful.declarations import dump_program, load_program
 from pyspark_ckpt.operators.stateful.frame_form import FrameForm
 from pyspark_ckpt.operators.stateful.row_form import RowForm, row_maker
 from pyspark_ckpt.operators.stateful.running import Running
 from pyspark_ckpt.operators.stateful.timers import KeyTimers, set_ms
 from pyspark_ckpt.operators.task.user_errors import locate_errors
-from pyspark_ckpt.operators.types.value_types import make_handed_type
+from pyspark_ckpt.operators.types.value_types import resolve_type
 
 if TYPE_CHECKING:
     from pyspark_ckpt.operators.declarations.states import DeclaredState
@@ -42,7 +43,7 @@ def make_calls(
     declared: dict[str, Declared] = {f"variable_{n}": each for n, each in enumerate(variables)}
     if clock is not None:
         declared["timers"] = Timers(TIMERS[clock], clock=clock)
-        declared["timers_of_key"] = MapState(TIMERS[clock] + _BY_KEY, "bigint", "bigint")
+        declared["timers_of_key"] = MapState(TIMERS[clock] + _BY_KEY, LongType(), LongType())
     kind = type(type(processor).__name__, (StatefulCalls,), declared)
     calls: StatefulCalls = kind(processor, variables, clock, form, uid)
     return calls
@@ -64,10 +65,11 @@ class StatefulCalls(AdaptingProcessor):
         uid: str,
     ) -> None:
         self._name = type(processor).__name__
-        self._program = CloudPickleSerializer().dumps(processor)
+        self._program = dump_program(processor)
         """Each task has a copy of its own."""
         self._types = [
-            (each.name, {what: make_handed_type(kind) for what, kind in each.types.items()}) for each in variables
+            (each.name, {what: resolve_type(kind, what).arrow for what, kind in each.types.items()})
+            for each in variables
         ]
         self._clock = clock
         self._form = form
@@ -117,7 +119,7 @@ class StatefulCalls(AdaptingProcessor):
     def _begin(self, ctx: VectorContext) -> Running:
         """Return what the calls of this task share; the first call makes it."""
         if self._running is None:
-            program = CloudPickleSerializer().loads(self._program)
+            program = load_program(self._program)
             bound = [vars(self)[f"variable_{n}"] for n in range(len(self._types))]
             variables = {name: (state, kinds) for state, (name, kinds) in zip(bound, self._types, strict=True)}
             timers, times = None, TimerValues(-1, -1)

@@ -149,20 +149,22 @@ def row_maker(names: Sequence[str]) -> Callable[[tuple[Any, ...]], Row]:
 def _in_zone(column: pa.ChunkedArray, time_zone: str) -> pa.ChunkedArray:
     """Return a column as Spark passes it to Python: instants in the zone of the session."""
     kind = column.type
-    zoned = _zoned(kind, time_zone)
+    zoned = _with_zone(kind, time_zone)
     return column if zoned == kind else column.cast(zoned)
 
 
-def _zoned(kind: pa.DataType, time_zone: str) -> pa.DataType:
+def _with_zone(kind: pa.DataType, time_zone: str) -> pa.DataType:
     if pa.types.is_timestamp(kind) and kind.tz:
         return pa.timestamp(kind.unit, time_zone)
     if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_zoned(field.type, time_zone)) for field in kind])
+        return pa.struct([field.with_type(_with_zone(field.type, time_zone)) for field in kind])
     if pa.types.is_map(kind):
         keys, items = kind.key_field, kind.item_field
-        return pa.map_(keys.with_type(_zoned(keys.type, time_zone)), items.with_type(_zoned(items.type, time_zone)))
+        return pa.map_(
+            keys.with_type(_with_zone(keys.type, time_zone)), items.with_type(_with_zone(items.type, time_zone))
+        )
     if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_zoned(kind.value_type, time_zone)))
+        return pa.list_(kind.value_field.with_type(_with_zone(kind.value_type, time_zone)))
     return kind
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, TimerValues
 
-from pyspark_ckpt.operators.declarations.states import Declared, ListState, MapState, ValueState
+from pyspark_ckpt.operators.declarations.states import Declared, ListState, ValueState
 from pyspark_ckpt.operators.rows.base import NO_KEY, Position
 from pyspark_ckpt.operators.stateful.handle import TaskHandle
 from pyspark_ckpt.operators.stateful.timers import KeyTimers

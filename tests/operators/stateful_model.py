@@ -16,6 +16,7 @@ from pyspark.sql.streaming.stateful_processor import (
     TimerValues,
     ValueState,
 )
+from typing_extensions import override
 
 Key = tuple[Any, ...]
 
@@ -56,21 +57,29 @@ class ModelHandle(StatefulProcessorHandle):
     def __init__(self, model: Model) -> None:
         self._model = model
 
-    def getValueState(self, stateName: str, _schema: Any, ttlDurationMs: int | None = None) -> Any:
+    @override
+    def getValueState(self, stateName: str, schema: Any, ttlDurationMs: int | None = None) -> Any:
         return ModelValue(self._model, stateName, ttlDurationMs)
 
-    def getListState(self, stateName: str, _schema: Any, ttlDurationMs: int | None = None) -> Any:
+    @override
+    def getListState(self, stateName: str, schema: Any, ttlDurationMs: int | None = None) -> Any:
         return ModelList(self._model, stateName, ttlDurationMs)
 
-    def getMapState(self, stateName: str, _keys: Any, _values: Any, ttlDurationMs: int | None = None) -> Any:
+    @override
+    def getMapState(
+        self, stateName: str, userKeySchema: Any, valueSchema: Any, ttlDurationMs: int | None = None
+    ) -> Any:
         return ModelMap(self._model, stateName, ttlDurationMs)
 
+    @override
     def registerTimer(self, expiryTimestampMs: int) -> None:
         self._model.timers[self._model.key].add(expiryTimestampMs)
 
+    @override
     def deleteTimer(self, expiryTimestampMs: int) -> None:
         self._model.timers[self._model.key].discard(expiryTimestampMs)
 
+    @override
     def listTimers(self) -> Iterator[int]:
         return iter(sorted(self._model.timers[self._model.key]))
 
@@ -92,11 +101,11 @@ class _Entries:
         """Keep these entries alone."""
         self._of[self._model.key] = [(name, value, self._until()) for name, value in entries]
 
-    def add(self, name: Any, value: Any) -> None:
+    def add(self, name: Any, value: Any) -> None:  # noqa: ANN401
         """Append an entry."""
         self._of.setdefault(self._model.key, []).append((name, value, self._until()))
 
-    def remove(self, name: Any) -> None:
+    def remove(self, name: Any) -> None:  # noqa: ANN401
         """Remove the entries with a name."""
         kept = [each for each in self._of.get(self._model.key, ()) if each[0] != name]
         self._of[self._model.key] = kept
@@ -111,15 +120,19 @@ class ModelValue(ValueState):
     def __init__(self, model: Model, name: str, ttl_ms: int | None) -> None:
         self._entries = _Entries(model, name, ttl_ms)
 
+    @override
     def exists(self) -> bool:
         return bool(self._entries.get())
 
+    @override
     def get(self) -> Any:
         return next((value for _, value in self._entries.get()), None)
 
+    @override
     def update(self, newValue: Any) -> None:
         self._entries.set([(None, tuple(newValue))])
 
+    @override
     def clear(self) -> None:
         self._entries.set([])
 
@@ -130,22 +143,28 @@ class ModelList(ListState):
     def __init__(self, model: Model, name: str, ttl_ms: int | None) -> None:
         self._entries = _Entries(model, name, ttl_ms)
 
+    @override
     def exists(self) -> bool:
         return bool(self._entries.get())
 
+    @override
     def get(self) -> Any:
         return iter([value for _, value in self._entries.get()])
 
+    @override
     def put(self, newState: Any) -> None:
         self._entries.set([(None, tuple(each)) for each in newState])
 
+    @override
     def appendValue(self, newState: Any) -> None:
         self._entries.add(None, tuple(newState))
 
+    @override
     def appendList(self, newState: Any) -> None:
         for each in newState:
             self.appendValue(each)
 
+    @override
     def clear(self) -> None:
         self._entries.set([])
 
@@ -156,30 +175,39 @@ class ModelMap(MapState):
     def __init__(self, model: Model, name: str, ttl_ms: int | None) -> None:
         self._entries = _Entries(model, name, ttl_ms)
 
+    @override
     def exists(self) -> bool:
         return bool(self._entries.get())
 
+    @override
     def getValue(self, key: Any) -> Any:
         return dict(self._entries.get()).get(tuple(key))
 
+    @override
     def containsKey(self, key: Any) -> bool:
         return tuple(key) in dict(self._entries.get())
 
+    @override
     def updateValue(self, key: Any, value: Any) -> None:
         self._entries.remove(tuple(key))
         self._entries.add(tuple(key), tuple(value))
 
+    @override
     def iterator(self) -> Any:
         return iter(self._entries.get())
 
+    @override
     def keys(self) -> Any:
         return iter([key for key, _ in self._entries.get()])
 
+    @override
     def values(self) -> Any:
         return iter([value for _, value in self._entries.get()])
 
+    @override
     def removeKey(self, key: Any) -> None:
         self._entries.remove(tuple(key))
 
+    @override
     def clear(self) -> None:
         self._entries.set([])

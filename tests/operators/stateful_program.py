@@ -19,6 +19,7 @@ from pyspark.sql.types import (
     StructType,
     TimestampType,
 )
+from typing_extensions import override
 
 START = datetime(2024, 3, 1, 12, 0, tzinfo=UTC)
 START_MS = int(START.timestamp() * 1000)
@@ -32,9 +33,7 @@ OPERATIONS = (
 _TEXTS = ("", "a", "b", "é", None)
 
 _NUMBER_AND_TEXT = StructType().add("n", LongType()).add("text", StringType())
-_STAMP = (
-    StructType().add("at", TimestampType()).add("part", DecimalType(9, 2)).add("tags", ArrayType(StringType()))
-)
+_STAMP = StructType().add("at", TimestampType()).add("part", DecimalType(9, 2)).add("tags", ArrayType(StringType()))
 _ENTRY = StructType().add("text", StringType()).add("n", IntegerType())
 _COUNT = StructType().add("n", LongType()).add("at", TimestampType())
 
@@ -49,6 +48,7 @@ class Commands(StatefulProcessor):
         self.ttl_ms = ttl_ms
         self.has_timers = unit_ms > 0
 
+    @override
     def init(self, handle: StatefulProcessorHandle) -> None:
         self.handle = handle
         self.value = handle.getValueState("value", _NUMBER_AND_TEXT, self.ttl_ms)
@@ -56,6 +56,7 @@ class Commands(StatefulProcessor):
         self.list = handle.getListState("list", _NUMBER_AND_TEXT, self.ttl_ms)
         self.map = handle.getMapState("map", _ENTRY, _COUNT, self.ttl_ms)
 
+    @override
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
         now_ms, watermark_ms = timerValues.getCurrentProcessingTimeInMs(), timerValues.getCurrentWatermarkInMs()
         begin_ms = self.base_ms or now_ms
@@ -65,6 +66,7 @@ class Commands(StatefulProcessor):
         told.append(self._show())
         yield self._tell(f"{now_ms}|{watermark_ms}|{tuple(key)}|rows|{' ; '.join(told)}")
 
+    @override
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Any]:
         now_ms, watermark_ms = timerValues.getCurrentProcessingTimeInMs(), timerValues.getCurrentWatermarkInMs()
         at_ms = expiredTimerInfo.getExpiryTimeInMs()
@@ -89,15 +91,16 @@ class Commands(StatefulProcessor):
         if way == 5:
             yield self._tell(f"{now_ms}|{watermark_ms}|{tuple(key)}|again|")
 
+    @override
     def close(self) -> None:
         """Nothing is open."""
 
-    def _list(self, rows: Any) -> list[tuple[str, int, str | None]]:
+    def _list(self, rows: Any) -> list[tuple[str, int, str | None]]:  # noqa: ANN401
         if not self.of_frames:
             return [(row.op, row.n, row.text) for row in rows]
         return [(row.op, int(row.n), row.text) for frame in rows for row in frame.itertuples(index=False)]
 
-    def _tell(self, text: str) -> Any:
+    def _tell(self, text: str) -> Any:  # noqa: ANN401
         if not self.of_frames:
             return Row(told=text)
         import pandas as pd
@@ -112,32 +115,25 @@ class Commands(StatefulProcessor):
         assert sorted(map(repr, self.map.values())) == sorted(repr(value) for _, value in entries)
         return f"{there} {self.value.get()} {self.stamp.get()} {list(self.list.get())} {entries} {timers}"
 
-    def _do(self, op: str, n: int, text: str | None, at_ms: int) -> Any:
-        at = datetime(2024, 1, 1) + timedelta(seconds=n)  # noqa: DTZ001 - as Spark gives instants of states
-        if op == "set":
-            self.value.update((n, text))
-        elif op == "unset":
-            self.value.clear()
-        elif op == "stamp":
-            self.stamp.update((at, (Decimal(n) / 4).quantize(Decimal("0.01")), [text, "x"]))
-        elif op == "add":
-            self.list.appendValue((n, text))
-        elif op == "extend":
-            self.list.appendList([(n, text), (n + 1, None)])
-        elif op == "put":
-            self.list.put([(n, text), (n, text)])
-        elif op == "drop":
-            self.list.clear()
-        elif op == "map":
-            self.map.updateValue((text, n % 3), (n, at))
-        elif op == "unmap":
-            self.map.removeKey((text, n % 3))
-        elif op == "empty":
-            self.map.clear()
-        elif op == "look":
-            found = self.map.getValue((text, n % 3))
-            return self.map.containsKey((text, n % 3)), found and tuple(found)
-        elif self.has_timers:
+    def _do(self, op: str, n: int, text: str | None, at_ms: int) -> Any:  # noqa: ANN401
+        at, entry = datetime(2024, 1, 1) + timedelta(seconds=n), (text, n % 3)  # noqa: DTZ001 - as Spark gives instants
+        part = (Decimal(n) / 4).quantize(Decimal("0.01"))
+        calls = {
+            "set": lambda: self.value.update((n, text)),
+            "unset": self.value.clear,
+            "stamp": lambda: self.stamp.update((at, part, [text, "x"])),
+            "add": lambda: self.list.appendValue((n, text)),
+            "extend": lambda: self.list.appendList([(n, text), (n + 1, None)]),
+            "put": lambda: self.list.put([(n, text), (n, text)]),
+            "drop": self.list.clear,
+            "map": lambda: self.map.updateValue(entry, (n, at)),
+            "unmap": lambda: self.map.removeKey(entry),
+            "empty": self.map.clear,
+            "look": lambda: (self.map.containsKey(entry), self.map.getValue(entry) and tuple(self.map.getValue(entry))),
+        }
+        if op in calls:
+            return calls[op]()
+        if self.has_timers:
             self._set_timers(op, at_ms)
         return None
 
@@ -175,3 +171,57 @@ def group_rows(rows: Sequence[tuple[Any, ...]]) -> dict[tuple[Any, ...], list[Ro
     for user, op, n, text, at in rows:
         grouped.setdefault((user,), []).append(Row(user=user, op=op, n=n, text=text, at=at))
     return grouped
+
+
+class Watcher(StatefulProcessor):
+    """Tells which rows and key it sees, with their types, and returns the rows as they came in ``seen``."""
+
+    def __init__(self, *, of_frames: bool) -> None:
+        self.of_frames = of_frames
+
+    @override
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.count = handle.getValueState("count", StructType().add("n", LongType()))
+
+    @override
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
+        rows = list(rows)
+        (count,) = self.count.get() or (0,)
+        self.count.update((count + sum(map(len, rows)) if self.of_frames else count + len(rows),))
+        kinds = [type(value).__name__ for value in key]
+        times = timerValues.getCurrentProcessingTimeInMs(), timerValues.getCurrentWatermarkInMs()
+        seen = list(map(show_frame, rows)) if self.of_frames else sorted(map(repr, rows))
+        told = f"{key!r} {kinds} {count} {times} {seen} {type(rows[0]).__mro__[-2].__name__}"
+        if self.of_frames:
+            import pandas as pd
+
+            yield pd.DataFrame({"told": [told]})
+            yield pd.DataFrame()
+        else:
+            yield Row(told=told)
+            yield Row(other=1, told=None)
+
+
+class Echo(StatefulProcessor):
+    """Returns the rows that it gets, each twice; keeps the last one, and returns that before the others."""
+
+    def __init__(self, kind: StructType, *, of_frames: bool) -> None:
+        self.kind = kind
+        self.of_frames = of_frames
+
+    @override
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        pass
+
+    @override
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
+        for row in rows:
+            yield row
+            yield row
+
+
+def show_frame(frame: Any) -> str:  # noqa: ANN401
+    """Types and values of a frame, as text."""
+    kinds = {name: str(kind) for name, kind in frame.dtypes.items()}
+    types = [sorted({type(value).__name__ for value in frame[name]}) for name in frame.columns]
+    return f"{kinds} {types} {list(frame.index)} {sorted(map(repr, frame.itertuples(index=False, name=None)))}"
