@@ -36,9 +36,11 @@ from pyspark_ckpt.state_store.options import parse, read_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
     from pyspark.sql.types import StructField, StructType
 
     from pyspark_ckpt.operators.groups.function import GroupFunction
+    from pyspark_ckpt.operators.stateful.processor import Form
 
 Processor: TypeAlias = KeyedProcessor | VectorProcessor
 LateOutput: TypeAlias = Literal["count", "fail"]
@@ -178,6 +180,61 @@ class KeyedStream:
         state = ValueState("state", stateStructType)
         processor = make_processor(func, state, output, timeoutConf, how, self.frame.columns)
         return self._process(processor, output, outputMode, keeps_late_rows=True)
+
+    def transform_with_state(
+        self,
+        statefulProcessor: StatefulProcessor,  # noqa: N803 - the names are Spark's
+        outputStructType: StructType | str,  # noqa: N803
+        outputMode: str,  # noqa: N803
+        timeMode: str,  # noqa: N803
+        *,
+        eventTimeColumnName: str = "",  # noqa: N803
+    ) -> DataFrame:
+        """Do what ``GroupedData.transformWithState`` does by the key columns: same arguments, same results.
+
+        The processor gets and returns Rows. State is stored by name and type. Where Spark stores null because a value
+        does not fit its type, the value is kept or the query fails. State of an existing query of Spark's is not read.
+        ``init`` is also called here, on a copy of the processor, to find its state variables. Raises InvalidInputError.
+        """
+        from pyspark_ckpt.operators.stateful.row_form import RowForm
+
+        output = _struct(outputStructType, f"keyed(uid={self.uid!r}): the output")
+        form = RowForm.of(self.frame.sparkSession, make_handed_schema(output))
+        return self._transform(statefulProcessor, output, outputMode, timeMode, form, eventTimeColumnName)
+
+    def transform_with_state_in_pandas(
+        self,
+        statefulProcessor: StatefulProcessor,  # noqa: N803 - the names are Spark's
+        outputStructType: StructType | str,  # noqa: N803
+        outputMode: str,  # noqa: N803
+        timeMode: str,  # noqa: N803
+        *,
+        eventTimeColumnName: str = "",  # noqa: N803
+    ) -> DataFrame:
+        """Do what ``GroupedData.transformWithStateInPandas`` does by the key columns: same arguments, same results.
+
+        The processor gets and returns pandas frames. Otherwise as ``transform_with_state``. Raises InvalidInputError.
+        """
+        from pyspark_ckpt.operators.stateful.frame_form import FrameForm
+
+        output = _struct(outputStructType, f"keyed(uid={self.uid!r}): the output")
+        form = FrameForm.of(self.frame.sparkSession, output)
+        return self._transform(statefulProcessor, output, outputMode, timeMode, form, eventTimeColumnName)
+
+    def _transform(
+        self, processor: object, output: StructType, mode: str, time_mode: str, form: Form, event_time: str
+    ) -> DataFrame:
+        from pyspark_ckpt.operators.stateful.declarations import find_clock, find_variables, require_processor
+        from pyspark_ckpt.operators.stateful.processor import make_calls
+
+        who = f"keyed(uid={self.uid!r})"
+        program, clock = require_processor(processor, who), find_clock(time_mode, who)
+        variables = find_variables(program, clock, who)
+        calls = make_calls(program, list(variables.values()), clock, form, self.uid)
+        name = event_time or None
+        self._check_event_time(name, "fail", output)
+        frame = self._process(calls, output, mode, keeps_late_rows=True, event_time=name, refuses_late_output=True)
+        return frame if name is None else frame.withColumn(name, _mark_event_time(name))
 
     def _process(
         self,

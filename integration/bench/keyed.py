@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.state import GroupState
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 Query: TypeAlias = Callable[["SparkSession", Sequence["DataFrame"]], "DataFrame"]
 
@@ -124,7 +125,9 @@ def _grouped(_spark: SparkSession, frames: Sequence[DataFrame]) -> DataFrame:
     )
 
 
-def _transformed(_spark: SparkSession, frames: Sequence[DataFrame]) -> DataFrame:
+def _make_totals(*, of_frames: bool) -> StatefulProcessor:
+    """A processor for transformWithState that takes rows, or frames."""
+    import pandas as pd
     from pyspark.sql import Row
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
@@ -132,7 +135,7 @@ def _transformed(_spark: SparkSession, frames: Sequence[DataFrame]) -> DataFrame
         def init(self, handle: StatefulProcessorHandle) -> None:
             self.totals = handle.getValueState("totals", "rows bigint, total bigint")
 
-        def handleInputRows(self, key: Any, rows: Any, _timers: Any) -> Iterator[Row]:  # noqa: ANN401, N802 - Spark's name
+        def handleInputRows(self, key: Any, rows: Any, _timers: Any) -> Iterator[Any]:  # noqa: ANN401, N802 - Spark's name
             count, total = self.totals.get() or (0, 0)
             for row in rows:
                 count += 1
@@ -143,8 +146,36 @@ def _transformed(_spark: SparkSession, frames: Sequence[DataFrame]) -> DataFrame
         def close(self) -> None:
             pass
 
-    frame = frames[0].select("key", "amount")
-    return frame.groupBy("key").transformWithState(Totals(), OUTPUT, "Update", "None")
+    class FrameTotals(Totals):
+        def handleInputRows(self, key: Any, rows: Any, _timers: Any) -> Iterator[Any]:  # noqa: ANN401, N802
+            count, total = self.totals.get() or (0, 0)
+            for frame in rows:
+                count += len(frame)
+                total += int(frame["amount"].sum())
+            self.totals.update((count, total))
+            yield pd.DataFrame({"key": [key[0]], "rows": [count], "total": [total]})
+
+    return FrameTotals() if of_frames else Totals()
+
+
+def _transformed(_spark: SparkSession, frames: Sequence[DataFrame]) -> DataFrame:
+    by_key = frames[0].select("key", "amount").groupBy("key")
+    return by_key.transformWithState(_make_totals(of_frames=False), OUTPUT, "Update", "None")
+
+
+def _transformed_in_pandas(_spark: SparkSession, frames: Sequence[DataFrame]) -> DataFrame:
+    by_key = frames[0].select("key", "amount").groupBy("key")
+    return by_key.transformWithStateInPandas(_make_totals(of_frames=True), OUTPUT, "Update", "None")
+
+
+def _transformed_here(_spark: SparkSession, frames: Sequence[DataFrame]) -> DataFrame:
+    by_key = ckpt.keyed(frames[0].select("key", "amount"), "key", uid="totals")
+    return by_key.transform_with_state(_make_totals(of_frames=False), OUTPUT, "Update", "None")
+
+
+def _transformed_in_pandas_here(_spark: SparkSession, frames: Sequence[DataFrame]) -> DataFrame:
+    by_key = ckpt.keyed(frames[0].select("key", "amount"), "key", uid="totals")
+    return by_key.transform_with_state_in_pandas(_make_totals(of_frames=True), OUTPUT, "Update", "None")
 
 
 class SeveralStates(ckpt.VectorProcessor):
@@ -254,6 +285,9 @@ FORMS: Mapping[str, Query] = {
     "unchanged": _unchanged,
     "applyInPandasWithState": _grouped,
     "transformWithState": _transformed,
+    "transformWithStateInPandas": _transformed_in_pandas,
+    "transformWithState, here": _transformed_here,
+    "transformWithStateInPandas, here": _transformed_in_pandas_here,
     "several states": _keyed(SeveralStates(), _whole),
     "several states, per key": _keyed(SeveralStatesPerKey(), _whole),
     "one pickled state": _pickled,

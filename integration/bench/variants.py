@@ -68,6 +68,13 @@ UNCHANGED = Variant("applyInPandasWithState's code, on ckpt", _LARGE_BATCHES, ou
 _PEER = {**_ROCKSDB, _CHANGELOG: "true", **_LARGE_BATCHES}
 GROUPS = Variant("applyInPandasWithState", _PEER, form="applyInPandasWithState", turns=2)
 TRANSFORM = Variant("transformWithState", _PEER, form="transformWithState", turns=2)
+TRANSFORM_FRAMES = Variant("transformWithStateInPandas", _PEER, form="transformWithStateInPandas", turns=2)
+TRANSFORM_HERE = Variant(
+    "transformWithState's code, on ckpt", _LARGE_BATCHES, ours=True, form="transformWithState, here"
+)
+TRANSFORM_FRAMES_HERE = Variant(
+    "transformWithStateInPandas' code, on ckpt", _LARGE_BATCHES, ours=True, form="transformWithStateInPandas, here"
+)
 SEVERAL_STATES = Variant("value, list and map with TTL", _LARGE_BATCHES, ours=True, form="several states")
 SEVERAL_STATES_PER_KEY = replace(SEVERAL_STATES, name=f"{SEVERAL_STATES.name}, per key", form="several states, per key")
 ONE_PICKLE = Variant("one pickled state", _PEER, form="one pickled state", turns=3)
@@ -96,6 +103,9 @@ ALL: tuple[Variant, ...] = (
     WITHOUT_STATE,
     GROUPS,
     TRANSFORM,
+    TRANSFORM_FRAMES,
+    TRANSFORM_HERE,
+    TRANSFORM_FRAMES_HERE,
     SEVERAL_STATES,
     SEVERAL_STATES_PER_KEY,
     ONE_PICKLE,

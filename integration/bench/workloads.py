@@ -170,6 +170,14 @@ ALL: tuple[Workload, ...] = (
         warm=30,  # the JVM compiles for that long
     ),
     Workload("keyed-small", "count and sum in Python, 50k rows a batch over 20k keys", _aggregation, 20_000, 50_000),
+    Workload("stateful", "transformWithState in Python, 50k rows a batch over 20k keys", _aggregation, 20_000, 50_000),
+    Workload(
+        "stateful-large",
+        "transformWithState in Python, 500k rows a batch over 200k keys",
+        _aggregation,
+        200_000,
+        500_000,
+    ),
     Workload(
         "keyed-large",
         "count and sum in Python, 50k rows a batch over 5M keys",

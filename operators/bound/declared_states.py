@@ -19,7 +19,7 @@ from pyspark_ckpt.operators.bound.one_key_calls import refuse_many_key_calls, re
 from pyspark_ckpt.operators.bound.program_changes import check_change, merge_knowledge
 from pyspark_ckpt.operators.declarations.counters import BoundCounter, Counter, metric_name
 from pyspark_ckpt.operators.declarations.operator import ProcessorState
-from pyspark_ckpt.operators.declarations.processors import KeyedProcessor, VectorProcessor
+from pyspark_ckpt.operators.declarations.processors import AdaptingProcessor, KeyedProcessor, VectorProcessor
 from pyspark_ckpt.operators.declarations.reducing_states import ReducingState
 from pyspark_ckpt.operators.declarations.states import Declared, ValueState
 from pyspark_ckpt.operators.declarations.timers import Timers
@@ -187,6 +187,8 @@ class DeclaredStates:
     def bind(self, holder: Holder, session: WorkerSession) -> tuple[Holder, list[Kept]]:
         """Return a copy of ``holder`` whose states are bound to the session's task, and the bound states."""
         holder = copy.copy(holder)
+        if isinstance(holder, AdaptingProcessor):
+            holder.position = session.position
         bound = []
         for each in self.states:
             if isinstance(each.state, Counter):
@@ -197,7 +199,9 @@ class DeclaredStates:
             name = self._name(each)
             index = session.numbers.get(index_name(name))
             state = bind(Binding(each.state, kinds, session.numbers[name], index, session))
-            if isinstance(holder, VectorProcessor):
+            if isinstance(holder, AdaptingProcessor):
+                pass  # it makes calls of both kinds
+            elif isinstance(holder, VectorProcessor):
                 refuse_one_key_calls(state, self.uid)
             elif isinstance(holder, KeyedProcessor):
                 refuse_many_key_calls(state, self.uid)

@@ -118,6 +118,18 @@ class VectorProcessor(ABC):
         raise NotImplementedError
 
 
+class AdaptingProcessor(VectorProcessor):
+    """A VectorProcessor that calls a program written for another interface, for one key after the other.
+
+    Its states take calls for the current key, too. It sets that key itself, in the ``position`` of the task's rows.
+    """
+
+    position: Any
+
+    def close(self) -> None:
+        """End the task: called after its last rows and timers were processed. Nothing can be written to states."""
+
+
 def takes_late_rows(processor: KeyedProcessor | VectorProcessor) -> bool:
     """Return whether the class of a processor has a method for late rows."""
     if isinstance(processor, VectorProcessor):

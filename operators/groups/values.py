@@ -51,6 +51,7 @@ class GroupValues:
         self._name = name
         self._kind = kind
         self._shown = [_make_shower(field.type) for field in kind]
+        self._is_shown_as_stored = not any(self._shown)
 
     def of(self, column: pa.StructArray) -> list[Any]:
         """Return the values of a column as Spark passes them: instants are naive local times, structs are Rows."""
@@ -63,6 +64,17 @@ class GroupValues:
             present = column.is_valid().to_pylist()
             states = [state if there else None for state, there in zip(states, present, strict=True)]
         return states
+
+    def show(self, value: Any) -> tuple[Any, ...]:
+        """Return one stored value, a named tuple of the state's type, as Spark passes it."""
+        if self._is_shown_as_stored:
+            return tuple(value)
+        return tuple(
+            [
+                each if show is None or each is None else show(each)
+                for each, show in zip(value, self._shown, strict=True)
+            ]
+        )
 
     def column(self, states: Sequence[tuple[Any, ...] | None]) -> pa.StructArray:
         """Return the column of values that a function has set. Raises InvalidInputError."""

@@ -19,6 +19,7 @@ from pyspark_ckpt.operators.bound.declared_states import DeclaredStates
 from pyspark_ckpt.operators.bound.timers import BoundTimers, find_left_ms
 from pyspark_ckpt.operators.declarations.operator import BATCH, HASH, INITIAL, ROW, KeyedOperator, with_hash
 from pyspark_ckpt.operators.declarations.processors import (
+    AdaptingProcessor,
     Context,
     KeyedProcessor,
     VectorProcessor,
@@ -165,6 +166,8 @@ class PartitionTask:
                     session.counts["late_output_rows"] += self._count_late(batch, times.late_until_ms)
                     yield batch
                 flush(session, bound, end)
+            if isinstance(processor, AdaptingProcessor):
+                processor.close()
             session.counts["fired_timers"] += firing.count
             times.set_time_out(timers, find_left_ms(session, self.operator.uid))
             finish(session, bound)

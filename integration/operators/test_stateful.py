@@ -1,0 +1,184 @@
+"""Programs written for transformWithState come to the same on keyed state as on Spark's own operator and store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import pyspark_ckpt as ckpt
+from integration.operators import inputs
+from integration.operators.providers import OURS, ROCKSDB
+from integration.operators.replay import Case, collect_into, run, write_inputs
+from integration.operators.sources import Source
+from tests.operators.stateful_model import Model
+from tests.operators.stateful_program import (
+    COLUMNS,
+    MINUTE_MS,
+    OUTPUT,
+    START_MS,
+    Commands,
+    Watcher,
+    group_rows,
+    make_rows,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+    from integration.operators.providers import Provider
+    from integration.operators.replay import Lines, Query
+
+FORMS = (False, True)
+
+
+def spark_s(program: StatefulProcessor, output: str, time_mode: str, *, of_frames: bool, by: str = "user") -> Query:
+    """The query with Spark's own operator."""
+
+    def query(frames: Any) -> DataFrame:  # noqa: ANN401
+        by_key = frames[0].groupBy(by)
+        call: Any = by_key.transformWithStateInPandas if of_frames else by_key.transformWithState
+        frame: DataFrame = call(program, output, "Update", time_mode)
+        return frame
+
+    return query
+
+
+def ours(program: StatefulProcessor, output: str, time_mode: str, *, of_frames: bool, by: str = "user") -> Query:
+    """The query with a keyed operator."""
+
+    def query(frames: Any) -> DataFrame:  # noqa: ANN401
+        by_key = ckpt.keyed(frames[0], by, uid="it")
+        call: Any = by_key.transform_with_state_in_pandas if of_frames else by_key.transform_with_state
+        frame: DataFrame = call(program, output, "Update", time_mode)
+        return frame
+
+    return query
+
+
+def watched(query: Query) -> Query:
+    """The query over a frame with a watermark."""
+    return lambda frames: query([frames[0].withWatermark("at", "1 minute")])
+
+
+def play(
+    spark: SparkSession,
+    query: Query,
+    source: Source,
+    provider: Provider,
+    folder: Path,
+    collect: Callable[[dict[int, Any]], Callable[[DataFrame, int], None]] = collect_into,
+) -> Mapping[int, Any]:
+    """The rows of every batch, with a restart in the middle."""
+    case, batches = Case(query, (source,), output_mode="update"), dict[int, Any]()
+    middle = len(source.batches) // 2
+    for first, last in ((0, middle), (middle, len(source.batches))):
+        write_inputs(case, folder, first, last)
+        run(provider.session(spark), case, folder, collect(batches))
+    return batches
+
+
+def compare(
+    spark: SparkSession,
+    folder: Path,
+    program: StatefulProcessor,
+    output: str,
+    source: Source,
+    *,
+    of_frames: bool,
+    by: str = "user",
+) -> Mapping[int, Lines]:
+    """Run a program without timers on both; fail where they differ."""
+    queries = (
+        spark_s(program, output, "None", of_frames=of_frames, by=by),
+        ours(program, output, "none", of_frames=of_frames, by=by),
+    )
+    expected, actual = (
+        play(spark, query, source, provider, folder / provider.name)
+        for query, provider in zip(queries, (ROCKSDB, OURS), strict=True)
+    )
+    assert any(expected.values())
+    for batch, rows in expected.items():
+        assert actual.get(batch) == rows
+    assert actual == expected
+    return actual
+
+
+def _collect_told(batches: dict[int, list[str]]) -> Callable[[DataFrame, int], None]:
+    """A ``foreachBatch`` function that keeps what a Commands has told."""
+
+    def collect(frame: DataFrame, batch_id: int) -> None:
+        batches[batch_id] = sorted(row.told for row in frame.collect())
+
+    return collect
+
+
+def _without_clock(rows: list[str]) -> list[str]:
+    return sorted(row.partition("|")[2] for row in rows)
+
+
+@pytest.mark.parametrize("of_frames", FORMS)
+def test_states_and_timers_of_event_time_are_those_of_spark(
+    of_frames: bool,  # noqa: FBT001
+    spark: SparkSession,
+    tmp_path: Path,
+) -> None:
+    program = Commands(of_frames=of_frames, base_ms=START_MS, unit_ms=MINUTE_MS)
+    source = Source(COLUMNS, make_rows(seed=5 + of_frames, batches=6))
+    queries = (
+        spark_s(program, OUTPUT, "EventTime", of_frames=of_frames),
+        ours(program, OUTPUT, "eventtime", of_frames=of_frames),
+    )
+    expected, actual = (
+        play(spark, watched(query), source, provider, tmp_path / provider.name, _collect_told)
+        for query, provider in zip(queries, (ROCKSDB, OURS), strict=True)
+    )
+    fired = [row for rows in expected.values() for row in rows if "|timer" in row]
+    assert len(fired) > 10
+    for batch, rows in expected.items():
+        assert _without_clock(actual[batch]) == _without_clock(rows)
+    assert set(actual) == set(expected)
+
+
+@pytest.mark.parametrize("of_frames", FORMS)
+def test_times_to_live_and_timers_of_processing_time_are_those_of_spark(
+    of_frames: bool,  # noqa: FBT001
+    spark: SparkSession,
+    tmp_path: Path,
+) -> None:
+    """Batches begin when they begin: each store must do what the model says for its own times."""
+    program = Commands(of_frames=of_frames, base_ms=None, unit_ms=500, ttl_ms=1500)
+    source = Source(COLUMNS, make_rows(seed=7 + of_frames, batches=5))
+    for query, provider in (
+        (spark_s(program, OUTPUT, "ProcessingTime", of_frames=of_frames), ROCKSDB),
+        (ours(program, OUTPUT, "processingTime", of_frames=of_frames), OURS),
+    ):
+        folder, batches = tmp_path / provider.name, dict[int, list[str]]()
+        case = Case(query, (source,), output_mode="update", one_batch_a_run=True)
+        for number in range(len(source.batches)):
+            write_inputs(case, folder, number, number + 1)
+            run(provider.session(spark), case, folder, _collect_told(batches))
+        model = Model(Commands(of_frames=False, base_ms=None, unit_ms=500, ttl_ms=1500), "processingtime")
+        fired = 0
+        for number, rows in enumerate(source.batches):
+            now_ms, watermark_ms = map(int, batches[number][0].split("|")[:2])
+            expected = sorted(row.told for row in model.run(group_rows(rows), now_ms, watermark_ms))
+            assert [f"{provider.name} {row}" for row in batches[number]] == [
+                f"{provider.name} {row}" for row in expected
+            ]
+            fired += sum("|timer" in row for row in expected)
+        assert fired > 5
+
+
+@pytest.mark.parametrize("of_frames", FORMS)
+def test_rows_and_keys_of_every_type_are_those_of_spark(
+    of_frames: bool,  # noqa: FBT001
+    spark: SparkSession,
+    tmp_path: Path,
+) -> None:
+    source = inputs.kinds(seed=67)
+    compare(spark, tmp_path, Watcher(of_frames=of_frames), OUTPUT, source, of_frames=of_frames, by="c_long")

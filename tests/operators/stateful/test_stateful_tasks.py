@@ -1,0 +1,71 @@
+"""Whole tasks of a StatefulProcessor, with memory for everything or for nothing, come to what a model says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import Row
+
+from pyspark_ckpt.operators.declarations.ttl import Clock
+from pyspark_ckpt.operators.stateful.declarations import find_variables
+from pyspark_ckpt.operators.stateful.processor import make_calls
+from pyspark_ckpt.operators.stateful.row_form import RowForm
+from tests.operators.stateful_model import Model
+from tests.operators.stateful_program import OPERATIONS, START, START_MS, Commands
+from tests.operators.task_lab import TaskLab
+
+OUTPUT = pa.schema([("told", pa.string())])
+FEW, ENOUGH = 1, 1 << 30
+SECOND_MS = 1000
+MODES: tuple[tuple[str, Clock | None], ...] = (("none", None), ("processingtime", "processing"), ("eventtime", "event"))
+
+
+class Tasks(Commands):
+    """Commands in the columns of a TaskLab: an operation and its text are one text."""
+
+    def _list(self, rows: Any) -> list[tuple[str, int, str | None]]:  # noqa: ANN401
+        given = [(*row.text.split("|"), row.n) for row in rows]
+        return [(op, n, text) for op, text, n in given]
+
+
+def _make_rows(random: Random, count: int) -> list[tuple[str, int, Any, str]]:
+    return [
+        (
+            f"user {random.randrange(12)}",
+            random.randrange(-3, 12),
+            START,
+            f"{random.choice(OPERATIONS)}|{random.choice('abc')}",
+        )
+        for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize("memory_bytes", [FEW, ENOUGH])
+@pytest.mark.parametrize(("mode", "clock"), MODES)
+@pytest.mark.parametrize("seed", range(2))
+def test_tasks_do_what_the_model_does(
+    seed: int, mode: str, clock: Clock | None, memory_bytes: int, quick_path: Path
+) -> None:
+    random = Random(seed)
+    ttl_ms = 4 * SECOND_MS if clock == "processing" else None
+    base_ms = START_MS if clock == "event" else None
+    program = Tasks(of_frames=False, base_ms=base_ms, unit_ms=SECOND_MS if clock else 0, ttl_ms=ttl_ms)
+    variables = find_variables(program, clock, "it")
+    calls = make_calls(program, list(variables.values()), clock, RowForm(OUTPUT, "UTC"), "it")
+    lab, model = TaskLab(quick_path, calls, OUTPUT), Model(program, mode)
+    try:
+        for batch in range(8):
+            rows = _make_rows(random, random.choice((0, 10, 60)))
+            now_ms, watermark_ms = START_MS + 1500 * batch, START_MS + 1100 * batch
+            grouped: dict[tuple[Any, ...], list[Row]] = {}
+            for user, n, at, text in rows:
+                grouped.setdefault((user,), []).append(Row(user=user, n=n, at=at, text=text))
+            expected = sorted(row.told for row in model.run(grouped, now_ms, watermark_ms))
+            done = lab.run(rows, watermark_ms=watermark_ms, now_ms=now_ms, memory_bytes=memory_bytes)
+            assert sorted(told for (told,) in done.rows) == expected
+    finally:
+        lab.close()
