@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
-
-import numpy as np
-import pyarrow as pa
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from pyspark_ckpt.operators.bound.declared_states import require_no_event_time, with_types
 from pyspark_ckpt.operators.declarations.counters import Counter, metric_name
@@ -20,16 +17,22 @@ from pyspark_ckpt.operators.declarations.processors import (
     takes_late_rows,
 )
 from pyspark_ckpt.operators.declarations.states import ValueState
-from pyspark_ckpt.operators.encoding.key_codec import KeyCodec
+from pyspark_ckpt.operators.frame_checks import (
+    check_key,
+    check_order,
+    find_columns,
+    read_columns,
+    read_groups,
+    require_frame,
+)
 from pyspark_ckpt.operators.initial_state import add_initial_rows, make_initial_schema
 from pyspark_ckpt.operators.placement import route_column
 from pyspark_ckpt.operators.task.group_times import GROUP_ROW, TIME_OUTS
 from pyspark_ckpt.operators.task.partition_task import PartitionTask
-from pyspark_ckpt.operators.types.columns import has_variant
-from pyspark_ckpt.operators.types.value_types import check_handed, make_handed_schema, resolve_type
+from pyspark_ckpt.operators.types.value_types import check_handed, make_handed_schema
 from pyspark_ckpt.state_store.display import suggest
 from pyspark_ckpt.state_store.errors import InvalidInputError
-from pyspark_ckpt.state_store.extras import require_extra, require_jar
+from pyspark_ckpt.state_store.extras import require_jar
 from pyspark_ckpt.state_store.format.key_groups import MAX_PARALLELISM
 from pyspark_ckpt.state_store.format.meta import check_uid
 from pyspark_ckpt.state_store.options import parse, read_settings
@@ -69,9 +72,9 @@ def keyed(
 
     Raises InvalidInputError (not a streaming frame, unknown columns, a wrong uid or number).
     """
-    _require_frame(frame, f"keyed(uid={uid!r})")
-    names = _names(frame, by, f"keyed(uid={uid!r})", "to key by")
-    order = _names(frame, order_by, f"keyed(uid={uid!r})", "to order by")
+    require_frame(frame, f"keyed(uid={uid!r})")
+    names = find_columns(frame, by, f"keyed(uid={uid!r})", "to key by")
+    order = find_columns(frame, order_by, f"keyed(uid={uid!r})", "to order by")
     if not names:
         raise InvalidInputError(f"keyed(uid={uid!r}): there are no columns to key by; the frame has {frame.columns}.")
     if len(set(names)) < len(names):  # stored keys name their columns
@@ -81,7 +84,7 @@ def keyed(
         raise InvalidInputError(
             f"keyed(uid={uid!r}): the frame is not a stream. Only streaming queries have keyed state."
         )
-    return KeyedStream(frame, names, uid, order, _groups(max_parallelism, f"keyed(uid={uid!r})"))
+    return KeyedStream(frame, names, uid, order, read_groups(max_parallelism, f"keyed(uid={uid!r})"))
 
 
 @dataclass(frozen=True)
@@ -118,7 +121,7 @@ class KeyedStream:
 
         Raises InvalidInputError (types, timers or times to live that do not fit, no watermark for ``event_time``).
         """
-        columns = _struct(output, f"keyed(uid={self.uid!r}): the output")
+        columns = read_columns(output, f"keyed(uid={self.uid!r}): the output")
         self._check_event_time(event_time, late_output, columns)
         frame = self._process(
             processor,
@@ -174,8 +177,8 @@ class KeyedStream:
         if timeoutConf not in TIME_OUTS.values():
             known = list(TIME_OUTS.values())
             raise InvalidInputError(f"{who}: the timeoutConf is {timeoutConf!r}, not one of {known}.")
-        output = _struct(outputStructType, f"{who}: the output")
-        _struct(stateStructType, f"{who}: the state")
+        output = read_columns(outputStructType, f"{who}: the output")
+        read_columns(stateStructType, f"{who}: the state")
         how = Conversion.of(self.frame.sparkSession)
         state = ValueState("state", stateStructType)
         processor = make_processor(func, state, output, timeoutConf, how, self.frame.columns)
@@ -198,7 +201,7 @@ class KeyedStream:
         """
         from pyspark_ckpt.operators.stateful.row_form import RowForm
 
-        output = _struct(outputStructType, f"keyed(uid={self.uid!r}): the output")
+        output = read_columns(outputStructType, f"keyed(uid={self.uid!r}): the output")
         form = RowForm.of(self.frame.sparkSession, make_handed_schema(output))
         return self._transform(statefulProcessor, output, outputMode, timeMode, form, eventTimeColumnName)
 
@@ -217,7 +220,7 @@ class KeyedStream:
         """
         from pyspark_ckpt.operators.stateful.frame_form import FrameForm
 
-        output = _struct(outputStructType, f"keyed(uid={self.uid!r}): the output")
+        output = read_columns(outputStructType, f"keyed(uid={self.uid!r}): the output")
         form = FrameForm.of(self.frame.sparkSession, output)
         return self._transform(statefulProcessor, output, outputMode, timeMode, form, eventTimeColumnName)
 
@@ -302,18 +305,18 @@ class KeyedStream:
         if not has_watermark:
             require_no_event_time(operator.states, lambda each: f"{who}: state {each.state.name!r}")
         for name in self.order_by:
-            self._check_order(name, operator.input.field(name).type)
+            check_order(self.frame, name, operator.input.field(name).type, who)
         for name, kind in zip(self.by, operator.key_types, strict=True):
-            self._check_key(name, kind)
+            check_key(self.frame, name, kind, who)
         return operator
 
     def _check_initial(self, frame: DataFrame) -> DataFrame:
         """Return the frame with its keys named as here. Raises InvalidInputError if it is no initial state."""
         who = f"keyed(uid={self.uid!r}): the initial state"
-        _require_frame(frame, who, "Give a DataFrame that is not a stream, such as spark.read...load().")
+        require_frame(frame, who, "Give a DataFrame that is not a stream, such as spark.read...load().")
         if frame.isStreaming:
             raise InvalidInputError(f"{who} is a stream.", hint="Give a DataFrame that spark.read has made.")
-        return frame.withColumnsRenamed(dict(zip(_names(frame, self.by, who, "to key by"), self.by, strict=True)))
+        return frame.withColumnsRenamed(dict(zip(find_columns(frame, self.by, who, "to key by"), self.by, strict=True)))
 
     def _batches(
         self, task: PartitionTask, watermark: StructField | None, mode: str, initial: DataFrame | None
@@ -338,74 +341,6 @@ class KeyedStream:
             task, f"{BATCH} binary", GROUP_ROW, mode, TIME_OUTS[task.operator.time_out_clock]
         )
 
-    def _check_order(self, name: str, kind: pa.DataType) -> None:
-        """Raise InvalidInputError for a type that Spark cannot order by, or text that is not ordered by its bytes."""
-        declared = self.frame.schema[name].dataType.simpleString()
-        refused = f"keyed(uid={self.uid!r}): rows cannot be ordered by column {name!r} of type {declared}."
-        try:
-            KeyCodec([kind])
-        except InvalidInputError as problem:
-            raise InvalidInputError(refused, hint="Order by its parts, or by another form of it.") from problem
-        if has_variant(kind) or " collate " in declared:
-            raise InvalidInputError(refused, hint="Order by another form of it, such as a column of type string.")
-
-    def _check_key(self, name: str, kind: pa.DataType) -> None:
-        """Raise InvalidInputError for a type that Spark cannot group by, or text that is not compared by its bytes."""
-        declared = self.frame.schema[name].dataType
-        refused = f"keyed(uid={self.uid!r}): column {name!r} of type {declared.simpleString()} cannot be a key."
-        try:
-            KeyCodec([kind])
-        except InvalidInputError as problem:
-            raise InvalidInputError(refused, hint="Key by its parts, or by another form of it.") from problem
-        if has_variant(kind):
-            raise InvalidInputError(refused, hint="Key by a value that variant_get extracts from it.")
-        if " collate " in declared.simpleString():
-            hint = "Key by collation_key of the column, or by a column of type string."
-            raise InvalidInputError(refused, hint=hint)
-
-
-def _groups(given: object, who: str) -> int:
-    """Return the number of key groups. Raises InvalidInputError."""
-    if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or not 1 <= given <= MAX_PARALLELISM:
-        raise InvalidInputError(f"{who}: max_parallelism must be an integer, 1 to {MAX_PARALLELISM}, got {given!r}.")
-    return int(given)
-
-
-def _require_frame(
-    frame: object, who: str, hint: str = "Give a streaming DataFrame, such as spark.readStream...load()."
-) -> None:
-    """Raise InvalidInputError unless ``frame`` is a Spark DataFrame."""
-    require_extra("pyspark", who)
-    from pyspark.sql import DataFrame
-
-    if not isinstance(frame, DataFrame):
-        raise InvalidInputError(
-            f"{who}: {type(frame).__name__} is not a DataFrame of Spark.",
-            hint=hint,
-        )
-
-
-def _names(frame: DataFrame, given: Any, who: str, what_for: str) -> tuple[str, ...]:
-    """Return the column names as the frame spells them. Raises InvalidInputError."""
-    from pyspark.sql import Column
-
-    names = (given,) if isinstance(given, (str, Column)) or not isinstance(given, Iterable) else tuple(given)
-    if others := [name for name in names if not isinstance(name, str)]:
-        raise InvalidInputError(
-            f"{who}: {others[0]!r} is not the name of a column {what_for}.",
-            hint="Give names as text; make an expression a column with withColumn() first.",
-        )
-    fold = str if frame.sparkSession.conf.get("spark.sql.caseSensitive") == "true" else str.lower
-    found = {name: [column for column in frame.columns if fold(column) == fold(name)] for name in names}
-    if missing := [name for name, columns in found.items() if not columns]:
-        meant = suggest(missing[0], frame.columns)
-        raise InvalidInputError(f"{who}: there are no columns {missing} {what_for}, only {frame.columns}.{meant}")
-    if several := [columns for columns in found.values() if len(columns) > 1]:
-        raise InvalidInputError(
-            f"{who}: there are several columns {several[0]} {what_for}.", hint="Rename all but one of them."
-        )
-    return tuple(found[name][0] for name in names)
-
 
 def _mark_event_time(name: str) -> Column:
     """Return a column of the output as an event time, under the watermark of the frame."""
@@ -417,17 +352,3 @@ def _mark_event_time(name: str) -> Column:
 def _quote(name: str) -> str:
     escaped = name.replace("`", "``")
     return f"`{escaped}`"
-
-
-def _struct(ddl: StructType | str, what: str) -> StructType:
-    from pyspark.sql.types import StructType
-
-    kind = resolve_type(ddl, what)
-    if not pa.types.is_struct(kind.arrow):
-        raise InvalidInputError(f"{what} has the type {ddl!r}: give columns, like 'user string, views long'.")
-    found = StructType.fromJson(kind.schema)
-    if not found.names:
-        raise InvalidInputError(f"{what} has no columns: give some, like 'user string, views long'.")
-    if twice := sorted({name for name in found.names if found.names.count(name) > 1}):
-        raise InvalidInputError(f"{what} has several columns {twice[0]!r}.", hint="Give each column its own name.")
-    return found

@@ -112,7 +112,7 @@ class Partition:
         times: Any = GroupTimes(self._task.operator, self._group)  # type: ignore[arg-type]  # what Spark has
         context = Context(batch, 0, times.processing_ms, times.watermark_ms)
         told: list[Line] = []
-        for some in self._task._run(rows, read_ticket(path), times, context):
+        for some in self._task._run(rows, read_ticket(path), times, context, ()):
             told += [tuple(row.values()) for row in some.to_pylist()]
         done = call("commit", txn=begun["txn"], files=[], rows={}, num_partitions=1)
         self._version, self._id = done["version"], done["id"]

@@ -85,7 +85,7 @@ class TaskLab:
         context = Context(attempt, 0, times.processing_ms, times.watermark_ms)
         task = PartitionTask(operator, self._processor)
         marked = [*((row, False) for row in rows), *((row, True) for row in initial)]
-        batches = task._run(_chunks(marked), read_ticket(path), times, context)
+        batches = task._run(_chunks(marked), read_ticket(path), times, context, ())
         found = [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
         answer = self._lab.server.call("commit", txn=begun["txn"], files=[], rows={}, num_partitions=1)
         self._version, self._id = answer["version"], answer["id"]

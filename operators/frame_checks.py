@@ -1,0 +1,106 @@
+"""Checks of what a program gives to a keyed operator: its frame, the columns of that, the columns of its output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from pyspark_ckpt.operators.encoding.key_codec import KeyCodec
+from pyspark_ckpt.operators.types.columns import has_variant
+from pyspark_ckpt.operators.types.value_types import resolve_type
+from pyspark_ckpt.state_store.display import suggest
+from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.extras import require_extra
+from pyspark_ckpt.state_store.format.key_groups import MAX_PARALLELISM
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+
+def require_frame(
+    frame: object, who: str, hint: str = "Give a streaming DataFrame, such as spark.readStream...load()."
+) -> None:
+    """Raise InvalidInputError unless ``frame`` is a Spark DataFrame."""
+    require_extra("pyspark", who)
+    from pyspark.sql import DataFrame
+
+    if not isinstance(frame, DataFrame):
+        raise InvalidInputError(
+            f"{who}: {type(frame).__name__} is not a DataFrame of Spark.",
+            hint=hint,
+        )
+
+
+def find_columns(frame: DataFrame, given: Any, who: str, what_for: str) -> tuple[str, ...]:
+    """Return the column names as the frame spells them. Raises InvalidInputError."""
+    from pyspark.sql import Column
+
+    names = (given,) if isinstance(given, (str, Column)) or not isinstance(given, Iterable) else tuple(given)
+    if others := [name for name in names if not isinstance(name, str)]:
+        raise InvalidInputError(
+            f"{who}: {others[0]!r} is not the name of a column {what_for}.",
+            hint="Give names as text; make an expression a column with withColumn() first.",
+        )
+    fold = str if frame.sparkSession.conf.get("spark.sql.caseSensitive") == "true" else str.lower
+    found = {name: [column for column in frame.columns if fold(column) == fold(name)] for name in names}
+    if missing := [name for name, columns in found.items() if not columns]:
+        meant = suggest(missing[0], frame.columns)
+        raise InvalidInputError(f"{who}: there are no columns {missing} {what_for}, only {frame.columns}.{meant}")
+    if several := [columns for columns in found.values() if len(columns) > 1]:
+        raise InvalidInputError(
+            f"{who}: there are several columns {several[0]} {what_for}.", hint="Rename all but one of them."
+        )
+    return tuple(found[name][0] for name in names)
+
+
+def check_key(frame: DataFrame, name: str, kind: pa.DataType, who: str) -> None:
+    """Raise InvalidInputError for a type that Spark cannot group by, or text that is not compared by its bytes."""
+    declared = frame.schema[name].dataType
+    refused = f"{who}: column {name!r} of type {declared.simpleString()} cannot be a key."
+    try:
+        KeyCodec([kind])
+    except InvalidInputError as problem:
+        raise InvalidInputError(refused, hint="Key by its parts, or by another form of it.") from problem
+    if has_variant(kind):
+        raise InvalidInputError(refused, hint="Key by a value that variant_get extracts from it.")
+    if " collate " in declared.simpleString():
+        hint = "Key by collation_key of the column, or by a column of type string."
+        raise InvalidInputError(refused, hint=hint)
+
+
+def check_order(frame: DataFrame, name: str, kind: pa.DataType, who: str) -> None:
+    """Raise InvalidInputError for a type that Spark cannot order by, or text that is not ordered by its bytes."""
+    declared = frame.schema[name].dataType.simpleString()
+    refused = f"{who}: rows cannot be ordered by column {name!r} of type {declared}."
+    try:
+        KeyCodec([kind])
+    except InvalidInputError as problem:
+        raise InvalidInputError(refused, hint="Order by its parts, or by another form of it.") from problem
+    if has_variant(kind) or " collate " in declared:
+        raise InvalidInputError(refused, hint="Order by another form of it, such as a column of type string.")
+
+
+def read_groups(given: object, who: str) -> int:
+    """Return the number of key groups. Raises InvalidInputError."""
+    if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or not 1 <= given <= MAX_PARALLELISM:
+        raise InvalidInputError(f"{who}: max_parallelism must be an integer, 1 to {MAX_PARALLELISM}, got {given!r}.")
+    return int(given)
+
+
+def read_columns(ddl: StructType | str, what: str) -> StructType:
+    """Return the declared columns of ``what``, which Spark DDL may give. Raises InvalidInputError."""
+    from pyspark.sql.types import StructType
+
+    kind = resolve_type(ddl, what)
+    if not pa.types.is_struct(kind.arrow):
+        raise InvalidInputError(f"{what} has the type {ddl!r}: give columns, like 'user string, views long'.")
+    found = StructType.fromJson(kind.schema)
+    if not found.names:
+        raise InvalidInputError(f"{what} has no columns: give some, like 'user string, views long'.")
+    if twice := sorted({name for name in found.names if found.names.count(name) > 1}):
+        raise InvalidInputError(f"{what} has several columns {twice[0]!r}.", hint="Give each column its own name.")
+    return found
