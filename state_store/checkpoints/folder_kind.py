@@ -113,22 +113,26 @@ def read_mark(place: BlobPlace, folder: str = "") -> bytes:
         return b""
 
 
-def read_marked_version(place: BlobPlace, folder: str = "") -> int | None:
-    """Return the version in the ``savepoint.unfinished`` of a folder; None if it has none. Raises StorageError."""
-    version = _MARK.fullmatch(read_mark(place, folder))
+def read_marked_version(mark: bytes) -> int | None:
+    """Return the version of the savepoint in the content of a ``savepoint.unfinished``; None if it has none."""
+    version = _MARK.fullmatch(mark)
     return None if version is None else int(version[1])
 
 
-def find_logs_of_query(blobs: Iterable[Blob], version: int) -> list[str]:
-    """Return the logs that an unfinished savepoint of ``version`` does not have: a query was started in its folder.
+def find_logs_of_query(blobs: Iterable[Blob], mark: bytes) -> list[str]:
+    """Return the logs that an unfinished savepoint does not have: a query was started in its folder.
 
-    A savepoint has the logs of its batch and of the one before, and perhaps offsets of the next batch. It gets its
-    ``metadata`` after all logs; a query writes that first. ``blobs``: objects of the folder.
+    ``blobs``: objects of the folder. ``mark``: the content of its ``savepoint.unfinished``, which has the version. A
+    savepoint has the logs of its batch and of the one before, and perhaps offsets of the next batch. It has all of them
+    before it gets its ``metadata``, which a query writes first, and before its deletion begins.
     """
+    version = read_marked_version(mark)
+    if version is None:
+        return []
     seen = {blob.name: blob.modified_s for blob in blobs}
     own = {f"{log}/{batch}" for log in LOGS for batch in (version - 2, version - 1)} | {f"offsets/{version}"}
-    begun_s = seen.get(QUERY, math.inf)
-    return [name for name, at_s in seen.items() if _LOG.fullmatch(name) and (name not in own or at_s > begun_s)]
+    last_s = seen.get(UNFINISHED_NAME if mark.startswith(DELETING) else QUERY, math.inf)
+    return [name for name, at_s in seen.items() if _LOG.fullmatch(name) and (name not in own or at_s > last_s)]
 
 
 def advise_on_unfinished(place: BlobPlace, folder: str = "") -> str:
@@ -136,17 +140,15 @@ def advise_on_unfinished(place: BlobPlace, folder: str = "") -> str:
 
     Raises StorageError.
     """
-    where, below = f"{place.url}/{folder}".rstrip("/"), f"{folder}/".lstrip("/")
-    version = read_marked_version(place, folder)
-    if version is not None:
-        found = [*place.list(folder, prefix=QUERY), *(blob for log in LOGS for blob in place.list(f"{below}{log}"))]
-        if find_logs_of_query([replace(blob, name=blob.name.removeprefix(below)) for blob in found], version):
-            return (
-                "A query was started in this folder: keep it. To use it as a checkpoint, delete only "
-                f"{where}/{UNFINISHED_NAME}."
-            )
+    where, below, mark = f"{place.url}/{folder}".rstrip("/"), f"{folder}/".lstrip("/"), read_mark(place, folder)
+    found = [*place.list(folder), *(blob for log in LOGS for blob in place.list(f"{below}{log}"))]
+    if find_logs_of_query([replace(blob, name=blob.name.removeprefix(below)) for blob in found], mark):
+        return (
+            "A query was started in this folder: keep it. To use it as a checkpoint, delete only "
+            f"{where}/{UNFINISHED_NAME}."
+        )
     remove = write_delete(where, **find_options(place))
-    if read_mark(place, folder).startswith(DELETING):
+    if mark.startswith(DELETING):
         return f"Remove it: {remove}."
     return f"If it is being taken now, wait. Otherwise remove it: {remove}."
 

@@ -141,12 +141,13 @@ def _require_mark(place: BlobPlace, mark: bytes) -> None:
 class SavepointContent:
     """What belongs to a savepoint, as far as known: its version, names of objects, and folders of its stores.
 
-    ``problem``: why its version is not known.
+    ``mark``: that of an unfinished one. ``problem``: why the version is not known.
     """
 
     version: int | None = None
     files: frozenset[str] | None = None
     stores: frozenset[str] = frozenset()
+    mark: bytes = b""
     problem: str = ""
 
     @classmethod
@@ -157,9 +158,8 @@ class SavepointContent:
         except FormatError as problem:
             return cls(problem=problem.message)
         except InvalidInputError:
-            return cls(
-                read_marked_version(place), problem=f"{place.url}/{UNFINISHED} does not say of which version it is."
-            )
+            mark, untold = read_mark(place), f"{place.url}/{UNFINISHED} does not say of which version it is."
+            return cls(read_marked_version(mark), mark=mark, problem=untold)
         rows = (file.name for saved in info.rows for file in saved.files)
         stores = (store_folder(Identity(each.operator, each.partition, each.name)) for each in info.stores)
         return cls(info.version, frozenset([*(file.name for file in info.files), *rows]), frozenset(stores))
@@ -181,7 +181,7 @@ class SavepointContent:
         if self.version is None:
             return []
         if self.files is None:
-            logs = find_logs_of_query(blobs, self.version)
+            logs = find_logs_of_query(blobs, self.mark)
         else:
             logs = [blob.name for blob in blobs if blob.name not in self.files and _LOG.fullmatch(blob.name)]
         return [*logs, *(blob.name for blob in blobs if _read_version(blob.name) > self.version)]
@@ -205,12 +205,13 @@ def refuse_link(place: BlobPlace) -> None:
     if names_scheme(place.url) or not os.path.islink(place.url):  # noqa: PTH114 - Path.is_symlink may raise
         return
     target = os.path.realpath(place.url)
-    leads = f"to {target}" if os.path.isdir(target) else "nowhere"  # noqa: PTH112 - Path.is_dir may raise
+    if not os.path.isdir(target):  # noqa: PTH112 - Path.is_dir may raise
+        raise InvalidInputError(
+            f"{place.url} is a link that leads nowhere: nothing was deleted.", hint="Name the folder of a savepoint."
+        )
     raise InvalidInputError(
-        f"{place.url} is a link {leads}: nothing was deleted.",
-        hint=f"To delete what the link leads to, name {target}. The link itself is removed like a file."
-        if leads != "nowhere"
-        else "Name the folder of a savepoint.",
+        f"{place.url} is a link to {target}: nothing was deleted.",
+        hint=f"To delete what the link leads to, name {target}. The link itself is removed like a file.",
     )
 
 
