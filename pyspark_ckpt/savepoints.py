@@ -169,10 +169,11 @@ def restore(
     checkpoint_location = location_text(checkpoint_location, "checkpoint_location")
     given = _options(options, savepoint_or_checkpoint, checkpoint_location)
     request = RestoreRequest(parallelism, query_id, dict(uid_map or {}), allow_non_restored_state)
-    if claim == "claim" and (done := finish_claim(savepoint_or_checkpoint, checkpoint_location, request, given)):
+    claims = claim == "claim"
+    if done := finish_claim(savepoint_or_checkpoint, checkpoint_location, request, given, claims=claims):
         return done
     source = Savepoint(savepoint_or_checkpoint, given)
-    if claim == "claim":
+    if claims:
         refuse_others(source.place, source.place.walk())
     restoration = QueryRestore(
         source,
@@ -184,7 +185,7 @@ def restore(
         source.info.files,
         source.info.rows,
     )
-    at_end = partial(delete, savepoint_or_checkpoint, given) if claim == "claim" else None
+    at_end = partial(delete, savepoint_or_checkpoint, given) if claims else None
     return _run(restoration, checkpoint_location, at_end)
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TypeAlias
 
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 Location: TypeAlias = str | os.PathLike[str]
+
+_FILE = re.compile(r"((?i:file:(?://[^/]*)?)?)(/.*)", re.DOTALL)
+"""An absolute path, or a ``file:`` URI of one."""
 
 
 def location_text(given: object, what: str) -> str:
@@ -18,3 +22,14 @@ def location_text(given: object, what: str) -> str:
             f"{what} is {repr(given)[:200]}, of type {type(given).__name__}.", hint="Give a path or a URL."
         )
     return text
+
+
+def remove_dots(location: str) -> str:
+    """Return a path or a ``file:`` URI in which each ``..`` has taken away the name before it, be that a link or not.
+
+    Spark does the same with its paths. Other locations are returned as they are.
+    """
+    found = _FILE.fullmatch(location)
+    if found is None or ".." not in found[2].split("/"):
+        return location
+    return found[1] + os.path.normpath(found[2])

@@ -18,6 +18,7 @@ import msgspec
 from pyspark_ckpt.state_store.display import suggest
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.json_objects import MAX_LONG
+from pyspark_ckpt.state_store.location import remove_dots
 from pyspark_ckpt.state_store.s3_settings import S3Settings
 from pyspark_ckpt.state_store.s3a_settings import S3aSettings
 
@@ -166,7 +167,7 @@ def parse(settings: Mapping[str, str]) -> Options:
         memory_limit_bytes=cast("int", values["memoryLimit"]),
         worker_memory_bytes=cast("int", values["workerMemory"]),
         local_dir=cast("str", values["localDir"]),
-        remote=cast("str", values["remote"]),
+        remote=remove_dots(cast("str", values["remote"])),
         s3=S3Settings(
             endpoint=cast("str", values["s3Endpoint"]),
             region=cast("str", values["s3Region"]),

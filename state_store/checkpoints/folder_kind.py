@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
+from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 from enum import Enum
 from typing import Any
 
 import msgspec
 
-from pyspark_ckpt.state_store.blobs import BlobPlace, find_options, names_scheme
+from pyspark_ckpt.state_store.blobs import Blob, BlobPlace, find_options, names_scheme
 from pyspark_ckpt.state_store.checkpoints.ownership import OWNER_NAME, find_owner
-from pyspark_ckpt.state_store.checkpoints.query_log import LOGS, QUERY, list_batches
+from pyspark_ckpt.state_store.checkpoints.query_log import LOGS, QUERY
 from pyspark_ckpt.state_store.display import write_command
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.names import RESTORE_REQUEST_NAME, SAVEPOINT_NAME, UNFINISHED_NAME
@@ -22,18 +25,20 @@ from pyspark_ckpt.state_store.json_objects import Count
 
 DELETING = b"deleting"
 """How the content of ``savepoint.unfinished`` begins during a deletion, which replaces the mark of the writer."""
-MARK_VERSION = re.compile(rb"[0-9a-z]+ ([0-9]{1,18})")
-"""How the version of the savepoint follows in ``savepoint.unfinished``, if it is known."""
 
 COPY_AGAIN = "Copy the savepoint again from its original, or take another."
 """What to do about a savepoint that has lost objects: no retention has deleted them, and no checkpoint has the same."""
 
 REPEAT_RESTORE = (
-    "Repeat the same `restore` or `rescale` with the same arguments, which finishes it, or delete the folder."
+    "If it is running, wait. Otherwise repeat the same `restore` or `rescale` with the same arguments, which finishes "
+    "it, or name a new folder."
 )
 """What to do about a restore that has not finished."""
 
 _SAVEPOINT = "savepoint."
+_MARK = re.compile(rb"[0-9a-z]+ ([0-9]{1,18})")
+"""How the version of the savepoint follows in ``savepoint.unfinished``, if it is known."""
+_LOG = re.compile(rf"(?:{'|'.join(LOGS)})/[0-9]{{1,19}}")
 _QUERY_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 """An id that Spark gives to a query, which names the folder of its state below ``remote``, too."""
 
@@ -108,33 +113,62 @@ def read_mark(place: BlobPlace, folder: str = "") -> bytes:
         return b""
 
 
+def read_marked_version(mark: bytes) -> int | None:
+    """Return the version of the savepoint in the content of a ``savepoint.unfinished``; None if it has none."""
+    version = _MARK.fullmatch(mark)
+    return None if version is None else int(version[1])
+
+
+def find_logs_of_query(blobs: Iterable[Blob], mark: bytes) -> list[str]:
+    """Return the logs that an unfinished savepoint does not have: a query was started in its folder.
+
+    ``blobs``: objects of the folder. ``mark``: the content of its ``savepoint.unfinished``, which has the version. A
+    savepoint has the logs of its batch and of the one before, and perhaps offsets of the next batch. It has all of them
+    before it gets its ``metadata``, which a query writes first, and before its deletion begins.
+    """
+    version = read_marked_version(mark)
+    if version is None:
+        return []
+    seen = {blob.name: blob.modified_s for blob in blobs}
+    own = {f"{log}/{batch}" for log in LOGS for batch in (version - 2, version - 1)} | {f"offsets/{version}"}
+    last_s = seen.get(UNFINISHED_NAME if mark.startswith(DELETING) else QUERY, math.inf)
+    return [name for name, at_s in seen.items() if _LOG.fullmatch(name) and (name not in own or at_s > last_s)]
+
+
 def advise_on_unfinished(place: BlobPlace, folder: str = "") -> str:
     """Return what to do with the unfinished or half-deleted savepoint of a folder: it may be being taken now.
 
     Raises StorageError.
     """
-    where, mark = f"{place.url}/{folder}".rstrip("/"), read_mark(place, folder)
-    version = MARK_VERSION.fullmatch(mark)
-    if version is not None and any(
-        batch >= int(version[1]) for batch in list_batches(place, f"{folder}/commits".lstrip("/"))
-    ):
+    where, below, mark = f"{place.url}/{folder}".rstrip("/"), f"{folder}/".lstrip("/"), read_mark(place, folder)
+    found = [*place.list(folder), *(blob for log in LOGS for blob in place.list(f"{below}{log}"))]
+    if find_logs_of_query([replace(blob, name=blob.name.removeprefix(below)) for blob in found], mark):
         return (
-            "A query was started in this folder, and has committed batches: keep it. To use it as a checkpoint, delete "
-            f"only {where}/{UNFINISHED_NAME}."
+            "A query was started in this folder: keep it. To use it as a checkpoint, delete only "
+            f"{where}/{UNFINISHED_NAME}."
         )
-    remove = write_command("savepoint", "delete", where, **find_options(place))
+    remove = write_delete(where, **find_options(place))
     if mark.startswith(DELETING):
-        return f"Remove it: {remove}"
-    return f"If it is being taken now, wait. Otherwise remove it: {remove}"
+        return f"Remove it: {remove}."
+    return f"If it is being taken now, wait. Otherwise remove it: {remove}."
 
 
-def read_unfinished_request(place: BlobPlace) -> str:
-    """Return the digest of the restore that has not finished in ``place``; empty if there is none.
+def write_delete(where: str, **options: str) -> str:
+    """Return the command that deletes the savepoint in the folder ``where``; see ``write_command``.
+
+    A folder that is named by a link is deleted by its own name alone.
+    """
+    is_link = not names_scheme(where) and os.path.islink(where)  # noqa: PTH114 - Path.is_symlink may raise
+    return write_command("savepoint", "delete", os.path.realpath(where) if is_link else where, **options)
+
+
+def read_unfinished_request(place: BlobPlace, folder: str = "") -> str:
+    """Return the digest of the restore that has not finished in a folder; empty if there is none.
 
     Raises StorageError.
     """
     try:
-        mark = read_json(place, QUERY, _NotFinished)
+        mark = read_json(place, f"{folder}/{QUERY}".lstrip("/"), _NotFinished)
     except (NotFoundError, FormatError):
         return ""
     return "" if isinstance(mark.id, str) else mark.request

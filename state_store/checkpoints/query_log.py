@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import xxhash
@@ -62,6 +62,18 @@ class QueryFile(msgspec.Struct, frozen=True):
     def of(cls, name: str, content: bytes) -> QueryFile:
         """Return the entry of a file with this content."""
         return cls(name, len(content), xxhash.xxh3_128_hexdigest(content))
+
+
+class Target(Protocol):
+    """Where these files are written."""
+
+    def put(self, name: str, data: bytes) -> None:
+        """Write ``data``, replacing what was there. Raises StorageError."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Remove the object; no error if it is not there. Raises StorageError."""
+        ...
 
 
 def list_batches(checkpoint: BlobPlace, log: str) -> set[int]:
@@ -259,7 +271,9 @@ class LogProof:
 
     def __call__(self, name: str, content: bytes, where: str) -> bytes:
         """See ContentRewrite. Raises FormatError."""
-        if self._files.get(name) != QueryFile.of(name, content):
+        if name not in self._files:
+            raise FormatError(f"{where} is not of the savepoint: something has written it there since.")
+        if self._files[name] != QueryFile.of(name, content):
             raise FormatError(
                 f"{where} is damaged: it is not what the savepoint was taken with.",
                 hint="Copy the savepoint again from its original, or take another.",
@@ -296,9 +310,7 @@ def find_damage(place: BlobPlace, batch: int, files: Sequence[QueryFile]) -> lis
     return problems
 
 
-def copy_logs(
-    source: BlobPlace, batch: int, target: BlobPlace, change: ContentRewrite = check_content
-) -> list[QueryFile]:
+def copy_logs(source: BlobPlace, batch: int, target: Target, change: ContentRewrite = check_content) -> list[QueryFile]:
     """Copy the logs of a query as of ``batch``, and the files of its sources.
 
     Do this first: a running query soon deletes its logs. ``change`` makes the new content of an object from its name,
@@ -320,30 +332,30 @@ def read_logs(source: BlobPlace, batch: int) -> dict[str, bytes]:
     return logs
 
 
-def write_logs(logs: Mapping[str, bytes], target: BlobPlace) -> list[QueryFile]:
+def write_logs(logs: Mapping[str, bytes], target: Target) -> list[QueryFile]:
     """Write logs into ``target``. Raises StorageError."""
     for name, content in logs.items():
         target.put(name, content)
     return [QueryFile.of(name, content) for name, content in logs.items()]
 
 
-def copy_sources(source: BlobPlace, target: BlobPlace) -> list[QueryFile]:
+def copy_sources(source: BlobPlace, target: Target) -> list[QueryFile]:
     """Copy the files of the sources of a query, after its logs were read. Raises as ``copy_logs``."""
     return _copy(lambda: _walk(source, "sources"), source, target, check_content)
 
 
-def copy_operators(source: BlobPlace, target: BlobPlace, change: ContentRewrite = check_content) -> list[QueryFile]:
+def copy_operators(source: BlobPlace, target: Target, change: ContentRewrite = check_content) -> list[QueryFile]:
     """Copy the files that describe operators, without their state. Raises as ``copy_logs``."""
     return _copy(lambda: operator_names(source), source, target, change)
 
 
-def copy_id(source: BlobPlace, target: BlobPlace, change: ContentRewrite = check_content) -> list[QueryFile]:
+def copy_id(source: BlobPlace, target: Target, change: ContentRewrite = check_content) -> list[QueryFile]:
     """Copy ``metadata``, which makes the target a checkpoint. Raises as ``copy_logs``."""
     return _copy(lambda: iter([QUERY]), source, target, change)
 
 
 def _copy(
-    names: Callable[[], Iterator[str]], source: BlobPlace, target: BlobPlace, change: ContentRewrite
+    names: Callable[[], Iterator[str]], source: BlobPlace, target: Target, change: ContentRewrite
 ) -> list[QueryFile]:
     """Copy objects, also while a query replaces some by others that say the same: then only the new ones are kept."""
     copied: set[str] = set()
@@ -364,7 +376,7 @@ def _copy(
             return files
 
 
-def _copy_object(name: str, source: BlobPlace, target: BlobPlace, change: ContentRewrite) -> QueryFile:
+def _copy_object(name: str, source: BlobPlace, target: Target, change: ContentRewrite) -> QueryFile:
     content = change(name, source.get(name), f"{source.url}/{name}")
     target.put(name, content)
     return QueryFile.of(name, content)

@@ -18,6 +18,7 @@ from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.meta import StoreMeta
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.local.files import make_scratch_folder, take_open_files
+from pyspark_ckpt.state_store.location import remove_dots
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.restore.store_restorer import RestoredStore, StoreRestorer
@@ -57,7 +58,7 @@ class Workplace:
         Raises InvalidInputError.
         """
         is_path = location and not names_scheme(location)
-        return self.place(os.path.normpath(Path(location).absolute()) if is_path else location)
+        return self.place(os.path.normpath(Path(location).absolute()) if is_path else remove_dots(location))
 
     def tuning(self) -> Tuning:
         """Return RocksDB settings for databases that are read once and compact nothing. All share one cache."""

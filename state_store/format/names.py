@@ -41,7 +41,9 @@ SAVEPOINT_NAME = "savepoint.json"
 """An object in the folder of a savepoint: its content. It is written last and deleted first."""
 UNFINISHED_NAME = "savepoint.unfinished"
 """An object in the folder of a savepoint while it is written or deleted."""
-RESTORE_REQUEST_NAME = f"{CHECKPOINT_FOLDER}/restore/request.json"
+WORK_FOLDER = f"{CHECKPOINT_FOLDER}/restore"
+"""A folder in a checkpoint or a savepoint while it is written."""
+RESTORE_REQUEST_NAME = f"{WORK_FOLDER}/request.json"
 """An object in the folder of a checkpoint while a restore writes it."""
 
 _DELTA = re.compile(r"([0-9]{20})-([A-Za-z0-9_.]{1,128})-([A-Za-z0-9_.]{1,128})\.delta")

@@ -24,6 +24,8 @@ from pyspark_ckpt.state_store.blobs.base.place_clock import PlaceTimes, ask_time
 from pyspark_ckpt.state_store.format.names import new_id
 
 FOLDER = "_ckpt/pins"
+PIN_S = 600.0
+"""How long a version that is copied is pinned. The pin is renewed before it ends."""
 LEFT_S = 86400.0
 """How long a pin that has ended stays: its owner is another process, which may still run."""
 

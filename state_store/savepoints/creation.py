@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from threading import Event, Thread
 
@@ -30,7 +30,7 @@ from pyspark_ckpt.state_store.errors import (
     NotFoundError,
     StorageError,
 )
-from pyspark_ckpt.state_store.format.names import CHECKPOINT_FOLDER
+from pyspark_ckpt.state_store.format.names import WORK_FOLDER
 from pyspark_ckpt.state_store.format.remote import store_folder
 from pyspark_ckpt.state_store.json_objects import seal
 from pyspark_ckpt.state_store.log import LOGGER
@@ -40,7 +40,7 @@ from pyspark_ckpt.state_store.redistribution.copy_task import Copied, CopyTask
 from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner
 from pyspark_ckpt.state_store.redistribution.merged_states import require_mergeable
 from pyspark_ckpt.state_store.redistribution.store_digests import make_digest_tasks
-from pyspark_ckpt.state_store.retention.pins import Pin, Pins
+from pyspark_ckpt.state_store.retention.pins import PIN_S, Pin, Pins
 from pyspark_ckpt.state_store.savepoints.nesting import refuse_nested
 from pyspark_ckpt.state_store.savepoints.possession import Possession, advising_to_verify, explaining_what_is_left
 from pyspark_ckpt.state_store.savepoints.savepoint import (
@@ -54,8 +54,6 @@ from pyspark_ckpt.state_store.savepoints.savepoint import (
     refuse_unless_empty,
 )
 
-PIN_S = 600.0
-"""How long a version that is copied is pinned. The pin is renewed before it ends."""
 LAST_TRY_S = 2.0
 """How long a place that has already timed out is asked to remove a pin."""
 LOG_ATTEMPTS = 5
@@ -94,19 +92,21 @@ def create(
     with explaining, advising_to_verify(checkpoint), _hold_logs(checkpoint) as (version, logs):
         operators = _list_operators(checkpoint, version, kind)
         possession.take(version)
-        files = [*write_logs(logs, place), *copy_sources(checkpoint.place, place)]
+        own = possession.folder
+        files = [*write_logs(logs, own), *copy_sources(checkpoint.place, own)]
         stores: list[SavedStore] = []
         rows: list[SavedRows] = []
         read: dict[tuple[int, str, str], Digest] = {}
+        possession.require()
         if kind == "canonical":
             rows = export(workplace, operators, place.url, runner, progress)
-            for blob in place.walk(CHECKPOINT_FOLDER):
-                place.delete(blob.name)
+            for blob in place.walk(WORK_FOLDER):
+                own.delete(blob.name)
         else:
             stores = _copy_stores(workplace, operators, place.url, runner, progress)
             if digests:
                 read = _digests(workplace, operators, place.url, runner, progress)
-        files += [*copy_operators(checkpoint.place, place), *copy_id(checkpoint.place, place)]
+        files += [*copy_operators(checkpoint.place, own), *copy_id(checkpoint.place, own)]
         possession.require()
         info = SavepointInfo(
             format=SAVEPOINT_FORMAT,
@@ -122,11 +122,14 @@ def create(
             files=tuple(files),
             rows=tuple(rows),
         )
-        place.put(NAME, seal(info))
+        content = seal(info)
+        own.put(NAME, content)
         try:
             possession.require()  # a deletion may have begun before savepoint.json was there
         except ConflictError:
-            place.delete(NAME)
+            with suppress(NotFoundError):
+                if place.get(NAME) == content:
+                    place.delete(NAME)
             raise
     possession.release()
     return info

@@ -5,7 +5,7 @@ Every state is read before and after, even if the stores stay as they are and ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import xxhash
 
@@ -41,9 +41,17 @@ def make_commit_id(recorded: RecordedRequest, identity: Identity) -> str:
 class Movement:
     """The tasks of one restore, operator by operator."""
 
-    def __init__(self, plan: RestorePlan, recorded: RecordedRequest, runner: Runner, progress: Progress) -> None:
-        """Do what is planned and ``recorded`` in the target."""
+    def __init__(
+        self,
+        plan: RestorePlan,
+        recorded: RecordedRequest,
+        runner: Runner,
+        progress: Progress,
+        require: Callable[[], object],
+    ) -> None:
+        """Do what is planned and ``recorded`` in the target. ``require`` raises if that is another's now."""
         self._plan, self._recorded, self._runner, self._progress = plan, recorded, runner, progress
+        self._require = require
         self._options, self._workplace, self._place = plan.options, plan.workplace, plan.place
         self.pointers: list[tuple[Identity, str]] = []
         self.copied_bytes = self.rewritten_bytes = 0
@@ -122,5 +130,6 @@ class Movement:
         return url
 
     def _run(self, tasks: Sequence[Task], kind: object) -> list:  # type: ignore[type-arg]  # as the tasks say
+        self._require()
         recorded = [RecordedTask(self._workplace, task, self._place.url, kind) for task in tasks]
         return self._runner(recorded, self._progress)

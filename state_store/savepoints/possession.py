@@ -1,16 +1,22 @@
-"""Who writes a savepoint: its target belongs to the writer whose mark is there, until a deletion replaces the mark."""
+"""Whose a folder is: it belongs to the savepoint or the restore whose mark is there.
+
+The mark of a savepoint is ``savepoint.unfinished``, until a deletion replaces it; that of a restore is ``metadata``.
+Before a write or a deletion under a name that others may use too, the mark is read: somebody may have deleted the
+folder, and made something else there, while this process stood still.
+"""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, RetryPolicy, find_options, with_retries
 from pyspark_ckpt.state_store.blobs.exclusive import require_exclusive
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
-from pyspark_ckpt.state_store.checkpoints.folder_kind import read_mark
-from pyspark_ckpt.state_store.display import write_command
+from pyspark_ckpt.state_store.checkpoints.folder_kind import read_mark, write_delete
+from pyspark_ckpt.state_store.checkpoints.query_log import QUERY
 from pyspark_ckpt.state_store.errors import (
     CkptError,
     ConflictError,
@@ -19,7 +25,7 @@ from pyspark_ckpt.state_store.errors import (
     NotFoundError,
     with_hint,
 )
-from pyspark_ckpt.state_store.savepoints.savepoint import UNFINISHED, Savepoint, refuse_unless_empty
+from pyspark_ckpt.state_store.savepoints.savepoint import NAME, UNFINISHED, Savepoint, refuse_unless_empty
 
 LOOK_S = 2.0
 """How long a place is asked what is left in it. It may be the place that has just failed."""
@@ -53,6 +59,24 @@ def advising_to_verify(source: Checkpoint) -> Iterator[None]:
         raise
 
 
+@dataclass(frozen=True)
+class OwnFolder:
+    """A folder in which only its owner writes and deletes. ``require`` raises ConflictError if it is another's now."""
+
+    place: BlobPlace
+    require: Callable[[], object]
+
+    def put(self, name: str, data: bytes) -> None:
+        """Write ``data``, replacing what was there. Raises ConflictError, StorageError."""
+        self.require()
+        self.place.put(name, data)
+
+    def delete(self, name: str) -> None:
+        """Remove the object; no error if it is not there. Raises ConflictError, StorageError."""
+        self.require()
+        self.place.delete(name)
+
+
 class Possession:
     """The right to write a savepoint into one place."""
 
@@ -60,6 +84,8 @@ class Possession:
         """``place`` is the target of a savepoint of ``checkpoint``. Nothing is written."""
         self._place, self._checkpoint = place, checkpoint
         self._mark = b""
+        self.folder = OwnFolder(place, self.require)
+        """The place, while it is the writer's."""
 
     def take(self, version: int) -> None:
         """Take possession of a place that was found empty, which only one writer can, for a savepoint of ``version``.
@@ -90,30 +116,31 @@ class Possession:
             )
 
     def release(self) -> None:
-        """Remove the mark. Raises StorageError."""
-        self._place.delete(UNFINISHED)
+        """Remove the mark, unless it is another's now. Raises StorageError."""
+        if read_mark(self._place) == self._mark:
+            self._place.delete(UNFINISHED)
         self._mark = b""
 
     def describe_what_is_left(self) -> str:
         """Return what is left if the savepoint failed, and what to do; empty if nothing is left.
 
-        ``savepoint delete`` recognises it by the mark, so that is there then. If the place cannot be asked, what is
-        left is what was written last.
+        ``savepoint delete`` recognises it by the mark, so that is there then, unless a savepoint or a query is there
+        now. If the place cannot be asked, what is left is what was written last.
         """
         if not self._mark:
             return ""
         place = with_retries(self._place, RetryPolicy(LOOK_S))
         with suppress(CkptError):
             if not read_mark(place):
-                if not place.walk():
+                left = {blob.name for blob in place.walk()}
+                if not left:
                     return ""
-                place.put_if_absent(UNFINISHED, self._mark)  # a deletion has removed it before our last object
+                if left.isdisjoint((NAME, QUERY)):
+                    place.put_if_absent(UNFINISHED, self._mark)  # a deletion has removed it before our last object
             if read_mark(place) != self._mark:
-                return (
-                    f"What is left in {place.url} is another call's now, which deletes it or takes a savepoint there."
-                )
-        remove = write_command("savepoint", "delete", place.url, **find_options(place))
-        return f"An unfinished savepoint is left: remove it by {remove}."
+                return f"What is in {place.url} is another's now: of a call that deletes it, a savepoint or a query."
+        remove = write_delete(place.url, **find_options(place))
+        return f"An unfinished savepoint is left: remove it by {remove}. Only then can the same call be repeated."
 
     def _refuse_if_seen(self) -> None:
         """Raise InvalidInputError if the mark appears inside the checkpoint: two names may mean one folder."""

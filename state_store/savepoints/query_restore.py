@@ -21,7 +21,7 @@ import xxhash
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.blobs.exclusive import require_exclusive
 from pyspark_ckpt.state_store.checkpoints.checkpoint import MAX_PARTITIONS, Checkpoint
-from pyspark_ckpt.state_store.checkpoints.folder_kind import read_unfinished_request
+from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, find_kind, read_unfinished_request
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.checkpoints.ownership import OWNER_NAME, claim, other_owner
@@ -40,14 +40,15 @@ from pyspark_ckpt.state_store.checkpoints.query_log import (
 )
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.display import count_text, suggest
-from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.errors import ConflictError, FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.meta import check_uid
 from pyspark_ckpt.state_store.format.names import (
     CHECKPOINT_FOLDER,
     NON_RESTORED_STATE_NAME,
     RESTORE_REQUEST_NAME,
+    WORK_FOLDER,
 )
-from pyspark_ckpt.state_store.format.remote import folder_of_query, point_to
+from pyspark_ckpt.state_store.format.remote import folder_of_query, point_to, query_id
 from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import seal
@@ -59,7 +60,7 @@ from pyspark_ckpt.state_store.savepoints.finished import refuse_checkpoint
 from pyspark_ckpt.state_store.savepoints.movement import Movement
 from pyspark_ckpt.state_store.savepoints.nesting import refuse_nested, refuse_nested_state
 from pyspark_ckpt.state_store.savepoints.plan import RestorePlan
-from pyspark_ckpt.state_store.savepoints.possession import advising_to_verify, explaining_what_is_left
+from pyspark_ckpt.state_store.savepoints.possession import OwnFolder, advising_to_verify, explaining_what_is_left
 from pyspark_ckpt.state_store.savepoints.request import (
     FinishedRequest,
     ProvenState,
@@ -69,7 +70,6 @@ from pyspark_ckpt.state_store.savepoints.request import (
 )
 from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint, find_inside, refuse_unless_empty
 
-WORK_FOLDER = "_ckpt/restore"
 REQUEST_NAME = RESTORE_REQUEST_NAME
 RESULT_NAME = f"{WORK_FOLDER}/result.json"
 MAX_RESULT_BYTES = 64 << 20
@@ -120,37 +120,51 @@ class QueryRestore:
         """Restore; after return the target is a durable checkpoint from which a query can continue.
 
         ``at_end`` is called when the checkpoint is complete. If it fails, so does the restore; the same call finishes
-        both. Raises InvalidInputError (the target is in use), NotFoundError, FormatError (damage, or a digest that
-        differs), StorageError (the same call may be repeated).
+        both. Raises InvalidInputError (the target is in use), ConflictError (it was replaced meanwhile), NotFoundError,
+        FormatError (damage, or a digest that differs), StorageError (the same call may be repeated).
         """
         with explaining_what_is_left(lambda: self._left), advising_to_verify(self._source):
             recorded, done = self._begin()
+            own = OwnFolder(self._place, lambda: self._require(_is_unfinished(self._place, recorded)))
             if done is None:
-                done = self._restore(recorded, runner, progress)
-                self._place.put(RESULT_NAME, seal(FinishedRequest(recorded, done)))
+                done = self._restore(recorded, runner, progress, own)
+                own.put(RESULT_NAME, seal(FinishedRequest(recorded, done)))
             if _is_unfinished(self._place, recorded):
-                copy_id(self._source.place, self._place, self._rewriting(recorded, {}))
+                copy_id(self._source.place, own, self._rewriting(recorded, {}))
+            finished = find_finished(self._place)
+            self._require(finished is not None and finished.request == recorded)
             self._left = describe_complete(self._place)
             if at_end is not None:
                 at_end()
             forget(self._place)
         return done
 
-    def _restore(self, recorded: RecordedRequest, runner: Runner, progress: Progress) -> Restored:
-        work = Movement(self.plan, recorded, runner, progress)
+    def _require(self, is_own: bool) -> None:  # noqa: FBT001
+        """Raise ConflictError unless the target is still this restore's."""
+        if not is_own:
+            self._left = ""
+            raise ConflictError(
+                f"{self._place.url} is no longer the target of this restore: it was deleted, or its metadata was "
+                "replaced, perhaps by another run of the same restore that has finished.",
+                hint="See what is there now. To restore once more, name a new folder.",
+            )
+
+    def _restore(self, recorded: RecordedRequest, runner: Runner, progress: Progress, own: OwnFolder) -> Restored:
+        work = Movement(self.plan, recorded, runner, progress, own.require)
         proven: list[ProvenState] = []
         ids: dict[str, list[list[str]]] = {}
         for operator in self.plan.operators:
             states, made = work.redistribute(operator)
             proven += states
             ids[str(operator.operator.number)] = self._ids(operator, made)
+        own.require()
         for identity, url in work.pointers:
             point_to(self.plan.workplace.place(url), self._place, identity)
         if self._request.allow_non_restored_state:
-            self._place.put(f"{CHECKPOINT_FOLDER}/{NON_RESTORED_STATE_NAME}", b"")
+            own.put(f"{CHECKPOINT_FOLDER}/{NON_RESTORED_STATE_NAME}", b"")
         change = self._proving(self._rewriting(recorded, ids))
-        copy_logs(self._source.place, self._version - 1, self._place, change)
-        copy_operators(self._source.place, self._place, change)
+        copy_logs(self._source.place, self._version - 1, own, change)
+        copy_operators(self._source.place, own, change)
         self._require_all(change)
         return Restored(
             self._place.url,
@@ -254,25 +268,49 @@ class QueryRestore:
         if before is None:
             allows = self._request.allow_non_restored_state
             refuse_checkpoint(self.plan, recorded, allows_non_restored_state=allows)
-            refuse_unless_empty(self._place, "a checkpoint")
-            self._refuse_state_of_others(recorded)
-            self._refuse_damaged_files(recorded)
-            before = self._record(recorded)
+            try:
+                refuse_unless_empty(self._place, "a checkpoint")
+            except InvalidInputError:
+                before, done = self._before()  # another run may have begun since
+                if before is None:
+                    raise
+            else:
+                self._refuse_state_of_others(recorded)
+                self._refuse_damaged_files(recorded)
+                before = self._record(recorded)
         if msgspec.structs.replace(before, query_id=recorded.query_id) != recorded:
-            raise InvalidInputError(
-                f"{self._place.url} has an unfinished restore of {before.source}, version {before.version}, to "
-                f"{count_text(before.partitions, 'partition')}, and this is another restore.",
-                hint="Repeat that restore, with the same arguments, or delete the folder.",
-            )
+            raise self._make_refusal(before, recorded)
         self._left = (
             f"An unfinished restore is left in {self._place.url}: once the cause is removed, the same call with the "
-            "same arguments finishes it. To give it up, delete that folder."
+            "same arguments finishes it. Or restore into a new folder."
         )
+        if self.plan.options.remote:
+            folder = self._folder_of_query(before.query_id).url
+            self._left += f" Then name another folder in the option remote, too: {folder} has state of this one."
         if not self._place.put_if_absent(QUERY, _make_mark(before, self._place.url)) and done is None:
             self._refuse_query(before, is_first=before is recorded)
         if done is None:
             self._claim_folder(before)
         return before, done
+
+    def _make_refusal(self, before: RecordedRequest, recorded: RecordedRequest) -> InvalidInputError:
+        """Return the error for a target of another restore, which is recorded as ``before``."""
+        what = f"{before.source}, version {before.version}, to {count_text(before.partitions, 'partition')}"
+        if find_kind(self._place) is FolderKind.CHECKPOINT:
+            return InvalidInputError(
+                f"{self._place.url} is not empty: it is a complete checkpoint, made by a restore of {what}, and this "
+                "is another restore.",
+                hint="Name a new folder. The restore that made it was interrupted while it cleaned up: the same call "
+                "finishes that.",
+            )
+        hint = "Repeat that restore, with the same arguments, or name a new folder."
+        if msgspec.structs.replace(before, query_id=recorded.query_id, version=recorded.version) == recorded:
+            hint = f"{before.source} is at version {recorded.version} now, so name a new folder."
+        return InvalidInputError(
+            f"{self._place.url} has an unfinished restore of {what}, and this is another restore"
+            f"{f', of version {recorded.version}' if before.version != recorded.version else ''}.",
+            hint=hint,
+        )
 
     def _record(self, recorded: RecordedRequest) -> RecordedRequest:
         """Record in the target what is restored there; return the record of another run that was first."""
@@ -301,7 +339,7 @@ class QueryRestore:
         names = [blob.name for blob in folder.walk() if blob.name != OWNER_NAME]
         if owner := other_owner(folder, self._place):
             remedy = f"If no query will ever run on {owner} again, and its state is not needed, delete {folder.url}."
-            if (inside := find_inside(names)) is not None:
+            if (inside := find_inside(folder, names)) is not None:
                 remedy = f"Do not delete {folder.url}: it has {inside[0].value} in {folder.url}/{inside[1]}."
             raise InvalidInputError(
                 f"{folder.url} belongs to the checkpoint {owner}, whose query has the same id.",
@@ -309,7 +347,8 @@ class QueryRestore:
             )
         if names:
             raise InvalidInputError(
-                f"{folder.url} already has the state of a query with the same id.",
+                f"{folder.url} already has the state of a query with the same id, perhaps of an earlier restore to "
+                f"{self._place.url}.",
                 hint="Restore with `query_id` 'new', or name another folder in the option remote.",
             )
 
@@ -357,8 +396,10 @@ def find_finished(place: BlobPlace) -> FinishedRequest | None:
         finished = read_sealed(place, RESULT_NAME, FinishedRequest, MAX_RESULT_BYTES)
     except NotFoundError:
         return None
-    has_query = any(blob.name == QUERY for blob in place.list(prefix=QUERY))
-    return finished if has_query and not _is_unfinished(place, finished.request) else None
+    try:
+        return finished if query_id(place) == finished.request.query_id else None
+    except (NotFoundError, FormatError):  # it is deleted, or not complete
+        return None
 
 
 def describe_complete(place: BlobPlace) -> str:
@@ -383,7 +424,7 @@ def _make_mark(recorded: RecordedRequest, target: str) -> bytes:
     """
     explained = (
         f"{target} is an unfinished restore of {recorded.source}, not a checkpoint. Repeat the same restore or rescale "
-        "with the same arguments, which finishes it, or delete the folder"
+        "with the same arguments, which finishes it, or name a new folder"
     )
     return msgspec.json.encode({"id": [explained], "request": _digest(recorded)})
 

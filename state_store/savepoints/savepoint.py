@@ -24,20 +24,19 @@ from pyspark_ckpt.state_store.checkpoints.folder_kind import (
     FolderKind,
     advise_on_unfinished,
     find_kind,
+    read_unfinished_request,
 )
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, list_operators
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.checkpoints.ownership import OWNER_NAME
-from pyspark_ckpt.state_store.checkpoints.query_log import LOGS, QUERY, LogProof, QueryFile, find_damage
+from pyspark_ckpt.state_store.checkpoints.query_log import LOGS, QUERY, LogProof, QueryFile, find_damage, list_batches
 from pyspark_ckpt.state_store.checkpoints.verification import Verified, verify_version
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
 from pyspark_ckpt.state_store.display import count_text, html_table, size_text, write_rescale
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.keys import CommitId
 from pyspark_ckpt.state_store.format.names import (
-    CHECKPOINT_FOLDER,
     RESTORE_REQUEST_NAME,
-    ROWS_FOLDER,
     SAVEPOINT_NAME,
     UNFINISHED_NAME,
 )
@@ -59,10 +58,6 @@ StoreKey: TypeAlias = tuple[int, str]
 """The number of the operator, and the name of the store."""
 LAST_MS = 253_402_300_799_000
 """The end of the year 9999."""
-
-
-_KNOWN_NAMES = {QUERY, *LOGS, "sources", "state", NAME, UNFINISHED, OWNER_NAME, CHECKPOINT_FOLDER, ROWS_FOLDER}
-"""Names of objects and folders of checkpoints and savepoints. A user who has them is not told to delete them."""
 
 
 class SavedState(msgspec.Struct, frozen=True):
@@ -201,8 +196,9 @@ class Savepoint(Checkpoint):
     def versions(self, progress: Progress = lambda _done, _all: None) -> list[OperatorVersion]:
         """Return all operators with their stores. A canonical savepoint gives each store one entry, as partition 0.
 
-        Raises NotFoundError, FormatError, StorageError.
+        Raises InvalidInputError (a query was started in its folder), NotFoundError, FormatError, StorageError.
         """
+        self._refuse_query()
         named = (file for file in self.info.files if file.name == QUERY)
         LogProof(named)(QUERY, self.place.get(QUERY), f"{self.place.url}/{QUERY}")
         if self.info.kind == "native":
@@ -229,13 +225,27 @@ class Savepoint(Checkpoint):
 
     def verify_files(self) -> list[str]:
         """Return the damage outside of rows for which a restore would refuse the savepoint. Raises StorageError."""
-        problems = find_damage(self.place, self.info.version - 1, self.info.files)
-        if not problems:
-            try:
+        try:
+            self._refuse_query()
+            problems = find_damage(self.place, self.info.version - 1, self.info.files)
+            if not problems:
                 self.versions()
-            except (FormatError, NotFoundError) as problem:
-                problems.append(problem.message)
+        except (InvalidInputError, FormatError, NotFoundError) as problem:
+            return [problem.message]
         return problems
+
+    def _refuse_query(self) -> None:
+        """Raise InvalidInputError if there are logs in the folder that are not of the savepoint."""
+        own = {file.name for file in self.info.files}
+        others = [
+            name for log in LOGS for batch in list_batches(self.place, log) if (name := f"{log}/{batch}") not in own
+        ]
+        if others:
+            raise InvalidInputError(
+                f"{self.place.url} has {max(others)}, which is not of the savepoint: a query was started here, so "
+                "it is the checkpoint of that query now.",
+                hint="Keep it as a checkpoint. To continue from the savepoint, restore another copy of it.",
+            )
 
     def verify_rows(self, progress: Progress = lambda _done, _all: None) -> tuple[list[str], dict[StoreKey, Digests]]:
         """Read all row files of a canonical savepoint; return what is wrong with them, and the digests of their rows.
@@ -332,7 +342,7 @@ def refuse_unless_empty(place: BlobPlace, what: str, but_for: str = "") -> None:
     found = [blob.name for blob in place.walk() if blob.name != but_for]
     if not found:
         return
-    if (inside := find_inside(found)) is not None:
+    if (inside := find_inside(place, found)) is not None:
         kind, folder = inside
         where = f"{place.url}/{folder}".rstrip("/")
         is_unfinished = kind is FolderKind.UNFINISHED_SAVEPOINT
@@ -342,17 +352,16 @@ def refuse_unless_empty(place: BlobPlace, what: str, but_for: str = "") -> None:
             f"{place.url} is not empty: {what_is_there}.",
             hint=f"{advice} a new folder for {what}.",
         )
-    may_be_deleted = _KNOWN_NAMES.isdisjoint(part for name in found for part in name.split("/"))
     raise InvalidInputError(
         f"{place.url} is not empty: it has {found[0]}" + (f" and {len(found) - 1} more." if found[1:] else "."),
-        hint=f"Name a new folder for {what}" + (", or delete what is there." if may_be_deleted else "."),
+        hint=f"Name a new folder for {what}.",
     )
 
 
-def find_inside(names: Iterable[str]) -> tuple[FolderKind, str] | None:
-    """Return the first savepoint, checkpoint or state among the objects of a folder, and where it is, by their names.
+def find_inside(place: BlobPlace, names: Iterable[str]) -> tuple[FolderKind, str] | None:
+    """Return the first savepoint, checkpoint or state among the objects ``names`` of a place, and in which folder.
 
-    A checkpoint that has lost its ``metadata``, or has no batch yet, is one.
+    A checkpoint that has lost its ``metadata``, or has no batch yet, is one. Raises StorageError.
     """
     objects, folders = set(names), dict[str, set[str]]()
     for name in sorted(objects):
@@ -366,7 +375,8 @@ def find_inside(names: Iterable[str]) -> tuple[FolderKind, str] | None:
             return FolderKind.SAVEPOINT, folder
         if UNFINISHED in inside:
             return FolderKind.UNFINISHED_SAVEPOINT, folder
-        if QUERY in inside and f"{below}{RESTORE_REQUEST_NAME}" in objects:
+        is_unfinished = QUERY in inside and f"{below}{RESTORE_REQUEST_NAME}" in objects
+        if is_unfinished and read_unfinished_request(place, folder):
             return FolderKind.UNFINISHED_RESTORE, folder
         if any(f"{log}/" in inside for log in LOGS) or (QUERY in inside and {"state/", "sources/"} & inside):
             return FolderKind.CHECKPOINT, folder

@@ -47,6 +47,8 @@ from tests.s3_server import S3Service
 
 WRITERS = 16
 BIG = bytes(range(256)) * 20_000
+HALF = f".a.{'0' * 32}.tmp"
+"""The name of a file that a writer has left half-written."""
 
 
 class BlobPlaceContract:
@@ -206,13 +208,15 @@ class TestLocalPlace(BlobPlaceContract):
         place.put("sst/kept", b"x")
         place.put("state/0/1/kept", b"x")
         for folder in ("", "sst/", "state/0/1/"):
-            (Path(place.url) / f"{folder}.a.123.tmp").write_bytes(b"half")
+            (Path(place.url) / f"{folder}{HALF}").write_bytes(b"half")
+            (Path(place.url) / f"{folder}.mine.tmp").write_text("of a user")
         assert place.discard_unfinished(3600) == 0
         assert place.find_unfinished(3600) == []
         left = [(blob.name, blob.size_bytes) for blob in place.find_unfinished(0)]
-        assert left == [(".a.123.tmp", 4), ("sst/.a.123.tmp", 4), ("state/0/1/.a.123.tmp", 4)]
+        assert left == [(HALF, 4), (f"sst/{HALF}", 4), (f"state/0/1/{HALF}", 4)]
         assert place.discard_unfinished(0) == 3
         assert [blob.name for blob in place.list("sst")] == ["sst/kept"]
+        assert (Path(place.url) / "state/0/1/.mine.tmp").exists()
 
     def test_remove_empty_folders_removes_what_is_empty_below_it_alone(self, place: BlobPlace, tmp_path: Path) -> None:
         place.put("x/y/z/gone", b"x")
@@ -280,7 +284,7 @@ class TestLocalPlace(BlobPlaceContract):
     @pytest.mark.parametrize("trouble", [FULL, READ_ONLY, nearly_full(3)], ids=lambda trouble: trouble.name)
     def test_a_disk_that_fails_is_a_storage_error(self, place: BlobPlace, trouble: Trouble, tmp_path: Path) -> None:
         place.put("sst/there", b"1234567890")
-        (Path(place.url) / "sst" / ".a.123.tmp").write_bytes(b"half")
+        (Path(place.url) / "sst" / HALF).write_bytes(b"half")
         writes: list[Callable[[], object]] = [
             lambda: place.put("a", b"1234567890"),
             lambda: place.put_if_absent("sst/a", b"1234567890"),

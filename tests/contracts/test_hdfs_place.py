@@ -15,7 +15,7 @@ from hdfs_native import Client
 from pyspark_ckpt.state_store.blobs import BlobPlace, RetryPolicy, place_at, with_retries
 from pyspark_ckpt.state_store.blobs.hdfs import requests, uploads
 from pyspark_ckpt.state_store.errors import InvalidInputError, StorageError
-from tests.contracts.test_blob_places import BIG, BlobPlaceContract
+from tests.contracts.test_blob_places import BIG, HALF, BlobPlaceContract
 from tests.hdfs_service import HdfsService
 
 
@@ -77,14 +77,14 @@ class TestHdfsPlace(BlobPlaceContract):
         self, place: BlobPlace, folder: str, hdfs: HdfsService
     ) -> None:
         place.put("sst/kept", b"x")
-        closed, still_open = (f"{hdfs.path(folder)}/{name}" for name in (".a.123.tmp", "state/0/1/.a.123.tmp"))
+        closed, still_open = (f"{hdfs.path(folder)}/{name}" for name in (HALF, f"state/0/1/{HALF}"))
         hdfs.client.create(closed).close()
         dead = hdfs.client.create(still_open)
         dead.write(b"half")
         assert [blob.name for blob in place.list()] == []
         assert place.discard_unfinished(3600) == 0
         assert place.find_unfinished(3600) == []
-        assert [blob.name for blob in place.find_unfinished(-60)] == [".a.123.tmp", "state/0/1/.a.123.tmp"]
+        assert [blob.name for blob in place.find_unfinished(-60)] == [HALF, f"state/0/1/{HALF}"]
         assert place.discard_unfinished(-60) == 2
         assert [blob.name for blob in place.list("sst")] == ["sst/kept"]
 

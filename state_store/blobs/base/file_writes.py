@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -9,6 +10,13 @@ from typing import Protocol
 
 from pyspark_ckpt.state_store.blobs.base.place import Blob, Sink
 from pyspark_ckpt.state_store.errors import ConflictError
+
+_TEMPORARY = re.compile(r"\.(?:.+\.)?[0-9a-f]{32}\.tmp")
+
+
+def is_temporary(name: str) -> bool:
+    """Return whether a file of this name was written here and is not durable. Other hidden files are the user's."""
+    return _TEMPORARY.fullmatch(name) is not None
 
 
 class FileUpload(Sink, Protocol):

@@ -25,7 +25,7 @@ from typing import BinaryIO, TypeVar
 
 from hdfs_native import FileReader, FileStatus
 
-from pyspark_ckpt.state_store.blobs.base.file_writes import FileWrites, find_old
+from pyspark_ckpt.state_store.blobs.base.file_writes import FileWrites, find_old, is_temporary
 from pyspark_ckpt.state_store.blobs.base.place import Blob, check_name
 from pyspark_ckpt.state_store.blobs.base.place_clock import read_shown_time
 from pyspark_ckpt.state_store.blobs.base.retries import Retries
@@ -36,7 +36,7 @@ from pyspark_ckpt.state_store.blobs.hdfs.errors import (
     may_pass,
     reading,
 )
-from pyspark_ckpt.state_store.blobs.hdfs.requests import TEMPORARY, HdfsRequests
+from pyspark_ckpt.state_store.blobs.hdfs.requests import HdfsRequests
 from pyspark_ckpt.state_store.blobs.hdfs.uploads import HdfsUpload
 
 READ_BYTES = 8 << 20
@@ -144,7 +144,7 @@ class HdfsPlace(HdfsRequests, FileWrites, Retries):
                 where = f"{here}/{name}".lstrip("/")
                 if entry.isdir and not name.startswith("."):
                     folders.append(where)
-                elif name.startswith(".") and name.endswith(TEMPORARY) and not entry.isdir:
+                elif is_temporary(name) and not entry.isdir:
                     found.append(Blob(where, entry.length, entry.modification_time / 1000))
         return find_old(found, older_than_s, now_s)
 

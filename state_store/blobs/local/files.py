@@ -165,6 +165,11 @@ def fail(verb: str, path: Path, problem: Exception, outcome: Outcome = "not_appl
     file = next(filter(Path.is_file, folders), None) if isinstance(problem, NotADirectoryError) else None
     if isinstance(problem, FileNotFoundError) or (verb == "read" and file):
         raise NotFoundError(f"{path} does not exist.") from problem
+    links = (folder for folder in folders if folder.is_symlink() and not folder.exists())
+    if isinstance(problem, FileExistsError) and (link := next(links, None)):
+        raise InvalidInputError(
+            f"Could not {verb} {path}: {link} is a link that leads nowhere.", hint="Name another folder."
+        ) from problem
     if file:
         raise InvalidInputError(
             f"Could not {verb} {path}: {file} is a file, not a folder.", hint="Name another folder."

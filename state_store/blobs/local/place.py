@@ -22,13 +22,12 @@ from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
-from pyspark_ckpt.state_store.blobs.base.file_writes import FileWrites, find_old
+from pyspark_ckpt.state_store.blobs.base.file_writes import FileWrites, find_old, is_temporary
 from pyspark_ckpt.state_store.blobs.base.place import Blob, BlobPlace, check_name
 from pyspark_ckpt.state_store.blobs.base.place_clock import read_shown_time
 from pyspark_ckpt.state_store.blobs.base.retries import Retries, RetryPolicy
 from pyspark_ckpt.state_store.blobs.local.files import (
     FAILURES,
-    TEMPORARY,
     discard_temporary,
     fail,
     list_folder,
@@ -232,7 +231,7 @@ class LocalPlace(FileWrites, Retries):
     def _temporaries(self) -> Iterator[Path]:
         for path, folders, names in os.walk(self._root, onerror=unless_missing):
             folders[:] = [each for each in folders if not each.startswith(".")]
-            yield from (Path(path, name) for name in names if name.startswith(".") and name.endswith(TEMPORARY))
+            yield from (Path(path, name) for name in names if is_temporary(name))
 
     def path_of(self, name: str) -> Path:
         """Return the path of the file of an object."""

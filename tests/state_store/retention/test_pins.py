@@ -143,7 +143,7 @@ def test_nothing_young_goes_because_the_clock_of_a_host_is_ahead(
     lab = make_lab(retentionGracePeriod="10m")
     ids = lab.grow_with_snapshots(8)
     table = lab.remote / "sst" / f"{0:064x}-{0:08x}.sst"
-    upload = lab.remote / ".a.123.tmp"
+    upload = lab.remote / f".a.{'0' * 32}.tmp"
     table.write_bytes(b"of a snapshot that is being made")
     upload.write_bytes(b"half")
     here, jumped_s = time.time, [0.0]

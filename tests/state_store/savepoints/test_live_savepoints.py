@@ -81,7 +81,8 @@ def test_a_savepoint_that_is_finished_while_it_is_deleted_goes_as_a_whole(
     query, target = written(quick_path / "query", 1, operators=(1,), batches=2), quick_path / "taken"
     savepoints.savepoint(query.location, str(target))
     finished = (target / "savepoint.json").read_bytes()
-    (target / "savepoint.json").rename(target / "savepoint.unfinished")
+    (target / "savepoint.json").unlink()
+    (target / "savepoint.unfinished").write_bytes(b"0123456789abcdef 2")
     put = LocalPlace.put
 
     def marked(place: LocalPlace, name: str, data: bytes) -> None:
@@ -134,7 +135,7 @@ def test_everything_that_finds_a_savepoint_that_is_being_taken_says_to_wait(
     LocalPlace(quick_path / "half").put("savepoint.unfinished", b"deleting 2")
     with pytest.raises(InvalidInputError) as half:
         Checkpoint(str(quick_path / "half"), parse({}))
-    assert half.value.hint == f"Remove it: `pyspark-ckpt savepoint delete {quick_path / 'half'}`"
+    assert half.value.hint == f"Remove it: `pyspark-ckpt savepoint delete {quick_path / 'half'}`."
 
 
 def interrupted(query: Query, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +168,7 @@ def test_a_query_that_was_started_in_an_unfinished_savepoint_is_not_deleted_with
     ):
         assert main(command) == 2
         told = capsys.readouterr().err
-        assert "A query was started in this folder, and has committed batches: keep it." in told
+        assert "A query was started in this folder: keep it." in told
         assert "savepoint delete" not in told
     assert main(["savepoint", "delete", str(target)]) == 2
     assert "a query was started here" in capsys.readouterr().err

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -138,19 +140,14 @@ def test_what_is_left_of_a_checkpoint_is_named_and_nobody_is_told_to_delete_it(
         assert refused.value.hint == "Name a new folder for a savepoint."
 
 
-@pytest.mark.parametrize(
-    "known", ["state/0/0/x.delta", "sources/0/0", "a/metadata", "_ckpt/x", "rows/0/left/0.parquet"]
-)
-def test_nobody_is_told_to_delete_a_folder_with_a_known_name(known: str, quick_path: Path) -> None:
+@pytest.mark.parametrize("there", ["notes.txt", "_delta_log/0.json", "state/0/0/x.delta", "a/metadata", "_ckpt/x"])
+def test_nobody_is_told_to_delete_what_is_in_a_target(there: str, quick_path: Path) -> None:
     query, target = written(quick_path / "query", 1, operators=(1,), batches=1), LocalPlace(quick_path / "target")
-    target.put("notes.txt", b"")
-    with pytest.raises(InvalidInputError, match="is not empty: it has") as foreign:
-        savepoints.savepoint(query.location, target.url)
-    assert "or delete what is there" in foreign.value.hint
-    target.put(known, b"")
-    with pytest.raises(InvalidInputError, match="is not empty: it has") as refused:
-        savepoints.savepoint(query.location, target.url)
-    assert "delete" not in refused.value.hint
+    target.put(there, b"")
+    for act in (savepoints.savepoint, partial(savepoints.rescale, parallelism=2)):
+        with pytest.raises(InvalidInputError, match="is not empty: it has") as refused:
+            act(query.location, target.url)
+        assert re.fullmatch("Name a new folder for a (savepoint|checkpoint).", refused.value.hint)
 
 
 def test_a_file_of_another_program_above_is_no_checkpoint(quick_path: Path) -> None:

@@ -218,7 +218,7 @@ def test_a_deletion_that_was_killed_is_seen_and_finished_by_the_same_call(mortal
     act = partial(delete, str(target), parse({}))
     while not ended:
         savepoints.savepoint(query.location, str(target))
-        (target / "state" / "0" / "0" / ".half.delta.0.tmp").write_bytes(b"of a writer that died")
+        (target / "state" / "0" / "0" / f".half.delta.{'0' * 32}.tmp").write_bytes(b"of a writer that died")
         ended = survives(mortal, target, write // 2, is_after=bool(write % 2), act=act)
         if (target / "savepoint.json").exists():
             assert Savepoint(str(target), parse({})).verify_files() == []

@@ -46,7 +46,8 @@ def test_an_unfinished_restore_is_called_that_by_all_commands(
         assert main(command) == 2, command
         told = capsys.readouterr().err
         assert f"is not a checkpoint yet: it is an unfinished restore of {query.location}, version 2, to 2" in told
-        assert "Repeat the same `restore` or `rescale` with the same arguments" in told
+        assert "If it is running, wait. Otherwise repeat the same `restore` or `rescale` with the same" in told
+        assert "delete" not in told
     assert main(["savepoint", "restore", str(target), str(quick_path / "another")]) == 2
     assert "It is the target of an unfinished restore." in capsys.readouterr().err
     savepoints.rescale(query.location, str(target), 2)
