@@ -33,7 +33,7 @@ from pyspark_ckpt.operators.session.worker import WorkerSession, find_ticket, na
 from pyspark_ckpt.operators.task.firing import Firing
 from pyspark_ckpt.operators.task.group_times import LATE_CONF, OPERATORS_CONF, GroupTimes
 from pyspark_ckpt.operators.task.initial_values import set_values
-from pyspark_ckpt.operators.task.processor_calls import Part, ProcessorCalls
+from pyspark_ckpt.operators.task.processor_calls import Arrival, ProcessorCalls
 from pyspark_ckpt.operators.task.row_buffer import RowBuffer, ranges
 from pyspark_ckpt.operators.task.staging import finish, flush, spill, sweep
 from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError, LifecycleError
@@ -51,7 +51,7 @@ RECORDS = 10_000
 """The default of RECORDS_CONF."""
 HELD_BYTES = 16 << 20
 """Spark holds output back until it has more rows than RECORDS_CONF. This much output is forced out earlier."""
-_NONE = pa.schema([])
+_NO_COLUMNS = pa.schema([])
 TIMERS_PART = 8
 """Due timers may take another eighth of the memory for rows."""
 
@@ -147,15 +147,17 @@ class PartitionTask:
         session.spill_beyond(limit, partial(spill, session, bound))
         rows = RowBuffer(self.operator.rows, limit, folder / f"{session.name}-rows")
         late_rows = RowBuffer(self.operator.rows, limit, folder / f"{session.name}-late")
-        initial_rows = RowBuffer(with_hash(self.operator.initial or _NONE), limit, folder / f"{session.name}-initial")
+        initial_rows = RowBuffer(
+            with_hash(self.operator.initial or _NO_COLUMNS), limit, folder / f"{session.name}-initial"
+        )
         firing = Firing(timers, session, limit // TIMERS_PART, folder / f"{session.name}-timers")
         try:
             in_stream = self._take_initial(initial_rows, chunks, ticket)
             session.counts["late_rows"] += self._fill(rows, late_rows, in_stream, times.late_ms)
             firing.list_stored()
             sweep(session, bound, rows.count + late_rows.count)
-            parts = [initial_rows, late_rows, rows, firing.listed]
-            for (some_initial, some_late, some_rows, some_due), end in ranges(parts):
+            buffers = [initial_rows, late_rows, rows, firing.listed]
+            for (some_initial, some_late, some_rows, some_due), end in ranges(buffers):
                 output = chain(
                     self._process_initial(work, some_initial, codec, bound),
                     self._process(work, some_late, codec, "late"),
@@ -248,7 +250,7 @@ class PartitionTask:
         return iter(())
 
     def _process(
-        self, work: ProcessorCalls, rows: pa.Table, codec: KeyCodec, part: Part = "in time"
+        self, work: ProcessorCalls, rows: pa.Table, codec: KeyCodec, arrival: Arrival = "in time"
     ) -> Iterator[pa.RecordBatch]:
         if len(rows) == 0:
             return iter(())
@@ -258,4 +260,4 @@ class PartitionTask:
             order = argsort([given.column(name).combine_chunks() for name in self.operator.order_by])
             given, hashes = given.take(pa.array(order)), hashes[order]
         keys, index = group_by_key(given, self.operator.by, codec, hashes)
-        return work.process(keys, index, given, part)
+        return work.process(keys, index, given, arrival)

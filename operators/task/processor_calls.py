@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from pyspark_ckpt.operators.task.firing import Due, Firing
 
 Result: TypeAlias = "Iterable[Sequence[Any]] | None"
-Part: TypeAlias = Literal["initial", "late", "in time"]
-"""A part of the rows of a batch, for which a processor may have a method of its own."""
+Arrival: TypeAlias = Literal["initial", "late", "in time"]
+"""How rows have come to a batch. A processor may have a method of its own for each."""
 
 KEYS_AT_ONCE = 8192
 TIMERS_AT_ONCE = 65536
@@ -56,11 +56,11 @@ class ProcessorCalls:
     position: Position
 
     def process(
-        self, keys: Keys, index: NDArray[np.int64], rows: pa.Table, part: Part = "in time"
+        self, keys: Keys, index: NDArray[np.int64], rows: pa.Table, arrival: Arrival = "in time"
     ) -> Iterator[pa.RecordBatch]:
         """Yield the output for ``rows``. ``keys``: their distinct keys; ``index``: the position of every row's key.
 
-        They go to the processor's method for this ``part`` of a batch.
+        They go to the processor's method for rows of this ``arrival``.
         """
         if isinstance(self.processor, VectorProcessor):
             self.position.upcoming = keys.suffixes
@@ -69,13 +69,13 @@ class ProcessorCalls:
                 "initial": self.processor.process_initial_batch,
                 "late": self.processor.process_late_batch,
                 "in time": self.processor.process_batch,
-            }[part]
+            }[arrival]
             return self._shape(of_batch.__name__, self._call(of_batch, told, rows))
         of_key = {
             "initial": self.processor.process_initial,
             "late": self.processor.process_late,
             "in time": self.processor.process,
-        }[part]
+        }[arrival]
         return self._pack(of_key.__name__, self._process_keys(of_key, keys, index, rows))
 
     def fire(self, firing: Firing, listed: pa.Table) -> Iterator[pa.RecordBatch]:
