@@ -128,7 +128,7 @@ class PartitionTask:
         ticket: Ticket,
         times: GroupTimes,
         context: Context,
-        operators: tuple[str, ...],
+        operators: tuple[str, ...] = (),
     ) -> Iterator[pa.RecordBatch]:
         codec = KeyCodec(self.operator.key_types)
         states = DeclaredStates(
