@@ -52,8 +52,10 @@ def _play(spark: SparkSession, folder: Path, checkpoint: Path) -> dict[str, floa
     rows = spark.range(10).select((f.col("id") % 2).alias("k").cast("int"))
     rows.coalesce(1).write.mode("append").parquet(str(folder / "in"))
     frame = spark.readStream.schema("k int").parquet(str(folder / "in"))
+    initial = spark.sql("SELECT 7 AS k, 700L AS total UNION ALL SELECT 1, 100L")
     for uid in ("first", "second"):
-        frame = ckpt.keyed(frame, "k", uid=uid).process(Count(), _COLUMNS, "append")
+        given = initial if uid == "second" else None
+        frame = ckpt.keyed(frame, "k", uid=uid).process(Count(), _COLUMNS, "append", initial_state=given)
     writer = frame.writeStream.format("parquet").option("path", str(folder / "out"))
     query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
     query.awaitTermination()
@@ -82,13 +84,19 @@ def main(folder: Path) -> None:
     spark.conf.set("spark.sql.shuffle.partitions", "3")
     counters.append(_play(spark, folder, folder / "three"))
     ckpt.rescale(str(folder / "three"), str(folder / "four"), 4)
-    states = spark.read.format("ckpt_state").option("uid", "first").option("state", "total").load(str(folder / "four"))
+    states = {
+        uid: spark.read.format("ckpt_state").options(uid=uid, state="total").load(str(folder / "four"))
+        for uid in ("first", "second")
+    }
     found = {
         "counters": counters,
         "refusal": refusal,
         "version": taken.version,
         "out": sorted([row.k, row.n] for row in spark.read.parquet(str(folder / "out")).collect()),
-        "state": sorted([row.key.k, row.value] for row in states.select("key", "value").collect()),
+        "states": {
+            uid: sorted([row.key.k, row.value] for row in state.select("key", "value").collect())
+            for uid, state in states.items()
+        },
     }
     spark.stop()
     print(json.dumps(found))

@@ -26,5 +26,5 @@ def test_keyed_operators_and_savepoints_work_in_a_connect_client(tmp_path: Path)
     assert found["counters"] == [{"first/seen": 10, "second/seen": 2}] * 3
     assert "A Spark Connect client does not know the checkpointLocation" in found["refusal"]
     assert found["version"] == 2
-    assert found["out"] == [[k, n] for k in (0, 1) for n in (1, 2, 3)]
-    assert found["state"] == [[0, 15], [1, 15]]
+    assert found["out"] == [[0, 1], [0, 2], [0, 3], [1, 101], [1, 102], [1, 103]]
+    assert found["states"] == {"first": [[0, 15], [1, 15]], "second": [[0, 3], [1, 103], [7, 700]]}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
@@ -21,14 +21,15 @@ from pyspark_ckpt.operators.declarations.processors import (
 )
 from pyspark_ckpt.operators.declarations.states import ValueState
 from pyspark_ckpt.operators.encoding.key_codec import KeyCodec
+from pyspark_ckpt.operators.frames import find_names, quote, require_frame, require_jar, resolve_columns
+from pyspark_ckpt.operators.initial_state import add_initial_rows, make_initial_schema
 from pyspark_ckpt.operators.placement import route_column
 from pyspark_ckpt.operators.task.group_times import GROUP_ROW, TIME_OUTS
 from pyspark_ckpt.operators.task.partition_task import PartitionTask
 from pyspark_ckpt.operators.types.columns import has_variant
-from pyspark_ckpt.operators.types.value_types import check_handed, make_handed_schema, resolve_type
+from pyspark_ckpt.operators.types.value_types import check_handed, make_handed_schema
 from pyspark_ckpt.state_store.display import suggest
 from pyspark_ckpt.state_store.errors import InvalidInputError
-from pyspark_ckpt.state_store.extras import require_extra
 from pyspark_ckpt.state_store.format.key_groups import MAX_PARALLELISM
 from pyspark_ckpt.state_store.format.meta import check_uid
 from pyspark_ckpt.state_store.options import parse, read_settings
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 Processor: TypeAlias = KeyedProcessor | VectorProcessor
 LateOutput: TypeAlias = Literal["count", "fail"]
 
+NEVER_LATE = 2**63 - 1
+"""The event time, in microseconds, of rows that have none."""
 WATERMARK = "spark.watermarkDelayMs"
 """The key in the metadata of a column by which Spark knows an event time (EventTimeWatermark.delayKey)."""
 
@@ -66,9 +69,9 @@ def keyed(
 
     Raises InvalidInputError (not a streaming frame, unknown columns, a wrong uid or number).
     """
-    _require_frame(frame, f"keyed(uid={uid!r})")
-    names = _names(frame, by, f"keyed(uid={uid!r})", "to key by")
-    order = _names(frame, order_by, f"keyed(uid={uid!r})", "to order by")
+    require_frame(frame, f"keyed(uid={uid!r})")
+    names = find_names(frame, by, f"keyed(uid={uid!r})", "to key by")
+    order = find_names(frame, order_by, f"keyed(uid={uid!r})", "to order by")
     if not names:
         raise InvalidInputError(f"keyed(uid={uid!r}): there are no columns to key by; the frame has {frame.columns}.")
     if len(set(names)) < len(names):  # stored keys name their columns
@@ -99,6 +102,7 @@ class KeyedStream:
         *,
         event_time: str | None = None,
         late_output: LateOutput = "count",
+        initial_state: DataFrame | None = None,
     ) -> DataFrame:
         """Return the frame of the rows that ``processor`` outputs, an ordinary streaming frame.
 
@@ -107,13 +111,22 @@ class KeyedStream:
         letter case. ``event_time``: the column of the output, a timestamp, that is the event time for operators after
         this one; they have the watermark of ``frame``. ``late_output``: what happens to output rows whose event time is
         late for these operators, which may drop them: "count" them in the metric ckptLateOutputRows, or "fail".
+        ``initial_state``: a frame that is not a stream, with the key columns. In the first batch of the query, and
+        exactly once, its other columns are the first values of the states with their names (a ListState has an array, a
+        MapState a map; null leaves a state empty), before the rows of the stream. Or its rows, any number for a key, go
+        to ``process_initial`` of the processor. Later batches, restarts and restores do not read it.
 
         Raises InvalidInputError (types, timers or times to live that do not fit, no watermark for ``event_time``).
         """
-        columns = _struct(output, f"keyed(uid={self.uid!r}): the output")
+        columns = resolve_columns(output, f"keyed(uid={self.uid!r}): the output")
         self._check_event_time(event_time, late_output, columns)
         frame = self._process(
-            processor, columns, mode, event_time=event_time, refuses_late_output=late_output == "fail"
+            processor,
+            columns,
+            mode,
+            event_time=event_time,
+            refuses_late_output=late_output == "fail",
+            initial=None if initial_state is None else self._check_initial(initial_state),
         )
         return frame if event_time is None else frame.withColumn(event_time, _mark_event_time(event_time))
 
@@ -161,8 +174,8 @@ class KeyedStream:
         if timeoutConf not in TIME_OUTS.values():
             known = list(TIME_OUTS.values())
             raise InvalidInputError(f"{who}: the timeoutConf is {timeoutConf!r}, not one of {known}.")
-        output = _struct(outputStructType, f"{who}: the output")
-        _struct(stateStructType, f"{who}: the state")
+        output = resolve_columns(outputStructType, f"{who}: the output")
+        resolve_columns(stateStructType, f"{who}: the state")
         how = Conversion.of(self.frame.sparkSession)
         state = ValueState("state", stateStructType)
         processor = make_processor(func, state, output, timeoutConf, how, self.frame.columns)
@@ -174,7 +187,7 @@ class KeyedStream:
         outputStructType: StructType | str,  # noqa: N803
         outputMode: str,  # noqa: N803
         timeMode: str,  # noqa: N803
-        *,
+        initialState: DataFrame | None = None,  # noqa: N803
         eventTimeColumnName: str = "",  # noqa: N803
     ) -> DataFrame:
         """Do what ``GroupedData.transformWithState`` does by the key columns: same arguments, same results.
@@ -185,9 +198,10 @@ class KeyedStream:
         """
         from pyspark_ckpt.operators.stateful.row_form import RowForm
 
-        output = _struct(outputStructType, f"keyed(uid={self.uid!r}): the output")
+        output = resolve_columns(outputStructType, f"keyed(uid={self.uid!r}): the output")
         form = RowForm.of(self.frame.sparkSession, make_handed_schema(output))
-        return self._transform(statefulProcessor, output, outputMode, timeMode, form, eventTimeColumnName)
+        how = outputMode, timeMode, initialState, eventTimeColumnName
+        return self._transform(statefulProcessor, output, form, *how)
 
     def transform_with_state_in_pandas(
         self,
@@ -195,7 +209,7 @@ class KeyedStream:
         outputStructType: StructType | str,  # noqa: N803
         outputMode: str,  # noqa: N803
         timeMode: str,  # noqa: N803
-        *,
+        initialState: DataFrame | None = None,  # noqa: N803
         eventTimeColumnName: str = "",  # noqa: N803
     ) -> DataFrame:
         """Do what ``GroupedData.transformWithStateInPandas`` does by the key columns: same arguments, same results.
@@ -204,12 +218,20 @@ class KeyedStream:
         """
         from pyspark_ckpt.operators.stateful.frame_form import FrameForm
 
-        output = _struct(outputStructType, f"keyed(uid={self.uid!r}): the output")
+        output = resolve_columns(outputStructType, f"keyed(uid={self.uid!r}): the output")
         form = FrameForm.of(self.frame.sparkSession, output)
-        return self._transform(statefulProcessor, output, outputMode, timeMode, form, eventTimeColumnName)
+        how = outputMode, timeMode, initialState, eventTimeColumnName
+        return self._transform(statefulProcessor, output, form, *how)
 
     def _transform(
-        self, processor: object, output: StructType, mode: str, time_mode: str, form: Form, event_time: str
+        self,
+        processor: object,
+        output: StructType,
+        form: Form,
+        mode: str,
+        time_mode: str,
+        initial_state: DataFrame | None,
+        event_time: str,
     ) -> DataFrame:
         from pyspark_ckpt.operators.stateful.declarations import find_clock, find_variables, require_processor
         from pyspark_ckpt.operators.stateful.processor import make_calls
@@ -217,10 +239,17 @@ class KeyedStream:
         who = f"keyed(uid={self.uid!r})"
         program, clock = require_processor(processor, who), find_clock(time_mode, who)
         variables = find_variables(program, clock, who)
-        calls = make_calls(program, list(variables.values()), clock, form, self.uid)
         name = event_time or None
         self._check_event_time(name, "fail", output)
-        frame = self._process(calls, output, mode, keeps_late_rows=True, event_time=name, refuses_late_output=True)
+        frame = self._process(
+            make_calls(program, list(variables.values()), clock, form, self.uid),
+            output,
+            mode,
+            keeps_late_rows=True,
+            event_time=name,
+            refuses_late_output=True,
+            initial=None if initial_state is None else self._check_initial(initial_state),
+        )
         return frame if name is None else frame.withColumn(name, _mark_event_time(name))
 
     def _process(
@@ -228,11 +257,12 @@ class KeyedStream:
         processor: Processor,
         columns: StructType,
         mode: str,
+        initial: DataFrame | None = None,
         **more: Any,
     ) -> DataFrame:
         from pyspark.sql import functions as f
 
-        _require_jar(self.frame)
+        require_jar(self.frame)
         watermark = self._find_watermark()
         operator = replace(
             self._operator(processor, columns, has_watermark=watermark is not None),
@@ -241,8 +271,11 @@ class KeyedStream:
         )
         if str(mode).lower() not in {"update", "append"}:
             raise InvalidInputError(f"keyed(uid={self.uid!r}): mode must be 'update' or 'append', got {mode!r}.")
+        if initial is not None:
+            schema = make_initial_schema(initial.schema, self.frame.schema, operator, processor)
+            operator = replace(operator, initial=schema)
         counters = [metric_name(self.uid, each.state) for each in operator.states if isinstance(each.state, Counter)]
-        batches = self._batches(PartitionTask(operator, processor), watermark, mode)
+        batches = self._batches(PartitionTask(operator, processor), watermark, mode, initial)
         named = f.array(*map(f.lit, counters)).cast("array<string>")
         return batches.select(f.call_function("ckpt_rows", f.col(BATCH), f.lit(columns.json()), named))
 
@@ -285,19 +318,33 @@ class KeyedStream:
             self._check_key(name, kind)
         return operator
 
-    def _batches(self, task: PartitionTask, watermark: StructField | None, mode: str) -> DataFrame:
+    def _check_initial(self, frame: DataFrame) -> DataFrame:
+        """Return the frame with its keys named as here. Raises InvalidInputError if it is no initial state."""
+        who = f"keyed(uid={self.uid!r}): the initial state"
+        require_frame(frame, who, "Give a DataFrame that is not a stream, such as spark.read...load().")
+        if frame.isStreaming:
+            raise InvalidInputError(f"{who} is a stream.", hint="Give a DataFrame that spark.read has made.")
+        return frame.withColumnsRenamed(dict(zip(find_names(frame, self.by, who, "to key by"), self.by, strict=True)))
+
+    def _batches(
+        self, task: PartitionTask, watermark: StructField | None, mode: str, initial: DataFrame | None
+    ) -> DataFrame:
         """Build the query: rows as bytes, routed to their partition, go to the task, which yields Arrow batches."""
         from pyspark.sql import functions as f
 
         columns = [
-            f.hash(*(f.col(_quote(name)) for name in self.by)).alias(HASH),
+            f.hash(*(f.col(quote(name)) for name in self.by)).alias(HASH),
             f.call_function("ckpt_row", f.col("*")).alias(ROW),
         ]
         if watermark is not None:
-            micros = f.call_function("ckpt_micros", f.col(_quote(watermark.name)))
+            micros = f.call_function("ckpt_micros", f.col(quote(watermark.name)))
             columns.append(micros.alias(task.operator.time, metadata={WATERMARK: watermark.metadata[WATERMARK]}))
         route = route_column(HASH, task.operator.partitions, self.max_parallelism)
-        routed = self.frame.select(*columns).withColumn(ROUTE, route)
+        routed = self.frame.select(*columns)
+        if initial is not None:
+            never_late = () if watermark is None else (f.lit(NEVER_LATE).alias(task.operator.time),)
+            routed = add_initial_rows(routed, initial.select(*columns[:2], *never_late))
+        routed = routed.withColumn(ROUTE, route)
         return routed.groupBy(ROUTE).applyInPandasWithState(
             task, f"{BATCH} binary", GROUP_ROW, mode, TIME_OUTS[task.operator.time_out_clock]
         )
@@ -335,71 +382,8 @@ def _groups(given: object, who: str) -> int:
     return int(given)
 
 
-def _require_frame(frame: object, who: str) -> None:
-    """Raise InvalidInputError unless ``frame`` is a Spark DataFrame."""
-    require_extra("pyspark", who)
-    from pyspark.sql import DataFrame
-
-    if not isinstance(frame, DataFrame):
-        raise InvalidInputError(
-            f"{who}: {type(frame).__name__} is not a DataFrame of Spark.",
-            hint="Give a streaming DataFrame, such as spark.readStream...load().",
-        )
-
-
-def _names(frame: DataFrame, given: Any, who: str, what_for: str) -> tuple[str, ...]:
-    """Return the column names as the frame spells them. Raises InvalidInputError."""
-    from pyspark.sql import Column
-
-    names = (given,) if isinstance(given, (str, Column)) or not isinstance(given, Iterable) else tuple(given)
-    if others := [name for name in names if not isinstance(name, str)]:
-        raise InvalidInputError(
-            f"{who}: {others[0]!r} is not the name of a column {what_for}.",
-            hint="Give names as text; make an expression a column with withColumn() first.",
-        )
-    fold = str if frame.sparkSession.conf.get("spark.sql.caseSensitive") == "true" else str.lower
-    found = {name: [column for column in frame.columns if fold(column) == fold(name)] for name in names}
-    if missing := [name for name, columns in found.items() if not columns]:
-        meant = suggest(missing[0], frame.columns)
-        raise InvalidInputError(f"{who}: there are no columns {missing} {what_for}, only {frame.columns}.{meant}")
-    if several := [columns for columns in found.values() if len(columns) > 1]:
-        raise InvalidInputError(
-            f"{who}: there are several columns {several[0]} {what_for}.", hint="Rename all but one of them."
-        )
-    return tuple(found[name][0] for name in names)
-
-
 def _mark_event_time(name: str) -> Column:
     """Return a column of the output as an event time, under the watermark of the frame."""
     from pyspark.sql import functions as f
 
-    return f.col(_quote(name)).alias(name, metadata={WATERMARK: 0})
-
-
-def _quote(name: str) -> str:
-    escaped = name.replace("`", "``")
-    return f"`{escaped}`"
-
-
-def _require_jar(frame: DataFrame) -> None:
-    """Raise InvalidInputError if the session, or the server of a Spark Connect session, does not have the jar."""
-    if not frame.sparkSession.catalog.functionExists("ckpt_row"):
-        raise InvalidInputError(
-            "The session does not have the jar of pyspark-ckpt on its class path.",
-            hint="Call pyspark_ckpt.configure(builder) before you create the session. Start a Spark Connect server "
-            "with the settings of pyspark_ckpt.spark_conf().",
-        )
-
-
-def _struct(ddl: StructType | str, what: str) -> StructType:
-    from pyspark.sql.types import StructType
-
-    kind = resolve_type(ddl, what)
-    if not pa.types.is_struct(kind.arrow):
-        raise InvalidInputError(f"{what} has the type {ddl!r}: give columns, like 'user string, views long'.")
-    found = StructType.fromJson(kind.schema)
-    if not found.names:
-        raise InvalidInputError(f"{what} has no columns: give some, like 'user string, views long'.")
-    if twice := sorted({name for name in found.names if found.names.count(name) > 1}):
-        raise InvalidInputError(f"{what} has several columns {twice[0]!r}.", hint="Give each column its own name.")
-    return found
+    return f.col(quote(name)).alias(name, metadata={WATERMARK: 0})

@@ -41,12 +41,14 @@ def armed(point: str, action: str, checkpoint_format: int) -> dict[str, str]:
     return {FORMAT: str(checkpoint_format), FAIL_POINTS: _entry(point, action)}
 
 
-def all_armed(points: Sequence[str], action: str, checkpoint_format: int) -> dict[str, str]:
-    """As ``armed``, at several points."""
-    entries = ",".join(_entry(point, action) for point in points)
+def all_armed(
+    points: Sequence[str], action: str, checkpoint_format: int, pass_number: int | None = None
+) -> dict[str, str]:
+    """As ``armed``, at several points; ``pass_number``: when each is passed for that time."""
+    entries = ",".join(_entry(point, action, pass_number) for point in points)
     return {FORMAT: str(checkpoint_format), FAIL_POINTS: entries}
 
 
-def _entry(point: str, action: str) -> str:
-    pass_number = 2 if point.startswith(("begin", "commit")) else 1
-    return f"{point}:{action}@{pass_number}"
+def _entry(point: str, action: str, pass_number: int | None = None) -> str:
+    later = 2 if point.startswith(("begin", "commit")) else 1
+    return f"{point}:{action}@{pass_number or later}"

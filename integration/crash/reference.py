@@ -11,6 +11,7 @@ from typing import Any
 from integration.crash import workload
 from integration.crash.driver import FORMAT, Driver
 from integration.crash.faults import FORMATS
+from integration.crash.workload import GIVEN
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,14 @@ def made(driver: Driver, root: Path) -> Reference:
         assert len(outcome.output) == workload.BATCHES
         assert all(outcome.state)
         reference.outcomes[name] = outcome
+    _require_initial_state(reference.outcomes["keyed"].output)
     return reference
+
+
+def _require_initial_state(output: Mapping[str, str]) -> None:
+    """Fail unless the keyed query has had its initial state in the first batch alone."""
+    assert {batch: count for batch, text in output.items() if (count := text.count("total=None"))} == {"0": GIVEN}
+    assert all("'given': 1" in text and "'given': 2" not in text for text in output.values())
 
 
 def read_output(folder: Path) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
@@ -50,9 +51,36 @@ def test_state_and_output_are_right_after_a_restart_when_the_driver_is_killed(
 ) -> None:
     for name in names:
         reference.start_from_half(name, version, tmp_path)
+    conf = all_armed(steps, f"sleep={LONG_MS}", version)
+    _run_and_kill(steps, part, names, conf, local, reference, tmp_path)
+
+
+# In the first batch, one partition has not stored its state, and the other has.
+FIRST = [("commit.before_upload", "commit.after_upload"), ("begin.before", "commit.before_answer")]
+
+
+@pytest.mark.parametrize(
+    ("steps", "version"), list(product(FIRST, FORMATS)) if SOAK else [(FIRST[0], FORMATS[0])], ids=str
+)
+def test_the_initial_state_is_there_once_when_the_driver_is_killed_in_the_first_batch(
+    steps: tuple[str, ...], version: int, local: Relay, reference: Reference, tmp_path: Path
+) -> None:
+    conf = all_armed(steps, f"sleep={LONG_MS}", version, pass_number=1)
+    _run_and_kill(steps, "both", ("keyed",), conf, local, reference, tmp_path)
+
+
+def _run_and_kill(
+    steps: Sequence[str],
+    part: str,
+    names: Sequence[str],
+    conf: Mapping[str, str],
+    local: Relay,
+    reference: Reference,
+    tmp_path: Path,
+) -> None:
+    """Run queries, kill their driver when each of ``steps`` was met, and look at what another one makes of them."""
     doomed = local.driver()
     doomed.lose_local_state()
-    conf = all_armed(steps, f"sleep={LONG_MS}", version)
     hold = {"batch": 4, "file": str(tmp_path / "never")}
     doomed.send("run", runs=[order(name, tmp_path, conf=conf, hold=hold) for name in names])
     for step in steps:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from integration.crash.reference import Reference, order, read_output
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
-# Side by side in one driver: what fails in each query, and its checkpoint format.
+# Side by side in one driver: what fails in each query, its checkpoint format, and perhaps in which batch.
 FAULTS = [
     {
         "groups": ("kill_worker", 1),
@@ -22,7 +23,7 @@ FAULTS = [
     },
     {
         "groups": ("raise_midway", 2),
-        "keyed": ("raise_midway", 2),
+        "keyed": ("raise_midway", 2, 0),  # with its initial state
         "join": ("raise_at_end", 1),
         "dedup": ("raise_at_end", 2),
     },
@@ -31,7 +32,7 @@ FAULTS = [
 
 @pytest.mark.parametrize("faults", FAULTS)
 def test_state_and_output_are_right_when_a_task_fails_once(
-    faults: dict[str, tuple[str, int]], local: Relay, reference: Reference, tmp_path: Path
+    faults: dict[str, tuple[Any, ...]], local: Relay, reference: Reference, tmp_path: Path
 ) -> None:
     driver = local.driver()
     orders = [
@@ -39,9 +40,9 @@ def test_state_and_output_are_right_when_a_task_fails_once(
             name,
             tmp_path,
             conf={FORMAT: str(version)},
-            fault={"kind": kind, "marker": str(tmp_path / f"struck-{name}")},
+            fault={"kind": kind, "marker": str(tmp_path / f"struck-{name}"), "batch": (*batch, 2)[0]},
         )
-        for name, (kind, version) in faults.items()
+        for name, (kind, version, *batch) in faults.items()
     ]
     driver.run(*orders)
     for name in faults:

@@ -31,6 +31,8 @@ SETTINGS = {
     "spark.sql.streaming.stateStore.ckpt.retentionGracePeriod": "0",
 }
 JOIN_SIDES = ("left", "right")
+GIVEN = 12
+"""So many users are in the initial state of the keyed query; eight of them have rows."""
 
 _QUIET = timedelta(minutes=9)
 _START_S = 1_709_294_400  # 2024-03-01 12:00 UTC
@@ -207,6 +209,14 @@ class _Activity(ckpt.KeyedProcessor):
         self.total.update((events + len(rows), total))
         yield key.user, events + len(rows), total, list(self.recent.get()), dict(self.sides.items()), ctx.watermark_ms
 
+    def process_initial(self, ctx: ckpt.Context, key: Any, rows: Sequence[Any]) -> Iterator[tuple[Any, ...]]:  # noqa: ANN401
+        """Count how often this is called for a user."""
+        if self.fault is not None:
+            self.fault.strike("midway")
+        given = self.sides.get("given", 0) + len(rows)
+        self.sides.put("given", given)
+        yield key.user, None, None, None, {"given": given}, ctx.watermark_ms
+
     def on_timer(self, ctx: ckpt.Context, key: Any, timer: ckpt.Timer) -> Iterator[tuple[Any, ...]]:  # noqa: ANN401
         """Forget an event of the side that the timer is for."""
         if self.fault is not None:
@@ -218,7 +228,8 @@ class _Activity(ckpt.KeyedProcessor):
 
 def _keyed(events: DataFrame, fault: Fault | None, weight: int) -> DataFrame:
     output = "user int, events bigint, total bigint, recent array<bigint>, sides map<string, bigint>, watermark bigint"
-    return ckpt.keyed(events, "user", uid="activity").process(_Activity(fault, weight), output)
+    initial = events.sparkSession.range(GIVEN).selectExpr("cast(id as int) user")
+    return ckpt.keyed(events, "user", uid="activity").process(_Activity(fault, weight), output, initial_state=initial)
 
 
 def _with(fault: Fault | None, frame: DataFrame) -> DataFrame:

@@ -32,6 +32,7 @@ from pyspark_ckpt.operators.types.stored_types import arrow_type
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:
+    from pyspark_ckpt.operators.encoding.distinct_keys import Keys
     from pyspark_ckpt.operators.rows.base import Position
     from pyspark_ckpt.operators.session.worker import WorkerSession
 
@@ -90,6 +91,13 @@ class Bound:
         self._session = session
         self._life = _make_life(binding)
         self.index = None if binding.index is None else ExpiryIndex(binding.index, session)
+
+    def put_contents(self, keys: Keys, contents: pa.Array) -> None:
+        """Set all that each of ``keys`` holds, which have nothing yet: a value, an accumulator, an array or a map.
+
+        Null is nothing. Raises InvalidInputError (what the type of the state does not take).
+        """
+        raise NotImplementedError
 
     def _key_rows(self) -> KeyRows | TimedKeyRows:
         rows = KeyRows(self._number, self._session)

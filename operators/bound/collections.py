@@ -84,7 +84,11 @@ class BoundList(Bound, ListState):
 
     @override
     def put_lists(self, keys: Keys, lists: pa.ListArray) -> None:
-        given = self._column("element", lists, len(keys), pa.list_(self._kinds["element"]))
+        self.put_contents(keys, lists)
+
+    @override
+    def put_contents(self, keys: Keys, contents: pa.Array) -> None:
+        given = self._column("element", contents, len(keys), pa.list_(self._kinds["element"]))
         counts = pc.list_value_length(given).fill_null(0).to_numpy()
         stored = self._codec.encode_packed(self._elements(given.flatten()))
         self.rows.clear_many(keys.suffixes)
@@ -212,6 +216,16 @@ class BoundMap(Bound, MapState):
 
     @override
     def put_entries(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array, values: pa.Array) -> None:
+        self._put(keys, index, map_keys, values)
+
+    @override
+    def put_contents(self, keys: Keys, contents: pa.Array) -> None:
+        given = self._column("value", contents, len(keys), pa.map_(self._kinds["key"], self._kinds["value"]))
+        ends = given.offsets.to_numpy()
+        index = np.repeat(np.arange(len(keys)), np.diff(ends))
+        self._put(keys, index, given.keys[ends[0] : ends[-1]], given.items[ends[0] : ends[-1]])
+
+    def _put(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array, values: pa.Array) -> None:
         column = self._column("value", values, len(index))
         self.rows.put_cells(self._places(keys, index, map_keys), self._codec.encode_cells(column))
 

@@ -93,6 +93,10 @@ class OneRow(Bound):
         """See State."""
         return pa.array(self.rows.get_cells(keys.suffixes).there)
 
+    @override
+    def put_contents(self, keys: Keys, contents: pa.Array) -> None:
+        self.rows.put_cells(keys.suffixes, self._codec.encode_cells(self._column(self._what, contents, len(keys))))
+
     @contextmanager
     def _for_a_function(self) -> Iterator[None]:
         """Explain why values must be Python values, if Python cannot represent one that is read within."""
@@ -154,7 +158,7 @@ class BoundValue(OneRow, ValueState):
 
     @override
     def put(self, keys: Keys, values: pa.Array) -> None:
-        self.rows.put_cells(keys.suffixes, self._codec.encode_cells(self._column("value", values, len(keys))))
+        self.put_contents(keys, values)
 
 
 class BoundReducing(OneRow, ReducingState):

@@ -21,7 +21,14 @@ ROW = "__ckpt_row"
 TIME = "__ckpt_time"
 TIME_OF_ALL = "__ckpt_time_of_all"
 """The name of TIME if the processor takes late rows: the shim's KeyedExec then leaves them to it."""
+INITIAL = "__ckpt_initial"
+"""The column that tells rows of the initial state from those of the stream."""
 BATCH = "batch"
+
+
+def with_hash(columns: pa.Schema) -> pa.Schema:
+    """Return the columns, and one for the hash of the key."""
+    return columns.append(pa.field(HASH, pa.int32()))
 
 
 @dataclass(frozen=True)
@@ -39,7 +46,8 @@ class KeyedOperator:
 
     ``keeps_late_rows``: late rows are processed like others. ``takes_late_rows``: the processor has a method for them.
     ``event_time``: the column of the output that later operators use as event time. ``refuses_late_output``: a row of
-    it that is late for them fails the query; else it is counted.
+    it that is late for them fails the query; else it is counted. ``initial``: the columns of the initial state, None
+    without one.
     """
 
     uid: str
@@ -58,6 +66,7 @@ class KeyedOperator:
     event_time: str | None = None
     refuses_late_output: bool = False
     allow_non_restored_state: bool = False
+    initial: pa.Schema | None = None
 
     @property
     def clocks(self) -> set[Clock]:
@@ -77,7 +86,7 @@ class KeyedOperator:
     @property
     def rows(self) -> pa.Schema:
         """The columns of a row after the shuffle: those of the input, and the hash of the key."""
-        return self.input.append(pa.field(HASH, pa.int32()))
+        return with_hash(self.input)
 
     @property
     def key_fields(self) -> list[pa.Field]:

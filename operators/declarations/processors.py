@@ -74,6 +74,14 @@ class KeyedProcessor(ABC):
         """
         raise NotImplementedError
 
+    def process_initial(self, ctx: Context, key: Any, rows: Sequence[Any]) -> Iterable[Sequence[Any]] | None:
+        """Process all rows that a key has in the initial state, before its other rows. Otherwise as ``process``.
+
+        It is called in the first batch of a query alone. Without this method, the columns of the initial state are the
+        first values of the states with their names.
+        """
+        raise NotImplementedError
+
 
 class VectorProcessor(ABC):
     """A processor that is called for many keys at once. Declare states as attributes of the class.
@@ -102,6 +110,13 @@ class VectorProcessor(ABC):
         """Process late rows, before the other rows of their keys: see ``KeyedProcessor.process_late``."""
         raise NotImplementedError
 
+    def process_initial_batch(self, ctx: VectorContext, batch: pa.Table) -> pa.Table | None:
+        """Process rows of the initial state, before the other rows of their keys.
+
+        See ``KeyedProcessor.process_initial``. All rows of a key come in one call.
+        """
+        raise NotImplementedError
+
 
 class AdaptingProcessor(VectorProcessor):
     """A VectorProcessor that calls a program written for another interface, for one key after the other.
@@ -120,6 +135,13 @@ def takes_late_rows(processor: KeyedProcessor | VectorProcessor) -> bool:
     if isinstance(processor, VectorProcessor):
         return type(processor).process_late_batch is not VectorProcessor.process_late_batch
     return type(processor).process_late is not KeyedProcessor.process_late
+
+
+def takes_initial_rows(processor: KeyedProcessor | VectorProcessor) -> bool:
+    """Return whether the class of a processor has a method for the rows of an initial state."""
+    if isinstance(processor, VectorProcessor):
+        return type(processor).process_initial_batch is not VectorProcessor.process_initial_batch
+    return type(processor).process_initial is not KeyedProcessor.process_initial
 
 
 def find_declarations(holder: object) -> dict[str, Declared]:

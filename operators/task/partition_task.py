@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain
@@ -17,12 +17,13 @@ import pyarrow.compute as pc
 
 from pyspark_ckpt.operators.bound.declared_states import DeclaredStates
 from pyspark_ckpt.operators.bound.timers import BoundTimers, find_left_ms
-from pyspark_ckpt.operators.declarations.operator import BATCH, HASH, ROW, KeyedOperator
+from pyspark_ckpt.operators.declarations.operator import BATCH, HASH, INITIAL, ROW, KeyedOperator, with_hash
 from pyspark_ckpt.operators.declarations.processors import (
     AdaptingProcessor,
     Context,
     KeyedProcessor,
     VectorProcessor,
+    takes_initial_rows,
 )
 from pyspark_ckpt.operators.encoding.distinct_keys import group_by_key
 from pyspark_ckpt.operators.encoding.key_codec import KeyCodec, argsort
@@ -31,10 +32,11 @@ from pyspark_ckpt.operators.session.state_partition import check_place, check_pl
 from pyspark_ckpt.operators.session.worker import WorkerSession, find_ticket, naming
 from pyspark_ckpt.operators.task.firing import Firing
 from pyspark_ckpt.operators.task.group_times import LATE_CONF, GroupTimes
-from pyspark_ckpt.operators.task.processor_calls import ProcessorCalls
+from pyspark_ckpt.operators.task.initial_values import set_values
+from pyspark_ckpt.operators.task.processor_calls import Part, ProcessorCalls
 from pyspark_ckpt.operators.task.row_buffer import RowBuffer, ranges
 from pyspark_ckpt.operators.task.staging import finish, flush, spill, sweep
-from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
+from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.format.spark_hash import SEED, hash_int
 from pyspark_ckpt.state_store.transactions.ticket import Ticket
 
@@ -42,12 +44,14 @@ if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql.streaming.state import GroupState
 
+    from pyspark_ckpt.operators.bound.base import Kept
 
 RECORDS_CONF = "spark.sql.execution.arrow.maxRecordsPerBatch"
 RECORDS = 10_000
 """The default of RECORDS_CONF."""
 HELD_BYTES = 16 << 20
 """Spark holds output back until it has more rows than RECORDS_CONF. This much output is forced out earlier."""
+_NONE = pa.schema([])
 TIMERS_PART = 8
 """Due timers may take another eighth of the memory for rows."""
 
@@ -135,14 +139,18 @@ class PartitionTask:
         session.spill_beyond(limit, partial(spill, session, bound))
         rows = RowBuffer(self.operator.rows, limit, folder / f"{session.name}-rows")
         late_rows = RowBuffer(self.operator.rows, limit, folder / f"{session.name}-late")
+        initial_rows = RowBuffer(with_hash(self.operator.initial or _NONE), limit, folder / f"{session.name}-initial")
         firing = Firing(timers, session, limit // TIMERS_PART, folder / f"{session.name}-timers")
         try:
-            session.counts["late_rows"] += self._fill(rows, late_rows, chunks, times.late_ms)
+            in_stream = self._take_initial(initial_rows, chunks, ticket)
+            session.counts["late_rows"] += self._fill(rows, late_rows, in_stream, times.late_ms)
             firing.list_stored()
             sweep(session, bound, rows.count + late_rows.count)
-            for (some_late, some_rows, some_due), end in ranges([late_rows, rows, firing.listed]):
+            parts = [initial_rows, late_rows, rows, firing.listed]
+            for (some_initial, some_late, some_rows, some_due), end in ranges(parts):
                 output = chain(
-                    self._process(work, some_late, codec, late=True),
+                    self._process_initial(work, some_initial, codec, bound),
+                    self._process(work, some_late, codec, "late"),
                     self._process(work, some_rows, codec),
                     work.fire(firing, some_due),
                 )
@@ -158,8 +166,27 @@ class PartitionTask:
         finally:
             rows.close()
             late_rows.close()
+            initial_rows.close()
             firing.close()
             session.close()
+
+    def _take_initial(
+        self, buffer: RowBuffer, chunks: Iterator[pd.DataFrame], ticket: Ticket
+    ) -> Iterator[pd.DataFrame]:
+        """Add the rows of the initial state to a buffer; yield the others. Raises InternalError after version 0."""
+        for chunk in chunks:
+            is_initial = np.zeros(0, np.bool_)
+            if self.operator.initial is not None:
+                is_initial = chunk[INITIAL].to_numpy(np.bool_)
+            if self.operator.initial is None or not is_initial.any():
+                yield chunk
+            elif ticket.version == 0:
+                self._add(buffer, chunk[is_initial], self.operator.initial)
+                yield chunk[~is_initial]
+            else:
+                raise InternalError(
+                    f"Keyed operator {self.operator.uid!r}: rows of the initial state come to version {ticket.version}."
+                )
 
     def _fill(
         self, buffer: RowBuffer, late_buffer: RowBuffer, chunks: Iterator[pd.DataFrame], late_ms: int | None
@@ -173,8 +200,8 @@ class PartitionTask:
                 in_time = chunk[is_in_time]
                 late += len(chunk) - len(in_time)
                 if self.operator.takes_late_rows:
-                    self._add(late_buffer, chunk[~is_in_time])
-            self._add(buffer, in_time)
+                    self._add(late_buffer, chunk[~is_in_time], self.operator.input)
+            self._add(buffer, in_time, self.operator.input)
         return late
 
     def _count_late(self, output: pa.RecordBatch, late_ms: int | None) -> int:
@@ -193,15 +220,27 @@ class PartitionTask:
             )
         return len(late)
 
-    def _add(self, buffer: RowBuffer, chunk: pd.DataFrame) -> None:
+    def _add(self, buffer: RowBuffer, chunk: pd.DataFrame, schema: pa.Schema) -> None:
         rows, hashes = chunk[ROW].to_list(), pa.array(chunk[HASH].to_numpy(np.int32))
         for begin, end in portions(rows):
-            columns = read_rows(rows[begin:end], self.operator.input).columns
+            columns = read_rows(rows[begin:end], schema).columns
             part = hashes.slice(begin, end - begin)
-            buffer.add(pa.RecordBatch.from_arrays([*columns, part], schema=self.operator.rows))
+            buffer.add(pa.RecordBatch.from_arrays([*columns, part], schema=with_hash(schema)))
+
+    def _process_initial(
+        self, work: ProcessorCalls, rows: pa.Table, codec: KeyCodec, bound: Sequence[Kept]
+    ) -> Iterator[pa.RecordBatch]:
+        if len(rows) == 0:
+            return iter(())
+        given = rows.drop_columns([HASH])
+        keys, index = group_by_key(given, self.operator.by, codec, rows.column(HASH).to_numpy())
+        if takes_initial_rows(self.processor):
+            return work.process(keys, index, given, "initial")
+        set_values(self.operator.uid, bound, keys, index, given.drop_columns(list(self.operator.by)))
+        return iter(())
 
     def _process(
-        self, work: ProcessorCalls, rows: pa.Table, codec: KeyCodec, *, late: bool = False
+        self, work: ProcessorCalls, rows: pa.Table, codec: KeyCodec, part: Part = "in time"
     ) -> Iterator[pa.RecordBatch]:
         if len(rows) == 0:
             return iter(())
@@ -211,4 +250,4 @@ class PartitionTask:
             order = argsort([given.column(name).combine_chunks() for name in self.operator.order_by])
             given, hashes = given.take(pa.array(order)), hashes[order]
         keys, index = group_by_key(given, self.operator.by, codec, hashes)
-        return work.process(keys, index, given, late=late)
+        return work.process(keys, index, given, part)

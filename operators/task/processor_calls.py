@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from pyspark_ckpt.operators.task.firing import Due, Firing
 
 Result: TypeAlias = "Iterable[Sequence[Any]] | None"
+Part: TypeAlias = Literal["initial", "late", "in time"]
+"""A part of the rows of a batch, for which a processor may have a method of its own."""
 
 KEYS_AT_ONCE = 8192
 TIMERS_AT_ONCE = 65536
@@ -54,18 +56,26 @@ class ProcessorCalls:
     position: Position
 
     def process(
-        self, keys: Keys, index: NDArray[np.int64], rows: pa.Table, *, late: bool = False
+        self, keys: Keys, index: NDArray[np.int64], rows: pa.Table, part: Part = "in time"
     ) -> Iterator[pa.RecordBatch]:
         """Yield the output for ``rows``. ``keys``: their distinct keys; ``index``: the position of every row's key.
 
-        ``late`` rows go to the processor's method for them.
+        They go to the processor's method for this ``part`` of a batch.
         """
         if isinstance(self.processor, VectorProcessor):
             self.position.upcoming = keys.suffixes
             told = VectorContext(**vars(self.context), keys=keys, key_index=index)
-            of_batch = self.processor.process_late_batch if late else self.processor.process_batch
+            of_batch = {
+                "initial": self.processor.process_initial_batch,
+                "late": self.processor.process_late_batch,
+                "in time": self.processor.process_batch,
+            }[part]
             return self._shape(of_batch.__name__, self._call(of_batch, told, rows))
-        of_key = self.processor.process_late if late else self.processor.process
+        of_key = {
+            "initial": self.processor.process_initial,
+            "late": self.processor.process_late,
+            "in time": self.processor.process,
+        }[part]
         return self._pack(of_key.__name__, self._process_keys(of_key, keys, index, rows))
 
     def fire(self, firing: Firing, listed: pa.Table) -> Iterator[pa.RecordBatch]:

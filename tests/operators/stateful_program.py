@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from random import Random
@@ -92,6 +92,15 @@ class Commands(StatefulProcessor):
             yield self._tell(f"{now_ms}|{watermark_ms}|{tuple(key)}|again|")
 
     @override
+    def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
+        begin_ms = self.base_ms or timerValues.getCurrentProcessingTimeInMs()
+        rows = initialState.itertuples(index=False) if self.of_frames else [initialState]
+        for row in rows:
+            self.list.appendValue((int(row.first), row.word))
+            self.map.updateValue((row.word, int(row.first) % 2), (int(row.first), None))
+            self.handle.registerTimer(begin_ms + int(row.first) * self.unit_ms)
+
+    @override
     def close(self) -> None:
         """Nothing is open."""
 
@@ -118,7 +127,7 @@ class Commands(StatefulProcessor):
     def _do(self, op: str, n: int, text: str | None, at_ms: int) -> Any:  # noqa: ANN401
         at, entry = datetime(2024, 1, 1) + timedelta(seconds=n), (text, n % 3)  # noqa: DTZ001 - as Spark gives instants
         part = (Decimal(n) / 4).quantize(Decimal("0.01"))
-        calls = {
+        calls: dict[str, Callable[[], Any]] = {
             "set": lambda: self.value.update((n, text)),
             "unset": self.value.clear,
             "stamp": lambda: self.stamp.update((at, part, [text, "x"])),
@@ -129,7 +138,7 @@ class Commands(StatefulProcessor):
             "map": lambda: self.map.updateValue(entry, (n, at)),
             "unmap": lambda: self.map.removeKey(entry),
             "empty": self.map.clear,
-            "look": lambda: (self.map.containsKey(entry), self.map.getValue(entry) and tuple(self.map.getValue(entry))),
+            "look": lambda: (self.map.containsKey(entry), *(self.map.getValue(entry) or ())),
         }
         if op in calls:
             return calls[op]()
@@ -248,13 +257,13 @@ class Mixed(StatefulProcessor):
             at,
         )
         nested = (Row(at=at, deep=Row(day=at.date())), [(n,), Row(n=None)], {"a": n, "b": None})
-        other = ((elsewhere, None), [], {})
+        other: Any = ((elsewhere, None), [], {})
         self.value.update((*plain, *nested, np.bool_(n % 2)))
         now = self.value.get()
-        self.list.appendList([(*nested, *given), [*other, *plain]])
+        self.list.appendList([(*nested, *given), (*other, *plain)])
         self.list.appendValue((None, None, None, *(None,) * 8))
         self.map.updateValue((f"k{n % 2}", elsewhere, (n % 3, None)), nested)
-        self.map.updateValue([None, at, Row(n=None, t="t")], other)
+        self.map.updateValue((None, at, Row(n=None, t="t")), other)
         found = self.map.getValue(("k0", elsewhere, (0, None))), self.map.containsKey((None, at, (None, "t")))
         yield Row(told=f"{key!r} {before!r} {now!r} {found!r}")
         if n % 3 == 0:

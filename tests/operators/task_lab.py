@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pandas as pd
 import pyarrow as pa
@@ -16,7 +16,7 @@ from pyspark.sql.streaming.state import GroupState
 from pyspark.sql.types import StructType
 
 from pyspark_ckpt.operators.bound.declared_states import with_types
-from pyspark_ckpt.operators.declarations.operator import HASH, ROW, TIME, KeyedOperator
+from pyspark_ckpt.operators.declarations.operator import HASH, INITIAL, ROW, TIME, KeyedOperator
 from pyspark_ckpt.operators.declarations.processors import Context, KeyedProcessor, VectorProcessor, find_states
 from pyspark_ckpt.operators.encoding.spark_hash import SparkHash
 from pyspark_ckpt.operators.task.group_times import TIME_OUTS, GroupTimes
@@ -27,6 +27,7 @@ from tests.lab import Lab
 
 INPUT = pa.schema([("user", pa.string()), ("n", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("text", pa.string())])
 """The columns of a row."""
+Row: TypeAlias = tuple[str, int, datetime, str]
 _HASH = SparkHash([pa.string()])
 _AT_ONCE = 7
 """So many rows come in one frame."""
@@ -72,18 +73,19 @@ class TaskLab:
         )
 
     def run(
-        self, rows: Sequence[tuple[str, int, datetime, str]], *, watermark_ms: int, now_ms: int, memory_bytes: int
+        self, rows: Sequence[Row], *, watermark_ms: int, now_ms: int, memory_bytes: int, initial: Sequence[Row] = ()
     ) -> Batch:
-        """Process and commit a batch."""
+        """Process and commit a batch, which may have an initial state with the columns of a row."""
         attempt = next(self._attempts)
         begun = self._lab.server.call("begin", handle=self._handle, version=self._version, id=self._id, attempt=attempt)
         (path,) = (self._lab.local_dir / "tickets").glob(f"{attempt}-*.json")
-        operator = replace(self._operator, memory_bytes=memory_bytes)
+        operator = replace(self._operator, memory_bytes=memory_bytes, initial=INPUT if initial else None)
         group = _group(TIME_OUTS[operator.time_out_clock], self._row, watermark_ms, now_ms)
         times = GroupTimes(operator, group)
         context = Context(attempt, 0, times.processing_ms, times.watermark_ms)
         task = PartitionTask(operator, self._processor)
-        batches = task._run(_chunks(rows), read_ticket(path), times, context)
+        marked = [*((row, False) for row in rows), *((row, True) for row in initial)]
+        batches = task._run(_chunks(marked), read_ticket(path), times, context)
         found = [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
         answer = self._lab.server.call("commit", txn=begun["txn"], files=[], rows={}, num_partitions=1)
         self._version, self._id = answer["version"], answer["id"]
@@ -121,14 +123,16 @@ def _group(conf: str, row: tuple[int, int] | None, watermark_ms: int, now_ms: in
     )
 
 
-def _chunks(rows: Sequence[tuple[str, int, datetime, str]]) -> Iterator[pd.DataFrame]:
+def _chunks(rows: Sequence[tuple[Row, bool]]) -> Iterator[pd.DataFrame]:
+    """Frames of rows, each of which may be one of the initial state."""
     for begin in range(0, len(rows), _AT_ONCE):
-        some = rows[begin : begin + _AT_ONCE]
+        some = [row for row, _ in rows[begin : begin + _AT_ONCE]]
         hashes = [struct.unpack("<i", struct.pack("<I", _HASH((user,))))[0] for user, *_ in some]
-        yield pd.DataFrame({HASH: hashes, ROW: list(map(_unsafe, some)), TIME: [_micros(row[2]) for row in some]})
+        columns = {HASH: hashes, ROW: list(map(_unsafe, some)), TIME: [_micros(row[2]) for row in some]}
+        yield pd.DataFrame({**columns, INITIAL: [is_initial for _, is_initial in rows[begin : begin + _AT_ONCE]]})
 
 
-def _unsafe(row: tuple[str, int, datetime, str]) -> bytes:
+def _unsafe(row: Row) -> bytes:
     """A row as Spark has it in memory."""
     user, number, at, text = row
     first, second = user.encode(), text.encode()

@@ -13,7 +13,9 @@ private[ckpt] class Extensions extends SparkSessionExtensionsProvider {
   override def apply(extensions: SparkSessionExtensions): Unit = {
     KeyedFunctions.addTo(extensions)
     extensions.injectPostHocResolutionRule(_ => KeyedOperator.Own)
+    extensions.injectPostHocResolutionRule(_ => InitialRows.Own)
     extensions.injectPlannerStrategy(_ => KeyedOperator.Strategy)
+    extensions.injectPlannerStrategy(_ => InitialRows.Strategy)
     extensions.injectCheckRule(_ => KeyedRules)
     extensions.injectCheckRule(session => new FollowQueries(session))
   }

@@ -72,7 +72,7 @@ private[ckpt] final class KeyedExec(
     new KeyedExec(
       functionExpr, groupingAttributes, outAttributes, stateType, stateInfo, stateFormatVersion, outputMode,
       timeoutConf, batchTimestampMs, eventTimeWatermarkForLateEvents, eventTimeWatermarkForEviction,
-      skipEmittingInitialStateKeys, child)
+      skipEmittingInitialStateKeys, InitialRows.keepInFirstBatch(child, stateInfo))
 
   override def canEqual(other: Any): Boolean = other.isInstanceOf[KeyedExec]
   override def equals(other: Any): Boolean = canEqual(other) && super.equals(other)
