@@ -64,6 +64,7 @@ def spark_s(
     by: str = "user",
     initial: Callable[[SparkSession], DataFrame] | None = None,
     event_time: str = "",
+    mode: str = "Update",
 ) -> Query:
     """The query with Spark's own operator. ``initial`` makes its initial state."""
 
@@ -71,7 +72,7 @@ def spark_s(
         by_key = frames[0].groupBy(by)
         call: Any = by_key.transformWithStateInPandas if of_frames else by_key.transformWithState
         state = None if initial is None else initial(frames[0].sparkSession).groupBy(by)
-        frame: DataFrame = call(program, output, "Update", time_mode, state, event_time)
+        frame: DataFrame = call(program, output, mode, time_mode, state, event_time)
         return frame
 
     return query
@@ -86,6 +87,7 @@ def ours(
     by: str = "user",
     initial: Callable[[SparkSession], DataFrame] | None = None,
     event_time: str = "",
+    mode: str = "Update",
 ) -> Query:
     """The query with a keyed operator. ``initial`` makes its initial state."""
 
@@ -93,7 +95,7 @@ def ours(
         by_key = ckpt.keyed(frames[0], by, uid="it")
         call: Any = by_key.transform_with_state_in_pandas if of_frames else by_key.transform_with_state
         state = None if initial is None else initial(frames[0].sparkSession)
-        frame: DataFrame = call(program, output, "Update", time_mode, state, event_time)
+        frame: DataFrame = call(program, output, mode, time_mode, state, event_time)
         return frame
 
     return query
@@ -267,7 +269,8 @@ def test_the_event_time_of_the_output_is_that_of_spark(spark: SparkSession, tmp_
         return watched(of_output)
 
     queries = [
-        windows(make(Echo(), source.schema, "EventTime", of_frames=False, event_time="at")) for make in (spark_s, ours)
+        windows(make(Echo(), source.schema, "EventTime", of_frames=False, event_time="at", mode="Append"))
+        for make in (spark_s, ours)
     ]
     expected, actual = play_both(spark, queries, source, tmp_path, mode="append")
     assert sum(map(len, expected.values())) > 5
