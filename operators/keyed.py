@@ -17,13 +17,14 @@ from pyspark_ckpt.operators.declarations.processors import (
     takes_late_rows,
 )
 from pyspark_ckpt.operators.declarations.states import ValueState
-from pyspark_ckpt.operators.frame_checks import (
+from pyspark_ckpt.operators.frames import (
     check_key,
     check_order,
-    find_columns,
-    read_columns,
+    find_names,
+    quote,
     read_groups,
     require_frame,
+    resolve_columns,
 )
 from pyspark_ckpt.operators.initial_state import add_initial_rows, make_initial_schema
 from pyspark_ckpt.operators.placement import route_column
@@ -73,8 +74,8 @@ def keyed(
     Raises InvalidInputError (not a streaming frame, unknown columns, a wrong uid or number).
     """
     require_frame(frame, f"keyed(uid={uid!r})")
-    names = find_columns(frame, by, f"keyed(uid={uid!r})", "to key by")
-    order = find_columns(frame, order_by, f"keyed(uid={uid!r})", "to order by")
+    names = find_names(frame, by, f"keyed(uid={uid!r})", "to key by")
+    order = find_names(frame, order_by, f"keyed(uid={uid!r})", "to order by")
     if not names:
         raise InvalidInputError(f"keyed(uid={uid!r}): there are no columns to key by; the frame has {frame.columns}.")
     if len(set(names)) < len(names):  # stored keys name their columns
@@ -121,7 +122,7 @@ class KeyedStream:
 
         Raises InvalidInputError (types, timers or times to live that do not fit, no watermark for ``event_time``).
         """
-        columns = read_columns(output, f"keyed(uid={self.uid!r}): the output")
+        columns = resolve_columns(output, f"keyed(uid={self.uid!r}): the output")
         self._check_event_time(event_time, late_output, columns)
         frame = self._process(
             processor,
@@ -177,8 +178,8 @@ class KeyedStream:
         if timeoutConf not in TIME_OUTS.values():
             known = list(TIME_OUTS.values())
             raise InvalidInputError(f"{who}: the timeoutConf is {timeoutConf!r}, not one of {known}.")
-        output = read_columns(outputStructType, f"{who}: the output")
-        read_columns(stateStructType, f"{who}: the state")
+        output = resolve_columns(outputStructType, f"{who}: the output")
+        resolve_columns(stateStructType, f"{who}: the state")
         how = Conversion.of(self.frame.sparkSession)
         state = ValueState("state", stateStructType)
         processor = make_processor(func, state, output, timeoutConf, how, self.frame.columns)
@@ -190,7 +191,7 @@ class KeyedStream:
         outputStructType: StructType | str,  # noqa: N803
         outputMode: str,  # noqa: N803
         timeMode: str,  # noqa: N803
-        *,
+        initialState: DataFrame | None = None,  # noqa: N803
         eventTimeColumnName: str = "",  # noqa: N803
     ) -> DataFrame:
         """Do what ``GroupedData.transformWithState`` does by the key columns: same arguments, same results.
@@ -201,9 +202,10 @@ class KeyedStream:
         """
         from pyspark_ckpt.operators.stateful.row_form import RowForm
 
-        output = read_columns(outputStructType, f"keyed(uid={self.uid!r}): the output")
+        output = resolve_columns(outputStructType, f"keyed(uid={self.uid!r}): the output")
         form = RowForm.of(self.frame.sparkSession, make_handed_schema(output))
-        return self._transform(statefulProcessor, output, outputMode, timeMode, form, eventTimeColumnName)
+        how = outputMode, timeMode, initialState, eventTimeColumnName
+        return self._transform(statefulProcessor, output, form, *how)
 
     def transform_with_state_in_pandas(
         self,
@@ -211,7 +213,7 @@ class KeyedStream:
         outputStructType: StructType | str,  # noqa: N803
         outputMode: str,  # noqa: N803
         timeMode: str,  # noqa: N803
-        *,
+        initialState: DataFrame | None = None,  # noqa: N803
         eventTimeColumnName: str = "",  # noqa: N803
     ) -> DataFrame:
         """Do what ``GroupedData.transformWithStateInPandas`` does by the key columns: same arguments, same results.
@@ -220,12 +222,20 @@ class KeyedStream:
         """
         from pyspark_ckpt.operators.stateful.frame_form import FrameForm
 
-        output = read_columns(outputStructType, f"keyed(uid={self.uid!r}): the output")
+        output = resolve_columns(outputStructType, f"keyed(uid={self.uid!r}): the output")
         form = FrameForm.of(self.frame.sparkSession, output)
-        return self._transform(statefulProcessor, output, outputMode, timeMode, form, eventTimeColumnName)
+        how = outputMode, timeMode, initialState, eventTimeColumnName
+        return self._transform(statefulProcessor, output, form, *how)
 
     def _transform(
-        self, processor: object, output: StructType, mode: str, time_mode: str, form: Form, event_time: str
+        self,
+        processor: object,
+        output: StructType,
+        form: Form,
+        mode: str,
+        time_mode: str,
+        initial_state: DataFrame | None,
+        event_time: str,
     ) -> DataFrame:
         from pyspark_ckpt.operators.stateful.declarations import find_clock, find_variables, require_processor
         from pyspark_ckpt.operators.stateful.processor import make_calls
@@ -233,10 +243,17 @@ class KeyedStream:
         who = f"keyed(uid={self.uid!r})"
         program, clock = require_processor(processor, who), find_clock(time_mode, who)
         variables = find_variables(program, clock, who)
-        calls = make_calls(program, list(variables.values()), clock, form, self.uid)
         name = event_time or None
         self._check_event_time(name, "fail", output)
-        frame = self._process(calls, output, mode, keeps_late_rows=True, event_time=name, refuses_late_output=True)
+        frame = self._process(
+            make_calls(program, list(variables.values()), clock, form, self.uid),
+            output,
+            mode,
+            keeps_late_rows=True,
+            event_time=name,
+            refuses_late_output=True,
+            initial=None if initial_state is None else self._check_initial(initial_state),
+        )
         return frame if name is None else frame.withColumn(name, _mark_event_time(name))
 
     def _process(
@@ -316,7 +333,7 @@ class KeyedStream:
         require_frame(frame, who, "Give a DataFrame that is not a stream, such as spark.read...load().")
         if frame.isStreaming:
             raise InvalidInputError(f"{who} is a stream.", hint="Give a DataFrame that spark.read has made.")
-        return frame.withColumnsRenamed(dict(zip(find_columns(frame, self.by, who, "to key by"), self.by, strict=True)))
+        return frame.withColumnsRenamed(dict(zip(find_names(frame, self.by, who, "to key by"), self.by, strict=True)))
 
     def _batches(
         self, task: PartitionTask, watermark: StructField | None, mode: str, initial: DataFrame | None
@@ -325,11 +342,11 @@ class KeyedStream:
         from pyspark.sql import functions as f
 
         columns = [
-            f.hash(*(f.col(_quote(name)) for name in self.by)).alias(HASH),
+            f.hash(*(f.col(quote(name)) for name in self.by)).alias(HASH),
             f.call_function("ckpt_row", f.col("*")).alias(ROW),
         ]
         if watermark is not None:
-            micros = f.call_function("ckpt_micros", f.col(_quote(watermark.name)))
+            micros = f.call_function("ckpt_micros", f.col(quote(watermark.name)))
             columns.append(micros.alias(task.operator.time, metadata={WATERMARK: watermark.metadata[WATERMARK]}))
         route = route_column(HASH, task.operator.partitions, self.max_parallelism)
         routed = self.frame.select(*columns)
@@ -346,9 +363,4 @@ def _mark_event_time(name: str) -> Column:
     """Return a column of the output as an event time, under the watermark of the frame."""
     from pyspark.sql import functions as f
 
-    return f.col(_quote(name)).alias(name, metadata={WATERMARK: 0})
-
-
-def _quote(name: str) -> str:
-    escaped = name.replace("`", "``")
-    return f"`{escaped}`"
+    return f.col(quote(name)).alias(name, metadata={WATERMARK: 0})

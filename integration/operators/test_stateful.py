@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql import functions as f
 
 import pyspark_ckpt as ckpt
 from integration.operators import inputs
@@ -18,13 +20,15 @@ from tests.operators.stateful_program import (
     OUTPUT,
     START_MS,
     Commands,
+    Echo,
+    Mixed,
     Watcher,
     group_rows,
     make_rows,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -34,27 +38,64 @@ if TYPE_CHECKING:
     from integration.operators.replay import Lines, Query
 
 FORMS = (False, True)
+_KINDS = inputs.kinds(seed=67)
 
 
-def spark_s(program: StatefulProcessor, output: str, time_mode: str, *, of_frames: bool, by: str = "user") -> Query:
-    """The query with Spark's own operator."""
+def _without_nulls(source: Source) -> Source:
+    """The same without nulls where they make a whole number a float, in the frames of all keys of a batch."""
+    instead = (True, 7, 7, 7, 7)  # of a boolean and of integers
+
+    def fill(row: tuple[Any, ...]) -> tuple[Any, ...]:
+        first = [other if value is None else value for value, other in zip(row, instead, strict=False)]
+        return (*first, *row[len(instead) :])
+
+    return Source(source.schema, tuple(tuple(map(fill, rows)) for rows in source.batches))
+
+
+_KINDS_OF_FRAMES = _without_nulls(_KINDS)
+
+
+def spark_s(
+    program: StatefulProcessor,
+    output: str,
+    time_mode: str,
+    *,
+    of_frames: bool,
+    by: str = "user",
+    initial: Callable[[SparkSession], DataFrame] | None = None,
+    event_time: str = "",
+    mode: str = "Update",
+) -> Query:
+    """The query with Spark's own operator. ``initial`` makes its initial state."""
 
     def query(frames: Any) -> DataFrame:  # noqa: ANN401
         by_key = frames[0].groupBy(by)
         call: Any = by_key.transformWithStateInPandas if of_frames else by_key.transformWithState
-        frame: DataFrame = call(program, output, "Update", time_mode)
+        state = None if initial is None else initial(frames[0].sparkSession).groupBy(by)
+        frame: DataFrame = call(program, output, mode, time_mode, state, event_time)
         return frame
 
     return query
 
 
-def ours(program: StatefulProcessor, output: str, time_mode: str, *, of_frames: bool, by: str = "user") -> Query:
-    """The query with a keyed operator."""
+def ours(
+    program: StatefulProcessor,
+    output: str,
+    time_mode: str,
+    *,
+    of_frames: bool,
+    by: str = "user",
+    initial: Callable[[SparkSession], DataFrame] | None = None,
+    event_time: str = "",
+    mode: str = "Update",
+) -> Query:
+    """The query with a keyed operator. ``initial`` makes its initial state."""
 
     def query(frames: Any) -> DataFrame:  # noqa: ANN401
         by_key = ckpt.keyed(frames[0], by, uid="it")
         call: Any = by_key.transform_with_state_in_pandas if of_frames else by_key.transform_with_state
-        frame: DataFrame = call(program, output, "Update", time_mode)
+        state = None if initial is None else initial(frames[0].sparkSession)
+        frame: DataFrame = call(program, output, mode, time_mode, state, event_time)
         return frame
 
     return query
@@ -72,14 +113,33 @@ def play(
     provider: Provider,
     folder: Path,
     collect: Callable[[dict[int, Any]], Callable[[DataFrame, int], None]] = collect_into,
+    mode: str = "update",
 ) -> Mapping[int, Any]:
     """The rows of every batch, with a restart in the middle."""
-    case, batches = Case(query, (source,), output_mode="update"), dict[int, Any]()
+    case, batches = Case(query, (source,), output_mode=mode), dict[int, Any]()
     middle = len(source.batches) // 2
     for first, last in ((0, middle), (middle, len(source.batches))):
         write_inputs(case, folder, first, last)
         run(provider.session(spark), case, folder, collect(batches))
     return batches
+
+
+def play_both(
+    spark: SparkSession,
+    queries: Sequence[Query],
+    source: Source,
+    folder: Path,
+    collect: Callable[[dict[int, Any]], Callable[[DataFrame, int], None]] = collect_into,
+    mode: str = "update",
+) -> tuple[Mapping[int, Any], Mapping[int, Any]]:
+    """What Spark's own operator and the keyed one return, both at once."""
+    with ThreadPoolExecutor(2) as pool:
+        running = [
+            pool.submit(play, spark, query, source, provider, folder / provider.name, collect, mode)
+            for query, provider in zip(queries, (ROCKSDB, OURS), strict=True)
+        ]
+        expected, actual = (each.result() for each in running)
+        return expected, actual
 
 
 def compare(
@@ -97,15 +157,18 @@ def compare(
         spark_s(program, output, "None", of_frames=of_frames, by=by),
         ours(program, output, "none", of_frames=of_frames, by=by),
     )
-    expected, actual = (
-        play(spark, query, source, provider, folder / provider.name)
-        for query, provider in zip(queries, (ROCKSDB, OURS), strict=True)
-    )
+    expected, actual = play_both(spark, queries, source, folder)
     assert any(expected.values())
     for batch, rows in expected.items():
         assert actual.get(batch) == rows
     assert actual == expected
     return actual
+
+
+def _make_initial(spark: SparkSession) -> DataFrame:
+    """An initial state: several rows for some users, and users that have no other rows."""
+    users = [(user, user * n, "ab"[n % 2]) for user in (0, 1, 2, 77) for n in range(user % 3 + 1)]
+    return spark.createDataFrame(users, "user int, first int, word string")
 
 
 def _collect_told(batches: dict[int, list[str]]) -> Callable[[DataFrame, int], None]:
@@ -130,13 +193,10 @@ def test_states_and_timers_of_event_time_are_those_of_spark(
     program = Commands(of_frames=of_frames, base_ms=START_MS, unit_ms=MINUTE_MS)
     source = Source(COLUMNS, make_rows(seed=5 + of_frames, batches=6))
     queries = (
-        spark_s(program, OUTPUT, "EventTime", of_frames=of_frames),
-        ours(program, OUTPUT, "eventtime", of_frames=of_frames),
+        spark_s(program, OUTPUT, "EventTime", of_frames=of_frames, initial=_make_initial),
+        ours(program, OUTPUT, "eventtime", of_frames=of_frames, initial=_make_initial),
     )
-    expected, actual = (
-        play(spark, watched(query), source, provider, tmp_path / provider.name, _collect_told)
-        for query, provider in zip(queries, (ROCKSDB, OURS), strict=True)
-    )
+    expected, actual = play_both(spark, tuple(map(watched, queries)), source, tmp_path, _collect_told)
     fired = [row for rows in expected.values() for row in rows if "|timer" in row]
     assert len(fired) > 10
     for batch, rows in expected.items():
@@ -180,5 +240,38 @@ def test_rows_and_keys_of_every_type_are_those_of_spark(
     spark: SparkSession,
     tmp_path: Path,
 ) -> None:
-    source = inputs.kinds(seed=67)
+    source = _KINDS_OF_FRAMES if of_frames else _KINDS
     compare(spark, tmp_path, Watcher(of_frames=of_frames), OUTPUT, source, of_frames=of_frames, by="c_long")
+
+
+@pytest.mark.parametrize("of_frames", FORMS)
+def test_output_of_every_type_is_that_of_spark(
+    of_frames: bool,  # noqa: FBT001
+    spark: SparkSession,
+    tmp_path: Path,
+) -> None:
+    source = _KINDS_OF_FRAMES if of_frames else _KINDS
+    compare(spark, tmp_path, Echo(), source.schema, source, of_frames=of_frames, by="c_long")
+
+
+def test_states_of_many_types_are_those_of_spark(spark: SparkSession, tmp_path: Path) -> None:
+    compare(spark, tmp_path, Mixed(), OUTPUT, inputs.events(seed=71), of_frames=False)
+
+
+def test_the_event_time_of_the_output_is_that_of_spark(spark: SparkSession, tmp_path: Path) -> None:
+    """Windows over the output close when they close in Spark."""
+    source = inputs.events(seed=73)
+
+    def windows(query: Query) -> Query:
+        def of_output(frames: Any) -> DataFrame:  # noqa: ANN401
+            return query(frames).groupBy(f.window("at", "5 minutes")).agg(f.count("*"), f.sum("id"))
+
+        return watched(of_output)
+
+    queries = [
+        windows(make(Echo(), source.schema, "EventTime", of_frames=False, event_time="at", mode="Append"))
+        for make in (spark_s, ours)
+    ]
+    expected, actual = play_both(spark, queries, source, tmp_path, mode="append")
+    assert sum(map(len, expected.values())) > 5
+    assert actual == expected

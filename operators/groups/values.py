@@ -145,7 +145,7 @@ def _convert(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     same, convert = _choose_types(kind)
     if set(map(type, values)) - same - _NULL:
         plain = (value.item() if isinstance(value, np.generic) else value for value in values)
-        values = [None if value is None else convert(value) for value in plain]
+        values = [value if value is None or type(value) in same else convert(value) for value in plain]
     return pa.array(values, kind)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.types import StructType
 from typing_extensions import override
 
 from pyspark_ckpt.operators.declarations.states import DeclaredState, ListState, MapState, ValueState
@@ -16,8 +18,6 @@ from pyspark_ckpt.operators.types.value_types import resolve_type
 from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
-
     from pyspark_ckpt.operators.declarations.ttl import Clock
 
 TIME_MODES: Mapping[str, Clock | None] = {"none": None, "processingtime": "processing", "eventtime": "event"}
@@ -77,6 +77,7 @@ def find_variables(processor: StatefulProcessor, clock: Clock | None, who: str) 
     try:
         copy.init(handle)
         copy.close()
+        handle.require_kept()
     except CkptError:
         raise
     except Exception as problem:
@@ -93,6 +94,7 @@ class RecordingHandle(StatefulProcessorHandle):
     @override
     def __init__(self, clock: Clock | None, who: str) -> None:
         self.declared: dict[str, DeclaredState] = {}
+        self._deleted: set[str] = set()
         self._clock = clock
         self._who = who
 
@@ -132,7 +134,12 @@ class RecordingHandle(StatefulProcessorHandle):
 
     @override
     def deleteIfExists(self, stateName: str) -> None:
-        self.declared.pop(stateName, None)
+        self._deleted.add(stateName)
+
+    def require_kept(self) -> None:
+        """Raise InvalidInputError if ``init`` deletes a state variable that it declares: each task would empty it."""
+        if twice := sorted(self._deleted.intersection(self.declared)):
+            raise InvalidInputError(f"{self._who}.init() declares the state variable {twice[0]!r}, and deletes it.")
 
     def _refuse(self, call: str) -> NoReturn:
         raise InvalidInputError(f"{self._who}.init() calls {call}, and no key is being processed there.")
@@ -155,8 +162,6 @@ class RecordingHandle(StatefulProcessorHandle):
         return name
 
     def _type(self, name: object, argument: str, schema: StructType | str) -> StructType:
-        from pyspark.sql.types import StructType
-
         what = f"{self._who}: the {argument} of state variable {name!r}"
         kind = resolve_type(schema, what)
         if not pa.types.is_struct(kind.arrow):
@@ -164,8 +169,6 @@ class RecordingHandle(StatefulProcessorHandle):
         return StructType.fromJson(kind.schema)
 
     def _ttl(self, name: object, duration_ms: object) -> Ttl | None:
-        from datetime import timedelta
-
         if duration_ms is None or duration_ms == 0:  # as in Spark, zero means that it lives forever
             return None
         what = f"{self._who}: the ttlDurationMs of state variable {name!r} is {duration_ms!r}"

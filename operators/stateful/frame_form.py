@@ -83,7 +83,9 @@ class FrameResults:
 
     def take(self, returned: Any) -> None:
         """Take all frames that one call has returned. Raises InvalidInputError (anything else)."""
-        if isinstance(returned, pd.DataFrame) or not hasattr(returned, "__iter__"):
+        if isinstance(returned, pd.DataFrame):
+            raise self._refuse("returned a pandas.DataFrame, not an iterable of them.")
+        if not hasattr(returned, "__iter__"):
             raise self._refuse(f"returned {type(returned).__name__}, not an iterable of pandas.DataFrame.")
         for frame in returned:
             if not isinstance(frame, pd.DataFrame):

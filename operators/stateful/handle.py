@@ -56,8 +56,8 @@ class TaskHandle(StatefulProcessorHandle):
 
     @override
     def deleteIfExists(self, stateName: str) -> None:
+        """Do nothing: a query whose checkpoint has state that ``init`` does not declare does not get this far."""
         self._require_init("deleteIfExists")
-        self._variables.pop(stateName, None)
 
     def _get(self, name: str, kind: type[Kind], shown: str) -> Kind:
         self._require_init(f"get{shown.capitalize()}State")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -18,8 +18,8 @@ from pyspark_ckpt.operators.declarations.states import Declared, MapState
 from pyspark_ckpt.operators.declarations.timers import Timers
 from pyspark_ckpt.operators.groups.values import GroupValues
 from pyspark_ckpt.operators.stateful.declarations import dump_program, load_program
-from pyspark_ckpt.operators.stateful.frame_form import FrameForm
-from pyspark_ckpt.operators.stateful.row_form import RowForm, row_maker
+from pyspark_ckpt.operators.stateful.frame_form import FrameForm, FrameGroups
+from pyspark_ckpt.operators.stateful.row_form import RowForm, RowGroups, row_maker
 from pyspark_ckpt.operators.stateful.running import Running
 from pyspark_ckpt.operators.stateful.timers import KeyTimers, set_ms
 from pyspark_ckpt.operators.task.user_errors import locate_errors
@@ -76,25 +76,36 @@ class StatefulCalls(AdaptingProcessor):
         self._uid = uid
         self._running: Running | None = None
 
-    def process_batch(self, ctx: VectorContext, batch: pa.Table) -> pa.Table | None:
-        """Call the program for every key that has rows."""
+    @override
+    def process_initial_batch(self, ctx: VectorContext, batch: pa.Table) -> None:
         running = self._begin(ctx)
-        order = np.argsort(ctx.key_index, kind="stable")
-        ends = np.cumsum(np.bincount(ctx.key_index, minlength=len(ctx.keys))).tolist()
-        groups = self._form.group(batch.take(pa.array(order)).combine_chunks(), ctx.keys.names)
+        call, times, position = running.program.handleInitialState, running.times, self.position
+        groups, spans = self._group(ctx, batch)
+        with locate_errors(self._who("handleInitialState"), ctx, lambda: position.key):
+            for _, (begin, end) in running.turns(ctx.keys, enumerate(spans)):
+                key, rows = groups.take(begin, end)
+                position.key = key
+                for each in rows:
+                    call(key, each, times)
+            running.finish()
+
+    @override
+    def process_batch(self, ctx: VectorContext, batch: pa.Table) -> pa.Table | None:
+        running = self._begin(ctx)
         who = self._who("handleInputRows")
         returned = self._form.collect(lambda: who)
         call, times, position = running.program.handleInputRows, running.times, self.position
+        groups, spans = self._group(ctx, batch)
         with locate_errors(who, ctx, lambda: position.key):
-            for _, (begin, end) in running.turns(ctx.keys, enumerate(pairwise([0, *ends]))):
+            for _, (begin, end) in running.turns(ctx.keys, enumerate(spans)):
                 key, rows = groups.take(begin, end)
                 position.key = key
                 returned.take(call(key, rows, times))
             running.finish()
             return returned.finish()
 
+    @override
     def process_timers(self, ctx: VectorContext, timers: pa.Table) -> pa.Table | None:
-        """Call the program for every timer."""
         running = self._begin(ctx)
         who = self._who("handleExpiredTimer")
         returned = self._form.collect(lambda: who)
@@ -130,6 +141,12 @@ class StatefulCalls(AdaptingProcessor):
             with locate_errors(self._who("init"), ctx):
                 self._running = Running(program, variables, timers, times, self.position)
         return self._running
+
+    def _group(self, ctx: VectorContext, batch: pa.Table) -> tuple[FrameGroups | RowGroups, Iterator[tuple[int, int]]]:
+        """Return rows in the order of their keys, and where those of each key begin and end."""
+        order = np.argsort(ctx.key_index, kind="stable")
+        ends = np.cumsum(np.bincount(ctx.key_index, minlength=len(ctx.keys))).tolist()
+        return self._form.group(batch.take(pa.array(order)).combine_chunks(), ctx.keys.names), pairwise([0, *ends])
 
     def _who(self, method: str) -> str:
         return f"{self._name}.{method}() of keyed operator {self._uid!r}"

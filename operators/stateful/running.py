@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, TimerValues
@@ -51,16 +52,13 @@ class Running:
         """Yield ``calls``: the place of a key and more. It is the turn of that key until the next call is taken."""
         turn, position = self._turn, self._position
         suffixes = keys.suffixes.strings
-        turn.keys, known = keys, range(0)
-        try:
-            for place, more in calls:
-                if place not in known:
-                    known = range(place, min(place + KEYS_AT_ONCE, len(suffixes)))
-                    position.upcoming = suffixes[place : known.stop]
+        turn.keys, remaining = keys, iter(calls)
+        while some := list(islice(remaining, KEYS_AT_ONCE)):
+            position.upcoming = [suffixes[place] for place in sorted({place for place, _ in some})]
+            for place, more in some:
                 turn.place, position.suffix = place, suffixes[place]
                 yield place, more
-        finally:
-            turn.place, position.suffix, position.key = NO_TURN, NO_KEY, None
+        turn.place, position.suffix, position.key = NO_TURN, NO_KEY, None  # after an error, its key stays
 
     def finish(self) -> None:
         """Write the values that the turns have set."""

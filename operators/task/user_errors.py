@@ -45,7 +45,8 @@ def locate_errors(who: str, where: Context, key_of: Callable[[], object] = _no_k
     except ProcessorError:
         raise
     except CkptError as problem:
-        problem.add_note(f"In {who}, {_place(where, None)}.")  # output is converted for several keys at once
+        if not getattr(problem, "__notes__", None):  # an inner block knows better who was called
+            problem.add_note(f"In {who}, {_place(where, None)}.")  # output is converted for several keys at once
         raise
     except CallError as problem:
         cause = problem.__cause__ or problem

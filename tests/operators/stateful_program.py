@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from random import Random
 from typing import Any
@@ -92,6 +92,15 @@ class Commands(StatefulProcessor):
             yield self._tell(f"{now_ms}|{watermark_ms}|{tuple(key)}|again|")
 
     @override
+    def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
+        begin_ms = self.base_ms or timerValues.getCurrentProcessingTimeInMs()
+        rows = initialState.itertuples(index=False) if self.of_frames else [initialState]
+        for row in rows:
+            self.list.appendValue((int(row.first), row.word))
+            self.map.updateValue((row.word, int(row.first) % 2), (int(row.first), None))
+            self.handle.registerTimer(begin_ms + int(row.first) * self.unit_ms)
+
+    @override
     def close(self) -> None:
         """Nothing is open."""
 
@@ -118,7 +127,7 @@ class Commands(StatefulProcessor):
     def _do(self, op: str, n: int, text: str | None, at_ms: int) -> Any:  # noqa: ANN401
         at, entry = datetime(2024, 1, 1) + timedelta(seconds=n), (text, n % 3)  # noqa: DTZ001 - as Spark gives instants
         part = (Decimal(n) / 4).quantize(Decimal("0.01"))
-        calls = {
+        calls: dict[str, Callable[[], Any]] = {
             "set": lambda: self.value.update((n, text)),
             "unset": self.value.clear,
             "stamp": lambda: self.stamp.update((at, part, [text, "x"])),
@@ -129,7 +138,7 @@ class Commands(StatefulProcessor):
             "map": lambda: self.map.updateValue(entry, (n, at)),
             "unmap": lambda: self.map.removeKey(entry),
             "empty": self.map.clear,
-            "look": lambda: (self.map.containsKey(entry), self.map.getValue(entry) and tuple(self.map.getValue(entry))),
+            "look": lambda: (self.map.containsKey(entry), *(self.map.getValue(entry) or ())),
         }
         if op in calls:
             return calls[op]()
@@ -203,21 +212,64 @@ class Watcher(StatefulProcessor):
 
 
 class Echo(StatefulProcessor):
-    """Returns the rows that it gets, each twice; keeps the last one, and returns that before the others."""
-
-    def __init__(self, kind: StructType, *, of_frames: bool) -> None:
-        self.kind = kind
-        self.of_frames = of_frames
+    """Returns everything twice, as it came."""
 
     @override
     def init(self, handle: StatefulProcessorHandle) -> None:
-        pass
+        """Needs no state."""
 
     @override
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
-        for row in rows:
-            yield row
-            yield row
+        for some in rows:
+            yield some
+            yield some
+
+
+class Mixed(StatefulProcessor):
+    """Keeps values of many types, some of other types than the state's that Spark converts, and tells what it finds."""
+
+    @override
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        fields = "i int, f float, s string, d decimal(9,1), b binary, at timestamp, day date, ntz timestamp_ntz"
+        nested = "r struct<at: timestamp, deep: struct<day: date>>, a array<struct<n: int>>, m map<string, int>"
+        self.value = handle.getValueState("value", f"{fields}, {nested}, e boolean")
+        self.list = handle.getListState("list", f"{nested}, {fields}")
+        self.map = handle.getMapState("map", "s string, at timestamp, r struct<n: int, t: string>", nested)
+
+    @override
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
+        import numpy as np
+        import pandas as pd
+
+        n = len(list(rows))
+        at = datetime(2024, 3, 31, 12, 0, 0, n)  # noqa: DTZ001 - as Spark gives instants of states
+        elsewhere = at.replace(tzinfo=timezone(timedelta(hours=n)))
+        before = [self.value.get(), list(self.list.get()), sorted(map(repr, self.map.iterator()))]
+        plain = (np.int32(n), n / 7, f"é{n}", Decimal(n) / 8, bytes([n]), elsewhere, at.date(), at)
+        given = (
+            np.int64(n),
+            np.float64(n / 4),
+            np.str_("n"),
+            Decimal(n),
+            bytearray(b"b"),
+            pd.Timestamp(at),
+            at.date(),
+            at,
+        )
+        nested = (Row(at=at, deep=Row(day=at.date())), [(n,), Row(n=None)], {"a": n, "b": None})
+        other: Any = ((elsewhere, None), [], {})
+        self.value.update((*plain, *nested, np.bool_(n % 2)))
+        now = self.value.get()
+        self.list.appendList([(*nested, *given), (*other, *plain)])
+        self.list.appendValue((None, None, None, *(None,) * 8))
+        self.map.updateValue((f"k{n % 2}", elsewhere, (n % 3, None)), nested)
+        self.map.updateValue((None, at, Row(n=None, t="t")), other)
+        found = self.map.getValue(("k0", elsewhere, (0, None))), self.map.containsKey((None, at, (None, "t")))
+        yield Row(told=f"{key!r} {before!r} {now!r} {found!r}")
+        if n % 3 == 0:
+            self.value.update((None,) * 12)
+            self.list.clear()
+            self.map.removeKey((None, at, (None, "t")))
 
 
 def show_frame(frame: Any) -> str:  # noqa: ANN401

@@ -1,4 +1,4 @@
-"""Checks of what a program gives to a keyed operator: its frame, the columns of that, the columns of its output."""
+"""What a keyed operator asks of Spark's frames: that they are some, their columns, the types of its output."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def require_frame(
         )
 
 
-def find_columns(frame: DataFrame, given: Any, who: str, what_for: str) -> tuple[str, ...]:
+def find_names(frame: DataFrame, given: Any, who: str, what_for: str) -> tuple[str, ...]:
     """Return the column names as the frame spells them. Raises InvalidInputError."""
     from pyspark.sql import Column
 
@@ -55,6 +55,27 @@ def find_columns(frame: DataFrame, given: Any, who: str, what_for: str) -> tuple
             f"{who}: there are several columns {several[0]} {what_for}.", hint="Rename all but one of them."
         )
     return tuple(found[name][0] for name in names)
+
+
+def quote(name: str) -> str:
+    """Return the name of a column as Spark's SQL reads it, whatever characters it has."""
+    escaped = name.replace("`", "``")
+    return f"`{escaped}`"
+
+
+def resolve_columns(ddl: StructType | str, what: str) -> StructType:
+    """Return the columns of ``what``, declared as a StructType or as Spark DDL. Raises InvalidInputError."""
+    from pyspark.sql.types import StructType
+
+    kind = resolve_type(ddl, what)
+    if not pa.types.is_struct(kind.arrow):
+        raise InvalidInputError(f"{what} has the type {ddl!r}: give columns, like 'user string, views long'.")
+    found = StructType.fromJson(kind.schema)
+    if not found.names:
+        raise InvalidInputError(f"{what} has no columns: give some, like 'user string, views long'.")
+    if twice := sorted({name for name in found.names if found.names.count(name) > 1}):
+        raise InvalidInputError(f"{what} has several columns {twice[0]!r}.", hint="Give each column its own name.")
+    return found
 
 
 def check_key(frame: DataFrame, name: str, kind: pa.DataType, who: str) -> None:
@@ -89,18 +110,3 @@ def read_groups(given: object, who: str) -> int:
     if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or not 1 <= given <= MAX_PARALLELISM:
         raise InvalidInputError(f"{who}: max_parallelism must be an integer, 1 to {MAX_PARALLELISM}, got {given!r}.")
     return int(given)
-
-
-def read_columns(ddl: StructType | str, what: str) -> StructType:
-    """Return the declared columns of ``what``, which Spark DDL may give. Raises InvalidInputError."""
-    from pyspark.sql.types import StructType
-
-    kind = resolve_type(ddl, what)
-    if not pa.types.is_struct(kind.arrow):
-        raise InvalidInputError(f"{what} has the type {ddl!r}: give columns, like 'user string, views long'.")
-    found = StructType.fromJson(kind.schema)
-    if not found.names:
-        raise InvalidInputError(f"{what} has no columns: give some, like 'user string, views long'.")
-    if twice := sorted({name for name in found.names if found.names.count(name) > 1}):
-        raise InvalidInputError(f"{what} has several columns {twice[0]!r}.", hint="Give each column its own name.")
-    return found
