@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from pyspark_ckpt.state_store.errors import CkptError, DamagedCopyError
+from pyspark_ckpt.state_store.attempts.commit_log import is_committed
+from pyspark_ckpt.state_store.attempts.winners import Evidence, resolve
+from pyspark_ckpt.state_store.errors import CkptError, ConflictError, DamagedCopyError, FormatError, NotFoundError
 from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.local.copies import LocalCopy
@@ -72,7 +74,7 @@ class Maintenance:
         self._has_recalled = False
 
     def snapshot(self, *, force: bool = False) -> tuple[Published | None, dict[str, int]]:
-        """Make a snapshot of the newest version that Spark has asked for, if the snapshot policy says that one is due.
+        """Make a snapshot of the newest version that Spark has committed, if the snapshot policy says that one is due.
 
         ``force`` makes one at any version. Never blocks a transaction. Raises DamagedCopyError (the local copy was
         damaged: it is discarded and no snapshot is made), StorageError, InternalError.
@@ -130,8 +132,24 @@ class Maintenance:
             finally:
                 self._store.local.release(copy)
 
+    def _lease(self, is_due: Callable[[int], bool]) -> LocalCopy | None:
+        """Lease a frozen copy for a snapshot.
+
+        Spark asks for the commit of the last batch only with the next batch. Before that, the commit log says whether
+        it counts.
+        """
+        store, last = self._store, self._store.find_last_commit()
+        if last is not None and is_due(last.version) and is_committed(store.checkpoint, last.version):
+            try:
+                stands = resolve(store.identity, last.version, Evidence(store.place, store.checkpoint)) == last
+            except (ConflictError, FormatError, NotFoundError):  # the next batch reports it
+                stands = False
+            if stands:
+                return store.lease_for_snapshot(is_due, last)
+        return store.lease_for_snapshot(is_due)
+
     def _snapshot(self, *, force: bool) -> Published | None:
-        copy = self._store.lease_for_snapshot(lambda version: force or self._may_be_due(version))
+        copy = self._lease(lambda version: force or self._may_be_due(version))
         if copy is None:
             return None
         try:

@@ -200,10 +200,21 @@ class Store:
             if transaction.status is Status.OPEN:
                 self._end(transaction, Status.ABORTED)
 
-    def lease_for_snapshot(self, due: Callable[[int], bool]) -> LocalCopy | None:
-        """Lease a frozen copy of the newest commit that Spark has asked for. None if it is not here or not ``due``."""
+    def find_last_commit(self) -> Marker | None:
+        """Return the commit of the last batch, if the live copy has it and Spark has not asked for it yet."""
         with self._lock:
-            newest = self._copies.find(self.newest) if self.newest not in {None, EMPTY} else None
+            live, newest = self._copies.live, self.newest
+            follows = live is not None and newest is not None and live.marker.version == newest.version + 1
+            return live.marker if live is not None and follows else None
+
+    def lease_for_snapshot(self, due: Callable[[int], bool], commit: Marker | None = None) -> LocalCopy | None:
+        """Lease a frozen copy of a commit: by default the newest one that Spark has asked for.
+
+        None if it is not here or not ``due``.
+        """
+        with self._lock:
+            wanted = commit or self.newest
+            newest = self._copies.find(wanted) if wanted not in {None, EMPTY} else None
             if self.local.closed or newest is None or not due(newest.marker.version):
                 return None
             frozen = self._copies.checkpoint_live() if newest is self._copies.live else newest

@@ -92,6 +92,29 @@ def test_a_snapshot_is_made_only_when_it_is_due(make_lab: MakeLab) -> None:
     assert snapshot(lab, handle, force=False)["version"] is None  # the last one is found remotely
 
 
+@pytest.mark.parametrize("fmt", [1, 2])
+def test_the_last_batch_is_in_a_snapshot_once_the_commit_log_has_it(fmt: int, make_lab: MakeLab) -> None:
+    lab = make_lab(snapshotEveryVersions="2")
+    handle = lab.open(fmt=fmt)
+    ids = lab.grow(handle, 2)
+    lab.server.settled()
+    assert snapshot(lab, handle, force=False)["version"] is None
+    lab.log_commit(1, [ids[-1]] if fmt == 2 else None)
+    assert snapshot(lab, handle, force=False)["version"] == 2
+    assert snapshot(lab, handle, force=False)["version"] is None
+
+
+def test_the_last_commit_is_in_no_snapshot_when_the_commit_log_names_another(make_lab: MakeLab) -> None:
+    lab = make_lab(snapshotEveryVersions="2")
+    handle = lab.open()
+    (first,) = lab.grow(handle, 1)
+    other, own = (lab.begin(handle, 1, first).commit()["id"] for _ in range(2))
+    lab.server.settled()
+    assert other != own
+    lab.log_commit(1, [other])
+    assert snapshot(lab, handle, force=False)["version"] is None
+
+
 def test_a_loser_is_never_the_version_of_a_snapshot(lab: Lab) -> None:
     handle = lab.open()
     (base,) = lab.grow(handle, 1)
