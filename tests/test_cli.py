@@ -429,10 +429,10 @@ def test_a_dry_run_names_the_unfinished_uploads_that_gc_deletes(lab: Lab, capsys
     place = checkpoint.find_place(identity)
     collected(lab, capsys, *NOW, *reach)
     if isinstance(place, LocalPlace):
-        left = Path(place.url) / "sst" / ".x.sst.123.tmp"
+        left = Path(place.url) / "sst" / f".x.sst.{'0' * 32}.tmp"
         left.write_bytes(b"half")
         os.utime(left, (time.time() - 61,) * 2)
-        name = "sst/.x.sst.123.tmp"
+        name = f"sst/.x.sst.{'0' * 32}.tmp"
     else:
         assert isinstance(place, S3Place)
         place.client.create_multipart_upload(Bucket=place.bucket, Key=place.key("sst/x.sst"))

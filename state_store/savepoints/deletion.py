@@ -43,8 +43,8 @@ from pyspark_ckpt.state_store.retention.pins import FOLDER as PINS_FOLDER
 from pyspark_ckpt.state_store.retention.pins import PIN_S, Pins
 from pyspark_ckpt.state_store.savepoints.finished import refuse_claimed
 from pyspark_ckpt.state_store.savepoints.possession import OwnFolder, explaining_what_is_left
-from pyspark_ckpt.state_store.savepoints.query_restore import describe_complete, find_finished, forget
 from pyspark_ckpt.state_store.savepoints.request import Restored, RestoreRequest
+from pyspark_ckpt.state_store.savepoints.restore_target import describe_complete, find_finished, forget
 from pyspark_ckpt.state_store.savepoints.savepoint import NAME, UNFINISHED, read_info
 
 _MARKS = (NAME, UNFINISHED)

@@ -16,12 +16,10 @@ from contextlib import suppress
 from dataclasses import replace
 
 import msgspec
-import xxhash
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.blobs.exclusive import require_exclusive
 from pyspark_ckpt.state_store.checkpoints.checkpoint import MAX_PARTITIONS, Checkpoint
-from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, find_kind, read_unfinished_request
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.checkpoints.ownership import OWNER_NAME, claim, other_owner
@@ -40,15 +38,13 @@ from pyspark_ckpt.state_store.checkpoints.query_log import (
 )
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.display import count_text, suggest
-from pyspark_ckpt.state_store.errors import ConflictError, FormatError, InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.errors import ConflictError, FormatError, InvalidInputError
 from pyspark_ckpt.state_store.format.meta import check_uid
 from pyspark_ckpt.state_store.format.names import (
     CHECKPOINT_FOLDER,
     NON_RESTORED_STATE_NAME,
-    RESTORE_REQUEST_NAME,
-    WORK_FOLDER,
 )
-from pyspark_ckpt.state_store.format.remote import folder_of_query, point_to, query_id
+from pyspark_ckpt.state_store.format.remote import folder_of_query, point_to
 from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import seal
@@ -68,11 +64,19 @@ from pyspark_ckpt.state_store.savepoints.request import (
     Restored,
     RestoreRequest,
 )
+from pyspark_ckpt.state_store.savepoints.restore_target import (
+    REQUEST_NAME,
+    RESULT_NAME,
+    describe_complete,
+    find_finished,
+    forget,
+    is_unfinished,
+    make_mark,
+    make_refusal,
+    read_recorded,
+)
 from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint, find_inside, refuse_unless_empty
 
-REQUEST_NAME = RESTORE_REQUEST_NAME
-RESULT_NAME = f"{WORK_FOLDER}/result.json"
-MAX_RESULT_BYTES = 64 << 20
 MIN_PARTITIONS = 1
 
 
@@ -125,11 +129,11 @@ class QueryRestore:
         """
         with explaining_what_is_left(lambda: self._left), advising_to_verify(self._source):
             recorded, done = self._begin()
-            own = OwnFolder(self._place, lambda: self._require(_is_unfinished(self._place, recorded)))
+            own = OwnFolder(self._place, lambda: self._require(is_unfinished(self._place, recorded)))
             if done is None:
                 done = self._restore(recorded, runner, progress, own)
                 own.put(RESULT_NAME, seal(FinishedRequest(recorded, done)))
-            if _is_unfinished(self._place, recorded):
+            if is_unfinished(self._place, recorded):
                 copy_id(self._source.place, own, self._rewriting(recorded, {}))
             finished = find_finished(self._place)
             self._require(finished is not None and finished.request == recorded)
@@ -264,14 +268,14 @@ class QueryRestore:
             require_exclusive(
                 self._folder_of_query(recorded.query_id), "restores", "Name another place in the option remote."
             )
-        before, done = self._before()
+        before, done = read_recorded(self._place)
         if before is None:
             allows = self._request.allow_non_restored_state
             refuse_checkpoint(self.plan, recorded, allows_non_restored_state=allows)
             try:
                 refuse_unless_empty(self._place, "a checkpoint")
             except InvalidInputError:
-                before, done = self._before()  # another run may have begun since
+                before, done = read_recorded(self._place)  # another run may have begun since
                 if before is None:
                     raise
             else:
@@ -279,7 +283,7 @@ class QueryRestore:
                 self._refuse_damaged_files(recorded)
                 before = self._record(recorded)
         if msgspec.structs.replace(before, query_id=recorded.query_id) != recorded:
-            raise self._make_refusal(before, recorded)
+            raise make_refusal(self._place, before, recorded)
         self._left = (
             f"An unfinished restore is left in {self._place.url}: once the cause is removed, the same call with the "
             "same arguments finishes it. Or restore into a new folder."
@@ -287,49 +291,17 @@ class QueryRestore:
         if self.plan.options.remote:
             folder = self._folder_of_query(before.query_id).url
             self._left += f" Then name another folder in the option remote, too: {folder} has state of this one."
-        if not self._place.put_if_absent(QUERY, _make_mark(before, self._place.url)) and done is None:
+        if not self._place.put_if_absent(QUERY, make_mark(before, self._place.url)) and done is None:
             self._refuse_query(before, is_first=before is recorded)
         if done is None:
             self._claim_folder(before)
         return before, done
-
-    def _make_refusal(self, before: RecordedRequest, recorded: RecordedRequest) -> InvalidInputError:
-        """Return the error for a target of another restore, which is recorded as ``before``."""
-        what = f"{before.source}, version {before.version}, to {count_text(before.partitions, 'partition')}"
-        if find_kind(self._place) is FolderKind.CHECKPOINT:
-            return InvalidInputError(
-                f"{self._place.url} is not empty: it is a complete checkpoint, made by a restore of {what}, and this "
-                "is another restore.",
-                hint="Name a new folder. The restore that made it was interrupted while it cleaned up: the same call "
-                "finishes that.",
-            )
-        hint = "Repeat that restore, with the same arguments, or name a new folder."
-        if msgspec.structs.replace(before, query_id=recorded.query_id, version=recorded.version) == recorded:
-            hint = f"{before.source} is at version {recorded.version} now, so name a new folder."
-        return InvalidInputError(
-            f"{self._place.url} has an unfinished restore of {what}, and this is another restore"
-            f"{f', of version {recorded.version}' if before.version != recorded.version else ''}.",
-            hint=hint,
-        )
 
     def _record(self, recorded: RecordedRequest) -> RecordedRequest:
         """Record in the target what is restored there; return the record of another run that was first."""
         if self._place.put_if_absent(REQUEST_NAME, seal(recorded)):
             return recorded
         return read_sealed(self._place, REQUEST_NAME, RecordedRequest)
-
-    def _before(self) -> tuple[RecordedRequest | None, Restored | None]:
-        """Return the request and the result that an earlier run has recorded in the target, each if there is one."""
-        try:
-            finished = read_sealed(self._place, RESULT_NAME, FinishedRequest, MAX_RESULT_BYTES)
-        except NotFoundError:
-            pass
-        else:
-            return finished.request, finished.result
-        try:
-            return read_sealed(self._place, REQUEST_NAME, RecordedRequest), None
-        except NotFoundError:
-            return None, None
 
     def _refuse_state_of_others(self, recorded: RecordedRequest) -> None:
         """Raise InvalidInputError if the folder of the query's id below ``remote`` is in use by another query."""
@@ -361,7 +333,7 @@ class QueryRestore:
         return self.plan.workplace.place(folder_of_query(self.plan.options.remote, query_id))
 
     def _refuse_query(self, recorded: RecordedRequest, *, is_first: bool) -> None:
-        if not _is_unfinished(self._place, recorded):
+        if not is_unfinished(self._place, recorded):
             self._left = ""
             if is_first:  # the other restore had finished before this one was recorded
                 self._place.delete(REQUEST_NAME)
@@ -387,51 +359,5 @@ class QueryRestore:
         ]
 
 
-def find_finished(place: BlobPlace) -> FinishedRequest | None:
-    """Return the restore that was interrupted after its checkpoint in ``place`` was complete, or None.
-
-    Raises FormatError, StorageError.
-    """
-    try:
-        finished = read_sealed(place, RESULT_NAME, FinishedRequest, MAX_RESULT_BYTES)
-    except NotFoundError:
-        return None
-    try:
-        return finished if query_id(place) == finished.request.query_id else None
-    except (NotFoundError, FormatError):  # it is deleted, or not complete
-        return None
-
-
-def describe_complete(place: BlobPlace) -> str:
-    """Return what is left if a restore fails after its checkpoint in ``place`` was complete."""
-    return f"The checkpoint {place.url} is complete. Only the cleaning up is left: the same call finishes it."
-
-
-def forget(place: BlobPlace) -> None:
-    """Delete the records of a restore from its target, which is a complete checkpoint now. Raises StorageError."""
-    for blob in sorted(place.walk(WORK_FOLDER), key=lambda blob: (blob.name == RESULT_NAME, blob.name)):
-        place.delete(blob.name)  # the result last: a run that finds it need not, and must not, repeat anything
-
-
 def _but_the_id(files: Iterable[QueryFile]) -> Iterator[QueryFile]:
     return (file for file in files if file.name != QUERY)
-
-
-def _make_mark(recorded: RecordedRequest, target: str) -> bytes:
-    """Return the ``metadata`` of a target until it is a checkpoint: Spark refuses to start a query on it.
-
-    Spark's error shows the value that it finds in place of the query's id, so the value says what to do.
-    """
-    explained = (
-        f"{target} is an unfinished restore of {recorded.source}, not a checkpoint. Repeat the same restore or rescale "
-        "with the same arguments, which finishes it, or name a new folder"
-    )
-    return msgspec.json.encode({"id": [explained], "request": _digest(recorded)})
-
-
-def _is_unfinished(place: BlobPlace, recorded: RecordedRequest) -> bool:
-    return read_unfinished_request(place) == _digest(recorded)
-
-
-def _digest(recorded: RecordedRequest) -> str:
-    return xxhash.xxh3_128_hexdigest(msgspec.json.encode(recorded))

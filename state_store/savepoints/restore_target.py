@@ -1,0 +1,103 @@
+"""The target of a restore: whose it is, and what an earlier run of the restore has recorded there."""
+
+from __future__ import annotations
+
+import msgspec
+import xxhash
+
+from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, find_kind, read_unfinished_request
+from pyspark_ckpt.state_store.display import count_text
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.format.names import RESTORE_REQUEST_NAME, WORK_FOLDER
+from pyspark_ckpt.state_store.format.remote import query_id
+from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
+from pyspark_ckpt.state_store.savepoints.request import FinishedRequest, RecordedRequest, Restored
+
+REQUEST_NAME = RESTORE_REQUEST_NAME
+RESULT_NAME = f"{WORK_FOLDER}/result.json"
+MAX_RESULT_BYTES = 64 << 20
+
+
+def read_recorded(place: BlobPlace) -> tuple[RecordedRequest | None, Restored | None]:
+    """Return the request and the result that an earlier run has recorded in the target, each if there is one.
+
+    Raises FormatError, StorageError.
+    """
+    try:
+        finished = read_sealed(place, RESULT_NAME, FinishedRequest, MAX_RESULT_BYTES)
+    except NotFoundError:
+        pass
+    else:
+        return finished.request, finished.result
+    try:
+        return read_sealed(place, REQUEST_NAME, RecordedRequest), None
+    except NotFoundError:
+        return None, None
+
+
+def make_refusal(place: BlobPlace, before: RecordedRequest, recorded: RecordedRequest) -> InvalidInputError:
+    """Return the error for a target of another restore, which is recorded as ``before``. Raises StorageError."""
+    what = f"{before.source}, version {before.version}, to {count_text(before.partitions, 'partition')}"
+    if find_kind(place) is FolderKind.CHECKPOINT:
+        return InvalidInputError(
+            f"{place.url} is not empty: it is a complete checkpoint, made by a restore of {what}, and this "
+            "is another restore.",
+            hint="Name a new folder. The restore that made it was interrupted while it cleaned up: the same call "
+            "finishes that.",
+        )
+    hint = "Repeat that restore, with the same arguments, or name a new folder."
+    if msgspec.structs.replace(before, query_id=recorded.query_id, version=recorded.version) == recorded:
+        hint = f"{before.source} is at version {recorded.version} now, so name a new folder."
+    return InvalidInputError(
+        f"{place.url} has an unfinished restore of {what}, and this is another restore"
+        f"{f', of version {recorded.version}' if before.version != recorded.version else ''}.",
+        hint=hint,
+    )
+
+
+def find_finished(place: BlobPlace) -> FinishedRequest | None:
+    """Return the restore that was interrupted after its checkpoint in ``place`` was complete, or None.
+
+    Raises FormatError, StorageError.
+    """
+    try:
+        finished = read_sealed(place, RESULT_NAME, FinishedRequest, MAX_RESULT_BYTES)
+    except NotFoundError:
+        return None
+    try:
+        return finished if query_id(place) == finished.request.query_id else None
+    except (NotFoundError, FormatError):  # it is deleted, or not complete
+        return None
+
+
+def describe_complete(place: BlobPlace) -> str:
+    """Return what is left if a restore fails after its checkpoint in ``place`` was complete."""
+    return f"The checkpoint {place.url} is complete. Only the cleaning up is left: the same call finishes it."
+
+
+def forget(place: BlobPlace) -> None:
+    """Delete the records of a restore from its target, which is a complete checkpoint now. Raises StorageError."""
+    for blob in sorted(place.walk(WORK_FOLDER), key=lambda blob: (blob.name == RESULT_NAME, blob.name)):
+        place.delete(blob.name)  # the result last: a run that finds it need not, and must not, repeat anything
+
+
+def make_mark(recorded: RecordedRequest, target: str) -> bytes:
+    """Return the ``metadata`` of a target until it is a checkpoint: Spark refuses to start a query on it.
+
+    Spark's error shows the value that it finds in place of the query's id, so the value says what to do.
+    """
+    explained = (
+        f"{target} is an unfinished restore of {recorded.source}, not a checkpoint. Repeat the same restore or rescale "
+        "with the same arguments, which finishes it, or name a new folder"
+    )
+    return msgspec.json.encode({"id": [explained], "request": _digest(recorded)})
+
+
+def is_unfinished(place: BlobPlace, recorded: RecordedRequest) -> bool:
+    """Return whether the ``metadata`` in ``place`` is the mark of this restore. Raises StorageError."""
+    return read_unfinished_request(place) == _digest(recorded)
+
+
+def _digest(recorded: RecordedRequest) -> str:
+    return xxhash.xxh3_128_hexdigest(msgspec.json.encode(recorded))
