@@ -105,8 +105,7 @@ class FrameResults:
         return pa.Table.from_batches(self._batches) if self._batches else None
 
     def _pack(self) -> None:
-        if len(self._frames):
-            frame = self._frames.take()
+        for frame in self._frames.take():
             try:
                 self._batches.append(self._form.how.to_rows(frame, self._form.output))
             except KeyError as problem:
