@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -104,11 +105,12 @@ class ReturnedFrames:
         self._run.append(arrays)
         self._count += 1
 
-    def take(self) -> pd.DataFrame:
-        """Return all frames as one, and forget them. There must be at least one."""
+    def take(self) -> list[pd.DataFrame]:
+        """Return the frames, those with the same columns one after another as one, and forget them."""
         self._end_run()
         frames, self._frames, self._count = self._frames, [], 0
-        return pd.concat(frames, ignore_index=True)
+        alike = groupby(frames, key=lambda frame: frame.columns.tolist())
+        return [pd.concat(list(some), ignore_index=True) for _, some in alike]
 
     def _end_run(self) -> None:
         if len(self._run) > 1:

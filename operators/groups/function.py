@@ -196,8 +196,8 @@ class _Calls:
         raise InvalidInputError(f"The function {getattr(function, '__name__', function)!r} {what}")
 
     def _pack(self) -> None:
-        if len(self._returned):
-            self._batches.append(self._processor.how.to_rows(self._returned.take(), self._processor.output))
+        for frame in self._returned.take():
+            self._batches.append(self._processor.how.to_rows(frame, self._processor.output))
 
 
 def _kind_of_state(time_out: str, ctx: VectorContext, *, timed_out: bool) -> type[_State]:

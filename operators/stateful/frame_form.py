@@ -91,7 +91,7 @@ class FrameResults:
             if not isinstance(frame, pd.DataFrame):
                 raise self._refuse(f"returned {type(frame).__name__} in place of a pandas.DataFrame.")
             width = len(frame.columns)
-            if width not in {0, self._width}:
+            if 0 < width < self._width:
                 names = self._form.output.names
                 raise self._refuse(f"returned a frame of {width} columns, but the output has {self._width}: {names}.")
             if len(frame):
@@ -105,8 +105,12 @@ class FrameResults:
         return pa.Table.from_batches(self._batches) if self._batches else None
 
     def _pack(self) -> None:
-        if len(self._frames):
-            self._batches.append(self._form.how.to_rows(self._frames.take(), self._form.output))
+        for frame in self._frames.take():
+            try:
+                self._batches.append(self._form.how.to_rows(frame, self._form.output))
+            except KeyError as problem:
+                names = self._form.output.names
+                raise self._refuse(f"returned frames of {list(frame.columns)}; the output has {names}.") from problem
 
     def _refuse(self, what: str) -> InvalidInputError:
         return InvalidInputError(f"{self._who()} {what}", hint="Yield frames, or return a list of them.")

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from pyspark_ckpt.operators.groups.values import GroupValues
+from pyspark_ckpt.operators.stateful.plain_values import NotPlainError, convert_fields, make_converter
 from pyspark_ckpt.operators.types.columns import python_values
+from pyspark_ckpt.operators.types.conversions import Convert
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
-_NONE = type(None)
+_PYTHON_BITS = 64
+_UNCHANGED = frozenset({int, bool, float, str, bytes, type(None)})
 
 
 class Tuples:
@@ -19,37 +23,46 @@ class Tuples:
     def __init__(self, name: str, kind: pa.StructType) -> None:
         """``name``: the name of the state variable, for errors."""
         self._name = name
-        self._values = GroupValues(name, kind)
-        self._plain = [_plain_types(field) for field in kind]
+        self._kind = kind
+        values = GroupValues(name, kind)
+        self.column, self.of_column, self.show = values.column, values.of, values.show
+        self._read, self._stored = (
+            [make_converter(field.type, is_nullable=field.nullable, as_read=as_read) for field in kind]
+            for as_read in (True, False)
+        )
+        numbers = [each.type for each in kind if pa.types.is_integer(each.type) or pa.types.is_floating(each.type)]
+        self._has_known = all(each.bit_width == _PYTHON_BITS for each in numbers)
         self._known: set[tuple[type, ...]] = set()
-        """Types of values, in the order of the fields, that are stored unchanged."""
-        self.column = self._values.column
-        self.of_column = self._values.of
-        self.show = self._values.show
+        """Python types of tuples that are kept unchanged, whatever their values are."""
 
     def take(self, given: Any) -> tuple[Any, ...]:
-        """Return a tuple that a program gives, as it will get it back. Raises InvalidInputError."""
-        if type(given) is tuple and self._is_plain(given):
+        """Return a tuple that a program gives, as it will read it back. Raises InvalidInputError."""
+        if type(given) is tuple and tuple(map(type, given)) in self._known:
             return given
-        shown: tuple[Any, ...] = self.of_column(self._convert(given))[0]
-        return shown
+        taken = self._convert_alone(given, self._read)
+        if taken is None:
+            taken = self.of_column(self._convert(given))[0]
+        return taken
 
     def store(self, given: Any) -> Any:
         """Return a tuple that a program gives, as a state takes it. Raises InvalidInputError."""
-        if type(given) is tuple and self._is_plain(given):
+        if type(given) is tuple and tuple(map(type, given)) in self._known:
             return given
-        return python_values(self._convert(given))[0]
+        stored = self._convert_alone(given, self._stored)
+        return python_values(self._convert(given))[0] if stored is None else stored
 
-    def _is_plain(self, given: tuple[Any, ...]) -> bool:
+    def _convert_alone(self, given: Any, fields: Sequence[Convert]) -> tuple[Any, ...] | None:
+        """Return a converted tuple, None if it has to go through a column."""
+        if not isinstance(given, (tuple, list)) or len(given) != len(fields):
+            return None
+        try:
+            converted = convert_fields(fields, given)
+        except NotPlainError:
+            return None
         types = tuple(map(type, given))
-        if types in self._known:
-            return True
-        is_plain = len(types) == len(self._plain) and all(
-            each in plain for each, plain in zip(types, self._plain, strict=True)
-        )
-        if is_plain:
+        if self._has_known and _UNCHANGED.issuperset(types) and converted == given:
             self._known.add(types)
-        return is_plain
+        return converted
 
     def _convert(self, given: Any) -> pa.StructArray:
         if not isinstance(given, (tuple, list)):
@@ -57,21 +70,10 @@ class Tuples:
                 f"State variable {self._name!r} is given {repr(given)[:200]} of type {type(given).__name__}.",
                 hint="Give a tuple with a value for each field of its schema.",
             )
+        for field, value in zip(self._kind, given, strict=False):
+            if value is None and not field.nullable:
+                raise InvalidInputError(
+                    f"State variable {self._name!r}: its field {field.name!r} is NOT NULL, and {repr(given)[:200]} is "
+                    "given."
+                )
         return self.column([tuple(given)])
-
-
-def _plain_types(field: pa.Field) -> frozenset[type]:
-    """Return the Python types whose values are stored and read back unchanged; none if that depends on the value."""
-    kind = field.type
-    of_kind: frozenset[type] = frozenset()
-    if pa.types.is_int64(kind):
-        of_kind = frozenset({int})
-    elif pa.types.is_boolean(kind):
-        of_kind = frozenset({bool})
-    elif pa.types.is_float64(kind):
-        of_kind = frozenset({float})
-    elif pa.types.is_string(kind):
-        of_kind = frozenset({str})
-    elif pa.types.is_binary(kind):
-        of_kind = frozenset({bytes})
-    return of_kind | {_NONE} if field.nullable else of_kind

@@ -204,8 +204,9 @@ class Watcher(StatefulProcessor):
         if self.of_frames:
             import pandas as pd
 
-            yield pd.DataFrame({"told": [told]})
+            yield pd.DataFrame({"other": [1], "told": [told]})
             yield pd.DataFrame()
+            yield pd.DataFrame([[told]], columns=[0])
         else:
             yield Row(told=told)
             yield Row(other=1, told=None)
