@@ -38,7 +38,7 @@ from pyspark_ckpt.state_store.checkpoints.query_log import (
 )
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.display import count_text, suggest
-from pyspark_ckpt.state_store.errors import ConflictError, FormatError, InvalidInputError
+from pyspark_ckpt.state_store.errors import ConflictError, FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.meta import check_uid
 from pyspark_ckpt.state_store.format.names import (
     CHECKPOINT_FOLDER,
