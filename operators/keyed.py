@@ -196,9 +196,13 @@ class KeyedStream:
     ) -> DataFrame:
         """Do what ``GroupedData.transformWithState`` does by the key columns: same arguments, same results.
 
-        The processor gets and returns Rows. State is stored by name and type. Where Spark stores null because a value
-        does not fit its type, the value is kept or the query fails. State of an existing query of Spark's is not read.
-        ``init`` is also called here, on a copy of the processor, to find its state variables. Raises InvalidInputError.
+        ``statefulProcessor``: an instance of PySpark's StatefulProcessor, which gets and returns Rows. Its ``init`` is
+        also called here, on a copy, to find its state variables. ``initialState``: a frame that is not a stream, with
+        the key columns, in place of a grouped one.
+
+        State is stored by name and type, as that of any keyed operator. Where Spark stores null because a value does
+        not fit its type, the value is converted without loss or the query fails. State of an existing query of Spark's
+        is not read. Raises InvalidInputError.
         """
         from pyspark_ckpt.operators.stateful.row_form import RowForm
 

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import Row
 
 from pyspark_ckpt.operators.declarations.ttl import Clock
+from pyspark_ckpt.operators.stateful import row_form, running
 from pyspark_ckpt.operators.stateful.declarations import find_variables
 from pyspark_ckpt.operators.stateful.processor import make_calls
 from pyspark_ckpt.operators.stateful.row_form import RowForm
@@ -48,9 +49,17 @@ def _make_rows(random: Random, count: int) -> list[tuple[str, int, Any, str]]:
 @pytest.mark.parametrize(("mode", "clock"), MODES)
 @pytest.mark.parametrize("seed", range(2))
 def test_tasks_do_what_the_model_does(
-    seed: int, mode: str, clock: Clock | None, memory_bytes: int, quick_path: Path
+    seed: int,
+    mode: str,
+    clock: Clock | None,
+    memory_bytes: int,
+    quick_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     random = Random(seed)
+    if memory_bytes == FEW:
+        monkeypatch.setattr(running, "KEYS_AT_ONCE", 2)
+        monkeypatch.setattr(row_form, "ROWS_AT_ONCE", 3)
     ttl_ms = 4 * SECOND_MS if clock == "processing" else None
     base_ms = START_MS if clock == "event" else None
     program = Tasks(of_frames=False, base_ms=base_ms, unit_ms=SECOND_MS if clock else 0, ttl_ms=ttl_ms)
