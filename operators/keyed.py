@@ -191,14 +191,14 @@ class KeyedStream:
         outputStructType: StructType | str,  # noqa: N803
         outputMode: str,  # noqa: N803
         timeMode: str,  # noqa: N803
-        initialState: DataFrame | None = None,  # noqa: N803
+        initial_state: DataFrame | None = None,
         eventTimeColumnName: str = "",  # noqa: N803
     ) -> DataFrame:
-        """Do what ``GroupedData.transformWithState`` does by the key columns: same arguments, same results.
+        """Do what ``GroupedData.transformWithState`` does by the key columns: same results.
 
         ``statefulProcessor``: an instance of PySpark's StatefulProcessor, which gets and returns Rows. Its ``init`` is
-        also called here, on a copy, to find its state variables. ``initialState``: a frame that is not a stream, with
-        the key columns, in place of a grouped one.
+        also called here, on a copy, to find its state variables. ``initial_state``: a frame that is not a stream, with
+        the key columns. Spark's ``initialState`` is the same frame, grouped. The other arguments are Spark's.
 
         State is stored by name and type, as that of any keyed operator. Where Spark stores null because a value does
         not fit its type, the value is converted without loss or the query fails. State of an existing query of Spark's
@@ -208,7 +208,7 @@ class KeyedStream:
 
         output = resolve_columns(outputStructType, f"keyed(uid={self.uid!r}): the output")
         form = RowForm.of(self.frame.sparkSession, make_handed_schema(output))
-        how = outputMode, timeMode, initialState, eventTimeColumnName
+        how = outputMode, timeMode, initial_state, eventTimeColumnName
         return self._transform(statefulProcessor, output, form, *how)
 
     def transform_with_state_in_pandas(
@@ -217,10 +217,10 @@ class KeyedStream:
         outputStructType: StructType | str,  # noqa: N803
         outputMode: str,  # noqa: N803
         timeMode: str,  # noqa: N803
-        initialState: DataFrame | None = None,  # noqa: N803
+        initial_state: DataFrame | None = None,
         eventTimeColumnName: str = "",  # noqa: N803
     ) -> DataFrame:
-        """Do what ``GroupedData.transformWithStateInPandas`` does by the key columns: same arguments, same results.
+        """Do what ``GroupedData.transformWithStateInPandas`` does by the key columns: same results.
 
         The processor gets and returns pandas frames. Otherwise as ``transform_with_state``. Raises InvalidInputError.
         """
@@ -228,7 +228,7 @@ class KeyedStream:
 
         output = resolve_columns(outputStructType, f"keyed(uid={self.uid!r}): the output")
         form = FrameForm.of(self.frame.sparkSession, output)
-        how = outputMode, timeMode, initialState, eventTimeColumnName
+        how = outputMode, timeMode, initial_state, eventTimeColumnName
         return self._transform(statefulProcessor, output, form, *how)
 
     def _transform(
