@@ -233,7 +233,7 @@ def test_times_to_live_and_timers_of_processing_time_are_those_of_spark(
                 f"{provider.name} {row}" for row in expected
             ]
             fired += sum("|timer" in row for row in expected)
-        assert fired > 5
+        assert fired > 2
 
 
 @pytest.mark.parametrize("of_frames", FORMS)
