@@ -23,6 +23,9 @@ from integration.bench.variants import (
     SMALL_CACHE,
     SMALL_CACHE_FEW_KEYS,
     TRANSFORM,
+    TRANSFORM_FRAMES,
+    TRANSFORM_FRAMES_HERE,
+    TRANSFORM_HERE,
     TWO_OPERATORS,
     UNCHANGED,
     UNCOMPRESSED_FEW_KEYS,
@@ -137,6 +140,19 @@ BARS: tuple[Bar, ...] = (
             (UNCHANGED, GROUPS, 1 / 8),
             (VECTORISED, TRANSFORM, 1 / 30),
             (VECTORISED, WITHOUT_STATE, 1.4),
+        )
+    ),
+    *(
+        Bar(
+            f"{workload}: {ours.name} against {theirs.name}",
+            Side(workload, ours.name),
+            (Side(workload, theirs.name),),
+            limit,
+        )
+        for workload, ours, theirs, limit in (
+            ("stateful", TRANSFORM_HERE, TRANSFORM, 1 / 2.5),
+            ("stateful", TRANSFORM_FRAMES_HERE, TRANSFORM_FRAMES, 1 / 8),
+            ("stateful-large", TRANSFORM_HERE, TRANSFORM, 1 / 8),
         )
     ),
     Bar(

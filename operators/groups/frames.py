@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -53,7 +53,7 @@ class Conversion:
     def to_frame(self, rows: pa.Table | pa.RecordBatch) -> pd.DataFrame:
         """Return rows as the frame that a function of applyInPandasWithState gets."""
         columns = ArrowBatchTransformer.to_pandas(
-            rows,
+            in_zone(rows, self.time_zone),
             timezone=self.time_zone,
             struct_in_pandas="dict",
             ndarray_as_list=False,
@@ -74,6 +74,28 @@ class Conversion:
             int_to_decimal_coercion_enabled=self.coerces_integers_to_decimals,
         )
         return pa.RecordBatch.from_struct_array(batch.column(0))
+
+
+Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
+
+
+def in_zone(rows: Rows, time_zone: str) -> Rows:
+    """Return rows as Spark passes them to Python: their instants have the time zone of the session."""
+    zoned = pa.schema([field.with_type(_set_zone(field.type, time_zone)) for field in rows.schema])
+    return rows if zoned == rows.schema else rows.cast(zoned)
+
+
+def _set_zone(kind: pa.DataType, time_zone: str) -> pa.DataType:
+    if pa.types.is_timestamp(kind) and kind.tz:
+        return pa.timestamp(kind.unit, time_zone)
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_set_zone(field.type, time_zone)) for field in kind])
+    if pa.types.is_map(kind):
+        entries = (each.with_type(_set_zone(each.type, time_zone)) for each in (kind.key_field, kind.item_field))
+        return pa.map_(*entries)
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_set_zone(kind.value_type, time_zone)))
+    return kind
 
 
 class ReturnedFrames:

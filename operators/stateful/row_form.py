@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.types import Row
 
+from pyspark_ckpt.operators.groups.frames import in_zone
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class RowGroups:
 
     def __init__(self, rows: pa.Table, key_names: Sequence[str], time_zone: str) -> None:
         """``rows`` are in the order of their keys. Instants are shown in ``time_zone``."""
-        self._columns = [_in_zone(column, time_zone) for column in rows.columns]
+        self._columns = in_zone(rows, time_zone).columns
         self._keys_at = [rows.column_names.index(name) for name in key_names]
         self._count = len(rows)
         self._first = self._end = 0
@@ -145,28 +146,6 @@ def row_maker(names: Sequence[str]) -> Callable[[tuple[Any, ...]], Row]:
         return row
 
     return make
-
-
-def _in_zone(column: pa.ChunkedArray, time_zone: str) -> pa.ChunkedArray:
-    """Return a column as Spark passes it to Python: instants in the zone of the session."""
-    kind = column.type
-    zoned = _with_zone(kind, time_zone)
-    return column if zoned == kind else column.cast(zoned)
-
-
-def _with_zone(kind: pa.DataType, time_zone: str) -> pa.DataType:
-    if pa.types.is_timestamp(kind) and kind.tz:
-        return pa.timestamp(kind.unit, time_zone)
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_with_zone(field.type, time_zone)) for field in kind])
-    if pa.types.is_map(kind):
-        keys, items = kind.key_field, kind.item_field
-        return pa.map_(
-            keys.with_type(_with_zone(keys.type, time_zone)), items.with_type(_with_zone(items.type, time_zone))
-        )
-    if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_with_zone(kind.value_type, time_zone)))
-    return kind
 
 
 def _convert(values: Sequence[Any], field: pa.Field) -> pa.Array:

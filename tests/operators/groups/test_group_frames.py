@@ -7,11 +7,13 @@ from itertools import groupby
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql.types import StructType, TimestampType
 
-from pyspark_ckpt.operators.groups.frames import ReturnedFrames
+from pyspark_ckpt.operators.groups.frames import Conversion, ReturnedFrames
 
 KINDS: dict[str, Callable[[int], pd.DataFrame]] = {
     "integers": lambda n: pd.DataFrame({"key": [n], "rows": [n]}),
@@ -63,3 +65,17 @@ def test_columns_with_numbers_for_names_are_not_those_with_names() -> None:
     returned.add(KINDS["integers"](1))
     returned.add(KINDS["numbers for names"](2))
     assert [frame.to_numpy().tolist() for frame in returned.take()] == [[[1, 1]], [[2, 3]]]
+
+
+def test_instants_in_frames_are_local_times_of_the_session() -> None:
+    instants = pa.array([0, 1], pa.timestamp("us", "UTC"))
+    deep = pa.StructArray.from_arrays([instants], ["at"])
+    how = Conversion("America/New_York", False, True, False, False, 10)
+    frame = how.to_frame(pa.table({"at": instants, "deep": deep}))
+    local = pd.Timestamp("1969-12-31 19:00:00")
+    assert frame["at"].tolist() == [local, local + pd.Timedelta(microseconds=1)]
+    assert frame["deep"].tolist() == [{"at": each} for each in frame["at"]]
+    assert how.to_rows(frame[["at"]], StructType().add("at", TimestampType())).column(0).cast("int64").to_pylist() == [
+        0,
+        1,
+    ]
