@@ -150,8 +150,8 @@ BARS: tuple[Bar, ...] = (
             limit,
         )
         for workload, ours, theirs, limit in (
-            ("stateful", TRANSFORM_HERE, TRANSFORM, 1 / 2.5),
-            ("stateful", TRANSFORM_FRAMES_HERE, TRANSFORM_FRAMES, 1 / 8),
+            ("stateful", TRANSFORM_HERE, TRANSFORM, 1 / 8),
+            ("stateful", TRANSFORM_FRAMES_HERE, TRANSFORM_FRAMES, 1 / 15),
             ("stateful-large", TRANSFORM_HERE, TRANSFORM, 1 / 8),
         )
     ),

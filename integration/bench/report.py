@@ -24,6 +24,7 @@ from integration.bench.variants import (
     OURS,
     SESSION_SETTINGS,
     SEVERAL_STATES,
+    TRANSFORM_HERE,
     TWO_OPERATORS,
     VECTORISED,
     WITHOUT_STATE,
@@ -96,7 +97,7 @@ def _rows(measured: Measured) -> list[str]:
     return rows
 
 
-_FIRST = (OURS, VECTORISED, SEVERAL_STATES, MANY_TIMERS, TWO_OPERATORS)
+_FIRST = (OURS, VECTORISED, SEVERAL_STATES, MANY_TIMERS, TWO_OPERATORS, TRANSFORM_HERE)
 """The variants with which others are compared, one in each workload."""
 
 
