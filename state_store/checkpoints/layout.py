@@ -21,11 +21,15 @@ class Layout(Enum):
 
 
 def find_layout(operator_name: str, partitions: int, partitions_in_use: int, metas: Sequence[StoreMeta]) -> Layout:
-    """Return how the stores of an operator, with the given ``metas``, share its rows."""
+    """Return how the stores of an operator, with the given ``metas``, share its rows.
+
+    One whose only store has no states has had no rows yet, as the second of two keyed operators may have.
+    """
     states = [state for meta in metas for state in meta.states]
     if any(_read_key_groups(state, operator_name) for state in states):
         return Layout.KEY_GROUPS
-    is_alone = partitions_in_use == 1 and (partitions > 1 or all(map(_has_no_key, states)))
+    is_global = bool(states) and all(map(_has_no_key, states))
+    is_alone = partitions_in_use == 1 and (partitions > 1 or is_global)
     return Layout.SINGLE if is_alone or operator_name in SINGLE_OPERATORS else Layout.REMAINDERS
 
 
