@@ -22,6 +22,7 @@ from integration.chains.steps import (
     WindowsStep,
 )
 from pyspark_ckpt.state_store.failpoints import NAMES
+from tests.life import course as life
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -51,13 +52,9 @@ class Kill:
 
 
 @dataclass(frozen=True)
-class Run:
-    """Files ``first`` to ``last`` - 1, with so many partitions, after an action."""
+class Run(life.Run):
+    """A run that may be killed."""
 
-    action: str
-    partitions: int
-    first: int
-    last: int
     kill: Kill | None
 
 

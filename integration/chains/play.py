@@ -9,14 +9,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from integration.chains.course import DELAY_US, Course, Kill, Run
+from integration.chains.course import DELAY_US, Course, Kill
 from integration.chains.steps import Row
 from integration.conftest import SHUFFLE_PARTITIONS
 from integration.crash.chaos import VICTIMS
 from integration.crash.driver import FORMAT, Driver, DriverDiedError, OrderFailedError, Relay
 from integration.crash.faults import FAIL_POINTS, all_armed
 from integration.crash.processes import kill
-from pyspark_ckpt import open_state, savepoints
+from integration.moves import make_checkpoint
+from pyspark_ckpt import open_state
 
 PROGRAM = "integration.chains.program"
 LONG_MS = 300_000
@@ -34,23 +35,11 @@ def play(course: Course, folder: Path, drivers: Relay) -> int:
     batches: dict[int, tuple[int, int]] = {}
     for number, run in enumerate(course.runs):
         checkpoint = folder / f"checkpoint{number}"
-        _move(run, folder, folder / f"checkpoint{number - 1}", checkpoint)
+        make_checkpoint(run, folder, folder / f"checkpoint{number - 1}", checkpoint)
         kills += _run(course, number, folder, checkpoint, drivers)
         batches |= _read_log(checkpoint)
     _compare(course, folder, checkpoint, [batches[batch] for batch in range(len(batches))])
     return kills
-
-
-def _move(run: Run, folder: Path, before: Path, checkpoint: Path) -> None:
-    """Make the checkpoint of the run out of that of the run before."""
-    if run.action == "restart":
-        before.rename(checkpoint)
-    elif run.action == "rescale":
-        savepoints.rescale(str(before), str(checkpoint), run.partitions)
-    elif run.action != "start":
-        saved = folder / f"savepoint of {before.name}"
-        savepoints.savepoint(str(before), str(saved), kind="canonical" if run.action == "canonical" else "native")
-        savepoints.restore(str(saved), str(checkpoint), parallelism=run.partitions)
 
 
 def _run(course: Course, number: int, folder: Path, checkpoint: Path, drivers: Relay) -> int:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyspark_ckpt as ckpt
 from integration.conftest import SHUFFLE_PARTITIONS
+from integration.moves import make_checkpoint
 from integration.operators.providers import OURS
 from integration.operators.sources import Source
-from pyspark_ckpt import savepoints
 from tests.life.course import DELAY, Course, Run
 from tests.life.program import INPUT, OUTPUT
 from tests.life.truth import Line, Truth
@@ -33,23 +33,11 @@ def play(spark: SparkSession, course: Course, folder: Path) -> int:
     truth, told = Truth(), 0
     for number, run in enumerate(course.runs):
         checkpoint = folder / f"checkpoint{number}"
-        _move(run, folder, folder / f"checkpoint{number - 1}", checkpoint)
+        make_checkpoint(run, folder, folder / f"checkpoint{number - 1}", checkpoint)
         for batch, mark_ms, rows, lines in _run(spark, course, run, folder, checkpoint):
             _compare(course, run, batch, truth.process(batch, mark_ms, rows), lines)
             told += len(lines)
     return told
-
-
-def _move(run: Run, folder: Path, before: Path, checkpoint: Path) -> None:
-    """Make the checkpoint of the run out of that of the run before."""
-    if run.action == "restart":
-        before.rename(checkpoint)
-    elif run.action == "rescale":
-        savepoints.rescale(str(before), str(checkpoint), run.partitions)
-    elif run.action != "start":
-        saved = folder / f"savepoint of {before.name}"
-        savepoints.savepoint(str(before), str(saved), kind="canonical" if run.action == "canonical" else "native")
-        savepoints.restore(str(saved), str(checkpoint), parallelism=run.partitions)
 
 
 def _run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -57,50 +58,38 @@ def _without_nulls(source: Source) -> Source:
 _KINDS_OF_FRAMES = _without_nulls(_KINDS)
 
 
-def spark_s(
+def _make_query(
     program: StatefulProcessor,
     output: str,
     time_mode: str,
     *,
+    is_ours: bool,
     of_frames: bool,
     by: str = "user",
     initial: Callable[[SparkSession], DataFrame] | None = None,
     event_time: str = "",
     mode: str = "Update",
 ) -> Query:
-    """The query with Spark's own operator. ``initial`` makes its initial state."""
+    """A query with a keyed operator, or with Spark's own one. ``initial`` makes its initial state."""
 
     def query(frames: Any) -> DataFrame:  # noqa: ANN401
-        by_key = frames[0].groupBy(by)
-        call: Any = by_key.transformWithStateInPandas if of_frames else by_key.transformWithState
-        state = None if initial is None else initial(frames[0].sparkSession).groupBy(by)
+        state: Any = None if initial is None else initial(frames[0].sparkSession)
+        call: Any
+        if is_ours:
+            keyed = ckpt.keyed(frames[0], by, uid="it")
+            call = keyed.transform_with_state_in_pandas if of_frames else keyed.transform_with_state
+        else:
+            grouped = frames[0].groupBy(by)
+            call = grouped.transformWithStateInPandas if of_frames else grouped.transformWithState
+            state = None if state is None else state.groupBy(by)
         frame: DataFrame = call(program, output, mode, time_mode, state, event_time)
         return frame
 
     return query
 
 
-def ours(
-    program: StatefulProcessor,
-    output: str,
-    time_mode: str,
-    *,
-    of_frames: bool,
-    by: str = "user",
-    initial: Callable[[SparkSession], DataFrame] | None = None,
-    event_time: str = "",
-    mode: str = "Update",
-) -> Query:
-    """The query with a keyed operator. ``initial`` makes its initial state."""
-
-    def query(frames: Any) -> DataFrame:  # noqa: ANN401
-        by_key = ckpt.keyed(frames[0], by, uid="it")
-        call: Any = by_key.transform_with_state_in_pandas if of_frames else by_key.transform_with_state
-        state = None if initial is None else initial(frames[0].sparkSession)
-        frame: DataFrame = call(program, output, mode, time_mode, state, event_time)
-        return frame
-
-    return query
+ours = partial(_make_query, is_ours=True)
+spark_s = partial(_make_query, is_ours=False)
 
 
 def watched(query: Query) -> Query:

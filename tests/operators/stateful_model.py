@@ -114,15 +114,21 @@ class _Entries:
         return float("inf") if not self._ttl_ms else self._model.now_ms + self._ttl_ms
 
 
-class ModelValue(ValueState):
-    """A value."""
+class _Model:
+    """What all state variables have."""
 
     def __init__(self, model: Model, name: str, ttl_ms: int | None) -> None:
         self._entries = _Entries(model, name, ttl_ms)
 
-    @override
     def exists(self) -> bool:
         return bool(self._entries.get())
+
+    def clear(self) -> None:
+        self._entries.set([])
+
+
+class ModelValue(_Model, ValueState):
+    """A value."""
 
     @override
     def get(self) -> Any:
@@ -132,20 +138,9 @@ class ModelValue(ValueState):
     def update(self, newValue: Any) -> None:
         self._entries.set([(None, tuple(newValue))])
 
-    @override
-    def clear(self) -> None:
-        self._entries.set([])
 
-
-class ModelList(ListState):
+class ModelList(_Model, ListState):
     """A list."""
-
-    def __init__(self, model: Model, name: str, ttl_ms: int | None) -> None:
-        self._entries = _Entries(model, name, ttl_ms)
-
-    @override
-    def exists(self) -> bool:
-        return bool(self._entries.get())
 
     @override
     def get(self) -> Any:
@@ -164,20 +159,9 @@ class ModelList(ListState):
         for each in newState:
             self.appendValue(each)
 
-    @override
-    def clear(self) -> None:
-        self._entries.set([])
 
-
-class ModelMap(MapState):
+class ModelMap(_Model, MapState):
     """A map."""
-
-    def __init__(self, model: Model, name: str, ttl_ms: int | None) -> None:
-        self._entries = _Entries(model, name, ttl_ms)
-
-    @override
-    def exists(self) -> bool:
-        return bool(self._entries.get())
 
     @override
     def getValue(self, key: Any) -> Any:
@@ -207,7 +191,3 @@ class ModelMap(MapState):
     @override
     def removeKey(self, key: Any) -> None:
         self._entries.remove(tuple(key))
-
-    @override
-    def clear(self) -> None:
-        self._entries.set([])

@@ -35,7 +35,7 @@ def paste(problem: CkptError, **instead: str) -> int:
 
 def left_half(query: Query, target: str) -> None:
     """A savepoint of the query that lacks nothing but savepoint.json."""
-    savepoints.savepoint(query.location, target, options=given(query.options))
+    savepoints.savepoint(query.location, target, options=list_options(query.options))
     place = place_at(target, query.options.s3)
     place.put("savepoint.unfinished", b"0 1")
     place.delete("savepoint.json")
@@ -54,7 +54,7 @@ class Miscounted(Query):
         return super()._count(operator, store, state, partition) + 1
 
 
-def given(options: Options) -> dict[str, str]:
+def list_options(options: Options) -> dict[str, str]:
     return options.s3.list_options() | ({"remote": options.remote} if options.remote else {})
 
 

@@ -31,7 +31,7 @@ CREATION = "pyspark_ckpt.state_store.savepoints.creation"
 RESTORE = "pyspark_ckpt.state_store.savepoints.query_restore"
 
 
-def taken(folder: Path, **more: Any) -> tuple[Query, Path]:  # noqa: ANN401
+def take(folder: Path, **more: Any) -> tuple[Query, Path]:  # noqa: ANN401
     """A query, and a savepoint of it."""
     query, saved = written(folder / "query", 2, operators=(2,), batches=3), folder / "taken"
     savepoints.savepoint(query.location, saved, **more)
@@ -76,7 +76,7 @@ def test_a_query_that_was_started_beside_a_mark_alone_is_kept(marked: str, quick
 
 def test_a_live_checkpoint_is_kept_when_nothing_says_what_is_of_its_savepoint(quick_path: Path) -> None:
     """Its query has deleted the logs of the savepoint. A newer release may have written savepoint.json."""
-    query, saved = taken(quick_path)
+    query, saved = take(quick_path)
     info = Savepoint(str(saved), parse({})).info
     query.location = str(saved)
     query.run(3)
@@ -143,7 +143,7 @@ def test_a_writer_that_has_finished_leaves_the_mark_of_another(quick_path: Path)
 def test_a_deletion_leaves_the_savepoint_that_is_taken_there_meanwhile(
     quick_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    query, saved = taken(quick_path)
+    query, saved = take(quick_path)
     now: dict[str, bytes] = {}
 
     def replace() -> None:
@@ -169,7 +169,7 @@ def test_a_deletion_leaves_the_savepoint_that_is_taken_there_meanwhile(
 def test_a_claim_keeps_the_savepoint_if_its_target_is_not_that_of_the_restore_any_more(
     step: str, there: str, quick_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, saved = taken(quick_path)
+    _, saved = take(quick_path)
     target, before, now = quick_path / "new", files(saved), dict[str, bytes]()
     if there != "nothing":
         written(quick_path / "other", 2, operators=(2,), batches=3, seed=1)
@@ -209,7 +209,7 @@ def interrupt_claim(saved: Path, target: Path, monkeypatch: pytest.MonkeyPatch, 
 def test_nobody_is_told_to_delete_a_checkpoint_whose_claim_was_interrupted(
     last: str, quick_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    query, saved = taken(quick_path)
+    query, saved = take(quick_path)
     savepoints.savepoint(query.location, quick_path / "second")
     target = quick_path / "all" / "new"
     interrupt_claim(saved, target, monkeypatch, last)
@@ -277,7 +277,7 @@ def test_giving_up_a_restore_names_where_its_state_is(quick_path: Path, monkeypa
 def test_a_savepoint_in_which_a_query_was_started_is_not_called_damaged(
     quick_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    query, saved = taken(quick_path)
+    query, saved = take(quick_path)
     query.location = str(saved)
     query.run()
     for keep in (4, 1):  # the query deletes old logs later
@@ -311,7 +311,7 @@ def test_a_canonical_savepoint_that_failed_is_deleted_with_the_runs_that_it_left
 
 def test_a_pin_that_has_ended_is_deleted_with_its_savepoint(quick_path: Path) -> None:
     """A call that copies the savepoint leaves its pin if it is killed."""
-    _, saved = taken(quick_path)
+    _, saved = take(quick_path)
     pins = Pins(LocalPlace(saved))
     pin = pins.add(3, 60)
     with pytest.raises(InvalidInputError, match=f"is being copied: it has {pin.name}"):
@@ -328,7 +328,7 @@ def test_a_savepoint_is_deleted_from_a_full_disk(
     quick_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    _, saved = taken(quick_path)
+    _, saved = take(quick_path)
     if not is_finished:
         (saved / "savepoint.json").rename(saved / "savepoint.unfinished")
         (saved / "savepoint.unfinished").write_bytes(b"0123456789abcdef 3")
@@ -345,7 +345,7 @@ def test_a_savepoint_is_deleted_from_a_full_disk(
 
 
 def test_hidden_files_of_a_user_stay_when_a_savepoint_is_deleted(quick_path: Path) -> None:
-    _, saved = taken(quick_path)
+    _, saved = take(quick_path)
     mine = {".notes.tmp": b"mine", "state/.x.tmp": b"mine"}
     for name, content in mine.items():
         (saved / name).write_bytes(content)
@@ -363,7 +363,7 @@ def test_only_a_folder_with_a_mark_is_searched_when_it_is_to_be_deleted(
 
 def test_two_dots_in_a_uri_take_away_the_name_before_them(quick_path: Path) -> None:
     """As in a path, whether that is a link or not."""
-    query, _ = taken(quick_path / "here")
+    query, _ = take(quick_path / "here")
     shutil.copytree(quick_path / "here" / "taken", quick_path / "there" / "taken")
     (quick_path / "there" / "deep").mkdir()
     (quick_path / "here" / "link").symlink_to(quick_path / "there" / "deep")
