@@ -185,7 +185,7 @@ def restore(
         source.info.files,
         source.info.rows,
     )
-    at_end = partial(delete, savepoint_or_checkpoint, given) if claims else None
+    at_end = partial(delete, savepoint_or_checkpoint, given, source.info) if claims else None
     return _run(restoration, checkpoint_location, at_end)
 
 

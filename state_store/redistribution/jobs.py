@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
+from pyspark_ckpt.state_store.checkpoints.folder_kind import read_unfinished_request
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import NotFoundError
 from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
@@ -49,12 +50,16 @@ class Runner(Protocol):
 
 @dataclass(frozen=True)
 class RecordedTask:
-    """A task whose result, of the type ``kind``, is kept in the place at ``url`` until the job is done."""
+    """A task whose result, of the type ``kind``, is kept in the restore target at ``url`` until the job is done.
+
+    ``request``: what the mark there says of the restore's request. The results of others are not used.
+    """
 
     workplace: Workplace
     task: Task
     url: str
     kind: Any
+    request: str
 
     @property
     def key(self) -> str:
@@ -65,16 +70,19 @@ class RecordedTask:
         """Return the recorded result, or run the task. Raises what the task raises, StorageError, FormatError."""
         place, name = self.workplace.place(self.url), f"{DONE_FOLDER}/{self.key}.json"
         kind: Any = _Done.__class_getitem__(self.kind)  # type: ignore[attr-defined]  # known at run time alone
-        try:
-            return read_sealed(place, name, kind, MAX_BYTES).result
-        except NotFoundError:
-            result = self.task()
-            place.put(name, seal(_Done(result)))
-            return result
+        with suppress(NotFoundError):
+            done = read_sealed(place, name, kind, MAX_BYTES)
+            if done.request == self.request:
+                return done.result
+        result = self.task()
+        if read_unfinished_request(place) == self.request:  # else the target is another's now, as the job will find
+            place.put(name, seal(_Done(result, self.request)))
+        return result
 
 
 class _Done(msgspec.Struct, Generic[T]):
     result: T
+    request: str = ""
 
 
 class RunHere:

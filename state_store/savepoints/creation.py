@@ -123,7 +123,7 @@ def create(
             rows=tuple(rows),
         )
         content = seal(info)
-        own.put(NAME, content)
+        own.put(NAME, content)  # never over that of a newer savepoint
         try:
             possession.require()  # a deletion may have begun before savepoint.json was there
         except ConflictError:

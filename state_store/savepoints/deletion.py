@@ -45,7 +45,7 @@ from pyspark_ckpt.state_store.savepoints.finished import refuse_claimed
 from pyspark_ckpt.state_store.savepoints.possession import OwnFolder, explaining_what_is_left
 from pyspark_ckpt.state_store.savepoints.request import Restored, RestoreRequest
 from pyspark_ckpt.state_store.savepoints.restore_target import describe_complete, find_finished, forget
-from pyspark_ckpt.state_store.savepoints.savepoint import NAME, UNFINISHED, read_info
+from pyspark_ckpt.state_store.savepoints.savepoint import NAME, UNFINISHED, SavepointInfo, read_info
 
 _MARKS = (NAME, UNFINISHED)
 _FILES = (*_MARKS, QUERY)
@@ -66,12 +66,13 @@ _CHECKSUM = re.compile(r"((?:.+/)?)\.([^/]+)\.crc")
 _ANY_AGE = -math.inf
 
 
-def delete(location: str, options: Options) -> int:
-    """Delete a savepoint, finished or not; return how many objects it had.
+def delete(location: str, options: Options, expected: SavepointInfo | None = None) -> int:
+    """Delete a savepoint, finished or not; return how many objects it had. If it is not the ``expected`` one, keep it.
 
     The same call finishes an interrupted deletion. Raises InvalidInputError, before anything is deleted, if the place
     is a link, has no savepoint or may have anything else in it, such as the batches of a query that was started there;
-    ConflictError if an object was written meanwhile, which is left, or another call deletes there; StorageError.
+    ConflictError if another savepoint is there or is deleted there meanwhile, or an object was written, which is left;
+    StorageError.
     """
     place = Workplace(options).resolve(location)
     refuse_link(place)
@@ -82,22 +83,26 @@ def delete(location: str, options: Options) -> int:
         )
     blobs = place.walk()
     own = refuse_others(place, blobs)
+    if expected is not None and own.info != expected:
+        raise _make_replaced_error(place)
     before = read_mark(place) if any(blob.name == UNFINISHED for blob in blobs) else None
     mark = DELETING if own.version is None else DELETING + b" %d" % own.version
     made_room = _mark(place, mark, blobs)
+    folder = OwnFolder(place, lambda: _require_mark(place, mark), {UNFINISHED})
     try:
         blobs = place.walk()  # the writer of an unfinished one may have finished it since, or a query been started
         refuse_others(place, blobs, own)
-    except InvalidInputError:
+        if SavepointContent.of(place).info not in (None, own.info):
+            raise _make_replaced_error(place)
+    except (InvalidInputError, ConflictError):
         if before is None:
-            place.delete(UNFINISHED)
+            folder.delete(UNFINISHED)
         else:
-            place.put(UNFINISHED, before)
+            folder.put(UNFINISHED, before)
         raise
-    folder = OwnFolder(place, lambda: _require_mark(place, mark))
     for blob in sorted(blobs, key=lambda blob: (blob.name != NAME, blob.name != QUERY)):
-        if blob.name != UNFINISHED:  # objects of stores have names of their own, which nobody writes again
-            (place if _STATE.fullmatch(blob.name) else folder).delete(blob.name)
+        if blob.name != UNFINISHED:
+            folder.delete(blob.name)
     left = [blob.name for blob in place.walk() if blob.name != UNFINISHED]
     if left:
         raise ConflictError(
@@ -106,6 +111,7 @@ def delete(location: str, options: Options) -> int:
             hint="If a query was started there, stop it, and restore another savepoint. If the savepoint was being "
             "taken, wait until that has ended, and delete it again.",
         )
+    folder.require()
     place.discard_unfinished(_ANY_AGE)
     place.remove_empty_folders()
     folder.delete(UNFINISHED)
@@ -129,6 +135,14 @@ def _mark(place: BlobPlace, mark: bytes, blobs: Sequence[Blob]) -> int:
     return 0
 
 
+def _make_replaced_error(place: BlobPlace) -> ConflictError:
+    return ConflictError(
+        f"{place.url} is not the savepoint any more that was to be deleted: another was taken there meanwhile. Nothing "
+        "was deleted.",
+        hint="Look at what is there now: `pyspark-ckpt savepoint list`.",
+    )
+
+
 def _require_mark(place: BlobPlace, mark: bytes) -> None:
     if read_mark(place) != mark:
         raise ConflictError(
@@ -141,10 +155,11 @@ def _require_mark(place: BlobPlace, mark: bytes) -> None:
 class SavepointContent:
     """What belongs to a savepoint, as far as known: its version, names of objects, and folders of its stores.
 
-    ``mark``: that of an unfinished one. ``problem``: why the version is not known.
+    ``info``: of a finished one. ``mark``: that of an unfinished one. ``problem``: why the version is not known.
     """
 
     version: int | None = None
+    info: SavepointInfo | None = None
     files: frozenset[str] | None = None
     stores: frozenset[str] = frozenset()
     mark: bytes = b""
@@ -162,7 +177,7 @@ class SavepointContent:
             return cls(read_marked_version(mark), mark=mark, problem=untold)
         rows = (file.name for saved in info.rows for file in saved.files)
         stores = (store_folder(Identity(each.operator, each.partition, each.name)) for each in info.stores)
-        return cls(info.version, frozenset([*(file.name for file in info.files), *rows]), frozenset(stores))
+        return cls(info.version, info, frozenset([*(file.name for file in info.files), *rows]), frozenset(stores))
 
     def has(self, name: str) -> bool:
         """Return whether an object may belong to this savepoint, and not to another one in a folder below."""
@@ -284,7 +299,7 @@ def finish_claim(
     with explaining_what_is_left(lambda: describe_complete(place)):
         if _is_half_deleted(source):
             delete(location, options)
-        forget(place)
+        forget(place, finished.request)
     return finished.result
 
 

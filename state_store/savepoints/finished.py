@@ -9,14 +9,13 @@ from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
 from pyspark_ckpt.state_store.checkpoints.query_log import read_partitions
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.commit_meta import read_meta_at
-from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME
 from pyspark_ckpt.state_store.format.remote import folder_of_query, is_same_place, store_folder
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.redistribution.merged_states import merge_states
-from pyspark_ckpt.state_store.savepoints.movement import make_commit_id
+from pyspark_ckpt.state_store.savepoints.movement import begin_commit_id
 from pyspark_ckpt.state_store.savepoints.nesting import is_within
 from pyspark_ckpt.state_store.savepoints.plan import RestorePlan
 from pyspark_ckpt.state_store.savepoints.request import RecordedRequest
@@ -80,11 +79,12 @@ def _is_made_by(
     identity = Identity(operator.operator.number, 0, name)
     place = there.find_place(identity)
     expected = plan.place.url if not plan.options.remote else folder_of_query(plan.options.remote, wanted.query_id)
-    lineage, commit = Lineage.read(place), Marker(wanted.version, make_commit_id(wanted, identity))
+    lineage, beginning = Lineage.read(place), begin_commit_id(wanted, identity)
     commits = lineage.list_commits(wanted.version)
     if not commits:  # retired since
         return None
-    if commit not in commits or not is_same_place(place.url, f"{expected}/{store_folder(identity)}"):
+    commit = next((each for each in commits if each.id.startswith(beginning)), None)
+    if commit is None or not is_same_place(place.url, f"{expected}/{store_folder(identity)}"):
         return False
     states = merge_states([store.meta for store in operator.stores[name]], name).rename(wanted.uid_map).states
     try:

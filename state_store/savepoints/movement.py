@@ -5,14 +5,18 @@ Every state is read before and after, even if the stores stay as they are and ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import xxhash
 
+from pyspark_ckpt.state_store.attempts.winners import NO_RUN_EPOCH, declare_winner
 from pyspark_ckpt.state_store.checkpoints.digests import Digest, combine, require_equal
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
-from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion
+from pyspark_ckpt.state_store.checkpoints.workplace import THREADS, StoreVersion
+from pyspark_ckpt.state_store.errors import ConflictError
+from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.meta import is_keyed
 from pyspark_ckpt.state_store.format.remote import folder_in, store_folder
 from pyspark_ckpt.state_store.identity import Identity
@@ -30,12 +34,22 @@ from pyspark_ckpt.state_store.redistribution.strategies.remainders import MoveBy
 from pyspark_ckpt.state_store.redistribution.strategies.saved_rows import MoveSavedRows
 from pyspark_ckpt.state_store.savepoints.plan import RestorePlan
 from pyspark_ckpt.state_store.savepoints.request import ProvenState, RecordedRequest
+from pyspark_ckpt.state_store.savepoints.restore_target import digest_request
+
+
+def begin_commit_id(recorded: RecordedRequest, identity: Identity) -> str:
+    """Return how the id of the first commit of a new store begins: this tells which restore has made the store."""
+    source = f"{recorded.source} {recorded.source_digest} {recorded.version}"
+    return xxhash.xxh3_64_hexdigest(f"{recorded.query_id} {source} {recorded.partitions} {identity.short}".encode())
 
 
 def make_commit_id(recorded: RecordedRequest, identity: Identity) -> str:
-    """Return the id of the first commit of a new store: the same in a second run, and another in another restore."""
-    seed = f"{recorded.query_id} {recorded.source} {recorded.version} {recorded.partitions}"
-    return xxhash.xxh3_128_hexdigest(f"{seed} {identity.short}".encode())
+    """Return the id of the first commit of a new store: the same whenever the restore is repeated until it finishes.
+
+    If the folder is deleted, and the same restore made once more, the ids are others: what a process that has stood
+    still since then writes or takes back is not of the new checkpoint.
+    """
+    return begin_commit_id(recorded, identity) + xxhash.xxh3_64_hexdigest(f"{recorded.run} {identity.short}".encode())
 
 
 class Movement:
@@ -54,6 +68,7 @@ class Movement:
         self._require = require
         self._options, self._workplace, self._place = plan.options, plan.workplace, plan.place
         self.pointers: list[tuple[Identity, str]] = []
+        self._urls: dict[Identity, str] = {}
         self.copied_bytes = self.rewritten_bytes = 0
 
     def redistribute(self, operator: OperatorVersion) -> tuple[list[ProvenState], dict[Identity, str]]:
@@ -68,6 +83,24 @@ class Movement:
             proven += [ProvenState(operator.operator.number, name, state, each) for state, each in before.items()]
             ids |= made
         return proven, ids
+
+    def decide_winners(self, made: Mapping[Identity, str]) -> None:
+        """Say which commits of new stores stand, by their ids, if the commit log will not say it: see ``winners``.
+
+        A call for this target that has stood still since then may add commits of its own. Raises ConflictError,
+        StorageError.
+        """
+        self._require()
+
+        def decide(identity: Identity) -> None:
+            place, commit = self._workplace.place(self._urls[identity]), Marker(self._recorded.version, made[identity])
+            if declare_winner(place, commit, NO_RUN_EPOCH, self._recorded.run) != commit:
+                raise ConflictError(
+                    f"{place.url} has a commit of another restore, which counts there.", hint="Name a new folder."
+                )
+
+        with ThreadPoolExecutor(THREADS) as pool:
+            list(pool.map(decide, made))
 
     def _copy(self, operator: OperatorVersion, name: str) -> tuple[dict[str, Digest], dict[Identity, str]]:
         stores, what = operator.stores[name], f"operator {operator.operator.number}, store {name!r}"
@@ -123,13 +156,16 @@ class Movement:
 
     def _target(self, identity: Identity) -> str:
         """Return the URL of the folder of a new store; note a pointer to it if the state is below ``remote``."""
-        if not self._options.remote:
-            return f"{self._place.url}/{store_folder(identity)}"
-        url = folder_in(self._options.remote, self._recorded.query_id, identity)
-        self.pointers.append((identity, url))
+        if self._options.remote:
+            url = folder_in(self._options.remote, self._recorded.query_id, identity)
+            self.pointers.append((identity, url))
+        else:
+            url = f"{self._place.url}/{store_folder(identity)}"
+        self._urls[identity] = url
         return url
 
     def _run(self, tasks: Sequence[Task], kind: object) -> list:  # type: ignore[type-arg]  # as the tasks say
         self._require()
-        recorded = [RecordedTask(self._workplace, task, self._place.url, kind) for task in tasks]
+        request = digest_request(self._recorded)
+        recorded = [RecordedTask(self._workplace, task, self._place.url, kind, request) for task in tasks]
         return self._runner(recorded, self._progress)

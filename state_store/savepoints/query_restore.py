@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-import msgspec
-
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.blobs.exclusive import require_exclusive
 from pyspark_ckpt.state_store.checkpoints.checkpoint import MAX_PARTITIONS, Checkpoint
@@ -55,6 +53,7 @@ from pyspark_ckpt.state_store.redistribution.merged_states import require_mergea
 from pyspark_ckpt.state_store.savepoints.finished import refuse_checkpoint
 from pyspark_ckpt.state_store.savepoints.movement import Movement
 from pyspark_ckpt.state_store.savepoints.nesting import refuse_nested, refuse_nested_state
+from pyspark_ckpt.state_store.savepoints.origin import Origin
 from pyspark_ckpt.state_store.savepoints.plan import RestorePlan
 from pyspark_ckpt.state_store.savepoints.possession import OwnFolder, advising_to_verify, explaining_what_is_left
 from pyspark_ckpt.state_store.savepoints.request import (
@@ -70,6 +69,7 @@ from pyspark_ckpt.state_store.savepoints.restore_target import (
     describe_complete,
     find_finished,
     forget,
+    forget_request,
     is_unfinished,
     make_mark,
     make_refusal,
@@ -118,6 +118,7 @@ class QueryRestore:
         )
         self._place = self.plan.place
         self._left = ""
+        self._origin = Origin(source, version, operators)
         self._check()
 
     def run(self, runner: Runner, progress: Progress, at_end: Callable[[], object] | None = None) -> Restored:
@@ -129,9 +130,12 @@ class QueryRestore:
         """
         with explaining_what_is_left(lambda: self._left), advising_to_verify(self._source):
             recorded, done = self._begin()
-            own = OwnFolder(self._place, lambda: self._require(is_unfinished(self._place, recorded)))
+            own = OwnFolder(
+                self._place, lambda: self._require(is_unfinished(self._place, recorded)), {QUERY, RESULT_NAME}
+            )
             if done is None:
                 done = self._restore(recorded, runner, progress, own)
+                self._origin.require_unchanged()
                 own.put(RESULT_NAME, seal(FinishedRequest(recorded, done)))
             if is_unfinished(self._place, recorded):
                 copy_id(self._source.place, own, self._rewriting(recorded, {}))
@@ -139,8 +143,9 @@ class QueryRestore:
             self._require(finished is not None and finished.request == recorded)
             self._left = describe_complete(self._place)
             if at_end is not None:
+                self._require_source_to_claim(recorded)
                 at_end()
-            forget(self._place)
+            forget(self._place, recorded)
         return done
 
     def _require(self, is_own: bool) -> None:  # noqa: FBT001
@@ -153,6 +158,15 @@ class QueryRestore:
                 hint="See what is there now. To restore once more, name a new folder.",
             )
 
+    def _require_source_to_claim(self, recorded: RecordedRequest) -> None:
+        """Raise ConflictError, and end the restore without ``at_end``, if the source is not what was restored."""
+        try:
+            self._origin.require_unchanged()
+        except ConflictError:
+            forget(self._place, recorded)
+            self._left = f"The checkpoint {self._place.url} is complete: start the query there. Nothing is claimed."
+            raise
+
     def _restore(self, recorded: RecordedRequest, runner: Runner, progress: Progress, own: OwnFolder) -> Restored:
         work = Movement(self.plan, recorded, runner, progress, own.require)
         proven: list[ProvenState] = []
@@ -161,6 +175,8 @@ class QueryRestore:
             states, made = work.redistribute(operator)
             proven += states
             ids[str(operator.operator.number)] = self._ids(operator, made)
+            if not self._source.ids(operator.operator.number):
+                work.decide_winners(made)
         own.require()
         for identity, url in work.pointers:
             point_to(self.plan.workplace.place(url), self._place, identity)
@@ -262,6 +278,8 @@ class QueryRestore:
             self._query_id,
             self._request.query_id == "keep",
             self.plan.options.remote,
+            self._origin.digest,
+            uuid.uuid4().hex,
         )
         require_exclusive(self._place, "restores", "Restore to another place.")
         if self.plan.options.remote:
@@ -282,7 +300,7 @@ class QueryRestore:
                 self._refuse_state_of_others(recorded)
                 self._refuse_damaged_files(recorded)
                 before = self._record(recorded)
-        if msgspec.structs.replace(before, query_id=recorded.query_id) != recorded:
+        if not before.is_repeated_by(recorded):
             raise make_refusal(self._place, before, recorded)
         self._left = (
             f"An unfinished restore is left in {self._place.url}: once the cause is removed, the same call with the "
@@ -336,7 +354,7 @@ class QueryRestore:
         if not is_unfinished(self._place, recorded):
             self._left = ""
             if is_first:  # the other restore had finished before this one was recorded
-                self._place.delete(REQUEST_NAME)
+                forget_request(self._place, recorded)
             raise InvalidInputError(
                 f"{self._place.url} is now the checkpoint of another query: its metadata is not that of this restore.",
                 hint="Restore into a new folder.",

@@ -26,7 +26,12 @@ class RestoreRequest:
 
 
 class RecordedRequest(msgspec.Struct, frozen=True):
-    """The restore that a target was begun with. A second run must request the same."""
+    """The restore that a target was begun with. A second run must request the same, of the same content.
+
+    ``source_digest``: of what the source held, since another savepoint or checkpoint may be at its URL now. ``run``: a
+    random id. A folder that is deleted and restored once more is thus never taken for the one that it was. Both are
+    empty in what an earlier build wrote.
+    """
 
     source: str
     source_query: str
@@ -36,6 +41,12 @@ class RecordedRequest(msgspec.Struct, frozen=True):
     query_id: str
     keeps_id: bool
     remote: str
+    source_digest: str = ""
+    run: str = ""
+
+    def is_repeated_by(self, other: RecordedRequest) -> bool:
+        """Return whether ``other`` is the same restore, apart from what is chosen at random."""
+        return msgspec.structs.replace(other, query_id=self.query_id, run=self.run) == self
 
     def matches(self, source: str, request: RestoreRequest, remote: str) -> bool:
         """Return whether it matches ``request``, as far as that is known without the source."""

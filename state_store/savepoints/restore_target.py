@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import msgspec
 import xxhash
 
@@ -39,7 +41,16 @@ def read_recorded(place: BlobPlace) -> tuple[RecordedRequest | None, Restored | 
 def make_refusal(place: BlobPlace, before: RecordedRequest, recorded: RecordedRequest) -> InvalidInputError:
     """Return the error for a target of another restore, which is recorded as ``before``. Raises StorageError."""
     what = f"{before.source}, version {before.version}, to {count_text(before.partitions, 'partition')}"
-    if find_kind(place) is FolderKind.CHECKPOINT:
+    is_complete = find_kind(place) is FolderKind.CHECKPOINT
+    same_source = msgspec.structs.replace(recorded, source_digest=before.source_digest)
+    if before.is_repeated_by(same_source):
+        is_usable = f"Start the query on {place.url}: that checkpoint is complete. " if is_complete else ""
+        return InvalidInputError(
+            f"{place.url} has {'the checkpoint' if is_complete else 'an unfinished restore'} of {what}, and "
+            f"{before.source} is not what it was then: another savepoint or checkpoint is there now.",
+            hint=f"{is_usable}To restore what is there now, name a new folder.",
+        )
+    if is_complete:
         return InvalidInputError(
             f"{place.url} is not empty: it is a complete checkpoint, made by a restore of {what}, and this "
             "is another restore.",
@@ -47,7 +58,7 @@ def make_refusal(place: BlobPlace, before: RecordedRequest, recorded: RecordedRe
             "finishes that.",
         )
     hint = "Repeat that restore, with the same arguments, or name a new folder."
-    if msgspec.structs.replace(before, query_id=recorded.query_id, version=recorded.version) == recorded:
+    if before.is_repeated_by(msgspec.structs.replace(same_source, version=before.version)):
         hint = f"{before.source} is at version {recorded.version} now, so name a new folder."
     return InvalidInputError(
         f"{place.url} has an unfinished restore of {what}, and this is another restore"
@@ -76,10 +87,25 @@ def describe_complete(place: BlobPlace) -> str:
     return f"The checkpoint {place.url} is complete. Only the cleaning up is left: the same call finishes it."
 
 
-def forget(place: BlobPlace) -> None:
-    """Delete the records of a restore from its target, which is a complete checkpoint now. Raises StorageError."""
-    for blob in sorted(place.walk(WORK_FOLDER), key=lambda blob: (blob.name == RESULT_NAME, blob.name)):
-        place.delete(blob.name)  # the result last: a run that finds it need not, and must not, repeat anything
+def forget(place: BlobPlace, recorded: RecordedRequest) -> None:
+    """Delete the records of a restore from its target, which is a complete checkpoint now. Raises StorageError.
+
+    If another restore has begun there since, what it needs is left.
+    """
+    for blob in place.walk(WORK_FOLDER):
+        if blob.name not in (REQUEST_NAME, RESULT_NAME):
+            place.delete(blob.name)
+    forget_request(place, recorded)
+    finished = find_finished(place)
+    if finished is not None and finished.request == recorded:
+        place.delete(RESULT_NAME)  # the last: a run that finds it need not, and must not, repeat anything
+
+
+def forget_request(place: BlobPlace, recorded: RecordedRequest) -> None:
+    """Delete the request of a restore, unless it is that of another. Raises FormatError, StorageError."""
+    with suppress(NotFoundError):
+        if read_sealed(place, REQUEST_NAME, RecordedRequest) == recorded:
+            place.delete(REQUEST_NAME)
 
 
 def make_mark(recorded: RecordedRequest, target: str) -> bytes:
@@ -91,13 +117,14 @@ def make_mark(recorded: RecordedRequest, target: str) -> bytes:
         f"{target} is an unfinished restore of {recorded.source}, not a checkpoint. Repeat the same restore or rescale "
         "with the same arguments, which finishes it, or name a new folder"
     )
-    return msgspec.json.encode({"id": [explained], "request": _digest(recorded)})
+    return msgspec.json.encode({"id": [explained], "request": digest_request(recorded)})
 
 
 def is_unfinished(place: BlobPlace, recorded: RecordedRequest) -> bool:
     """Return whether the ``metadata`` in ``place`` is the mark of this restore. Raises StorageError."""
-    return read_unfinished_request(place) == _digest(recorded)
+    return read_unfinished_request(place) == digest_request(recorded)
 
 
-def _digest(recorded: RecordedRequest) -> str:
+def digest_request(recorded: RecordedRequest) -> str:
+    """Return what the mark of a restore says of its request."""
     return xxhash.xxh3_128_hexdigest(msgspec.json.encode(recorded))

@@ -33,8 +33,9 @@ from pyspark_ckpt.state_store.checkpoints.query_log import LOGS, QUERY, LogProof
 from pyspark_ckpt.state_store.checkpoints.verification import Verified, verify_version
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
 from pyspark_ckpt.state_store.display import count_text, html_table, size_text, write_rescale
-from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
-from pyspark_ckpt.state_store.format.keys import CommitId
+from pyspark_ckpt.state_store.errors import ConflictError, FormatError, InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.format.keys import CommitId, Marker
+from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.names import (
     RESTORE_REQUEST_NAME,
     SAVEPOINT_NAME,
@@ -217,6 +218,16 @@ class Savepoint(Checkpoint):
             )
             for each in self.info.operators
         ]
+
+    def find_commit(self, identity: Identity, version: int, lineage: Lineage | None = None) -> Marker:
+        """Return the commit of a store; see Checkpoint. If nothing else decides, it is the one that was saved."""
+        try:
+            return super().find_commit(identity, version, lineage)
+        except ConflictError:
+            for each in self.info.stores:
+                if Identity(each.operator, each.partition, each.name) == identity:
+                    return Marker(version, each.commit_id)
+            raise
 
     def _describe_version(self, rows: SavedRows) -> StoreVersion:
         identity = Identity(rows.operator, 0, rows.name)

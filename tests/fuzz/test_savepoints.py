@@ -18,7 +18,7 @@ from pyspark_ckpt.state_store.blobs.transfers import StoredFile, fetch
 from pyspark_ckpt.state_store.checkpoints.digests import Digest, combine
 from pyspark_ckpt.state_store.checkpoints.query_log import PARTITIONS_CONF, LogRewriter, QueryFile, read_partitions
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
-from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError
+from pyspark_ckpt.state_store.errors import CkptError, FormatError, InvalidInputError
 from pyspark_ckpt.state_store.format.remote import store_folder
 from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
 from pyspark_ckpt.state_store.identity import Identity
@@ -95,13 +95,13 @@ RESULTS: tuple[tuple[Any, Any], ...] = (
 )
 
 
-class NeverRun:
-    """A task that has been done."""
+class RunAgain:
+    """A task that has been done. What is recorded of another request is not its result."""
 
     key = "made-up"
 
     def __call__(self) -> None:
-        raise AssertionError("it was done")
+        raise FormatError("made-up.json is of another request")
 
 
 @pytest.mark.parametrize("number", range(len(RESULTS)))
@@ -109,10 +109,10 @@ class NeverRun:
 @given(data=st.data())
 def test_a_recorded_result_is_a_result_or_refused(number: int, data: st.DataObject, folder: Path) -> None:
     value, kind = RESULTS[number]
-    task = RecordedTask(Workplace(parse({})), NeverRun(), str(folder), kind)
-    put(folder, f"{DONE_FOLDER}/made-up.json", seal(_Done(value)))
+    task = RecordedTask(Workplace(parse({})), RunAgain(), str(folder), kind, HASH)
+    put(folder, f"{DONE_FOLDER}/made-up.json", seal(_Done(value, HASH)))
     assert task() == value  # a type is looked into but once
-    content = data.draw(any_sealed(_Done(value)))
+    content = data.draw(any_sealed(_Done(value, HASH)))
     place = put(folder, f"{DONE_FOLDER}/made-up.json", content)
     found = read_or_refuse(task, content, "made-up.json")
     if isinstance(found, (Split, Assembled)):
