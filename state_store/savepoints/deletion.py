@@ -25,7 +25,7 @@ from pyspark_ckpt.state_store.checkpoints.folder_kind import (
 from pyspark_ckpt.state_store.checkpoints.query_log import QUERY
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.display import count_text
-from pyspark_ckpt.state_store.errors import ConflictError, FormatError, InvalidInputError, StorageError
+from pyspark_ckpt.state_store.errors import ConflictError, FormatError, InvalidInputError, NotFoundError, StorageError
 from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.names import (
     CHECKPOINT_FOLDER,
@@ -125,6 +125,8 @@ def _mark(place: BlobPlace, mark: bytes, blobs: Sequence[Blob]) -> int:
     """
     try:
         place.put(UNFINISHED, mark)
+    except NotFoundError as problem:  # another deletion has removed the file that was being written
+        raise _make_other_call_error(place) from problem
     except StorageError as problem:
         others = [blob for blob in blobs if blob.name not in _MARKS]
         if not others or getattr(problem.__cause__, "errno", None) not in (errno.ENOSPC, errno.EDQUOT):
@@ -137,18 +139,22 @@ def _mark(place: BlobPlace, mark: bytes, blobs: Sequence[Blob]) -> int:
 
 def _make_replaced_error(place: BlobPlace) -> ConflictError:
     return ConflictError(
-        f"{place.url} is not the savepoint any more that was to be deleted: another was taken there meanwhile. Nothing "
-        "was deleted.",
-        hint="Look at what is there now: `pyspark-ckpt savepoint list`.",
+        f"{place.url} is not what was to be deleted: a savepoint has been finished there meanwhile. Nothing was "
+        "deleted.",
+        hint="Look at it: `pyspark-ckpt savepoint list`. To delete it, repeat the call.",
     )
 
 
 def _require_mark(place: BlobPlace, mark: bytes) -> None:
     if read_mark(place) != mark:
-        raise ConflictError(
-            f"{place.url}: another call has deleted the savepoint meanwhile, or takes one there.",
-            hint="Look at what is there now: `pyspark-ckpt savepoint list`.",
-        )
+        raise _make_other_call_error(place)
+
+
+def _make_other_call_error(place: BlobPlace) -> ConflictError:
+    return ConflictError(
+        f"{place.url}: another call has deleted the savepoint meanwhile, or takes one there.",
+        hint="Look at what is there now: `pyspark-ckpt savepoint list`.",
+    )
 
 
 @dataclass(frozen=True)

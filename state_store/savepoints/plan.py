@@ -1,18 +1,25 @@
-"""The plan of a restore: which stores, into how many partitions, under which uids."""
+"""The plan of a restore: which stores, of what source, into how many partitions, under which uids."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
+import msgspec
+import xxhash
+
 from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.digests import Digest
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
+from pyspark_ckpt.state_store.checkpoints.query_log import LOGS
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
+from pyspark_ckpt.state_store.errors import ConflictError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.redistribution.canonical import SavedRows
-from pyspark_ckpt.state_store.savepoints.savepoint import SavepointInfo
+from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint, SavepointInfo, read_info
 
 
 @dataclass(frozen=True)
@@ -48,3 +55,49 @@ class RestorePlan:
         """Return whether the operator's stores are copied as they are."""
         is_renamed = any(uid in self.uid_map for uid in operator.uids)
         return self.partitions == self.old_partitions and not is_renamed and not self.saved_rows
+
+
+class Origin:
+    """A source as it was when it was opened: a savepoint, or a checkpoint at one version.
+
+    Its URL and its version do not tell it from another. A savepoint may be deleted and another taken in its folder; a
+    query may be rolled back, and run its batch again.
+    """
+
+    def __init__(self, source: Checkpoint, version: int, operators: Sequence[OperatorVersion]) -> None:
+        """``operators``: those of the source. Raises NotFoundError (a log is missing), StorageError."""
+        self._source, self._version = source, version
+        self._commits = [
+            f"{store.identity.short} {store.meta.id}"
+            for operator in operators
+            for stores in operator.stores.values()
+            for store in stores
+        ]
+        self.digest = _digest_savepoint(source.info) if isinstance(source, Savepoint) else self._digest_checkpoint()
+        """What tells it from another source at its URL."""
+
+    def require_unchanged(self) -> None:
+        """Raise ConflictError if something else is at the URL of the source now; FormatError, StorageError."""
+        digest = ""
+        if isinstance(self._source, Savepoint):
+            with suppress(InvalidInputError):  # there is no savepoint
+                digest = _digest_savepoint(read_info(self._source.place))
+        else:
+            try:
+                digest = self._digest_checkpoint()
+            except NotFoundError:  # the query runs, and has deleted its old logs, which were copied before
+                return
+        if digest != self.digest:
+            raise ConflictError(
+                f"{self._source.place.url} was deleted or replaced while it was being restored.",
+                hint="To restore what is there now, name a new folder.",
+            )
+
+    def _digest_checkpoint(self) -> str:
+        place = self._source.place
+        logs = [place.get(f"{log}/{self._version - 1}") for log in LOGS]
+        return xxhash.xxh3_128_hexdigest(msgspec.json.encode([self._source.query_id, self._commits, logs]))
+
+
+def _digest_savepoint(info: SavepointInfo) -> str:
+    return xxhash.xxh3_128_hexdigest(msgspec.json.encode(info))

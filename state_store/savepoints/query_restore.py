@@ -53,8 +53,7 @@ from pyspark_ckpt.state_store.redistribution.merged_states import require_mergea
 from pyspark_ckpt.state_store.savepoints.finished import refuse_checkpoint
 from pyspark_ckpt.state_store.savepoints.movement import Movement
 from pyspark_ckpt.state_store.savepoints.nesting import refuse_nested, refuse_nested_state
-from pyspark_ckpt.state_store.savepoints.origin import Origin
-from pyspark_ckpt.state_store.savepoints.plan import RestorePlan
+from pyspark_ckpt.state_store.savepoints.plan import Origin, RestorePlan
 from pyspark_ckpt.state_store.savepoints.possession import OwnFolder, advising_to_verify, explaining_what_is_left
 from pyspark_ckpt.state_store.savepoints.request import (
     FinishedRequest,

@@ -14,7 +14,7 @@ from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.errors import ConflictError, InvalidInputError
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoints.deletion import delete
-from pyspark_ckpt.state_store.savepoints.savepoint import refuse_unless_empty
+from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint, refuse_unless_empty
 from tests.saved_query import Query, files, written
 
 CREATION = "pyspark_ckpt.state_store.savepoints.creation"
@@ -60,22 +60,23 @@ def test_a_savepoint_that_is_deleted_as_it_is_finished_is_no_savepoint(
 ) -> None:
     """Right before, or right after, savepoint.json is written."""
     query, target = written(quick_path / "query", 1, operators=(1,), batches=2), quick_path / "taken"
-    put = LocalPlace.put
+    put_if_absent = LocalPlace.put_if_absent
 
-    def deleted(place: LocalPlace, name: str, data: bytes) -> None:
+    def deleted(place: LocalPlace, name: str, data: bytes) -> bool:
         if name == "savepoint.json" and is_before:
             delete(str(target), parse({}))
-        put(place, name, data)
+        is_new = put_if_absent(place, name, data)
         if name == "savepoint.json" and not is_before:
             delete(str(target), parse({}))
+        return is_new
 
-    monkeypatch.setattr(LocalPlace, "put", deleted)
+    monkeypatch.setattr(LocalPlace, "put_if_absent", deleted)
     with pytest.raises(ConflictError, match="was deleted while it was being taken"):
         savepoints.savepoint(query.location, str(target))
     assert files(target) == {}
 
 
-def test_a_savepoint_that_is_finished_while_it_is_deleted_goes_as_a_whole(
+def test_a_savepoint_that_is_finished_before_its_deletion_begins_is_kept(
     quick_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query, target = written(quick_path / "query", 1, operators=(1,), batches=2), quick_path / "taken"
@@ -90,7 +91,11 @@ def test_a_savepoint_that_is_finished_while_it_is_deleted_goes_as_a_whole(
             put(place, "savepoint.json", finished)
         put(place, name, data)
 
-    monkeypatch.setattr(LocalPlace, "put", marked)
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalPlace, "put", marked)
+        with pytest.raises(ConflictError, match="a savepoint has been finished there meanwhile"):
+            delete(str(target), parse({}))
+    assert not Savepoint(str(target), parse({})).verify_files()
     assert delete(str(target), parse({})) > 0
     assert files(target) == {}
 

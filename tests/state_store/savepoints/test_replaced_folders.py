@@ -51,19 +51,22 @@ def replace(target: Path, source: Path) -> None:
 def until_done(act: Callable[[], object]) -> None:
     """Repeat what others do while they are refused: of a call that stands still, other threads end their writes."""
     for _ in range(100):
-        with suppress(CkptError):
-            return act()
-        time.sleep(0.01)
-    return act()
+        try:
+            act()
+        except CkptError:
+            time.sleep(0.01)
+        else:
+            return
 
 
 class Steps:
-    """The steps of a call that change something: an object gets its name, or is deleted. A call stands still at one."""
+    """The steps of a call: an object is begun, gets its name, or is deleted. A call stands still at one of them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Count them in all local places."""
         self.done, self._number, self._is_after = 0, -1, False
         self._act: Callable[[], object] | None = None
+        monkeypatch.setattr(LocalUpload, "begin", self._counted(LocalUpload.begin))
         monkeypatch.setattr(LocalUpload, "publish", self._counted(LocalUpload.publish))
         monkeypatch.setattr(LocalPlace, "delete", self._counted(LocalPlace.delete))
 
@@ -194,7 +197,7 @@ def test_the_deletion_of_a_claim_looks_once_more_which_savepoint_it_deletes(quic
     delete(str(saved), parse({}))
     savepoints.savepoint(query.location, saved)
     before = files(saved)
-    with pytest.raises(ConflictError, match=r"another was taken there meanwhile\. Nothing was deleted"):
+    with pytest.raises(ConflictError, match=r"a savepoint has been finished there meanwhile\. Nothing was deleted"):
         delete(str(saved), parse({}), expected)
     assert files(saved) == before
 

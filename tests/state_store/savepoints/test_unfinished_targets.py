@@ -76,15 +76,15 @@ def test_an_unfinished_savepoint_is_called_that_by_all_commands(
 ) -> None:
     """Also one that lacks nothing but savepoint.json."""
     query, target = written(quick_path / "query", 1, operators=(2,), batches=1), quick_path / "taken"
-    put = LocalPlace.put
+    put_if_absent = LocalPlace.put_if_absent
 
-    def fail(place: LocalPlace, name: str, data: bytes) -> None:
+    def fail(place: LocalPlace, name: str, data: bytes) -> bool:
         if name == "savepoint.json":
             raise StorageError("made up")
-        put(place, name, data)
+        return put_if_absent(place, name, data)
 
     with monkeypatch.context() as patched:
-        patched.setattr(LocalPlace, "put", fail)
+        patched.setattr(LocalPlace, "put_if_absent", fail)
         with pytest.raises(StorageError, match="made up"):
             savepoints.savepoint(query.location, str(target))
     for has_id in (True, False):
