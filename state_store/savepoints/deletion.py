@@ -14,7 +14,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pyspark_ckpt.state_store.blobs import Blob, BlobPlace, names_scheme
+from pyspark_ckpt.state_store.blobs import Blob, BlobPlace, find_options, names_scheme
 from pyspark_ckpt.state_store.checkpoints.folder_kind import (
     DELETING,
     find_logs_of_query,
@@ -24,7 +24,7 @@ from pyspark_ckpt.state_store.checkpoints.folder_kind import (
 )
 from pyspark_ckpt.state_store.checkpoints.query_log import QUERY
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
-from pyspark_ckpt.state_store.display import count_text
+from pyspark_ckpt.state_store.display import count_text, write_command
 from pyspark_ckpt.state_store.errors import ConflictError, FormatError, InvalidInputError, NotFoundError, StorageError
 from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.names import (
@@ -151,9 +151,11 @@ def _require_mark(place: BlobPlace, mark: bytes) -> None:
 
 
 def _make_other_call_error(place: BlobPlace) -> ConflictError:
+    verify = write_command("savepoint", "verify", place.url, **find_options(place))
     return ConflictError(
         f"{place.url}: another call has deleted the savepoint meanwhile, or takes one there.",
-        hint="Look at what is there now: `pyspark-ckpt savepoint list`.",
+        hint=f"If there is a savepoint now, verify it: {verify}. If this call stood still for long, it may have "
+        "deleted one of its objects.",
     )
 
 
