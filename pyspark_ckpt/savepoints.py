@@ -10,7 +10,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -41,9 +41,10 @@ from pyspark_ckpt.state_store.redistribution.jobs import (
 from pyspark_ckpt.state_store.s3a_settings import PREFIX as S3A
 from pyspark_ckpt.state_store.savepoints import explanation
 from pyspark_ckpt.state_store.savepoints.creation import create, pin
-from pyspark_ckpt.state_store.savepoints.deletion import delete, finish_claim, refuse_others
+from pyspark_ckpt.state_store.savepoints.deletion import claim as claim_restored
+from pyspark_ckpt.state_store.savepoints.deletion import finish_claim, refuse_others
 from pyspark_ckpt.state_store.savepoints.nesting import refuse_nested
-from pyspark_ckpt.state_store.savepoints.query_restore import QueryRestore
+from pyspark_ckpt.state_store.savepoints.query_restore import AtEnd, QueryRestore
 from pyspark_ckpt.state_store.savepoints.request import QueryId, Restored, RestoreExplanation, RestoreRequest
 from pyspark_ckpt.state_store.savepoints.savepoint import (
     Kind,
@@ -185,7 +186,7 @@ def restore(
         source.info.files,
         source.info.rows,
     )
-    at_end = partial(delete, savepoint_or_checkpoint, given, source.info) if claims else None
+    at_end = partial(claim_restored, savepoint_or_checkpoint, given, source.info) if claims else None
     return _run(restoration, checkpoint_location, at_end)
 
 
@@ -227,7 +228,7 @@ def explain(restoration: QueryRestore, *, counts: bool) -> RestoreExplanation:
         return explanation.explain(restoration.plan, runner, progress)
 
 
-def _run(restoration: QueryRestore, target: str, at_end: Callable[[], object] | None = None) -> Restored:
+def _run(restoration: QueryRestore, target: str, at_end: AtEnd | None = None) -> Restored:
     size = sum(operator.size_bytes for operator in restoration.plan.operators)
     with _job(f"restore to {target}", size) as (runner, progress):
         return restoration.run(runner, progress, at_end)

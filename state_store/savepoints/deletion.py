@@ -11,7 +11,7 @@ import errno
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark_ckpt.state_store.blobs import Blob, BlobPlace, find_options, names_scheme
@@ -66,8 +66,16 @@ _CHECKSUM = re.compile(r"((?:.+/)?)\.([^/]+)\.crc")
 _ANY_AGE = -math.inf
 
 
-def delete(location: str, options: Options, expected: SavepointInfo | None = None) -> int:
-    """Delete a savepoint, finished or not; return how many objects it had. If it is not the ``expected`` one, keep it.
+def delete(
+    location: str,
+    options: Options,
+    expected: SavepointInfo | None = None,
+    require: Callable[[], object] = lambda: None,
+) -> int:
+    """Delete a savepoint, finished or not; return how many objects it had.
+
+    It is kept if it is not the ``expected`` one, or if ``require``, called once the deletion is marked, raises
+    ConflictError.
 
     The same call finishes an interrupted deletion. Raises InvalidInputError, before anything is deleted, if the place
     is a link, has no savepoint or may have anything else in it, such as the batches of a query that was started there;
@@ -88,12 +96,13 @@ def delete(location: str, options: Options, expected: SavepointInfo | None = Non
     before = read_mark(place) if any(blob.name == UNFINISHED for blob in blobs) else None
     mark = DELETING if own.version is None else DELETING + b" %d" % own.version
     made_room = _mark(place, mark, blobs)
-    folder = OwnFolder(place, lambda: _require_mark(place, mark), {UNFINISHED})
+    folder = OwnFolder(place, lambda: _require_mark(place, mark))
     try:
         blobs = place.walk()  # the writer of an unfinished one may have finished it since, or a query been started
         refuse_others(place, blobs, own)
         if SavepointContent.of(place).info not in (None, own.info):
             raise _make_replaced_error(place)
+        require()
     except (InvalidInputError, ConflictError):
         if before is None:
             folder.delete(UNFINISHED)
@@ -275,6 +284,25 @@ def refuse_others(place: BlobPlace, blobs: Sequence[Blob], own: SavepointContent
         hint="If a query was started in this folder, it is a live checkpoint: keep it. Otherwise first move what is "
         "not part of the savepoint, such as other savepoints and checkpoints, to another folder.",
     )
+
+
+def claim(location: str, options: Options, restored: SavepointInfo, require: Callable[[], object]) -> bool:
+    """Delete the savepoint that was ``restored``; return False, and keep it, if another is there now.
+
+    If its deletion has begun, finish that. Raises as ``delete``.
+    """
+    place = Workplace(options).resolve(location)
+    try:
+        there = read_info(place)
+    except InvalidInputError:
+        if not _is_half_deleted(place):
+            return False
+        delete(location, options, require=require)
+        return True
+    if there != restored:
+        return False
+    delete(location, options, restored, require)
+    return True
 
 
 def finish_claim(

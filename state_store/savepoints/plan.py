@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
@@ -16,10 +15,10 @@ from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.checkpoints.query_log import LOGS
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
-from pyspark_ckpt.state_store.errors import ConflictError, InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.errors import ConflictError, NotFoundError
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.redistribution.canonical import SavedRows
-from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint, SavepointInfo, read_info
+from pyspark_ckpt.state_store.savepoints.savepoint import NAME, Savepoint, SavepointInfo
 
 
 @dataclass(frozen=True)
@@ -73,31 +72,26 @@ class Origin:
             for stores in operator.stores.values()
             for store in stores
         ]
-        self.digest = _digest_savepoint(source.info) if isinstance(source, Savepoint) else self._digest_checkpoint()
+        self.digest = self._digest()
         """What tells it from another source at its URL."""
 
     def require_unchanged(self) -> None:
-        """Raise ConflictError if something else is at the URL of the source now; FormatError, StorageError."""
-        digest = ""
-        if isinstance(self._source, Savepoint):
-            with suppress(InvalidInputError):  # there is no savepoint
-                digest = _digest_savepoint(read_info(self._source.place))
-        else:
-            try:
-                digest = self._digest_checkpoint()
-            except NotFoundError:  # the query runs, and has deleted its old logs, which were copied before
+        """Raise ConflictError if something else is at the URL of the source now; StorageError."""
+        try:
+            digest = self._digest()
+        except NotFoundError:
+            if not isinstance(self._source, Savepoint):  # the query runs: it has deleted logs, which were copied before
                 return
+            digest = ""
         if digest != self.digest:
             raise ConflictError(
                 f"{self._source.place.url} was deleted or replaced while it was being restored.",
                 hint="To restore what is there now, name a new folder.",
             )
 
-    def _digest_checkpoint(self) -> str:
-        place = self._source.place
+    def _digest(self) -> str:
+        place, source = self._source.place, self._source
+        if isinstance(source, Savepoint):
+            return xxhash.xxh3_128_hexdigest(place.get(NAME))
         logs = [place.get(f"{log}/{self._version - 1}") for log in LOGS]
-        return xxhash.xxh3_128_hexdigest(msgspec.json.encode([self._source.query_id, self._commits, logs]))
-
-
-def _digest_savepoint(info: SavepointInfo) -> str:
-    return xxhash.xxh3_128_hexdigest(msgspec.json.encode(info))
+        return xxhash.xxh3_128_hexdigest(msgspec.json.encode([source.query_id, self._commits, logs]))

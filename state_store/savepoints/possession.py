@@ -10,7 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, RetryPolicy, find_options, with_retries
 from pyspark_ckpt.state_store.blobs.exclusive import require_exclusive
@@ -63,25 +63,19 @@ def advising_to_verify(source: Checkpoint) -> Iterator[None]:
 class OwnFolder:
     """A folder in which only its owner writes and deletes. ``require`` raises ConflictError if it is another's now.
 
-    A process may stand still between that question and its write. A new object therefore never replaces another one.
-    ``written``: names of the objects that the owner has written, which it may replace.
+    A process may stand still between that question and its write. Another's object is therefore not replaced before the
+    question is asked again.
     """
 
     place: BlobPlace
     require: Callable[[], object]
-    written: set[str] = field(default_factory=set)
 
     def put(self, name: str, data: bytes) -> None:
-        """Write ``data``; an object that has the same content already stays. Raises ConflictError, StorageError."""
+        """Write ``data``, replacing what the owner has there. Raises ConflictError, StorageError."""
         self.require()
-        if name in self.written:
+        if not self.place.put_if_absent(name, data) and self._read(name) != data:
+            self.require()
             self.place.put(name, data)
-        elif not self.place.put_if_absent(name, data) and self._read(name) != data:
-            raise ConflictError(
-                f"{self.place.url}/{name} was written by another call, with other content.",
-                hint="See what is in the folder now, and name a new folder.",
-            )
-        self.written.add(name)
 
     def delete(self, name: str) -> None:
         """Remove the object; no error if it is not there. Raises ConflictError, StorageError."""

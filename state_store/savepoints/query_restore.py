@@ -14,10 +14,12 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import TypeAlias
 
-from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.blobs import BlobPlace, RetryPolicy, with_retries
 from pyspark_ckpt.state_store.blobs.exclusive import require_exclusive
 from pyspark_ckpt.state_store.checkpoints.checkpoint import MAX_PARTITIONS, Checkpoint
+from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, find_kind
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.checkpoints.ownership import OWNER_NAME, claim, other_owner
@@ -36,7 +38,7 @@ from pyspark_ckpt.state_store.checkpoints.query_log import (
 )
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.display import count_text, suggest
-from pyspark_ckpt.state_store.errors import ConflictError, FormatError, InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.errors import CkptError, ConflictError, FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.meta import check_uid
 from pyspark_ckpt.state_store.format.names import (
     CHECKPOINT_FOLDER,
@@ -54,7 +56,12 @@ from pyspark_ckpt.state_store.savepoints.finished import refuse_checkpoint
 from pyspark_ckpt.state_store.savepoints.movement import Movement
 from pyspark_ckpt.state_store.savepoints.nesting import refuse_nested, refuse_nested_state
 from pyspark_ckpt.state_store.savepoints.plan import Origin, RestorePlan
-from pyspark_ckpt.state_store.savepoints.possession import OwnFolder, advising_to_verify, explaining_what_is_left
+from pyspark_ckpt.state_store.savepoints.possession import (
+    LOOK_S,
+    OwnFolder,
+    advising_to_verify,
+    explaining_what_is_left,
+)
 from pyspark_ckpt.state_store.savepoints.request import (
     FinishedRequest,
     ProvenState,
@@ -66,9 +73,10 @@ from pyspark_ckpt.state_store.savepoints.restore_target import (
     REQUEST_NAME,
     RESULT_NAME,
     describe_complete,
-    find_finished,
     forget,
     forget_request,
+    has_request,
+    is_complete,
     is_unfinished,
     make_mark,
     make_refusal,
@@ -77,6 +85,7 @@ from pyspark_ckpt.state_store.savepoints.restore_target import (
 from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint, find_inside, refuse_unless_empty
 
 MIN_PARTITIONS = 1
+AtEnd: TypeAlias = Callable[[Callable[[], object]], bool]
 
 
 class QueryRestore:
@@ -116,55 +125,82 @@ class QueryRestore:
             source.info if isinstance(source, Savepoint) else None,
         )
         self._place = self.plan.place
-        self._left = ""
+        self._recorded: RecordedRequest | None = None
         self._origin = Origin(source, version, operators)
         self._check()
 
-    def run(self, runner: Runner, progress: Progress, at_end: Callable[[], object] | None = None) -> Restored:
+    def run(self, runner: Runner, progress: Progress, at_end: AtEnd | None = None) -> Restored:
         """Restore; after return the target is a durable checkpoint from which a query can continue.
 
-        ``at_end`` is called when the checkpoint is complete. If it fails, so does the restore; the same call finishes
-        both. Raises InvalidInputError (the target is in use), ConflictError (it was replaced meanwhile), NotFoundError,
-        FormatError (damage, or a digest that differs), StorageError (the same call may be repeated).
+        ``at_end`` is called when the checkpoint is complete, with what raises ConflictError unless it still is. It
+        returns False if something else is at the URL of the source now. If it fails, so does the restore; the same call
+        finishes both. Raises InvalidInputError (the target is in use), ConflictError (it or the source was replaced
+        meanwhile), NotFoundError, FormatError (damage, or a digest that differs), StorageError (the same call may be
+        repeated).
         """
-        with explaining_what_is_left(lambda: self._left), advising_to_verify(self._source):
-            recorded, done = self._begin()
-            own = OwnFolder(
-                self._place, lambda: self._require(is_unfinished(self._place, recorded)), {QUERY, RESULT_NAME}
-            )
-            if done is None:
+        with explaining_what_is_left(self._describe_what_is_left), advising_to_verify(self._source):
+            recorded, before = self._begin()
+            own = OwnFolder(self._place, lambda: self._require(is_unfinished(self._place, recorded)))
+            if before is None:
                 done = self._restore(recorded, runner, progress, own)
                 self._origin.require_unchanged()
                 own.put(RESULT_NAME, seal(FinishedRequest(recorded, done)))
+            else:
+                done = before
             if is_unfinished(self._place, recorded):
                 copy_id(self._source.place, own, self._rewriting(recorded, {}))
-            finished = find_finished(self._place)
-            self._require(finished is not None and finished.request == recorded)
-            self._left = describe_complete(self._place)
+            self._require(is_complete(self._place, recorded))
             if at_end is not None:
-                self._require_source_to_claim(recorded)
-                at_end()
+                self._end(recorded, at_end)
             forget(self._place, recorded)
         return done
+
+    def _end(self, recorded: RecordedRequest, at_end: AtEnd) -> None:
+        def require_own() -> None:
+            self._require(is_complete(self._place, recorded) and has_request(self._place, recorded))
+
+        if not has_request(self._place, recorded):  # nothing shows any more that this is what the restore has made
+            forget(self._place, recorded)
+            raise ConflictError(
+                f"{self._place.url} is a complete checkpoint, and an earlier run of this restore, or another call, was "
+                f"cleaning up there: {self._source.place.url} is kept.",
+                hint="Start the query there. If the savepoint is not needed, use `pyspark-ckpt savepoint delete`.",
+            )
+        require_own()
+        if not at_end(require_own):
+            forget(self._place, recorded)
+            raise ConflictError(
+                f"{self._source.place.url} was deleted or replaced while it was being restored: it is not claimed.",
+                hint=f"The checkpoint {self._place.url} is complete: start the query there.",
+            )
+
+    def _describe_what_is_left(self) -> str:
+        """Return what is left in the target if the restore has failed, and what to do; empty if nothing is."""
+        place, recorded = with_retries(self._place, RetryPolicy(LOOK_S)), self._recorded
+        if recorded is None:
+            return ""
+        with suppress(CkptError):  # else it is what was written last
+            if is_complete(place, recorded):
+                return describe_complete(self._place)
+            if find_kind(place) is FolderKind.CHECKPOINT or not is_unfinished(place, recorded):
+                return ""
+        left = (
+            f"An unfinished restore is left in {self._place.url}: once the cause is removed, the same call with the "
+            "same arguments finishes it. Or restore into a new folder."
+        )
+        if self.plan.options.remote:
+            folder = self._folder_of_query(recorded.query_id).url
+            left += f" Then name another folder in the option remote, too: {folder} has state of this one."
+        return left
 
     def _require(self, is_own: bool) -> None:  # noqa: FBT001
         """Raise ConflictError unless the target is still this restore's."""
         if not is_own:
-            self._left = ""
             raise ConflictError(
                 f"{self._place.url} is no longer the target of this restore: it was deleted, or its metadata was "
                 "replaced, perhaps by another run of the same restore that has finished.",
                 hint="See what is there now. To restore once more, name a new folder.",
             )
-
-    def _require_source_to_claim(self, recorded: RecordedRequest) -> None:
-        """Raise ConflictError, and end the restore without ``at_end``, if the source is not what was restored."""
-        try:
-            self._origin.require_unchanged()
-        except ConflictError:
-            forget(self._place, recorded)
-            self._left = f"The checkpoint {self._place.url} is complete: start the query there. Nothing is claimed."
-            raise
 
     def _restore(self, recorded: RecordedRequest, runner: Runner, progress: Progress, own: OwnFolder) -> Restored:
         work = Movement(self.plan, recorded, runner, progress, own.require)
@@ -301,13 +337,7 @@ class QueryRestore:
                 before = self._record(recorded)
         if not before.is_repeated_by(recorded):
             raise make_refusal(self._place, before, recorded)
-        self._left = (
-            f"An unfinished restore is left in {self._place.url}: once the cause is removed, the same call with the "
-            "same arguments finishes it. Or restore into a new folder."
-        )
-        if self.plan.options.remote:
-            folder = self._folder_of_query(before.query_id).url
-            self._left += f" Then name another folder in the option remote, too: {folder} has state of this one."
+        self._recorded = before
         if not self._place.put_if_absent(QUERY, make_mark(before, self._place.url)) and done is None:
             self._refuse_query(before, is_first=before is recorded)
         if done is None:
@@ -351,11 +381,11 @@ class QueryRestore:
 
     def _refuse_query(self, recorded: RecordedRequest, *, is_first: bool) -> None:
         if not is_unfinished(self._place, recorded):
-            self._left = ""
             if is_first:  # the other restore had finished before this one was recorded
                 forget_request(self._place, recorded)
             raise InvalidInputError(
-                f"{self._place.url} is now the checkpoint of another query: its metadata is not that of this restore.",
+                f"{self._place.url} is a checkpoint now, or the target of another restore: its metadata is not that of "
+                "this restore.",
                 hint="Restore into a new folder.",
             )
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 import msgspec
 import xxhash
 
@@ -45,9 +43,11 @@ def make_refusal(place: BlobPlace, before: RecordedRequest, recorded: RecordedRe
     same_source = msgspec.structs.replace(recorded, source_digest=before.source_digest)
     if before.is_repeated_by(same_source):
         is_usable = f"Start the query on {place.url}: that checkpoint is complete. " if is_complete else ""
+        changed = f"{before.source} is not what it was then: another savepoint or checkpoint is there now"
+        if not before.source_digest:
+            changed = f"the release that began it did not record what {before.source} held"
         return InvalidInputError(
-            f"{place.url} has {'the checkpoint' if is_complete else 'an unfinished restore'} of {what}, and "
-            f"{before.source} is not what it was then: another savepoint or checkpoint is there now.",
+            f"{place.url} has {'the checkpoint' if is_complete else 'an unfinished restore'} of {what}, and {changed}.",
             hint=f"{is_usable}To restore what is there now, name a new folder.",
         )
     if is_complete:
@@ -82,6 +82,23 @@ def find_finished(place: BlobPlace) -> FinishedRequest | None:
         return None
 
 
+def is_complete(place: BlobPlace, recorded: RecordedRequest) -> bool:
+    """Return whether the target of this restore is complete, and has its result. Raises FormatError, StorageError."""
+    finished = find_finished(place)
+    return finished is not None and finished.request == recorded
+
+
+def has_request(place: BlobPlace, recorded: RecordedRequest) -> bool:
+    """Return whether the request of this restore is in its target, which shows that it is the folder that it was.
+
+    Raises FormatError, StorageError.
+    """
+    try:
+        return read_sealed(place, REQUEST_NAME, RecordedRequest) == recorded
+    except NotFoundError:
+        return False
+
+
 def describe_complete(place: BlobPlace) -> str:
     """Return what is left if a restore fails after its checkpoint in ``place`` was complete."""
     return f"The checkpoint {place.url} is complete. Only the cleaning up is left: the same call finishes it."
@@ -96,16 +113,14 @@ def forget(place: BlobPlace, recorded: RecordedRequest) -> None:
         if blob.name not in (REQUEST_NAME, RESULT_NAME):
             place.delete(blob.name)
     forget_request(place, recorded)
-    finished = find_finished(place)
-    if finished is not None and finished.request == recorded:
+    if is_complete(place, recorded):
         place.delete(RESULT_NAME)  # the last: a run that finds it need not, and must not, repeat anything
 
 
 def forget_request(place: BlobPlace, recorded: RecordedRequest) -> None:
     """Delete the request of a restore, unless it is that of another. Raises FormatError, StorageError."""
-    with suppress(NotFoundError):
-        if read_sealed(place, REQUEST_NAME, RecordedRequest) == recorded:
-            place.delete(REQUEST_NAME)
+    if has_request(place, recorded):
+        place.delete(REQUEST_NAME)
 
 
 def make_mark(recorded: RecordedRequest, target: str) -> bytes:

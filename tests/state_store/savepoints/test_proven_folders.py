@@ -165,7 +165,7 @@ def test_a_deletion_leaves_the_savepoint_that_is_taken_there_meanwhile(
 
 
 @pytest.mark.parametrize("there", ["nothing", "another query", "the same query"])
-@pytest.mark.parametrize("step", ["copy_logs", "copy_operators", "copy_id", "find_finished"])
+@pytest.mark.parametrize("step", ["copy_logs", "copy_operators", "copy_id", "is_complete"])
 def test_a_claim_keeps_the_savepoint_if_its_target_is_not_that_of_the_restore_any_more(
     step: str, there: str, quick_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,7 +107,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(savepoints, "LocalProcesses", RunHere)
 
 
-@pytest.mark.parametrize("step", ["copy_logs", "copy_id", "find_finished", "forget"])
+@pytest.mark.parametrize("step", ["copy_logs", "copy_id", "is_complete", "forget"])
 @pytest.mark.parametrize("partitions", [2, 3])
 @pytest.mark.parametrize("kind", SAVEPOINT_KINDS)
 def test_a_restore_is_not_finished_with_another_savepoint(
@@ -156,12 +156,12 @@ def test_what_an_earlier_build_has_begun_is_not_finished(quick_path: Path, monke
     recorded, _ = read_recorded(place)
     assert recorded is not None
     place.put("_ckpt/restore/request.json", seal(msgspec.structs.replace(recorded, source_digest="", run="")))
-    with pytest.raises(InvalidInputError, match="is not what it was then"):
+    with pytest.raises(InvalidInputError, match="the release that began it did not record"):
         rescale()
 
 
 @pytest.mark.parametrize("there", ["another", "nothing"])
-@pytest.mark.parametrize("step", ["copy_operators", "find_finished"])
+@pytest.mark.parametrize("step", ["copy_operators", "is_complete"])
 def test_a_savepoint_that_was_not_restored_is_not_claimed(
     step: str, there: str, quick_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,7 +183,7 @@ def test_a_savepoint_that_was_not_restored_is_not_claimed(
     with pytest.raises(ConflictError, match=f"{saved} was deleted or replaced") as failed:
         savepoints.restore(saved, target, parallelism=3, claim="claim")
     assert files(saved) == (files(newer) if there == "another" else {})
-    is_complete = step == "find_finished"
+    is_complete = step == "is_complete"
     assert ("is complete: start the query there" in failed.value.hint) is is_complete
     if is_complete:
         assert stored(str(target)) == (3, 3, old.rows)
@@ -315,3 +315,112 @@ def test_a_restore_that_stood_still_leaves_the_checkpoint_that_was_made_there_si
             assert now
             assert {name: left.get(name) for name in now} == now, (number, is_after)
             assert stored(str(target)) == (3, partitions, rows), (number, is_after)
+
+
+def test_a_claim_keeps_its_savepoint_if_only_its_result_reaches_another_checkpoint(
+    quick_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The restore stands still between its last look at the target and the result."""
+    old, new = branches(quick_path, operators=(1,))
+    saved, target, now = quick_path / "saved", quick_path / "target", dict[str, bytes]()
+    before = _take(old, saved, "native")
+    _take(new, quick_path / "newer", "native")
+    begin, left = LocalUpload.begin, [target / "_ckpt" / "restore" / "result.json"]
+
+    def begun(upload: LocalUpload) -> None:
+        if left and upload._path == left[0]:
+            left.clear()
+            shutil.rmtree(target)
+            savepoints.restore(quick_path / "newer", target)
+            now.update(files(target))
+        begin(upload)
+
+    monkeypatch.setattr(LocalUpload, "begin", begun)
+    with pytest.raises(ConflictError, match=f"{saved} is kept"):
+        savepoints.restore(saved, target, claim="claim")
+    assert files(saved) == before
+    assert files(target) == now
+
+
+def test_a_claim_looks_at_its_target_once_more_before_it_deletes(
+    quick_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved, target = quick_path / "saved", quick_path / "target"
+    before = _take(written(quick_path / "query", 2, operators=(1,)), saved, "native")
+    put_mark = LocalPlace.put
+
+    def put_and_lose(place: LocalPlace, name: str, data: bytes) -> None:
+        put_mark(place, name, data)
+        if data.startswith(b"deleting"):
+            shutil.rmtree(target)
+
+    monkeypatch.setattr(LocalPlace, "put", put_and_lose)
+    with pytest.raises(ConflictError, match=f"{target} is no longer the target"):
+        savepoints.restore(saved, target, claim="claim")
+    assert files(saved) == before
+
+
+def test_a_claim_finishes_the_deletion_that_another_run_of_it_began(
+    quick_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query, saved, target = written(quick_path / "query", 2, operators=(1,)), quick_path / "saved", quick_path / "target"
+    _take(query, saved, "native")
+    claim = partial(savepoints.restore, saved, target, claim="claim")
+    original, left = LocalPlace.delete, ["metadata"]
+
+    def interrupted(place: LocalPlace, name: str) -> None:
+        if (place.url, [name]) == (str(saved), left):
+            left.clear()
+            raise StorageError("made up")
+        original(place, name)
+
+    def run() -> None:
+        with pytest.raises(StorageError, match="made up"):
+            claim()
+
+    monkeypatch.setattr(LocalPlace, "delete", interrupted)
+    ends, waits = __import__(RESTORE, fromlist=["has_request"]).has_request, [run]
+
+    def wait(*args: object) -> object:
+        if waits:
+            waits.pop()()
+        return ends(*args)
+
+    monkeypatch.setattr(f"{RESTORE}.has_request", wait)
+    claim()
+    assert not left
+    assert files(saved) == {}
+    assert stored(str(target)) == (3, 2, query.rows)
+
+
+def test_a_rescaling_is_finished_although_a_start_of_the_query_has_changed_its_files(
+    quick_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a schema that has evolved, in a run that failed before it committed anything."""
+    query, target = written(quick_path / "query", 2, operators=(0,)), quick_path / "target"
+    rescale = partial(savepoints.rescale, query.location, target, 3)
+    fail(monkeypatch, f"{RESTORE}.FinishedRequest", rescale)
+    name = "state/0/0/left/_metadata/schema"
+    (Path(query.location) / name).write_bytes(b"\0\2v4")
+    rescale()
+    assert stored(str(target)) == (3, 3, query.rows)
+    assert (target / name).read_bytes() == b"\0\2v4"
+
+
+def test_a_restore_that_another_run_of_it_has_overtaken_does_not_say_that_it_is_unfinished(
+    quick_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved, target = quick_path / "saved", quick_path / "target"
+    _take(written(quick_path / "query", 2, operators=(1,)), saved, "native")
+    claim = partial(savepoints.restore, saved, target, claim="claim")
+    copy_logs, left = __import__(RESTORE, fromlist=["copy_logs"]).copy_logs, [claim]
+
+    def overtaken(*args: object) -> object:
+        if left:
+            left.pop()()
+        return copy_logs(*args)
+
+    monkeypatch.setattr(f"{RESTORE}.copy_logs", overtaken)
+    with pytest.raises(CkptError) as failed:
+        claim()
+    assert "unfinished" not in failed.value.hint

@@ -142,7 +142,7 @@ STEPS = (
     ("put", "_ckpt/restore/done/clip-0-1-default-1.json"),
     ("put_if_absent", "commits/0"),
     ("put_if_absent", "state/0/_metadata/metadata"),
-    ("put", "_ckpt/restore/result.json"),
+    ("put_if_absent", "_ckpt/restore/result.json"),
     ("put", "metadata"),
     ("delete", "_ckpt/restore/done/clip-0-1-default-1.json"),
     ("delete", "_ckpt/restore/request.json"),

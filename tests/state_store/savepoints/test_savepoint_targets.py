@@ -232,7 +232,7 @@ def test_of_two_restores_into_one_target_the_second_is_refused(
 
     before: dict[str, bytes] = {}
     at_first_look(monkeypatch, target, other)
-    with pytest.raises(InvalidInputError, match=r"and this is another|is now the checkpoint of another query"):
+    with pytest.raises(InvalidInputError, match=r"and this is another|is a checkpoint now, or the target of another"):
         savepoints.rescale(query.location, str(target), 3)
     assert files(target) == before
     if not is_through:
@@ -258,7 +258,7 @@ def test_a_restore_never_goes_on_where_another_query_has_begun(
             savepoints.rescale(query.location, str(target), 3)
     LocalPlace(target).put("metadata", b'{"id":"another"}')
     before = files(target)
-    with pytest.raises(InvalidInputError, match="is now the checkpoint of another query"):
+    with pytest.raises(InvalidInputError, match="is a checkpoint now, or the target of another"):
         savepoints.rescale(query.location, str(target), 3)
     assert files(target) == before
 
