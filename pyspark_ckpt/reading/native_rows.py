@@ -111,7 +111,7 @@ class NativeRows:
         encoded = self._choose_codec(key).encode(key)
         kinds = [field.type for field in self.placing_fields]
         if self._is_of_entries:
-            (placing, kinds) = get_fields(placing[0], _ENTRY)[:1], [kinds[0].field(0).type]
+            placing, kinds = [get_fields(placing[0], _ENTRY)[0]], [kinds[0].field(0).type]
         return Wanted(SparkHash(kinds)(placing), b"", tuple(key), encoded)
 
     def has_key(self, row: Any, wanted: Wanted) -> bool:  # noqa: ANN401 - see StateCodec

@@ -103,8 +103,8 @@ class Changing(StatefulProcessor):
             self.list.put([(given,)])
             self.map.updateValue((1,), (given,))
             given.append(2)
-        numbers, entries, row = self.value.get()
-        (element,), found = next(self.list.get()), self.map.getValue((1,))
+        held: Any = (*(self.value.get() or ()), *next(iter(self.list.get())), self.map.getValue((1,)))
+        numbers, entries, row, element, found = held
         for each in (numbers, entries["k"], row.a, element, found.a):
             each.append(3)
         entries["other"] = []
