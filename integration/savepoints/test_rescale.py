@@ -76,7 +76,6 @@ LEFT_OUT = {
 } | {
     "scala groups without time-outs",
     "transformWithState",
-    "transformWithState, times to live",
     "timers of event time",
     "timers in columns",
 }

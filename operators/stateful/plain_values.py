@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.types import TimestampType, _create_row
+from pyspark.sql.types import Row, TimestampType, VariantVal, _create_row
 
 from pyspark_ckpt.operators.types.conversions import EPOCH, Convert
 from pyspark_ckpt.operators.types.stored_types import is_variant
@@ -44,6 +45,17 @@ def make_converter(kind: pa.DataType, *, is_nullable: bool, as_read: bool) -> Co
         return convert(value)
 
     return maybe
+
+
+def copy_value(value: Any) -> Any:
+    """Return a value as a program reads it, which the program may change: it shares no part that can change."""
+    if isinstance(value, list):
+        return list(map(copy_value, value))
+    if isinstance(value, dict):
+        return {key: copy_value(own) for key, own in value.items()}
+    if isinstance(value, Row):
+        return _create_row(value.__fields__, list(map(copy_value, value)))
+    return deepcopy(value) if isinstance(value, VariantVal) else value
 
 
 def _refuse(_value: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from pyspark_ckpt.operators.groups.values import GroupValues
-from pyspark_ckpt.operators.stateful.plain_values import NotPlainError, convert_fields, make_converter
+from pyspark_ckpt.operators.stateful.plain_values import NotPlainError, convert_fields, copy_value, make_converter
 from pyspark_ckpt.operators.types.columns import python_values
 from pyspark_ckpt.operators.types.conversions import Convert
 from pyspark_ckpt.state_store.errors import InvalidInputError
@@ -26,6 +26,7 @@ class Tuples:
         self._kind = kind
         values = GroupValues(name, kind)
         self.column, self.of_column, self.show = values.column, values.of, values.show
+        self._can_change = any(pa.types.is_nested(field.type) for field in kind)
         self._read, self._stored = (
             [make_converter(field.type, is_nullable=field.nullable, as_read=as_read) for field in kind]
             for as_read in (True, False)
@@ -34,6 +35,10 @@ class Tuples:
         self._has_known = all(each.bit_width == _PYTHON_BITS for each in numbers)
         self._known: set[tuple[type, ...]] = set()
         """Python types of tuples that are kept unchanged, whatever their values are."""
+
+    def copy(self, value: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return a tuple for a program that may change its parts, such as lists."""
+        return tuple(map(copy_value, value)) if self._can_change else value
 
     def take(self, given: Any) -> tuple[Any, ...]:
         """Return a tuple that a program gives, as it will read it back. Raises InvalidInputError."""

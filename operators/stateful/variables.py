@@ -60,7 +60,7 @@ class TaskValue(ValueState):
     def get(self) -> tuple[Any, ...] | None:
         values = self._read() if self._values is None else self._values
         value: tuple[Any, ...] | None = values[self._turn.place]
-        return value
+        return None if value is None else self._tuples.copy(value)
 
     @override
     def update(self, newValue: tuple[Any, ...]) -> None:

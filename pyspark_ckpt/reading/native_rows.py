@@ -28,6 +28,7 @@ from pyspark_ckpt.operators.encoding.spark_hash import SparkHash
 from pyspark_ckpt.operators.encoding.unsafe_rows import read_rows
 from pyspark_ckpt.operators.types.columns import python_values
 from pyspark_ckpt.operators.types.stored_types import arrow_type
+from pyspark_ckpt.operators.types.value_types import get_fields
 from pyspark_ckpt.reading.evolved_values import decode_evolved
 from pyspark_ckpt.reading.ordered_columns import read_ordered
 from pyspark_ckpt.reading.state_codec import Decoded, StoredRow, Wanted, struct_column
@@ -42,6 +43,8 @@ _INSTANT = struct.Struct(">Q")
 _SIGN = 1 << 63
 _WORD = 8
 _INDEXED = "keyWithIndexToValue"
+_EXPIRING = "$ttl_"
+_ENTRY = ["key", "userKey"]
 _TIMED = ("TimestampAsPrefixKeyStateEncoderSpec", "TimestampAsPostfixKeyStateEncoderSpec")
 EVENT_TIME = "__event_time"
 """Spark's name of the column, in microseconds. A row without an event time has a number from 0 to 1023 in it."""
@@ -67,6 +70,7 @@ class NativeRows:
         self._is_multiple = descriptor.multiple_values
         self._decode_keys = self._key_decoder(encoder)
         self._placing = _placing_columns(name, encoder, len(self.key_fields))
+        self._is_of_entries = name.startswith(_EXPIRING) and _are_entries(self.placing_fields)
 
     @property
     def placing_fields(self) -> list[pa.Field]:
@@ -105,7 +109,10 @@ class NativeRows:
             )
         placing = [key[n] for n in self._placing] if len(key) == len(self.key_fields) else list(key)
         encoded = self._choose_codec(key).encode(key)
-        return Wanted(SparkHash([field.type for field in self.placing_fields])(placing), b"", tuple(key), encoded)
+        kinds = [field.type for field in self.placing_fields]
+        if self._is_of_entries:
+            placing, kinds = [get_fields(placing[0], _ENTRY)[0]], [kinds[0].field(0).type]
+        return Wanted(SparkHash(kinds)(placing), b"", tuple(key), encoded)
 
     def has_key(self, row: Any, wanted: Wanted) -> bool:  # noqa: ANN401 - see StateCodec
         """See StateCodec."""
@@ -192,6 +199,12 @@ def _placing_columns(name: str, encoder: _Encoder, columns: int) -> list[int]:
     if kind == "RangeKeyScanStateEncoderSpec":
         return [n for n in everything if n not in encoder.orderingOrdinals]
     return everything[:-1] if kind in _TIMED or name.endswith(_INDEXED) else everything
+
+
+def _are_entries(placing: Sequence[pa.Field]) -> bool:
+    """Whether the keys are those of map entries, of which the operator's key alone decides the partition."""
+    parts = [part for field in placing if pa.types.is_struct(field.type) for part in field.type]
+    return [part.name for part in parts] == _ENTRY and all(pa.types.is_struct(part.type) for part in parts)
 
 
 def _fields(schema: Any, whose: str) -> list[pa.Field]:  # noqa: ANN401 - JSON

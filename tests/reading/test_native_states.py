@@ -21,6 +21,7 @@ from pyspark.sql.types import (
 
 import pyspark_ckpt
 from pyspark_ckpt import open_state
+from pyspark_ckpt.operators.encoding.spark_hash import SparkHash
 from pyspark_ckpt.operators.types.columns import python_values
 from pyspark_ckpt.reading.native_rows import NativeRows
 from pyspark_ckpt.reading.ordered_columns import read_ordered
@@ -200,6 +201,24 @@ def test_keys_of_a_range_scan_are_in_the_order_of_their_own_columns() -> None:
     (column, _) = rows.decode([StoredRow(1, key, unsafe(3))]).columns
     assert python_values(column) == [(0.5, 77, -2)]
     assert rows.find_wanted((77,)).values == (77,)
+
+
+def test_an_expiring_map_entry_is_looked_for_where_its_map_is() -> None:
+    def struct_of(name: str, *fields: dict[str, Any]) -> dict[str, Any]:
+        return {**LONG, "name": name, "type": schema(*fields)}
+
+    entry = struct_of("elementKey", struct_of("key", LONG), struct_of("userKey", LONG))
+    descriptor = Descriptor(
+        key_schema=schema({**LONG, "name": "expirationMs"}, entry),
+        value_schema=schema(LONG),
+        key_encoder={"keyStateEncoderType": "RangeKeyScanStateEncoderSpec", "orderingOrdinals": [0]},
+        multiple_values=False,
+    )
+    of_map, of_other = (NativeRows(descriptor, name, "a state") for name in ("$ttl_words", "words"))
+    hashes = [of_map.find_wanted((((5,), (number,)),)).hash for number in (6, 7)]
+    assert hashes == [SparkHash([pa.int64()])([5])] * 2
+    assert of_map.find_wanted((1, ((5,), (6,)))).hash == hashes[0]
+    assert of_other.find_wanted((((5,), (6,)),)).hash != hashes[0]
 
 
 def test_ordered_numbers_are_read_as_spark_writes_them() -> None:

@@ -9,6 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import Row
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.types import ArrayType, IntegerType, MapType, StringType, StructType
+from typing_extensions import override
 
 from pyspark_ckpt.operators.declarations.ttl import Clock
 from pyspark_ckpt.operators.stateful import row_form, running
@@ -76,5 +79,45 @@ def test_tasks_do_what_the_model_does(
             expected = sorted(row.told for row in model.run(grouped, now_ms, watermark_ms))
             done = lab.run(rows, watermark_ms=watermark_ms, now_ms=now_ms, memory_bytes=memory_bytes)
             assert sorted(told for (told,) in done.rows) == expected
+    finally:
+        lab.close()
+
+
+class Changing(StatefulProcessor):
+    """Changes what it has read and given, and tells what the state holds then."""
+
+    @override
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        numbers = ArrayType(IntegerType())
+        record = StructType().add("a", numbers)
+        value = StructType().add("a", numbers).add("m", MapType(StringType(), numbers)).add("s", record)
+        self.value = handle.getValueState("value", value)
+        self.list = handle.getListState("list", record)
+        self.map = handle.getMapState("map", StructType().add("n", IntegerType()), record)
+
+    @override
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+        if not self.value.exists():
+            given = [1]
+            self.value.update((given, {"k": given}, Row(a=given)))
+            self.list.put([(given,)])
+            self.map.updateValue((1,), (given,))
+            given.append(2)
+        held: Any = (*(self.value.get() or ()), *next(iter(self.list.get())), self.map.getValue((1,)))
+        numbers, entries, row, element, found = held
+        for each in (numbers, entries["k"], row.a, element, found.a):
+            each.append(3)
+        entries["other"] = []
+        yield Row(told=f"{self.value.get()} {list(self.list.get())} {list(self.map.iterator())}")
+
+
+def test_what_a_program_does_to_what_it_has_read_changes_no_state(quick_path: Path) -> None:
+    program = Changing()
+    variables = find_variables(program, None, "it")
+    lab = TaskLab(quick_path, make_calls(program, list(variables.values()), None, RowForm(OUTPUT, "UTC"), "it"), OUTPUT)
+    try:
+        for _ in range(2):
+            done = lab.run([("a", 1, START, "")], watermark_ms=0, now_ms=0, memory_bytes=ENOUGH)
+            assert done.rows == [("([1], {'k': [1]}, Row(a=[1])) [([1],)] [((1,), ([1],))]",)]
     finally:
         lab.close()

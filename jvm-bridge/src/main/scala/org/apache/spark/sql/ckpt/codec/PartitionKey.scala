@@ -4,9 +4,12 @@ package codec
 import org.apache.spark.sql.catalyst.expressions.{
   BoundReference,
   CollationAwareMurmur3Hash,
+  Expression,
+  GetStructField,
   UnsafeProjection,
   UnsafeRow
 }
+import org.apache.spark.sql.execution.streaming.operators.stateful.transformwithstate.StateStoreColumnFamilySchemaUtils
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
 
@@ -21,6 +24,8 @@ private[ckpt] object PartitionKey {
   /** The hash of a key without columns, of an operator whose rows are all in partition 0. */
   private val NoColumns = 42
 
+  private val EntryFields = Array("key", "userKey")
+
   def columns(name: String, spec: KeyStateEncoderSpec): Seq[Int] = {
     val all = spec.keySchema.indices
     spec match {
@@ -33,13 +38,34 @@ private[ckpt] object PartitionKey {
     }
   }
 
+  /** Whether the keys are those of map entries, in the order in which they expire. Such a key has one column after the
+    * instant: the key of the operator and the one in the map. Only the first of the two is of the partition key.
+    */
+  def isOfEntries(name: String, spec: KeyStateEncoderSpec): Boolean =
+    StateStoreColumnFamilySchemaUtils.isTtlColFamilyName(name) &&
+      (columns(name, spec).map(spec.keySchema(_).dataType) match {
+        case Seq(entry: StructType) =>
+          entry.fieldNames.sameElements(EntryFields) && entry.forall(_.dataType.isInstanceOf[StructType])
+        case _ => false
+      })
+
   /** A function from a key row (or a row of its leading columns) to the hash. Not thread-safe. */
-  def hash(schema: StructType, columns: Seq[Int]): UnsafeRow => Int =
-    if (columns.isEmpty) {
+  def hash(name: String, spec: KeyStateEncoderSpec): UnsafeRow => Int = {
+    val ofColumns = references(spec.keySchema, columns(name, spec))
+    hashOf(if (isOfEntries(name, spec)) ofColumns.map(GetStructField(_, 0)) else ofColumns)
+  }
+
+  /** The same for some columns of keys with a schema. */
+  def hash(schema: StructType, columns: Seq[Int]): UnsafeRow => Int = hashOf(references(schema, columns))
+
+  private def references(schema: StructType, columns: Seq[Int]): Seq[Expression] =
+    columns.map(i => BoundReference(i, schema(i).dataType, schema(i).nullable))
+
+  private def hashOf(values: Seq[Expression]): UnsafeRow => Int =
+    if (values.isEmpty) {
       _ => NoColumns
     } else {
-      val references = columns.map(i => BoundReference(i, schema(i).dataType, schema(i).nullable))
-      val projection = UnsafeProjection.create(Seq(new CollationAwareMurmur3Hash(references)))
+      val projection = UnsafeProjection.create(Seq(new CollationAwareMurmur3Hash(values)))
       row => projection(row).getInt(0)
     }
 }

@@ -6,6 +6,11 @@ import org.scalatest.funsuite.AnyFunSuite
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{BoundReference, UnsafeProjection}
 import org.apache.spark.sql.catalyst.plans.physical.HashPartitioning
+import org.apache.spark.sql.execution.streaming.operators.stateful.transformwithstate.{
+  StateVariableType,
+  TransformWithStatePartitionKeyExtractorFactory,
+  TransformWithStateVariableInfo
+}
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types._
 import org.apache.spark.unsafe.types.UTF8String
@@ -44,5 +49,44 @@ class PartitionKeySuite extends AnyFunSuite {
   test("a key without columns hashes alike everywhere: such operators have one partition") {
     val hash = PartitionKey.hash(new StructType, Nil)
     assert(hash(UnsafeProjection.create(new StructType)(InternalRow.empty)) == 42)
+  }
+
+  private val userKey = new StructType().add("user", IntegerType)
+  private val entryKey =
+    new StructType().add("key", userKey).add("userKey", new StructType().add("word", StringType))
+
+  private def expiring(element: StructType) =
+    RangeKeyScanStateEncoderSpec(new StructType().add("expirationMs", LongType).add("elementKey", element), Seq(0))
+
+  private def entry(user: Int, word: String): InternalRow =
+    InternalRow(InternalRow(user), InternalRow(UTF8String.fromString(word)))
+
+  for ((kind, element, rowOf) <- Seq(
+      (StateVariableType.ValueState, userKey, (user: Int) => InternalRow(user)),
+      (StateVariableType.MapState, entryKey, (user: Int) => entry(user, s"word $user"))))
+    test(s"what expires is where Spark looks for it, for a $kind") {
+      val spec = expiring(element)
+      val theirs = TransformWithStatePartitionKeyExtractorFactory.create(
+        StateStoreId.DEFAULT_STORE_NAME, "$ttl_it", spec.keySchema,
+        TransformWithStateVariableInfo("it", kind, ttlEnabled = true))
+      val schema = theirs.partitionKeySchema
+      val (expected, actual) = (PartitionKey.hash(schema, schema.indices), PartitionKey.hash("$ttl_it", spec))
+      val toRow = UnsafeProjection.create(spec.keySchema)
+      for (user <- 0 until 20) {
+        val row = toRow(InternalRow(user * 1000L, rowOf(user)))
+        assert(actual(row) == expected(theirs.partitionKey(row)))
+      }
+    }
+
+  test("a removal finds an entry's instant also if all of its key was hashed") {
+    val spec = expiring(entryKey)
+    def codec(name: String) = KeyCodec.create(name, 0x8001, spec, new StructType().add("__empty__", NullType))
+    val row = UnsafeProjection.create(spec.keySchema)(InternalRow(7000L, entry(1, "word")))
+    val (other, index) = (codec("it"), codec("$ttl_it"))
+    def encoded(codec: KeyCodec, length: Int) = codec.buffer.take(length).toSeq
+    val whole = encoded(other, other.encode(row))
+    assert(encoded(index, index.encode(row)) != whole)
+    assert(encoded(index, index.encodeFormer(row)) == whole)
+    assert(other.encodeFormer(row) == 0)
   }
 }
