@@ -153,8 +153,6 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
     val family = families.toWrite("remove", colFamilyName)
     val length = family.keys.encode(key)
     txn.delete(family.keys.buffer, length)
-    val former = family.keys.encodeFormer(key)
-    if (former > 0) txn.delete(family.keys.buffer, former)
   }
 
   /** Removes all keys in [beginKey, endKey) with one tombstone each: the SST of a delta holds no range tombstones. */

@@ -16,9 +16,6 @@ private[ckpt] abstract class KeyCodec(val number: Int) {
   def encode(key: UnsafeRow): Int
   def encodePrefix(prefix: UnsafeRow): Int
 
-  /** Encodes a key as a row may have it that was written while all of `elementKey` was hashed; 0 if none was. */
-  def encodeFormer(key: UnsafeRow): Int = 0
-
   /** Returns a new row, which the caller may change. Spark's encoders reuse one row for everything that they decode,
     * even for scans that are read in turns.
     */
@@ -93,10 +90,7 @@ private[ckpt] object KeyCodec {
     spec match {
       case NoPrefixKeyStateEncoderSpec(schema) => new WholeRowKeyCodec(number, schema.length, hash)
       case _ if isOrdered(number) =>
-        val former = Option.when(PartitionKey.isOfEntries(name, spec)) {
-          PartitionKey.hash(spec.keySchema, PartitionKey.columns(name, spec))
-        }
-        new OrderedKeyCodec(number, sparkEncoder, hash, former)
+        new OrderedKeyCodec(number, sparkEncoder, hash)
       case _ => new PrefixKeyCodec(number, sparkEncoder, hash)
     }
   }
@@ -158,20 +152,13 @@ private[ckpt] final class PrefixKeyCodec(number: Int, encoder: RocksDBKeyStateEn
 }
 
 /** `state · Spark's order-preserving encoding · hash`: the hash comes last, so that it does not disturb the order. */
-private[ckpt] final class OrderedKeyCodec(
-    number: Int,
-    encoder: RocksDBKeyStateEncoder,
-    hash: UnsafeRow => Int,
-    formerHash: Option[UnsafeRow => Int])
+private[ckpt] final class OrderedKeyCodec(number: Int, encoder: RocksDBKeyStateEncoder, hash: UnsafeRow => Int)
   extends KeyCodec(number) {
 
   override def supportsPrefixScan: Boolean = encoder.supportPrefixKeyScan
   override def supportsRangeScan: Boolean = encoder.supportsRangeScan
 
   override def encode(key: UnsafeRow): Int = closeOrdered(frameOrdered(encoder.encodeKey(key)), hash(key))
-
-  override def encodeFormer(key: UnsafeRow): Int =
-    formerHash.fold(0)(former => closeOrdered(frameOrdered(encoder.encodeKey(key)), former(key)))
 
   override def encodePrefix(prefix: UnsafeRow): Int = frameOrdered(encoder.encodePrefixKey(prefix))
 

@@ -41,7 +41,7 @@ private[ckpt] object PartitionKey {
   /** Whether the keys are those of map entries, in the order in which they expire. Such a key has one column after the
     * instant: the key of the operator and the one in the map. Only the first of the two is of the partition key.
     */
-  def isOfEntries(name: String, spec: KeyStateEncoderSpec): Boolean =
+  private def isOfEntries(name: String, spec: KeyStateEncoderSpec): Boolean =
     StateStoreColumnFamilySchemaUtils.isTtlColFamilyName(name) &&
       (columns(name, spec).map(spec.keySchema(_).dataType) match {
         case Seq(entry: StructType) =>

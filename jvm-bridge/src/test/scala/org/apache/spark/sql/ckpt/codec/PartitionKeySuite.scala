@@ -77,16 +77,4 @@ class PartitionKeySuite extends AnyFunSuite {
         assert(actual(row) == expected(theirs.partitionKey(row)))
       }
     }
-
-  test("a removal finds an entry's instant also if all of its key was hashed") {
-    val spec = expiring(entryKey)
-    def codec(name: String) = KeyCodec.create(name, 0x8001, spec, new StructType().add("__empty__", NullType))
-    val row = UnsafeProjection.create(spec.keySchema)(InternalRow(7000L, entry(1, "word")))
-    val (other, index) = (codec("it"), codec("$ttl_it"))
-    def encoded(codec: KeyCodec, length: Int) = codec.buffer.take(length).toSeq
-    val whole = encoded(other, other.encode(row))
-    assert(encoded(index, index.encode(row)) != whole)
-    assert(encoded(index, index.encodeFormer(row)) == whole)
-    assert(other.encodeFormer(row) == 0)
-  }
 }
