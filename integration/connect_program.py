@@ -1,4 +1,4 @@
-"""A program in a Spark Connect client, whose server it starts: keyed operators, a savepoint, a restore, a rescale.
+"""A program in a Spark Connect client, whose server it starts: all operators, a savepoint, a restore, a rescale.
 
 ``python -m integration.connect_program FOLDER`` prints what it has seen as JSON, in the last line.
 """
@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 import pyspark_ckpt as ckpt
+from integration.connect_operators import TIMED, make_queries
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -64,12 +65,36 @@ def _play(spark: SparkSession, folder: Path, checkpoint: Path) -> dict[str, floa
     return {name: each[name] for each in metrics for name in ("first/seen", "second/seen") if each.get(name)}
 
 
+def _play_queries(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """Run each of the other operators over two files; return its output and the state ``total``."""
+    for first, second in ((100, 101), (120, 140)):
+        rows = (f"SELECT timestamp_seconds({at}) AS at, {at % 2} AS k, {at - 99}L AS n" for at in (first, second))
+        spark.sql(" UNION ALL ".join(rows)).coalesce(1).write.mode("append").parquet(str(folder / "timed"))
+    stream = spark.readStream.schema(TIMED).option("maxFilesPerTrigger", "1").parquet(str(folder / "timed"))
+    found = {}
+    for name, frame in make_queries(spark, stream).items():
+        out, checkpoint = str(folder / name / "out"), str(folder / name / "checkpoint")
+        writer = frame.writeStream.format("parquet").option("path", out).option("checkpointLocation", checkpoint)
+        query = writer.outputMode("append").trigger(availableNow=True).start()
+        query.awaitTermination()
+        states: list[Any] = []
+        if name != "chain":
+            options = {"stateVarName": "total"} if name == "spark" else {"uid": "it", "state": "total"}
+            stored = spark.read.format("statestore" if name == "spark" else "ckpt_state").options(**options)
+            total = "value" if name == "with_states" else "value.n"
+            states = stored.load(checkpoint).select("key.k", total).collect()
+        output = spark.read.parquet(out).collect()
+        found[name] = sorted(map(list, output)), sorted(map(list, states))
+    return found
+
+
 def main(folder: Path) -> None:
     """Run all of it."""
     builder = SparkSession.builder.remote("local[2]")
     for key, value in {**ckpt.spark_conf(python=sys.executable), **_SETTINGS}.items():
         builder = builder.config(key, value)
     spark = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
+    queries = _play_queries(spark, folder)
     counters = [_play(spark, folder, folder / "one") for _ in range(2)]
     query = spark.readStream.format("rate").load().writeStream.format("noop")
     running = query.option("checkpointLocation", str(folder / "running")).start()
@@ -91,6 +116,7 @@ def main(folder: Path) -> None:
     found = {
         "counters": counters,
         "refusal": refusal,
+        "queries": queries,
         "version": taken.version,
         "out": sorted([row.k, row.n] for row in spark.read.parquet(str(folder / "out")).collect()),
         "states": {

@@ -1,4 +1,4 @@
-"""A program of keyed operators in a Spark Connect client."""
+"""A program in a Spark Connect client."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_keyed_operators_and_savepoints_work_in_a_connect_client(tmp_path: Path) -> None:
+def test_operators_and_savepoints_work_in_a_connect_client(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "integration.connect_program", str(tmp_path)],
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=600,
         env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
     )
     assert done.returncode == 0, done.stderr[-5000:]
@@ -27,4 +27,10 @@ def test_keyed_operators_and_savepoints_work_in_a_connect_client(tmp_path: Path)
     assert "A Spark Connect client does not know the checkpointLocation" in found["refusal"]
     assert found["version"] == 2
     assert found["out"] == [[0, 1], [0, 2], [0, 3], [1, 101], [1, 102], [1, 103]]
+    totals = [[[0, 1], [0, 3], [1, 101]], [[0, 3], [1, 101]]]
+    assert found["queries"] == {
+        "chain": [[[0, 1], [0, 21], [1, 2]], []],
+        "with_states": [[[0, 1], [0, 3], [1, 1]], [[0, 3], [1, 1]]],
+        **dict.fromkeys(("rows", "frames", "spark"), totals),
+    }
     assert found["states"] == {"first": [[0, 15], [1, 15]], "second": [[0, 3], [1, 103], [7, 700]]}

@@ -39,7 +39,7 @@ from pyspark_ckpt.state_store.format.meta import check_uid
 from pyspark_ckpt.state_store.options import parse, read_settings
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
     from pyspark.sql.types import StructField, StructType
 
@@ -132,7 +132,7 @@ class KeyedStream:
             refuses_late_output=late_output == "fail",
             initial=None if initial_state is None else self._check_initial(initial_state),
         )
-        return frame if event_time is None else frame.withColumn(event_time, _mark_event_time(event_time))
+        return frame if event_time is None else _mark_event_time(frame, event_time)
 
     def _check_event_time(self, name: str | None, late_output: str, output: StructType) -> None:
         """Raise InvalidInputError if the column cannot be an event time."""
@@ -258,7 +258,7 @@ class KeyedStream:
             refuses_late_output=True,
             initial=None if initial_state is None else self._check_initial(initial_state),
         )
-        return frame if name is None else frame.withColumn(name, _mark_event_time(name))
+        return frame if name is None else _mark_event_time(frame, name)
 
     def _process(
         self,
@@ -363,8 +363,10 @@ class KeyedStream:
         )
 
 
-def _mark_event_time(name: str) -> Column:
-    """Return a column of the output as an event time, under the watermark of the frame."""
+def _mark_event_time(frame: DataFrame, name: str) -> DataFrame:
+    """Return the output with a column as its event time, under the watermark of the operator's input."""
     from pyspark.sql import functions as f
 
-    return f.col(quote(name)).alias(name, metadata={WATERMARK: 0})
+    # A Connect server drops the metadata of a column that withColumn replaces.
+    marked = f.col(quote(name)).alias(name, metadata={WATERMARK: 0})
+    return frame.select(*(marked if each == name else f.col(quote(each)) for each in frame.columns))

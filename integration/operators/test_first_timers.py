@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import tarfile
 from collections import Counter
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import pyspark_ckpt as ckpt
+from integration.conftest import SHUFFLE_PARTITIONS
+from integration.operators.providers import OURS
+from integration.operators.replay import Case, collect_into, run, write_inputs
+from integration.operators.sources import Source
+from pyspark_ckpt.state_store.options import PREFIX
 from tests.compat.queries import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+
+    from integration.operators.replay import Lines
 
 FROZEN = Path(__file__).parent / "without_timers.tar.gz"
 """Two batches of Plain in format 2, by the first release: its record has no column for a time-out."""
@@ -166,3 +174,31 @@ def test_a_state_gets_a_time_to_live_by_the_watermark(spark: SparkSession, froze
     assert [texts[0] for texts in last] == ["last None"] * len(USERS)
     assert all(texts[1] in ("last 2", "last 3") for texts in last)
     assert [texts[2] for texts in last] == ["last None"] * len(USERS), "its life has ended in the meantime"
+
+
+def _second(year: int, second: int) -> datetime:
+    return datetime(year, 1, 1, tzinfo=UTC) + timedelta(seconds=second)
+
+
+@pytest.mark.parametrize(
+    ("programs", "year"), [((TimedByBothClocks(), Timed()), 2020), ((Timed(), TimedByBothClocks()), 2100)]
+)
+def test_partitions_without_rows_fire_timers_that_a_program_with_another_clock_of_time_outs_has_left(
+    programs: Sequence[Timed], year: int, spark: SparkSession, tmp_path: Path
+) -> None:
+    batches = ([(user, _second(year, 0)) for user in USERS], *([(0, _second(year, at))] for at in (9000, 9001)))
+    source = Source("user bigint, at timestamp", tuple(map(tuple, batches)))
+    shown: dict[int, Lines] = {}
+    for program, first, last in zip(programs, (0, 1), (1, 3), strict=True):
+
+        def query(frames: Sequence[DataFrame], processor: Timed = program) -> DataFrame:
+            timed = frames[0].withWatermark("at", "1 minute")
+            return ckpt.keyed(timed, "user", uid="it").process(processor, OUT)
+
+        case = Case(query, (source,), "update")
+        write_inputs(case, tmp_path, first, last)
+        session = OURS.session(spark, **{SHUFFLE_PARTITIONS: "4", f"{PREFIX}allowNonRestoredState": "true"})
+        run(session, case, tmp_path, collect_into(shown))
+    due = int(_second(year, 0).timestamp() * 1000) // BATCH_MS * BATCH_MS
+    fired = sorted(line for batch in shown.values() for line in batch if "timer" in line)
+    assert fired == [f"Row(user={user}, shown='timer {due}')" for user in USERS]

@@ -190,6 +190,20 @@ def test_the_outputs_of_two_operators_are_joined(spark: SparkSession, tmp_path: 
     assert _play(spark, joined, "append", tmp_path) == [(user, n, n) for user in (0, 1) for n in (1, 2, 3)]
 
 
+def test_operators_that_key_one_frame_by_the_same_columns_both_have_its_watermark(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def joined(frame: DataFrame) -> DataFrame:
+        timed = frame.withWatermark("at", "1 second")
+        left, right = (
+            ckpt.keyed(timed, "user", uid=uid).process(Sums(10, 2), COLUMNS, "append", event_time="at")
+            for uid in ("left", "right")
+        )
+        return left.join(right.withColumnRenamed("n", "other"), ["at", "user"]).select("user", "n", "other")
+
+    assert _play(spark, joined, "append", tmp_path) == sorted((n % 2, n, n) for n in range(5))
+
+
 def test_an_operator_comes_after_windows_and_before_deduplication(spark: SparkSession, tmp_path: Path) -> None:
     def chain(frame: DataFrame) -> DataFrame:
         windows = frame.withWatermark("at", "1 second").groupBy(f.window("at", "50 seconds"), "user").count()

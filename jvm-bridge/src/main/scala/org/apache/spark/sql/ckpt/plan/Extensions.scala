@@ -48,6 +48,7 @@ private[ckpt] object FollowQueries {
       session.streams.get(event.id) match {
         case query: StreamingQueryWrapper =>
           AvailableNowEnd.letEnd(query.streamingQuery)
+          OwnExchanges.giveTo(query.streamingQuery)
           ForeachBatchCheck.addTo(query.streamingQuery)
         case _ =>
       }

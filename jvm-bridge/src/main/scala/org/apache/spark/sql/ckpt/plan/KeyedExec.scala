@@ -5,8 +5,10 @@ import org.apache.hadoop.conf.Configuration
 
 import org.apache.spark.TaskContext
 import org.apache.spark.rdd.RDD
+import org.apache.spark.sql.Row
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{Attribute, BasePredicate, Expression}
+import org.apache.spark.sql.catalyst.plans.logical.ProcessingTimeTimeout
 import org.apache.spark.sql.catalyst.rules.Rule
 import org.apache.spark.sql.catalyst.trees.TreeNodeTag
 import org.apache.spark.sql.execution.{ColumnarRule, SparkPlan}
@@ -17,6 +19,7 @@ import org.apache.spark.sql.execution.streaming.operators.stateful.flatmapgroups
   StateManager,
   createStateManager
 }
+import org.apache.spark.sql.execution.streaming.operators.stateful.flatmapgroupswithstate.GroupStateImpl
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.streaming.{GroupStateTimeout, OutputMode}
 import org.apache.spark.sql.types.StructType
@@ -87,7 +90,20 @@ private[ckpt] final class KeyedExec(
     val properties = TaskContext.get().getLocalProperties
     eventTimeWatermarkForLateEvents.foreach(late => properties.setProperty(KeyedExec.LateMs, late.toString))
     properties.setProperty(KeyedExec.Operators, operators.mkString("\n"))
+    if (isTimeoutEnabled) passTimeOutsOfOtherClock(store)
     super.processDataWithPartition(childDataIterator, store, processor, initialStateIterOption)
+  }
+
+  /** A time-out that an earlier program has set by the other clock says nothing by this one: Spark could let the group
+    * wait for years. So the group is called at once, and sets its own time-out.
+    */
+  private def passTimeOutsOfOtherClock(store: StateStore): Unit = stateManager.getAllState(store).foreach { group =>
+    val isSet = group.timeoutTimestamp != GroupStateImpl.NO_TIMESTAMP
+    group.stateObj match {
+      case clocks: Row if isSet && KeyedExec.isOfProcessing(clocks) != (timeoutConf == ProcessingTimeTimeout) =>
+        stateManager.putState(store, group.keyRow, clocks, KeyedExec.Passed)
+      case _ =>
+    }
   }
 
   private lazy val operators = getTagValue(KeyedExec.NamesOfAll).getOrElse(Nil)
@@ -136,6 +152,12 @@ private[ckpt] object KeyedExec {
     * one a line.
     */
   final val Operators = "ckpt.operators"
+
+  /** A time-out that has passed by either clock. */
+  private final val Passed = 0L
+
+  /** Whether a group's state (GROUP_ROW of the Python side) was set where time-outs are those of processing time. */
+  private def isOfProcessing(clocks: Row): Boolean = clocks.getLong(1) != 0
 
   private val NamesOfAll = TreeNodeTag[Seq[String]]("ckpt.operators")
 

@@ -45,7 +45,8 @@ private[ckpt] object KeyedRules extends (LogicalPlan => Unit) {
     uids.diff(uids.distinct).headOption.foreach { uid =>
       throw refusal(
         s"Two operators of this query have the uid $uid.",
-        "Give each its own: state is found by the uid of its operator.")
+        "Give each its own: state is found by the uid of its operator. A frame that is used twice, as in a self-join, " +
+          "has its operators twice: make it by two calls.")
     }
   }
 

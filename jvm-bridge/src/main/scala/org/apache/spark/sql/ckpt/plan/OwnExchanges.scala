@@ -1,0 +1,19 @@
+package org.apache.spark.sql.ckpt
+package plan
+
+import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
+import org.apache.spark.sql.internal.SQLConf
+
+/** Gives each operator of a query with keyed operators exchanges of its own.
+  *
+  * Spark reads an exchange once if a plan has it twice, as where two operators key one frame by the same columns. The
+  * second operator would have the watermark 0 in every batch, and its timers would never fire.
+  */
+private[ckpt] object OwnExchanges {
+
+  /** Must be called on the query's own thread, before it plans a batch. */
+  def giveTo(query: StreamExecution): Unit =
+    if (query.analyzedPlan.exists(_.isInstanceOf[KeyedOperator])) {
+      query.sparkSessionForStream.conf.set(SQLConf.EXCHANGE_REUSE_ENABLED.key, "false")
+    }
+}
