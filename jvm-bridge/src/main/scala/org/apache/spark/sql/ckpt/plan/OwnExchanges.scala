@@ -6,8 +6,10 @@ import org.apache.spark.sql.internal.SQLConf
 
 /** Gives each operator of a query with keyed operators exchanges of its own.
   *
-  * Spark reads an exchange once if a plan has it twice, as where two operators key one frame by the same columns. The
-  * second operator would have the watermark 0 in every batch, and its timers would never fire.
+  * Spark reads an exchange once if a plan has it twice, as where two operators key one frame by the same columns. After
+  * a batch, Spark computes the watermarks of the next one from the executed plan: see shouldRunAnotherBatch of
+  * IncrementalExecution. Nothing is below the second use of an exchange there, so the operator above it would have the
+  * watermark 0 in every batch, and its timers would never fire.
   */
 private[ckpt] object OwnExchanges {
 
