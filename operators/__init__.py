@@ -1,5 +1,6 @@
 """Keyed operators for PySpark streams: declared state, and processors that work key by key or on whole columns."""
 
+from pyspark_ckpt.operators.connect import ConnectedStreams, KeyedInput, connect
 from pyspark_ckpt.operators.declarations.counters import Counter
 from pyspark_ckpt.operators.declarations.processors import Context, KeyedProcessor, VectorContext, VectorProcessor
 from pyspark_ckpt.operators.declarations.reducing_states import AggregatingState, ReducingState
@@ -12,8 +13,10 @@ from pyspark_ckpt.operators.keyed import KeyedStream, keyed
 
 __all__ = [
     "AggregatingState",
+    "ConnectedStreams",
     "Context",
     "Counter",
+    "KeyedInput",
     "KeyedProcessor",
     "KeyedStream",
     "Keys",
@@ -26,6 +29,7 @@ __all__ = [
     "ValueState",
     "VectorContext",
     "VectorProcessor",
+    "connect",
     "keyed",
     "with_states",
 ]

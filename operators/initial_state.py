@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from pyspark_ckpt.operators.declarations.operator import HASH, INITIAL, KeyedOperator, ProcessorState
+from pyspark_ckpt.operators.declarations.operator import HASH, INITIAL, INPUT, KeyedOperator, ProcessorState
 from pyspark_ckpt.operators.declarations.processors import KeyedProcessor, VectorProcessor, takes_initial_rows
 from pyspark_ckpt.operators.declarations.states import DeclaredState, ListState, MapState
 from pyspark_ckpt.operators.types.conversions import WRONG_VALUE
@@ -47,15 +47,17 @@ def make_initial_schema(
     handed = make_handed_schema(given)
     if not takes_initial_rows(processor):
         _require_states(handed, operator, processor, who)
-    return pa.schema([operator.input.field(each.name) if each.name in operator.by else each for each in handed])
+    keys = {field.name: field for field in operator.key_fields}
+    return pa.schema([keys.get(each.name, each) for each in handed])
 
 
 def add_initial_rows(routed: DataFrame, initial: DataFrame) -> DataFrame:
     """Return the rows of a stream, and of a batch frame with the same columns in its first batch; these are marked."""
     from pyspark.sql import functions as f
 
-    marked = initial.select("*", f.lit(True).alias(INITIAL, metadata={MARK: True}))
-    return routed.select("*", f.lit(False).alias(INITIAL)).union(marked)
+    marked = initial.select("*", f.lit(INITIAL).cast("byte").alias(INPUT, metadata={MARK: True}))
+    numbered = routed if INPUT in routed.columns else routed.select("*", f.lit(0).cast("byte").alias(INPUT))
+    return numbered.union(marked)
 
 
 def _require_states(

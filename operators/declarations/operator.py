@@ -21,8 +21,10 @@ ROW = "__ckpt_row"
 TIME = "__ckpt_time"
 TIME_OF_ALL = "__ckpt_time_of_all"
 """The name of TIME if the processor takes late rows: the shim's KeyedExec then leaves them to it."""
-INITIAL = "__ckpt_initial"
-"""The column that tells rows of the initial state from those of the stream."""
+INPUT = "__ckpt_input"
+"""The column with the number of a row's input, from 0, if there are several."""
+INITIAL = -1
+"""The number of the initial state, in place of an input's."""
 BATCH = "batch"
 
 
@@ -41,18 +43,36 @@ class ProcessorState:
 
 
 @dataclass(frozen=True)
-class KeyedOperator:
-    """A keyed operator as its query was planned.
+class Input:
+    """One input of a keyed operator: the columns of its rows, which of them are the key, and their order within a key.
 
-    ``keeps_late_rows``: late rows are processed like others. ``takes_late_rows``: the processor has a method for them.
-    ``event_time``: the column of the output that later operators use as event time. ``refuses_late_output``: a row of
-    it that is late for them fails the query; else it is counted. ``initial``: the columns of the initial state, None
-    without one.
+    ``name``: empty if it is the only one. ``takes_late_rows``: the processor has a method for its late rows.
+    """
+
+    name: str
+    by: tuple[str, ...]
+    columns: pa.Schema
+    order_by: tuple[str, ...] = ()
+    takes_late_rows: bool = False
+
+    @property
+    def rows(self) -> pa.Schema:
+        """The columns of a row after the shuffle: those of the input, and the hash of the key."""
+        return with_hash(self.columns)
+
+
+@dataclass(frozen=True)
+class KeyedOperator:
+    """A keyed operator as its query was planned. Keys are named as in its first input.
+
+    ``keeps_late_rows``: late rows are processed like others. ``merges_inputs``: a key gets its rows of all inputs in
+    one order, that of their ``order_by``. ``event_time``: the column of the output that later operators use as event
+    time. ``refuses_late_output``: a row of it that is late for them fails the query; else it is counted. ``initial``:
+    the columns of the initial state, None without one.
     """
 
     uid: str
-    by: tuple[str, ...]
-    input: pa.Schema
+    inputs: tuple[Input, ...]
     output: pa.Schema
     states: tuple[ProcessorState, ...]
     partitions: int
@@ -60,9 +80,8 @@ class KeyedOperator:
     local_dir: str
     has_watermark: bool
     memory_bytes: int
-    order_by: tuple[str, ...]
     keeps_late_rows: bool = False
-    takes_late_rows: bool = False
+    merges_inputs: bool = False
     event_time: str | None = None
     refuses_late_output: bool = False
     allow_non_restored_state: bool = False
@@ -84,14 +103,19 @@ class KeyedOperator:
         return TIME_OF_ALL if self.takes_late_rows else TIME
 
     @property
-    def rows(self) -> pa.Schema:
-        """The columns of a row after the shuffle: those of the input, and the hash of the key."""
-        return with_hash(self.input)
+    def takes_late_rows(self) -> bool:
+        """Whether the processor has a method for the late rows of any input."""
+        return any(each.takes_late_rows for each in self.inputs)
+
+    @property
+    def by(self) -> tuple[str, ...]:
+        """The names of the key columns."""
+        return self.inputs[0].by
 
     @property
     def key_fields(self) -> list[pa.Field]:
         """The key columns."""
-        return [self.input.field(name) for name in self.by]
+        return [self.inputs[0].columns.field(name) for name in self.by]
 
     @property
     def key_types(self) -> list[pa.DataType]:

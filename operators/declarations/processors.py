@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MemberDescriptorType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pyspark_ckpt.operators.declarations.states import Declared
 from pyspark_ckpt.operators.declarations.timers import Timer, Timers
+from pyspark_ckpt.state_store.display import suggest
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from pyspark_ckpt.operators.encoding.distinct_keys import Keys
 
 _SLOT = MemberDescriptorType
+
+Arrival: TypeAlias = Literal["initial", "late", "in time"]
+"""How rows have come to a batch. A processor may have a method of its own for each."""
+_WORDS: Mapping[Arrival, Sequence[str]] = {"initial": ["initial"], "late": ["late"], "in time": []}
 
 
 @dataclass(frozen=True)
@@ -47,20 +51,21 @@ class VectorContext(Context):
     key_index: NDArray[Any]
 
 
-class KeyedProcessor(ABC):
+class KeyedProcessor:
     """A processor that is called for each key that has rows in a batch. Declare states as attributes of the class.
 
     Its writes commit with the batch, or not at all; a task that fails is repeated from the state before the batch. The
     processor is copied to the workers for each batch: keep in its states whatever it must remember.
     """
 
-    @abstractmethod
     def process(self, ctx: Context, key: Any, rows: Sequence[Any]) -> Iterable[Sequence[Any]] | None:
         """Process all rows that a key has in the batch, before its timers. Yield or return output rows, or return None.
 
         ``key`` and each of ``rows`` are named tuples; timestamps are aware datetimes in UTC. An output row is a
-        sequence, a mapping or an object with the fields of the output.
+        sequence, a mapping or an object with the fields of the output. Every processor needs this method; with several
+        inputs (see ``connect``), it needs ``process_<input>`` for each in its place.
         """
+        raise NotImplementedError
 
     def on_timer(self, ctx: Context, key: Any, timer: Timer) -> Iterable[Sequence[Any]] | None:
         """Handle a timer of ``key`` that fires. Yield output rows, as ``process`` does. Declared timers need it."""
@@ -83,19 +88,20 @@ class KeyedProcessor(ABC):
         raise NotImplementedError
 
 
-class VectorProcessor(ABC):
+class VectorProcessor:
     """A processor that is called for many keys at once. Declare states as attributes of the class.
 
     It gets and returns Arrow columns, without a Python call for each key. Otherwise as KeyedProcessor.
     """
 
-    @abstractmethod
     def process_batch(self, ctx: VectorContext, batch: pa.Table) -> pa.Table | None:
         """Process rows of one partition, with the columns of the frame. Return the output rows as a table, or None.
 
         ``ctx.keys`` are the distinct keys of ``batch``, ``ctx.key_index`` has the position of each row's key. Rows
-        beyond the option ``workerMemory`` come in further calls; all rows of a key come in one call.
+        beyond the option ``workerMemory`` come in further calls; all rows of a key come in one call. With several
+        inputs (see ``connect``), the methods are ``process_<input>_batch``.
         """
+        raise NotImplementedError
 
     def process_timers(self, ctx: VectorContext, timers: pa.Table) -> pa.Table | None:
         """Handle timers that fire: a table of ``name``, ``namespace`` and ``at``, in time order for each clock.
@@ -130,18 +136,53 @@ class AdaptingProcessor(VectorProcessor):
         """End the task: called after its last rows and timers were processed. Nothing can be written to states."""
 
 
-def takes_late_rows(processor: KeyedProcessor | VectorProcessor) -> bool:
-    """Return whether the class of a processor has a method for late rows."""
-    if isinstance(processor, VectorProcessor):
-        return type(processor).process_late_batch is not VectorProcessor.process_late_batch
-    return type(processor).process_late is not KeyedProcessor.process_late
+def name_method(processor: KeyedProcessor | VectorProcessor, arrival: Arrival, name: str = "") -> str:
+    """Return the name of the method for rows of an input that come to a batch in this way."""
+    words = ["process", *_WORDS[arrival], *([name] if name and arrival != "initial" else [])]
+    return "_".join([*words, *(["batch"] if isinstance(processor, VectorProcessor) else [])])
+
+
+def check_input_name(name: str, who: str) -> None:
+    """Raise InvalidInputError unless ``process_<name>`` can be the method for the rows of an input of this name."""
+    taken = {"late", "initial", "batch", "timers"}
+    if (
+        name in taken
+        or name.startswith(("_", "late_", "initial_"))
+        or name.endswith("_batch")
+        or not name.isidentifier()
+    ):
+        raise InvalidInputError(
+            f"{who}: {name!r} cannot be the name of an input: the processor has a method process_{name} for its rows.",
+            hint=f"Choose another name: one that Python allows, and not one of {sorted(taken)}, nor beginning with "
+            "'late_' or 'initial_', nor ending with '_batch'.",
+        )
+
+
+def takes_late_rows(processor: KeyedProcessor | VectorProcessor, name: str = "") -> bool:
+    """Return whether the class of a processor has a method for late rows of the input ``name``."""
+    return _has(processor, name_method(processor, "late", name))
 
 
 def takes_initial_rows(processor: KeyedProcessor | VectorProcessor) -> bool:
     """Return whether the class of a processor has a method for the rows of an initial state."""
-    if isinstance(processor, VectorProcessor):
-        return type(processor).process_initial_batch is not VectorProcessor.process_initial_batch
-    return type(processor).process_initial is not KeyedProcessor.process_initial
+    return _has(processor, name_method(processor, "initial"))
+
+
+def require_methods(processor: KeyedProcessor | VectorProcessor, inputs: Sequence[str]) -> None:
+    """Raise InvalidInputError unless the class of a processor has a method for the rows of each input."""
+    _require_processor(processor)
+    for name in inputs:
+        if not _has(processor, method := name_method(processor, "in time", name)):
+            known = [each for each in dir(type(processor)) if each.startswith("process") and _has(processor, each)]
+            raise InvalidInputError(
+                f"{type(processor).__name__} has no {method}(){f' for the input {name!r}' if name else ''}."
+                f"{suggest(method, known)}"
+            )
+
+
+def _has(processor: KeyedProcessor | VectorProcessor, method: str) -> bool:
+    base = VectorProcessor if isinstance(processor, VectorProcessor) else KeyedProcessor
+    return getattr(type(processor), method, None) not in (None, getattr(base, method, None))
 
 
 def find_declarations(holder: object) -> dict[str, Declared]:

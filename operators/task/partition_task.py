@@ -11,32 +11,33 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_ckpt.operators.bound.declared_states import DeclaredStates
 from pyspark_ckpt.operators.bound.timers import BoundTimers, find_left_ms
-from pyspark_ckpt.operators.declarations.operator import BATCH, HASH, INITIAL, ROW, KeyedOperator, with_hash
+from pyspark_ckpt.operators.declarations.operator import BATCH, HASH, KeyedOperator
 from pyspark_ckpt.operators.declarations.processors import (
     AdaptingProcessor,
     Context,
     KeyedProcessor,
     VectorProcessor,
+    name_method,
     takes_initial_rows,
 )
 from pyspark_ckpt.operators.encoding.distinct_keys import group_by_key
 from pyspark_ckpt.operators.encoding.key_codec import KeyCodec, argsort
-from pyspark_ckpt.operators.encoding.unsafe_rows import portions, read_rows
 from pyspark_ckpt.operators.session.state_partition import check_place, check_planned
 from pyspark_ckpt.operators.session.worker import WorkerSession, find_ticket, naming
+from pyspark_ckpt.operators.task.arrivals import Arrivals, Arrived
 from pyspark_ckpt.operators.task.firing import Firing
 from pyspark_ckpt.operators.task.group_times import LATE_CONF, OPERATORS_CONF, GroupTimes
 from pyspark_ckpt.operators.task.initial_values import set_values
-from pyspark_ckpt.operators.task.processor_calls import Arrival, ProcessorCalls
+from pyspark_ckpt.operators.task.merging import Merged
+from pyspark_ckpt.operators.task.processor_calls import ProcessorCalls
 from pyspark_ckpt.operators.task.row_buffer import RowBuffer, ranges
 from pyspark_ckpt.operators.task.staging import finish, flush, spill, sweep
-from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError, LifecycleError
+from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.format.spark_hash import SEED, hash_int
 from pyspark_ckpt.state_store.transactions.ticket import Ticket
 
@@ -51,7 +52,6 @@ RECORDS = 10_000
 """The default of RECORDS_CONF."""
 HELD_BYTES = 16 << 20
 """Spark holds output back until it has more rows than RECORDS_CONF. This much output is forced out earlier."""
-_NO_COLUMNS = pa.schema([])
 TIMERS_PART = 8
 """Due timers may take another eighth of the memory for rows."""
 
@@ -145,25 +145,17 @@ class PartitionTask:
         folder = Path(ticket.staging)
         limit = self.operator.memory_bytes
         session.spill_beyond(limit, partial(spill, session, bound))
-        rows = RowBuffer(self.operator.rows, limit, folder / f"{session.name}-rows")
-        late_rows = RowBuffer(self.operator.rows, limit, folder / f"{session.name}-late")
-        initial_rows = RowBuffer(
-            with_hash(self.operator.initial or _NO_COLUMNS), limit, folder / f"{session.name}-initial"
+        arrivals = Arrivals(
+            self.operator, lambda rows, name: RowBuffer(rows, limit, folder / f"{session.name}-{name}"), times.late_ms
         )
         firing = Firing(timers, session, limit // TIMERS_PART, folder / f"{session.name}-timers")
         try:
-            in_stream = self._take_initial(initial_rows, chunks, ticket)
-            session.counts["late_rows"] += self._fill(rows, late_rows, in_stream, times.late_ms)
+            session.counts["late_rows"] += self._fill(arrivals, chunks, ticket.version)
             firing.list_stored()
-            sweep(session, bound, rows.count + late_rows.count)
-            buffers = [initial_rows, late_rows, rows, firing.listed]
-            for (some_initial, some_late, some_rows, some_due), end in ranges(buffers):
-                output = chain(
-                    self._process_initial(work, some_initial, codec, bound),
-                    self._process(work, some_late, codec, "late"),
-                    self._process(work, some_rows, codec),
-                    work.fire(firing, some_due),
-                )
+            sweep(session, bound, arrivals.count)
+            for (*arrived, due), end in ranges([*(each.buffer for each in arrivals.all), firing.listed]):
+                given = list(zip(arrivals.all, arrived, strict=True))
+                output = chain(self._process_all(work, given, codec, bound), work.fire(firing, due))
                 for batch in output:
                     session.counts["late_output_rows"] += self._count_late(batch, times.late_until_ms)
                     yield batch
@@ -174,45 +166,12 @@ class PartitionTask:
             times.set_time_out(timers, find_left_ms(session, self.operator.uid))
             finish(session, bound)
         finally:
-            rows.close()
-            late_rows.close()
-            initial_rows.close()
+            arrivals.close()
             firing.close()
             session.close()
 
-    def _take_initial(
-        self, buffer: RowBuffer, chunks: Iterator[pd.DataFrame], ticket: Ticket
-    ) -> Iterator[pd.DataFrame]:
-        """Add the rows of the initial state to a buffer; yield the others. Raises InternalError after version 0."""
-        for chunk in chunks:
-            is_initial = np.zeros(0, np.bool_)
-            if self.operator.initial is not None:
-                is_initial = chunk[INITIAL].to_numpy(np.bool_)
-            if self.operator.initial is None or not is_initial.any():
-                yield chunk
-            elif ticket.version == 0:
-                self._add(buffer, chunk[is_initial], self.operator.initial)
-                yield chunk[~is_initial]
-            else:
-                raise InternalError(
-                    f"Keyed operator {self.operator.uid!r}: rows of the initial state come to version {ticket.version}."
-                )
-
-    def _fill(
-        self, buffer: RowBuffer, late_buffer: RowBuffer, chunks: Iterator[pd.DataFrame], late_ms: int | None
-    ) -> int:
-        """Add all rows to the buffers; return the number of late rows. Without a method for them, they are dropped."""
-        late = 0
-        for chunk in chunks:
-            in_time = chunk
-            if late_ms is not None:
-                is_in_time = chunk[self.operator.time].to_numpy(np.int64) > late_ms * 1000
-                in_time = chunk[is_in_time]
-                late += len(chunk) - len(in_time)
-                if self.operator.takes_late_rows:
-                    self._add(late_buffer, chunk[~is_in_time], self.operator.input)
-            self._add(buffer, in_time, self.operator.input)
-        return late
+    def _fill(self, arrivals: Arrivals, chunks: Iterator[pd.DataFrame], version: int) -> int:
+        return arrivals.fill(chunks, version)
 
     def _count_late(self, output: pa.RecordBatch, late_ms: int | None) -> int:
         """Return how many rows are late for later operators. Raises InvalidInputError if the operator refuses them."""
@@ -230,34 +189,39 @@ class PartitionTask:
             )
         return len(late)
 
-    def _add(self, buffer: RowBuffer, chunk: pd.DataFrame, schema: pa.Schema) -> None:
-        rows, hashes = chunk[ROW].to_list(), pa.array(chunk[HASH].to_numpy(np.int32))
-        for begin, end in portions(rows):
-            columns = read_rows(rows[begin:end], schema).columns
-            part = hashes.slice(begin, end - begin)
-            buffer.add(pa.RecordBatch.from_arrays([*columns, part], schema=with_hash(schema)))
-
-    def _process_initial(
-        self, work: ProcessorCalls, rows: pa.Table, codec: KeyCodec, bound: Sequence[Kept]
+    def _process_all(
+        self,
+        work: ProcessorCalls,
+        given: Sequence[tuple[Arrived, pa.Table]],
+        codec: KeyCodec,
+        bound: Sequence[Kept],
     ) -> Iterator[pa.RecordBatch]:
-        if len(rows) == 0:
-            return iter(())
-        given = rows.drop_columns([HASH])
-        keys, index = group_by_key(given, self.operator.by, codec, rows.column(HASH).to_numpy())
-        if takes_initial_rows(self.processor):
-            return work.process(keys, index, given, "initial")
-        set_values(self.operator.uid, bound, keys, index, given.drop_columns(list(self.operator.by)))
-        return iter(())
+        """Yield the output for all rows, in the order in which keys get them."""
+        merged = [each for each in given if self.operator.merges_inputs and each[0].how == "in time" and len(each[1])]
+        for each in given:
+            if not self.operator.merges_inputs or each[0].how != "in time":
+                yield from self._process(work, *each, codec, bound)
+        if merged:
+            inputs = [arrived.given for arrived, _ in merged]
+            tables = [rows.drop_columns([HASH]) for _, rows in merged]
+            hashes = [rows.column(HASH).to_numpy() for _, rows in merged]
+            order = Merged.of(list(zip(inputs, tables, hashes, strict=True)), self.operator.by, codec)
+            methods = [name_method(self.processor, "in time", each.name) for each in inputs]
+            yield from work.process_merged(order, tables, methods)
 
     def _process(
-        self, work: ProcessorCalls, rows: pa.Table, codec: KeyCodec, arrival: Arrival = "in time"
+        self, work: ProcessorCalls, arrived: Arrived, rows: pa.Table, codec: KeyCodec, bound: Sequence[Kept]
     ) -> Iterator[pa.RecordBatch]:
+        """Yield the output for rows that have come in one way."""
         if len(rows) == 0:
-            return iter(())
-        hashes = rows.column(HASH).to_numpy()
-        given = rows.drop_columns([HASH])
-        if self.operator.order_by:
-            order = argsort([given.column(name).combine_chunks() for name in self.operator.order_by])
-            given, hashes = given.take(pa.array(order)), hashes[order]
-        keys, index = group_by_key(given, self.operator.by, codec, hashes)
-        return work.process(keys, index, given, arrival)
+            return
+        hashes, rows = rows.column(HASH).to_numpy(), rows.drop_columns([HASH])
+        by = arrived.given.by
+        if arrived.given.order_by:
+            order = argsort([rows.column(name).combine_chunks() for name in arrived.given.order_by])
+            rows, hashes = rows.take(pa.array(order)), hashes[order]
+        keys, index = group_by_key(rows.select(by).rename_columns(self.operator.by), self.operator.by, codec, hashes)
+        if arrived.how == "initial" and not takes_initial_rows(self.processor):
+            set_values(self.operator.uid, bound, keys, index, rows.drop_columns(list(by)))
+        else:
+            yield from work.process(keys, index, rows, name_method(self.processor, arrived.how, arrived.given.name))

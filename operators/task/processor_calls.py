@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark_ckpt.operators.declarations.processors import Context, KeyedProcessor, VectorContext, VectorProcessor
 from pyspark_ckpt.operators.encoding.distinct_keys import Keys
 from pyspark_ckpt.operators.encoding.suffixes import Suffixes
+from pyspark_ckpt.operators.task.merging import Merged
 from pyspark_ckpt.operators.task.results import Results
 from pyspark_ckpt.operators.task.user_errors import locate_errors
 from pyspark_ckpt.operators.types.columns import arrow_of_plain, arrow_values, python_values
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
     from pyspark_ckpt.operators.task.firing import Due, Firing
 
 Result: TypeAlias = "Iterable[Sequence[Any]] | None"
-Arrival: TypeAlias = Literal["initial", "late", "in time"]
-"""How rows have come to a batch. A processor may have a method of its own for each."""
+Method: TypeAlias = str | Callable[[], str]
+"""The name of the method that is called; a function if it changes from call to call."""
 
 KEYS_AT_ONCE = 8192
 TIMERS_AT_ONCE = 65536
@@ -55,28 +56,34 @@ class ProcessorCalls:
     context: Context
     position: Position
 
-    def process(
-        self, keys: Keys, index: NDArray[np.int64], rows: pa.Table, arrival: Arrival = "in time"
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the output for ``rows``. ``keys``: their distinct keys; ``index``: the position of every row's key.
+    def process(self, keys: Keys, index: NDArray[np.int64], rows: pa.Table, method: str) -> Iterator[pa.RecordBatch]:
+        """Yield the output of a ``method`` of the processor for ``rows``.
 
-        They go to the processor's method for rows of this ``arrival``.
+        ``keys``: their distinct keys; ``index``: the position of every row's key.
         """
+        call = getattr(self.processor, method)
         if isinstance(self.processor, VectorProcessor):
             self.position.upcoming = keys.suffixes
             told = VectorContext(**vars(self.context), keys=keys, key_index=index)
-            of_batch = {
-                "initial": self.processor.process_initial_batch,
-                "late": self.processor.process_late_batch,
-                "in time": self.processor.process_batch,
-            }[arrival]
-            return self._shape(of_batch.__name__, self._call(of_batch, told, rows))
-        of_key = {
-            "initial": self.processor.process_initial,
-            "late": self.processor.process_late,
-            "in time": self.processor.process,
-        }[arrival]
-        return self._pack(of_key.__name__, self._process_keys(of_key, keys, index, rows))
+            return self._shape(method, self._call(call, told, rows))
+        return self._pack(method, self._process_keys(call, keys, index, rows))
+
+    def process_merged(
+        self, merged: Merged, tables: Sequence[pa.Table], methods: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the output for the rows of several inputs in one order: see ``Merged``.
+
+        ``tables``: the rows of each input; ``methods``: the method for each.
+        """
+        if isinstance(self.processor, VectorProcessor):
+            for number, places, of_key in merged.rounds():
+                wanted, index = np.unique(of_key, return_inverse=True)
+                rows = tables[number].take(pa.array(places))
+                yield from self.process(merged.keys.at(wanted.tolist()), index, rows, methods[number])
+        else:
+            called = [methods[0]]
+            runs = self._process_runs(merged, tables, methods, called)
+            yield from self._pack(lambda: called[0], runs)
 
     def fire(self, firing: Firing, listed: pa.Table) -> Iterator[pa.RecordBatch]:
         """Yield the output for the due ``listed`` timers, and for due timers that calls for them register."""
@@ -95,21 +102,47 @@ class ProcessorCalls:
         order = np.argsort(index, kind="stable")
         ends = np.cumsum(np.bincount(index, minlength=len(keys)))
         sorted_rows = rows.take(pa.array(order))
-        make = struct_class(pa.struct(list(rows.schema)))._make
         position, context = self.position, self.context
         for begin in range(0, len(keys), KEYS_AT_ONCE):
             end = min(begin + KEYS_AT_ONCE, len(keys))
             position.upcoming = keys.suffixes[begin:end]
             first = int(ends[begin - 1]) if begin else 0
-            part = sorted_rows.slice(first, int(ends[end - 1]) - first)
-            columns = list(map(self._python_values, part.column_names, part.columns))
-            of_keys = list(map(make, zip(*columns, strict=True)))
+            of_keys = self._python_rows(sorted_rows.slice(first, int(ends[end - 1]) - first))
             at = 0
             stops = (ends[begin:end] - first).tolist()
             for suffix, key, stop in zip(position.upcoming, keys.to_python(begin, end), stops, strict=True):
                 position.suffix, position.key = suffix, key
                 yield process(context, key, of_keys[at:stop])
                 at = stop
+
+    def _process_runs(
+        self, merged: Merged, tables: Sequence[pa.Table], methods: Sequence[str], called: list[str]
+    ) -> Iterator[Result]:
+        """Call the method of an input for each of its runs; ``called`` has the name of the current one."""
+        position, context, keys = self.position, self.context, merged.keys
+        calls = [getattr(self.processor, method) for method in methods]
+        ends = np.cumsum(np.bincount(merged.of_key, minlength=len(keys)))
+        for begin in range(0, len(keys), KEYS_AT_ONCE):
+            end = min(begin + KEYS_AT_ONCE, len(keys))
+            position.upcoming = keys.suffixes[begin:end]
+            part = slice(int(ends[begin - 1]) if begin else 0, int(ends[end - 1]))
+            rows = [
+                iter(self._python_rows(table.take(pa.array(merged.places[part][merged.inputs[part] == number]))))
+                for number, table in enumerate(tables)
+            ]
+            suffixes, of_python = list(position.upcoming), keys.to_python(begin, end)
+            runs = merged.runs[slice(*np.searchsorted(merged.runs, [part.start, part.stop]))]
+            lengths = np.diff(runs, append=part.stop).tolist()
+            places, numbers = (merged.of_key[runs] - begin).tolist(), merged.inputs[runs].tolist()
+            for place, number, length in zip(places, numbers, lengths, strict=True):
+                position.suffix, position.key = suffixes[place], of_python[place]
+                called[0] = methods[number]
+                yield calls[number](context, position.key, list(islice(rows[number], length)))
+
+    def _python_rows(self, rows: pa.Table) -> list[Any]:
+        make = struct_class(pa.struct(list(rows.schema)))._make
+        columns = map(self._python_values, rows.column_names, rows.columns)
+        return list(map(make, zip(*columns, strict=True)))
 
     def _python_values(self, name: str, column: pa.ChunkedArray) -> list[Any]:
         try:
@@ -175,7 +208,7 @@ class ProcessorCalls:
                 hint=CONVERT,
             ) from problem
 
-    def _pack(self, method: str, results: Iterator[Result]) -> Iterator[pa.RecordBatch]:
+    def _pack(self, method: Method, results: Iterator[Result]) -> Iterator[pa.RecordBatch]:
         """Yield rows in batches. All rows of one result are taken before the next call."""
         waiting: list[pa.RecordBatch] = []
         rows = size_bytes = 0
@@ -188,17 +221,17 @@ class ProcessorCalls:
         if waiting:
             yield _merge(waiting)
 
-    def _locate_errors(self, method: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _locate_errors(self, method: Method, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the same batches; errors of the user's code meanwhile name their key."""
-        with locate_errors(self._who(method), self.context, lambda: self.position.key):
+        with locate_errors(partial(self._who, method), self.context, lambda: self.position.key):
             yield from batches
 
     def _call(self, method: Callable[..., pa.Table | None], *told: object) -> pa.Table | None:
         """Call a method of a VectorProcessor."""
-        with locate_errors(self._who(method.__name__), self.context):
+        with locate_errors(partial(self._who, method.__name__), self.context):
             return method(*told)
 
-    def _small_batches(self, method: str, results: Iterator[Result]) -> Iterator[pa.RecordBatch]:
+    def _small_batches(self, method: Method, results: Iterator[Result]) -> Iterator[pa.RecordBatch]:
         out: list[Sequence[Any]] = []
         at_once = _MIN_AT_ONCE
         rows_of = Results(partial(self._who, method), self.operator.output.names).rows
@@ -214,7 +247,7 @@ class ProcessorCalls:
         if out:
             yield from _portions(self._batch(method, out))
 
-    def _batch(self, method: str, out: Sequence[Any]) -> pa.RecordBatch:
+    def _batch(self, method: Method, out: Sequence[Any]) -> pa.RecordBatch:
         kind = pa.struct(list(self.operator.output))
         try:
             if not any(row is None for row in out):
@@ -225,7 +258,7 @@ class ProcessorCalls:
             raise InvalidInputError(f"{self._who(method)} yielded rows that are not {kind}: {problem}") from problem
         raise self._no_row(method, None, "it is not a row")
 
-    def _check_row(self, method: str, row: Any) -> None:
+    def _check_row(self, method: Method, row: Any) -> None:
         """Raise InvalidInputError, naming the column, for a row that does not fit the output."""
         output = self.operator.output
         Results(partial(self._who, method), output.names).check_row(row)
@@ -243,14 +276,15 @@ class ProcessorCalls:
                     hint=CONVERT,
                 ) from problem
 
-    def _no_row(self, method: str, row: Any, problem: object) -> InvalidInputError:
+    def _no_row(self, method: Method, row: Any, problem: object) -> InvalidInputError:
         return InvalidInputError(
             f"{self._who(method)} yielded {repr(row)[:200]}, which does not fit the columns "
             f"{self.operator.output.names}: {problem}."
         )
 
-    def _who(self, method: str) -> str:
-        return f"{type(self.processor).__name__}.{method}() of keyed operator {self.operator.uid!r}"
+    def _who(self, method: Method) -> str:
+        name = method if isinstance(method, str) else method()
+        return f"{type(self.processor).__name__}.{name}() of keyed operator {self.operator.uid!r}"
 
 
 def _choose_batch_rows(size_bytes: int, rows: int) -> int:

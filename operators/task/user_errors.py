@@ -35,26 +35,32 @@ def _no_key() -> None:
 
 
 @contextmanager
-def locate_errors(who: str, where: Context, key_of: Callable[[], object] = _no_key) -> Iterator[None]:
+def locate_errors(
+    who: str | Callable[[], str], where: Context, key_of: Callable[[], object] = _no_key
+) -> Iterator[None]:
     """Raise ProcessorError for errors of the user's code in the block: ``who`` was called, for the key of ``key_of``.
 
     An error of this package, such as one for a value of a wrong type, is raised unchanged, with a note.
     """
+
+    def name() -> str:
+        return who if isinstance(who, str) else who()
+
     try:
         yield
     except ProcessorError:
         raise
     except CkptError as problem:
         if not getattr(problem, "__notes__", None):  # an inner block knows better who was called
-            problem.add_note(f"In {who}, {_place(where, None)}.")  # output is converted for several keys at once
+            problem.add_note(f"In {name()}, {_place(where, None)}.")  # output is converted for several keys at once
         raise
     except CallError as problem:
         cause = problem.__cause__ or problem
-        raise ProcessorError(_text(who, _place(where, problem.key), cause)) from cause
+        raise ProcessorError(_text(name(), _place(where, problem.key), cause)) from cause
     except GeneratorExit:  # the consumer of the output has stopped: this is not an error
         raise
     except BaseException as problem:  # also sys.exit(), which would end the worker silently
-        raise ProcessorError(_text(who, _place(where, key_of()), problem)) from problem
+        raise ProcessorError(_text(name(), _place(where, key_of()), problem)) from problem
 
 
 def show(key: object) -> str:

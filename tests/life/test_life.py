@@ -13,9 +13,10 @@ import pyarrow as pa
 import pytest
 
 from pyspark_ckpt.operators.bound.declared_states import with_types
-from pyspark_ckpt.operators.declarations.operator import KeyedOperator
+from pyspark_ckpt.operators.declarations.operator import Input, KeyedOperator
 from pyspark_ckpt.operators.declarations.processors import Context, find_states
 from pyspark_ckpt.operators.encoding.spark_hash import SparkHash
+from pyspark_ckpt.operators.task.arrivals import Arrivals
 from pyspark_ckpt.operators.task.group_times import GroupTimes
 from pyspark_ckpt.operators.task.partition_task import PartitionTask
 from pyspark_ckpt.state_store.transactions.ticket import read_ticket
@@ -71,14 +72,13 @@ class Group:
 class Task(PartitionTask):
     """Takes rows as they are, not as Spark's bytes."""
 
-    def _fill(self, buffer: Any, late_buffer: Any, chunks: Any, late_ms: int | None) -> int:  # noqa: ANN401, ARG002
+    def _fill(self, arrivals: Arrivals, chunks: Any, version: int) -> int:  # noqa: ANN401, ARG002
+        (schema,) = (each.rows for each in self.operator.inputs)
         for row in chunks:
             hashed = KEY(row[:2])
-            columns = [
-                pa.array([value], field.type)
-                for value, field in zip((*row, hashed - (hashed >> 31 << 32)), self.operator.rows, strict=True)
-            ]
-            buffer.add(pa.RecordBatch.from_arrays(columns, schema=self.operator.rows))
+            values = (*row, hashed - (hashed >> 31 << 32))
+            columns = [pa.array([value], field.type) for value, field in zip(values, schema, strict=True)]
+            arrivals.all[-1].buffer.add(pa.RecordBatch.from_arrays(columns, schema=schema))
         return 0
 
 
@@ -89,8 +89,8 @@ class Partition:
         processor = course.program()
         states = with_types(find_states(processor), "life")
         operator = KeyedOperator(
-            "life", ("k", "w"), INPUT, OUTPUT, states, 1, 32768, "", has_watermark=True, memory_bytes=memory_bytes,
-            order_by=("seq",),
+            "life", (Input("", ("k", "w"), INPUT, ("seq",)),), OUTPUT, states, 1, 32768, "", has_watermark=True,
+            memory_bytes=memory_bytes,
         )  # fmt: skip
         self.lab = Lab(folder)
         self._task = Task(operator, processor)

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.state import GroupState
 from pyspark.sql.types import StructType
 
 from pyspark_ckpt.operators.bound.declared_states import with_types
-from pyspark_ckpt.operators.declarations.operator import HASH, INITIAL, ROW, TIME, KeyedOperator
+from pyspark_ckpt.operators.declarations.operator import HASH, INITIAL, INPUT, ROW, TIME, Input, KeyedOperator
 from pyspark_ckpt.operators.declarations.processors import Context, KeyedProcessor, VectorProcessor, find_states
 from pyspark_ckpt.operators.encoding.spark_hash import SparkHash
 from pyspark_ckpt.operators.task.group_times import TIME_OUTS, GroupTimes
@@ -25,7 +25,9 @@ from pyspark_ckpt.operators.types.conversions import EPOCH, microseconds_at
 from pyspark_ckpt.state_store.transactions.ticket import read_ticket
 from tests.lab import Lab
 
-INPUT = pa.schema([("user", pa.string()), ("n", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("text", pa.string())])
+COLUMNS = pa.schema(
+    [("user", pa.string()), ("n", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("text", pa.string())]
+)
 """The columns of a row."""
 Row: TypeAlias = tuple[str, int, datetime, str]
 _HASH = SparkHash([pa.string()])
@@ -60,8 +62,7 @@ class TaskLab:
         self._processor = processor
         self._operator = KeyedOperator(
             uid="it",
-            by=("user",),
-            input=INPUT,
+            inputs=(Input("", ("user",), COLUMNS, ("n",)),),
             output=output,
             states=with_types(find_states(processor), "the operator"),
             partitions=1,
@@ -69,7 +70,6 @@ class TaskLab:
             local_dir="",
             has_watermark=True,
             memory_bytes=1 << 30,
-            order_by=("n",),
         )
 
     def run(
@@ -79,7 +79,7 @@ class TaskLab:
         attempt = next(self._attempts)
         begun = self._lab.server.call("begin", handle=self._handle, version=self._version, id=self._id, attempt=attempt)
         (path,) = (self._lab.local_dir / "tickets").glob(f"{attempt}-*.json")
-        operator = replace(self._operator, memory_bytes=memory_bytes, initial=INPUT if initial else None)
+        operator = replace(self._operator, memory_bytes=memory_bytes, initial=COLUMNS if initial else None)
         group = _group(TIME_OUTS[operator.time_out_clock], self._row, watermark_ms, now_ms)
         times = GroupTimes(operator, group)
         context = Context(attempt, 0, times.processing_ms, times.watermark_ms)
@@ -129,14 +129,15 @@ def _chunks(rows: Sequence[tuple[Row, bool]]) -> Iterator[pd.DataFrame]:
         some = [row for row, _ in rows[begin : begin + _AT_ONCE]]
         hashes = [struct.unpack("<i", struct.pack("<I", _HASH((user,))))[0] for user, *_ in some]
         columns = {HASH: hashes, ROW: list(map(_unsafe, some)), TIME: [_micros(row[2]) for row in some]}
-        yield pd.DataFrame({**columns, INITIAL: [is_initial for _, is_initial in rows[begin : begin + _AT_ONCE]]})
+        numbers = [INITIAL if is_initial else 0 for _, is_initial in rows[begin : begin + _AT_ONCE]]
+        yield pd.DataFrame({**columns, INPUT: numbers})
 
 
 def _unsafe(row: Row) -> bytes:
     """A row as Spark has it in memory."""
     user, number, at, text = row
     first, second = user.encode(), text.encode()
-    begin = 8 + 8 * len(INPUT)
+    begin = 8 + 8 * len(COLUMNS)
     behind = begin + len(first) + -len(first) % 8
     words = struct.pack("<5q", 0, begin << 32 | len(first), number, _micros(at), behind << 32 | len(second))
     return words + first.ljust(behind - begin, b"\0") + second + bytes(-len(second) % 8)

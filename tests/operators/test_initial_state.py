@@ -12,7 +12,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pyspark_ckpt.operators import Context, KeyedProcessor, ListState, MapState, Timers, ValueState, VectorProcessor
 from pyspark_ckpt.operators.bound.declared_states import with_types
-from pyspark_ckpt.operators.declarations.operator import HASH, KeyedOperator
+from pyspark_ckpt.operators.declarations.operator import HASH, Input, KeyedOperator
 from pyspark_ckpt.operators.declarations.processors import find_states
 from pyspark_ckpt.operators.initial_state import make_initial_schema
 from pyspark_ckpt.operators.types.value_types import make_handed_schema
@@ -58,8 +58,7 @@ class Columns(VectorProcessor):
 def _schema_of(processor: Any, *fields: StructField) -> pa.Schema:  # noqa: ANN401
     operator = KeyedOperator(
         uid="it",
-        by=("user",),
-        input=make_handed_schema(_STREAM),
+        inputs=(Input("", ("user",), make_handed_schema(_STREAM)),),
         output=pa.schema([]),
         states=with_types(find_states(processor), "the operator"),
         partitions=1,
@@ -67,7 +66,6 @@ def _schema_of(processor: Any, *fields: StructField) -> pa.Schema:  # noqa: ANN4
         local_dir="",
         has_watermark=False,
         memory_bytes=1,
-        order_by=(),
     )
     schema = make_initial_schema(StructType(list(fields)), _STREAM, operator, processor)
     return replace(operator, initial=schema).initial

@@ -28,7 +28,7 @@ from pyspark_ckpt.operators import (
     with_states,
 )
 from pyspark_ckpt.operators.bound.declared_states import DeclaredStates
-from pyspark_ckpt.operators.declarations.operator import KeyedOperator, ProcessorState
+from pyspark_ckpt.operators.declarations.operator import Input, KeyedOperator, ProcessorState
 from pyspark_ckpt.operators.declarations.processors import find_declarations, find_states
 from pyspark_ckpt.operators.declarations.states import Declared
 from pyspark_ckpt.operators.rows.base import Position
@@ -220,7 +220,7 @@ class Rows(KeyedProcessor):
 
 def run(give: Any, output: pa.Schema = OUTPUT) -> list[Any]:  # noqa: ANN401
     """The rows that come out of two calls."""
-    operator = KeyedOperator("it", ("user",), OUTPUT, output, (), 1, 1, "", False, 1 << 20, ())
+    operator = KeyedOperator("it", (Input("", ("user",), OUTPUT),), output, (), 1, 1, "", False, 1 << 20)
     work = ProcessorCalls(operator, Rows(give), Context(0, 0, 0, -1), Position())
     results = (work.processor.process(work.context, key, ()) for key in ("a", "b"))  # type: ignore[union-attr]
     return [row for batch in work._pack("process", results) for row in batch.to_pylist()]

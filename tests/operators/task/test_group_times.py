@@ -17,7 +17,7 @@ from pyspark.sql.types import StringType, StructType
 
 from pyspark_ckpt.operators import Timers
 from pyspark_ckpt.operators.bound.timers import BoundTimers
-from pyspark_ckpt.operators.declarations.operator import KeyedOperator, ProcessorState
+from pyspark_ckpt.operators.declarations.operator import Input, KeyedOperator, ProcessorState
 from pyspark_ckpt.operators.declarations.processors import VectorContext, find_states
 from pyspark_ckpt.operators.declarations.states import Declared, ValueState
 from pyspark_ckpt.operators.encoding.distinct_keys import Keys
@@ -47,8 +47,7 @@ def operator_of(declared: Mapping[str, Declared], *, has_watermark: bool) -> Key
     states = tuple(ProcessorState(attribute, state, {}) for attribute, state in declared.items())
     return KeyedOperator(
         uid="it",
-        by=("user",),
-        input=rows,
+        inputs=(Input("", ("user",), rows),),
         output=rows,
         states=states,
         partitions=1,
@@ -56,7 +55,6 @@ def operator_of(declared: Mapping[str, Declared], *, has_watermark: bool) -> Key
         local_dir="",
         has_watermark=has_watermark,
         memory_bytes=1 << 20,
-        order_by=(),
     )
 
 

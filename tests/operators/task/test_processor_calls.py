@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_ckpt.operators import Context, KeyedProcessor
-from pyspark_ckpt.operators.declarations.operator import KeyedOperator
+from pyspark_ckpt.operators.declarations.operator import Input, KeyedOperator
 from pyspark_ckpt.operators.rows.base import Position
 from pyspark_ckpt.operators.task.processor_calls import OUTPUT_BYTES, OUTPUT_ROWS, ProcessorCalls
 
@@ -27,7 +27,7 @@ class Nothing(KeyedProcessor):
 @pytest.fixture
 def work() -> ProcessorCalls:
     """For output of numbers and text."""
-    operator = KeyedOperator("it", ("n",), OUTPUT, OUTPUT, (), 1, 1, "", False, 1 << 20, ())
+    operator = KeyedOperator("it", (Input("", ("n",), OUTPUT),), OUTPUT, (), 1, 1, "", False, 1 << 20)
     return ProcessorCalls(operator, Nothing(), Context(0, 0, 0, -1), Position())
 
 

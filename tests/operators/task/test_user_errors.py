@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 from pyspark_ckpt.operators import Context, KeyedProcessor, VectorContext, VectorProcessor
-from pyspark_ckpt.operators.declarations.operator import KeyedOperator
+from pyspark_ckpt.operators.declarations.operator import Input, KeyedOperator
+from pyspark_ckpt.operators.declarations.processors import name_method
 from pyspark_ckpt.operators.declarations.timers import Timer
 from pyspark_ckpt.operators.encoding.distinct_keys import Keys
 from pyspark_ckpt.operators.encoding.suffixes import Suffixes
@@ -67,7 +68,7 @@ class AtOnce(VectorProcessor):
 
 
 def work(processor: KeyedProcessor | VectorProcessor) -> ProcessorCalls:
-    operator = KeyedOperator("visits", ("user",), ROWS, OUTPUT, (), 1, 1, "", False, 1 << 20, ())
+    operator = KeyedOperator("visits", (Input("", ("user",), ROWS),), OUTPUT, (), 1, 1, "", False, 1 << 20)
     return ProcessorCalls(operator, processor, WHERE, Position())
 
 
@@ -75,7 +76,8 @@ def processed(processor: KeyedProcessor | VectorProcessor, numbers: Sequence[int
     suffixes = Suffixes([user.encode() for user in USERS])
     keys = Keys(pa.table({"user": USERS}), suffixes)
     rows = pa.table([USERS, list(numbers)], schema=ROWS)
-    batches = work(processor).process(keys, np.arange(len(USERS)), rows)
+    method = name_method(processor, "in time")
+    batches = work(processor).process(keys, np.arange(len(USERS)), rows, method)
     return [n for batch in batches for n in batch["n"].to_pylist()]
 
 

@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import types as spark
 
 from pyspark_ckpt.operators import Context, Counter, KeyedProcessor, ListState, MapState, ReducingState, ValueState
-from pyspark_ckpt.operators.declarations.operator import KeyedOperator
+from pyspark_ckpt.operators.declarations.operator import Input, KeyedOperator
 from pyspark_ckpt.operators.rows.base import Position
 from pyspark_ckpt.operators.task.processor_calls import ProcessorCalls
 from pyspark_ckpt.operators.types.value_types import resolve_type
@@ -123,7 +123,7 @@ def work(*columns: tuple[str, spark.DataType], nullable: bool = True) -> Process
     fields = [pa.field(name, resolve_type(kind, name).arrow, nullable) for name, kind in columns]
     schema = pa.schema(fields)
     return ProcessorCalls(
-        KeyedOperator("visits", ("n",), schema, schema, (), 1, 1, "", False, 1 << 20, ()),
+        KeyedOperator("visits", (Input("", ("n",), schema),), schema, (), 1, 1, "", False, 1 << 20),
         Pages(),
         Context(0, 0, 0, -1),
         Position(),

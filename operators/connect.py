@@ -1,0 +1,148 @@
+"""``connect()``: several streams, keyed alike, into one operator that shares its state, timers and times to live."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark_ckpt.operators.declarations.processors import check_input_name
+from pyspark_ckpt.operators.frames import find_names, read_groups, require_frame, resolve_columns
+from pyspark_ckpt.operators.plan import KeyedFrame, LateOutput, OperatorPlan, Processor
+from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.format.key_groups import MAX_PARALLELISM
+from pyspark_ckpt.state_store.format.meta import check_uid
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+
+@dataclass(frozen=True)
+class KeyedInput:
+    """One input of ``connect``: a streaming frame, its key columns, and the order of its rows within a key and batch.
+
+    ``by`` and ``order_by`` are as for ``keyed``.
+    """
+
+    frame: DataFrame
+    by: str | Sequence[str]
+    order_by: str | Sequence[str] = ()
+
+
+def connect(
+    *, uid: str, merge: bool = False, max_parallelism: int = MAX_PARALLELISM, **inputs: KeyedInput
+) -> ConnectedStreams:
+    """Connect streaming frames by their keys; call ``process`` on the result.
+
+    ``inputs``: a KeyedInput by name, in the order in which a batch brings them to a key. The processor has a method
+    ``process_<name>`` for each (``process_<name>_batch`` if it is a VectorProcessor). The key columns of all have the
+    same types, one by one; their names may differ, and ``key`` has those of the first. ``merge``: a key gets its rows
+    in one order, by the ``order_by`` of all inputs, such as their times; equal ones in the order of the inputs. Then a
+    method is called several times in a batch, each time for rows of its input that follow one another. Without it, a
+    batch brings all rows of the first input, then those of the second, and so on. ``uid`` and ``max_parallelism`` are
+    as for ``keyed``.
+
+    Raises InvalidInputError (not a streaming frame, unknown columns, keys of other types, a wrong name, uid or number).
+    """
+    who = f"connect(uid={uid!r})"
+    check_uid(uid, who)
+    if not inputs:
+        raise InvalidInputError(
+            f"{who}: there are no inputs.", hint="Give each a name: orders=ckpt.KeyedInput(orders, by='user')."
+        )
+    frames = tuple(_read(name, given, who) for name, given in inputs.items())
+    _require_alike(frames, who)
+    if merge:
+        _require_order(frames, who)
+    return ConnectedStreams(frames, uid, bool(merge), read_groups(max_parallelism, who))
+
+
+@dataclass(frozen=True)
+class ConnectedStreams:
+    """Streaming frames that are connected by their keys, as ``connect`` returns them."""
+
+    inputs: tuple[KeyedFrame, ...]
+    uid: str
+    merge: bool
+    max_parallelism: int
+
+    def process(
+        self,
+        processor: Processor,
+        output: StructType | str,
+        mode: str = "update",
+        *,
+        event_time: str | None = None,
+        late_output: LateOutput = "count",
+        initial_state: DataFrame | None = None,
+    ) -> DataFrame:
+        """Return the frame of the rows that ``processor`` outputs, an ordinary streaming frame.
+
+        In a batch, a key gets its rows, in the order that ``connect`` describes, and then its timers. States and timers
+        are shared. Each input may have a watermark of its own; Spark takes the earliest, or the latest by
+        spark.sql.streaming.multipleWatermarkPolicy. Late rows of an input go to ``process_late_<name>``, or are dropped
+        and counted. ``initial_state`` has the key columns of the first input. The arguments are those of ``keyed``.
+
+        Raises InvalidInputError.
+        """
+        who = f"connect(uid={self.uid!r})"
+        plan = OperatorPlan(self.inputs, self.uid, self.max_parallelism, who, self.merge)
+        columns = resolve_columns(output, f"{who}: the output")
+        plan.check_event_time(event_time, late_output, columns)
+        return plan.frame(
+            processor,
+            columns,
+            mode,
+            event_time=event_time,
+            refuses_late_output=late_output == "fail",
+            initial=initial_state,
+        )
+
+
+def _read(name: str, given: KeyedInput, who: str) -> KeyedFrame:
+    check_input_name(name, who)
+    who = f"{who}: input {name!r}"
+    if not isinstance(given, KeyedInput):
+        raise InvalidInputError(
+            f"{who} is {repr(given)[:200]}, of type {type(given).__name__}.",
+            hint=f"Give its frame and its keys: {name}=ckpt.KeyedInput(frame, by='...').",
+        )
+    require_frame(given.frame, who)
+    by = find_names(given.frame, given.by, who, "to key by")
+    if not by:
+        raise InvalidInputError(f"{who}: there are no columns to key by; the frame has {given.frame.columns}.")
+    if len(set(by)) < len(by):
+        raise InvalidInputError(f"{who}: a column is given twice to key by: {list(by)}.")
+    if not given.frame.isStreaming:
+        raise InvalidInputError(
+            f"{who} is not a stream.",
+            hint="Give a frame that is not a stream as initial_state of process(), or join it to an input.",
+        )
+    return KeyedFrame(name, given.frame, by, find_names(given.frame, given.order_by, who, "to order by"))
+
+
+def _require_order(frames: Sequence[KeyedFrame], who: str) -> None:
+    """Raise InvalidInputError unless the rows of all frames can be in one order."""
+    kinds = {each.name: [each.frame.schema[name].dataType.simpleString() for name in each.order_by] for each in frames}
+    first = frames[0].name
+    for name, kind in kinds.items():
+        if not kind or kind != kinds[first]:
+            raise InvalidInputError(
+                f"{who}: merge=True needs an order_by of the same types in all inputs, and input {name!r} has "
+                f"{', '.join(kind) or 'none'}, input {first!r} {', '.join(kinds[first]) or 'none'}.",
+                hint="Give each KeyedInput an order_by, such as its event time; cast the columns to the same types.",
+            )
+
+
+def _require_alike(frames: Sequence[KeyedFrame], who: str) -> None:
+    """Raise InvalidInputError unless the keys of all frames have the same types."""
+    first, *others = frames
+    kinds = [[each.frame.schema[name].dataType.simpleString() for name in each.by] for each in frames]
+    for other, kind in zip(others, kinds[1:], strict=True):
+        if kind != kinds[0]:
+            raise InvalidInputError(
+                f"{who}: input {other.name!r} is keyed by {list(other.by)} of type {', '.join(kind)}, and input "
+                f"{first.name!r} by {list(first.by)} of type {', '.join(kinds[0])}.",
+                hint="Give all inputs the same number of keys, and cast the columns to the same types.",
+            )

@@ -1,0 +1,114 @@
+"""The rows of one batch and partition, by how they have come: of the initial state, late, or in time, of each input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from pyspark_ckpt.operators.declarations.operator import HASH, INITIAL, INPUT, ROW, Input, KeyedOperator
+from pyspark_ckpt.operators.encoding.unsafe_rows import portions, read_rows
+from pyspark_ckpt.operators.task.row_buffer import RowBuffer
+from pyspark_ckpt.state_store.errors import InternalError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from pyspark_ckpt.operators.declarations.processors import Arrival
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """Rows that have come in one way. ``given``: their input; for those of the initial state, in its place."""
+
+    how: Arrival
+    given: Input
+    buffer: RowBuffer
+
+    def add(self, chunk: pd.DataFrame) -> None:
+        """Add rows as Spark passes them: bytes with the hash of their key."""
+        rows, hashes = chunk[ROW].to_list(), pa.array(chunk[HASH].to_numpy(np.int32))
+        for begin, end in portions(rows):
+            columns = read_rows(rows[begin:end], self.given.columns).columns
+            part = hashes.slice(begin, end - begin)
+            self.buffer.add(pa.RecordBatch.from_arrays([*columns, part], schema=self.given.rows))
+
+
+class Arrivals:
+    """All rows of a batch. Within a key they are processed in the order of ``all``."""
+
+    def __init__(
+        self, operator: KeyedOperator, make_buffer: Callable[[pa.Schema, str], RowBuffer], late_ms: int | None
+    ) -> None:
+        """Late is what has an event time up to ``late_ms``. Each buffer gets a name of its own."""
+        self._operator, self._late_ms = operator, late_ms
+        self._initial: Arrived | None = None
+        if operator.initial is not None:
+            given = Input("", operator.by, operator.initial)
+            self._initial = Arrived("initial", given, make_buffer(given.rows, "initial"))
+        self._late = {
+            n: Arrived("late", each, make_buffer(each.rows, f"{n}-late"))
+            for n, each in enumerate(operator.inputs)
+            if each.takes_late_rows
+        }
+        self._in_time = [
+            Arrived("in time", each, make_buffer(each.rows, f"{n}-rows")) for n, each in enumerate(operator.inputs)
+        ]
+        self.all = [*([] if self._initial is None else [self._initial]), *self._late.values(), *self._in_time]
+
+    @property
+    def count(self) -> int:
+        """How many rows of the stream there are."""
+        return sum(each.buffer.count for each in (*self._late.values(), *self._in_time))
+
+    def fill(self, chunks: Iterator[pd.DataFrame], version: int) -> int:
+        """Add all rows; return the number of late ones. Those that the processor has no method for are dropped.
+
+        ``version``: that of the state. Raises InternalError for an initial state after version 0.
+        """
+        late = 0
+        for chunk in chunks:
+            for number, rows in _split(chunk):
+                if number == INITIAL:
+                    self._add_initial(rows, version)
+                else:
+                    late += self._add(number, rows)
+        return late
+
+    def close(self) -> None:
+        """Remove what is on disk."""
+        with ExitStack() as stack:
+            for each in self.all:
+                stack.callback(each.buffer.close)
+
+    def _add_initial(self, rows: pd.DataFrame, version: int) -> None:
+        if self._initial is None or version > 0:
+            raise InternalError(
+                f"Keyed operator {self._operator.uid!r}: rows of the initial state come to version {version}."
+            )
+        self._initial.add(rows)
+
+    def _add(self, number: int, rows: pd.DataFrame) -> int:
+        late = 0
+        if self._late_ms is not None:
+            is_in_time = rows[self._operator.time].to_numpy(np.int64) > self._late_ms * 1000
+            late = len(rows) - int(is_in_time.sum())
+            if late and number in self._late:
+                self._late[number].add(rows[~is_in_time])
+            rows = rows[is_in_time]
+        self._in_time[number].add(rows)
+        return late
+
+
+def _split(chunk: pd.DataFrame) -> Iterator[tuple[int, pd.DataFrame]]:
+    """Yield the rows of each input, by its number."""
+    if INPUT not in chunk.columns:
+        yield 0, chunk
+        return
+    numbers = chunk[INPUT].to_numpy()
+    for number in np.unique(numbers).tolist():
+        yield number, chunk[numbers == number]

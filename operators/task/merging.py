@@ -1,0 +1,82 @@
+"""Rows of several inputs in one order: runs of one input each, as a key gets them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from pyspark_ckpt.operators.encoding.distinct_keys import Keys, group_by_key
+from pyspark_ckpt.operators.encoding.key_codec import KeyCodec, argsort
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pyspark_ckpt.operators.declarations.operator import Input
+
+
+@dataclass(frozen=True)
+class Merged:
+    """Rows of several inputs, in the order of their keys and, within a key, of their ``order_by``; ties by input.
+
+    ``inputs`` and ``places``: for each row in this order, the number of its input, and its position there. ``runs``:
+    where a run begins, which is rows of one key and input without others between them.
+    """
+
+    keys: Keys
+    of_key: NDArray[np.int64]
+    inputs: NDArray[np.int64]
+    places: NDArray[np.int64]
+    runs: NDArray[np.int64]
+
+    @classmethod
+    def of(
+        cls,
+        given: Sequence[tuple[Input, pa.Table, NDArray[np.int32]]],
+        by: Sequence[str],
+        codec: KeyCodec,
+    ) -> Merged:
+        """Merge the rows of each input, which come with the hashes of their keys. ``by``: names for the keys."""
+        rows = pa.table(
+            {
+                name: pa.chunked_array([c for each, table, _ in given for c in table.column(each.by[n]).chunks])
+                for n, name in enumerate(by)
+            }
+        )
+        keys, index = group_by_key(rows, by, codec, np.concatenate([hashes for *_, hashes in given]))
+        sizes = [len(table) for _, table, _ in given]
+        inputs = np.repeat(np.arange(len(given)), sizes)
+        places = np.concatenate([np.arange(size) for size in sizes])
+        order = argsort(
+            [
+                pa.concat_arrays([c for each, table, _ in given for c in table.column(each.order_by[n]).chunks])
+                for n in range(len(given[0][0].order_by))
+            ]
+        )
+        order = order[np.argsort(index[order], kind="stable")]
+        index, inputs, places = index[order], inputs[order], places[order]
+        is_first = np.ones(len(index), np.bool_)
+        is_first[1:] = (index[1:] != index[:-1]) | (inputs[1:] != inputs[:-1])
+        return cls(keys, index, inputs, places, np.flatnonzero(is_first))
+
+    def rounds(self) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
+        """Yield an input, positions of its rows, and those of their keys: first the first run of every key, and so on.
+
+        Within a round, the inputs are in their order, and each key has rows of one of them.
+        """
+        number = np.arange(len(self.runs))
+        key = self.of_key[self.runs]
+        first = np.ones(len(key), np.bool_)
+        first[1:] = key[1:] != key[:-1]
+        rank = number - number[first][np.cumsum(first) - 1]
+        lengths = np.diff(self.runs, append=len(self.of_key))
+        round_of = np.repeat(rank, lengths)
+        order = np.lexsort((np.arange(len(round_of)), self.inputs, round_of))
+        turn = round_of[order] * (int(self.inputs.max(initial=0)) + 1) + self.inputs[order]
+        begins = np.flatnonzero(np.diff(turn, prepend=-1))
+        for begin, end in zip(begins, [*begins[1:], len(order)], strict=True):
+            chosen = order[begin:end]
+            yield int(self.inputs[chosen[0]]), self.places[chosen], self.of_key[chosen]
