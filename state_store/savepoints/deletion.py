@@ -324,7 +324,8 @@ def finish_claim(
         if claims:
             refuse_claimed(source, place, replace(options, remote=""))
         return None
-    if not claims or not finished.request.matches(source.url, request, options.remote):
+    is_begun = _is_half_deleted(source)
+    if (is_begun and not claims) or not finished.request.matches(source.url, request, options.remote):
         raise InvalidInputError(
             f"{place.url} is a complete checkpoint: a restore of {source.url} to "
             f"{count_text(finished.request.partitions, 'partition')} made it, and was interrupted while it deleted the "
@@ -333,7 +334,7 @@ def finish_claim(
             "arguments.",
         )
     with explaining_what_is_left(lambda: describe_complete(place)):
-        if _is_half_deleted(source):
+        if is_begun:
             delete(location, options)
         forget(place, finished.request)
     return finished.result

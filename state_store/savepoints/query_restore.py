@@ -19,8 +19,8 @@ from typing import TypeAlias
 from pyspark_ckpt.state_store.blobs import BlobPlace, RetryPolicy, with_retries
 from pyspark_ckpt.state_store.blobs.exclusive import require_exclusive
 from pyspark_ckpt.state_store.checkpoints.checkpoint import MAX_PARTITIONS, Checkpoint
-from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, find_kind
-from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
+from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, find_kind, find_savepoint_kind
+from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, list_operators
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.checkpoints.ownership import OWNER_NAME, claim, other_owner
 from pyspark_ckpt.state_store.checkpoints.query_log import (
@@ -151,6 +151,8 @@ class QueryRestore:
                 copy_id(self._source.place, own, self._rewriting(recorded, {}))
             self._require(is_complete(self._place, recorded))
             if at_end is not None:
+                if before is not None:  # it may have lost state since the earlier run
+                    list_operators(Checkpoint(self._place.url, self.plan.options), self._version)
                 self._end(recorded, at_end)
             forget(self._place, recorded)
         return done
@@ -161,6 +163,7 @@ class QueryRestore:
 
         if not has_request(self._place, recorded):  # nothing shows any more that this is what the restore has made
             forget(self._place, recorded)
+            self._require(find_savepoint_kind(self._source.place) is not None)
             raise ConflictError(
                 f"{self._place.url} is a complete checkpoint, and an earlier run of this restore, or another call, was "
                 f"cleaning up there: {self._source.place.url} is kept.",
@@ -338,10 +341,16 @@ class QueryRestore:
         if not before.is_repeated_by(recorded):
             raise make_refusal(self._place, before, recorded)
         self._recorded = before
-        if not self._place.put_if_absent(QUERY, make_mark(before, self._place.url)) and done is None:
-            self._refuse_query(before, is_first=before is recorded)
         if done is None:
+            if not self._place.put_if_absent(QUERY, make_mark(before, self._place.url)):
+                self._refuse_query(before, is_first=before is recorded)
             self._claim_folder(before)
+        elif not self._place.list(prefix=QUERY):  # it was there when the result was written
+            raise InvalidInputError(
+                f"{self._place.url} has the result of this restore, and no metadata: it was deleted since, and perhaps "
+                "more with it.",
+                hint="Restore into a new folder.",
+            )
         return before, done
 
     def _record(self, recorded: RecordedRequest) -> RecordedRequest:

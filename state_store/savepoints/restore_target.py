@@ -50,6 +50,13 @@ def make_refusal(place: BlobPlace, before: RecordedRequest, recorded: RecordedRe
             f"{place.url} has {'the checkpoint' if is_complete else 'an unfinished restore'} of {what}, and {changed}.",
             hint=f"{is_usable}To restore what is there now, name a new folder.",
         )
+    is_later = before.is_repeated_by(msgspec.structs.replace(same_source, version=before.version))
+    if is_complete and is_later:
+        return InvalidInputError(
+            f"{place.url} has the checkpoint of {what}, and {before.source} is at version {recorded.version} now.",
+            hint=f"Start the query on {place.url}: that checkpoint is complete. For the newer version, name a new "
+            "folder.",
+        )
     if is_complete:
         return InvalidInputError(
             f"{place.url} is not empty: it is a complete checkpoint, made by a restore of {what}, and this "
@@ -58,7 +65,7 @@ def make_refusal(place: BlobPlace, before: RecordedRequest, recorded: RecordedRe
             "finishes that.",
         )
     hint = "Repeat that restore, with the same arguments, or name a new folder."
-    if before.is_repeated_by(msgspec.structs.replace(same_source, version=before.version)):
+    if is_later:
         hint = f"{before.source} is at version {recorded.version} now, so name a new folder."
     return InvalidInputError(
         f"{place.url} has an unfinished restore of {what}, and this is another restore"

@@ -29,6 +29,7 @@ from pyspark_ckpt.state_store.savepoints.restore_target import read_recorded
 from pyspark_ckpt.state_store.savepoints.savepoint import Kind, Savepoint
 from tests.saved_query import SAVEPOINT_KINDS, Query, files, stored, written
 
+DELETION = "pyspark_ckpt.state_store.savepoints.deletion"
 RESTORE = "pyspark_ckpt.state_store.savepoints.query_restore"
 
 
@@ -424,3 +425,47 @@ def test_a_restore_that_another_run_of_it_has_overtaken_does_not_say_that_it_is_
     with pytest.raises(CkptError) as failed:
         claim()
     assert "unfinished" not in failed.value.hint
+
+
+@pytest.mark.parametrize("lost", [("metadata", "state"), ("state",)])
+def test_a_claim_keeps_its_savepoint_if_its_target_has_lost_state_before_it_is_repeated(
+    lost: tuple[str, ...], quick_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved, target = quick_path / "saved", quick_path / "target"
+    before = _take(written(quick_path / "query", 2, operators=(1,)), saved, "native")
+    claim = partial(savepoints.restore, saved, target, claim="claim")
+    fail(monkeypatch, f"{DELETION}.delete", claim)
+    for name in lost:
+        path = target / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    with pytest.raises(CkptError):
+        claim()
+    assert files(saved) == before
+
+
+def test_a_restore_that_was_cleaning_up_is_finished_although_its_savepoint_is_deleted(
+    quick_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query, saved, target = written(quick_path / "query", 2, operators=(1,)), quick_path / "saved", quick_path / "target"
+    _take(query, saved, "native")
+    restore = partial(savepoints.restore, saved, target)
+    fail(monkeypatch, f"{RESTORE}.forget", restore)
+    delete(str(saved), parse({}))
+    restore()
+    assert files(target / "_ckpt") == {}
+    assert stored(str(target)) == (3, 2, query.rows)
+
+
+def test_a_rescaling_that_was_cleaning_up_says_that_its_source_has_gone_on(
+    quick_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query, target = written(quick_path / "query", 2, operators=(1,)), quick_path / "target"
+    rescale = partial(savepoints.rescale, query.location, target, 3)
+    fail(monkeypatch, f"{RESTORE}.forget", rescale)
+    query.run()
+    with pytest.raises(InvalidInputError, match=f"and {query.location} is at version 4 now") as refused:
+        rescale()
+    assert "that checkpoint is complete" in refused.value.hint
