@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark_ckpt.operators.declarations.processors import check_input_name
-from pyspark_ckpt.operators.frames import find_names, read_groups, require_frame, resolve_columns
+from pyspark_ckpt.operators.frames import find_keys, find_names, read_groups, require_frame
 from pyspark_ckpt.operators.plan import KeyedFrame, LateOutput, OperatorPlan, Processor
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.key_groups import MAX_PARALLELISM
@@ -88,16 +88,7 @@ class ConnectedStreams:
         """
         who = f"connect(uid={self.uid!r})"
         plan = OperatorPlan(self.inputs, self.uid, self.max_parallelism, who, self.merge)
-        columns = resolve_columns(output, f"{who}: the output")
-        plan.check_event_time(event_time, late_output, columns)
-        return plan.frame(
-            processor,
-            columns,
-            mode,
-            event_time=event_time,
-            refuses_late_output=late_output == "fail",
-            initial=initial_state,
-        )
+        return plan.process(processor, output, mode, event_time, late_output, initial_state)
 
 
 def _read(name: str, given: KeyedInput, who: str) -> KeyedFrame:
@@ -109,11 +100,7 @@ def _read(name: str, given: KeyedInput, who: str) -> KeyedFrame:
             hint=f"Give its frame and its keys: {name}=ckpt.KeyedInput(frame, by='...').",
         )
     require_frame(given.frame, who)
-    by = find_names(given.frame, given.by, who, "to key by")
-    if not by:
-        raise InvalidInputError(f"{who}: there are no columns to key by; the frame has {given.frame.columns}.")
-    if len(set(by)) < len(by):
-        raise InvalidInputError(f"{who}: a column is given twice to key by: {list(by)}.")
+    by = find_keys(given.frame, given.by, who)
     if not given.frame.isStreaming:
         raise InvalidInputError(
             f"{who} is not a stream.",

@@ -57,6 +57,16 @@ def find_names(frame: DataFrame, given: Any, who: str, what_for: str) -> tuple[s
     return tuple(found[name][0] for name in names)
 
 
+def find_keys(frame: DataFrame, given: Any, who: str) -> tuple[str, ...]:
+    """Return the names of the key columns, at least one, each once. Raises InvalidInputError."""
+    names = find_names(frame, given, who, "to key by")
+    if not names:
+        raise InvalidInputError(f"{who}: there are no columns to key by; the frame has {frame.columns}.")
+    if len(set(names)) < len(names):  # stored keys name their columns
+        raise InvalidInputError(f"{who}: a column is given twice to key by: {list(names)}.")
+    return names
+
+
 def quote(name: str) -> str:
     """Return the name of a column as Spark's SQL reads it, whatever characters it has."""
     escaped = name.replace("`", "``")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark_ckpt.operators.declarations.states import ValueState
-from pyspark_ckpt.operators.frames import find_names, read_groups, require_frame, resolve_columns
+from pyspark_ckpt.operators.frames import find_keys, find_names, read_groups, require_frame, resolve_columns
 from pyspark_ckpt.operators.plan import KeyedFrame, LateOutput, OperatorPlan, Processor
 from pyspark_ckpt.operators.task.group_times import TIME_OUTS
 from pyspark_ckpt.operators.types.value_types import make_handed_schema
@@ -42,19 +42,13 @@ def keyed(
 
     Raises InvalidInputError (not a streaming frame, unknown columns, a wrong uid or number).
     """
-    require_frame(frame, f"keyed(uid={uid!r})")
-    names = find_names(frame, by, f"keyed(uid={uid!r})", "to key by")
-    order = find_names(frame, order_by, f"keyed(uid={uid!r})", "to order by")
-    if not names:
-        raise InvalidInputError(f"keyed(uid={uid!r}): there are no columns to key by; the frame has {frame.columns}.")
-    if len(set(names)) < len(names):  # stored keys name their columns
-        raise InvalidInputError(f"keyed(uid={uid!r}): a column is given twice to key by: {list(names)}.")
-    check_uid(uid, f"keyed(uid={uid!r})")
+    who = f"keyed(uid={uid!r})"
+    require_frame(frame, who)
+    names, order = find_keys(frame, by, who), find_names(frame, order_by, who, "to order by")
+    check_uid(uid, who)
     if not frame.isStreaming:
-        raise InvalidInputError(
-            f"keyed(uid={uid!r}): the frame is not a stream. Only streaming queries have keyed state."
-        )
-    return KeyedStream(frame, names, uid, order, read_groups(max_parallelism, f"keyed(uid={uid!r})"))
+        raise InvalidInputError(f"{who}: the frame is not a stream. Only streaming queries have keyed state.")
+    return KeyedStream(frame, names, uid, order, read_groups(max_parallelism, who))
 
 
 @dataclass(frozen=True)
@@ -91,16 +85,7 @@ class KeyedStream:
 
         Raises InvalidInputError (types, timers or times to live that do not fit, no watermark for ``event_time``).
         """
-        plan, columns = self._plan, resolve_columns(output, f"keyed(uid={self.uid!r}): the output")
-        plan.check_event_time(event_time, late_output, columns)
-        return plan.frame(
-            processor,
-            columns,
-            mode,
-            event_time=event_time,
-            refuses_late_output=late_output == "fail",
-            initial=initial_state,
-        )
+        return self._plan.process(processor, output, mode, event_time, late_output, initial_state)
 
     def apply_in_pandas_with_state(
         self,

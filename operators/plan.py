@@ -17,7 +17,7 @@ from pyspark_ckpt.operators.declarations.processors import (
     require_methods,
     takes_late_rows,
 )
-from pyspark_ckpt.operators.frames import check_key, check_order, find_names, quote, require_frame
+from pyspark_ckpt.operators.frames import check_key, check_order, find_names, quote, require_frame, resolve_columns
 from pyspark_ckpt.operators.initial_state import add_initial_rows, make_initial_schema
 from pyspark_ckpt.operators.placement import route_column
 from pyspark_ckpt.operators.task.group_times import GROUP_ROW, TIME_OUTS
@@ -65,6 +65,27 @@ class OperatorPlan:
     max_parallelism: int
     who: str
     merges_inputs: bool = False
+
+    def process(
+        self,
+        processor: Processor,
+        output: StructType | str,
+        mode: str,
+        event_time: str | None,
+        late_output: LateOutput,
+        initial_state: DataFrame | None,
+    ) -> DataFrame:
+        """See ``KeyedStream.process``."""
+        columns = resolve_columns(output, f"{self.who}: the output")
+        self.check_event_time(event_time, late_output, columns)
+        return self.frame(
+            processor,
+            columns,
+            mode,
+            event_time=event_time,
+            refuses_late_output=late_output == "fail",
+            initial=initial_state,
+        )
 
     def frame(
         self,

@@ -182,18 +182,18 @@ def test_operators_beside_one_another_have_states_of_their_own(spark: SparkSessi
 
 
 def test_the_outputs_of_two_operators_are_joined(spark: SparkSession, tmp_path: Path) -> None:
-    def joined(frame: DataFrame) -> DataFrame:
+    def join(frame: DataFrame) -> DataFrame:
         timed = frame.withWatermark("at", "1 second")
         left, right = _seen(timed, "left", event_time="at"), _seen(timed, "right", event_time="at")
         return left.join(right.withColumnRenamed("n", "other"), ["at", "user"]).select("user", "n", "other")
 
-    assert _play(spark, joined, "append", tmp_path) == [(user, n, n) for user in (0, 1) for n in (1, 2, 3)]
+    assert _play(spark, join, "append", tmp_path) == [(user, n, n) for user in (0, 1) for n in (1, 2, 3)]
 
 
 def test_operators_that_key_one_frame_by_the_same_columns_both_have_its_watermark(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    def joined(frame: DataFrame) -> DataFrame:
+    def join(frame: DataFrame) -> DataFrame:
         timed = frame.withWatermark("at", "1 second")
         left, right = (
             ckpt.keyed(timed, "user", uid=uid).process(Sums(10, 2), COLUMNS, "append", event_time="at")
@@ -201,7 +201,7 @@ def test_operators_that_key_one_frame_by_the_same_columns_both_have_its_watermar
         )
         return left.join(right.withColumnRenamed("n", "other"), ["at", "user"]).select("user", "n", "other")
 
-    assert _play(spark, joined, "append", tmp_path) == sorted((n % 2, n, n) for n in range(5))
+    assert _play(spark, join, "append", tmp_path) == sorted((n % 2, n, n) for n in range(5))
 
 
 def test_an_operator_comes_after_windows_and_before_deduplication(spark: SparkSession, tmp_path: Path) -> None:

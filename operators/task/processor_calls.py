@@ -228,7 +228,7 @@ class ProcessorCalls:
 
     def _call(self, method: Callable[..., pa.Table | None], *told: object) -> pa.Table | None:
         """Call a method of a VectorProcessor."""
-        with locate_errors(partial(self._who, method.__name__), self.context):
+        with locate_errors(self._who(method.__name__), self.context):
             return method(*told)
 
     def _small_batches(self, method: Method, results: Iterator[Result]) -> Iterator[pa.RecordBatch]:

@@ -89,8 +89,7 @@ private[ckpt] object KeyCodec {
     def sparkEncoder = spec.toEncoder(new UnsafeRowDataEncoder(spec, valueSchema), false)
     spec match {
       case NoPrefixKeyStateEncoderSpec(schema) => new WholeRowKeyCodec(number, schema.length, hash)
-      case _ if isOrdered(number) =>
-        new OrderedKeyCodec(number, sparkEncoder, hash)
+      case _ if isOrdered(number) => new OrderedKeyCodec(number, sparkEncoder, hash)
       case _ => new PrefixKeyCodec(number, sparkEncoder, hash)
     }
   }
