@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.connect.client import DefaultChannelBuilder
 
 import pyspark_ckpt as ckpt
 from integration.connect_operators import TIMED, make_queries
 from pyspark_ckpt.state_store.errors import InvalidInputError
+from tests.ports import find_free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -90,7 +92,9 @@ def _play_queries(spark: SparkSession, folder: Path) -> dict[str, Any]:
 
 def main(folder: Path) -> None:
     """Run all of it."""
-    builder = SparkSession.builder.remote("local[2]")
+    port = find_free_port()
+    DefaultChannelBuilder.default_port = staticmethod(lambda: port)  # type: ignore[method-assign]
+    builder = SparkSession.builder.remote("local[2]").config("spark.connect.grpc.binding.port", str(port))
     for key, value in {**ckpt.spark_conf(python=sys.executable), **_SETTINGS}.items():
         builder = builder.config(key, value)
     spark = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import time
 import uuid
@@ -17,6 +16,8 @@ import boto3
 import pytest
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
+
+from tests.ports import find_free_port
 
 ENDPOINT = "PYSPARK_CKPT_TEST_S3"
 GATEWAY = Path(__file__).parents[1] / ".tools" / "bin" / "versitygw"
@@ -101,9 +102,7 @@ def running(folder: Path) -> Iterator[S3Service]:
 
 @contextmanager
 def _gateway(folder: Path) -> Iterator[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = find_free_port()
     folder.mkdir(parents=True)
     secrets = {
         "ROOT_ACCESS_KEY": os.environ["AWS_ACCESS_KEY_ID"],
