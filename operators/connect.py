@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic
 
 from pyspark_ckpt.operators.declarations.processors import check_input_name
-from pyspark_ckpt.operators.frames import find_keys, find_names, read_groups, require_frame
-from pyspark_ckpt.operators.plan import KeyedFrame, LateOutput, OperatorPlan, Processor
+from pyspark_ckpt.operators.frames import Columns, find_keys, find_names, read_groups, require_frame
+from pyspark_ckpt.operators.plan import KeyedColumns, LateOutput, OperatorPlan, Processor, Result
+from pyspark_ckpt.operators.spark_query import SparkQuery
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.key_groups import MAX_PARALLELISM
 from pyspark_ckpt.state_store.format.meta import check_uid
@@ -16,6 +17,8 @@ from pyspark_ckpt.state_store.format.meta import check_uid
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
+
+    from pyspark_ckpt.operators.declarations.host import Host, InitialState
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class KeyedInput:
 
 def connect(
     *, uid: str, merge: bool = False, max_parallelism: int = MAX_PARALLELISM, **inputs: KeyedInput
-) -> ConnectedStreams:
+) -> ConnectedStreams[DataFrame]:
     """Connect streaming frames by their keys; call ``process`` on the result.
 
     ``inputs``: a KeyedInput by name, in the order in which a batch brings them to a key. The processor has a method
@@ -47,25 +50,32 @@ def connect(
     """
     who = f"connect(uid={uid!r})"
     check_uid(uid, who)
+    columns = [_read(name, given, who) for name, given in inputs.items()]
+    host = SparkQuery(tuple(given.frame for given in inputs.values()))
+    return make_connected(columns, uid, host, merge=merge, max_parallelism=max_parallelism)
+
+
+def make_connected(
+    inputs: Sequence[KeyedColumns], uid: str, host: Host[Result], *, merge: bool, max_parallelism: int
+) -> ConnectedStreams[Result]:
+    """Return the streams that have these columns. Raises InvalidInputError."""
+    who = f"connect(uid={uid!r})"
     if not inputs:
         raise InvalidInputError(
             f"{who}: there are no inputs.", hint="Give each a name: orders=ckpt.KeyedInput(orders, by='user')."
         )
-    frames = tuple(_read(name, given, who) for name, given in inputs.items())
-    _require_alike(frames, who)
+    _require_alike(inputs, who)
     if merge:
-        _require_order(frames, who)
-    return ConnectedStreams(frames, uid, bool(merge), read_groups(max_parallelism, who))
+        _require_order(inputs, who)
+    groups = read_groups(max_parallelism, who)
+    return ConnectedStreams(OperatorPlan(tuple(inputs), uid, groups, who, host, bool(merge)))
 
 
 @dataclass(frozen=True)
-class ConnectedStreams:
+class ConnectedStreams(Generic[Result]):
     """Streaming frames that are connected by their keys, as ``connect`` returns them."""
 
-    inputs: tuple[KeyedFrame, ...]
-    uid: str
-    merge: bool
-    max_parallelism: int
+    plan: OperatorPlan[Result]
 
     def process(
         self,
@@ -75,8 +85,8 @@ class ConnectedStreams:
         *,
         event_time: str | None = None,
         late_output: LateOutput = "count",
-        initial_state: DataFrame | None = None,
-    ) -> DataFrame:
+        initial_state: InitialState | None = None,
+    ) -> Result:
         """Return the frame of the rows that ``processor`` outputs, an ordinary streaming frame.
 
         In a batch, a key gets its rows, in the order that ``connect`` describes, and then its timers. States and timers
@@ -86,12 +96,10 @@ class ConnectedStreams:
 
         Raises InvalidInputError.
         """
-        who = f"connect(uid={self.uid!r})"
-        plan = OperatorPlan(self.inputs, self.uid, self.max_parallelism, who, self.merge)
-        return plan.process(processor, output, mode, event_time, late_output, initial_state)
+        return self.plan.process(processor, output, mode, event_time, late_output, initial_state)
 
 
-def _read(name: str, given: KeyedInput, who: str) -> KeyedFrame:
+def _read(name: str, given: KeyedInput, who: str) -> KeyedColumns:
     check_input_name(name, who)
     who = f"{who}: input {name!r}"
     if not isinstance(given, KeyedInput):
@@ -100,19 +108,20 @@ def _read(name: str, given: KeyedInput, who: str) -> KeyedFrame:
             hint=f"Give its frame and its keys: {name}=ckpt.KeyedInput(frame, by='...').",
         )
     require_frame(given.frame, who)
-    by = find_keys(given.frame, given.by, who)
+    columns = Columns.of(given.frame)
+    by = find_keys(columns, given.by, who)
     if not given.frame.isStreaming:
         raise InvalidInputError(
             f"{who} is not a stream.",
             hint="Give a frame that is not a stream as initial_state of process(), or join it to an input.",
         )
-    return KeyedFrame(name, given.frame, by, find_names(given.frame, given.order_by, who, "to order by"))
+    return KeyedColumns(name, columns.schema, by, find_names(columns, given.order_by, who, "to order by"))
 
 
-def _require_order(frames: Sequence[KeyedFrame], who: str) -> None:
+def _require_order(inputs: Sequence[KeyedColumns], who: str) -> None:
     """Raise InvalidInputError unless the rows of all frames can be in one order."""
-    kinds = {each.name: [each.frame.schema[name].dataType.simpleString() for name in each.order_by] for each in frames}
-    first = frames[0].name
+    kinds = {each.name: [each.schema[name].dataType.simpleString() for name in each.order_by] for each in inputs}
+    first = inputs[0].name
     for name, kind in kinds.items():
         if not kind or kind != kinds[first]:
             raise InvalidInputError(
@@ -122,10 +131,10 @@ def _require_order(frames: Sequence[KeyedFrame], who: str) -> None:
             )
 
 
-def _require_alike(frames: Sequence[KeyedFrame], who: str) -> None:
+def _require_alike(inputs: Sequence[KeyedColumns], who: str) -> None:
     """Raise InvalidInputError unless the keys of all frames have the same types."""
-    first, *others = frames
-    kinds = [[each.frame.schema[name].dataType.simpleString() for name in each.by] for each in frames]
+    first, *others = inputs
+    kinds = [[each.schema[name].dataType.simpleString() for name in each.by] for each in inputs]
     for other, kind in zip(others, kinds[1:], strict=True):
         if kind != kinds[0]:
             raise InvalidInputError(

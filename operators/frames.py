@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,19 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a frame. ``is_case_sensitive``: whether Spark tells their names apart by letter case."""
+
+    schema: StructType
+    is_case_sensitive: bool = False
+
+    @classmethod
+    def of(cls, frame: DataFrame) -> Columns:
+        """Return those of a Spark frame."""
+        return cls(frame.schema, frame.sparkSession.conf.get("spark.sql.caseSensitive") == "true")
+
+
 def require_frame(
     frame: object, who: str, hint: str = "Give a streaming DataFrame, such as spark.readStream...load()."
 ) -> None:
@@ -35,9 +49,11 @@ def require_frame(
         )
 
 
-def find_names(frame: DataFrame, given: Any, who: str, what_for: str) -> tuple[str, ...]:
+def find_names(columns: Columns, given: Any, who: str, what_for: str) -> tuple[str, ...]:
     """Return the column names as the frame spells them. Raises InvalidInputError."""
     from pyspark.sql import Column
+
+    known = columns.schema.names
 
     names = (given,) if isinstance(given, (str, Column)) or not isinstance(given, Iterable) else tuple(given)
     if others := [name for name in names if not isinstance(name, str)]:
@@ -45,23 +61,23 @@ def find_names(frame: DataFrame, given: Any, who: str, what_for: str) -> tuple[s
             f"{who}: {others[0]!r} is not the name of a column {what_for}.",
             hint="Give names as text; make an expression a column with withColumn() first.",
         )
-    fold = str if frame.sparkSession.conf.get("spark.sql.caseSensitive") == "true" else str.lower
-    found = {name: [column for column in frame.columns if fold(column) == fold(name)] for name in names}
-    if missing := [name for name, columns in found.items() if not columns]:
-        meant = suggest(missing[0], frame.columns)
-        raise InvalidInputError(f"{who}: there are no columns {missing} {what_for}, only {frame.columns}.{meant}")
-    if several := [columns for columns in found.values() if len(columns) > 1]:
+    fold = str if columns.is_case_sensitive else str.lower
+    found = {name: [column for column in known if fold(column) == fold(name)] for name in names}
+    if missing := [name for name, same in found.items() if not same]:
+        meant = suggest(missing[0], known)
+        raise InvalidInputError(f"{who}: there are no columns {missing} {what_for}, only {known}.{meant}")
+    if several := [same for same in found.values() if len(same) > 1]:
         raise InvalidInputError(
             f"{who}: there are several columns {several[0]} {what_for}.", hint="Rename all but one of them."
         )
     return tuple(found[name][0] for name in names)
 
 
-def find_keys(frame: DataFrame, given: Any, who: str) -> tuple[str, ...]:
+def find_keys(columns: Columns, given: Any, who: str) -> tuple[str, ...]:
     """Return the names of the key columns, at least one, each once. Raises InvalidInputError."""
-    names = find_names(frame, given, who, "to key by")
+    names = find_names(columns, given, who, "to key by")
     if not names:
-        raise InvalidInputError(f"{who}: there are no columns to key by; the frame has {frame.columns}.")
+        raise InvalidInputError(f"{who}: there are no columns to key by; the frame has {columns.schema.names}.")
     if len(set(names)) < len(names):  # stored keys name their columns
         raise InvalidInputError(f"{who}: a column is given twice to key by: {list(names)}.")
     return names
@@ -88,9 +104,9 @@ def resolve_columns(ddl: StructType | str, what: str) -> StructType:
     return found
 
 
-def check_key(frame: DataFrame, name: str, kind: pa.DataType, who: str) -> None:
+def check_key(schema: StructType, name: str, kind: pa.DataType, who: str) -> None:
     """Raise InvalidInputError for a type that Spark cannot group by, or text that is not compared by its bytes."""
-    declared = frame.schema[name].dataType
+    declared = schema[name].dataType
     refused = f"{who}: column {name!r} of type {declared.simpleString()} cannot be a key."
     try:
         KeyCodec([kind])
@@ -103,9 +119,9 @@ def check_key(frame: DataFrame, name: str, kind: pa.DataType, who: str) -> None:
         raise InvalidInputError(refused, hint=hint)
 
 
-def check_order(frame: DataFrame, name: str, kind: pa.DataType, who: str) -> None:
+def check_order(schema: StructType, name: str, kind: pa.DataType, who: str) -> None:
     """Raise InvalidInputError for a type that Spark cannot order by, or text that is not ordered by its bytes."""
-    declared = frame.schema[name].dataType.simpleString()
+    declared = schema[name].dataType.simpleString()
     refused = f"{who}: rows cannot be ordered by column {name!r} of type {declared}."
     try:
         KeyCodec([kind])

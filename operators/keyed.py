@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic
 
 from pyspark_ckpt.operators.declarations.states import ValueState
-from pyspark_ckpt.operators.frames import find_keys, find_names, read_groups, require_frame, resolve_columns
-from pyspark_ckpt.operators.plan import KeyedFrame, LateOutput, OperatorPlan, Processor
+from pyspark_ckpt.operators.frames import Columns, find_keys, find_names, read_groups, require_frame, resolve_columns
+from pyspark_ckpt.operators.plan import KeyedColumns, LateOutput, OperatorPlan, Processor, Result
+from pyspark_ckpt.operators.spark_query import SparkQuery
 from pyspark_ckpt.operators.task.group_times import TIME_OUTS
 from pyspark_ckpt.operators.types.value_types import make_handed_schema
 from pyspark_ckpt.state_store.errors import InvalidInputError
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
     from pyspark.sql.types import StructType
 
+    from pyspark_ckpt.operators.declarations.host import InitialState
     from pyspark_ckpt.operators.groups.function import GroupFunction
     from pyspark_ckpt.operators.stateful.processor import Form
 
@@ -31,7 +33,7 @@ def keyed(
     uid: str,
     order_by: str | Sequence[str] = (),
     max_parallelism: int = MAX_PARALLELISM,
-) -> KeyedStream:
+) -> KeyedStream[DataFrame]:
     """Key a streaming frame by columns; call ``process`` on the result.
 
     ``by``: names of columns, case-insensitive unless Spark is not, of any type that Spark groups by, except maps,
@@ -44,22 +46,20 @@ def keyed(
     """
     who = f"keyed(uid={uid!r})"
     require_frame(frame, who)
-    names, order = find_keys(frame, by, who), find_names(frame, order_by, who, "to order by")
+    columns = Columns.of(frame)
+    names, order = find_keys(columns, by, who), find_names(columns, order_by, who, "to order by")
     check_uid(uid, who)
     if not frame.isStreaming:
         raise InvalidInputError(f"{who}: the frame is not a stream. Only streaming queries have keyed state.")
-    return KeyedStream(frame, names, uid, order, read_groups(max_parallelism, who))
+    inputs = (KeyedColumns("", columns.schema, names, order),)
+    return KeyedStream(OperatorPlan(inputs, uid, read_groups(max_parallelism, who), who, SparkQuery((frame,))))
 
 
 @dataclass(frozen=True)
-class KeyedStream:
+class KeyedStream(Generic[Result]):
     """A frame whose rows are keyed, as ``keyed`` returns it."""
 
-    frame: DataFrame
-    by: tuple[str, ...]
-    uid: str
-    order_by: tuple[str, ...]
-    max_parallelism: int
+    plan: OperatorPlan[Result]
 
     def process(
         self,
@@ -69,8 +69,8 @@ class KeyedStream:
         *,
         event_time: str | None = None,
         late_output: LateOutput = "count",
-        initial_state: DataFrame | None = None,
-    ) -> DataFrame:
+        initial_state: InitialState | None = None,
+    ) -> Result:
         """Return the frame of the rows that ``processor`` outputs, an ordinary streaming frame.
 
         ``processor``: an instance of a KeyedProcessor or VectorProcessor. ``output``: the type of its rows, as a
@@ -85,7 +85,7 @@ class KeyedStream:
 
         Raises InvalidInputError (types, timers or times to live that do not fit, no watermark for ``event_time``).
         """
-        return self._plan.process(processor, output, mode, event_time, late_output, initial_state)
+        return self.plan.process(processor, output, mode, event_time, late_output, initial_state)
 
     def apply_in_pandas_with_state(
         self,
@@ -94,7 +94,7 @@ class KeyedStream:
         stateStructType: StructType | str,  # noqa: N803
         outputMode: str,  # noqa: N803
         timeoutConf: str,  # noqa: N803
-    ) -> DataFrame:
+    ) -> Result:
         """Do what ``GroupedData.applyInPandasWithState`` does by the key columns: same arguments, same results.
 
         State is stored by name and type. Where Spark stores null because a value does not fit its type, the value is
@@ -103,16 +103,16 @@ class KeyedStream:
         from pyspark_ckpt.operators.groups.frames import Conversion
         from pyspark_ckpt.operators.groups.function import make_processor
 
-        who = f"keyed(uid={self.uid!r})"
+        who = self.plan.who
         if timeoutConf not in TIME_OUTS.values():
             known = list(TIME_OUTS.values())
             raise InvalidInputError(f"{who}: the timeoutConf is {timeoutConf!r}, not one of {known}.")
         output = resolve_columns(outputStructType, f"{who}: the output")
         resolve_columns(stateStructType, f"{who}: the state")
-        how = Conversion.of(self.frame.sparkSession)
+        how = Conversion.of(self.plan.host.conf)
         state = ValueState("state", stateStructType)
-        processor = make_processor(func, state, output, timeoutConf, how, self.frame.columns)
-        return self._plan.frame(processor, output, outputMode, keeps_late_rows=True)
+        processor = make_processor(func, state, output, timeoutConf, how, self.plan.inputs[0].schema.names)
+        return self.plan.start(processor, output, outputMode, keeps_late_rows=True)
 
     def transform_with_state(
         self,
@@ -120,9 +120,9 @@ class KeyedStream:
         outputStructType: StructType | str,  # noqa: N803
         outputMode: str,  # noqa: N803
         timeMode: str,  # noqa: N803
-        initial_state: DataFrame | None = None,
+        initial_state: InitialState | None = None,
         eventTimeColumnName: str = "",  # noqa: N803
-    ) -> DataFrame:
+    ) -> Result:
         """Do what ``GroupedData.transformWithState`` does by the key columns: same results.
 
         ``statefulProcessor``: an instance of PySpark's StatefulProcessor, which gets and returns Rows. Its ``init`` is
@@ -135,8 +135,8 @@ class KeyedStream:
         """
         from pyspark_ckpt.operators.stateful.row_form import RowForm
 
-        output = resolve_columns(outputStructType, f"keyed(uid={self.uid!r}): the output")
-        form = RowForm.of(self.frame.sparkSession, make_handed_schema(output))
+        output = resolve_columns(outputStructType, f"{self.plan.who}: the output")
+        form = RowForm.of(self.plan.host.conf, make_handed_schema(output))
         how = outputMode, timeMode, initial_state, eventTimeColumnName
         return self._transform(statefulProcessor, output, form, *how)
 
@@ -146,17 +146,17 @@ class KeyedStream:
         outputStructType: StructType | str,  # noqa: N803
         outputMode: str,  # noqa: N803
         timeMode: str,  # noqa: N803
-        initial_state: DataFrame | None = None,
+        initial_state: InitialState | None = None,
         eventTimeColumnName: str = "",  # noqa: N803
-    ) -> DataFrame:
+    ) -> Result:
         """Do what ``GroupedData.transformWithStateInPandas`` does by the key columns: same results.
 
         The processor gets and returns pandas frames. Otherwise as ``transform_with_state``. Raises InvalidInputError.
         """
         from pyspark_ckpt.operators.stateful.frame_form import FrameForm
 
-        output = resolve_columns(outputStructType, f"keyed(uid={self.uid!r}): the output")
-        form = FrameForm.of(self.frame.sparkSession, output)
+        output = resolve_columns(outputStructType, f"{self.plan.who}: the output")
+        form = FrameForm.of(self.plan.host.conf, output)
         how = outputMode, timeMode, initial_state, eventTimeColumnName
         return self._transform(statefulProcessor, output, form, *how)
 
@@ -167,19 +167,19 @@ class KeyedStream:
         form: Form,
         mode: str,
         time_mode: str,
-        initial_state: DataFrame | None,
+        initial_state: InitialState | None,
         event_time: str,
-    ) -> DataFrame:
+    ) -> Result:
         from pyspark_ckpt.operators.stateful.declarations import find_clock, find_variables, require_processor
         from pyspark_ckpt.operators.stateful.processor import make_calls
 
-        who = f"keyed(uid={self.uid!r})"
+        who = self.plan.who
         program, clock = require_processor(processor, who), find_clock(time_mode, who)
         variables = find_variables(program, clock, who)
         name = event_time or None
-        self._plan.check_event_time(name, "fail", output)
-        return self._plan.frame(
-            make_calls(program, list(variables.values()), clock, form, self.uid),
+        self.plan.check_event_time(name, "fail", output)
+        return self.plan.start(
+            make_calls(program, list(variables.values()), clock, form, self.plan.uid),
             output,
             mode,
             keeps_late_rows=True,
@@ -187,8 +187,3 @@ class KeyedStream:
             refuses_late_output=True,
             initial=initial_state,
         )
-
-    @property
-    def _plan(self) -> OperatorPlan:
-        inputs = (KeyedFrame("", self.frame, self.by, self.order_by),)
-        return OperatorPlan(inputs, self.uid, self.max_parallelism, f"keyed(uid={self.uid!r})")

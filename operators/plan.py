@@ -1,15 +1,13 @@
-"""From the inputs of a keyed operator, and its processor, to a streaming frame: what Spark is asked to do."""
+"""From the columns of its inputs, and its processor, to a keyed operator that is checked and ready to run."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial, reduce
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from functools import partial
+from typing import TYPE_CHECKING, Generic, Literal, TypeAlias, TypeVar, get_args
 
 from pyspark_ckpt.operators.bound.declared_states import require_no_event_time, with_types
-from pyspark_ckpt.operators.declarations.counters import Counter, metric_name
-from pyspark_ckpt.operators.declarations.operator import BATCH, HASH, INPUT, ROUTE, ROW, Input, KeyedOperator
+from pyspark_ckpt.operators.declarations.operator import HASH, Input, KeyedOperator
 from pyspark_ckpt.operators.declarations.processors import (
     KeyedProcessor,
     VectorProcessor,
@@ -17,53 +15,50 @@ from pyspark_ckpt.operators.declarations.processors import (
     require_methods,
     takes_late_rows,
 )
-from pyspark_ckpt.operators.frames import check_key, check_order, find_names, quote, require_frame, resolve_columns
-from pyspark_ckpt.operators.initial_state import add_initial_rows, make_initial_schema
-from pyspark_ckpt.operators.placement import route_column
-from pyspark_ckpt.operators.task.group_times import GROUP_ROW, TIME_OUTS
-from pyspark_ckpt.operators.task.partition_task import PartitionTask
+from pyspark_ckpt.operators.frames import check_key, check_order, resolve_columns
+from pyspark_ckpt.operators.initial_state import make_initial_schema
 from pyspark_ckpt.operators.types.value_types import check_handed, make_handed_schema
 from pyspark_ckpt.state_store.display import suggest
 from pyspark_ckpt.state_store.errors import InvalidInputError
-from pyspark_ckpt.state_store.extras import require_jar
 from pyspark_ckpt.state_store.options import parse, read_settings
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructField, StructType
+
+    from pyspark_ckpt.operators.declarations.host import Host, InitialState
 
 Processor: TypeAlias = KeyedProcessor | VectorProcessor
 LateOutput: TypeAlias = Literal["count", "fail"]
+Result = TypeVar("Result")
 
-NEVER_LATE = 2**63 - 1
-"""The event time, in microseconds, of rows that have none."""
 WATERMARK = "spark.watermarkDelayMs"
 """The key in the metadata of a column by which Spark knows an event time (EventTimeWatermark.delayKey)."""
 
 
+def find_watermark(columns: StructType) -> StructField | None:
+    """Return the column that has the event time; None if there is no watermark."""
+    return next((field for field in columns if WATERMARK in field.metadata), None)
+
+
 @dataclass(frozen=True)
-class KeyedFrame:
-    """A frame whose rows are keyed: one input of an operator. ``name``: empty if it is the only one."""
+class KeyedColumns:
+    """The columns of one input of an operator. ``name``: empty if it is the only one."""
 
     name: str
-    frame: DataFrame
+    schema: StructType
     by: tuple[str, ...]
     order_by: tuple[str, ...] = ()
 
-    @property
-    def watermark(self) -> StructField | None:
-        """The column that has the event time; None if the frame has no watermark."""
-        return next((field for field in self.frame.schema if WATERMARK in field.metadata), None)
-
 
 @dataclass(frozen=True)
-class OperatorPlan:
-    """A keyed operator that is being planned. ``who``: as errors name it."""
+class OperatorPlan(Generic[Result]):
+    """A keyed operator that is being planned, to run on ``host``. ``who``: as errors name it."""
 
-    inputs: tuple[KeyedFrame, ...]
+    inputs: tuple[KeyedColumns, ...]
     uid: str
     max_parallelism: int
     who: str
+    host: Host[Result]
     merges_inputs: bool = False
 
     def process(
@@ -73,12 +68,12 @@ class OperatorPlan:
         mode: str,
         event_time: str | None,
         late_output: LateOutput,
-        initial_state: DataFrame | None,
-    ) -> DataFrame:
+        initial_state: InitialState | None,
+    ) -> Result:
         """See ``KeyedStream.process``."""
         columns = resolve_columns(output, f"{self.who}: the output")
         self.check_event_time(event_time, late_output, columns)
-        return self.frame(
+        return self.start(
             processor,
             columns,
             mode,
@@ -87,21 +82,18 @@ class OperatorPlan:
             initial=initial_state,
         )
 
-    def frame(
+    def start(
         self,
         processor: Processor,
         columns: StructType,
         mode: str,
         *,
-        initial: DataFrame | None = None,
+        initial: InitialState | None = None,
         event_time: str | None = None,
         refuses_late_output: bool = False,
         keeps_late_rows: bool = False,
-    ) -> DataFrame:
-        """Return the frame of the rows that ``processor`` outputs, with these ``columns``. Raises InvalidInputError."""
-        from pyspark.sql import functions as f
-
-        require_jar(is_there=self._session.catalog.functionExists("ckpt_row"))
+    ) -> Result:
+        """Run an operator whose output has these ``columns``. Raises InvalidInputError."""
         operator = replace(
             self._operator(processor, columns),
             event_time=event_time,
@@ -111,14 +103,10 @@ class OperatorPlan:
         if str(mode).lower() not in {"update", "append"}:
             raise InvalidInputError(f"{self.who}: mode must be 'update' or 'append', got {mode!r}.")
         if initial is not None:
-            named = self._name_keys(initial)
-            schema = make_initial_schema(named.schema, self.inputs[0].frame.schema, operator, processor)
-            initial, operator = named, replace(operator, initial=schema)
-        counters = [metric_name(self.uid, each.state) for each in operator.states if isinstance(each.state, Counter)]
-        batches = self._batches(PartitionTask(operator, processor), mode, initial)
-        named_counters = f.array(*map(f.lit, counters)).cast("array<string>")
-        output = batches.select(f.call_function("ckpt_rows", f.col(BATCH), f.lit(columns.json()), named_counters))
-        return output if event_time is None else _mark(output, event_time, 0)
+            initial = self.host.read_initial(initial, operator.by, f"{self.who}: the initial state")
+            schema = make_initial_schema(initial.schema, self.inputs[0].schema, operator, processor)
+            operator = replace(operator, initial=schema)
+        return self.host.start(operator, processor, columns, mode, initial)
 
     def check_event_time(self, name: str | None, late_output: str, output: StructType) -> None:
         """Raise InvalidInputError unless ``name`` is a column of the output that may be its event time."""
@@ -145,22 +133,19 @@ class OperatorPlan:
             )
 
     @property
-    def _session(self) -> SparkSession:
-        return self.inputs[0].frame.sparkSession
-
-    @property
     def _has_watermark(self) -> bool:
-        return any(each.watermark is not None for each in self.inputs)
+        return any(find_watermark(each.schema) is not None for each in self.inputs)
 
     def _operator(self, processor: Processor, output: StructType) -> KeyedOperator:
         require_methods(processor, [each.name for each in self.inputs])
-        options = parse(read_settings(partial(self._session.conf.get, default=None)))
+        conf = self.host.conf
+        options = parse(read_settings(partial(conf.get, default=None)))
         operator = KeyedOperator(
             uid=self.uid,
             inputs=tuple(self._input(each, processor) for each in self.inputs),
             output=make_handed_schema(output),
             states=with_types(find_states(processor), self.who),
-            partitions=int(str(self._session.conf.get("spark.sql.shuffle.partitions"))),
+            partitions=int(str(conf.get("spark.sql.shuffle.partitions"))),
             max_parallelism=self.max_parallelism,
             local_dir=options.local_dir,
             has_watermark=self._has_watermark,
@@ -178,68 +163,15 @@ class OperatorPlan:
             require_no_event_time(operator.states, lambda each: f"{self.who}: state {each.state.name!r}")
         return operator
 
-    def _input(self, given: KeyedFrame, processor: Processor) -> Input:
+    def _input(self, given: KeyedColumns, processor: Processor) -> Input:
         who = f"{self.who}: input {given.name!r}" if given.name else self.who
-        if HASH in given.frame.columns:
+        if HASH in given.schema.names:
             raise InvalidInputError(f"{who}: the name of column {HASH!r} is reserved.", hint="Rename the column.")
-        for field in given.frame.schema:
+        for field in given.schema:
             check_handed(field.dataType, f"{who}: column {field.name!r}")
-        columns = make_handed_schema(given.frame.schema)
+        columns = make_handed_schema(given.schema)
         for name in given.order_by:
-            check_order(given.frame, name, columns.field(name).type, who)
+            check_order(given.schema, name, columns.field(name).type, who)
         for name in given.by:
-            check_key(given.frame, name, columns.field(name).type, who)
+            check_key(given.schema, name, columns.field(name).type, who)
         return Input(given.name, given.by, columns, given.order_by, takes_late_rows(processor, given.name))
-
-    def _name_keys(self, frame: DataFrame) -> DataFrame:
-        """Return an initial state with its keys named as here. Raises InvalidInputError if it is none."""
-        who, by = f"{self.who}: the initial state", self.inputs[0].by
-        require_frame(frame, who, "Give a DataFrame that is not a stream, such as spark.read...load().")
-        if frame.isStreaming:
-            raise InvalidInputError(f"{who} is a stream.", hint="Give a DataFrame that spark.read has made.")
-        return frame.withColumnsRenamed(dict(zip(find_names(frame, by, who, "to key by"), by, strict=True)))
-
-    def _batches(self, task: PartitionTask, mode: str, initial: DataFrame | None) -> DataFrame:
-        """Build the query: rows as bytes, routed to their partition, go to the task, which yields Arrow batches."""
-        from pyspark.sql import functions as f
-
-        operator = task.operator
-        routed = [self._rows(each.frame, each.by, operator.time, each.watermark) for each in self.inputs]
-        if len(routed) > 1:
-            numbered = [rows.withColumn(INPUT, f.lit(n).cast("byte")) for n, rows in enumerate(routed)]
-            rows = reduce(lambda some, more: some.union(more), numbered)
-            if self._has_watermark:  # of the first input, which may have none
-                delays = [each.watermark.metadata[WATERMARK] for each in self.inputs if each.watermark is not None]
-                rows = _mark(rows, operator.time, max(delays))
-        else:
-            (rows,) = routed
-        if initial is not None:
-            rows = add_initial_rows(rows, self._rows(initial, operator.by, operator.time))
-        rows = rows.withColumn(ROUTE, route_column(HASH, operator.partitions, self.max_parallelism))
-        return rows.groupBy(ROUTE).applyInPandasWithState(
-            task, f"{BATCH} binary", GROUP_ROW, mode, TIME_OUTS[operator.time_out_clock]
-        )
-
-    def _rows(self, frame: DataFrame, by: Sequence[str], time: str, watermark: StructField | None = None) -> DataFrame:
-        """Return rows as bytes, with the hash of their key and, if any input has a watermark, their event time."""
-        from pyspark.sql import functions as f
-
-        columns = [
-            f.hash(*(f.col(quote(name)) for name in by)).alias(HASH),
-            f.call_function("ckpt_row", f.col("*")).alias(ROW),
-        ]
-        if watermark is not None:
-            micros = f.call_function("ckpt_micros", f.col(quote(watermark.name)))
-            columns.append(micros.alias(time, metadata={WATERMARK: watermark.metadata[WATERMARK]}))
-        elif self._has_watermark:
-            columns.append(f.lit(NEVER_LATE).alias(time))
-        return frame.select(*columns)
-
-
-def _mark(frame: DataFrame, name: str, delay_ms: int) -> DataFrame:
-    """Return a frame with a column as its event time, under the watermark of what the frame is made of."""
-    from pyspark.sql import functions as f
-
-    # A Connect server drops the metadata of a column that withColumn replaces.
-    marked = f.col(quote(name)).alias(name, metadata={WATERMARK: delay_ms})
-    return frame.select(*(marked if each == name else f.col(quote(each)) for each in frame.columns))

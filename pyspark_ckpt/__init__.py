@@ -41,6 +41,7 @@ from pyspark_ckpt.state_store.format.names import PROVIDER_CLASS  # noqa: E402
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from pyspark_ckpt import testing
     from pyspark_ckpt.operators import (
         AggregatingState,
         ConnectedStreams,
@@ -112,6 +113,7 @@ __all__ = [
     "savepoint",
     "spark_conf",
     "stop_with_savepoint",
+    "testing",
     "with_states",
 ]
 
@@ -127,6 +129,8 @@ _LATER = {
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - each name is what its module has
     """Import a public name on first use. Raises ProcessError if it needs PySpark, which is not installed."""
+    if name == "testing":
+        return import_module("pyspark_ckpt.testing")
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if _LATER[name] == "pyspark_ckpt.state_source":

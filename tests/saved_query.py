@@ -39,7 +39,7 @@ from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.meta import EMPTY_META, Descriptor, StoreMeta
 from pyspark_ckpt.state_store.format.names import DeltaName
 from pyspark_ckpt.state_store.format.remote import POINTER_NAME, Pointer, folder_in, store_folder
-from pyspark_ckpt.state_store.format.spark_groups import _STRUCT_AT, _VALUE, encode_route_key
+from pyspark_ckpt.state_store.format.spark_groups import GroupTimesRow, encode_route_key
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.local.copies import LocalCopy
 from pyspark_ckpt.state_store.log import StoreLog
@@ -199,7 +199,7 @@ class Query:
                 continue
             after, number = after.with_state(name, descriptor, keyed=operator == 2 and not is_sparks)
             if is_sparks:
-                row = _VALUE.pack(0, _STRUCT_AT, 9000 + partition, 0, 1000 * self.version, 5000 + self.version)
+                row = GroupTimesRow(1000 * self.version, 5000 + self.version, 9000 + partition).encode()
                 written[encode_route_key(number, partition, self.partitions)] = row
                 counts[number] = int(before.version == 0)
                 continue

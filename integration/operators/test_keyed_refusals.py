@@ -175,13 +175,13 @@ def test_bad_arguments_are_refused_by_name(
 def test_a_name_is_looked_up_as_spark_does(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     frame = EVENTS.stream(spark, tmp_path / "in")
-    stream = ckpt.keyed(frame, "USER", uid="it", order_by=["At"])
-    assert (stream.by, stream.order_by) == (("user",), ("at",))
+    (given,) = ckpt.keyed(frame, "USER", uid="it", order_by=["At"]).plan.inputs
+    assert (given.by, given.order_by) == (("user",), ("at",))
     strict = EVENTS.stream(OURS.session(spark, **{"spark.sql.caseSensitive": "true"}), tmp_path / "in")
     with pytest.raises(InvalidInputError, match=r"no columns \['USER'\] to key by"):
         ckpt.keyed(strict, "USER", uid="it")
     twice = strict.withColumn("USER", f.col("user"))
-    assert ckpt.keyed(twice, "USER", uid="it").by == ("USER",)
+    assert ckpt.keyed(twice, "USER", uid="it").plan.inputs[0].by == ("USER",)
     with pytest.raises(InvalidInputError, match=r"several columns \['user', 'USER'\] to key by"):
         ckpt.keyed(EVENTS.stream(spark, tmp_path / "in").toDF("id", "user", "USER", "a", "b"), "user", uid="it")
 

@@ -17,7 +17,7 @@ from pyspark_ckpt.operators.groups.lazy_frames import Slices
 from pyspark_ckpt.operators.types.columns import validity
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark_ckpt.operators.declarations.host import Conf
 
 
 @dataclass(frozen=True)
@@ -32,15 +32,15 @@ class Conversion:
     rows_at_once: int
 
     @classmethod
-    def of(cls, session: SparkSession) -> Conversion:
+    def of(cls, conf: Conf) -> Conversion:
         """Return the settings of a session."""
 
         def is_on(name: str, default: str) -> bool:
-            return session.conf.get(name, default) == "true"
+            return conf.get(name, default) == "true"
 
-        rows_at_once = int(str(session.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")))
+        rows_at_once = int(str(conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")))
         return cls(
-            time_zone=str(session.conf.get("spark.sql.session.timeZone")),
+            time_zone=str(conf.get("spark.sql.session.timeZone")),
             checks_casts=is_on("spark.sql.execution.pandas.convertToArrowArraySafely", "false"),
             columns_by_name=is_on("spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName", "true"),
             prefers_integer_types=is_on("spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype", "false"),

@@ -302,6 +302,15 @@ def _get_tuning(compression: str) -> Tuning:
     return Tuning(CACHE_BYTES, compression)
 
 
+def open_reader(ticket: Ticket) -> Reader | None:
+    """Return a view of the rows at the ticket's base, None for version 0. It is kept open for the next task.
+
+    Raises FormatError, StorageError, LifecycleError, as WorkerSession.
+    """
+    view = _view(ticket)
+    return None if view is None else view.reader
+
+
 def _view(ticket: Ticket) -> View | None:
     """Return a view of exactly the ticket's base, None for version 0. Views are kept for the next task."""
     base = Marker(ticket.version, ticket.id)

@@ -16,7 +16,7 @@ from pyspark_ckpt.operators.groups.frames import Conversion, GroupFrames, Return
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark_ckpt.operators.declarations.host import Conf
 
 FRAMES_AT_ONCE = 8192
 _WIDE: Mapping[str, str] = {"int8": "int64", "int16": "int64", "int32": "int64", "float32": "float64"}
@@ -45,9 +45,9 @@ class FrameForm:
     how: Conversion
 
     @classmethod
-    def of(cls, session: SparkSession, output: StructType) -> FrameForm:
+    def of(cls, conf: Conf, output: StructType) -> FrameForm:
         """Return the form for a session. ``output``: the columns of the frames that a program returns."""
-        return cls(output, WideConversion(**asdict(Conversion.of(session))))
+        return cls(output, WideConversion(**asdict(Conversion.of(conf))))
 
     def group(self, rows: pa.Table, key_names: Sequence[str]) -> FrameGroups:
         """Return ``rows``, which are in the order of their keys."""

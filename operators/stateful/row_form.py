@@ -13,7 +13,7 @@ from pyspark_ckpt.operators.groups.frames import in_zone
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark_ckpt.operators.declarations.host import Conf
 
 ROWS_AT_ONCE = 512
 """So few that Python's garbage collector, which looks at all that is left of them, does not take half of the time."""
@@ -29,9 +29,9 @@ class RowForm:
     time_zone: str
 
     @classmethod
-    def of(cls, session: SparkSession, output: pa.Schema) -> RowForm:
+    def of(cls, conf: Conf, output: pa.Schema) -> RowForm:
         """Return the form for a session. ``output``: the columns of the rows that a program returns."""
-        return cls(output, str(session.conf.get("spark.sql.session.timeZone")))
+        return cls(output, str(conf.get("spark.sql.session.timeZone")))
 
     def group(self, rows: pa.Table, key_names: Sequence[str]) -> RowGroups:
         """Return ``rows``, which are in the order of their keys."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,7 @@ from pyspark_ckpt.state_store.errors import InternalError
 
 if TYPE_CHECKING:
     import pandas as pd
+    from numpy.typing import NDArray
 
     from pyspark_ckpt.operators.declarations.processors import Arrival
 
@@ -29,13 +30,69 @@ class Arrived:
     given: Input
     buffer: RowBuffer
 
-    def add(self, chunk: pd.DataFrame) -> None:
-        """Add rows as Spark passes them: bytes with the hash of their key."""
-        rows, hashes = chunk[ROW].to_list(), pa.array(chunk[HASH].to_numpy(np.int32))
+    def add(self, rows: Rows) -> None:
+        """Add rows."""
+        for batch in rows.batches(self.given):
+            self.buffer.add(batch)
+
+
+class Rows(Protocol):
+    """Some rows of one input, which come to a batch together."""
+
+    def __len__(self) -> int:
+        """How many."""
+        ...
+
+    def are_after(self, instant_us: int) -> NDArray[np.bool_]:
+        """Tell for each row whether its event time is later than ``instant_us``."""
+        ...
+
+    def where(self, chosen: NDArray[np.bool_]) -> Rows:
+        """Return the chosen rows."""
+        ...
+
+    def batches(self, given: Input) -> Iterator[pa.RecordBatch]:
+        """Yield the rows with the columns ``given.rows``."""
+        ...
+
+
+@dataclass(frozen=True)
+class SparkRows:
+    """Rows as Spark passes them: bytes, with the hash of their key. ``time``: the column with their event time."""
+
+    frame: pd.DataFrame
+    time: str
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+    def are_after(self, instant_us: int) -> NDArray[np.bool_]:
+        """See Rows."""
+        after: NDArray[np.bool_] = self.frame[self.time].to_numpy(np.int64) > instant_us
+        return after
+
+    def where(self, chosen: NDArray[np.bool_]) -> SparkRows:
+        """See Rows."""
+        return SparkRows(self.frame[chosen], self.time)
+
+    def batches(self, given: Input) -> Iterator[pa.RecordBatch]:
+        """See Rows."""
+        rows, hashes = self.frame[ROW].to_list(), pa.array(self.frame[HASH].to_numpy(np.int32))
         for begin, end in portions(rows):
-            columns = read_rows(rows[begin:end], self.given.columns).columns
+            columns = read_rows(rows[begin:end], given.columns).columns
             part = hashes.slice(begin, end - begin)
-            self.buffer.add(pa.RecordBatch.from_arrays([*columns, part], schema=self.given.rows))
+            yield pa.RecordBatch.from_arrays([*columns, part], schema=given.rows)
+
+
+def split_by_input(chunks: Iterator[pd.DataFrame], time: str) -> Iterator[tuple[int, SparkRows]]:
+    """Yield the rows that Spark passes, with the number of their input."""
+    for chunk in chunks:
+        if INPUT not in chunk.columns:
+            yield 0, SparkRows(chunk, time)
+            continue
+        numbers = chunk[INPUT].to_numpy()
+        for number in np.unique(numbers).tolist():
+            yield number, SparkRows(chunk[numbers == number], time)
 
 
 class Arrivals:
@@ -65,18 +122,18 @@ class Arrivals:
         """How many rows of the stream there are."""
         return sum(each.buffer.count for each in (*self._late.values(), *self._in_time))
 
-    def fill(self, chunks: Iterator[pd.DataFrame], version: int) -> int:
-        """Add all rows; return the number of late ones. Those that the processor has no method for are dropped.
+    def fill(self, given: Iterable[tuple[int, Rows]], version: int) -> int:
+        """Add rows, each with the number of its input; return how many are late.
 
-        ``version``: that of the state. Raises InternalError for an initial state after version 0.
+        Late ones that the processor has no method for are dropped. ``version``: that of the state. Raises InternalError
+        for an initial state after version 0.
         """
         late = 0
-        for chunk in chunks:
-            for number, rows in _split(chunk):
-                if number == INITIAL:
-                    self._add_initial(rows, version)
-                else:
-                    late += self._add(number, rows)
+        for number, rows in given:
+            if number == INITIAL:
+                self._add_initial(rows, version)
+            else:
+                late += self._add(number, rows)
         return late
 
     def close(self) -> None:
@@ -85,30 +142,20 @@ class Arrivals:
             for each in self.all:
                 stack.callback(each.buffer.close)
 
-    def _add_initial(self, rows: pd.DataFrame, version: int) -> None:
+    def _add_initial(self, rows: Rows, version: int) -> None:
         if self._initial is None or version > 0:
             raise InternalError(
                 f"Keyed operator {self._operator.uid!r}: rows of the initial state come to version {version}."
             )
         self._initial.add(rows)
 
-    def _add(self, number: int, rows: pd.DataFrame) -> int:
+    def _add(self, number: int, rows: Rows) -> int:
         late = 0
         if self._late_ms is not None:
-            is_in_time = rows[self._operator.time].to_numpy(np.int64) > self._late_ms * 1000
+            is_in_time = rows.are_after(self._late_ms * 1000)
             late = len(rows) - int(is_in_time.sum())
             if late and number in self._late:
-                self._late[number].add(rows[~is_in_time])
-            rows = rows[is_in_time]
+                self._late[number].add(rows.where(~is_in_time))
+            rows = rows.where(is_in_time) if late else rows
         self._in_time[number].add(rows)
         return late
-
-
-def _split(chunk: pd.DataFrame) -> Iterator[tuple[int, pd.DataFrame]]:
-    """Yield the rows of each input, by its number."""
-    if INPUT not in chunk.columns:
-        yield 0, chunk
-        return
-    numbers = chunk[INPUT].to_numpy()
-    for number in np.unique(numbers).tolist():
-        yield number, chunk[numbers == number]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain
@@ -29,7 +29,7 @@ from pyspark_ckpt.operators.encoding.distinct_keys import group_by_key
 from pyspark_ckpt.operators.encoding.key_codec import KeyCodec, argsort
 from pyspark_ckpt.operators.session.state_partition import check_place, check_planned
 from pyspark_ckpt.operators.session.worker import WorkerSession, find_ticket, naming
-from pyspark_ckpt.operators.task.arrivals import Arrivals, Arrived
+from pyspark_ckpt.operators.task.arrivals import Arrivals, Arrived, Rows, split_by_input
 from pyspark_ckpt.operators.task.firing import Firing
 from pyspark_ckpt.operators.task.group_times import LATE_CONF, OPERATORS_CONF, GroupTimes
 from pyspark_ckpt.operators.task.initial_values import set_values
@@ -119,17 +119,19 @@ class PartitionTask:
             watermark_ms=times.watermark_ms,
         )
         with naming(ticket, self.operator.uid):
-            batches = self._run(chunks, ticket, times, context, operators)
+            rows = split_by_input(chunks, self.operator.time)
+            batches = self.run(rows, ticket, times, context, operators)
             yield from make_frames(batches, int(task.getLocalProperty(RECORDS_CONF) or RECORDS))
 
-    def _run(
+    def run(
         self,
-        chunks: Iterator[pd.DataFrame],
+        rows: Iterable[tuple[int, Rows]],
         ticket: Ticket,
         times: GroupTimes,
         context: Context,
         operators: tuple[str, ...] = (),
     ) -> Iterator[pa.RecordBatch]:
+        """Process ``rows``, each with the number of its input, and yield the output. Writes are staged at the end."""
         codec = KeyCodec(self.operator.key_types)
         states = DeclaredStates(
             self.operator.uid, self.operator.states, self.operator.allow_non_restored_state, operators
@@ -150,7 +152,7 @@ class PartitionTask:
         )
         firing = Firing(timers, session, limit // TIMERS_PART, folder / f"{session.name}-timers")
         try:
-            session.counts["late_rows"] += self._fill(arrivals, chunks, ticket.version)
+            session.counts["late_rows"] += arrivals.fill(rows, ticket.version)
             firing.list_stored()
             sweep(session, bound, arrivals.count)
             for (*arrived, due), end in ranges([*(each.buffer for each in arrivals.all), firing.listed]):
@@ -169,9 +171,6 @@ class PartitionTask:
             arrivals.close()
             firing.close()
             session.close()
-
-    def _fill(self, arrivals: Arrivals, chunks: Iterator[pd.DataFrame], version: int) -> int:
-        return arrivals.fill(chunks, version)
 
     def _count_late(self, output: pa.RecordBatch, late_ms: int | None) -> int:
         """Return how many rows are late for later operators. Raises InvalidInputError if the operator refuses them."""

@@ -62,11 +62,13 @@ class ValueType:
 def resolve_type(declared: TypeLike, what: str) -> ValueType:
     """Return the type of ``what``, declared as Spark DDL, a Spark type or a Python type. Call it on the driver.
 
+    Without a session, as in tests, this package reads the DDL in Spark's place.
+
     Raises InvalidInputError, ProcessError (PySpark is not installed).
     """
     require_extra("pyspark", f"The type of {what}")
     from pyspark.errors import PySparkException
-    from pyspark.sql.types import DataType, _parse_datatype_string
+    from pyspark.sql.types import DataType
 
     ddl = PYTHON_TYPES.get(declared) if isinstance(declared, type) else declared
     if not isinstance(ddl, (str, DataType)):
@@ -75,11 +77,23 @@ def resolve_type(declared: TypeLike, what: str) -> ValueType:
             hint=f"Give a Spark type as text, such as 'struct<n bigint>', or one of {_names(PYTHON_TYPES)}.",
         )
     try:
-        kind = ddl if isinstance(ddl, DataType) else _parse_datatype_string(ddl)
+        kind = ddl if isinstance(ddl, DataType) else _read_ddl(ddl)
         check_handed(kind, what)
         return ValueType(json.loads(kind.json()), make_handed_type(kind))
-    except PySparkException as problem:
+    except (PySparkException, ValueError) as problem:
         raise InvalidInputError(f"{what} has the type {ddl!r}, which Spark cannot read: {problem}") from problem
+
+
+def _read_ddl(text: str) -> DataType:
+    """Return the type that a text names. Raises PySparkException, ValueError."""
+    from pyspark import SparkContext
+    from pyspark.sql.types import _parse_datatype_string
+    from pyspark.sql.utils import is_remote
+
+    from pyspark_ckpt.operators.types.ddl import read_type
+
+    has_session = is_remote() or SparkContext._active_spark_context is not None  # noqa: SLF001 - no public way
+    return _parse_datatype_string(text) if has_session else read_type(text)
 
 
 def check_handed(kind: DataType, what: str) -> None:

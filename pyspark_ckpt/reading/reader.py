@@ -24,7 +24,7 @@ from pyspark_ckpt.reading.json_values import from_json
 from pyspark_ckpt.reading.kept_folders import KeptFolders
 from pyspark_ckpt.reading.keyed_rows import INSTANTS, find_ttl, has_ended
 from pyspark_ckpt.reading.row_location import PLACE, place_columns, read_stored_row
-from pyspark_ckpt.reading.sources import open_source, state_at
+from pyspark_ckpt.reading.sources import Source, open_source, state_at
 from pyspark_ckpt.reading.state_codec import StateCodec, StoredRow, Wanted
 from pyspark_ckpt.reading.stored_state import Selection, StoredState, states_as_html
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
@@ -101,8 +101,12 @@ class StateReader:
         *,
         include_expired: bool = True,
         known: StoredState | None = None,
+        source: Source | None = None,
     ) -> None:
-        """See ``open_state``. ``known``: the selected state, if another reader of this version has found it."""
+        """See ``open_state``. ``known``: the selected state, if another reader of this version has found it.
+
+        ``source``: where rows are read, if not in the stored objects of ``checkpoint``.
+        """
         self.checkpoint = checkpoint
         self.version = checkpoint.newest_version if version is None else version
         self._wanted = wanted
@@ -112,7 +116,7 @@ class StateReader:
         self._pool: ThreadPoolExecutor | None = ThreadPoolExecutor(THREADS)
         self._kept = KeptFolders()
         try:
-            self._source = open_source(checkpoint, self.version, self._pool, self._kept)
+            self._source = source or open_source(checkpoint, self.version, self._pool, self._kept)
             where = f"Version {self.version} of {checkpoint.place.url}"
             why_empty = "no operator of the query keeps any" if self.version else "no batch is committed yet"
             self._catalog = Catalog(self._source, where, self._pool, why_empty)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.format.keys import encode_hashed_key
@@ -41,17 +42,36 @@ def encode_route_key(state: int, partition: int, partitions: int) -> bytes:
     return encode_hashed_key(state, hash_int_signed(route) & _U32, _KEY.pack(0, route))
 
 
+class GroupTimesRow(NamedTuple):
+    """The row of a group: the clocks of its last call, and when Spark calls it again; NO_TIME_OUT for never."""
+
+    watermark_ms: int
+    processing_ms: int
+    time_out_ms: int = NO_TIME_OUT
+
+    def encode(self) -> bytes:
+        """Return the stored value."""
+        return _VALUE.pack(0, _STRUCT_AT, self.time_out_ms, 0, self.watermark_ms, self.processing_ms)
+
+    @classmethod
+    def decode(cls, value: bytes, what: str) -> GroupTimesRow:
+        """Return the row that ``value`` holds. Raises FormatError that names ``what``."""
+        if len(value) != _VALUE.size or _VALUE.unpack(value)[:2] != (0, _STRUCT_AT) or _VALUE.unpack(value)[3] != 0:
+            raise FormatError(f"{what}: Spark's row of the partition is {value.hex()!r}, which has no valid clocks.")
+        _, _, time_out, _, watermark, processing = _VALUE.unpack(value)
+        return cls(watermark, processing, time_out)
+
+
 def join_times(values: Sequence[bytes], what: str) -> bytes:
     """Return the row of a group that replaces several.
 
     It has the earliest clocks: timers up to these have fired in all groups. Its timeout is the earliest of all. Raises
     FormatError that names ``what`` if a value is not such a row.
     """
-    rows = []
-    for value in values:
-        if len(value) != _VALUE.size or _VALUE.unpack(value)[:2] != (0, _STRUCT_AT) or _VALUE.unpack(value)[3] != 0:
-            raise FormatError(f"{what}: Spark's row of the partition is {value.hex()!r}, which has no valid clocks.")
-        rows.append(_VALUE.unpack(value))
-    time_outs = [row[2] for row in rows if row[2] != NO_TIME_OUT]
-    time_out = min(time_outs, default=NO_TIME_OUT)
-    return _VALUE.pack(0, _STRUCT_AT, time_out, 0, min(row[4] for row in rows), min(row[5] for row in rows))
+    rows = [GroupTimesRow.decode(value, what) for value in values]
+    time_outs = [row.time_out_ms for row in rows if row.time_out_ms != NO_TIME_OUT]
+    return GroupTimesRow(
+        min(row.watermark_ms for row in rows),
+        min(row.processing_ms for row in rows),
+        min(time_outs, default=NO_TIME_OUT),
+    ).encode()

@@ -15,11 +15,10 @@ import pytest
 from pyspark_ckpt.operators.bound.declared_states import with_types
 from pyspark_ckpt.operators.declarations.operator import Input, KeyedOperator
 from pyspark_ckpt.operators.declarations.processors import Context, find_states
-from pyspark_ckpt.operators.encoding.spark_hash import SparkHash
-from pyspark_ckpt.operators.task.arrivals import Arrivals
 from pyspark_ckpt.operators.task.group_times import GroupTimes
 from pyspark_ckpt.operators.task.partition_task import PartitionTask
 from pyspark_ckpt.state_store.transactions.ticket import read_ticket
+from pyspark_ckpt.testing.given_rows import read_rows
 from tests.lab import Lab
 from tests.life.course import DELAY, Course
 from tests.life.truth import Line, Truth
@@ -35,7 +34,6 @@ INPUT = pa.schema(
     ]
 )
 OUTPUT = pa.schema([("k", pa.string()), ("w", pa.int64()), ("what", pa.string()), ("shown", pa.string())])
-KEY = SparkHash([pa.string(), pa.int64()])
 SEEDS = [int(seed) for seed in os.environ.get("CKPT_LIVES", "4,5,6,7").split(",")]
 """One of each program, or others: those of a failure, say."""
 START_MS = 1_800_000_000_000
@@ -69,19 +67,6 @@ class Group:
         assert duration_ms > 0
 
 
-class Task(PartitionTask):
-    """Takes rows as they are, not as Spark's bytes."""
-
-    def _fill(self, arrivals: Arrivals, chunks: Any, version: int) -> int:  # noqa: ANN401, ARG002
-        (schema,) = (each.rows for each in self.operator.inputs)
-        for row in chunks:
-            hashed = KEY(row[:2])
-            values = (*row, hashed - (hashed >> 31 << 32))
-            columns = [pa.array([value], field.type) for value, field in zip(values, schema, strict=True)]
-            arrivals.all[-1].buffer.add(pa.RecordBatch.from_arrays(columns, schema=schema))
-        return 0
-
-
 class Partition:
     """The only partition of the program."""
 
@@ -93,7 +78,7 @@ class Partition:
             memory_bytes=memory_bytes,
         )  # fmt: skip
         self.lab = Lab(folder)
-        self._task = Task(operator, processor)
+        self._task = PartitionTask(operator, processor)
         self._group = Group()
         self._attempts = count(1)
         self._version, self._id = 0, None
@@ -112,7 +97,8 @@ class Partition:
         times: Any = GroupTimes(self._task.operator, self._group)  # type: ignore[arg-type]  # what Spark has
         context = Context(batch, 0, times.processing_ms, times.watermark_ms)
         told: list[Line] = []
-        for some in self._task._run(rows, read_ticket(path), times, context, ()):
+        given = [(0, read_rows([row], INPUT, ["k", "w"], "at", "The row")) for row in rows]
+        for some in self._task.run(given, read_ticket(path), times, context):
             told += [tuple(row.values()) for row in some.to_pylist()]
         done = call("commit", txn=begun["txn"], files=[], rows={}, num_partitions=1)
         self._version, self._id = done["version"], done["id"]

@@ -19,6 +19,7 @@ from pyspark_ckpt.operators.bound.declared_states import with_types
 from pyspark_ckpt.operators.declarations.operator import HASH, INITIAL, INPUT, ROW, TIME, Input, KeyedOperator
 from pyspark_ckpt.operators.declarations.processors import Context, KeyedProcessor, VectorProcessor, find_states
 from pyspark_ckpt.operators.encoding.spark_hash import SparkHash
+from pyspark_ckpt.operators.task.arrivals import split_by_input
 from pyspark_ckpt.operators.task.group_times import TIME_OUTS, GroupTimes
 from pyspark_ckpt.operators.task.partition_task import PartitionTask
 from pyspark_ckpt.operators.types.conversions import EPOCH, microseconds_at
@@ -85,7 +86,7 @@ class TaskLab:
         context = Context(attempt, 0, times.processing_ms, times.watermark_ms)
         task = PartitionTask(operator, self._processor)
         marked = [*((row, False) for row in rows), *((row, True) for row in initial)]
-        batches = task._run(_chunks(marked), read_ticket(path), times, context, ())
+        batches = task.run(split_by_input(_chunks(marked), operator.time), read_ticket(path), times, context, ())
         found = [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
         answer = self._lab.server.call("commit", txn=begun["txn"], files=[], rows={}, num_partitions=1)
         self._version, self._id = answer["version"], answer["id"]

@@ -1,0 +1,124 @@
+"""A keyed operator as part of a query of Spark: rows as bytes, routed to their partition, and batches of output."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from pyspark_ckpt.operators.declarations.counters import Counter, metric_name
+from pyspark_ckpt.operators.declarations.operator import BATCH, HASH, INPUT, ROUTE, ROW, KeyedOperator
+from pyspark_ckpt.operators.frames import Columns, find_names, quote, require_frame
+from pyspark_ckpt.operators.initial_state import add_initial_rows
+from pyspark_ckpt.operators.placement import route_column
+from pyspark_ckpt.operators.plan import WATERMARK, find_watermark
+from pyspark_ckpt.operators.task.group_times import GROUP_ROW, TIME_OUTS
+from pyspark_ckpt.operators.task.partition_task import PartitionTask
+from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.extras import require_jar
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.conf import RuntimeConfig
+    from pyspark.sql.types import StructField, StructType
+
+    from pyspark_ckpt.operators.plan import Processor
+
+NEVER_LATE = 2**63 - 1
+"""The event time, in microseconds, of rows that have none."""
+
+
+@dataclass(frozen=True)
+class SparkQuery:
+    """A query over ``frames``, the inputs of the operator. See ``Host``."""
+
+    frames: tuple[DataFrame, ...]
+
+    @property
+    def conf(self) -> RuntimeConfig:
+        """The settings of the session."""
+        return self._session.conf
+
+    def read_initial(self, given: Any, by: Sequence[str], who: str) -> DataFrame:
+        """Return a frame with its keys named as here. Raises InvalidInputError."""
+        require_frame(given, who, "Give a DataFrame that is not a stream, such as spark.read...load().")
+        frame: DataFrame = given
+        if frame.isStreaming:
+            raise InvalidInputError(f"{who} is a stream.", hint="Give a DataFrame that spark.read has made.")
+        names = find_names(Columns.of(frame), by, who, "to key by")
+        return frame.withColumnsRenamed(dict(zip(names, by, strict=True)))
+
+    def start(
+        self,
+        operator: KeyedOperator,
+        processor: Processor,
+        output: StructType,
+        mode: str,
+        initial: DataFrame | None,
+    ) -> DataFrame:
+        """Return the frame of the rows that ``processor`` outputs. Raises ProcessError (the jar is missing)."""
+        from pyspark.sql import functions as f
+
+        require_jar(is_there=self._session.catalog.functionExists("ckpt_row"))
+        counters = [
+            metric_name(operator.uid, each.state) for each in operator.states if isinstance(each.state, Counter)
+        ]
+        batches = self._batches(PartitionTask(operator, processor), mode, initial)
+        named_counters = f.array(*map(f.lit, counters)).cast("array<string>")
+        rows = batches.select(f.call_function("ckpt_rows", f.col(BATCH), f.lit(output.json()), named_counters))
+        return rows if operator.event_time is None else _mark(rows, operator.event_time, 0)
+
+    @property
+    def _session(self) -> SparkSession:
+        return self.frames[0].sparkSession
+
+    def _batches(self, task: PartitionTask, mode: str, initial: DataFrame | None) -> DataFrame:
+        """Build the query: rows as bytes, routed to their partition, go to the task, which yields Arrow batches."""
+        from pyspark.sql import functions as f
+
+        operator = task.operator
+        watermarks = [find_watermark(frame.schema) for frame in self.frames]
+        routed = [
+            self._rows(frame, each.by, operator, watermark)
+            for frame, each, watermark in zip(self.frames, operator.inputs, watermarks, strict=True)
+        ]
+        if len(routed) > 1:
+            numbered = [rows.withColumn(INPUT, f.lit(n).cast("byte")) for n, rows in enumerate(routed)]
+            rows = reduce(lambda some, more: some.union(more), numbered)
+            if operator.has_watermark:  # of the first input, which may have none
+                rows = _mark(rows, operator.time, max(each.metadata[WATERMARK] for each in watermarks if each))
+        else:
+            (rows,) = routed
+        if initial is not None:
+            rows = add_initial_rows(rows, self._rows(initial, operator.by, operator))
+        rows = rows.withColumn(ROUTE, route_column(HASH, operator.partitions, operator.max_parallelism))
+        return rows.groupBy(ROUTE).applyInPandasWithState(
+            task, f"{BATCH} binary", GROUP_ROW, mode, TIME_OUTS[operator.time_out_clock]
+        )
+
+    def _rows(
+        self, frame: DataFrame, by: Sequence[str], operator: KeyedOperator, watermark: StructField | None = None
+    ) -> DataFrame:
+        """Return rows as bytes, with the hash of their key and, if any input has a watermark, their event time."""
+        from pyspark.sql import functions as f
+
+        columns = [
+            f.hash(*(f.col(quote(name)) for name in by)).alias(HASH),
+            f.call_function("ckpt_row", f.col("*")).alias(ROW),
+        ]
+        if watermark is not None:
+            micros = f.call_function("ckpt_micros", f.col(quote(watermark.name)))
+            columns.append(micros.alias(operator.time, metadata={WATERMARK: watermark.metadata[WATERMARK]}))
+        elif operator.has_watermark:
+            columns.append(f.lit(NEVER_LATE).alias(operator.time))
+        return frame.select(*columns)
+
+
+def _mark(frame: DataFrame, name: str, delay_ms: int) -> DataFrame:
+    """Return a frame with a column as its event time, under the watermark of what the frame is made of."""
+    from pyspark.sql import functions as f
+
+    # A Connect server drops the metadata of a column that withColumn replaces.
+    marked = f.col(quote(name)).alias(name, metadata={WATERMARK: delay_ms})
+    return frame.select(*(marked if each == name else f.col(quote(each)) for each in frame.columns))

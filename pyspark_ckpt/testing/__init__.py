@@ -1,0 +1,33 @@
+"""Tests of keyed programs without Spark: rows in, rows out, in milliseconds, on the state code of a query.
+
+::
+
+    import pyspark_ckpt as ckpt
+
+    stream = ckpt.testing.keyed("user string, n bigint", by="user")
+    with stream.process(Count(), "user string, total bigint") as harness:
+        assert harness.run([("ada", 1), ("ada", 2)]) == [("ada", 3)]
+        assert harness.state("total") == {("ada",): 3}
+
+Neither a session nor a JVM is needed; PySpark must be installed. ``strategies`` needs Hypothesis.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from pyspark_ckpt.state_store.extras import require_extra
+from pyspark_ckpt.testing.cuts import check_cuts
+from pyspark_ckpt.testing.harness import Harness
+from pyspark_ckpt.testing.streams import KeyedInput, Rows, connect, keyed
+
+__all__ = ["Harness", "KeyedInput", "Rows", "check_cuts", "connect", "keyed", "strategies"]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - a module
+    """Import ``strategies`` on first use. Raises ProcessError if Hypothesis is not installed."""
+    if name != "strategies":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    require_extra("hypothesis", "pyspark_ckpt.testing.strategies")
+    return import_module("pyspark_ckpt.testing.strategies")

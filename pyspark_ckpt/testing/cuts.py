@@ -1,0 +1,167 @@
+"""``check_cuts``: the same rows, cut into batches in many ways, must come to the same result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from random import Random
+from typing import Any, TypeAlias
+
+from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.testing.harness import Harness
+
+InputRows: TypeAlias = "Sequence[Any] | Mapping[str, Sequence[Any]]"
+Cut: TypeAlias = tuple[int, ...]
+"""After how many of all rows each batch but the last ends. A number that is there twice ends an empty batch."""
+
+SINGLE_ROWS = 200
+"""Up to so many rows are also given one by one."""
+_EMPTY = 0.5
+"""How likely an empty batch follows."""
+_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What some batches come to: the output that counts, and each state by key."""
+
+    output: Any
+    states: Mapping[str, Any]
+
+
+def check_cuts(
+    start: Callable[[], Harness],
+    rows: InputRows,
+    *,
+    cuts: int = 10,
+    seed: int = 0,
+    finish: Callable[[Harness], object] = Harness.run,
+    result: Callable[[Sequence[Any]], Any] | None = None,
+    compare_states: bool = True,
+) -> None:
+    """Give the same rows in one batch, one by one, and cut at random in ``cuts`` ways; the results must be equal.
+
+    Spark decides by load which rows come to a batch, and runs batches without rows where the watermark has moved, so
+    the result of a program should not depend on either. ``start``
+    makes a new harness for each way. ``rows``: those of the only input; or by the name of an input, then the inputs are
+    also interleaved at random. ``finish`` is called after the last rows, by default to run a batch without rows, in
+    which the timers fire that are due by then. ``result``: turns all output rows into what must be equal. By default
+    that is, in append mode, how often each row was output; in update mode, the last row of each key. What the states
+    hold must be equal, too, unless ``compare_states`` is False.
+
+    Raises AssertionError, with the fewest cuts that make a difference, and InvalidInputError if a row is late in some
+    way: late rows depend on the cuts in every program.
+    """
+    named = rows if isinstance(rows, Mapping) else {"": rows}
+    check = _Check(start, finish, result, compare_states=compare_states)
+    whole = _interleave(named, None)
+    expected = check.run(whole, ())
+    draw = Random(seed)  # noqa: S311 - a repeatable choice
+    for number in range(cuts + 1):
+        order = whole if number == 0 else _interleave(named, draw)
+        if number == 0 and len(order) > SINGLE_ROWS:
+            continue
+        ends = range(1, len(order))
+        cut = tuple(end for each in ends for end in (each, each)) if number == 0 else _draw_cut(len(order), draw)
+        if check.run(order, cut) != expected:
+            fewest = _shrink(partial(check.differs, expected, order), cut)
+            raise AssertionError(_describe(order, fewest, expected, check.run(order, fewest)))
+
+
+@dataclass(frozen=True)
+class _Check:
+    start: Callable[[], Harness]
+    finish: Callable[[Harness], object]
+    result: Callable[[Sequence[Any]], Any] | None
+    compare_states: bool
+
+    def run(self, order: Sequence[tuple[str, Any]], cut: Cut) -> Outcome:
+        with ExitStack() as stack:
+            harness = self.start()
+            stack.callback(harness.close)
+            for batch in split(order, cut):
+                harness.run(batch[""]) if "" in batch else harness.run(**batch)
+                self._refuse_late(harness, cut)
+            self.finish(harness)
+            self._refuse_late(harness, cut)
+            shown = (self.result or harness.summarise)(harness.output)
+            return Outcome(shown, harness.states() if self.compare_states else {})
+
+    def differs(self, expected: Outcome, order: Sequence[tuple[str, Any]], cut: Cut) -> bool:
+        return self.run(order, cut) != expected
+
+    def _refuse_late(self, harness: Harness, cut: Cut) -> None:
+        if late := harness.dropped + harness.metrics.get("late_rows", 0):
+            raise InvalidInputError(
+                f"{late} rows are late if the batches are cut {_name(cut)}.",
+                hint="Give rows whose event times go back by less than the delay of the watermark.",
+            )
+
+
+def split(order: Sequence[tuple[str, Any]], cut: Cut) -> Iterator[dict[str, list[Any]]]:
+    """Yield the rows of each batch by input."""
+    for begin, end in pairwise([0, *cut, len(order)]):
+        batch: dict[str, list[Any]] = {}
+        for name, row in order[begin:end]:
+            batch.setdefault(name, []).append(row)
+        yield batch
+
+
+def _interleave(rows: Mapping[str, Sequence[Any]], draw: Random | None) -> list[tuple[str, Any]]:
+    """Return the rows of all inputs in one order, which keeps that of each input."""
+    waiting = {name: list(some) for name, some in rows.items()}
+    names = [name for name, some in waiting.items() for _ in some]
+    if draw is not None:
+        draw.shuffle(names)
+    given = {name: iter(some) for name, some in waiting.items()}
+    return [(name, next(given[name])) for name in names]
+
+
+def _draw_cut(count: int, draw: Random) -> Cut:
+    """Return the ends of up to 8 batches, some of which are followed by an empty one."""
+    if count == 0:
+        return ()
+    ends = draw.sample(range(1, count + 1), draw.randint(1, min(count, 8)))
+    return tuple(sorted([*ends, *(end for end in ends if draw.random() < _EMPTY)]))
+
+
+def _shrink(fails: Callable[[Cut], bool], cut: Cut) -> Cut:
+    """Return a cut that still fails, from which no batch end can be left out."""
+    place = 0
+    while place < len(cut):
+        fewer = cut[:place] + cut[place + 1 :]
+        if fails(fewer):
+            cut = fewer
+        else:
+            place += 1
+    return cut
+
+
+def _describe(order: Sequence[tuple[str, Any]], cut: Cut, expected: Outcome, found: Outcome) -> str:
+    lines = [f"The result depends on the batches. With all rows in one batch, and cut {_name(cut)}:"]
+    for number, batch in enumerate(split(order, cut)):
+        lines += [f"  batch {number}:"]
+        for name, some in batch.items():
+            more = f" and {len(some) - _SHOWN} more" if len(some) > _SHOWN else ""
+            lines.append(f"    {f'{name}: ' if name else ''}{some[:_SHOWN]}{more}")
+    if expected.output != found.output:
+        lines += _differences("output", expected.output, found.output)
+    for name, held in expected.states.items():
+        if held != found.states[name]:
+            lines += _differences(f"state {name!r}", held, found.states[name])
+    return "\n".join(lines)
+
+
+def _differences(what: str, expected: Any, found: Any) -> list[str]:  # noqa: ANN401 - any result
+    if isinstance(expected, dict) and isinstance(found, dict):
+        places = [key for key in {**expected, **found} if expected.get(key) != found.get(key)]
+        shown = [f"    {key}: {expected.get(key)} in one batch, {found.get(key)} cut" for key in places[:_SHOWN]]
+        return [f"  {what}:", *shown]
+    return [f"  {what}: {expected} in one batch, {found} cut"]
+
+
+def _name(cut: Cut) -> str:
+    return f"after row {', '.join(map(str, cut))}" if cut else "into one"

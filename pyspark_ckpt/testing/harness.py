@@ -1,0 +1,382 @@
+"""``Harness``: runs batches of a keyed operator in this process, without Spark, on the state code of a query."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import pyarrow as pa
+
+from pyspark_ckpt.operators.declarations.counters import Counter, metric_name
+from pyspark_ckpt.operators.declarations.durations import milliseconds
+from pyspark_ckpt.operators.declarations.operator import INITIAL, KeyedOperator
+from pyspark_ckpt.operators.declarations.processors import Context
+from pyspark_ckpt.operators.declarations.states import DeclaredState
+from pyspark_ckpt.operators.declarations.timers import Timer, Timers
+from pyspark_ckpt.operators.session.worker import naming
+from pyspark_ckpt.operators.stateful.declarations import dump_program, load_program
+from pyspark_ckpt.operators.task.group_times import NO_WATERMARK, TIME_OUTS, GroupTimes
+from pyspark_ckpt.operators.task.partition_task import PartitionTask
+from pyspark_ckpt.operators.types.columns import python_values
+from pyspark_ckpt.operators.types.conversions import EPOCH
+from pyspark_ckpt.operators.types.value_types import hashable, struct_class
+from pyspark_ckpt.reading.reader import StateReader
+from pyspark_ckpt.reading.stored_state import Selection
+from pyspark_ckpt.savepoints import restore, savepoint
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.display import suggest
+from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
+from pyspark_ckpt.state_store.format.spark_groups import NO_TIME_OUT, GroupTimesRow
+from pyspark_ckpt.state_store.options import parse
+from pyspark_ckpt.testing.comparison import count_rows, freeze
+from pyspark_ckpt.testing.given_rows import NEVER_LATE_US, GivenRows, read_rows
+from pyspark_ckpt.testing.group import make_group, read_group
+from pyspark_ckpt.testing.local_query import CHECKPOINT, Clocks, LocalQuery, PartitionBatch
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pyspark_ckpt.operators.plan import Processor
+    from pyspark_ckpt.state_store.savepoints.savepoint import Kind
+    from pyspark_ckpt.testing.given_rows import RowsLike
+
+BEGIN = datetime.fromisoformat("2020-01-01T00:00:00+00:00")
+"""When a harness begins, by its clock of processing time."""
+
+
+@dataclass(frozen=True)
+class Watermark:
+    """The event time of an input: its column, and how much later than it the watermark is."""
+
+    column: str
+    delay_ms: int
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a harness begins from: its folder, which is temporary if None, and a savepoint to restore there."""
+
+    folder: str | PathLike[str] | None = None
+    savepoint: str | PathLike[str] | None = None
+
+
+class Harness:
+    """Runs one keyed operator batch by batch. Close it, or use a ``with`` block.
+
+    States, timers and commits are those of a query: the same code on the same stored format, in a checkpoint of its
+    own. Only the plan of Spark is not there: rows are given, output is returned, and the clocks stand still until they
+    are moved. The processor is copied for each task, as in Spark: what it keeps outside of its states is lost.
+    """
+
+    def __init__(
+        self,
+        operator: KeyedOperator,
+        processor: Processor,
+        watermarks: Sequence[Watermark | None],
+        settings: Mapping[str, str],
+        origin: Origin,
+        mode: str,
+        initial: GivenRows | None = None,
+    ) -> None:
+        """See ``keyed`` and ``connect`` of this package, which make harnesses."""
+        self._operator = operator
+        self._program = _dump(processor)
+        self._watermarks = watermarks
+        self._initial = initial
+        self.mode = mode
+        """The output mode: ``append`` or ``update``."""
+        self._temporary = None
+        if origin.folder is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="pyspark-ckpt-harness-")
+        home = Path(self._temporary.name if self._temporary else origin.folder or "")
+        if origin.savepoint is not None:
+            restore(origin.savepoint, home / CHECKPOINT, parallelism=operator.partitions, options=settings)
+        self._query = LocalQuery(home, operator, settings)
+        self._row_class = struct_class(pa.struct(list(operator.output)))
+        before = self._query.read_clocks()
+        begin_ms = (BEGIN - EPOCH) // timedelta(milliseconds=1)
+        self._processing_ms = begin_ms if before is None else before.processing_ms
+        watermark_ms, self._late_ms = (0, 0) if before is None else (before.watermark_ms, before.late_ms)
+        self._watermark_ms = watermark_ms if operator.has_watermark else NO_WATERMARK
+        self._seen_ms: list[int | None] = [None] * len(operator.inputs)
+        self._is_closed = False
+        self.output: list[Any] = []
+        """All rows that the operator has output."""
+        self.metrics: Mapping[str, int] = {}
+        """The metrics of the last batch, such as ``late_rows``, ``fired_timers`` and ``expired_rows``."""
+        self.dropped = 0
+        """How many late rows the last batch has dropped, as Spark does where a processor does not take them."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the state server, and remove the checkpoint, unless the harness was given a folder."""
+        self._is_closed = True
+        self._query.stop()
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    @property
+    def checkpoint(self) -> Path:
+        """The checkpointLocation, for ``open_state`` and savepoints."""
+        return self._query.checkpoint
+
+    @property
+    def watermark(self) -> datetime | None:
+        """The watermark of the next batch; None without an input that has one."""
+        return None if self._watermark_ms == NO_WATERMARK else EPOCH + timedelta(milliseconds=self._watermark_ms)
+
+    @property
+    def processing_time(self) -> datetime:
+        """The processing time of the next batch."""
+        return EPOCH + timedelta(milliseconds=self._processing_ms)
+
+    def run(self, rows: RowsLike = (), /, **inputs: RowsLike) -> list[Any]:
+        """Run one batch, and return its output as named tuples, in no order of keys.
+
+        ``rows``: of the only input, as a list of tuples or dicts, a pandas frame or an Arrow table. With several
+        inputs, give the rows of each by its name. Timers that are due by the present clocks fire in this batch.
+        Afterwards the watermark follows the rows, as in Spark: it is that of the next batch. A batch without rows is
+        what Spark runs when the watermark has moved and no rows come. If the processor fails, nothing is committed, and
+        the same batch may be run again.
+
+        Raises InvalidInputError (rows that do not fit), ProcessorError (the processor failed), and as a query.
+        """
+        if self._is_closed:
+            raise LifecycleError("The harness is closed.", hint="Run its batches within its `with` block.")
+        given = self._read(rows, inputs)
+        clocks = Clocks(self._watermark_ms, self._processing_ms, self._late_ms)
+        with self._query.begin() as partitions:
+            found = [row for each in partitions for row in self._process(each, given, clocks)]
+            seen_ms = self._see(given)
+            next_ms = self._next_watermark(seen_ms)
+            metrics = self._query.commit(partitions, clocks, next_ms)
+        self.metrics, self.dropped = metrics, self._count_dropped(given)
+        self.output.extend(found)
+        self._late_ms, self._watermark_ms, self._seen_ms = max(0, self._watermark_ms), next_ms, seen_ms
+        return found
+
+    def advance_watermark(self, to: datetime | str | timedelta) -> list[Any]:
+        """Move the watermark to an instant, or by a duration, and run a batch without rows; return its output.
+
+        Raises InvalidInputError (no input has a watermark; it would go back).
+        """
+        if self._watermark_ms == NO_WATERMARK:
+            raise InvalidInputError(
+                "No input of the harness has a watermark.", hint="Give the input one: watermark=('at', '10 minutes')."
+            )
+        moved = _move(self._watermark_ms, to, "The watermark")
+        self._late_ms, self._watermark_ms = self._watermark_ms, moved
+        return self.run()
+
+    def advance_processing_time(self, to: datetime | str | timedelta) -> list[Any]:
+        """Move the clock of processing time to an instant, or by a duration, and run a batch without rows.
+
+        Return its output. Raises InvalidInputError (it would go back).
+        """
+        self._processing_ms = _move(self._processing_ms, to, "The processing time")
+        return self.run()
+
+    def state(self, name: str) -> dict[tuple[Any, ...], Any]:
+        """Return what a state holds after the last batch, by key: values, lists or dicts, of live rows only.
+
+        A key is a tuple. Raises InvalidInputError (the processor declares no such state).
+        """
+        self._require_state(name)
+        return dict(self._read_state(name))
+
+    def timers(self) -> dict[tuple[Any, ...], list[Timer]]:
+        """Return the timers that have not fired, by key, in the order of their instants."""
+        found: dict[tuple[Any, ...], list[Timer]] = {}
+        for each in self._operator.states:
+            if isinstance(each.state, Timers):
+                for key, timers in self._read_state(each.state.name):
+                    found.setdefault(key, []).extend(timers)
+        return {key: sorted(timers, key=lambda timer: timer.at_us) for key, timers in found.items()}
+
+    def states(self) -> dict[str, Any]:
+        """Return what each state holds after the last batch, by its name. That of Timers are timers."""
+        kept = [each.state.name for each in self._operator.states if isinstance(each.state, (DeclaredState, Timers))]
+        return {name: dict(self._read_state(name)) for name in kept}
+
+    def summarise(self, rows: Sequence[Any]) -> Any:  # noqa: ANN401 - comparable
+        """Return what ``rows`` of the output come to.
+
+        In append mode that is how often each was output; in update mode, the last one of each key, where later ones
+        replace earlier ones. Raises InvalidInputError in update mode, if the output does not have the key columns.
+        """
+        if self.mode == "append":
+            return count_rows(rows)
+        names, by = self._operator.output.names, self._operator.by
+        if missing := [name for name in by if name not in names]:
+            raise InvalidInputError(
+                f"The output has no key column {missing[0]!r}, so it is not known which rows replace which.",
+                hint="Give `result`, a function of all output rows, or output the key columns.",
+            )
+        places = [names.index(name) for name in by]
+        return {tuple(freeze(row[place]) for place in places): freeze(row) for row in rows}
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """What the last batch has added to each declared Counter."""
+        counters = [each.state for each in self._operator.states if isinstance(each.state, Counter)]
+        return {each.name: self.metrics.get(metric_name(self._operator.uid, each), 0) for each in counters}
+
+    def savepoint(self, target: str | PathLike[str], *, kind: Kind = "native") -> None:
+        """Take a savepoint after the last batch, in the empty folder ``target``: see ``pyspark_ckpt.savepoint``.
+
+        Give it as ``savepoint`` to another ``keyed`` or ``connect`` of this package: with another program, or at
+        another parallelism. No query of Spark can continue from it, because it has no offsets of sources. Raises as
+        ``pyspark_ckpt.savepoint``.
+        """
+        savepoint(self.checkpoint, target, kind=kind)
+
+    def restart(self) -> None:
+        """Restart the query: the next batch restores its state from the checkpoint, as on another machine."""
+        self._query.restart()
+        self._seen_ms = [None] * len(self._operator.inputs)  # as Spark: an input counts again with its first rows
+
+    def _read(self, rows: RowsLike, inputs: Mapping[str, RowsLike]) -> list[GivenRows]:
+        names = [each.name for each in self._operator.inputs]
+        if names == [""]:
+            if inputs:
+                raise InvalidInputError(f"The harness has one input, and rows are given for {sorted(inputs)}.")
+            inputs = {"": rows}
+        elif rows != ():
+            raise InvalidInputError(f"Give rows by the name of their input: {names[0]}=[...].")
+        if unknown := [name for name in inputs if name not in names]:
+            raise InvalidInputError(f"There is no input {unknown[0]!r}, only {names}.{suggest(unknown[0], names)}")
+        found = []
+        for each, watermark in zip(self._operator.inputs, self._watermarks, strict=True):
+            who = f"The rows of input {each.name!r}" if each.name else "The rows"
+            column = None if watermark is None else watermark.column
+            found.append(read_rows(inputs.get(each.name, ()), each.columns, each.by, column, who))
+        return found
+
+    def _process(self, batch: PartitionBatch, given: Sequence[GivenRows], clocks: Clocks) -> Iterator[Any]:
+        """Run the task of a partition if it has rows or a timer is due, as Spark does."""
+        operator = self._operator
+        mine = [
+            (number, part)
+            for number, rows in self._number(given)
+            if len(part := rows.where(self._partitions_of(rows) == batch.partition))
+        ]
+        timed_out = _is_due(batch.group, operator, clocks)
+        if not mine and not timed_out:
+            return
+        conf = TIME_OUTS[operator.time_out_clock]
+        group = make_group(batch.group, conf, clocks, timed_out=timed_out and not mine)
+        times = GroupTimes(operator, group, clocks.late_ms if operator.has_watermark else None)
+        context = Context(self._query.batch_id, batch.partition, times.processing_ms, times.watermark_ms)
+        processor: Any = load_program(self._program)
+        task = PartitionTask(operator, processor)
+        with naming(batch.ticket, operator.uid):
+            for each in task.run(mine, batch.ticket, times, context):
+                yield from self._rows(each)
+        batch.group = read_group(group)
+
+    def _number(self, given: Sequence[GivenRows]) -> Iterator[tuple[int, GivenRows]]:
+        """Yield the rows of the batch as Spark would: without late ones, if the processor does not see them."""
+        if self._initial is not None and self._query.version == 0:
+            yield INITIAL, self._initial
+        for number, rows in enumerate(given):
+            yield number, rows.where(rows.are_after(self._late_ms * 1000)) if self._spark_drops_late else rows
+
+    @property
+    def _spark_drops_late(self) -> bool:
+        operator = self._operator
+        return operator.has_watermark and operator.time_out_clock == "event" and not operator.takes_late_rows
+
+    def _partitions_of(self, rows: GivenRows) -> NDArray[np.int64]:
+        return rows.partitions(self._operator.partitions, self._operator.max_parallelism)
+
+    def _count_dropped(self, given: Sequence[GivenRows]) -> int:
+        if not self._spark_drops_late:
+            return 0
+        return sum(int(np.count_nonzero(~rows.are_after(self._late_ms * 1000))) for rows in given)
+
+    def _rows(self, batch: pa.RecordBatch) -> Iterator[Any]:
+        columns = map(python_values, batch.columns)
+        return map(self._row_class._make, zip(*columns, strict=True))
+
+    def _see(self, given: Sequence[GivenRows]) -> list[int | None]:
+        """Return, for each input, the newest event time of its rows, less the delay; None before its first row."""
+        seen_ms = list(self._seen_ms)
+        for number, (rows, watermark) in enumerate(zip(given, self._watermarks, strict=True)):
+            known = rows.event_us[rows.event_us != NEVER_LATE_US]
+            if watermark is not None and len(known):
+                newest_ms, before_ms = int(known.max()) // 1000 - watermark.delay_ms, seen_ms[number]
+                seen_ms[number] = newest_ms if before_ms is None else max(newest_ms, before_ms)
+        return seen_ms
+
+    def _next_watermark(self, seen_ms: Sequence[int | None]) -> int:
+        """Return the watermark that Spark makes of them: the earliest, and never an earlier one than before."""
+        if self._watermark_ms == NO_WATERMARK:
+            return NO_WATERMARK
+        marks = [ms or 0 for ms, watermark in zip(seen_ms, self._watermarks, strict=True) if watermark is not None]
+        return max(self._watermark_ms, min(marks))
+
+    def _require_state(self, name: str) -> None:
+        names = [each.state.name for each in self._operator.states if isinstance(each.state, DeclaredState)]
+        if name not in names:
+            raise InvalidInputError(f"The processor declares no state {name!r}, only {names}.{suggest(name, names)}")
+
+    def _read_state(self, name: str) -> Iterator[tuple[tuple[Any, ...], Any]]:
+        """Yield each key that has the state, and what it holds."""
+        if self._query.version == 0:
+            return
+        checkpoint, wanted = Checkpoint(str(self.checkpoint), parse({})), Selection(uid=self._operator.uid, state=name)
+        with (
+            self._query.open_state() as source,
+            StateReader(checkpoint, wanted, self._query.version, include_expired=False, source=source) as reader,
+        ):
+            if reader.states:  # none before the operator gets its first row
+                keys = python_values(reader.to_arrow().column("key").combine_chunks())
+                for key in dict.fromkeys(map(hashable, keys)):
+                    yield tuple(key), reader.get(tuple(key))
+
+
+def _dump(processor: Processor) -> bytes:
+    """Return the processor as Spark sends it to tasks. Raises InvalidInputError."""
+    try:
+        return dump_program(processor)  # type: ignore[arg-type]  # any object
+    except Exception as problem:
+        name = type(processor).__name__
+        raise InvalidInputError(
+            f"{name} cannot be copied to the workers: {type(problem).__name__}: {problem}",
+            hint="Open files, locks and connections in the methods that use them.",
+        ) from problem
+
+
+def _move(from_ms: int, to: datetime | str | timedelta, what: str) -> int:
+    """Return the instant that a clock is moved to, in ms. Raises InvalidInputError."""
+    if isinstance(to, datetime):
+        if to.tzinfo is None:
+            raise InvalidInputError(f"{what} cannot be moved to {to!r}, which has no time zone.")
+        moved = (to - EPOCH) // timedelta(milliseconds=1)
+    else:
+        moved = from_ms + milliseconds(to)
+    if moved < from_ms:
+        at = EPOCH + timedelta(milliseconds=from_ms)
+        raise InvalidInputError(f"{what} is {at}, and cannot go back to {EPOCH + timedelta(milliseconds=moved)}.")
+    return moved
+
+
+def _is_due(group: GroupTimesRow | None, operator: KeyedOperator, clocks: Clocks) -> bool:
+    if group is None or group.time_out_ms == NO_TIME_OUT or operator.time_out_clock is None:
+        return False
+    now_ms = clocks.watermark_ms if operator.time_out_clock == "event" else clocks.processing_ms
+    return group.time_out_ms < now_ms

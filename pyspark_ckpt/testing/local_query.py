@@ -1,0 +1,258 @@
+"""A query with one keyed operator: its checkpoint and its state server, in this process, as Spark would have them."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from pyspark_ckpt.operators.declarations.operator import ROUTE, KeyedOperator
+from pyspark_ckpt.operators.session.worker import open_reader
+from pyspark_ckpt.state_store.attempts.commit_log import read_ids
+from pyspark_ckpt.state_store.blobs import S3aSettings, place_at
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator
+from pyspark_ckpt.state_store.checkpoints.query_log import PARTITIONS_CONF, list_batches
+from pyspark_ckpt.state_store.database import Tuning, write_table_file
+from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError, LifecycleError
+from pyspark_ckpt.state_store.format.keys import MARKER_KEY
+from pyspark_ckpt.state_store.format.meta import Descriptor
+from pyspark_ckpt.state_store.format.names import PROVIDER_CLASS, PROVIDER_CONF
+from pyspark_ckpt.state_store.format.remote import DEFAULT_STORE, store_folder
+from pyspark_ckpt.state_store.format.spark_groups import GroupTimesRow, encode_route_key
+from pyspark_ckpt.state_store.identity import Caller, Identity
+from pyspark_ckpt.state_store.options import parse
+from pyspark_ckpt.state_store.server.homes import lock_folder
+from pyspark_ckpt.state_store.server.stores import Handle, Stores
+from pyspark_ckpt.state_store.transactions.ticket import Ticket, WorkerTask, read_ticket, ticket_path
+from pyspark_ckpt.state_store.transactions.transaction import Status, Transaction
+from pyspark_ckpt.testing.local_source import LocalSource
+
+OPERATOR, OPERATOR_NAME = 0, "applyInPandasWithState"
+SNAPSHOT_EVERY = 10
+"""After so many batches it is asked whether a snapshot is due."""
+CHECKPOINT = "checkpoint"
+"""The name of the checkpoint in the folder of a query."""
+GROUPS = "default"
+"""Spark's name for the state that has the row of each group."""
+_ROUTE_SCHEMA = {
+    "type": "struct",
+    "fields": [{"name": ROUTE, "type": "integer", "nullable": True, "metadata": {}}],
+}
+_TUNING = Tuning(1 << 20)
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """The clocks of a batch, in ms since 1970; NO_WATERMARK without one. Rows up to ``late_ms`` are late."""
+
+    watermark_ms: int
+    processing_ms: int
+    late_ms: int
+
+
+@dataclass
+class PartitionBatch:
+    """One partition in one attempt of a batch. ``group``: the row that Spark has of the partition's group."""
+
+    partition: int
+    handle: Handle
+    transaction: Transaction
+    ticket: Ticket
+    group: GroupTimesRow | None
+
+
+class LocalQuery:
+    """The checkpoint of a query, and the process that runs its batches."""
+
+    def __init__(self, folder: Path, operator: KeyedOperator, settings: Mapping[str, str]) -> None:
+        """Begin a new query in ``folder``, or continue the one that is there. ``settings``: options of the server."""
+        self.checkpoint = folder / CHECKPOINT
+        self._folder = folder
+        self._operator = operator
+        self._settings = settings
+        self._attempts = count(1)
+        self._homes = count(1)
+        self._place = place_at(str(self.checkpoint))
+        if not (self.checkpoint / "metadata").exists():
+            self._write_first_files()
+        self.version = max(list_batches(self._place, "commits"), default=-1) + 1
+        self._require_own_kind()
+        self._ids = self._read_ids()
+        self._format = 2 if self._ids or self.version == 0 else 1
+        self._start()
+
+    @property
+    def batch_id(self) -> int:
+        """The number of the next batch."""
+        return self.version
+
+    @contextmanager
+    def begin(self) -> Iterator[list[PartitionBatch]]:
+        """Begin an attempt of the next batch, in all partitions. Unless it commits, its writes are dropped."""
+        begun: list[PartitionBatch] = []
+        try:
+            for partition in range(self._operator.partitions):
+                begun.append(self._begin(partition))  # noqa: PERF401 - those begun must end if the next one fails
+            yield begun
+        finally:
+            for each in begun:
+                if each.transaction.status is Status.OPEN:
+                    each.handle.store.abort(each.transaction)
+
+    def commit(self, batch: Sequence[PartitionBatch], clocks: Clocks, next_watermark_ms: int) -> dict[str, int]:
+        """Commit a batch of all partitions; return its metrics."""
+        metrics: dict[str, int] = {}
+        ids: list[list[str]] = []
+        for each in batch:
+            done = each.handle.store.commit(
+                each.transaction, *self._stage_group(each), num_partitions=self._operator.partitions
+            )
+            ids.append([done.id])
+            for name, number in done.metrics.items():
+                metrics[name] = metrics.get(name, 0) + int(number)
+        self._log(clocks, next_watermark_ms, ids)
+        self._ids, self.version = [each for (each,) in ids] if self._format > 1 else [], self.version + 1
+        for each in batch:
+            self._groups[each.partition] = each.group
+            if self.version % SNAPSHOT_EVERY == 0:
+                each.handle.maintenance.snapshot(force=False)
+        return metrics
+
+    @contextmanager
+    def open_state(self) -> Iterator[LocalSource]:
+        """Open what the last batch has committed."""
+        with ExitStack() as stack:
+            tickets = []
+            for partition in range(len(self._handles)):
+                begun = self._begin(partition)
+                stack.callback(begun.handle.store.abort, begun.transaction)
+                tickets.append(begun.ticket)
+            yield LocalSource(Operator(OPERATOR, OPERATOR_NAME, (DEFAULT_STORE,), len(tickets)), tickets)
+
+    def read_clocks(self) -> Clocks | None:
+        """Return the clocks of the next batch, as after a restart; None before the first."""
+        if self.version == 0:
+            return None
+        offsets, commit = (
+            json.loads(self._place.get(f"{log}/{self.version - 1}").split(b"\n")[1]) for log in ("offsets", "commits")
+        )
+        watermark_ms = max(offsets["batchWatermarkMs"], commit["nextBatchWatermarkMs"])
+        return Clocks(watermark_ms, offsets["batchTimestampMs"], offsets["batchWatermarkMs"])
+
+    def restart(self) -> None:
+        """End the state server, as when its executor is lost, and begin another."""
+        self.stop()
+        self._start()
+
+    def stop(self) -> None:
+        """End the state server. Its local copies are deleted."""
+        self._stores.shut_down()
+
+    def _start(self) -> None:
+        local_dir = self._folder / f"local-{next(self._homes)}"
+        folder = lock_folder(local_dir)
+        if folder is None:
+            raise LifecycleError(f"Another query uses {local_dir}.", hint="Give each harness a folder of its own.")
+        options = parse(self._settings)
+        self._stores = Stores(folder, options)
+        self._local_dir = local_dir
+        self._groups: dict[int, GroupTimesRow | None] = {}
+        caller = Caller(uuid.uuid4().hex, self._format, 100)
+        self._handles = [
+            self._stores.open(
+                str(self.checkpoint / store_folder(identity)), str(self.checkpoint), identity, caller, options,
+                S3aSettings({}),
+            )
+            for identity in self._identities()
+        ]  # fmt: skip
+
+    def _identities(self) -> list[Identity]:
+        return [Identity(OPERATOR, each, DEFAULT_STORE) for each in range(self._operator.partitions)]
+
+    def _begin(self, partition: int) -> PartitionBatch:
+        handle, operator = self._handles[partition], self._operator
+        worker = WorkerTask(next(self._attempts), "harness", num_partitions=operator.partitions)
+        handle.store.follower.await_moves()
+        transaction = handle.store.begin(
+            handle.caller, self.version, self._ids[partition] if self._ids else None, worker, operator.partitions
+        )
+        ticket = read_ticket(ticket_path(self._local_dir, worker, Identity(OPERATOR, partition, DEFAULT_STORE)))
+        if partition not in self._groups:
+            self._groups[partition] = self._read_group(ticket, partition)
+        return PartitionBatch(partition, handle, transaction, ticket, self._groups[partition])
+
+    def _read_group(self, ticket: Ticket, partition: int) -> GroupTimesRow | None:
+        state, reader = ticket.meta.state(GROUPS), open_reader(ticket)
+        if state is None or not state.rows or reader is None:
+            return None
+        key = encode_route_key(state.number, partition, self._operator.partitions)
+        (value,) = reader.get_many([key])
+        if value is None:
+            raise InternalError(f"Partition {partition} has no row of its group, although its commit counts one.")
+        return GroupTimesRow.decode(bytes(value), f"Partition {partition}")
+
+    def _stage_group(self, batch: PartitionBatch) -> tuple[list[str], dict[int, int]]:
+        """Write the row of the group; return the file, and how the number of rows changes."""
+        store, transaction = batch.handle.store, batch.transaction
+        before = transaction.meta.state(GROUPS)
+        number = store.create_state(transaction, GROUPS, Descriptor(key_schema=_ROUTE_SCHEMA))
+        if batch.group is None:
+            return [], {}
+        key = encode_route_key(number, batch.partition, self._operator.partitions)
+        rows = {MARKER_KEY: transaction.target.encode(), key: batch.group.encode()}
+        write_table_file(transaction.staging / "group.sst", sorted(rows.items()), _TUNING)
+        return ["group.sst"], {number: int(before is None or not before.rows)}
+
+    def _require_own_kind(self) -> None:
+        """Raise InvalidInputError unless the query has one operator, with as many partitions as the harness."""
+        operators = Checkpoint(str(self.checkpoint), parse({})).operators()
+        if [(each.number, each.stores) for each in operators] != [(OPERATOR, (DEFAULT_STORE,))]:
+            names = ", ".join(f"{each.number}: {each.name}" for each in operators)
+            raise InvalidInputError(
+                f"The query in {self.checkpoint} has the stateful operators {names}; a harness runs one keyed operator."
+            )
+        (operator,) = operators
+        if operator.partitions != self._operator.partitions:
+            raise InvalidInputError(
+                f"The query in {self.checkpoint} has {operator.partitions} partitions, and the harness has the "
+                f"parallelism {self._operator.partitions}.",
+                hint="Take a savepoint, and give it to a harness with another folder as savepoint=.",
+            )
+
+    def _read_ids(self) -> list[str]:
+        """Return the ids of the last commit by partition; none in checkpoint format 1."""
+        return [store for (store,) in read_ids(self._place, self.version).get(str(OPERATOR), [])]
+
+    def _write_first_files(self) -> None:
+        partitions = self._operator.partitions
+        info = {
+            "operatorInfo": {"operatorId": OPERATOR, "operatorName": OPERATOR_NAME},
+            "stateStoreInfo": [{"storeName": DEFAULT_STORE, "numColsPrefixKey": 0, "numPartitions": partitions}],
+        }
+        self._write("metadata", json.dumps({"id": str(uuid.uuid4())}))
+        self._write(f"state/{OPERATOR}/_metadata/metadata", f"v1\n{json.dumps(info)}")
+
+    def _log(self, clocks: Clocks, next_watermark_ms: int, ids: Sequence[Sequence[str]]) -> None:
+        """Write the entries of Spark's logs for a batch that has committed."""
+        partitions = str(self._operator.partitions)
+        conf = {PARTITIONS_CONF: partitions, PROVIDER_CONF: PROVIDER_CLASS}
+        entry = {
+            "batchWatermarkMs": max(0, clocks.watermark_ms),
+            "batchTimestampMs": clocks.processing_ms,
+            "conf": conf,
+        }
+        offsets = f'v1\n{json.dumps(entry)}\n{{"logOffset":{self.version}}}'
+        self._write(f"offsets/{self.version}", offsets)
+        commit = {"nextBatchWatermarkMs": max(0, next_watermark_ms)}
+        named = {"stateUniqueIds": {str(OPERATOR): ids}} if self._format > 1 else {}
+        self._write(f"commits/{self.version}", f"v{self._format}\n{json.dumps({**commit, **named})}")
+
+    def _write(self, name: str, text: str) -> None:
+        """Write one of Spark's files, without waiting for the disk."""
+        path = self.checkpoint / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")

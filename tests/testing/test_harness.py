@@ -1,0 +1,386 @@
+"""The harness: batches, clocks, states, restarts and savepoints, without Spark."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from pyspark.sql import Row
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+import pyspark_ckpt as ckpt
+from pyspark_ckpt import testing
+from pyspark_ckpt.operators.keyed import KeyedStream
+from pyspark_ckpt.operators.task.user_errors import ProcessorError
+from pyspark_ckpt.state_store.errors import InvalidInputError
+from tests.saved_query import Query
+from tests.testing.programs import AT, COLUMNS, OUTPUT, Match, Sessions, Totals, VectorTotals, after
+
+ROWS = [("ada", 1, AT), ("bob", 5, AT), ("ada", 2, AT)]
+
+
+def stream(**more: Any) -> KeyedStream[testing.Harness]:  # noqa: ANN401
+    """Rows by user."""
+    return testing.keyed(COLUMNS, by="user", **more)
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_a_batch_returns_its_output_and_leaves_its_states(parallelism: int) -> None:
+    with stream(parallelism=parallelism).process(Totals(), OUTPUT) as harness:
+        assert harness.state("total") == {}
+        assert sorted(harness.run(ROWS)) == [("ada", 3), ("bob", 5)]
+        assert harness.counters == {"seen": 3}
+        (row,) = harness.run([{"user": "ada", "n": 4, "at": after(1)}])
+        assert (row.user, row.total) == ("ada", 7)
+        assert harness.counters == {"seen": 1}
+        assert harness.states() == {
+            "total": {("ada",): 7, ("bob",): 5},
+            "log": {("ada",): [1, 2, 4], ("bob",): [5]},
+            "times": {("ada",): {1: AT, 2: AT, 4: after(1)}, ("bob",): {5: AT}},
+        }
+        assert sorted(harness.output) == [("ada", 3), ("ada", 7), ("bob", 5)]
+
+
+def test_rows_may_be_a_pandas_frame_or_an_arrow_table() -> None:
+    frame = pd.DataFrame(ROWS, columns=["user", "n", "at"])
+    with stream().process(VectorTotals(), OUTPUT) as harness:
+        assert sorted(harness.run(frame)) == [("ada", 3), ("bob", 5)]
+        assert sorted(harness.run(pa.Table.from_pandas(frame))) == [("ada", 6), ("bob", 10)]
+
+
+def test_timers_fire_as_the_watermark_follows_the_rows() -> None:
+    with stream(watermark=("at", "1 minute")).process(Sessions(), OUTPUT, "append") as harness:
+        assert harness.run(ROWS) == []
+        assert [timer.at for timer in harness.timers()["ada",]] == [after(10)]
+        assert harness.run([("cy", 0, after(11))]) == []
+        assert harness.watermark == after(10)
+        assert sorted(harness.run()) == [("ada", 2), ("bob", 1)]
+        assert harness.metrics["fired_timers"] == 2
+        assert list(harness.timers()) == [("cy",)]
+        assert harness.advance_watermark("1 hour") == [("cy", 1)]
+        with pytest.raises(InvalidInputError, match=r"The watermark is .* and cannot go back to"):
+            harness.advance_watermark(AT)
+
+
+def test_late_rows_are_dropped_as_spark_does() -> None:
+    with stream(watermark=("at", "1 minute")).process(Sessions(), OUTPUT, "append") as harness:
+        harness.run([("ada", 1, after(30))])
+        harness.run([("ada", 1, after(20))])  # late is what the watermark of the batch before has passed
+        assert (harness.dropped, harness.state("rows")) == (0, {("ada",): [after(30), after(20)]})
+        harness.run([("ada", 1, after(20)), ("ada", 1, after(29.5))])
+        assert harness.dropped == 1
+        assert harness.state("rows") == {("ada",): [after(30), after(20), after(29.5)]}
+
+
+class LateToo(ckpt.KeyedProcessor):
+    """Counts late rows apart."""
+
+    late = ckpt.ValueState("late", "bigint", default=0)
+
+    def process(self, _ctx: ckpt.Context, key: Any, rows: Any) -> Iterator[Any]:  # noqa: ANN401
+        """Outputs their number."""
+        yield key.user, len(rows)
+
+    def process_late(self, _ctx: ckpt.Context, _key: Any, rows: Any) -> None:  # noqa: ANN401
+        """Counts them."""
+        self.late.update(self.late.value() + len(rows))
+
+
+def test_late_rows_go_to_their_method() -> None:
+    with stream(watermark=("at", "1 minute")).process(LateToo(), OUTPUT) as harness:
+        harness.run([("ada", 1, after(30))])
+        harness.run()
+        assert harness.run([("ada", 1, after(20)), ("ada", 1, after(31))]) == [("ada", 1)]
+        assert (harness.state("late"), harness.metrics["late_rows"], harness.dropped) == ({("ada",): 1}, 1, 0)
+
+
+class Reminders(ckpt.KeyedProcessor):
+    """Remembers a user for an hour, and reminds of it after ten minutes."""
+
+    known = ckpt.ValueState("known", "bigint", ttl=ckpt.Ttl("1 hour"))
+    again = ckpt.Timers("again", clock="processing")
+
+    def process(self, ctx: ckpt.Context, _key: Any, rows: Any) -> None:  # noqa: ANN401
+        """Remembers the last number."""
+        self.known.update(rows[-1].n)
+        self.again.register(ctx.processing_time_ms + 600_000)
+
+    def on_timer(self, _ctx: ckpt.Context, key: Any, _timer: ckpt.Timer) -> Iterator[Any]:  # noqa: ANN401
+        """Outputs it."""
+        yield key.user, self.known.value()
+
+
+def test_processing_time_stands_still_until_it_is_moved() -> None:
+    with stream().process(Reminders(), OUTPUT) as harness:
+        begin = harness.processing_time
+        assert harness.run(ROWS) == harness.run() == []
+        assert sorted(harness.advance_processing_time("11 minutes")) == [("ada", 2), ("bob", 5)]
+        assert harness.processing_time == begin + timedelta(minutes=11)
+        assert harness.state("known") == {("ada",): 2, ("bob",): 5}
+        harness.advance_processing_time(begin + timedelta(minutes=100))
+        assert harness.state("known") == {}
+
+
+def test_several_inputs_share_their_states() -> None:
+    connected = testing.connect(
+        orders=testing.KeyedInput("user string, number bigint, price bigint", by="user"),
+        payments=testing.KeyedInput("payer string, number bigint, amount bigint", by="payer"),
+        parallelism=2,
+    )
+    with connected.process(Match(), "user string, owed bigint") as harness:
+        assert harness.run(payments=[("ada", 1, 10)], orders=[("ada", 1, 12), ("ada", 2, 5)]) == [("ada", 2)]
+        assert harness.run(payments=[("ada", 1, 2)]) == [("ada", None)]
+        assert harness.state("open") == {("ada",): {2: 5}}
+        with pytest.raises(InvalidInputError, match=r"no input 'payment'.*Did you mean 'payments'"):
+            harness.run(payment=[])
+
+
+def test_the_watermark_of_several_inputs_is_the_earliest() -> None:
+    class Both(ckpt.KeyedProcessor):
+        def process_left(self, ctx: ckpt.Context, key: Any, _rows: Any) -> Iterator[Any]:  # noqa: ANN401
+            yield key.user, ctx.watermark_ms
+
+        process_right = process_left
+
+    marked = testing.KeyedInput(COLUMNS, by="user", watermark=("at", "1 minute"))
+    with testing.connect(left=marked, right=marked).process(Both(), OUTPUT) as harness:
+        harness.run(left=[("ada", 1, after(30))])
+        assert harness.watermark is not None
+        assert harness.watermark.timestamp() == 0
+        harness.run(right=[("ada", 1, after(20))])
+        assert harness.watermark == after(19)
+
+
+def test_an_initial_state_comes_in_the_first_batch_only() -> None:
+    initial = testing.Rows("USER string, total bigint", [("ada", 10), ("dan", 1)])
+    with stream(parallelism=2).process(Totals(), OUTPUT, initial_state=initial) as harness:
+        assert sorted(harness.run(ROWS)) == [("ada", 13), ("bob", 5)]
+        assert harness.run([("dan", 1, AT)]) == [("dan", 2)]
+
+
+def test_functions_of_spark_run_unchanged() -> None:
+    def count(key: tuple[str], frames: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:  # noqa: ANN401
+        total = (state.get[0] if state.exists else 0) + sum(int(frame["n"].sum()) for frame in frames)
+        state.update((total,))
+        yield pd.DataFrame({"user": [key[0]], "total": [total]})
+
+    harness = stream().apply_in_pandas_with_state(count, OUTPUT, "total bigint", "update", "NoTimeout")
+    with harness:
+        assert sorted(harness.run(ROWS)) == [("ada", 3), ("bob", 5)]
+        assert harness.run(ROWS[:1]) == [("ada", 4)]
+        assert harness.state("state") == {("ada",): (4,), ("bob",): (5,)}
+
+
+class Stateful(StatefulProcessor):
+    """Counts, and outputs the count in the form of its rows."""
+
+    def init(self, handle: Any) -> None:  # noqa: ANN401
+        """Declares the count."""
+        self.count = handle.getValueState("count", "n bigint")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:  # noqa: ANN401, ARG002, N802, N803
+        """Outputs the count."""
+        rows = list(rows)
+        added = sum(len(each) if isinstance(each, pd.DataFrame) else 1 for each in rows)
+        before = self.count.get()
+        total = (before[0] if before else 0) + added
+        self.count.update((total,))
+        of_frames = any(isinstance(each, pd.DataFrame) for each in rows)
+        yield pd.DataFrame({"user": [key[0]], "total": [total]}) if of_frames else Row(user=key[0], total=total)
+
+
+@pytest.mark.parametrize("form", ["transform_with_state", "transform_with_state_in_pandas"])
+def test_stateful_processors_of_spark_run_unchanged(form: str) -> None:
+    with getattr(stream(), form)(Stateful(), OUTPUT, "update", "None") as harness:
+        assert sorted(harness.run(ROWS)) == [("ada", 2), ("bob", 1)]
+        assert harness.run(ROWS[:1]) == [("ada", 3)]
+        assert harness.state("count") == {("ada",): (3,), ("bob",): (1,)}
+
+
+class Forgetful(Totals):
+    """Keeps in itself what it must remember."""
+
+    def __init__(self) -> None:
+        self.sum = 0
+
+    def process(self, _ctx: ckpt.Context, key: Any, rows: Any) -> Iterator[Any]:  # noqa: ANN401
+        """Adds to its own attribute."""
+        self.sum += sum(row.n for row in rows)
+        yield key.user, self.sum
+
+
+def test_a_processor_remembers_only_what_its_states_hold() -> None:
+    with stream().process(Forgetful(), OUTPUT) as harness:
+        assert harness.run(ROWS[:1]) == harness.run(ROWS[:1]) == [("ada", 1)]
+
+
+class Failing(Totals):
+    """Fails for one number."""
+
+    def process(self, ctx: ckpt.Context, key: Any, rows: Any) -> Iterator[Any]:  # noqa: ANN401
+        """Fails after it has written."""
+        yield from super().process(ctx, key, rows)
+        if any(row.n == 13 for row in rows):
+            raise LookupError("thirteen")
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_a_batch_that_fails_writes_nothing_and_can_be_repeated(parallelism: int) -> None:
+    with stream(parallelism=parallelism).process(Failing(), OUTPUT) as harness:
+        harness.run(ROWS)
+        with pytest.raises(ProcessorError, match=r"for key \(user='cy'\), partition \d, batch 1.*thirteen"):
+            harness.run([("ada", 7, AT), ("bob", 7, AT), ("cy", 13, AT)])
+        assert harness.state("total") == {("ada",): 3, ("bob",): 5}
+        assert harness.run([("ada", 4, AT)]) == [("ada", 7)]
+        assert len(harness.output) == 3
+
+
+def test_a_restart_changes_nothing() -> None:
+    with stream(watermark=("at", "1 minute"), parallelism=2).process(Sessions(), OUTPUT, "append") as harness:
+        for minute in range(12):
+            harness.run([("ada", 1, after(minute)), ("bob", 1, after(minute - 0.5))])
+        harness.restart()
+        assert harness.run([("cy", 1, after(21.7))]) == []
+        assert harness.run() == [("bob", 12)]
+        harness.restart()
+        assert harness.advance_watermark(after(21)) == [("ada", 12)]
+
+
+class Renamed(Totals):
+    """A fixed program: it outputs ten times the total."""
+
+    def process(self, ctx: ckpt.Context, key: Any, rows: Any) -> Iterator[Any]:  # noqa: ANN401
+        """Outputs ten times the total."""
+        for user, total in super().process(ctx, key, rows):
+            yield user, total * 10
+
+
+@pytest.mark.parametrize("kind", ["native", "canonical"])
+def test_a_savepoint_goes_on_in_another_program_at_another_parallelism(kind: Any, tmp_path: Path) -> None:  # noqa: ANN401
+    with stream(parallelism=2, uid="totals").process(Totals(), OUTPUT) as harness:
+        harness.run(ROWS)
+        harness.savepoint(tmp_path / "savepoint", kind=kind)
+        harness.run(ROWS)
+    moved = stream(parallelism=5, uid="totals", savepoint=tmp_path / "savepoint", folder=tmp_path / "new")
+    with moved.process(Renamed(), OUTPUT) as harness:
+        assert harness.state("total") == {("ada",): 3, ("bob",): 5}
+        assert sorted(harness.run(ROWS)) == [("ada", 60), ("bob", 100)]
+    again = stream(parallelism=5, uid="totals", folder=tmp_path / "new")
+    with again.process(Renamed(), OUTPUT) as harness:
+        assert harness.run([("ada", 1, AT)]) == [("ada", 70)]
+
+
+def test_a_timer_survives_the_savepoint(tmp_path: Path) -> None:
+    with stream(watermark=("at", "1 minute")).process(Sessions(), OUTPUT, "append") as harness:
+        harness.run(ROWS)
+        harness.savepoint(tmp_path / "savepoint")
+    moved = stream(watermark=("at", "1 minute"), parallelism=3, savepoint=tmp_path / "savepoint")
+    with moved.process(Sessions(), OUTPUT, "append") as harness:
+        assert harness.watermark == after(-1)
+        assert sorted(harness.advance_watermark("1 hour")) == [("ada", 2), ("bob", 1)]
+
+
+def test_a_program_that_cannot_have_the_states_is_refused(tmp_path: Path) -> None:
+    with stream(folder=tmp_path).process(Totals(), OUTPUT) as harness:
+        harness.run(ROWS)
+    changed = stream(folder=tmp_path, watermark=("at", "1 minute"))
+    with (
+        changed.process(Sessions(), OUTPUT) as harness,
+        pytest.raises(InvalidInputError, match=r"declares .*, but the checkpoint has state"),
+    ):
+        harness.run(ROWS)
+
+
+@pytest.mark.parametrize(
+    ("rows", "problem"),
+    [
+        ([("ada", "1", AT)], r"row 0: column 'n' is of type int64, but '1' is of type str"),
+        ([("ada", 1, AT), ("ada", 1)], r"row 1: \('ada', 1\) does not fit the columns \['user', 'n', 'at'\]"),
+        ([None], r"row 0: None does not fit"),
+        ("ada", r"'ada' is not a sequence of rows"),
+        (7, r"7 is not a sequence of rows"),
+        (pd.DataFrame({"user": ["ada"]}), r"there are no columns \['n', 'at'\]"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused_by_name(rows: Any, problem: str) -> None:  # noqa: ANN401
+    with stream().process(Totals(), OUTPUT) as harness:
+        with pytest.raises(InvalidInputError, match=problem):
+            harness.run(rows)
+        assert harness.run(ROWS[:1]) == [("ada", 1)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"columns": "user strin"}, "which Spark cannot read: 'strin' is not a type"),
+        ({"by": "usr"}, r"no columns \['usr'\] to key by.*Did you mean 'user'"),
+        ({"watermark": ("n", "1 minute")}, "the event time 'n' is of type bigint, not a timestamp"),
+        ({"watermark": "at"}, "must be a column and a delay, got 'at'"),
+        ({"watermark": ("at", "1 parsec")}, "'1 parsec' is not a duration"),
+        ({"parallelism": 0}, "parallelism must be an integer, 1 to 32768, got 0"),
+        ({"uid": ""}, "give a uid"),
+    ],
+)
+def test_wrong_arguments_are_refused_by_name(arguments: Any, problem: str) -> None:  # noqa: ANN401
+    with pytest.raises(InvalidInputError, match=problem):
+        testing.keyed(**{"columns": COLUMNS, "by": "user", **arguments})
+
+
+def test_what_a_query_refuses_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match="declares timers of event time, and the frame has no watermark"):
+        stream().process(Sessions(), OUTPUT)
+    with stream().process(Totals(), OUTPUT) as harness:
+        with pytest.raises(InvalidInputError, match=r"declares no state 'totl'.*Did you mean 'total'"):
+            harness.state("totl")
+        with pytest.raises(InvalidInputError, match="No input of the harness has a watermark"):
+            harness.advance_watermark("1 minute")
+
+
+def test_a_folder_keeps_its_parallelism(tmp_path: Path) -> None:
+    with stream(folder=tmp_path, parallelism=2).process(Totals(), OUTPUT) as harness:
+        harness.run(ROWS)
+    with pytest.raises(InvalidInputError, match="has 2 partitions, and the harness has the parallelism 3"):
+        stream(folder=tmp_path, parallelism=3).process(Totals(), OUTPUT)
+
+
+def test_the_savepoint_of_a_query_with_other_operators_is_refused(tmp_path: Path) -> None:
+    query = Query(str(tmp_path / "checkpoint"), 2)
+    query.run(2)
+    with pytest.raises(InvalidInputError, match="has the stateful operators 0: symmetricHashJoin, 1: stateStoreSave"):
+        stream(folder=tmp_path, parallelism=2).process(Totals(), OUTPUT)
+
+
+def test_a_processor_that_cannot_be_copied_is_refused() -> None:
+    class Locks(Totals):
+        def __init__(self) -> None:
+            self.lock = threading.Lock()
+
+    with pytest.raises(InvalidInputError, match=r"Locks cannot be copied to the workers: .*lock"):
+        stream().process(Locks(), OUTPUT)
+
+
+def test_a_closed_harness_says_so() -> None:
+    harness = stream().process(Totals(), OUTPUT)
+    harness.close()
+    with pytest.raises(ckpt.LifecycleError, match="The harness is closed"):
+        harness.run(ROWS)
+
+
+def test_two_harnesses_cannot_share_a_folder(tmp_path: Path) -> None:
+    with (
+        stream(folder=tmp_path).process(Totals(), OUTPUT),
+        pytest.raises(ckpt.LifecycleError, match="Another query uses"),
+    ):
+        stream(folder=tmp_path).process(Totals(), OUTPUT)
+
+
+def test_the_fixture_closes_its_harnesses(ckpt_harnesses: Any) -> None:  # noqa: ANN401
+    harness = ckpt_harnesses.keyed(COLUMNS, by="user").process(Totals(), OUTPUT)
+    assert harness.run(ROWS[:1]) == [("ada", 1)]
+    assert harness.checkpoint.exists()
