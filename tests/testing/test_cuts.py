@@ -88,7 +88,7 @@ def test_a_cut_that_fails_is_made_small() -> None:
     assert _shrink(lambda cut: 5 in cut and cut.count(8) == 2, (1, 3, 5, 5, 8, 8, 9)) == (5, 8, 8)
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])
 @given(strategies.batches(COLUMNS, user=st.sampled_from(["ada", "bob"]), n=st.integers(-9, 9), at=st.just(after(0))))
 def test_random_batches_come_to_what_a_dict_comes_to(batches: list[list[Any]]) -> None:
     totals_of: dict[tuple[str], int] = {}
@@ -118,7 +118,7 @@ class Keeps(ckpt.KeyedProcessor):
         yield from rows
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 @given(strategies.rows(f"one int, {EVERY_TYPE}", one=st.just(1), k=st.none() | st.datetimes(
     datetime(1900, 1, 1), datetime(2200, 1, 1), timezones=st.timezones(no_cache=False)))  # noqa: DTZ001
 )  # fmt: skip
