@@ -85,7 +85,9 @@ class SparkQuery:
         ]
         if len(routed) > 1:
             numbered = [rows.withColumn(INPUT, f.lit(n).cast("byte")) for n, rows in enumerate(routed)]
-            rows = reduce(lambda some, more: some.union(more), numbered)
+            # Spark knows sources without names by their position: it must not change with the order of the inputs.
+            by_name = sorted(zip(operator.inputs, numbered, strict=True), key=lambda each: each[0].name)
+            rows = reduce(lambda some, more: some.union(more), [rows for _, rows in by_name])
             if operator.has_watermark:  # of the first input, which may have none
                 rows = _mark(rows, operator.time, max(each.metadata[WATERMARK] for each in watermarks if each))
         else:
