@@ -16,6 +16,7 @@ from tests.life.program import INPUT, OUTPUT
 from tests.life.truth import Line, Truth
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -44,8 +45,6 @@ def _run(
     spark: SparkSession, course: Course, run: Run, folder: Path, checkpoint: Path
 ) -> list[tuple[int, int, Any, list[Line]]]:
     """What each batch of a run was given and has told: its number, the watermark, the rows, the lines."""
-    source = Source(INPUT, course.batches)
-    source.write(folder / "input", run.first, run.last)
     settings = {SHUFFLE_PARTITIONS: str(run.partitions), WORKER_MEMORY: "1m"}
     session = OURS.session(spark, **settings)
     recorded: dict[int, list[Line]] = {}
@@ -53,8 +52,13 @@ def _run(
     def collect(frame: DataFrame, batch: int) -> None:
         recorded[batch] = [tuple(row) for row in frame.collect()]
 
-    rows = source.stream(session, folder / "input").withWatermark("at", f"{DELAY.seconds} seconds")
-    lines = ckpt.keyed(rows, ["k", "w"], uid="life", order_by="seq").process(course.program(), OUTPUT)
+    frames = list(_streams(session, course, run, folder))
+    if course.is_connected:
+        left, right = (ckpt.KeyedInput(frame, ["k", "w"], order_by="seq") for frame in frames)
+        stream: Any = ckpt.connect(uid="life", merge=True, left=left, right=right)
+    else:
+        stream = ckpt.keyed(frames[0], ["k", "w"], uid="life", order_by="seq")
+    lines = stream.process(course.program(), OUTPUT)
     writer = lines.writeStream.outputMode("update").option("checkpointLocation", str(checkpoint)).foreachBatch(collect)
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
@@ -68,6 +72,14 @@ def _run(
     if len(found) != len(recorded) or next(files, None) is not None:
         raise Difference(f"{course}: {run} has {len(found)} batches, {len(recorded)} of which have told something")
     return found
+
+
+def _streams(session: SparkSession, course: Course, run: Run, folder: Path) -> Iterator[DataFrame]:
+    """Write the files of a run, and return the inputs."""
+    for number, batches in enumerate(zip(*map(course.split, course.batches), strict=True)):
+        source, files = Source(INPUT, batches), folder / f"input{number}"
+        source.write(files, run.first, run.last)
+        yield source.stream(session, files).withWatermark("at", f"{DELAY.seconds} seconds")
 
 
 def _compare(course: Course, run: Run, batch: int, expected: list[Line], lines: list[Line]) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("seed", [5, pytest.param(6, marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("seed", [5, 10, pytest.param(6, marks=pytest.mark.matrix)])
 def test_a_keyed_program_tells_what_dicts_tell_wherever_it_goes_on(
     seed: int, spark: SparkSession, tmp_path: Path
 ) -> None:

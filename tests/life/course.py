@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from random import Random
@@ -22,6 +23,7 @@ STEP = timedelta(minutes=9)
 """Of the watermark from batch to batch, about."""
 KEYS = [(f"key {n}" * (1 + n % 3), n * 1_000_003) for n in range(10)]
 MAX_PARTITIONS = 5
+INPUTS = ("left", "right")
 _ACTION_NAMES = ("restart", "savepoint", "canonical", "rescale")
 
 
@@ -37,9 +39,10 @@ class Run:
 
 @dataclass(frozen=True)
 class Course:
-    """All that a seed decides."""
+    """All that a seed decides. ``is_connected``: rows come in two inputs, merged by ``seq``."""
 
     seed: int
+    is_connected: bool
     program: Any
     batches: tuple[tuple[Row, ...], ...]
     runs: Sequence[Run]
@@ -48,13 +51,21 @@ class Course:
     def of(cls, seed: int, batches: int = 14) -> Course:
         """Draw one of so many batches with rows."""
         draw = Random(seed)
-        program = PROGRAMS[seed % len(PROGRAMS)]
+        program, is_connected = PROGRAMS[seed % len(PROGRAMS)], seed // len(PROGRAMS) % 2 == 0
         rows = tuple(_Rows(draw, program).batches(batches))
-        return cls(seed, program, rows, tuple(_runs(draw, batches)))
+        return cls(seed, is_connected, program, rows, tuple(_runs(draw, batches)))
+
+    def split(self, rows: Sequence[Row]) -> tuple[tuple[Row, ...], ...]:
+        """Return the rows of each input."""
+        if not self.is_connected:
+            return (tuple(rows),)
+        sides = [(row, zlib.crc32(str(row[2]).encode()) % 2) for row in rows]
+        return tuple(tuple(row for row, side in sides if side == number) for number in range(2))
 
     def __str__(self) -> str:
         runs = ", ".join(f"{run.action} {run.partitions} [{run.first}:{run.last}]" for run in self.runs)
-        return f"seed {self.seed}: {self.program.__name__}, {runs}"
+        inputs = "two inputs, " if self.is_connected else ""
+        return f"seed {self.seed}: {self.program.__name__}, {inputs}{runs}"
 
 
 def _runs(draw: Random, batches: int) -> Iterator[Run]:

@@ -154,6 +154,8 @@ class KeyedLife(ckpt.KeyedProcessor):
                     yield from self._told(key, f"{row.seq}.{place}", act)
             yield key.k, key.w, f"{row.seq} load", shown(row.load)
 
+    process_left = process_right = process
+
     def on_timer(self, ctx: ckpt.Context, key: Any, timer: ckpt.Timer) -> Iterator[Sequence[Any]]:  # noqa: ANN401
         """Do what the namespace says."""
         what = f"{timer.name} {timer.namespace}"
@@ -196,6 +198,8 @@ class VectorLife(ckpt.VectorProcessor):
             lines.append((at, f"{seq} load", shown(load)))
         self._do_all(ctx, acts, lines)
         return self._output(ctx, lines)
+
+    process_left_batch = process_right_batch = process_batch
 
     def process_timers(self, ctx: ckpt.VectorContext, timers: pa.Table) -> pa.Table:
         """Do what the namespaces say."""

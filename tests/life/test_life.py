@@ -20,7 +20,7 @@ from pyspark_ckpt.operators.task.partition_task import PartitionTask
 from pyspark_ckpt.state_store.transactions.ticket import read_ticket
 from pyspark_ckpt.testing.given_rows import read_rows
 from tests.lab import Lab
-from tests.life.course import DELAY, Course
+from tests.life.course import DELAY, INPUTS, Course
 from tests.life.truth import Line, Truth
 
 INPUT = pa.schema(
@@ -34,7 +34,7 @@ INPUT = pa.schema(
     ]
 )
 OUTPUT = pa.schema([("k", pa.string()), ("w", pa.int64()), ("what", pa.string()), ("shown", pa.string())])
-SEEDS = [int(seed) for seed in os.environ.get("CKPT_LIVES", "4,5,6,7").split(",")]
+SEEDS = [int(seed) for seed in os.environ.get("CKPT_LIVES", "4,5,6,7,8,9,10,11").split(",")]
 """One of each program, or others: those of a failure, say."""
 START_MS = 1_800_000_000_000
 BATCH_MS = 10_000
@@ -73,10 +73,13 @@ class Partition:
     def __init__(self, course: Course, folder: Path, memory_bytes: int) -> None:
         processor = course.program()
         states = with_types(find_states(processor), "life")
+        names = INPUTS if course.is_connected else ("",)
+        inputs = tuple(Input(name, ("k", "w"), INPUT, ("seq",)) for name in names)
         operator = KeyedOperator(
-            "life", (Input("", ("k", "w"), INPUT, ("seq",)),), OUTPUT, states, 1, 32768, "", has_watermark=True,
-            memory_bytes=memory_bytes,
+            "life", inputs, OUTPUT, states, 1, 32768, "", has_watermark=True, memory_bytes=memory_bytes,
+            merges_inputs=course.is_connected,
         )  # fmt: skip
+        self._split = course.split
         self.lab = Lab(folder)
         self._task = PartitionTask(operator, processor)
         self._group = Group()
@@ -97,7 +100,8 @@ class Partition:
         times: Any = GroupTimes(self._task.operator, self._group)  # type: ignore[arg-type]  # what Spark has
         context = Context(batch, 0, times.processing_ms, times.watermark_ms)
         told: list[Line] = []
-        given = [(0, read_rows([row], INPUT, ["k", "w"], "at", "The row")) for row in rows]
+        split = [(number, row) for number, some in enumerate(self._split(rows)) for row in some]
+        given = [(number, read_rows([row], INPUT, ["k", "w"], "at", "The row")) for number, row in split]
         for some in self._task.run(given, read_ticket(path), times, context):
             told += [tuple(row.values()) for row in some.to_pylist()]
         done = call("commit", txn=begun["txn"], files=[], rows={}, num_partitions=1)
