@@ -60,6 +60,8 @@ def make_connected(
 ) -> ConnectedStreams[Result]:
     """Return the streams that have these columns. Raises InvalidInputError."""
     who = f"connect(uid={uid!r})"
+    if not isinstance(merge, bool):
+        raise InvalidInputError(f"{who}: merge must be True or False, got {merge!r}.")
     if not inputs:
         raise InvalidInputError(
             f"{who}: there are no inputs.", hint="Give each a name: orders=ckpt.KeyedInput(orders, by='user')."
@@ -68,7 +70,7 @@ def make_connected(
     if merge:
         _require_order(inputs, who)
     groups = read_groups(max_parallelism, who)
-    return ConnectedStreams(OperatorPlan(tuple(inputs), uid, groups, who, host, bool(merge)))
+    return ConnectedStreams(OperatorPlan(tuple(inputs), uid, groups, who, host, merge))
 
 
 @dataclass(frozen=True)

@@ -24,13 +24,16 @@ MARK = "ckpt.initial"
 
 
 def make_initial_schema(
-    given: StructType, stream: StructType, operator: KeyedOperator, processor: KeyedProcessor | VectorProcessor
+    given: StructType,
+    stream: StructType,
+    operator: KeyedOperator,
+    processor: KeyedProcessor | VectorProcessor,
+    who: str,
 ) -> pa.Schema:
     """Return the columns in which Python gets the rows of an initial state, whose keys are named as in the stream.
 
-    Raises InvalidInputError (keys of other types; columns that are not states, or not of their types).
+    Raises InvalidInputError about ``who`` (keys of other types; columns that are not states, or not of their types).
     """
-    who = f"keyed(uid={operator.uid!r}): the initial state"
     for field in given:
         check_handed(field.dataType, f"{who}: column {field.name!r}")
     if twice := sorted({name for name in given.names if given.names.count(name) > 1}):

@@ -103,8 +103,9 @@ class OperatorPlan(Generic[Result]):
         if str(mode).lower() not in {"update", "append"}:
             raise InvalidInputError(f"{self.who}: mode must be 'update' or 'append', got {mode!r}.")
         if initial is not None:
-            initial = self.host.read_initial(initial, operator.by, f"{self.who}: the initial state")
-            schema = make_initial_schema(initial.schema, self.inputs[0].schema, operator, processor)
+            who = f"{self.who}: the initial state"
+            initial = self.host.read_initial(initial, operator.by, who)
+            schema = make_initial_schema(initial.schema, self.inputs[0].schema, operator, processor, who)
             operator = replace(operator, initial=schema)
         return self.host.start(operator, processor, columns, mode, initial)
 

@@ -153,7 +153,19 @@ _TYPES = [
     *("struct<a int not null comment 'it''s', `b c`: map<int,struct<x:int>>>", "a int", "a: int, b string", "int int"),
     *("a int NOT NULL, b array<struct<c:int,d:string>> COMMENT 'what \\'it\\' is'", "`a``b` int", "date date, 1a int"),
     *("int,", "array<int", "map<int>", "struct<a>", "nothing", "", "decimal(5,6,7)", "decimal(5,7)", "char", "a"),
-    *("interval second to day", "interval day to month", "a int b int", "array<int>>", "a int, , b int", "a-b int"),
+    *(
+        "interval second to day",
+        "interval year to year",
+        "interval day to day",
+        "1 int",
+        "struct<1:int>",
+        "string collate utf8_binary",
+        "interval day to month",
+        "a int b int",
+        "array<int>>",
+        "a int, , b int",
+        "a-b int",
+    ),
     *("map<int,int,int>", "varchar", "decimal(99)", "time(9)", "a int comment", "`a int"),
 ]
 

@@ -178,6 +178,19 @@ def require_methods(processor: KeyedProcessor | VectorProcessor, inputs: Sequenc
                 f"{type(processor).__name__} has no {method}(){f' for the input {name!r}' if name else ''}."
                 f"{suggest(method, known)}"
             )
+    _refuse_stray_methods(processor, inputs)
+
+
+def _refuse_stray_methods(processor: KeyedProcessor | VectorProcessor, inputs: Sequence[str]) -> None:
+    """Raise InvalidInputError for a method that nothing calls, although its name says that it takes late rows."""
+    wanted = [name_method(processor, "late", name) for name in inputs]
+    for method in dir(type(processor)):
+        if method.startswith("process_late") and method not in wanted and _has(processor, method):
+            raise InvalidInputError(
+                f"{type(processor).__name__} has a method {method}(), which is called for no rows: those for late rows "
+                f"are {wanted}.",
+                hint="Rename the method, or remove it.",
+            )
 
 
 def _has(processor: KeyedProcessor | VectorProcessor, method: str) -> bool:

@@ -99,9 +99,17 @@ class Arrivals:
     """All rows of a batch. Within a key they are processed in the order of ``all``."""
 
     def __init__(
-        self, operator: KeyedOperator, make_buffer: Callable[[pa.Schema, str], RowBuffer], late_ms: int | None
+        self,
+        operator: KeyedOperator,
+        make_buffer: Callable[[pa.Schema, str], RowBuffer],
+        late_ms: int | None,
+        limit_bytes: int,
     ) -> None:
-        """Late is what has an event time up to ``late_ms``. Each buffer gets a name of its own."""
+        """Late is what has an event time up to ``late_ms``. Each buffer gets a name of its own.
+
+        All of them together keep up to ``limit_bytes`` of rows in memory.
+        """
+        self._limit_bytes = limit_bytes
         self._operator, self._late_ms = operator, late_ms
         self._initial: Arrived | None = None
         if operator.initial is not None:
@@ -134,6 +142,8 @@ class Arrivals:
                 self._add_initial(rows, version)
             else:
                 late += self._add(number, rows)
+            if len(self.all) > 1 and sum(each.buffer.held_bytes for each in self.all) > self._limit_bytes:
+                max(self.all, key=lambda each: each.buffer.held_bytes).buffer.spill()
         return late
 
     def close(self) -> None:

@@ -40,22 +40,15 @@ class Merged:
         codec: KeyCodec,
     ) -> Merged:
         """Merge the rows of each input, which come with the hashes of their keys. ``by``: names for the keys."""
-        rows = pa.table(
-            {
-                name: pa.chunked_array([c for each, table, _ in given for c in table.column(each.by[n]).chunks])
-                for n, name in enumerate(by)
-            }
-        )
+        tables = [(each, table) for each, table, _ in given]
+        rows = pa.table({name: _join([t.column(each.by[n]) for each, t in tables]) for n, name in enumerate(by)})
         keys, index = group_by_key(rows, by, codec, np.concatenate([hashes for *_, hashes in given]))
         sizes = [len(table) for _, table, _ in given]
         inputs = np.repeat(np.arange(len(given)), sizes)
         places = np.concatenate([np.arange(size) for size in sizes])
-        order = argsort(
-            [
-                pa.concat_arrays([c for each, table, _ in given for c in table.column(each.order_by[n]).chunks])
-                for n in range(len(given[0][0].order_by))
-            ]
-        )
+        width = len(given[0][0].order_by)
+        ordered = [_join([t.column(each.order_by[n]) for each, t in tables]) for n in range(width)]
+        order = argsort([column.combine_chunks() for column in ordered])
         order = order[np.argsort(index[order], kind="stable")]
         index, inputs, places = index[order], inputs[order], places[order]
         is_first = np.ones(len(index), np.bool_)
@@ -80,3 +73,18 @@ class Merged:
         for begin, end in zip(begins, [*begins[1:], len(order)], strict=True):
             chosen = order[begin:end]
             yield int(self.inputs[chosen[0]]), self.places[chosen], self.of_key[chosen]
+
+
+def _join(columns: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
+    """Return columns of one Spark type, of which some may have NOT NULL parts, after one another."""
+    kind = _nullable(columns[0].type)
+    return pa.chunked_array([chunk for column in columns for chunk in column.cast(kind).chunks], kind)
+
+
+def _nullable(kind: pa.DataType) -> pa.DataType:
+    """Return the type with null allowed in all of its parts."""
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _nullable(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field(kind.value_field.name, _nullable(kind.value_type)))
+    return kind

@@ -148,7 +148,10 @@ class PartitionTask:
         limit = self.operator.memory_bytes
         session.spill_beyond(limit, partial(spill, session, bound))
         arrivals = Arrivals(
-            self.operator, lambda rows, name: RowBuffer(rows, limit, folder / f"{session.name}-{name}"), times.late_ms
+            self.operator,
+            lambda rows, name: RowBuffer(rows, limit, folder / f"{session.name}-{name}"),
+            times.late_ms,
+            limit,
         )
         firing = Firing(timers, session, limit // TIMERS_PART, folder / f"{session.name}-timers")
         try:

@@ -35,7 +35,8 @@ class RowBuffer:
         self._limit_bytes = limit_bytes
         self._folder = folder
         self._batches: list[pa.RecordBatch] = []
-        self._bytes = 0
+        self.held_bytes = 0
+        """Of the rows that are in memory."""
         self._files: dict[int, pa.RecordBatchStreamWriter] = {}
         self._sealed: dict[int, _SealedFile] = {}
         self.count = 0
@@ -44,9 +45,9 @@ class RowBuffer:
         """Add some rows."""
         self.count += len(rows)
         self._batches.append(rows)
-        self._bytes += rows.nbytes
-        if self._bytes > self._limit_bytes:
-            self._spill()
+        self.held_bytes += rows.nbytes
+        if self.held_bytes > self._limit_bytes:
+            self.spill()
 
     @property
     def is_spilled(self) -> bool:
@@ -59,7 +60,7 @@ class RowBuffer:
 
     def seal(self) -> None:
         """Move all rows to disk. No rows may be added afterwards."""
-        self._spill()
+        self.spill()
         self._close_files()
 
     def take(self, number: int) -> pa.Table:
@@ -93,7 +94,8 @@ class RowBuffer:
                 self._files[number].close()
                 file.close()
 
-    def _spill(self) -> None:
+    def spill(self) -> None:
+        """Move the rows that are in memory to disk."""
         if not self._batches:
             return
         rows = pa.Table.from_batches(self._batches, self._schema).combine_chunks()
@@ -107,7 +109,7 @@ class RowBuffer:
             if end > begin:
                 self._writer(number).write_table(ordered.slice(begin, end - begin))
             begin = end
-        self._batches, self._bytes = [], 0
+        self._batches, self.held_bytes = [], 0
 
     def _writer(self, number: int) -> pa.RecordBatchStreamWriter:
         if number not in self._files:

@@ -122,7 +122,8 @@ class _Parser:
 
     def _plain(self, name: str) -> DataType:
         if name == "string" and self._take("collate"):
-            return types.StringType(self._name())
+            collation = self._name()
+            return types.StringType() if collation.upper() == "UTF8_BINARY" else types.StringType(collation)
         return _PLAIN[name]()
 
     def _decimal(self) -> DataType:
@@ -156,9 +157,11 @@ class _Parser:
 
     def _interval(self) -> DataType:
         first = self._next().lower()
-        last = self._next().lower() if self._take("to") else first
+        last = self._next().lower() if self._take("to") else ""
         for units, kind in ((_YEAR_MONTH, types.YearMonthIntervalType), (_DAY_TIME, types.DayTimeIntervalType)):
-            if first in units and last in units and units.index(first) <= units.index(last):
+            if first in units and not last:
+                return kind(units.index(first), units.index(first))
+            if first in units and last in units and units.index(first) < units.index(last):
                 return kind(units.index(first), units.index(last))
         raise ValueError(f"an interval from {first!r} to {last!r} is not a type")
 
@@ -182,7 +185,7 @@ class _Parser:
         name = self._next()
         if name.startswith("`"):
             return name[1:-1].replace("``", "`")
-        if not re.fullmatch(r"\w+", name):
+        if not re.fullmatch(r"\w+", name) or name.isdecimal():
             raise ValueError(f"{name!r} is not a name")
         return name
 

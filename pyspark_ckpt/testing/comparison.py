@@ -13,7 +13,19 @@ def count_rows(rows: Sequence[Any]) -> dict[Any, int]:
 
 
 def freeze(value: Any) -> Any:  # noqa: ANN401 - any value
-    """Return an equal value that can be a key of a dict: with tuples for lists, and sets of entries for maps."""
+    """Return the value in a form that can be a key of a dict: tuples for lists, sets of entries for maps, one NaN."""
     if isinstance(value, Mapping):
         return frozenset((freeze(key), freeze(each)) for key, each in value.items())
-    return tuple(map(freeze, value)) if isinstance(value, (list, tuple)) else value
+    if isinstance(value, (list, tuple)):
+        return tuple(map(freeze, value))
+    return NAN if value != value else value  # noqa: PLR0124 - NaN is not equal to itself
+
+
+class _Nan:
+    """NaN, which is equal to itself, as it is for Spark."""
+
+    def __repr__(self) -> str:
+        return "nan"
+
+
+NAN = _Nan()

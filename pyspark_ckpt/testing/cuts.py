@@ -11,9 +11,11 @@ from random import Random
 from typing import Any, TypeAlias
 
 from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.testing.comparison import freeze
+from pyspark_ckpt.testing.given_rows import RowsLike, list_rows
 from pyspark_ckpt.testing.harness import Harness
 
-InputRows: TypeAlias = "Sequence[Any] | Mapping[str, Sequence[Any]]"
+InputRows: TypeAlias = "RowsLike | Mapping[str, RowsLike]"
 Cut: TypeAlias = tuple[int, ...]
 """After how many of all rows each batch but the last ends. A number that is there twice ends an empty batch."""
 
@@ -46,7 +48,9 @@ def check_cuts(
 
     Spark decides by load which rows come to a batch, and runs batches without rows where the watermark has moved, so
     the result of a program should not depend on either. ``start``
-    makes a new harness for each way. ``rows``: those of the only input; or by the name of an input, then the inputs are
+    makes a new harness for each way. More than 200 rows are not given one by one.
+
+    ``rows``: those of the only input; or by the name of an input, then the inputs are
     also interleaved at random. ``finish`` is called after the last rows, by default to run a batch without rows, in
     which the timers fire that are due by then. ``result``: turns all output rows into what must be equal. By default
     that is, in append mode, how often each row was output; in update mode, the last row of each key. What the states
@@ -55,7 +59,8 @@ def check_cuts(
     Raises AssertionError, with the fewest cuts that make a difference, and InvalidInputError if a row is late in some
     way: late rows depend on the cuts in every program.
     """
-    named = rows if isinstance(rows, Mapping) else {"": rows}
+    by_input = rows if isinstance(rows, Mapping) else {"": rows}
+    named = {name: list_rows(some) for name, some in by_input.items()}
     check = _Check(start, finish, result, compare_states=compare_states)
     whole = _interleave(named, None)
     expected = check.run(whole, ())
@@ -81,14 +86,21 @@ class _Check:
     def run(self, order: Sequence[tuple[str, Any]], cut: Cut) -> Outcome:
         with ExitStack() as stack:
             harness = self.start()
+            if not isinstance(harness, Harness):
+                raise InvalidInputError(f"`start` must return a new Harness, and returned {type(harness).__name__}.")
             stack.callback(harness.close)
-            for batch in split(order, cut):
-                harness.run(batch[""]) if "" in batch else harness.run(**batch)
-                self._refuse_late(harness, cut)
-            self.finish(harness)
+            try:
+                for batch in split(order, cut):
+                    harness.run(batch[""]) if "" in batch else harness.run(**batch)
+                    self._refuse_late(harness, cut)
+                self.finish(harness)
+            except Exception as problem:
+                problem.add_note(f"The batches were cut {_name(cut)}.")
+                raise
             self._refuse_late(harness, cut)
             shown = (self.result or harness.summarise)(harness.output)
-            return Outcome(shown, harness.states() if self.compare_states else {})
+            states = harness.states() if self.compare_states else {}
+            return Outcome(shown, {name: _freeze_state(held) for name, held in states.items()})
 
     def differs(self, expected: Outcome, order: Sequence[tuple[str, Any]], cut: Cut) -> bool:
         return self.run(order, cut) != expected
@@ -99,6 +111,10 @@ class _Check:
                 f"{late} rows are late if the batches are cut {_name(cut)}.",
                 hint="Give rows whose event times go back by less than the delay of the watermark.",
             )
+
+
+def _freeze_state(held: Mapping[Any, Any]) -> dict[Any, Any]:
+    return {freeze(key): freeze(value) for key, value in held.items()}
 
 
 def split(order: Sequence[tuple[str, Any]], cut: Cut) -> Iterator[dict[str, list[Any]]]:

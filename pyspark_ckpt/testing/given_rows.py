@@ -73,12 +73,14 @@ def read_rows(rows: object, columns: pa.Schema, by: Sequence[str], event_time: s
 
 
 def _read_columns(rows: object, columns: pa.Schema, who: str) -> pa.RecordBatch:
-    names: list[str] = columns.names
-    given = _list_rows(rows, names, who)
+    try:
+        given = list_rows(rows)
+    except InvalidInputError as problem:
+        raise InvalidInputError(f"{who}: {problem.message}", hint=problem.hint) from problem
     kind = pa.struct(list(columns))
     try:
         if any(row is None for row in given):
-            raise TypeError("a row is None")
+            raise TypeError("None is not a row")
         return pa.RecordBatch.from_struct_array(arrow_values(given, kind))
     except WRONG_VALUE as problem:
         for place, row in enumerate(given):
@@ -86,24 +88,38 @@ def _read_columns(rows: object, columns: pa.Schema, who: str) -> pa.RecordBatch:
         raise InvalidInputError(f"{who}: the rows do not fit the columns {kind}: {problem}.", hint=CONVERT) from problem
 
 
-def _list_rows(rows: Any, names: Sequence[str], who: str) -> list[Any]:  # noqa: ANN401 - whatever a test gives
-    if hasattr(rows, "column_names") or hasattr(rows, "iloc"):
-        return list(_rows_of_frame(rows, names, who))
-    if isinstance(rows, (str, bytes, Mapping)) or not hasattr(rows, "__iter__"):
-        raise InvalidInputError(f"{who}: {repr(rows)[:200]} is not a sequence of rows.", hint=_HINT)
+def list_rows(rows: Any) -> list[Any]:  # noqa: ANN401 - whatever a test gives
+    """Return rows as a list; those of a frame or table as dicts. Raises InvalidInputError."""
+    table = _read_table(rows)
+    if table is not None:
+        names: list[str] = table.column_names
+        if len(set(names)) < len(names):
+            raise InvalidInputError(f"A table has several columns of one name: {names}.")
+        columns = [python_values(column.combine_chunks()) for column in table.columns]
+        return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+    if isinstance(rows, (str, bytes, Mapping)) or not hasattr(rows, "__iter__") or hasattr(rows, "iloc"):
+        raise InvalidInputError(f"{repr(rows)[:200]} is not a sequence of rows.", hint=_HINT)
     return list(rows)
 
 
-def _rows_of_frame(frame: Any, names: Sequence[str], who: str) -> Iterator[tuple[Any, ...]]:  # noqa: ANN401 - of pandas or Arrow
-    table = pa.Table.from_pandas(frame, preserve_index=False) if hasattr(frame, "iloc") else frame
-    if missing := [name for name in names if name not in table.column_names]:
-        raise InvalidInputError(f"{who}: there are no columns {missing}, only {table.column_names}.")
-    return zip(*(python_values(table.column(name).combine_chunks()) for name in names), strict=True)
+def _read_table(rows: Any) -> pa.Table | None:  # noqa: ANN401 - as list_rows
+    """Return a frame of pandas, or a table or batch of Arrow, as a table; None for other rows."""
+    if isinstance(rows, pa.Table):
+        return rows
+    if isinstance(rows, pa.RecordBatch):
+        return pa.Table.from_batches([rows])
+    if not hasattr(rows, "iloc") or not hasattr(rows, "columns"):
+        return None
+    columns = [rows.iloc[:, place] for place in range(rows.shape[1])]
+    arrays = [pa.array(each.to_numpy() if each.dtype.kind == "f" else each) for each in columns]  # NaN is not null
+    return pa.Table.from_arrays(arrays, names=list(map(str, rows.columns)))
 
 
 def _check_row(row: object, columns: pa.Schema, who: str) -> None:
     """Raise InvalidInputError, naming the column, for a row that does not fit."""
     try:
+        if row is None:
+            raise TypeError("it is not a row")
         values = get_fields(row, columns.names)
     except WRONG_VALUE as problem:
         raise InvalidInputError(

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import threading
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from os import PathLike
@@ -36,9 +40,10 @@ from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.format.spark_groups import NO_TIME_OUT, GroupTimesRow
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.testing.comparison import count_rows, freeze
-from pyspark_ckpt.testing.given_rows import NEVER_LATE_US, GivenRows, read_rows
+from pyspark_ckpt.testing.given_rows import GivenRows, read_rows
 from pyspark_ckpt.testing.group import make_group, read_group
 from pyspark_ckpt.testing.local_query import CHECKPOINT, Clocks, LocalQuery, PartitionBatch
+from pyspark_ckpt.testing.seen_times import SeenTimes, Watermark
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -51,12 +56,18 @@ BEGIN = datetime.fromisoformat("2020-01-01T00:00:00+00:00")
 """When a harness begins, by its clock of processing time."""
 
 
-@dataclass(frozen=True)
-class Watermark:
-    """The event time of an input: its column, and how much later than it the watermark is."""
+METRICS = ("late_rows", "fired_timers", "expired_rows", "late_output_rows")
+"""The metrics that a batch has even if no task ran."""
+_ONE_AT_A_TIME = threading.RLock()
+"""Held while a harness works: readers of local databases are shared by all of a process."""
 
-    column: str
-    delay_ms: int
+
+@dataclass(frozen=True)
+class Settings:
+    """Options of the state store, and Spark's policy for several watermarks."""
+
+    options: Mapping[str, str]
+    takes_latest_watermark: bool
 
 
 @dataclass(frozen=True)
@@ -72,7 +83,8 @@ class Harness:
 
     States, timers and commits are those of a query: the same code on the same stored format, in a checkpoint of its
     own. Only the plan of Spark is not there: rows are given, output is returned, and the clocks stand still until they
-    are moved. The processor is copied for each task, as in Spark: what it keeps outside of its states is lost.
+    are moved. The processor is copied for each task, as in Spark: what a task keeps in its attributes is lost.
+    Harnesses of one process take turns.
     """
 
     def __init__(
@@ -80,7 +92,7 @@ class Harness:
         operator: KeyedOperator,
         processor: Processor,
         watermarks: Sequence[Watermark | None],
-        settings: Mapping[str, str],
+        settings: Settings,
         origin: Origin,
         mode: str,
         initial: GivenRows | None = None,
@@ -92,24 +104,28 @@ class Harness:
         self._initial = initial
         self.mode = mode
         """The output mode: ``append`` or ``update``."""
-        self._temporary = None
-        if origin.folder is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="pyspark-ckpt-harness-")
-        home = Path(self._temporary.name if self._temporary else origin.folder or "")
-        if origin.savepoint is not None:
-            restore(origin.savepoint, home / CHECKPOINT, parallelism=operator.partitions, options=settings)
-        self._query = LocalQuery(home, operator, settings)
+        home = Path(tempfile.mkdtemp(prefix="pyspark-ckpt-harness-") if origin.folder is None else origin.folder)
+        temporary = home if origin.folder is None else None
+        try:
+            if origin.savepoint is not None:
+                options = settings.options
+                restore(origin.savepoint, home / CHECKPOINT, parallelism=operator.partitions, options=options)
+            self._query = LocalQuery(home, operator, settings.options)
+        except BaseException:
+            _remove(temporary)
+            raise
+        self._end = weakref.finalize(self, _end, self._query, temporary)
+        """Also called if nobody closes the harness."""
         self._row_class = struct_class(pa.struct(list(operator.output)))
         before = self._query.read_clocks()
         begin_ms = (BEGIN - EPOCH) // timedelta(milliseconds=1)
         self._processing_ms = begin_ms if before is None else before.processing_ms
         watermark_ms, self._late_ms = (0, 0) if before is None else (before.watermark_ms, before.late_ms)
         self._watermark_ms = watermark_ms if operator.has_watermark else NO_WATERMARK
-        self._seen_ms: list[int | None] = [None] * len(operator.inputs)
-        self._is_closed = False
+        self._unseen = self._seen = SeenTimes.of(watermarks, takes_latest=settings.takes_latest_watermark)
         self.output: list[Any] = []
         """All rows that the operator has output."""
-        self.metrics: Mapping[str, int] = {}
+        self.metrics: Mapping[str, int] = dict.fromkeys(METRICS, 0)
         """The metrics of the last batch, such as ``late_rows``, ``fired_timers`` and ``expired_rows``."""
         self.dropped = 0
         """How many late rows the last batch has dropped, as Spark does where a processor does not take them."""
@@ -124,10 +140,8 @@ class Harness:
 
     def close(self) -> None:
         """End the state server, and remove the checkpoint, unless the harness was given a folder."""
-        self._is_closed = True
-        self._query.stop()
-        if self._temporary is not None:
-            self._temporary.cleanup()
+        with _ONE_AT_A_TIME:
+            self._end()
 
     @property
     def checkpoint(self) -> Path:
@@ -155,18 +169,16 @@ class Harness:
 
         Raises InvalidInputError (rows that do not fit), ProcessorError (the processor failed), and as a query.
         """
-        if self._is_closed:
-            raise LifecycleError("The harness is closed.", hint="Run its batches within its `with` block.")
         given = self._read(rows, inputs)
         clocks = Clocks(self._watermark_ms, self._processing_ms, self._late_ms)
-        with self._query.begin() as partitions:
+        with self._open(), self._query.begin() as partitions:
             found = [row for each in partitions for row in self._process(each, given, clocks)]
-            seen_ms = self._see(given)
-            next_ms = self._next_watermark(seen_ms)
+            seen = self._seen.see([rows.event_us for rows in given])
+            next_ms = seen.advance(self._watermark_ms)
             metrics = self._query.commit(partitions, clocks, next_ms)
-        self.metrics, self.dropped = metrics, self._count_dropped(given)
+        self.metrics, self.dropped = {**dict.fromkeys(METRICS, 0), **metrics}, self._count_dropped(given)
         self.output.extend(found)
-        self._late_ms, self._watermark_ms, self._seen_ms = max(0, self._watermark_ms), next_ms, seen_ms
+        self._late_ms, self._watermark_ms, self._seen = max(0, self._watermark_ms), next_ms, seen
         return found
 
     def advance_watermark(self, to: datetime | str | timedelta) -> list[Any]:
@@ -178,17 +190,26 @@ class Harness:
             raise InvalidInputError(
                 "No input of the harness has a watermark.", hint="Give the input one: watermark=('at', '10 minutes')."
             )
-        moved = _move(self._watermark_ms, to, "The watermark")
-        self._late_ms, self._watermark_ms = self._watermark_ms, moved
-        return self.run()
+        before = self._late_ms, self._watermark_ms
+        self._late_ms, self._watermark_ms = before[1], _move(before[1], to, "The watermark")
+        try:
+            return self.run()
+        except BaseException:
+            self._late_ms, self._watermark_ms = before
+            raise
 
     def advance_processing_time(self, to: datetime | str | timedelta) -> list[Any]:
         """Move the clock of processing time to an instant, or by a duration, and run a batch without rows.
 
         Return its output. Raises InvalidInputError (it would go back).
         """
-        self._processing_ms = _move(self._processing_ms, to, "The processing time")
-        return self.run()
+        before_ms = self._processing_ms
+        self._processing_ms = _move(before_ms, to, "The processing time")
+        try:
+            return self.run()
+        except BaseException:
+            self._processing_ms = before_ms
+            raise
 
     def state(self, name: str) -> dict[tuple[Any, ...], Any]:
         """Return what a state holds after the last batch, by key: values, lists or dicts, of live rows only.
@@ -242,12 +263,22 @@ class Harness:
         another parallelism. No query of Spark can continue from it, because it has no offsets of sources. Raises as
         ``pyspark_ckpt.savepoint``.
         """
-        savepoint(self.checkpoint, target, kind=kind)
+        with self._open():
+            savepoint(self.checkpoint, target, kind=kind)
 
     def restart(self) -> None:
         """Restart the query: the next batch restores its state from the checkpoint, as on another machine."""
-        self._query.restart()
-        self._seen_ms = [None] * len(self._operator.inputs)  # as Spark: an input counts again with its first rows
+        with self._open():
+            self._query.restart()
+        self._seen = self._unseen  # as in Spark, an input counts again with its first rows
+
+    @contextmanager
+    def _open(self) -> Iterator[None]:
+        """Work on the query, while no other harness does. Raises LifecycleError if it is closed."""
+        with _ONE_AT_A_TIME:
+            if not self._end.alive:
+                raise LifecycleError("The harness is closed.", hint="Use it within its `with` block.")
+            yield
 
     def _read(self, rows: RowsLike, inputs: Mapping[str, RowsLike]) -> list[GivenRows]:
         names = [each.name for each in self._operator.inputs]
@@ -255,7 +286,7 @@ class Harness:
             if inputs:
                 raise InvalidInputError(f"The harness has one input, and rows are given for {sorted(inputs)}.")
             inputs = {"": rows}
-        elif rows != ():
+        elif not (isinstance(rows, (list, tuple)) and not rows):
             raise InvalidInputError(f"Give rows by the name of their input: {names[0]}=[...].")
         if unknown := [name for name in inputs if name not in names]:
             raise InvalidInputError(f"There is no input {unknown[0]!r}, only {names}.{suggest(unknown[0], names)}")
@@ -312,23 +343,6 @@ class Harness:
         columns = map(python_values, batch.columns)
         return map(self._row_class._make, zip(*columns, strict=True))
 
-    def _see(self, given: Sequence[GivenRows]) -> list[int | None]:
-        """Return, for each input, the newest event time of its rows, less the delay; None before its first row."""
-        seen_ms = list(self._seen_ms)
-        for number, (rows, watermark) in enumerate(zip(given, self._watermarks, strict=True)):
-            known = rows.event_us[rows.event_us != NEVER_LATE_US]
-            if watermark is not None and len(known):
-                newest_ms, before_ms = int(known.max()) // 1000 - watermark.delay_ms, seen_ms[number]
-                seen_ms[number] = newest_ms if before_ms is None else max(newest_ms, before_ms)
-        return seen_ms
-
-    def _next_watermark(self, seen_ms: Sequence[int | None]) -> int:
-        """Return the watermark that Spark makes of them: the earliest, and never an earlier one than before."""
-        if self._watermark_ms == NO_WATERMARK:
-            return NO_WATERMARK
-        marks = [ms or 0 for ms, watermark in zip(seen_ms, self._watermarks, strict=True) if watermark is not None]
-        return max(self._watermark_ms, min(marks))
-
     def _require_state(self, name: str) -> None:
         names = [each.state.name for each in self._operator.states if isinstance(each.state, DeclaredState)]
         if name not in names:
@@ -336,8 +350,11 @@ class Harness:
 
     def _read_state(self, name: str) -> Iterator[tuple[tuple[Any, ...], Any]]:
         """Yield each key that has the state, and what it holds."""
-        if self._query.version == 0:
-            return
+        with self._open():
+            if self._query.version:
+                yield from self._read_committed(name)
+
+    def _read_committed(self, name: str) -> Iterator[tuple[tuple[Any, ...], Any]]:
         checkpoint, wanted = Checkpoint(str(self.checkpoint), parse({})), Selection(uid=self._operator.uid, state=name)
         with (
             self._query.open_state() as source,
@@ -347,6 +364,16 @@ class Harness:
                 keys = python_values(reader.to_arrow().column("key").combine_chunks())
                 for key in dict.fromkeys(map(hashable, keys)):
                     yield tuple(key), reader.get(tuple(key))
+
+
+def _end(query: LocalQuery, temporary: Path | None) -> None:
+    query.stop()
+    _remove(temporary)
+
+
+def _remove(temporary: Path | None) -> None:
+    if temporary is not None:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _dump(processor: Processor) -> bytes:
@@ -378,5 +405,7 @@ def _move(from_ms: int, to: datetime | str | timedelta, what: str) -> int:
 def _is_due(group: GroupTimesRow | None, operator: KeyedOperator, clocks: Clocks) -> bool:
     if group is None or group.time_out_ms == NO_TIME_OUT or operator.time_out_clock is None:
         return False
-    now_ms = clocks.watermark_ms if operator.time_out_clock == "event" else clocks.processing_ms
-    return group.time_out_ms < now_ms
+    if operator.time_out_clock == "event":
+        return group.time_out_ms < clocks.watermark_ms
+    # With a watermark, such a group is called in every batch, because Spark's clock always goes on.
+    return operator.has_watermark or group.time_out_ms < clocks.processing_ms

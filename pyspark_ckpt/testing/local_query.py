@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -76,14 +77,21 @@ class LocalQuery:
         self._settings = settings
         self._attempts = count(1)
         self._homes = count(1)
+        self._owner = lock_folder(folder / "owner")
+        if self._owner is None:
+            raise LifecycleError(f"Another harness uses {folder}.", hint="Give each harness a folder of its own.")
         self._place = place_at(str(self.checkpoint))
-        if not (self.checkpoint / "metadata").exists():
-            self._write_first_files()
-        self.version = max(list_batches(self._place, "commits"), default=-1) + 1
-        self._require_own_kind()
-        self._ids = self._read_ids()
-        self._format = 2 if self._ids or self.version == 0 else 1
-        self._start()
+        try:
+            if not (self.checkpoint / "metadata").exists():
+                self._write_first_files()
+            self.version = max(list_batches(self._place, "commits"), default=-1) + 1
+            self._require_own_kind()
+            self._ids = self._read_ids()
+            self._format = 2 if self._ids or self.version == 0 else 1
+            self._start()
+        except BaseException:
+            self._owner.close()
+            raise
 
     @property
     def batch_id(self) -> int:
@@ -145,12 +153,19 @@ class LocalQuery:
 
     def restart(self) -> None:
         """End the state server, as when its executor is lost, and begin another."""
-        self.stop()
+        self._end_server()
         self._start()
 
     def stop(self) -> None:
-        """End the state server. Its local copies are deleted."""
+        """End the state server, and unlock the folder."""
+        self._end_server()
+        if self._owner is not None:
+            self._owner.close()
+
+    def _end_server(self) -> None:
+        """End the state server. Its local files are deleted."""
         self._stores.shut_down()
+        shutil.rmtree(self._local_dir, ignore_errors=True)
 
     def _start(self) -> None:
         local_dir = self._folder / f"local-{next(self._homes)}"

@@ -11,7 +11,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from pyspark_ckpt.operators.frames import resolve_columns
-from pyspark_ckpt.operators.types.value_types import make_handed_schema, struct_class
+from pyspark_ckpt.operators.types.value_types import hashable, make_handed_schema, struct_class
 from pyspark_ckpt.state_store.display import suggest
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
@@ -93,7 +93,7 @@ def _struct(kind: pa.StructType, values: Mapping[str, SearchStrategy[Any]]) -> S
 
 _NESTED: Sequence[tuple[Matches, Callable[[Any], SearchStrategy[Any]]]] = (
     (pa.types.is_struct, lambda kind: _struct(kind, {})),
-    (pa.types.is_map, lambda kind: st.dictionaries(_of_type(kind.key_type), _strategy(kind.item_field))),
+    (pa.types.is_map, lambda kind: st.dictionaries(_of_type(kind.key_type).map(hashable), _strategy(kind.item_field))),
     (pa.types.is_list, lambda kind: st.lists(_strategy(kind.value_field))),
     (pa.types.is_decimal, _decimal),
     (pa.types.is_timestamp, _timestamp),

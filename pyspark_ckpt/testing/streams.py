@@ -8,19 +8,20 @@ from os import PathLike
 from typing import TYPE_CHECKING, TypeAlias
 
 from pyspark_ckpt.operators.connect import ConnectedStreams, make_connected
-from pyspark_ckpt.operators.declarations.durations import milliseconds
 from pyspark_ckpt.operators.declarations.processors import check_input_name
 from pyspark_ckpt.operators.frames import Columns, find_keys, find_names, read_groups, resolve_columns
 from pyspark_ckpt.operators.keyed import KeyedStream
-from pyspark_ckpt.operators.plan import WATERMARK, KeyedColumns, OperatorPlan
+from pyspark_ckpt.operators.plan import WATERMARK, KeyedColumns, OperatorPlan, find_watermark
 from pyspark_ckpt.state_store.checkpoints.query_log import PARTITIONS_CONF
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.extras import require_extra
 from pyspark_ckpt.state_store.format.key_groups import MAX_PARALLELISM
 from pyspark_ckpt.state_store.format.meta import check_uid
-from pyspark_ckpt.state_store.options import read_settings
+from pyspark_ckpt.state_store.options import PREFIX, parse, read_settings
+from pyspark_ckpt.testing.delays import read_delay_ms
 from pyspark_ckpt.testing.given_rows import GivenRows, RowsLike, read_rows
-from pyspark_ckpt.testing.harness import Harness, Origin, Watermark
+from pyspark_ckpt.testing.harness import Harness, Origin, Settings
+from pyspark_ckpt.testing.seen_times import Watermark
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -30,13 +31,15 @@ if TYPE_CHECKING:
     from pyspark_ckpt.operators.declarations.operator import KeyedOperator
     from pyspark_ckpt.operators.plan import Processor
 
-PathLikeText: TypeAlias = "str | PathLike[str]"
+PathText: TypeAlias = "str | PathLike[str]"
 WatermarkLike: TypeAlias = "tuple[str, str | timedelta]"
 UID = "tested"
+WATERMARK_POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
 _DEFAULTS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     "spark.sql.caseSensitive": "false",
+    WATERMARK_POLICY: "min",
 }
 _NEEDED = "_needed"
 
@@ -70,12 +73,43 @@ class Confs:
 
     given: Mapping[str, str]
 
+    @classmethod
+    def of(cls, conf: object, parallelism: object, who: str) -> Confs:
+        """Return the confs of a harness. Raises InvalidInputError (an unknown option, a wrong value)."""
+        if isinstance(parallelism, bool) or not isinstance(parallelism, int) or not 0 < parallelism <= MAX_PARALLELISM:
+            raise InvalidInputError(
+                f"{who}: parallelism must be an integer, 1 to {MAX_PARALLELISM}, got {parallelism!r}."
+            )
+        if conf is not None and not isinstance(conf, Mapping):
+            raise InvalidInputError(
+                f"{who}: conf must be a mapping, got {conf!r}.", hint="Give values by names: {'spark.sql...': '...'}."
+            )
+        given = {str(name): str(value) for name, value in (conf or {}).items()}
+        if PARTITIONS_CONF in given:
+            raise InvalidInputError(
+                f"{who}: {PARTITIONS_CONF} is the parallelism of the harness.", hint="Give it as parallelism=."
+            )
+        parse({name: value for name, value in given.items() if name.startswith(PREFIX)})
+        confs = cls({**given, PARTITIONS_CONF: str(parallelism)})
+        if str(confs.get(WATERMARK_POLICY)).lower() not in {"min", "max"}:
+            raise InvalidInputError(f"{who}: {WATERMARK_POLICY} must be 'min' or 'max', got {conf!r}.")
+        return confs
+
     def get(self, key: str, default: str | None = _NEEDED) -> str | None:
         """Return a conf. Raises KeyError if it has no default."""
         found = {**_DEFAULTS, **self.given}.get(key, default)
         if found == _NEEDED:
             raise KeyError(key)
         return found
+
+    def is_on(self, key: str) -> bool:
+        """Whether a conf is true."""
+        return str(self.get(key)).lower() == "true"
+
+    def settings(self) -> Settings:
+        """Return what a harness itself asks."""
+        options = read_settings(lambda name: self.get(name, None))
+        return Settings(options, takes_latest_watermark=str(self.get(WATERMARK_POLICY)).lower() == "max")
 
 
 @dataclass(frozen=True)
@@ -113,116 +147,117 @@ class HarnessHost:
         given: GivenRows | None = None
         if initial is not None and operator.initial is not None:
             given = read_rows(initial.rows, operator.initial, operator.by, None, "The initial state")
-        settings = read_settings(lambda name: self.conf.get(name, None))
+        settings = self.conf.settings()
         harness = Harness(operator, processor, self.watermarks, settings, self.origin, mode.lower(), given)
         self.note(harness)
         return harness
 
 
-def keyed(
-    columns: StructType | str,
-    by: str | Sequence[str],
-    *,
-    uid: str = UID,
-    order_by: str | Sequence[str] = (),
-    max_parallelism: int = MAX_PARALLELISM,
-    watermark: WatermarkLike | None = None,
-    parallelism: int = 1,
-    conf: Mapping[str, str] | None = None,
-    folder: PathLikeText | None = None,
-    savepoint: PathLikeText | None = None,
-    note: Callable[[Harness], object] = lambda _: None,
-) -> KeyedStream[Harness]:
-    """Key rows by columns, as ``pyspark_ckpt.keyed`` does; ``process`` of the result returns a Harness.
+class Streams:
+    """Makes keyed streams whose operators are harnesses."""
 
-    ``columns``: those of the stream, as a StructType or Spark DDL. ``by``, ``uid``, ``order_by`` and
-    ``max_parallelism`` are those of ``pyspark_ckpt.keyed``. ``watermark``: the column of the event time and the delay,
-    as of withWatermark: ``("at", "10 minutes")``. ``parallelism``: the number of partitions. ``conf``: confs of Spark
-    by name, such as options of this package, or spark.sql.session.timeZone, which is UTC. ``folder``: where the
-    checkpoint is and stays; by default it is temporary. A harness in the folder of an earlier one continues it.
-    ``savepoint``: a savepoint that the harness begins from, at its own ``parallelism``. ``note`` is called with each
-    harness that is made.
+    def __init__(self, note: Callable[[Harness], object] = lambda _: None) -> None:
+        """Call ``note`` with each harness that is made."""
+        self._note = note
 
-    Raises InvalidInputError.
-    """
-    who = f"keyed(uid={uid!r})"
-    check_uid(uid, who)
-    given, mark = _read_input("", KeyedInput(columns, by, order_by, watermark), conf or {}, who)
-    host = _make_host((mark,), parallelism, conf or {}, Origin(folder, savepoint), note, who)
-    return KeyedStream(OperatorPlan((given,), uid, read_groups(max_parallelism, who), who, host))
+    def keyed(
+        self,
+        columns: StructType | str,
+        by: str | Sequence[str],
+        *,
+        uid: str = UID,
+        order_by: str | Sequence[str] = (),
+        max_parallelism: int = MAX_PARALLELISM,
+        watermark: WatermarkLike | None = None,
+        parallelism: int = 1,
+        conf: Mapping[str, str] | None = None,
+        folder: PathText | None = None,
+        savepoint: PathText | None = None,
+    ) -> KeyedStream[Harness]:
+        """Key rows by columns, as ``pyspark_ckpt.keyed`` does; ``process`` of the result returns a Harness.
 
+        ``columns``: those of the stream, as a StructType or Spark DDL. ``by``, ``uid``, ``order_by`` and
+        ``max_parallelism`` are those of ``pyspark_ckpt.keyed``. ``watermark``: the column of the event time and the
+        delay, as of withWatermark: ``("at", "10 minutes")``. ``parallelism``: the number of partitions. ``conf``: confs
+        of Spark by name, such as options of this package, or spark.sql.session.timeZone, which is UTC. ``folder``:
+        where the checkpoint is and stays; by default it is temporary. A harness in the folder of an earlier one
+        continues it. ``savepoint``: one that the harness begins from, at its own ``parallelism``.
 
-def connect(
-    *,
-    uid: str = UID,
-    merge: bool = False,
-    max_parallelism: int = MAX_PARALLELISM,
-    parallelism: int = 1,
-    conf: Mapping[str, str] | None = None,
-    folder: PathLikeText | None = None,
-    savepoint: PathLikeText | None = None,
-    note: Callable[[Harness], object] = lambda _: None,
-    **inputs: KeyedInput,
-) -> ConnectedStreams[Harness]:
-    """Connect inputs by their keys, as ``pyspark_ckpt.connect`` does; ``process`` of the result returns a Harness.
+        Raises InvalidInputError.
+        """
+        who = f"keyed(uid={uid!r})"
+        check_uid(uid, who)
+        confs = Confs.of(conf, parallelism, who)
+        given, mark = _read_input("", KeyedInput(columns, by, order_by, watermark), confs, who)
+        host = HarnessHost(confs, (mark,), Origin(folder, savepoint), self._note)
+        return KeyedStream(OperatorPlan((given,), uid, read_groups(max_parallelism, who), who, host))
 
-    ``inputs``: a KeyedInput of this module by name. The other arguments are those of ``keyed`` here and of
-    ``pyspark_ckpt.connect``. Raises InvalidInputError.
-    """
-    who = f"connect(uid={uid!r})"
-    check_uid(uid, who)
-    for name, each in inputs.items():
-        check_input_name(name, who)
-        if not isinstance(each, KeyedInput):
-            raise InvalidInputError(
-                f"{who}: input {name!r} is {repr(each)[:200]}, of type {type(each).__name__}.",
-                hint=f"Give its columns and its keys: {name}=testing.KeyedInput('user string, n int', by='user').",
-            )
-    read = [_read_input(name, each, conf or {}, f"{who}: input {name!r}") for name, each in inputs.items()]
-    marks = tuple(mark for _, mark in read)
-    host = _make_host(marks, parallelism, conf or {}, Origin(folder, savepoint), note, who)
-    return make_connected([given for given, _ in read], uid, host, merge=merge, max_parallelism=max_parallelism)
+    def connect(
+        self,
+        *,
+        uid: str = UID,
+        merge: bool = False,
+        max_parallelism: int = MAX_PARALLELISM,
+        parallelism: int = 1,
+        conf: Mapping[str, str] | None = None,
+        folder: PathText | None = None,
+        savepoint: PathText | None = None,
+        **inputs: KeyedInput,
+    ) -> ConnectedStreams[Harness]:
+        """Connect inputs by their keys, as ``pyspark_ckpt.connect`` does; ``process`` of the result returns a Harness.
 
-
-def _make_host(
-    watermarks: tuple[Watermark | None, ...],
-    parallelism: object,
-    conf: Mapping[str, str],
-    origin: Origin,
-    note: Callable[[Harness], object],
-    who: str,
-) -> HarnessHost:
-    if isinstance(parallelism, bool) or not isinstance(parallelism, int) or not 1 <= parallelism <= MAX_PARALLELISM:
-        raise InvalidInputError(f"{who}: parallelism must be an integer, 1 to {MAX_PARALLELISM}, got {parallelism!r}.")
-    confs = Confs({**conf, PARTITIONS_CONF: str(parallelism)})
-    return HarnessHost(confs, watermarks, origin, note)
+        ``inputs``: a KeyedInput of this module by name. The other arguments are those of ``keyed`` here and of
+        ``pyspark_ckpt.connect``. Raises InvalidInputError.
+        """
+        who = f"connect(uid={uid!r})"
+        check_uid(uid, who)
+        confs = Confs.of(conf, parallelism, who)
+        for name, each in inputs.items():
+            check_input_name(name, who)
+            if not isinstance(each, KeyedInput):
+                raise InvalidInputError(
+                    f"{who}: input {name!r} is {repr(each)[:200]}, of type {type(each).__name__}.",
+                    hint=f"Give its columns and its keys: {name}=testing.KeyedInput('user string, n int', by='user').",
+                )
+        read = [_read_input(name, each, confs, f"{who}: input {name!r}") for name, each in inputs.items()]
+        host = HarnessHost(confs, tuple(mark for _, mark in read), Origin(folder, savepoint), self._note)
+        return make_connected([given for given, _ in read], uid, host, merge=merge, max_parallelism=max_parallelism)
 
 
-def _read_input(
-    name: str, given: KeyedInput, conf: Mapping[str, str], who: str
-) -> tuple[KeyedColumns, Watermark | None]:
+_STREAMS = Streams()
+keyed, connect = _STREAMS.keyed, _STREAMS.connect
+
+
+def _read_input(name: str, given: KeyedInput, confs: Confs, who: str) -> tuple[KeyedColumns, Watermark | None]:
     require_extra("pyspark", who)
-    schema = resolve_columns(given.columns, f"{who}: the columns")
-    columns = Columns(schema, Confs(conf).get("spark.sql.caseSensitive") == "true")
-    mark = _mark(columns, given.watermark, who)
+    columns = Columns(resolve_columns(given.columns, f"{who}: the columns"), confs.is_on("spark.sql.caseSensitive"))
+    mark = _find_mark(columns) if given.watermark is None else _mark(columns, given.watermark, who)
     by = find_keys(columns, given.by, who)
-    return KeyedColumns(name, schema, by, find_names(columns, given.order_by, who, "to order by")), mark
+    return KeyedColumns(name, columns.schema, by, find_names(columns, given.order_by, who, "to order by")), mark
 
 
-def _mark(columns: Columns, given: object, who: str) -> Watermark | None:
+def _find_mark(columns: Columns) -> Watermark | None:
+    """Return the watermark that the schema of a Spark frame has."""
+    field = find_watermark(columns.schema)
+    return None if field is None else Watermark(field.name, int(field.metadata[WATERMARK]))
+
+
+def _mark(columns: Columns, given: object, who: str) -> Watermark:
     """Mark the column of the event time, as withWatermark does. Raises InvalidInputError."""
-    from pyspark.sql.types import TimestampNTZType, TimestampType  # noqa: PLC0415 - see the docstring of the package
+    from pyspark.sql.types import TimestampType  # noqa: PLC0415 - see the docstring of the package
 
-    if given is None:
-        return None
     if not isinstance(given, tuple) or len(given) != 2:  # noqa: PLR2004 - a pair
         raise InvalidInputError(f"{who}: the watermark must be a column and a delay, got {given!r}.")
     (name,) = find_names(columns, given[0], who, "with the event time")
     column = columns.schema[name]
-    if not isinstance(column.dataType, (TimestampType, TimestampNTZType)):
+    if not isinstance(column.dataType, TimestampType):
         raise InvalidInputError(
-            f"{who}: the event time {name!r} is of type {column.dataType.simpleString()}, not a timestamp."
+            f"{who}: the event time {name!r} is of type {column.dataType.simpleString()}; Spark takes only timestamps "
+            "with the session's time zone.",
+            hint="Give the column the type timestamp.",
         )
-    watermark = Watermark(name, milliseconds(given[1]))
+    for other in columns.schema:
+        other.metadata.pop(WATERMARK, None)
+    watermark = Watermark(name, read_delay_ms(given[1], f"{who}: the delay of the watermark"))
     column.metadata = {**column.metadata, WATERMARK: watermark.delay_ms}
     return watermark

@@ -67,7 +67,9 @@ def _schema_of(processor: Any, *fields: StructField) -> pa.Schema:  # noqa: ANN4
         has_watermark=False,
         memory_bytes=1,
     )
-    schema = make_initial_schema(StructType(list(fields)), _STREAM, operator, processor)
+    schema = make_initial_schema(
+        StructType(list(fields)), _STREAM, operator, processor, "keyed(uid='it'): the initial state"
+    )
     return replace(operator, initial=schema).initial
 
 

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import pyspark_ckpt as ckpt
 from pyspark_ckpt import testing
+from pyspark_ckpt.operators.task.user_errors import ProcessorError
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.testing import strategies
 from pyspark_ckpt.testing.cuts import _shrink
@@ -84,6 +86,47 @@ def test_inputs_are_also_interleaved() -> None:
         testing.check_cuts(start, rows)
 
 
+class Echo(ckpt.KeyedProcessor):
+    """Keeps and outputs all rows."""
+
+    rows = ckpt.MapState("rows", "double", "array<double>")
+
+    def process(self, _ctx: ckpt.Context, key: Any, rows: Any) -> Iterator[Any]:  # noqa: ANN401
+        """Outputs them."""
+        for row in rows:
+            self.rows.put(row.x, [row.x])
+            yield key.user, row.x
+
+
+@pytest.mark.parametrize("mode", ["append", "update"])
+def test_nan_is_equal_to_itself(mode: str) -> None:
+    stream = testing.keyed("user double, x double", by="user")
+    rows = [(float("nan"), float("nan")), (1.0, float("nan")), (float("nan"), 2.0)]
+    testing.check_cuts(lambda: stream.process(Echo(), "user double, x double", mode), rows, cuts=2)
+
+
+def test_rows_to_cut_may_be_a_generator_or_a_table() -> None:
+    table = pa.Table.from_pylist([{"user": user, "n": n, "at": at} for user, n, at in VISITS])
+    for rows in (iter(VISITS), table, table.to_pandas()):
+        testing.check_cuts(totals, rows, cuts=1)
+
+
+def test_an_error_tells_the_cut() -> None:
+    class Fails(Totals):
+        def process(self, ctx: ckpt.Context, key: Any, rows: Any) -> Iterator[Any]:  # noqa: ANN401
+            if ctx.batch_id:
+                raise LookupError("second")
+            yield from super().process(ctx, key, rows)
+
+    with pytest.raises(ProcessorError) as found:
+        testing.check_cuts(
+            lambda: testing.keyed(COLUMNS, by="user").process(Fails(), OUTPUT), VISITS, finish=lambda _: None
+        )
+    assert any("The batches were cut after row 1, 1" in note for note in found.value.__notes__)
+    with pytest.raises(InvalidInputError, match="`start` must return a new Harness"):
+        testing.check_cuts(lambda: None, VISITS)  # type: ignore[arg-type,return-value]
+
+
 def test_a_cut_that_fails_is_made_small() -> None:
     assert _shrink(lambda cut: 5 in cut and cut.count(8) == 2, (1, 3, 5, 5, 8, 8, 9)) == (5, 8, 8)
 
@@ -103,6 +146,7 @@ def test_random_batches_come_to_what_a_dict_comes_to(batches: list[list[Any]]) -
 EVERY_TYPE = (
     "a boolean, b tinyint, c smallint, d int, e bigint, f float, g double, h decimal(9,2), i decimal(38,18), j date, "
     "k timestamp, l timestamp_ntz, m string, n binary, o array<int>, p map<string,bigint>, q struct<x:int,y:string>, "
+    "v map<array<int>,int>, "
     "r interval day to second, s time(6), t interval year to month"
 )
 

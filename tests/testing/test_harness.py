@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import tempfile
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,12 +16,14 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+from pyspark.sql.types import StructType
 
 import pyspark_ckpt as ckpt
 from pyspark_ckpt import testing
 from pyspark_ckpt.operators.keyed import KeyedStream
 from pyspark_ckpt.operators.task.user_errors import ProcessorError
 from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.testing.delays import read_delay_ms
 from tests.saved_query import Query
 from tests.testing.programs import AT, COLUMNS, OUTPUT, Match, Sessions, Totals, VectorTotals, after
 
@@ -52,6 +57,7 @@ def test_rows_may_be_a_pandas_frame_or_an_arrow_table() -> None:
     with stream().process(VectorTotals(), OUTPUT) as harness:
         assert sorted(harness.run(frame)) == [("ada", 3), ("bob", 5)]
         assert sorted(harness.run(pa.Table.from_pandas(frame))) == [("ada", 6), ("bob", 10)]
+        assert harness.run(pa.RecordBatch.from_pandas(frame[:1])) == [("ada", 7)]
 
 
 def test_timers_fire_as_the_watermark_follows_the_rows() -> None:
@@ -305,7 +311,9 @@ def test_a_program_that_cannot_have_the_states_is_refused(tmp_path: Path) -> Non
         ([None], r"row 0: None does not fit"),
         ("ada", r"'ada' is not a sequence of rows"),
         (7, r"7 is not a sequence of rows"),
-        (pd.DataFrame({"user": ["ada"]}), r"there are no columns \['n', 'at'\]"),
+        (pd.DataFrame({"user": ["ada"], "m": [1]}), r"row 0: .* does not fit the columns"),
+        (pd.DataFrame({"user": ["ada"]})["user"], r"is not a sequence of rows"),
+        (pa.table([["a"], ["b"]], names=["user", "user"]), r"several columns of one name"),
     ],
 )
 def test_rows_that_do_not_fit_are_refused_by_name(rows: Any, problem: str) -> None:  # noqa: ANN401
@@ -320,9 +328,13 @@ def test_rows_that_do_not_fit_are_refused_by_name(rows: Any, problem: str) -> No
     [
         ({"columns": "user strin"}, "which Spark cannot read: 'strin' is not a type"),
         ({"by": "usr"}, r"no columns \['usr'\] to key by.*Did you mean 'user'"),
-        ({"watermark": ("n", "1 minute")}, "the event time 'n' is of type bigint, not a timestamp"),
+        ({"watermark": ("n", "1 minute")}, "the event time 'n' is of type bigint; Spark takes only"),
         ({"watermark": "at"}, "must be a column and a delay, got 'at'"),
-        ({"watermark": ("at", "1 parsec")}, "'1 parsec' is not a duration"),
+        ({"watermark": ("at", "1 parsec")}, "'1 parsec', which Spark does not read as an interval"),
+        ({"columns": "user string, at timestamp_ntz", "watermark": ("at", "1 minute")}, "Spark takes only timestamps"),
+        ({"conf": {"spark.sql.streaming.stateStore.ckpt.wrkerMemory": "1m"}}, "wrkerMemory"),
+        ({"conf": {"spark.sql.shuffle.partitions": "3"}}, "is the parallelism of the harness"),
+        ({"conf": "x"}, "conf must be a mapping"),
         ({"parallelism": 0}, "parallelism must be an integer, 1 to 32768, got 0"),
         ({"uid": ""}, "give a uid"),
     ],
@@ -375,7 +387,7 @@ def test_a_closed_harness_says_so() -> None:
 def test_two_harnesses_cannot_share_a_folder(tmp_path: Path) -> None:
     with (
         stream(folder=tmp_path).process(Totals(), OUTPUT),
-        pytest.raises(ckpt.LifecycleError, match="Another query uses"),
+        pytest.raises(ckpt.LifecycleError, match="Another harness uses"),
     ):
         stream(folder=tmp_path).process(Totals(), OUTPUT)
 
@@ -384,3 +396,131 @@ def test_the_fixture_closes_its_harnesses(ckpt_harnesses: Any) -> None:  # noqa:
     harness = ckpt_harnesses.keyed(COLUMNS, by="user").process(Totals(), OUTPUT)
     assert harness.run(ROWS[:1]) == [("ada", 1)]
     assert harness.checkpoint.exists()
+
+
+class BothClocks(Sessions):
+    """The same with a timer of processing time."""
+
+    never = ckpt.Timers("never", clock="processing")
+
+
+def test_event_timers_fire_beside_timers_of_processing_time() -> None:
+    with stream(watermark=("at", "1 minute"), parallelism=3).process(BothClocks(), OUTPUT, "append") as harness:
+        harness.run(ROWS)
+        assert sorted(harness.advance_watermark("1 day")) == [("ada", 2), ("bob", 1)]
+
+
+def test_the_latest_watermark_counts_where_spark_is_told_so() -> None:
+    class Both(ckpt.KeyedProcessor):
+        def process_left(self, _ctx: ckpt.Context, _key: Any, _rows: Any) -> None:  # noqa: ANN401
+            pass
+
+        process_right = process_left
+
+    marked = testing.KeyedInput(COLUMNS, by="user", watermark=("at", "1 minute"))
+    conf = {"spark.sql.streaming.multipleWatermarkPolicy": "MAX"}
+    with testing.connect(left=marked, right=marked, conf=conf).process(Both(), OUTPUT) as harness:
+        harness.run(left=[("ada", 1, after(30))])
+        assert harness.watermark == after(29)
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_a_folder_belongs_to_one_harness_also_after_a_restart(order: int, tmp_path: Path) -> None:
+    with stream(folder=tmp_path).process(Totals(), OUTPUT) as harness:
+        harness.run(ROWS)
+        harness.restart()
+        for _ in range(order):
+            harness.run(ROWS)
+        with pytest.raises(ckpt.LifecycleError, match="Another harness uses"):
+            stream(folder=tmp_path).process(Totals(), OUTPUT)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["checkpoint", "owner"]
+    with stream(folder=tmp_path).process(Totals(), OUTPUT) as harness:
+        assert harness.run([("bob", 1, AT)]) == [("bob", 6 + 5 * order)]
+
+
+def test_the_schema_of_a_frame_brings_its_watermark() -> None:
+    schema = StructType().add("user", "string").add("n", "long")
+    schema.add("at", "timestamp", metadata={"spark.watermarkDelayMs": 60_000})
+    with testing.keyed(schema, by="user").process(Sessions(), OUTPUT, "append") as harness:
+        harness.run([("ada", 1, after(30))])
+        assert harness.watermark == after(29)
+
+
+def test_harnesses_work_in_threads() -> None:
+    def play(number: int) -> int:
+        with stream(parallelism=2).process(Totals(), OUTPUT) as harness:
+            for _ in range(3):
+                harness.run([("ada", number, AT), ("bob", 1, AT)])
+            return int(harness.state("total")["ada",])
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(play, range(16))) == [3 * number for number in range(16)]
+
+
+def test_metrics_are_there_if_no_task_has_run() -> None:
+    with stream().process(Totals(), OUTPUT) as harness:
+        assert harness.metrics["fired_timers"] == 0
+        harness.run()
+        assert [harness.metrics[name] for name in ("late_rows", "fired_timers", "expired_rows")] == [0, 0, 0]
+
+
+def test_a_clock_does_not_move_if_its_batch_fails() -> None:
+    class Fails(Sessions):
+        def on_timer(self, _ctx: ckpt.Context, _key: Any, _timer: ckpt.Timer) -> Iterator[Any]:  # noqa: ANN401
+            raise LookupError("no")
+
+    with stream(watermark=("at", "1 minute")).process(Fails(), OUTPUT, "append") as harness:
+        harness.run(ROWS)
+        for _ in range(2):
+            with pytest.raises(ProcessorError, match="no"):
+                harness.advance_watermark("1 hour")
+            assert harness.watermark == after(-1)
+
+
+def test_what_fails_to_start_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(InvalidInputError):
+        stream(savepoint=tmp_path / "nothing").process(Totals(), OUTPUT)
+    assert list(tmp_path.iterdir()) == []
+    harness = stream().process(Totals(), OUTPUT)
+    harness.run(ROWS)
+    del harness  # nobody closes it
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_all_calls_of_a_closed_harness_say_so(tmp_path: Path) -> None:
+    harness = stream(watermark=("at", "1 minute")).process(Sessions(), OUTPUT, "append")
+    harness.run(ROWS)
+    harness.close()
+    harness.close()
+    calls = (harness.run, harness.restart, harness.timers, harness.states, lambda: harness.state("rows"))
+    for call in (*calls, lambda: harness.savepoint(tmp_path / "savepoint")):
+        with pytest.raises(ckpt.LifecycleError, match="The harness is closed"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("delay", "delay_ms"),
+    [
+        ("1 month", 31 * 86_400_000),
+        ("1.5 seconds", 1500),
+        ("interval 1 minute", 60_000),
+        ("1 MINUTES 2 seconds", 62_000),
+        ("+1 minute -30 seconds", 30_000),
+        (timedelta(seconds=1), 1000),
+        ("2 mins", None),
+        ("10 ms", None),
+        ("1minute", None),
+        ("1.5 minutes", None),
+        ("-1 minute", None),
+        ("", None),
+        (5, None),
+    ],
+)
+def test_a_delay_is_read_as_spark_reads_it(delay: Any, delay_ms: int | None) -> None:  # noqa: ANN401
+    if delay_ms is None:
+        with pytest.raises(InvalidInputError, match="the delay"):
+            read_delay_ms(delay, "the delay")
+    else:
+        assert read_delay_ms(delay, "the delay") == delay_ms
