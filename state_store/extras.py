@@ -8,7 +8,13 @@ from importlib import import_module
 
 from pyspark_ckpt.state_store.errors import InvalidInputError, ProcessError
 
-EXTRAS: Mapping[str, str] = {"boto3": "s3", "hdfs_native": "hdfs", "hypothesis": "testing", "pyspark": "spark"}
+EXTRAS: Mapping[str, str] = {
+    "boto3": "s3",
+    "hdfs_native": "hdfs",
+    "hypothesis": "testing",
+    "psutil": "testing",
+    "pyspark": "spark",
+}
 """The extra of each module that the package works without."""
 
 

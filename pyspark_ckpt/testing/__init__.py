@@ -22,12 +22,26 @@ from pyspark_ckpt.testing.cuts import check_cuts
 from pyspark_ckpt.testing.harness import Harness
 from pyspark_ckpt.testing.streams import KeyedInput, Rows, connect, keyed
 
-__all__ = ["Harness", "KeyedInput", "Rows", "check_cuts", "connect", "keyed", "strategies"]
+__all__ = [
+    "Batches",
+    "Harness",
+    "KeyedInput",
+    "Rows",
+    "Survived",
+    "check_cuts",
+    "connect",
+    "crash",
+    "keyed",
+    "strategies",
+]
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - a module
-    """Import ``strategies`` on first use. Raises ProcessError if Hypothesis is not installed."""
-    if name != "strategies":
+    """Import what needs Hypothesis or psutil on first use. Raises ProcessError if that is not installed."""
+    if name == "strategies":
+        require_extra("hypothesis", "pyspark_ckpt.testing.strategies")
+        return import_module("pyspark_ckpt.testing.strategies")
+    if name not in {"Batches", "Survived", "crash"}:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    require_extra("hypothesis", "pyspark_ckpt.testing.strategies")
-    return import_module("pyspark_ckpt.testing.strategies")
+    require_extra("psutil", f"pyspark_ckpt.testing.{name}")
+    return getattr(import_module("pyspark_ckpt.testing.crashes.crash"), name)

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any, TypeAlias
 
 from pyspark_ckpt.state_store.errors import InvalidInputError
-from pyspark_ckpt.testing.comparison import freeze
+from pyspark_ckpt.testing.comparison import MAX_SHOWN, describe_differences, freeze
 from pyspark_ckpt.testing.given_rows import RowsLike, list_rows
 from pyspark_ckpt.testing.harness import Harness
 
@@ -23,7 +23,7 @@ SINGLE_ROWS = 200
 """Up to so many rows are also given one by one."""
 _EMPTY = 0.5
 """How likely an empty batch follows."""
-_SHOWN = 20
+_WHERE = ("in one batch", "cut")
 
 
 @dataclass(frozen=True)
@@ -161,22 +161,14 @@ def _describe(order: Sequence[tuple[str, Any]], cut: Cut, expected: Outcome, fou
     for number, batch in enumerate(split(order, cut)):
         lines += [f"  batch {number}:"]
         for name, some in batch.items():
-            more = f" and {len(some) - _SHOWN} more" if len(some) > _SHOWN else ""
-            lines.append(f"    {f'{name}: ' if name else ''}{some[:_SHOWN]}{more}")
+            more = f" and {len(some) - MAX_SHOWN} more" if len(some) > MAX_SHOWN else ""
+            lines.append(f"    {f'{name}: ' if name else ''}{some[:MAX_SHOWN]}{more}")
     if expected.output != found.output:
-        lines += _differences("output", expected.output, found.output)
+        lines += describe_differences("output", expected.output, found.output, _WHERE)
     for name, held in expected.states.items():
         if held != found.states[name]:
-            lines += _differences(f"state {name!r}", held, found.states[name])
+            lines += describe_differences(f"state {name!r}", held, found.states[name], _WHERE)
     return "\n".join(lines)
-
-
-def _differences(what: str, expected: Any, found: Any) -> list[str]:  # noqa: ANN401 - any result
-    if isinstance(expected, dict) and isinstance(found, dict):
-        places = [key for key in {**expected, **found} if expected.get(key) != found.get(key)]
-        shown = [f"    {key}: {expected.get(key)} in one batch, {found.get(key)} cut" for key in places[:_SHOWN]]
-        return [f"  {what}:", *shown]
-    return [f"  {what}: {expected} in one batch, {found} cut"]
 
 
 def _name(cut: Cut) -> str:

@@ -60,7 +60,7 @@ class GivenRows:
 
 def read_rows(rows: object, columns: pa.Schema, by: Sequence[str], event_time: str | None, who: str) -> GivenRows:
     """Return what a test gives: a sequence of rows, a pandas frame or an Arrow table. Raises InvalidInputError."""
-    batch = _read_columns(rows, columns, who)
+    batch = read_columns(rows, columns, who)
     keys = zip(*(python_values(batch.column(name)) for name in by), strict=True)
     make_hash = SparkHash([columns.field(name).type for name in by])
     hashes = np.array([make_hash(key) for key in keys], np.uint32)
@@ -72,7 +72,8 @@ def read_rows(rows: object, columns: pa.Schema, by: Sequence[str], event_time: s
     return GivenRows(batch, hashes, event_us)
 
 
-def _read_columns(rows: object, columns: pa.Schema, who: str) -> pa.RecordBatch:
+def read_columns(rows: object, columns: pa.Schema, who: str) -> pa.RecordBatch:
+    """Return what a test gives as columns. Raises InvalidInputError."""
     try:
         given = list_rows(rows)
     except InvalidInputError as problem:

@@ -39,7 +39,7 @@ from pyspark_ckpt.state_store.display import suggest
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.format.spark_groups import NO_TIME_OUT, GroupTimesRow
 from pyspark_ckpt.state_store.options import parse
-from pyspark_ckpt.testing.comparison import count_rows, freeze
+from pyspark_ckpt.testing.comparison import count_rows, last_by_key
 from pyspark_ckpt.testing.given_rows import GivenRows, read_rows
 from pyspark_ckpt.testing.group import make_group, read_group
 from pyspark_ckpt.testing.local_query import CHECKPOINT, Clocks, LocalQuery, PartitionBatch
@@ -247,8 +247,7 @@ class Harness:
                 f"The output has no key column {missing[0]!r}, so it is not known which rows replace which.",
                 hint="Give `result`, a function of all output rows, or output the key columns.",
             )
-        places = [names.index(name) for name in by]
-        return {tuple(freeze(row[place]) for place in places): freeze(row) for row in rows}
+        return last_by_key(rows, names, by)
 
     @property
     def counters(self) -> dict[str, int]:

@@ -1,0 +1,280 @@
+"""``crash``: a query on real local Spark, killed again and again, must come to what it comes to without a fault."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from os import PathLike, environ, pathsep, utime
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pyspark_ckpt.operators.frames import resolve_columns
+from pyspark_ckpt.operators.types.value_types import make_handed_schema
+from pyspark_ckpt.savepoints import rescale
+from pyspark_ckpt.state_store.checkpoints.query_log import PARTITIONS_CONF
+from pyspark_ckpt.state_store.errors import InvalidInputError, ProcessError
+from pyspark_ckpt.state_store.options import PREFIX
+from pyspark_ckpt.testing.comparison import count_rows, describe_differences, last_by_key
+from pyspark_ckpt.testing.crashes.job import STARTED, Job
+from pyspark_ckpt.testing.crashes.processes import JVM, MARK, STATE_SERVER, find_marked, find_workers, kill, kill_marked
+from pyspark_ckpt.testing.given_rows import RowsLike, read_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+KINDS = ("driver", "server", "worker", "point")
+POINTS = ("begin.before", "begin.after_ticket", "commit.before_upload", "commit.after_upload", "commit.before_answer")
+FIRST_FILE_S = 1_700_000_000
+"""The time of the first file, in s since 1970: Spark reads files in the order of their times."""
+LOOK_S = 0.05
+MIN_S = 1.0
+RESCALES = 0.5
+"""How likely a query is rescaled after the death of its driver."""
+MAX_LIVES = 20
+"""After so many lives the query is taken for one that never ends."""
+LOG_CHARACTERS = 4000
+_CONF = {
+    "spark.master": "local[2,8]",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "WARN",
+    "spark.sql.session.timeZone": "UTC",
+}
+
+
+@dataclass(frozen=True)
+class Batches:
+    """An input of a query that ``crash`` runs: columns, as a StructType or Spark DDL, and the rows of each batch."""
+
+    columns: StructType | str
+    batches: Sequence[RowsLike]
+
+    def write(self, folder: Path) -> StructType:
+        """Write a file for each batch, in the order in which Spark reads them; return the columns.
+
+        Raises InvalidInputError.
+        """
+        schema = resolve_columns(self.columns, "The columns")
+        arrow = make_handed_schema(schema)
+        folder.mkdir(parents=True)
+        for number, rows in enumerate(self.batches):
+            batch = read_columns(rows, arrow, f"Batch {number}")
+            path = folder / f"{number:06d}.parquet"
+            pq.write_table(pa.Table.from_batches([batch]), path)
+            utime(path, (FIRST_FILE_S + number,) * 2)
+        return schema
+
+
+@dataclass(frozen=True)
+class Survived:
+    """What a query came to. ``faults``: what happened to it. ``rows``: all rows of its output, batch by batch."""
+
+    faults: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+
+
+def crash(
+    build: Callable[..., DataFrame],
+    *,
+    seed: int = 0,
+    faults: int = 4,
+    mode: str = "append",
+    key: str | Sequence[str] = (),
+    parallelism: int = 3,
+    conf: Mapping[str, str] | None = None,
+    timeout_s: float = 600,
+    folder: str | PathLike[str] | None = None,
+    **inputs: Batches,
+) -> Survived:
+    """Run a query on local Spark twice, once with ``faults`` that ``seed`` chooses; both must have the same output.
+
+    ``build`` makes the query: it is called with a streaming frame for each of the ``inputs``, by its name, and returns
+    a frame. A batch of the query has the rows of one batch of each input. It runs in processes of its own, so
+    ``build`` must be importable there, or a function that cloudpickle can copy.
+
+    The faults: the driver, a state server or a Python worker is killed, or the state server fails or dies at a step of
+    a commit. A query that has ended is started again, until it has read all of its input. After the death of a driver
+    it may be rescaled, to up to ``parallelism`` partitions.
+
+    In append mode, each row must be output as often; in update mode, the last row of each ``key``, the names of columns
+    of the output, must be equal. ``conf``: confs of the session. ``timeout_s``: for each life of the query.
+    ``folder``: where inputs, checkpoints, output and logs are and stay; by default they are temporary.
+
+    Raises AssertionError that names the differences and the seed, ProcessError if the query fails without a fault, or
+    does not end, and InvalidInputError.
+    """
+    names = (key,) if isinstance(key, str) else tuple(key)
+    if not inputs:
+        hint = "Give each a name: visits=ckpt.testing.Batches('user string', [...])."
+        raise InvalidInputError("crash: there are no inputs.", hint=hint)
+    if mode.lower() == "update" and not names:
+        raise InvalidInputError("crash: in update mode, `key` must name the columns by which rows replace others.")
+    with tempfile.TemporaryDirectory(prefix="pyspark-ckpt-crash-") as temporary:
+        home = Path(temporary if folder is None else folder)
+        folders = {name: home / "inputs" / name for name in inputs}
+        frames = {name: (each.write(folders[name]), str(folders[name])) for name, each in inputs.items()}
+        job = Job(build, frames, mode, {**_CONF, PARTITIONS_CONF: str(parallelism), **(conf or {})}, "", "")
+        calm, shaken = Query(job, home / "calm", timeout_s), Query(job, home / "shaken", timeout_s)
+        calm.live(Faults(seed, 0, 0.0))
+        happened = Faults(seed, faults, calm.seconds)
+        while not shaken.is_done:
+            shaken.live(happened)
+            happened.perhaps_rescale(shaken, parallelism)
+        _compare(calm.read(), shaken.read(), mode.lower(), names, f"seed={seed}, after {', '.join(happened.done)}")
+        return Survived(tuple(happened.done), tuple(tuple(row.values()) for row in shaken.read()))
+
+
+class Faults:
+    """The faults that a seed has chosen, and those that have happened."""
+
+    def __init__(self, seed: int, count: int, seconds: float) -> None:
+        """Choose ``count`` faults, spread over the ``seconds`` that the query runs."""
+        self._draw = draw = Random(seed)  # noqa: S311 - repeatable, as far as the machine is
+        self._seconds = max(seconds, MIN_S)
+        self._left = [draw.choice(KINDS) for _ in range(count)]
+        self.done: list[str] = []
+        self.kills_driver = False
+
+    def draw_points(self) -> str:
+        """Return the fail points of the next life of the query, as the option has them."""
+        chosen = [kind for kind in self._left if kind == "point"]
+        self._left = [kind for kind in self._left if kind != "point"]
+        points = [
+            f"{self._draw.choice(POINTS)}:{self._draw.choice(('kill', 'error'))}@{self._draw.randint(1, 6)}"
+            for _ in chosen
+        ]
+        self.done += points
+        return ",".join(points)
+
+    def draw_kill(self) -> tuple[str, float]:
+        """Return the next to be killed, and after how many seconds; an empty name for none."""
+        return (self._left[-1], self._draw.uniform(0, self._seconds)) if self._left else ("", 0.0)
+
+    def note(self, kind: str) -> None:
+        """Note that it was killed."""
+        self._left.pop()
+        self.done.append(kind)
+        self.kills_driver = kind == "driver"
+
+    def perhaps_rescale(self, query: Query, parallelism: int) -> None:
+        """Rescale a query whose driver was killed, as the seed decides."""
+        if self.kills_driver and not query.is_done and self._draw.random() < RESCALES:
+            partitions = self._draw.randint(1, parallelism)
+            if query.rescale(partitions):
+                self.done.append(f"rescale to {partitions}")
+        self.kills_driver = False
+
+
+class Query:
+    """A query in a folder, through its lives."""
+
+    def __init__(self, job: Job, folder: Path, timeout_s: float) -> None:
+        folder.mkdir(parents=True)
+        self._job = replace(job, checkpoint=str(folder / "checkpoint"), output=str(folder / "output"))
+        self._folder, self._timeout_s = folder, timeout_s
+        self.log = folder / "log"
+        self.is_done = False
+        self.lives = 0
+        self.seconds = 0.0
+
+    def live(self, faults: Faults) -> None:
+        """Run the query until it ends. Raises ProcessError (it failed without a fault, or never ends)."""
+        self.lives += 1
+        if self.lives > MAX_LIVES:
+            raise ProcessError(f"The query has not ended after {MAX_LIVES} lives; its log is {self.log}.")
+        before, points = len(faults.done), faults.draw_points()
+        own = {f"{PREFIX}localDir": str(self._folder / f"local-{self.lives}"), f"{PREFIX}failPoints": points}
+        path, mark = self._folder / "job", uuid.uuid4().hex
+        replace(self._job, conf={**self._job.conf, **own}).write(path)
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "pyspark_ckpt.testing.crashes.program", str(path)],
+                stdout=subprocess.PIPE, stderr=log, env=_environment(self._folder, mark), text=True,
+            )  # fmt: skip
+        try:
+            self._watch(process, mark, faults)
+        finally:
+            kill_marked(mark)
+            process.wait()
+        self.is_done = process.returncode == 0
+        if not self.is_done and len(faults.done) == before:
+            text = self.log.read_text(encoding="utf-8", errors="replace")[-LOG_CHARACTERS:]
+            raise ProcessError(f"The query failed, and there was no fault. Its log ends with:\n{text}")
+
+    def _watch(self, process: subprocess.Popen[str], mark: str, faults: Faults) -> None:
+        """Kill parts of a life until it ends."""
+        with closing(process.stdout or io.StringIO()) as lines:
+            any(line.strip() == STARTED for line in lines)  # or its end
+            begin = last = time.monotonic()
+            kind, after_s = faults.draw_kill()
+            while process.poll() is None:
+                now = time.monotonic()
+                if kind and now - last >= after_s and (victims := _VICTIMS[kind](mark)):
+                    kill(victims[0])
+                    faults.note(kind)
+                    if kind == "driver":
+                        process.kill()
+                    last, (kind, after_s) = now, faults.draw_kill()
+                if now - begin > self._timeout_s:
+                    raise ProcessError(f"The query did not end within {self._timeout_s} s; its log is {self.log}.")
+                time.sleep(LOOK_S)
+            self.seconds = time.monotonic() - begin
+
+    def rescale(self, partitions: int) -> bool:
+        """Continue with a copy of the checkpoint for so many partitions. Return False if no batch has committed."""
+        before = Path(self._job.checkpoint)
+        if not any((before / "commits").glob("[0-9]*")):
+            return False
+        after = str(self._folder / f"checkpoint-{self.lives}")
+        rescale(str(before), after, partitions)
+        self._job = replace(self._job, checkpoint=after, conf={**self._job.conf, PARTITIONS_CONF: str(partitions)})
+        return True
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return the rows of the output, batch by batch."""
+        batches = sorted(Path(self._job.output).glob("batch=*"))
+        files = [file for batch in batches for file in sorted(batch.glob("*.parquet"))]
+        return [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
+
+
+_VICTIMS: Mapping[str, Callable[[str], list[Any]]] = {
+    "driver": lambda mark: find_marked(mark, JVM),
+    "server": lambda mark: find_marked(mark, STATE_SERVER),
+    "worker": find_workers,
+}
+
+
+def _environment(folder: Path, mark: str) -> dict[str, str]:
+    temporary = folder / "temporary"
+    temporary.mkdir(exist_ok=True)
+    path = pathsep.join(filter(None, sys.path))
+    own = {MARK: mark, "PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    return {**environ, **own, "TMPDIR": str(temporary)}
+
+
+def _compare(
+    expected: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]], mode: str, key: Sequence[str], how: str
+) -> None:
+    def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[Any, Any]:
+        if mode == "append":
+            return count_rows([tuple(row.values()) for row in rows])
+        return last_by_key([tuple(row.values()) for row in rows], list(rows[0]) if rows else list(key), key)
+
+    first, second = summarise(expected), summarise(found)
+    if first != second:
+        lines = describe_differences("output", first, second, ("without faults", "with faults"))
+        raise AssertionError("\n".join([f"The result differs ({how}):", *lines]))

@@ -1,0 +1,57 @@
+"""What one life of a query that ``crash`` kills is to do."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark import serializers
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+_SERIALIZER: Any = serializers.CloudPickleSerializer()  # type: ignore[no-untyped-call]
+STARTED = "started"
+BATCH = "batch={:09d}"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What one life is to do. ``inputs``: the schema and the folder of each input."""
+
+    build: Callable[..., DataFrame]
+    inputs: Mapping[str, tuple[StructType, str]]
+    mode: str
+    conf: Mapping[str, str]
+    checkpoint: str
+    output: str
+
+    def write(self, path: Path) -> None:
+        """Write the job into a file. Raises InvalidInputError."""
+        path.write_bytes(_SERIALIZER.dumps(self))
+
+    @classmethod
+    def read(cls, path: Path) -> Job:
+        """Return the job in a file."""
+        job: Job = _SERIALIZER.loads(path.read_bytes())
+        return job
+
+    def run(self, spark: SparkSession) -> None:
+        """Run the query to the end of its input. A batch that is repeated replaces its output."""
+        frames = {
+            name: spark.readStream.schema(schema).option("maxFilesPerTrigger", "1").parquet(folder)
+            for name, (schema, folder) in self.inputs.items()
+        }
+
+        def write(rows: DataFrame, batch: int) -> None:
+            rows.coalesce(1).write.mode("overwrite").parquet(str(Path(self.output) / BATCH.format(batch)))
+
+        writer = self.build(**frames).writeStream.outputMode(self.mode).foreachBatch(write)
+        query = writer.option("checkpointLocation", self.checkpoint).trigger(availableNow=True).start()
+        sys.stdout.write(f"{STARTED}\n")
+        sys.stdout.flush()
+        query.awaitTermination()
