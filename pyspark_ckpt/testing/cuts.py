@@ -47,14 +47,14 @@ def check_cuts(
     """Give the same rows in one batch, one by one, and cut at random in ``cuts`` ways; the results must be equal.
 
     Spark decides by load which rows come to a batch, and runs batches without rows where the watermark has moved, so
-    the result of a program should not depend on either. ``start``
-    makes a new harness for each way. More than 200 rows are not given one by one.
+    the result of a program should not depend on either. ``start`` makes a new harness for each way. More than 200 rows
+    are not given one by one.
 
-    ``rows``: those of the only input; or by the name of an input, then the inputs are
-    also interleaved at random. ``finish`` is called after the last rows, by default to run a batch without rows, in
-    which the timers fire that are due by then. ``result``: turns all output rows into what must be equal. By default
-    that is, in append mode, how often each row was output; in update mode, the last row of each key. What the states
-    hold must be equal, too, unless ``compare_states`` is False.
+    ``rows``: those of the only input; or by the name of an input, then the inputs are also interleaved at random.
+    ``finish`` is called after the last rows, by default to run a batch without rows, in which the timers fire that are
+    due by then. ``result``: turns all output rows into what must be equal. By default that is, in append mode, how
+    often each row was output; in update mode, the last row of each key. What the states hold must be equal, too, unless
+    ``compare_states`` is False.
 
     Raises AssertionError, with the fewest cuts that make a difference, and InvalidInputError if a row is late in some
     way: late rows depend on the cuts in every program.
