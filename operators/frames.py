@@ -131,8 +131,8 @@ def check_order(schema: StructType, name: str, kind: pa.DataType, who: str) -> N
         raise InvalidInputError(refused, hint="Order by another form of it, such as a column of type string.")
 
 
-def read_groups(given: object, who: str) -> int:
-    """Return the number of key groups. Raises InvalidInputError."""
+def read_groups(given: object, who: str, what: str = "max_parallelism") -> int:
+    """Return the number of key groups, or of partitions: ``what``. Raises InvalidInputError."""
     if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or not 1 <= given <= MAX_PARALLELISM:
-        raise InvalidInputError(f"{who}: max_parallelism must be an integer, 1 to {MAX_PARALLELISM}, got {given!r}.")
+        raise InvalidInputError(f"{who}: {what} must be an integer, 1 to {MAX_PARALLELISM}, got {given!r}.")
     return int(given)

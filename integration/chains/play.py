@@ -15,9 +15,9 @@ from integration.conftest import SHUFFLE_PARTITIONS
 from integration.crash.chaos import VICTIMS
 from integration.crash.driver import FORMAT, Driver, DriverDiedError, OrderFailedError, Relay
 from integration.crash.faults import FAIL_POINTS, all_armed
-from integration.crash.processes import kill
 from integration.moves import make_checkpoint
 from pyspark_ckpt import open_state
+from pyspark_ckpt.testing.crashes.processes import kill
 
 PROGRAM = "integration.chains.program"
 LONG_MS = 300_000

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from integration.crash import processes
 from integration.crash.driver import environment
 from integration.jvm import JAVA_OPTIONS
+from pyspark_ckpt.testing.crashes.processes import kill_marked
 
 PROGRAM = Path(__file__).with_name("counts.py")
 SETTINGS = {
@@ -42,7 +42,7 @@ def user_environment(tmp_path: Path) -> Iterator[dict[str, str]]:
     made = environment(tmp_path, mark)
     del made["PYTHONPATH"]
     yield made
-    processes.kill_all(mark)
+    kill_marked(mark)
     shutil.rmtree(tmp_path / "temporary", ignore_errors=True)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 
 from integration.crash.driver import LOCAL_CLUSTER, Driver, DriverDiedError, OrderFailedError
-from integration.crash.processes import kill
+from pyspark_ckpt.testing.crashes.processes import kill
 
 KILLS = 6
 LOCAL = "local[4,8]"

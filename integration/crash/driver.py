@@ -20,11 +20,20 @@ import pyspark
 
 from integration.crash import processes
 from integration.jvm import JAVA_OPTIONS
+from pyspark_ckpt.testing.crashes.processes import (
+    JVM,
+    MARK,
+    STATE_SERVER,
+    find_marked,
+    find_workers,
+    kill,
+    kill_marked,
+    read_arguments,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONS = "spark.sql.streaming.stateStore.ckpt."
 FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
-JVM = "org.apache.spark.deploy.SparkSubmit"
 LOCAL = "local[4,4]"
 LOOK_S = 0.2  # between looks at all processes of the machine
 LOCAL_CLUSTER = "local-cluster[2,1,1024]"
@@ -94,7 +103,7 @@ class Driver:
 
     def close(self) -> None:
         """See ``__exit__``."""
-        processes.kill_all(self.mark)
+        kill_marked(self.mark)
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._log):
             _close_quietly(stream)
@@ -159,29 +168,27 @@ class Driver:
     def executor(self, executor_id: str) -> psutil.Process:
         """The JVM of one executor."""
         wanted = f"--executor-id {executor_id} "
-        return next(process for process in self.executors() if wanted in processes.arguments(process) + " ")
+        return next(process for process in self.executors() if wanted in read_arguments(process) + " ")
 
     def state_servers(self) -> list[psutil.Process]:
         """All state servers."""
-        return self._find(processes.STATE_SERVER)
+        return self._find(STATE_SERVER)
 
     def python_workers(self) -> list[psutil.Process]:
         """The Python workers, without the daemons they are forked from."""
-        daemons = self._find(processes.WORKER_DAEMON)
-        pids = {process.pid for process in daemons}
-        return [process for process in daemons if process.ppid() in pids]
+        return find_workers(self.mark)
 
     def kill_state_servers(self) -> None:
         """SIGKILL to every state server, and wait until they are gone."""
         servers = self.state_servers()
         for server in servers:
-            processes.kill(server)
+            kill(server)
         psutil.wait_procs(servers, timeout=processes.PATIENCE_S)
 
     def kill_driver(self, part: str = "both") -> None:
         """SIGKILL to the driver: its ``jvm``, its ``python`` or ``both``. Everything below must end by itself."""
         if part in ("both", "jvm"):
-            processes.kill(self.jvm())
+            kill(self.jvm())
             processes.eventually("the end of the JVM", lambda: not self._find(JVM), LOOK_S)
         if part in ("both", "python"):
             self._process.kill()
@@ -196,7 +203,7 @@ class Driver:
         )
 
     def _find(self, word: str) -> list[psutil.Process]:
-        return processes.marked(self.mark, word)
+        return find_marked(self.mark, word)
 
     # --- what they leave ---
 
@@ -291,7 +298,7 @@ class Relay:
 def environment(folder: Path, mark: str) -> dict[str, str]:
     return {
         **os.environ,
-        processes.MARK: mark,
+        MARK: mark,
         "PYTHONPATH": str(ROOT),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_HOME": str(_spark_home(folder / "spark")),

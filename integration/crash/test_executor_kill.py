@@ -9,8 +9,9 @@ import pytest
 
 from integration.crash.driver import Driver, Relay
 from integration.crash.faults import Scenario, armed, few, label
-from integration.crash.processes import eventually, kill
+from integration.crash.processes import eventually
 from integration.crash.reference import Reference, order
+from pyspark_ckpt.testing.crashes.processes import kill
 
 AT_STEPS = [
     ("begin.before", "join", 2),

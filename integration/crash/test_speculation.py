@@ -11,8 +11,9 @@ import pytest
 from integration.clusters.standalone import standalone_cluster
 from integration.crash.driver import FORMAT, Driver, environment
 from integration.crash.faults import FAIL_POINTS
-from integration.crash.processes import eventually, kill, kill_all
+from integration.crash.processes import eventually
 from integration.crash.reference import Reference, order
+from pyspark_ckpt.testing.crashes.processes import kill, kill_marked
 
 pytestmark = [pytest.mark.cluster, pytest.mark.kill]
 
@@ -39,7 +40,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
         ):
             yield started
     finally:
-        kill_all(mark)
+        kill_marked(mark)
 
 
 def slower_attempts(driver: Driver) -> int:

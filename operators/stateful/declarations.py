@@ -51,16 +51,15 @@ def find_clock(time_mode: object, who: str) -> Clock | None:
     return TIME_MODES[time_mode.lower()]
 
 
-def dump_program(processor: StatefulProcessor) -> bytes:
-    """Return a processor as PySpark sends it to workers."""
-    program: bytes = _SERIALIZER().dumps(processor)
-    return program
+def dump_program(program: object) -> bytes:
+    """Return a user's program as PySpark sends it to workers. Raises what cloudpickle and the program raise."""
+    dumped: bytes = _SERIALIZER().dumps(program)
+    return dumped
 
 
-def load_program(program: bytes) -> StatefulProcessor:
-    """Return a new copy of the processor."""
-    processor: StatefulProcessor = _SERIALIZER().loads(program)
-    return processor
+def load_program(dumped: bytes) -> Any:
+    """Return a new copy of the program."""
+    return _SERIALIZER().loads(dumped)
 
 
 def find_variables(processor: StatefulProcessor, clock: Clock | None, who: str) -> dict[str, DeclaredState]:

@@ -17,7 +17,7 @@ from pyspark_ckpt.operators.encoding.suffixes import Suffixes
 from pyspark_ckpt.operators.task.merging import Merged
 from pyspark_ckpt.operators.task.results import Results
 from pyspark_ckpt.operators.task.user_errors import locate_errors
-from pyspark_ckpt.operators.types.columns import arrow_of_plain, arrow_values, python_values
+from pyspark_ckpt.operators.types.columns import arrow_of_plain, arrow_values, find_misfit, python_values
 from pyspark_ckpt.operators.types.conversions import CONVERT, WRONG_VALUE
 from pyspark_ckpt.operators.types.exact_columns import exact_column
 from pyspark_ckpt.operators.types.value_types import get_fields, no_null, struct_class
@@ -266,15 +266,13 @@ class ProcessorCalls:
             values = get_fields(row, output.names)
         except WRONG_VALUE as problem:
             raise self._no_row(method, row, problem) from problem
-        for field, value in zip(output, values, strict=True):
-            try:
-                arrow_values([(value,)], pa.struct([field]))
-            except WRONG_VALUE as problem:
-                raise InvalidInputError(
-                    f"{self._who(method)} yielded rows that are not those of the output: column {field.name!r} is of "
-                    f"type {field.type}, but {repr(value)[:200]} is of type {type(value).__name__}: {problem}.",
-                    hint=CONVERT,
-                ) from problem
+        if (found := find_misfit(values, output)) is not None:
+            field, value, why = found
+            raise InvalidInputError(
+                f"{self._who(method)} yielded rows that are not those of the output: column {field.name!r} is of "
+                f"type {field.type}, but {repr(value)[:200]} is of type {type(value).__name__}: {why}.",
+                hint=CONVERT,
+            ) from why
 
     def _no_row(self, method: Method, row: Any, problem: object) -> InvalidInputError:
         return InvalidInputError(

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_ckpt.operators.types.conversions import plain_column
+from pyspark_ckpt.operators.types.conversions import WRONG_VALUE, plain_column
 from pyspark_ckpt.operators.types.stored_types import is_variant
 from pyspark_ckpt.operators.types.value_types import (
     NO_NULL_KEY,
@@ -205,6 +205,16 @@ def arrow_values(
     present = pa.py_buffer(np.packbits(~absent, bitorder="little"))
     offsets = pa.py_buffer(ends.astype(np.int32))
     return pa.Array.from_buffers(kind, len(values), [present, offsets], children=contents)
+
+
+def find_misfit(values: Sequence[Any], columns: pa.Schema) -> tuple[pa.Field, Any, Exception] | None:
+    """Return the first value of a row that its column does not accept, and why; None if all are accepted."""
+    for field, value in zip(columns, values, strict=True):
+        try:
+            arrow_values([(value,)], pa.struct([field]))
+        except WRONG_VALUE as problem:
+            return field, value, problem
+    return None
 
 
 def _structs(

@@ -13,6 +13,7 @@ from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.format.key_groups import (
     HASHES,
     MAX_PARALLELISM,
+    find_keyed_partition,
     find_spark_partition,
     read_max_parallelism,
 )
@@ -52,7 +53,7 @@ def find_partition(state: StoredState, key_hash: int, in_use: int) -> int:
     """Return which of the ``in_use`` partitions has the rows of a hash. Raises FormatError."""
     groups = read_max_parallelism(state.descriptor, state.whose)
     if groups is not None:
-        return (key_hash * groups // HASHES) * in_use // groups
+        return find_keyed_partition(key_hash, in_use, groups)
     return find_spark_partition(key_hash, in_use)
 
 

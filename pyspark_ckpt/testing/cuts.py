@@ -128,11 +128,10 @@ def split(order: Sequence[tuple[str, Any]], cut: Cut) -> Iterator[dict[str, list
 
 def _interleave(rows: Mapping[str, Sequence[Any]], draw: Random | None) -> list[tuple[str, Any]]:
     """Return the rows of all inputs in one order, which keeps that of each input."""
-    waiting = {name: list(some) for name, some in rows.items()}
-    names = [name for name, some in waiting.items() for _ in some]
+    names = [name for name, some in rows.items() for _ in some]
     if draw is not None:
         draw.shuffle(names)
-    given = {name: iter(some) for name, some in waiting.items()}
+    given = {name: iter(some) for name, some in rows.items()}
     return [(name, next(given[name])) for name in names]
 
 

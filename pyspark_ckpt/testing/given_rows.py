@@ -11,19 +11,18 @@ import pyarrow as pa
 
 from pyspark_ckpt.operators.declarations.operator import Input
 from pyspark_ckpt.operators.encoding.spark_hash import SparkHash
-from pyspark_ckpt.operators.types.columns import arrow_values, python_values
+from pyspark_ckpt.operators.spark_query import NEVER_LATE
+from pyspark_ckpt.operators.types.columns import arrow_values, find_misfit, python_values
 from pyspark_ckpt.operators.types.conversions import CONVERT, WRONG_VALUE
-from pyspark_ckpt.operators.types.value_types import get_fields, no_null
+from pyspark_ckpt.operators.types.value_types import get_fields
 from pyspark_ckpt.state_store.errors import InvalidInputError
-from pyspark_ckpt.state_store.format.key_groups import HASHES
+from pyspark_ckpt.state_store.format.key_groups import find_keyed_partition
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 RowsLike: TypeAlias = "Iterable[Any] | pa.Table"
 """Tuples, mappings or objects with the columns as fields; or a pandas frame; or an Arrow table."""
-NEVER_LATE_US = 2**63 - 1
-"""The event time of rows that have none."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +52,7 @@ class GivenRows:
 
     def partitions(self, partitions: int, max_parallelism: int) -> NDArray[np.int64]:
         """Return the partition of each row."""
-        groups = (self.hashes.astype(np.uint64) * np.uint64(max_parallelism)) // np.uint64(HASHES)
-        found: NDArray[np.int64] = (groups * np.uint64(partitions) // np.uint64(max_parallelism)).astype(np.int64)
-        return found
+        return find_keyed_partition(self.hashes.astype(np.int64), partitions, max_parallelism)
 
 
 def read_rows(rows: object, columns: pa.Schema, by: Sequence[str], event_time: str | None, who: str) -> GivenRows:
@@ -64,7 +61,7 @@ def read_rows(rows: object, columns: pa.Schema, by: Sequence[str], event_time: s
     keys = zip(*(python_values(batch.column(name)) for name in by), strict=True)
     make_hash = SparkHash([columns.field(name).type for name in by])
     hashes = np.array([make_hash(key) for key in keys], np.uint32)
-    event_us = np.full(len(batch), NEVER_LATE_US, np.int64)
+    event_us = np.full(len(batch), NEVER_LATE, np.int64)
     if event_time is not None:
         column = batch.column(event_time).cast(pa.int64())
         known = column.is_valid().to_numpy(zero_copy_only=False)
@@ -126,17 +123,13 @@ def _check_row(row: object, columns: pa.Schema, who: str) -> None:
         raise InvalidInputError(
             f"{who}: {repr(row)[:200]} does not fit the columns {columns.names}: {problem}.", hint=_HINT
         ) from problem
-    for field, value in zip(columns, values, strict=True):
-        try:
-            if value is None and not field.nullable:
-                raise TypeError(no_null(field))
-            arrow_values([(value,)], pa.struct([field]))
-        except WRONG_VALUE as problem:
-            raise InvalidInputError(
-                f"{who}: column {field.name!r} is of type {field.type}, but {repr(value)[:200]} is of type "
-                f"{type(value).__name__}: {problem}.",
-                hint=CONVERT,
-            ) from problem
+    if (found := find_misfit(values, columns)) is not None:
+        field, value, why = found
+        raise InvalidInputError(
+            f"{who}: column {field.name!r} is of type {field.type}, but {repr(value)[:200]} is of type "
+            f"{type(value).__name__}: {why}.",
+            hint=CONVERT,
+        ) from why
 
 
 _HINT = "Give a list of tuples or dicts with these columns, a pandas frame or an Arrow table."

@@ -54,8 +54,6 @@ if TYPE_CHECKING:
 
 BEGIN = datetime.fromisoformat("2020-01-01T00:00:00+00:00")
 """When a harness begins, by its clock of processing time."""
-
-
 METRICS = ("late_rows", "fired_timers", "expired_rows", "late_output_rows")
 """The metrics that a batch has even if no task ran."""
 _ONE_AT_A_TIME = threading.RLock()
@@ -172,7 +170,9 @@ class Harness:
         given = self._read(rows, inputs)
         clocks = Clocks(self._watermark_ms, self._processing_ms, self._late_ms)
         with self._open(), self._query.begin() as partitions:
-            found = [row for each in partitions for row in self._process(each, given, clocks)]
+            numbered = list(self._number(given))
+            placed = [self._partitions_of(rows) for _, rows in numbered]
+            found = [row for each in partitions for row in self._process(each, numbered, placed, clocks)]
             seen = self._seen.see([rows.event_us for rows in given])
             next_ms = seen.advance(self._watermark_ms)
             metrics = self._query.commit(partitions, clocks, next_ms)
@@ -296,13 +296,22 @@ class Harness:
             found.append(read_rows(inputs.get(each.name, ()), each.columns, each.by, column, who))
         return found
 
-    def _process(self, batch: PartitionBatch, given: Sequence[GivenRows], clocks: Clocks) -> Iterator[Any]:
-        """Run the task of a partition if it has rows or a timer is due, as Spark does."""
+    def _process(
+        self,
+        batch: PartitionBatch,
+        numbered: Sequence[tuple[int, GivenRows]],
+        placed: Sequence[NDArray[np.int64]],
+        clocks: Clocks,
+    ) -> Iterator[Any]:
+        """Run the task of a partition if it has rows or a timer is due, as Spark does.
+
+        ``numbered``: the rows of the batch with the numbers of their inputs. ``placed``: the partition of each row.
+        """
         operator = self._operator
         mine = [
             (number, part)
-            for number, rows in self._number(given)
-            if len(part := rows.where(self._partitions_of(rows) == batch.partition))
+            for (number, rows), partition_of in zip(numbered, placed, strict=True)
+            if len(part := rows.where(partition_of == batch.partition))
         ]
         timed_out = _is_due(batch.group, operator, clocks)
         if not mine and not timed_out:
@@ -311,8 +320,7 @@ class Harness:
         group = make_group(batch.group, conf, clocks, timed_out=timed_out and not mine)
         times = GroupTimes(operator, group, clocks.late_ms if operator.has_watermark else None)
         context = Context(self._query.batch_id, batch.partition, times.processing_ms, times.watermark_ms)
-        processor: Any = load_program(self._program)
-        task = PartitionTask(operator, processor)
+        task = PartitionTask(operator, load_program(self._program))
         with naming(batch.ticket, operator.uid):
             for each in task.run(mine, batch.ticket, times, context):
                 yield from self._rows(each)
@@ -378,7 +386,7 @@ def _remove(temporary: Path | None) -> None:
 def _dump(processor: Processor) -> bytes:
     """Return the processor as Spark sends it to tasks. Raises InvalidInputError."""
     try:
-        return dump_program(processor)  # type: ignore[arg-type]  # any object
+        return dump_program(processor)
     except Exception as problem:
         name = type(processor).__name__
         raise InvalidInputError(

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pyspark_ckpt.operators.spark_query import NEVER_LATE
 from pyspark_ckpt.operators.task.group_times import NO_WATERMARK
-from pyspark_ckpt.testing.given_rows import NEVER_LATE_US
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -44,7 +44,7 @@ class SeenTimes:
         """Return them after a batch with these event times for each input, in microseconds since 1970."""
         newest = list(self.newest_ms)
         for number, (times, watermark) in enumerate(zip(event_us, self.watermarks, strict=True)):
-            known = times[times != NEVER_LATE_US]
+            known = times[times != NEVER_LATE]
             if watermark is not None and len(known):
                 seen_ms, before_ms = int(known.max()) // 1000 - watermark.delay_ms, newest[number]
                 newest[number] = seen_ms if before_ms is None else max(seen_ms, before_ms)

@@ -76,10 +76,7 @@ class Confs:
     @classmethod
     def of(cls, conf: object, parallelism: object, who: str) -> Confs:
         """Return the confs of a harness. Raises InvalidInputError (an unknown option, a wrong value)."""
-        if isinstance(parallelism, bool) or not isinstance(parallelism, int) or not 0 < parallelism <= MAX_PARALLELISM:
-            raise InvalidInputError(
-                f"{who}: parallelism must be an integer, 1 to {MAX_PARALLELISM}, got {parallelism!r}."
-            )
+        partitions = read_groups(parallelism, who, "parallelism")
         if conf is not None and not isinstance(conf, Mapping):
             raise InvalidInputError(
                 f"{who}: conf must be a mapping, got {conf!r}.", hint="Give values by names: {'spark.sql...': '...'}."
@@ -90,7 +87,7 @@ class Confs:
                 f"{who}: {PARTITIONS_CONF} is the parallelism of the harness.", hint="Give it as parallelism=."
             )
         parse({name: value for name, value in given.items() if name.startswith(PREFIX)})
-        confs = cls({**given, PARTITIONS_CONF: str(parallelism)})
+        confs = cls({**given, PARTITIONS_CONF: str(partitions)})
         if str(confs.get(WATERMARK_POLICY)).lower() not in {"min", "max"}:
             raise InvalidInputError(f"{who}: {WATERMARK_POLICY} must be 'min' or 'max', got {conf!r}.")
         return confs

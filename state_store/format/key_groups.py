@@ -7,8 +7,15 @@ places the rows of its own operators by the remainder of the hash, so each of th
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, TypeVar
+
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.format.meta import Descriptor, StoreMeta
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Hashes = TypeVar("Hashes", int, "NDArray[Any]")
 
 MAX_PARALLELISM = 32768
 HASHES = 1 << 32
@@ -23,6 +30,11 @@ def find_owned_groups(partition: int, partitions: int, max_parallelism: int) -> 
 def find_spark_partition(key_hash: int, partitions: int) -> int:
     """Return the partition in which Spark places rows with an unsigned hash."""
     return (key_hash - HASHES if key_hash >> 31 else key_hash) % partitions
+
+
+def find_keyed_partition(key_hash: Hashes, partitions: int, max_parallelism: int) -> Hashes:
+    """Return the partition of a keyed operator that owns an unsigned hash; for an array, that of each."""
+    return key_hash * max_parallelism // HASHES * partitions // max_parallelism
 
 
 def find_hashes(groups: tuple[int, int], max_parallelism: int) -> tuple[int, int]:

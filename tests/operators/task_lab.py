@@ -12,8 +12,6 @@ from typing import Any, TypeAlias
 
 import pandas as pd
 import pyarrow as pa
-from pyspark.sql.streaming.state import GroupState
-from pyspark.sql.types import StructType
 
 from pyspark_ckpt.operators.bound.declared_states import with_types
 from pyspark_ckpt.operators.declarations.operator import HASH, INITIAL, INPUT, ROW, TIME, Input, KeyedOperator
@@ -23,7 +21,10 @@ from pyspark_ckpt.operators.task.arrivals import split_by_input
 from pyspark_ckpt.operators.task.group_times import TIME_OUTS, GroupTimes
 from pyspark_ckpt.operators.task.partition_task import PartitionTask
 from pyspark_ckpt.operators.types.conversions import EPOCH, microseconds_at
+from pyspark_ckpt.state_store.format.spark_groups import NO_TIME_OUT, GroupTimesRow
 from pyspark_ckpt.state_store.transactions.ticket import read_ticket
+from pyspark_ckpt.testing.group import make_group, read_group
+from pyspark_ckpt.testing.local_query import Clocks
 from tests.lab import Lab
 
 COLUMNS = pa.schema(
@@ -59,7 +60,7 @@ class TaskLab:
         self._handle = self._lab.open()
         self._version, self._id = 0, None
         self._attempts = count(1)
-        self._row: tuple[int, int] | None = None
+        self._row: GroupTimesRow | None = None
         self._processor = processor
         self._operator = KeyedOperator(
             uid="it",
@@ -81,7 +82,8 @@ class TaskLab:
         begun = self._lab.server.call("begin", handle=self._handle, version=self._version, id=self._id, attempt=attempt)
         (path,) = (self._lab.local_dir / "tickets").glob(f"{attempt}-*.json")
         operator = replace(self._operator, memory_bytes=memory_bytes, initial=COLUMNS if initial else None)
-        group = _group(TIME_OUTS[operator.time_out_clock], self._row, watermark_ms, now_ms)
+        clocks = Clocks(watermark_ms, now_ms, watermark_ms)
+        group = make_group(self._row, TIME_OUTS[operator.time_out_clock], clocks, timed_out=False)
         times = GroupTimes(operator, group)
         context = Context(attempt, 0, times.processing_ms, times.watermark_ms)
         task = PartitionTask(operator, self._processor)
@@ -90,10 +92,10 @@ class TaskLab:
         found = [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
         answer = self._lab.server.call("commit", txn=begun["txn"], files=[], rows={}, num_partitions=1)
         self._version, self._id = answer["version"], answer["id"]
-        self._row = tuple(group.get) if group.exists else None
+        self._row = read_group(group)
         stored = {state["name"]: state["rows"] for state in answer["states"]}
-        set_ms = group._timeout_timestamp
-        return Batch(found, None if set_ms == GroupState.NO_TIMESTAMP else set_ms, stored)
+        called_ms = NO_TIME_OUT if self._row is None else self._row.time_out_ms
+        return Batch(found, None if called_ms == NO_TIME_OUT else called_ms, stored)
 
     def change(self, processor: KeyedProcessor | VectorProcessor) -> None:
         """Go on with another program, which leaves alone what it does not declare."""
@@ -104,24 +106,6 @@ class TaskLab:
     def close(self) -> None:
         """End the server."""
         self._lab.server.stores.shut_down()
-
-
-def _group(conf: str, row: tuple[int, int] | None, watermark_ms: int, now_ms: int) -> GroupState:
-    value: Any = row
-    return GroupState(
-        optionalValue=value,
-        batchProcessingTimeMs=now_ms,
-        eventTimeWatermarkMs=watermark_ms,
-        timeoutConf=conf,
-        hasTimedOut=False,
-        watermarkPresent=True,
-        defined=row is not None,
-        updated=False,
-        removed=False,
-        timeoutTimestamp=GroupState.NO_TIMESTAMP,
-        keyAsUnsafe=b"",
-        valueSchema=StructType(),
-    )
 
 
 def _chunks(rows: Sequence[tuple[Row, bool]]) -> Iterator[pd.DataFrame]:

@@ -134,8 +134,9 @@ def crash(
         while not shaken.is_done:
             shaken.live(happened)
             happened.perhaps_rescale(shaken, parallelism)
-        _compare(calm.read(), shaken.read(), mode.lower(), names, f"seed={seed}, after {', '.join(happened.done)}")
-        return Survived(tuple(happened.done), tuple(tuple(row.values()) for row in shaken.read()))
+        found = shaken.read()
+        _compare(calm.read(), found, mode.lower(), names, f"seed={seed}, after {', '.join(happened.done)}")
+        return Survived(tuple(happened.done), tuple(tuple(row.values()) for row in found))
 
 
 class Faults:

@@ -6,15 +6,14 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pyspark import serializers
+from pyspark_ckpt.operators.stateful.declarations import dump_program, load_program
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-_SERIALIZER: Any = serializers.CloudPickleSerializer()  # type: ignore[no-untyped-call]
 STARTED = "started"
 BATCH = "batch={:09d}"
 
@@ -31,13 +30,13 @@ class Job:
     output: str
 
     def write(self, path: Path) -> None:
-        """Write the job into a file. Raises InvalidInputError."""
-        path.write_bytes(_SERIALIZER.dumps(self))
+        """Write the job into a file. Raises as ``dump_program``."""
+        path.write_bytes(dump_program(self))
 
     @classmethod
     def read(cls, path: Path) -> Job:
         """Return the job in a file."""
-        job: Job = _SERIALIZER.loads(path.read_bytes())
+        job: Job = load_program(path.read_bytes())
         return job
 
     def run(self, spark: SparkSession) -> None:

@@ -18,7 +18,7 @@ END_S = 30.0
 
 def find_marked(mark: str, word: str = "") -> list[psutil.Process]:
     """Return the live processes of a mark with ``word`` among their arguments."""
-    return [each for each in _all() if _has_mark(each, mark) and word in _arguments(each)]
+    return [each for each in _all() if _has_mark(each, mark) and word in read_arguments(each)]
 
 
 def find_workers(mark: str) -> list[psutil.Process]:
@@ -43,7 +43,8 @@ def kill_marked(mark: str) -> None:
         psutil.wait_procs(found, timeout=END_S)
 
 
-def _arguments(process: psutil.Process) -> str:
+def read_arguments(process: psutil.Process) -> str:
+    """Return the command line as one text; empty for a process that is gone."""
     try:
         return " ".join(process.cmdline())
     except psutil.Error:
