@@ -1,7 +1,9 @@
 """Keyed operators for PySpark streams: declared state, and processors that work key by key or on whole columns."""
 
+from pyspark_ckpt.operators.broadcast import BroadcastInput
 from pyspark_ckpt.operators.connect import ConnectedStreams, KeyedInput, connect
 from pyspark_ckpt.operators.declarations.counters import Counter
+from pyspark_ckpt.operators.declarations.partition_states import BroadcastState, OperatorListState
 from pyspark_ckpt.operators.declarations.processors import Context, KeyedProcessor, VectorContext, VectorProcessor
 from pyspark_ckpt.operators.declarations.reducing_states import AggregatingState, ReducingState
 from pyspark_ckpt.operators.declarations.states import ListState, MapState, ValueState
@@ -13,6 +15,8 @@ from pyspark_ckpt.operators.keyed import KeyedStream, keyed
 
 __all__ = [
     "AggregatingState",
+    "BroadcastInput",
+    "BroadcastState",
     "ConnectedStreams",
     "Context",
     "Counter",
@@ -22,6 +26,7 @@ __all__ = [
     "Keys",
     "ListState",
     "MapState",
+    "OperatorListState",
     "ReducingState",
     "Timer",
     "Timers",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic
 
+from pyspark_ckpt.operators.broadcast import BroadcastInput, read_broadcast
 from pyspark_ckpt.operators.declarations.processors import check_input_name
 from pyspark_ckpt.operators.frames import Columns, find_keys, find_names, read_groups, require_frame
 from pyspark_ckpt.operators.plan import KeyedColumns, LateOutput, OperatorPlan, Processor, Result
@@ -34,7 +35,12 @@ class KeyedInput:
 
 
 def connect(
-    *, uid: str, merge: bool = False, max_parallelism: int = MAX_PARALLELISM, **inputs: KeyedInput
+    *,
+    uid: str,
+    merge: bool = False,
+    max_parallelism: int = MAX_PARALLELISM,
+    broadcast: DataFrame | BroadcastInput | None = None,
+    **inputs: KeyedInput,
 ) -> ConnectedStreams[DataFrame]:
     """Connect streaming frames by their keys; call ``process`` on the result.
 
@@ -43,20 +49,27 @@ def connect(
     same types, one by one; their names may differ, and ``key`` has those of the first. ``merge``: a key gets its rows
     in one order, by the ``order_by`` of all inputs, such as their times; equal ones in the order of the inputs. Then a
     method is called several times in a batch, each time for rows of its input that follow one another. Without it, a
-    batch brings all rows of the first input, then those of the second, and so on. ``uid`` and ``max_parallelism`` are
-    as for ``keyed``.
+    batch brings all rows of the first input, then those of the second, and so on. ``uid``, ``max_parallelism`` and
+    ``broadcast`` are as for ``keyed``.
 
     Raises InvalidInputError (not a streaming frame, unknown columns, keys of other types, a wrong name, uid or number).
     """
     who = f"connect(uid={uid!r})"
     check_uid(uid, who)
     columns = [_read(name, given, who) for name, given in inputs.items()]
-    host = SparkQuery(tuple(given.frame for given in inputs.values()))
-    return make_connected(columns, uid, host, merge=merge, max_parallelism=max_parallelism)
+    given, rules = read_broadcast(broadcast, who)
+    host = SparkQuery(tuple(given.frame for given in inputs.values()), rules)
+    return make_connected(columns, uid, host, merge=merge, max_parallelism=max_parallelism, broadcast=given)
 
 
 def make_connected(
-    inputs: Sequence[KeyedColumns], uid: str, host: Host[Result], *, merge: bool, max_parallelism: int
+    inputs: Sequence[KeyedColumns],
+    uid: str,
+    host: Host[Result],
+    *,
+    merge: bool,
+    max_parallelism: int,
+    broadcast: KeyedColumns | None = None,
 ) -> ConnectedStreams[Result]:
     """Return the streams that have these columns. Raises InvalidInputError."""
     who = f"connect(uid={uid!r})"
@@ -70,7 +83,7 @@ def make_connected(
     if merge:
         _require_order(inputs, who)
     groups = read_groups(max_parallelism, who)
-    return ConnectedStreams(OperatorPlan(tuple(inputs), uid, groups, who, host, merge))
+    return ConnectedStreams(OperatorPlan(tuple(inputs), uid, groups, who, host, merge, broadcast))
 
 
 @dataclass(frozen=True)

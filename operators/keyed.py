@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic
 
+from pyspark_ckpt.operators.broadcast import BroadcastInput, read_broadcast
 from pyspark_ckpt.operators.declarations.states import ValueState
 from pyspark_ckpt.operators.frames import Columns, find_keys, find_names, read_groups, require_frame, resolve_columns
 from pyspark_ckpt.operators.plan import KeyedColumns, LateOutput, OperatorPlan, Processor, Result
@@ -33,6 +34,7 @@ def keyed(
     uid: str,
     order_by: str | Sequence[str] = (),
     max_parallelism: int = MAX_PARALLELISM,
+    broadcast: DataFrame | BroadcastInput | None = None,
 ) -> KeyedStream[DataFrame]:
     """Key a streaming frame by columns; call ``process`` on the result.
 
@@ -40,7 +42,8 @@ def keyed(
     VARIANT and collations. ``uid``: names the operator for as long as its state lives; without ``/``. ``order_by``:
     columns by which the rows of a key are sorted within a batch, as Spark's orderBy does: ascending, nulls first, NaN
     last. ``max_parallelism``: the number of key groups, and so the largest number of partitions that the query can ever
-    have, 1 to 32768. It is fixed by the first batch.
+    have, 1 to 32768. It is fixed by the first batch. ``broadcast``: a stream whose rows go to all partitions, to
+    ``process_broadcast`` of the processor, before the others' rows of the batch.
 
     Raises InvalidInputError (not a streaming frame, unknown columns, a wrong uid or number).
     """
@@ -52,7 +55,9 @@ def keyed(
     if not frame.isStreaming:
         raise InvalidInputError(f"{who}: the frame is not a stream. Only streaming queries have keyed state.")
     inputs = (KeyedColumns("", columns.schema, names, order),)
-    return KeyedStream(OperatorPlan(inputs, uid, read_groups(max_parallelism, who), who, SparkQuery((frame,))))
+    given, rules = read_broadcast(broadcast, who)
+    host = SparkQuery((frame,), rules)
+    return KeyedStream(OperatorPlan(inputs, uid, read_groups(max_parallelism, who), who, host, broadcast=given))
 
 
 @dataclass(frozen=True)
@@ -104,6 +109,7 @@ class KeyedStream(Generic[Result]):
         from pyspark_ckpt.operators.groups.function import make_processor
 
         who = self.plan.who
+        self._refuse_broadcast("A function on pandas frames")
         if timeoutConf not in TIME_OUTS.values():
             known = list(TIME_OUTS.values())
             raise InvalidInputError(f"{who}: the timeoutConf is {timeoutConf!r}, not one of {known}.")
@@ -160,6 +166,13 @@ class KeyedStream(Generic[Result]):
         how = outputMode, timeMode, initial_state, eventTimeColumnName
         return self._transform(statefulProcessor, output, form, *how)
 
+    def _refuse_broadcast(self, program: str) -> None:
+        if self.plan.broadcast is not None:
+            raise InvalidInputError(
+                f"{self.plan.who}: there is a broadcast input. {program} has no method for its rows.",
+                hint="Write a KeyedProcessor or a VectorProcessor with the method process_broadcast.",
+            )
+
     def _transform(
         self,
         processor: object,
@@ -174,6 +187,7 @@ class KeyedStream(Generic[Result]):
         from pyspark_ckpt.operators.stateful.processor import make_calls
 
         who = self.plan.who
+        self._refuse_broadcast("A StatefulProcessor")
         program, clock = require_processor(processor, who), find_clock(time_mode, who)
         variables = find_variables(program, clock, who)
         name = event_time or None

@@ -12,6 +12,7 @@ from pyspark_ckpt.operators.declarations.processors import (
     KeyedProcessor,
     VectorProcessor,
     find_states,
+    require_broadcast,
     require_methods,
     takes_late_rows,
 )
@@ -52,7 +53,10 @@ class KeyedColumns:
 
 @dataclass(frozen=True)
 class OperatorPlan(Generic[Result]):
-    """A keyed operator that is being planned, to run on ``host``. ``who``: as errors name it."""
+    """A keyed operator that is being planned, to run on ``host``. ``who``: as errors name it.
+
+    ``broadcast``: the input whose rows go to all partitions, which has no keys; None without one.
+    """
 
     inputs: tuple[KeyedColumns, ...]
     uid: str
@@ -60,6 +64,7 @@ class OperatorPlan(Generic[Result]):
     who: str
     host: Host[Result]
     merges_inputs: bool = False
+    broadcast: KeyedColumns | None = None
 
     def process(
         self,
@@ -139,6 +144,7 @@ class OperatorPlan(Generic[Result]):
 
     def _operator(self, processor: Processor, output: StructType) -> KeyedOperator:
         require_methods(processor, [each.name for each in self.inputs])
+        require_broadcast(processor, has_input=self.broadcast is not None)
         conf = self.host.conf
         options = parse(read_settings(partial(conf.get, default=None)))
         operator = KeyedOperator(
@@ -153,6 +159,7 @@ class OperatorPlan(Generic[Result]):
             memory_bytes=options.worker_memory_bytes,
             merges_inputs=self.merges_inputs,
             allow_non_restored_state=options.allow_non_restored_state,
+            broadcast=None if self.broadcast is None else self._input(self.broadcast, processor),
         )
         if "event" in operator.clocks and not self._has_watermark:
             raise InvalidInputError(
@@ -175,4 +182,5 @@ class OperatorPlan(Generic[Result]):
             check_order(given.schema, name, columns.field(name).type, who)
         for name in given.by:
             check_key(given.schema, name, columns.field(name).type, who)
-        return Input(given.name, given.by, columns, given.order_by, takes_late_rows(processor, given.name))
+        is_late_taken = given is not self.broadcast and takes_late_rows(processor, given.name)
+        return Input(given.name, given.by, columns, given.order_by, is_late_taken)

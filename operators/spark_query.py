@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+from pyspark_ckpt.operators.broadcast import NEVER_LATE, add_broadcast_rows
 from pyspark_ckpt.operators.declarations.counters import Counter, metric_name
 from pyspark_ckpt.operators.declarations.operator import BATCH, HASH, INPUT, ROUTE, ROW, KeyedOperator
 from pyspark_ckpt.operators.frames import Columns, find_names, quote, require_frame
@@ -25,15 +26,13 @@ if TYPE_CHECKING:
 
     from pyspark_ckpt.operators.plan import Processor
 
-NEVER_LATE = 2**63 - 1
-"""The event time, in microseconds, of rows that have none."""
-
 
 @dataclass(frozen=True)
 class SparkQuery:
-    """A query over ``frames``, the inputs of the operator. See ``Host``."""
+    """A query over ``frames``, the inputs of the operator, and its ``broadcast`` input, if any. See ``Host``."""
 
     frames: tuple[DataFrame, ...]
+    broadcast: DataFrame | None = None
 
     @property
     def conf(self) -> RuntimeConfig:
@@ -95,6 +94,8 @@ class SparkQuery:
         if initial is not None:
             rows = add_initial_rows(rows, self._rows(initial, operator.by, operator))
         rows = rows.withColumn(ROUTE, route_column(HASH, operator.partitions, operator.max_parallelism))
+        if self.broadcast is not None:
+            rows = add_broadcast_rows(rows, self.broadcast, operator)
         return rows.groupBy(ROUTE).applyInPandasWithState(
             task, f"{BATCH} binary", GROUP_ROW, mode, TIME_OUTS[operator.time_out_clock]
         )

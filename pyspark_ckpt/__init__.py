@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from pyspark_ckpt import testing
     from pyspark_ckpt.operators import (
         AggregatingState,
+        BroadcastInput,
+        BroadcastState,
         ConnectedStreams,
         Context,
         Counter,
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
         Keys,
         ListState,
         MapState,
+        OperatorListState,
         ReducingState,
         Timer,
         Timers,
@@ -72,6 +75,8 @@ if TYPE_CHECKING:
 __all__ = [
     "PROVIDER_CLASS",
     "AggregatingState",
+    "BroadcastInput",
+    "BroadcastState",
     "CkptError",
     "ConflictError",
     "ConnectedStreams",
@@ -89,6 +94,7 @@ __all__ = [
     "ListState",
     "MapState",
     "NotFoundError",
+    "OperatorListState",
     "ProcessError",
     "ReducingState",
     "SavepointInfo",

@@ -7,8 +7,10 @@ from typing import Any
 
 from pyspark_ckpt.operators.bound.base import Binding
 from pyspark_ckpt.operators.bound.collections import BoundList, BoundMap
+from pyspark_ckpt.operators.bound.partition_states import BoundBroadcast, BoundOperatorList
 from pyspark_ckpt.operators.bound.timers import BoundTimers
 from pyspark_ckpt.operators.bound.values import BoundAggregating, BoundReducing, BoundValue
+from pyspark_ckpt.operators.declarations.partition_states import BroadcastState, OperatorListState
 from pyspark_ckpt.operators.declarations.reducing_states import AggregatingState, ReducingState
 from pyspark_ckpt.operators.declarations.states import Declared, ListState, MapState, ValueState
 from pyspark_ckpt.operators.declarations.timers import Timers
@@ -20,6 +22,8 @@ _BOUND: Mapping[type[Declared], type[Any]] = {
     ReducingState: BoundReducing,
     AggregatingState: BoundAggregating,
     Timers: BoundTimers,
+    OperatorListState: BoundOperatorList,
+    BroadcastState: BoundBroadcast,
 }
 
 

@@ -19,6 +19,7 @@ from pyspark_ckpt.operators.bound.one_key_calls import refuse_many_key_calls, re
 from pyspark_ckpt.operators.bound.program_changes import check_change, merge_knowledge
 from pyspark_ckpt.operators.declarations.counters import BoundCounter, Counter, metric_name
 from pyspark_ckpt.operators.declarations.operator import ProcessorState
+from pyspark_ckpt.operators.declarations.partition_states import PartitionState
 from pyspark_ckpt.operators.declarations.processors import AdaptingProcessor, KeyedProcessor, VectorProcessor
 from pyspark_ckpt.operators.declarations.reducing_states import ReducingState
 from pyspark_ckpt.operators.declarations.states import Declared, ValueState
@@ -33,6 +34,7 @@ from pyspark_ckpt.operators.types.field_names import require_clear_aliases
 from pyspark_ckpt.operators.types.value_types import ValueType, resolve_type
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.meta import Descriptor, StateMeta, TimeToLive, is_keyed
+from pyspark_ckpt.state_store.format.partition_states import SCOPE
 from pyspark_ckpt.state_store.options import PREFIX
 from pyspark_ckpt.state_store.transactions.ticket import Ticket
 
@@ -163,6 +165,8 @@ class DeclaredStates:
             timers = each.state if isinstance(each.state, Timers) else None
             if timers is not None:
                 kind["clock"] = timers.clock
+            if isinstance(each.state, PartitionState):
+                kind[SCOPE] = each.state.scope.value
             ordered = timers is not None
             descriptor = Descriptor(
                 ordered=ordered,

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from pyspark_ckpt.operators.bound.binding import find_kind
+from pyspark_ckpt.operators.declarations.partition_states import PartitionState
 from pyspark_ckpt.operators.declarations.reducing_states import AggregatingState, ReducingState
 from pyspark_ckpt.operators.declarations.states import Declared, ListState, MapState, ValueState
 from pyspark_ckpt.operators.declarations.timers import Timers
@@ -85,6 +86,8 @@ def refuse_many_key_calls(bound: Any, uid: str) -> None:
 
 def _refuse_calls(bound: Any, uid: str, calls: Mapping[type[Declared], Mapping[str, str]], why: str) -> None:
     kind = find_kind(bound)
+    if issubclass(kind, PartitionState):  # its calls are of no key
+        return
     for call, instead in calls[kind].items():
         message = f"{kind.__name__} {bound.name!r} of keyed operator {uid!r}: {call}() {why}."
         vars(bound)[call] = partial(_refuse, message, instead)

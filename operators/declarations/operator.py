@@ -25,6 +25,9 @@ INPUT = "__ckpt_input"
 """The column with the number of a row's input, from 0, if there are several."""
 INITIAL = -1
 """The number of the initial state, in place of an input's."""
+BROADCAST = -2
+"""The number of the broadcast input, in place of another's."""
+BROADCAST_NAME = "broadcast"
 BATCH = "batch"
 
 
@@ -68,7 +71,8 @@ class KeyedOperator:
     ``keeps_late_rows``: late rows are processed like others. ``merges_inputs``: a key gets its rows of all inputs in
     one order, that of their ``order_by``. ``event_time``: the column of the output that later operators use as event
     time. ``refuses_late_output``: a row of it that is late for them fails the query; else it is counted. ``initial``:
-    the columns of the initial state, None without one.
+    the columns of the initial state, None without one. ``broadcast``: the input whose rows go to all partitions; it has
+    no keys.
     """
 
     uid: str
@@ -86,6 +90,7 @@ class KeyedOperator:
     refuses_late_output: bool = False
     allow_non_restored_state: bool = False
     initial: pa.Schema | None = None
+    broadcast: Input | None = None
 
     @property
     def clocks(self) -> set[Clock]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MemberDescriptorType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from pyspark_ckpt.operators.declarations.partition_states import BroadcastState
 from pyspark_ckpt.operators.declarations.states import Declared
 from pyspark_ckpt.operators.declarations.timers import Timer, Timers
 from pyspark_ckpt.state_store.display import suggest
@@ -20,9 +21,14 @@ if TYPE_CHECKING:
 
 _SLOT = MemberDescriptorType
 
-Arrival: TypeAlias = Literal["initial", "late", "in time"]
+Arrival: TypeAlias = Literal["initial", "late", "in time", "broadcast"]
 """How rows have come to a batch. A processor may have a method of its own for each."""
-_WORDS: Mapping[Arrival, Sequence[str]] = {"initial": ["initial"], "late": ["late"], "in time": []}
+_WORDS: Mapping[Arrival, Sequence[str]] = {
+    "initial": ["initial"],
+    "late": ["late"],
+    "in time": [],
+    "broadcast": ["broadcast"],
+}
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,15 @@ class KeyedProcessor:
         """
         raise NotImplementedError
 
+    def process_broadcast(self, ctx: Context, rows: Sequence[Any]) -> Iterable[Sequence[Any]] | None:
+        """Process the rows of the broadcast input, which every partition gets, before all other rows of the batch.
+
+        It is called once in each partition, if there are such rows, which come in the same order everywhere. It alone
+        may write a BroadcastState. There is no current key. Yield output rows, as ``process`` does; each partition
+        outputs its own.
+        """
+        raise NotImplementedError
+
     def process_initial(self, ctx: Context, key: Any, rows: Sequence[Any]) -> Iterable[Sequence[Any]] | None:
         """Process all rows that a key has in the initial state, before its other rows. Otherwise as ``process``.
 
@@ -116,6 +131,10 @@ class VectorProcessor:
         """Process late rows, before the other rows of their keys: see ``KeyedProcessor.process_late``."""
         raise NotImplementedError
 
+    def process_broadcast_batch(self, ctx: Context, batch: pa.Table) -> pa.Table | None:
+        """Process the rows of the broadcast input: see ``KeyedProcessor.process_broadcast``."""
+        raise NotImplementedError
+
     def process_initial_batch(self, ctx: VectorContext, batch: pa.Table) -> pa.Table | None:
         """Process rows of the initial state, before the other rows of their keys.
 
@@ -138,13 +157,13 @@ class AdaptingProcessor(VectorProcessor):
 
 def name_method(processor: KeyedProcessor | VectorProcessor, arrival: Arrival, name: str = "") -> str:
     """Return the name of the method for rows of an input that come to a batch in this way."""
-    words = ["process", *_WORDS[arrival], *([name] if name and arrival != "initial" else [])]
+    words = ["process", *_WORDS[arrival], *([name] if arrival in ("late", "in time") and name else [])]
     return "_".join([*words, *(["batch"] if isinstance(processor, VectorProcessor) else [])])
 
 
 def check_input_name(name: str, who: str) -> None:
     """Raise InvalidInputError unless ``process_<name>`` can be the method for the rows of an input of this name."""
-    taken = {"late", "initial", "batch", "timers"}
+    taken = {"late", "initial", "batch", "timers", "broadcast"}
     if (
         name in taken
         or name.startswith(("_", "late_", "initial_"))
@@ -161,6 +180,26 @@ def check_input_name(name: str, who: str) -> None:
 def takes_late_rows(processor: KeyedProcessor | VectorProcessor, name: str = "") -> bool:
     """Return whether the class of a processor has a method for late rows of the input ``name``."""
     return _has(processor, name_method(processor, "late", name))
+
+
+def require_broadcast(processor: KeyedProcessor | VectorProcessor, *, has_input: bool) -> None:
+    """Raise InvalidInputError unless the class has a method for the rows of a broadcast input if there is one.
+
+    Without one, the method and BroadcastStates are refused: nothing would call it, and the states would stay empty.
+    """
+    who, method = type(processor).__name__, name_method(processor, "broadcast")
+    if has_input:
+        if not _has(processor, method):
+            raise InvalidInputError(f"There is a broadcast input, and {who} has no {method}() for its rows.")
+        return
+    hint = "Give the frame whose rows go to all partitions: broadcast=rules."
+    if _has(processor, method):
+        raise InvalidInputError(f"{who} has a method {method}(), and there is no broadcast input.", hint=hint)
+    for each in find_declarations(processor).values():
+        if isinstance(each, BroadcastState):
+            raise InvalidInputError(
+                f"{who} declares the broadcast state {each.name!r}, and there is no broadcast input.", hint=hint
+            )
 
 
 def takes_initial_rows(processor: KeyedProcessor | VectorProcessor) -> bool:

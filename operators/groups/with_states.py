@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from pyspark_ckpt.operators.bound.declared_states import DeclaredStates, with_types
 from pyspark_ckpt.operators.declarations.counters import Counter
+from pyspark_ckpt.operators.declarations.partition_states import PartitionState
 from pyspark_ckpt.operators.declarations.processors import Context, find_declarations
 from pyspark_ckpt.operators.declarations.timers import Timers
 from pyspark_ckpt.operators.encoding.key_codec import KeyCodec
@@ -53,8 +54,8 @@ def with_states(function: StatesFunction, states: object, *, uid: str) -> GroupF
     does not remove them: clear them as well. ``uid`` names the operator in the checkpoint for as long as its state
     lives. The query must use this package's state store provider.
 
-    Call it on the driver, where there is a session. Raises InvalidInputError (no states, timers or counters, which work
-    only in keyed operators, a wrong uid or type).
+    Call it on the driver, where there is a session. Raises InvalidInputError (no states; timers, counters or states of
+    a partition, which work only in keyed operators; a wrong uid or type).
     """
     who = f"with_states(uid={uid!r})"
     check_uid(uid, who)
@@ -62,10 +63,10 @@ def with_states(function: StatesFunction, states: object, *, uid: str) -> GroupF
     if not declared:
         raise InvalidInputError(f"{who}: {type(states).__name__} declares no states.")
     for each in declared.values():
-        if isinstance(each, (Timers, Counter)):
+        if isinstance(each, (Timers, Counter, PartitionState)):
             raise InvalidInputError(
                 f"{who}: {type(each).__name__} {each.name!r} cannot be used in a call of applyInPandasWithState.",
-                hint="Use Spark's time-outs, or a keyed operator: keyed(...).process(...).",
+                hint="Use a keyed operator: keyed(...).process(...). In place of timers, there are Spark's time-outs.",
             )
     return GroupFunctionWithStates(function, states, DeclaredStates(uid, with_types(declared, who)))
 

@@ -68,6 +68,8 @@ class Position:
         self.key: object = None
         """The same key, as the user's code sees it; None with NO_KEY."""
         self.upcoming: Sequence[bytes] = ()
+        self.takes_broadcast = False
+        """Whether the rows of the broadcast input are being processed, which alone may change broadcast states."""
 
 
 class Moment(NamedTuple):
@@ -85,6 +87,9 @@ class BaseRows(Protocol):
 
     position: Position
     moment: Moment
+    partition: int
+    version: int
+    """The version that the task's commit makes."""
     new_life: int
     """The life of lists that begin in this session. Lists of other sessions have other lives."""
 

@@ -5,10 +5,12 @@ as its *suffix*, its hash and bytes: the part of a row's key after the number of
 
 All kinds of rows are a StateRows, through which a task stages, counts and frees them::
 
-    KeyRows    one row for each key (values, reduced values, aggregates)
-    EntryRows  any number of rows for each key (maps)
-    ListRows   the elements of lists, and a head for each list
-    TimerRows  rows in the order of time
+    KeyRows            one row for each key (values, reduced values, aggregates)
+    EntryRows          any number of rows for each key (maps)
+    ListRows           the elements of lists, and a head for each list
+    TimerRows          rows in the order of time
+    PartitionListRows  the elements of a list of the partition
+    BroadcastRows      the entries of a map that is the same in all partitions
 
 With a time to live, ``TimedKeyRows`` and ``TimedEntryRows`` stand before the first two, put a stamp into each row, and
 keep an ExpiryIndex. ``TimedListRows`` is a ListRows that does so.

@@ -93,6 +93,7 @@ class WorkerSession:
         self._reader = None if view is None else view.reader
         self._columns = None if view is None else view.columns
         self._cursors: dict[bytes, list[Cursor]] = {}
+        self.partition = ticket.partition
         self.version = ticket.version + 1
         """The version that the task's commit makes."""
         self.new_life = self.version
@@ -242,8 +243,15 @@ class WorkerSession:
         self._files.append(name)
         return Path(self._ticket.staging) / name
 
-    def publish(self, changes: Mapping[int, int]) -> None:
-        """Hand what was staged to the task's commit, with the changes of row counts by state number."""
+    def find_base(self, number: int) -> StateMeta | None:
+        """Return the state with this number in the base version, or None."""
+        return next((each for each in self._ticket.meta.states if each.number == number), None)
+
+    def publish(self, changes: Mapping[int, int], digests: Mapping[int, str] = MappingProxyType({})) -> None:
+        """Hand what was staged to the task's commit, with the changes of row counts by state number.
+
+        ``digests``: of the rows that broadcast states have now, by state number.
+        """
         part = Part(
             self._declared,
             tuple(self._files),
@@ -252,6 +260,7 @@ class WorkerSession:
             dict(self.counts),
             self._ticket.new_id,
             seals=self._seals,
+            digests=dict(digests),
         )
         write_part(Path(self._ticket.staging), self.name, part)
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from pyspark_ckpt.operators.declarations.operator import HASH, INITIAL, INPUT, ROW, Input, KeyedOperator
+from pyspark_ckpt.operators.declarations.operator import BROADCAST, HASH, INITIAL, INPUT, ROW, Input, KeyedOperator
+from pyspark_ckpt.operators.encoding.key_codec import argsort
 from pyspark_ckpt.operators.encoding.unsafe_rows import portions, read_rows
 from pyspark_ckpt.operators.task.row_buffer import RowBuffer
 from pyspark_ckpt.state_store.errors import InternalError
@@ -55,6 +56,10 @@ class Rows(Protocol):
         """Yield the rows with the columns ``given.rows``."""
         ...
 
+    def join(self, others: Sequence[Any]) -> Rows:
+        """Return these rows and all ``others``, in an order that does not depend on how they have come."""
+        ...
+
 
 @dataclass(frozen=True)
 class SparkRows:
@@ -82,6 +87,14 @@ class SparkRows:
             columns = read_rows(rows[begin:end], given.columns).columns
             part = hashes.slice(begin, end - begin)
             yield pa.RecordBatch.from_arrays([*columns, part], schema=given.rows)
+
+    def join(self, others: Sequence[SparkRows]) -> SparkRows:
+        """See Rows: in the order of their bytes."""
+        import pandas as pd
+
+        frame = pd.concat([self.frame, *(each.frame for each in others)], ignore_index=True)
+        order = sorted(range(len(frame)), key=frame[ROW].to_list().__getitem__)
+        return SparkRows(frame.iloc[order], self.time)
 
 
 def split_by_input(chunks: Iterator[pd.DataFrame], time: str) -> Iterator[tuple[int, SparkRows]]:
@@ -123,6 +136,7 @@ class Arrivals:
         self._in_time = [
             Arrived("in time", each, make_buffer(each.rows, f"{n}-rows")) for n, each in enumerate(operator.inputs)
         ]
+        self._broadcast: list[Rows] = []
         self.all = [*([] if self._initial is None else [self._initial]), *self._late.values(), *self._in_time]
 
     @property
@@ -140,11 +154,28 @@ class Arrivals:
         for number, rows in given:
             if number == INITIAL:
                 self._add_initial(rows, version)
+            elif number == BROADCAST:
+                self._broadcast.append(rows)
             else:
                 late += self._add(number, rows)
             if len(self.all) > 1 and sum(each.buffer.held_bytes for each in self.all) > self._limit_bytes:
                 max(self.all, key=lambda each: each.buffer.held_bytes).buffer.spill()
         return late
+
+    def take_broadcast(self) -> pa.Table | None:
+        """Return the rows of the broadcast input, in the same order in all partitions; None if there are none.
+
+        They are in the order of its ``order_by``, and equal ones in the order of their bytes.
+        """
+        given = self._operator.broadcast
+        if given is None or not self._broadcast:
+            return None
+        (first, *others), self._broadcast = self._broadcast, []
+        rows = pa.Table.from_batches(list(first.join(others).batches(given)), given.rows).drop_columns([HASH])
+        if given.order_by:
+            order = argsort([rows.column(name).combine_chunks() for name in given.order_by])
+            rows = rows.take(pa.array(order))
+        return rows
 
     def close(self) -> None:
         """Remove what is on disk."""

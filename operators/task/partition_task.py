@@ -158,12 +158,12 @@ class PartitionTask:
             session.counts["late_rows"] += arrivals.fill(rows, ticket.version)
             firing.list_stored()
             sweep(session, bound, arrivals.count)
+            if (broadcast := arrivals.take_broadcast()) is not None:
+                yield from self._count_late_rows(work.process_broadcast(broadcast), times, session)
             for (*arrived, due), end in ranges([*(each.buffer for each in arrivals.all), firing.listed]):
                 given = list(zip(arrivals.all, arrived, strict=True))
                 output = chain(self._process_all(work, given, codec, bound), work.fire(firing, due))
-                for batch in output:
-                    session.counts["late_output_rows"] += self._count_late(batch, times.late_until_ms)
-                    yield batch
+                yield from self._count_late_rows(output, times, session)
                 flush(session, bound, end)
             if isinstance(processor, AdaptingProcessor):
                 processor.close()
@@ -174,6 +174,14 @@ class PartitionTask:
             arrivals.close()
             firing.close()
             session.close()
+
+    def _count_late_rows(
+        self, output: Iterable[pa.RecordBatch], times: GroupTimes, session: WorkerSession
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the same batches, and count their late rows."""
+        for batch in output:
+            session.counts["late_output_rows"] += self._count_late(batch, times.late_until_ms)
+            yield batch
 
     def _count_late(self, output: pa.RecordBatch, late_ms: int | None) -> int:
         """Return how many rows are late for later operators. Raises InvalidInputError if the operator refuses them."""

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from pyspark_ckpt.operators.declarations.processors import Context, KeyedProcessor, VectorContext, VectorProcessor
+from pyspark_ckpt.operators.declarations.processors import (
+    Context,
+    KeyedProcessor,
+    VectorContext,
+    VectorProcessor,
+    name_method,
+)
 from pyspark_ckpt.operators.encoding.distinct_keys import Keys
 from pyspark_ckpt.operators.encoding.suffixes import Suffixes
 from pyspark_ckpt.operators.task.merging import Merged
@@ -67,6 +73,20 @@ class ProcessorCalls:
             told = VectorContext(**vars(self.context), keys=keys, key_index=index)
             return self._shape(method, self._call(call, told, rows))
         return self._pack(method, self._process_keys(call, keys, index, rows))
+
+    def process_broadcast(self, rows: pa.Table) -> Iterator[pa.RecordBatch]:
+        """Yield the output for the rows of the broadcast input. Broadcast states can be written meanwhile."""
+        method = name_method(self.processor, "broadcast")
+        call = getattr(self.processor, method)
+        self.position.takes_broadcast = True
+        try:
+            if isinstance(self.processor, VectorProcessor):
+                yield from self._shape(method, self._call(call, self.context, rows))
+            else:
+                results = (call(self.context, given) for given in [self._python_rows(rows)])
+                yield from self._pack(method, results)
+        finally:
+            self.position.takes_broadcast = False
 
     def process_merged(
         self, merged: Merged, tables: Sequence[pa.Table], methods: Sequence[str]

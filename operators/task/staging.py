@@ -7,6 +7,7 @@ from itertools import chain
 
 from pyspark_ckpt.operators.bound.base import Kept
 from pyspark_ckpt.operators.rows.base import Row
+from pyspark_ckpt.operators.rows.broadcast_rows import BroadcastRows
 from pyspark_ckpt.operators.rows.expiry import MIN_SWEPT
 from pyspark_ckpt.operators.rows.state_rows import Staged, Written
 from pyspark_ckpt.operators.session.worker import WorkerSession
@@ -34,7 +35,8 @@ def spill(session: WorkerSession, bound: Sequence[Kept]) -> None:
 def finish(session: WorkerSession, bound: Sequence[Kept]) -> None:
     """Stage the remaining writes and publish everything, after the last key."""
     flush(session, bound, None)
-    session.publish(row_changes(bound))
+    digests = {each.rows.number: each.rows.digest for each in bound if isinstance(each.rows, BroadcastRows)}
+    session.publish(row_changes(bound), digests)
 
 
 def take_written(bound: Sequence[Kept]) -> Iterator[Row]:

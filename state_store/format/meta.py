@@ -6,6 +6,7 @@ It is in every delta (``meta.json``), in every snapshot manifest, and next to ev
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import msgspec
@@ -86,13 +87,21 @@ def have_same_keys(one: Descriptor, other: Descriptor) -> bool:
     return bool(first == second)
 
 
+RowSum = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{32}\Z")]
+"""The sum of the hashes of rows: see ``state_store.checkpoints.digests``."""
+
+
 class StateMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One state of a store: its number in the keys, its name, its number of rows."""
+    """One state of a store: its number in the keys, its name, its number of rows.
+
+    ``digest``: of the rows of a broadcast state, which has the same in all partitions. Other states have none.
+    """
 
     number: int
     name: str
     rows: Count
     descriptor: Descriptor
+    digest: RowSum | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def uid(self) -> str | None:
@@ -188,12 +197,19 @@ class StoreMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return this store without the state ``name``. It is no error if there is no such state."""
         return msgspec.structs.replace(self, states=tuple(state for state in self.states if state.name != name))
 
-    def commit(self, commit_id: str, row_changes: Mapping[int, int], num_partitions: int | None) -> StoreMeta:
+    def commit(
+        self,
+        commit_id: str,
+        row_changes: Mapping[int, int],
+        num_partitions: int | None,
+        digests: Mapping[int, str] = MappingProxyType({}),
+    ) -> StoreMeta:
         """Return the next version: the same states, with row counts changed by ``row_changes`` (by state number).
 
-        Raises InvalidInputError for an unknown state number and for a count below zero or above MAX_LONG.
+        ``digests``: the new ones, by state number. Raises InvalidInputError for an unknown state number and for a count
+        below zero or above MAX_LONG.
         """
-        unknown = set(row_changes) - {state.number for state in self.states}
+        unknown = {*row_changes, *digests} - {state.number for state in self.states}
         if unknown:
             raise InvalidInputError(f"Row counts name state numbers {sorted(unknown)}, which this store does not have.")
         states = []
@@ -201,7 +217,8 @@ class StoreMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             rows = state.rows + row_changes.get(state.number, 0)
             if not 0 <= rows <= MAX_LONG:
                 raise InvalidInputError(f"State {state.name!r} would have {rows} rows: the writer's counts are wrong.")
-            states.append(msgspec.structs.replace(state, rows=rows))
+            digest = digests.get(state.number, state.digest)
+            states.append(msgspec.structs.replace(state, rows=rows, digest=digest))
         return StoreMeta(
             version=self.version + 1,
             id=commit_id,

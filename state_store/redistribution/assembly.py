@@ -23,6 +23,7 @@ from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.manifest import decode
 from pyspark_ckpt.state_store.format.meta import StateMeta, StoreMeta, is_keyed
 from pyspark_ckpt.state_store.format.names import snapshot_name
+from pyspark_ckpt.state_store.format.partition_states import Scope, find_scope
 from pyspark_ckpt.state_store.format.spark_groups import encode_route_key, join_times
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import Count
@@ -68,7 +69,15 @@ class NewStore:
     def meta(self, digests: Mapping[str, Digest]) -> StoreMeta:
         """Return the metadata of the store with these rows."""
         rows = {name: each.rows for name, each in digests.items()}
-        return self.merged.meta(self.version, self.commit_id, self.partitions, rows)
+        meta = self.merged.meta(self.version, self.commit_id, self.partitions, rows)
+        copies = {name: each.sum for name, each in digests.items() if each.sum is not None}
+        states = [
+            msgspec.structs.replace(state, digest=copies[state.name])
+            if find_scope(state) is Scope.BROADCAST and state.name in copies
+            else state
+            for state in meta.states
+        ]
+        return msgspec.structs.replace(meta, states=tuple(states))
 
     def marker_file(self, folder: Path, tuning: Tuning) -> Path:
         """Write a table file into ``folder`` that marks a database as this store's. Ingest it with the rows."""
@@ -84,13 +93,17 @@ class NewStore:
 
 @dataclass(frozen=True)
 class JoinTask:
-    """Joins the runs of one new partition. ``spark_rows``: see ``Split``; they become one row."""
+    """Joins the runs of one new partition. ``spark_rows``: see ``Split``; they become one row.
+
+    ``placed``: files with the states of the partition, which belong to no key.
+    """
 
     workplace: Workplace
     new: NewStore
     target: str
     runs: tuple[tuple[StoredFile, ...], ...]
     spark_rows: tuple[bytes, ...] = ()
+    placed: tuple[StoredFile, ...] = ()
 
     @property
     def key(self) -> str:
@@ -104,8 +117,9 @@ class JoinTask:
             files = [file for run in self.runs for file in run]
             paths = [fetch(place, file, folder / f"{number}.sst") for number, file in enumerate(files)]
             spark = [self._row_of_spark(folder / "spark.sst")] if self.spark_rows else []
+            placed = [fetch(place, file, folder / f"placed-{number}.sst") for number, file in enumerate(self.placed)]
             are_merged = len(self.runs) >= MIN_COMPACTED
-            return assemble(self.workplace, self.new, (paths, spark), folder, are_merged=are_merged)
+            return assemble(self.workplace, self.new, (paths, spark, placed), folder, are_merged=are_merged)
 
     def _row_of_spark(self, path: Path) -> Path:
         """Write the row that Spark keeps for this partition of a keyed operator."""

@@ -36,6 +36,7 @@ from pyspark_ckpt.state_store.format.key_groups import HASHES, MAX_PARALLELISM
 from pyspark_ckpt.state_store.format.keys import HASH_BYTES, ORDERED_BIT, STATE_BYTES, state_head
 from pyspark_ckpt.state_store.format.meta import StateMeta, StoreMeta, is_keyed
 from pyspark_ckpt.state_store.format.names import ROWS_FOLDER
+from pyspark_ckpt.state_store.format.partition_states import find_scope
 from pyspark_ckpt.state_store.format.remote import StoreName
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import Count
@@ -162,7 +163,8 @@ class ImportTask:
                 tallies = defaultdict[str, Tally](Tally)  # the same in each pass
                 for state, portion in rows_in(path, self.source, self.rows, self.number):
                     tallies[state.name].count(portion)
-                    writers.write(portion)
+                    if find_scope(state) is None:  # others belong to no key: see ``partition_states``
+                        writers.write(portion)
             sent = send_all(self.workplace.place(self.target), self.identity, writers.files)
             return Split(digest_tallies(tallies), sent)
 
@@ -284,7 +286,7 @@ def _export(
     ranges = max(1, min(MAX_PARALLELISM, sum(store.size_bytes for store in stores) // RANGE_BYTES))
     splits: list[Split] = runner(
         [
-            SplitTask(workplace, store, target, ranges, numbers, MAX_PARALLELISM, is_keyed)
+            SplitTask(workplace, store, target, ranges, numbers, MAX_PARALLELISM, is_keyed, store is stores[0])
             for store, numbers in zip(stores, whole.numbers, strict=True)
         ],
         progress,
@@ -295,6 +297,8 @@ def _export(
         for each in range(ranges)
     ]
     exported: list[Exported] = runner(tasks, progress)
+    for split in splits[1:]:
+        require_equal(splits[0].copies, split.copies, f"{what}, copies of broadcast states")
     before, after = combine(split.digests for split in splits), combine(each.digests for each in exported)
     require_equal(before, after, what)
     rows = {state: each.rows for state, each in before.items()}

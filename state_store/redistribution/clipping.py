@@ -22,6 +22,7 @@ import msgspec
 
 from pyspark_ckpt.state_store.arrays.order import join_runs
 from pyspark_ckpt.state_store.arrays.rows import PackedRows
+from pyspark_ckpt.state_store.blobs.transfers import StoredFile, fetch
 from pyspark_ckpt.state_store.checkpoints.digests import Digest
 from pyspark_ckpt.state_store.checkpoints.state_rows import (
     Tally,
@@ -34,6 +35,7 @@ from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workpla
 from pyspark_ckpt.state_store.database import Database, Tuning, keep_only
 from pyspark_ckpt.state_store.format.keys import HASH_BYTES, ORDERED_BIT, state_head, state_range
 from pyspark_ckpt.state_store.format.meta import StateMeta, is_keyed
+from pyspark_ckpt.state_store.format.partition_states import find_scope
 from pyspark_ckpt.state_store.json_objects import Count
 from pyspark_ckpt.state_store.redistribution.assembly import AT_ONCE, Assembled, NewStore, publish
 from pyspark_ckpt.state_store.redistribution.rolling_writer import RollingWriter
@@ -89,13 +91,15 @@ class OldPartition:
 class Clip:
     """A new partition, whose rows have these ``hashes``, and the old ones that have any of them.
 
-    ``counted``: the old partitions whose rows this clip counts.
+    ``counted``: the old partitions whose rows this clip counts. ``placed``: files with the states of the partition,
+    which belong to no key.
     """
 
     new: NewStore
     hashes: HashRange
     old_partitions: tuple[OldPartition, ...]
     counted: tuple[OldPartition, ...]
+    placed: tuple[StoredFile, ...] = ()
 
     @cached_property
     def best(self) -> OldPartition | None:
@@ -129,9 +133,10 @@ def group_clips(clips: Sequence[Clip], width: int) -> list[tuple[Clip, ...]]:
 
 @dataclass(frozen=True)
 class ClipTask:
-    """Makes some new partitions."""
+    """Makes some new partitions. ``target``: the URL of the checkpoint that is being made."""
 
     workplace: Workplace
+    target: str
     clips: tuple[Clip, ...]
 
     @property
@@ -178,8 +183,11 @@ class ClipTask:
         if best is not None:
             sources[best].database.checkpoint(folder / "copy" / "db")
             keep_only(folder / "copy" / "db", {table.name for table in sources[best].database.table_files()})
+        target = self.workplace.place(self.target)
+        placed = [fetch(target, file, folder / f"placed-{number}.sst") for number, file in enumerate(clip.placed)]
         filling = _Filling(
             clip,
+            placed,
             {old_partition: sources[old_partition].database for old_partition in clip.old_partitions},
             tuning,
             folder,
@@ -208,6 +216,7 @@ class _Filling:
     """Fills a copy of the best old partition, or an empty database, with the rows of a new partition."""
 
     clip: Clip
+    placed: Sequence[Path]
     sources: Mapping[OldPartition, Database]
     tuning: Tuning
     folder: Path
@@ -221,6 +230,8 @@ class _Filling:
         for state in self.clip.new.merged.states:
             if not is_keyed(state):
                 written += self._write(state, self._make_spark_rows(state))
+                continue
+            if find_scope(state) is not None:
                 continue
             is_ordered = bool(state.number & ORDERED_BIT)
             wanted = []
@@ -241,6 +252,8 @@ class _Filling:
             database.hide(*hidden)
             _drop(database, hidden)
         database.ingest([self.clip.new.marker_file(self.folder, self.tuning), *written])
+        if self.placed:
+            database.ingest(self.placed)
         return list(map(digest_tallies, tallies))
 
     def _write(self, state: StateMeta, portions: Iterable[PackedRows]) -> list[Path]:
@@ -285,7 +298,11 @@ class _Filling:
         """Yield the ranges of keys of the clipped store that must be hidden."""
         for state in self.clip.new.merged.states:
             begin, end = state_range(state.number)
-            if not is_keyed(state) or (state.number & ORDERED_BIT and not self.clip.is_whole):
+            if (
+                not is_keyed(state)
+                or find_scope(state) is not None
+                or (state.number & ORDERED_BIT and not self.clip.is_whole)
+            ):
                 yield begin, end
             elif not state.number & ORDERED_BIT and not self.clip.is_whole:
                 inside = [_encode_bound(state.number, at) for at in self.clip.hashes]

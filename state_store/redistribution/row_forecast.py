@@ -18,6 +18,7 @@ from pyspark_ckpt.state_store.checkpoints.state_rows import scan_state
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
 from pyspark_ckpt.state_store.format.key_groups import find_owned_hashes
 from pyspark_ckpt.state_store.format.meta import is_keyed
+from pyspark_ckpt.state_store.format.partition_states import find_scope
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.redistribution.canonical import SavedRows, fetch_rows, hashes_in
 from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner
@@ -28,7 +29,8 @@ from pyspark_ckpt.state_store.redistribution.splitting import assign_partitions
 class CountTask:
     """Counts the rows of one store for each new partition, by remainders or, if ``key_groups`` is not 0, by key groups.
 
-    The row that Spark keeps for each partition of an operator with key groups is not counted.
+    Rows that belong to no key are not counted: the one that Spark keeps for each partition of an operator with key
+    groups, and those of operator lists and broadcast states.
     """
 
     workplace: Workplace
@@ -46,7 +48,7 @@ class CountTask:
         counts = np.zeros(self.partitions, np.int64)
         with self.workplace.folder() as folder, self.workplace.restore(self.store, folder / "copy") as restored:
             for state in restored.meta.states:
-                if self.key_groups and not is_keyed(state):
+                if self.key_groups and (not is_keyed(state) or find_scope(state) is not None):
                     continue
                 for rows in scan_state(restored.database, state.number):
                     places = assign_partitions(rows.hashes(), self.partitions, self.key_groups)

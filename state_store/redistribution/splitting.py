@@ -35,6 +35,7 @@ from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workpla
 from pyspark_ckpt.state_store.database import Tuning
 from pyspark_ckpt.state_store.format.keys import STATE_BYTES
 from pyspark_ckpt.state_store.format.meta import is_keyed
+from pyspark_ckpt.state_store.format.partition_states import Scope, find_scope
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.redistribution.rolling_writer import RollingWriter
 from pyspark_ckpt.state_store.restore.store_restorer import RestoredStore
@@ -57,6 +58,8 @@ class Split(msgspec.Struct, frozen=True):
     runs: dict[int, list[StoredFile]]
     spark_rows: list[bytes] = []
     """Values of the rows that Spark keeps for each partition of a keyed operator. They belong to no key."""
+    copies: dict[str, Digest] = {}
+    """Digests of broadcast states, which have the same rows in all partitions."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,7 @@ class SplitTask:
     """Splits one store for the new ``partitions``. ``numbers``: the new numbers of its states.
 
     It splits by remainders of the hash or, if ``key_groups`` is not 0, by ranges of that many key groups.
+    ``writes_copies``: whether it writes broadcast states, of which one copy is enough.
     """
 
     workplace: Workplace
@@ -73,6 +77,7 @@ class SplitTask:
     numbers: Mapping[int, int]
     key_groups: int = 0
     is_keyed: bool = False
+    writes_copies: bool = True
 
     @property
     def key(self) -> str:
@@ -88,7 +93,10 @@ class SplitTask:
             for _ in writers.passes():
                 digests, spark_rows = self._write(restored, writers)  # the same in each pass
             require_counts(read_counts(restored.database, restored.meta), digests, str(identity))
-            return Split(digests, send_all(self.workplace.place(self.target), identity, writers.files), spark_rows)
+            copies = {each.name for each in restored.meta.states if find_scope(each) is Scope.BROADCAST}
+            counted = {name: each for name, each in digests.items() if self.writes_copies or name not in copies}
+            sent = send_all(self.workplace.place(self.target), identity, writers.files)
+            return Split(counted, sent, spark_rows, {name: digests[name] for name in sorted(copies)})
 
     def _write(self, restored: RestoredStore, writers: PartitionWriters) -> tuple[dict[str, Digest], list[bytes]]:
         """Write all rows except Spark's own rows of a keyed operator; return digests, and the values of those."""
@@ -102,7 +110,8 @@ class SplitTask:
             tally = Tally()
             for portion in rows:
                 tally.count(portion)
-                writers.write(portion.renumber(self.numbers[state.number]))
+                if self.writes_copies or find_scope(state) is not Scope.BROADCAST:
+                    writers.write(portion.renumber(self.numbers[state.number]))
             digests[state.name] = tally.digest
         return digests, spark_rows
 

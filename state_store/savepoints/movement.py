@@ -5,13 +5,13 @@ Every state is read before and after, even if the stores stay as they are and ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 
 import xxhash
 
 from pyspark_ckpt.state_store.attempts.winners import NO_RUN_EPOCH, declare_winner
-from pyspark_ckpt.state_store.checkpoints.digests import Digest, combine, require_equal
+from pyspark_ckpt.state_store.checkpoints.digests import Digest, Digests, combine, require_equal
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.checkpoints.workplace import THREADS, StoreVersion
@@ -25,6 +25,14 @@ from pyspark_ckpt.state_store.redistribution.assembly import NewStore
 from pyspark_ckpt.state_store.redistribution.copy_task import Copied, CopyTask
 from pyspark_ckpt.state_store.redistribution.jobs import Progress, RecordedTask, Runner
 from pyspark_ckpt.state_store.redistribution.merged_states import Merged, merge_states
+from pyspark_ckpt.state_store.redistribution.partition_states import (
+    Gathered,
+    GatherTask,
+    RowsOfFiles,
+    RowsOfStores,
+    require_placed,
+    select_partition_states,
+)
 from pyspark_ckpt.state_store.redistribution.regrouping import count_groups
 from pyspark_ckpt.state_store.redistribution.store_digests import make_digest_tasks, require_recorded
 from pyspark_ckpt.state_store.redistribution.strategies.base import Strategy
@@ -120,28 +128,55 @@ class Movement:
         what = f"operator {operator.operator.number}, store {name!r}"
         whole = merge_states([store.meta for store in stores], what).rename(self._recorded.uid_map)
         new = list(self._new_stores(operator, name, whole))
-        moved = self._strategy(operator, name, len(new)).move(stores, new, self._run)
-        read = combine(moved.before)
+        gathered = self._gather(operator, name, stores, new)
+        moved = self._strategy(operator, name, len(new), gathered).move(stores, new, self._run)
+        require_placed(gathered, [each.digests for each in moved.made], what)
+        is_saved = self._plan.get_saved(operator, name) is not None  # then the strategy has read all rows
+        read = combine([*moved.before, *(() if is_saved else gathered.before)])
         recorded = self._plan.get_recorded(operator, name)
         known = {state: each for state, each in recorded.items() if state in read}
         require_recorded(known, read, f"{self._plan.source_url}, {what}")
         digests = {whole.names.get(state, state): each for state, each in read.items()}
-        spark = {state.name for state in whole.states if operator.layout is Layout.KEY_GROUPS and not is_keyed(state)}
-        after = {
-            state: each for state, each in combine(each.digests for each in moved.made).items() if state not in spark
-        }
-        require_equal(digests, after, what)
+        other = {state.name for state in whole.states if operator.layout is Layout.KEY_GROUPS and not is_keyed(state)}
+        other |= {state.name for state in select_partition_states(whole.states)}
+        after = combine(each.digests for each in moved.made)
+        require_equal(_without(digests, other), _without(after, other), what)
         self.copied_bytes += sum(each.copied_bytes for each in moved.made)
         self.rewritten_bytes += sum(each.rewritten_bytes for each in moved.made)
         return digests, {each.identity: each.commit_id for each in new}
 
-    def _strategy(self, operator: OperatorVersion, name: str, partitions: int) -> Strategy:
+    def _gather(
+        self, operator: OperatorVersion, name: str, stores: Sequence[StoreVersion], new: Sequence[NewStore]
+    ) -> Gathered:
+        """Redistribute the states that belong to partitions, if there are any."""
+        merged = new[0].merged
+        states = select_partition_states(merged.states)
+        if not states:
+            return Gathered([], [], {})
+        saved, source = self._plan.get_saved(operator, name), self._plan.source_url
+        rows = RowsOfStores(tuple(stores)) if saved is None else RowsOfFiles(source, saved)
+        task = GatherTask(
+            self._workplace,
+            new[0].identity,
+            rows,
+            states,
+            merged.names,
+            self._place.url,
+            self._plan.old_partitions,
+            len(new),
+        )
+        (gathered,) = self._run([task], Gathered)
+        return gathered
+
+    def _strategy(self, operator: OperatorVersion, name: str, partitions: int, gathered: Gathered) -> Strategy:
         is_keyed_operator = operator.layout is Layout.KEY_GROUPS
         key_groups = operator.key_groups if is_keyed_operator else 0
         if (saved := self._plan.get_saved(operator, name)) is not None:
-            return MoveSavedRows(self._workplace, self._plan.source_url, saved, self._place.url, key_groups)
+            files = gathered.files
+            return MoveSavedRows(self._workplace, self._plan.source_url, saved, self._place.url, key_groups, files)
         if is_keyed_operator:
-            return MoveByKeyGroups(self._workplace, key_groups, self._runner.width)
+            width, url = self._runner.width, self._place.url
+            return MoveByKeyGroups(self._workplace, url, key_groups, width, gathered.files)
         if groups := count_groups(len(operator.stores[name]), partitions, self._runner.width):
             return MoveByGroupsOfStores(self._workplace, groups)
         return MoveByRemainders(self._workplace, self._place.url)
@@ -169,3 +204,7 @@ class Movement:
         request = digest_request(self._recorded)
         recorded = [RecordedTask(self._workplace, task, self._place.url, kind, request) for task in tasks]
         return self._runner(recorded, self._progress)
+
+
+def _without(digests: Digests, names: Set[str]) -> dict[str, Digest]:
+    return {name: each for name, each in digests.items() if name not in names}

@@ -16,6 +16,7 @@ from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.checkpoints.query_log import LOGS
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import ConflictError, NotFoundError
+from pyspark_ckpt.state_store.format.partition_states import Scope, find_scope
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.redistribution.canonical import SavedRows
 from pyspark_ckpt.state_store.savepoints.savepoint import NAME, Savepoint, SavepointInfo
@@ -53,7 +54,14 @@ class RestorePlan:
     def is_copied(self, operator: OperatorVersion) -> bool:
         """Return whether the operator's stores are copied as they are."""
         is_renamed = any(uid in self.uid_map for uid in operator.uids)
-        return self.partitions == self.old_partitions and not is_renamed and not self.saved_rows
+        is_same = self.partitions == self.old_partitions and not is_renamed and not self.saved_rows
+        return is_same and not has_unions(operator)
+
+
+def has_unions(operator: OperatorVersion) -> bool:
+    """Return whether the operator has lists of which each partition gets those of all whenever they are restored."""
+    states = (state for stores in operator.stores.values() for store in stores for state in store.meta.states)
+    return any(find_scope(state) is Scope.UNION for state in states)
 
 
 class Origin:

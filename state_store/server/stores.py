@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypeAlias
 from weakref import WeakValueDictionary
 
+from pyspark_ckpt.state_store.attempts.agreement import Agreement
 from pyspark_ckpt.state_store.attempts.winners import Epochs, KnownRuns
 from pyspark_ckpt.state_store.blobs import (
     BlobPlace,
@@ -130,6 +131,7 @@ class Stores:
             clock=clock,
             make_id=make_id,
             times=PlaceTimes(clock),
+            agreement=Agreement(),
         )
         self._lock = threading.Lock()
         self._handle_numbers = itertools.count(1)

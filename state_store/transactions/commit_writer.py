@@ -69,7 +69,9 @@ class CommitWriter:
                 paths += transaction.find_staged(joined.files, joined.seals)
             known = {**seals, **joined.seals}
             staged = [StagedTable(path, known.get(path.name), who) for path in paths]
-            meta = joined.meta.commit(transaction.new_id, {**row_changes, **joined.row_changes}, num_partitions)
+            changes = {**row_changes, **joined.row_changes}
+            meta = joined.meta.commit(transaction.new_id, changes, num_partitions, joined.digests)
+            self._shared.agreement.require(context.identity, transaction.run_id, meta)
         except InvalidInputError as problem:
             raise InvalidInputError(f"{context.identity}: {problem.message}", hint=problem.hint) from problem
         if context.options.remote and transaction.base == EMPTY:

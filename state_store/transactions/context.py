@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from pyspark_ckpt.state_store.attempts.agreement import Agreement
 from pyspark_ckpt.state_store.attempts.winners import Epochs
 from pyspark_ckpt.state_store.blobs import BlobPlace, Traffic, find_options
 from pyspark_ckpt.state_store.blobs.base.place_clock import PlaceTimes
@@ -38,6 +39,7 @@ class SharedResources:
     clock: Callable[[], float]
     make_id: Callable[[], str]
     times: PlaceTimes
+    agreement: Agreement
 
 
 @dataclass(frozen=True)

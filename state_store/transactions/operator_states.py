@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from pyspark_ckpt.state_store.attempts.agreement import require_equal_copies, select_copies
 from pyspark_ckpt.state_store.attempts.commit_log import read_ids
 from pyspark_ckpt.state_store.attempts.winners import Evidence, resolve
 from pyspark_ckpt.state_store.blobs import BlobPlace, MeteredPlace, Traffic
@@ -28,6 +29,7 @@ from pyspark_ckpt.state_store.format.remote import store_folder
 from pyspark_ckpt.state_store.identity import Identity
 
 RUNS_KEPT = 64
+COPIES_KEPT = 4096
 
 States: TypeAlias = tuple[StateMeta, ...]
 
@@ -39,6 +41,8 @@ class KnownStates:
         """Start empty."""
         self.lock = threading.Lock()
         self.of: OrderedDict[tuple[str, int, str], tuple[States, ...]] = OrderedDict()
+        self.equal: OrderedDict[tuple[str, Identity], tuple[str, ...]] = OrderedDict()
+        """The digests of broadcast states that were found equal to those of the next partition."""
 
 
 class OperatorStates:
@@ -72,7 +76,40 @@ class OperatorStates:
                     known.popitem(last=False)
             return known[key]
 
+    def require_agreement(
+        self, run_id: str, identity: Identity, own: StoreMeta, place: BlobPlace, traffic: Traffic
+    ) -> None:
+        """Require that the next partition has the same broadcast states as ``own``, if these have changed in the run.
+
+        So all partitions agree, in whatever processes their commits were made. After a batch that has changed a
+        broadcast state, a call makes two or three requests; other calls make none. Raises InvalidInputError (a program
+        has made the copies differ), and as ``of``.
+        """
+        copies, partitions = select_copies(own), own.num_partitions or 1
+        digests = tuple(str(state.digest) for state in copies)
+        equal = self._known.equal
+        with self._known.lock:
+            if not copies or equal.get((run_id, identity)) == digests:
+                return
+        other = replace(identity, partition=(identity.partition + 1) % partitions)
+        read = self._reader(identity, own, place, traffic)
+        theirs = read(other.partition)
+        if theirs is not None:
+            require_equal_copies((identity, copies), (other, select_copies(theirs)))
+        with self._known.lock:
+            equal[run_id, identity] = digests
+            while len(equal) > COPIES_KEPT:
+                equal.popitem(last=False)
+
     def _read(self, identity: Identity, own: StoreMeta, place: BlobPlace, traffic: Traffic) -> Sequence[States]:
+        read = self._reader(identity, own, place, traffic)
+        others = [number for number in range(own.num_partitions or 0) if number != identity.partition]
+        return list(_different([_select_keyed(own), *map(_select_keyed, self._pool.map(read, others))]))
+
+    def _reader(
+        self, identity: Identity, own: StoreMeta, place: BlobPlace, traffic: Traffic
+    ) -> Callable[[int], StoreMeta | None]:
+        """Return what reads the metadata of another partition at the version of ``own``."""
         root = place.url.removesuffix(store_folder(identity))
         if root == place.url:
             raise InternalError(
@@ -83,14 +120,13 @@ class OperatorStates:
             checkpoint = MeteredPlace(checkpoint, traffic)
         named = read_ids(checkpoint, own.version).get(str(identity.operator), [])
 
-        def read(partition: int) -> States:
+        def read(partition: int) -> StoreMeta | None:
             other = replace(identity, partition=partition)
             there = MeteredPlace(self._places(f"{root}{store_folder(other)}"), traffic)
             ids = named[partition] if partition < len(named) else []
-            return _select_keyed(_read_meta(there, checkpoint, other, own.version, ids))
+            return _read_meta(there, checkpoint, other, own.version, ids)
 
-        others = [number for number in range(own.num_partitions or 0) if number != identity.partition]
-        return list(_different([_select_keyed(own), *self._pool.map(read, others)]))
+        return read
 
 
 def _read_meta(

@@ -28,7 +28,7 @@ from msgspec.structs import replace
 from pyspark_ckpt.state_store.database import Tuning, write_table_file
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.format.keys import CommitId
-from pyspark_ckpt.state_store.format.meta import Descriptor, StoreMeta, have_same_keys
+from pyspark_ckpt.state_store.format.meta import Descriptor, RowSum, StoreMeta, have_same_keys
 from pyspark_ckpt.state_store.json_objects import Change, Count, check_format, decode_as, seal, unseal
 from pyspark_ckpt.state_store.local.files import publish
 from pyspark_ckpt.state_store.plain_files import read_plain
@@ -55,10 +55,10 @@ class PartState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What one session of a worker has staged.
 
-    ``rows`` are changes of row counts by state number. ``written`` is the number of rows in the files. ``seals`` are
-    those of the files, by name. ``counts`` are metrics of the commit, by their names in its report. If a session has a
-    ``log``, all of these are in the log instead. ``commit`` is the id of the commit that the transaction makes: a part
-    of another commit is rejected.
+    ``rows`` are changes of row counts by state number, ``digests`` those of broadcast states. ``written`` is the number
+    of rows in the files. ``seals`` are those of the files, by name. ``counts`` are metrics of the commit, by their
+    names in its report. If a session has a ``log``, all of these are in the log instead. ``commit`` is the id of the
+    commit that the transaction makes: a part of another commit is rejected.
     """
 
     states: tuple[PartState, ...]
@@ -70,6 +70,7 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     log: str = ""
     format: int = PART_FORMAT
     seals: dict[str, Seal] = {}
+    digests: dict[int, RowSum] = {}
 
 
 def write_part(staging: Path, session: str, part: Part) -> None:
@@ -188,6 +189,7 @@ class Joined:
     row_changes: Mapping[int, int]
     metrics: Mapping[str, int]
     seals: Seals
+    digests: Mapping[int, str]
 
 
 def join(meta: StoreMeta, parts: Sequence[Part]) -> Joined:
@@ -198,6 +200,7 @@ def join(meta: StoreMeta, parts: Sequence[Part]) -> Joined:
     files: list[str] = []
     seals: dict[str, Seal] = {}
     rows: dict[int, int] = {}
+    digests: dict[int, str] = {}
     for part in parts:
         meta, declared = declare(meta, [(state.name, state.descriptor) for state in part.states])
         if declared != part.states:
@@ -208,9 +211,10 @@ def join(meta: StoreMeta, parts: Sequence[Part]) -> Joined:
             )
         files.extend(part.files)
         seals.update(part.seals)
+        digests.update(part.digests)
         for number, change in part.rows.items():
             rows[number] = rows.get(number, 0) + change
     metrics = Counter(worker_rows=sum(part.written for part in parts))
     for part in parts:
         metrics.update(part.counts)
-    return Joined(meta, files, rows, metrics, seals)
+    return Joined(meta, files, rows, metrics, seals, digests)

@@ -33,7 +33,9 @@ class TicketWriter:
         context = self._context
         if not caller.run_id or own.marker == EMPTY:
             return ()
-        return context.operators.of(caller.run_id, context.identity, own, context.place, context.traffic)
+        where = caller.run_id, context.identity, own, context.place, context.traffic
+        context.operators.require_agreement(*where)
+        return context.operators.of(*where)
 
     def write(self, transaction: Transaction, worker: WorkerTask, states: Sequence[States]) -> None:
         """Write the ticket of a transaction for a worker. Raises OSError, StorageError."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pyspark_ckpt.state_store.blobs.transfers import StoredFile
 from pyspark_ckpt.state_store.checkpoints.digests import combine, require_equal
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
 from pyspark_ckpt.state_store.redistribution.assembly import Assembled, JoinTask, NewStore, run_files
@@ -15,13 +16,17 @@ from pyspark_ckpt.state_store.redistribution.strategies.base import Moved, RunTa
 
 @dataclass(frozen=True)
 class MoveSavedRows:
-    """Imports rows. ``url``: where runs lie until they are joined; ``key_groups``: of a keyed operator, else 0."""
+    """Imports rows. ``url``: where runs lie until they are joined; ``key_groups``: of a keyed operator, else 0.
+
+    ``placed``: see ``MoveByKeyGroups``.
+    """
 
     workplace: Workplace
     source_url: str
     saved: SavedRows
     url: str
     key_groups: int
+    placed: Mapping[int, Sequence[StoredFile]]
 
     def move(self, stores: Sequence[StoreVersion], new: Sequence[NewStore], run: RunTasks) -> Moved:  # noqa: ARG002
         """See Strategy. The old ``stores`` are those of the savepoint, which has their rows in files of its own."""
@@ -37,7 +42,14 @@ class MoveSavedRows:
         require_equal(self.saved.digests, before, what)
         runs = [split.runs for split in splits]
         joins = [
-            JoinTask(self.workplace, each, self.url, run_files(runs, each.identity.partition), self.saved.spark_rows)
+            JoinTask(
+                self.workplace,
+                each,
+                self.url,
+                run_files(runs, each.identity.partition),
+                self.saved.spark_rows,
+                tuple(self.placed.get(each.identity.partition, ())),
+            )
             for each in new
         ]
         return Moved([before], run(joins, Assembled))

@@ -1,0 +1,67 @@
+"""Broadcast states have the same rows in all partitions: commits are compared, and a program that breaks it is named.
+
+Within a process, each commit is compared with the first one of the same batch, before it is written. Between processes,
+the next batch compares each partition with the next one, if its copy has changed: see ``OperatorStates``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from pyspark_ckpt.state_store.display import count_text
+from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.format.meta import StateMeta, StoreMeta
+from pyspark_ckpt.state_store.format.partition_states import Scope, encode_sum, find_scope, read_sum
+from pyspark_ckpt.state_store.identity import Identity
+
+BATCHES_KEPT = 64
+
+
+class Agreement:
+    """What the first commit of each recent batch has in its broadcast states. Safe to call from many threads."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._lock = threading.Lock()
+        self._first: OrderedDict[tuple[str, int, str, int], tuple[Identity, tuple[StateMeta, ...]]] = OrderedDict()
+
+    def require(self, identity: Identity, run_id: str, meta: StoreMeta) -> None:
+        """Raise InvalidInputError if another partition has other rows in a broadcast state after the same batch."""
+        copies = select_copies(meta)
+        if not copies:
+            return
+        key = run_id, identity.operator, identity.name, meta.version
+        with self._lock:
+            first, theirs = self._first.setdefault(key, (identity, copies))
+            while len(self._first) > BATCHES_KEPT:
+                self._first.popitem(last=False)
+        require_equal_copies((identity, copies), (first, theirs))
+
+
+def select_copies(meta: StoreMeta) -> tuple[StateMeta, ...]:
+    """Return the broadcast states of a partition. Raises FormatError."""
+    return tuple(each for each in meta.states if find_scope(each) is Scope.BROADCAST)
+
+
+def require_equal_copies(
+    one: tuple[Identity, Iterable[StateMeta]], other: tuple[Identity, Iterable[StateMeta]]
+) -> None:
+    """Raise InvalidInputError unless the broadcast states of two partitions have the same rows."""
+    (here, own), (there, theirs) = one, other
+    found = {state.name: (state.rows, read_sum(state)) for state in theirs}
+    for state in own:
+        mine, of_other = (state.rows, read_sum(state)), found.get(state.name, (0, 0))
+        if mine != of_other:
+            raise InvalidInputError(
+                f"The copies of broadcast state {state.name!r} differ: {describe_copy(here.partition, *mine)}, "
+                f"{describe_copy(there.partition, *of_other)}. The program has made them differ.",
+                hint="What process_broadcast writes must follow from its rows and from broadcast states alone: not from "
+                "the partition, a clock, random numbers, other states, or the order of a set.",
+            )
+
+
+def describe_copy(partition: int, rows: int, total: int) -> str:
+    """Describe the copy of a partition: its number of entries, and the sum of their hashes."""
+    return f"partition {partition} has {count_text(rows, 'entry', 'entries')} with the digest {encode_sum(total)}"
