@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pyspark_ckpt.operators.declarations.operator import BROADCAST, BROADCAST_NAME, HASH, INPUT, ROUTE, ROW
+from pyspark_ckpt.operators.declarations.operator import BROADCAST, BROADCAST_NAME, HASH, INPUT, NEVER_LATE, ROUTE, ROW
 from pyspark_ckpt.operators.frames import Columns, find_names, require_frame
 from pyspark_ckpt.operators.plan import KeyedColumns
 from pyspark_ckpt.state_store.errors import InvalidInputError
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from pyspark_ckpt.operators.declarations.operator import KeyedOperator
-
-NEVER_LATE = 2**63 - 1
-"""The event time, in microseconds, of rows that have none."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +29,7 @@ class BroadcastInput:
     order_by: str | Sequence[str] = ()
 
 
-def read_broadcast(given: object, who: str) -> tuple[KeyedColumns, DataFrame] | tuple[None, None]:
+def read_broadcast(given: Any, who: str) -> tuple[KeyedColumns, DataFrame] | tuple[None, None]:
     """Return the columns and the frame of what a user has given as broadcast input. Raises InvalidInputError."""
     if given is None:
         return None, None

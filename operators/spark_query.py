@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from pyspark_ckpt.operators.broadcast import NEVER_LATE, add_broadcast_rows
+from pyspark_ckpt.operators.broadcast import add_broadcast_rows
 from pyspark_ckpt.operators.declarations.counters import Counter, metric_name
-from pyspark_ckpt.operators.declarations.operator import BATCH, HASH, INPUT, ROUTE, ROW, KeyedOperator
+from pyspark_ckpt.operators.declarations.operator import BATCH, HASH, INPUT, NEVER_LATE, ROUTE, ROW, KeyedOperator
 from pyspark_ckpt.operators.frames import Columns, find_names, quote, require_frame
 from pyspark_ckpt.operators.initial_state import add_initial_rows
 from pyspark_ckpt.operators.placement import route_column

@@ -20,8 +20,8 @@ import pyspark_ckpt.operators
 import pyspark_ckpt.reading
 import pyspark_ckpt.state_store
 from pyspark_ckpt.operators.session.worker import find_ticket
-from pyspark_ckpt.reading.keyed_rows import make_keyed_codec
-from pyspark_ckpt.reading.native_rows import NativeRows
+from pyspark_ckpt.reading.rows.native_rows import NativeRows
+from pyspark_ckpt.reading.stored_state import make_keyed_codec
 from pyspark_ckpt.state_store import options
 from pyspark_ckpt.state_store.blobs import place_at
 from pyspark_ckpt.state_store.database import CONFIG_NAME, Database, write_table_file

@@ -28,6 +28,8 @@ INITIAL = -1
 BROADCAST = -2
 """The number of the broadcast input, in place of another's."""
 BROADCAST_NAME = "broadcast"
+NEVER_LATE = 2**63 - 1
+"""The event time, in microseconds, of rows that have none."""
 BATCH = "batch"
 
 

@@ -13,15 +13,17 @@ import pyarrow as pa
 
 from pyspark_ckpt.cli.arguments import TABLE_ROWS
 from pyspark_ckpt.reading.json_values import json_values
-from pyspark_ckpt.reading.keyed_rows import LISTS, MAPS, TIMERS
 from pyspark_ckpt.reading.reader import StateReader
+from pyspark_ckpt.reading.rows.keyed_rows import LISTS, MAPS, TIMERS
+from pyspark_ckpt.reading.rows.partition_rows import BROADCASTS, OPERATOR_LISTS
 from pyspark_ckpt.reading.sources import state_at
 from pyspark_ckpt.reading.stored_state import Selection, StoredState
 from pyspark_ckpt.state_store.display import count_text
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.terminal import print_json, print_table
 
-_ROWS = {LISTS: ("element",), MAPS: ("entry", "entries"), TIMERS: ("timer",)}
+_ELEMENT, _ENTRY = ("element",), ("entry", "entries")
+_ROWS = {LISTS: _ELEMENT, OPERATOR_LISTS: _ELEMENT, MAPS: _ENTRY, BROADCASTS: _ENTRY, TIMERS: ("timer",)}
 """What a row is, by the kind of state, and its plural if that has no plain s at the end."""
 
 

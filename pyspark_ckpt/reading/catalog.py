@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET
 
 from pyspark_ckpt.operators.rows.expiry import index_name
-from pyspark_ckpt.reading.keyed_rows import has_ended
+from pyspark_ckpt.reading.rows.keyed_rows import has_ended
+from pyspark_ckpt.reading.rows.partition_rows import BROADCASTS
 from pyspark_ckpt.reading.stored_state import SPARKS, Selection, StoredState
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Operator
 from pyspark_ckpt.state_store.display import suggest
@@ -126,7 +127,8 @@ def _join(first: StoredState, other: StoredState) -> StoredState:
     """Combine one state of two stores. The store that knows more types was written last, so its descriptor counts."""
     newest = max(first.descriptor, other.descriptor, key=_how_new)
     has_life = first.has_life or other.has_life
-    return replace(first, rows=first.rows + other.rows, descriptor=newest, has_life=has_life)
+    rows = max(first.rows, other.rows) if first.kind == BROADCASTS else first.rows + other.rows
+    return replace(first, rows=rows, descriptor=newest, has_life=has_life)
 
 
 def _how_new(descriptor: Descriptor) -> tuple[int, bool]:

@@ -22,10 +22,11 @@ from pyspark_ckpt.reading.batch_clocks import clock_ms
 from pyspark_ckpt.reading.catalog import Catalog
 from pyspark_ckpt.reading.json_values import from_json
 from pyspark_ckpt.reading.kept_folders import KeptFolders
-from pyspark_ckpt.reading.keyed_rows import INSTANTS, find_ttl, has_ended
 from pyspark_ckpt.reading.row_location import PLACE, place_columns, read_stored_row
+from pyspark_ckpt.reading.rows.keyed_rows import INSTANTS, find_ttl, has_ended
+from pyspark_ckpt.reading.rows.partition_rows import BROADCASTS
+from pyspark_ckpt.reading.rows.state_codec import StateCodec, StoredRow, Wanted
 from pyspark_ckpt.reading.sources import Source, open_source, state_at
-from pyspark_ckpt.reading.state_codec import StateCodec, StoredRow, Wanted
 from pyspark_ckpt.reading.stored_state import Selection, StoredState, states_as_html
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.workplace import THREADS
@@ -88,7 +89,7 @@ class StateReader:
     Later commits do not change what it shows. It does not keep its version from being deleted: a call may raise
     NotFoundError once the query's retention has reached the version.
 
-    The columns are ``key`` (a struct), those that tell rows of one key apart (``index``, ``map_key``, ``at``),
+    The columns are ``key`` (a struct; of an operator list, its partition), those that tell rows of one key apart (``index``, ``map_key``, ``at``),
     ``value``, ``written_at`` and ``expires_at`` of states with a time to live, ``partition``, ``key_group`` and
     ``hash``. For one caller at a time.
     """
@@ -185,7 +186,8 @@ class StateReader:
         state = self.state
         if partition is not None and not 0 <= partition < self.partitions:
             raise InvalidInputError(f"{state.whose} has partitions 0 to {self.partitions - 1}, not {partition}.")
-        for each in range(self.partitions) if partition is None else [partition]:
+        splits = [0] if state.kind == BROADCASTS else range(self.partitions)  # one of many equal copies
+        for each in splits if partition is None else [partition]:
             own = self._own(state, each)
             if own is not None and own.rows:
                 with self._source.rows(state, each, own) as rows:

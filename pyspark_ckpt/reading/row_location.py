@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from pyspark_ckpt.reading.state_codec import StoredRow, Wanted
+from pyspark_ckpt.reading.rows.partition_rows import BROADCASTS, OPERATOR_LISTS
+from pyspark_ckpt.reading.rows.state_codec import StoredRow, Wanted
 from pyspark_ckpt.reading.stored_state import StoredState
-from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.format.key_groups import (
     HASHES,
     MAX_PARALLELISM,
@@ -26,6 +27,9 @@ PLACE = [pa.field("partition", pa.int32()), pa.field("key_group", pa.int32()), p
 
 def place_columns(state: StoredState, partition: int, rows: Sequence[StoredRow]) -> list[pa.Array]:
     """Return the columns of ``PLACE`` for rows of a partition. Raises FormatError."""
+    if state.kind in (OPERATOR_LISTS, BROADCASTS):  # their rows have no hash
+        of_list = [row.hash if state.kind == OPERATOR_LISTS else partition for row in rows]
+        return [pa.array(of_list, pa.int32()), *([pa.nulls(len(rows), pa.int32())] * 2)]
     groups = read_max_parallelism(state.descriptor, state.whose) or MAX_PARALLELISM
     hashes = np.fromiter((row.hash for row in rows), np.int64, len(rows))
     return [
@@ -50,7 +54,11 @@ def _behind(prefix: bytes) -> bytes:
 
 
 def find_partition(state: StoredState, key_hash: int, in_use: int) -> int:
-    """Return which of the ``in_use`` partitions has the rows of a hash. Raises FormatError."""
+    """Return which of the ``in_use`` partitions has the rows of a hash. Raises FormatError, InvalidInputError."""
+    if state.kind == OPERATOR_LISTS:
+        if key_hash >= in_use:
+            raise InvalidInputError(f"{state.whose} has partitions 0 to {in_use - 1}, not {key_hash}.")
+        return key_hash
     groups = read_max_parallelism(state.descriptor, state.whose)
     if groups is not None:
         return find_keyed_partition(key_hash, in_use, groups)

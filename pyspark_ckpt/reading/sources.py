@@ -12,7 +12,7 @@ import msgspec
 
 from pyspark_ckpt.reading.kept_folders import KeptFolders
 from pyspark_ckpt.reading.row_location import find_partition, find_range
-from pyspark_ckpt.reading.state_codec import Wanted
+from pyspark_ckpt.reading.rows.state_codec import Wanted
 from pyspark_ckpt.reading.stored_state import StoredState
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator
 from pyspark_ckpt.state_store.checkpoints.layout import Layout

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pyspark_ckpt.reading.keyed_rows import find_ttl, make_keyed_codec
-from pyspark_ckpt.reading.native_rows import NativeRows
-from pyspark_ckpt.reading.state_codec import StateCodec
+from pyspark_ckpt.reading.rows.keyed_rows import TIMERS, VALUES, KeyedTimers, KeyedValues, find_ttl
+from pyspark_ckpt.reading.rows.native_rows import NativeRows
+from pyspark_ckpt.reading.rows.partition_rows import BROADCASTS, OPERATOR_LISTS, BroadcastRows, OperatorListRows
+from pyspark_ckpt.reading.rows.state_codec import StateCodec
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Operator
 from pyspark_ckpt.state_store.display import html_table
+from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.format.meta import Descriptor, TimeToLive
 from pyspark_ckpt.state_store.format.remote import DEFAULT_STORE
 
@@ -25,7 +27,8 @@ class StoredState:
     ``kind``: its declared kind, such as ``ValueState``, or ``spark`` for Spark's own. ``uid`` and ``name`` of a keyed
     operator's state are those of the program. A state of Spark's has the uid None and Spark's name, which is
     ``default`` if a store has only one. ``operator.number``: Spark's number of the operator. ``store``: ``default``,
-    except in joins. ``rows`` counts stored rows of the partitions that were read; the head of a list counts as one.
+    except in joins. ``rows`` counts stored rows of the partitions that were read; the head of a list counts as one, and
+    the copies of a broadcast state count once.
     """
 
     operator: Operator
@@ -79,6 +82,20 @@ class StoredState:
         if self.uid is None:
             return NativeRows(descriptor, self.store if self.name == DEFAULT_STORE else self.name, self.whose)
         return make_keyed_codec(descriptor, self.descriptor, self.name, self.whose, has_life=self.has_life)
+
+
+def make_keyed_codec(own: Descriptor, newest: Descriptor, name: str, whose: str, *, has_life: bool) -> StateCodec:
+    """Return the codec of a keyed operator's state as a store describes it. Raises FormatError, InvalidInputError."""
+    kind = own.encoder.get("kind")
+    if kind == TIMERS:
+        return KeyedTimers(own, name, whose)
+    if kind == OPERATOR_LISTS:
+        return OperatorListRows(own, newest, whose)
+    if kind == BROADCASTS:
+        return BroadcastRows(own, newest, whose)
+    if kind in VALUES:
+        return KeyedValues(own, newest, whose, has_life=has_life)
+    raise FormatError(f"{whose} is stored as a {kind!r}, which is not a known kind of state.")
 
 
 def states_as_html(title: str, states: Iterable[StoredState]) -> str:

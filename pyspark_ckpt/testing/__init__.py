@@ -20,10 +20,11 @@ from typing import Any
 from pyspark_ckpt.state_store.extras import require_extra
 from pyspark_ckpt.testing.cuts import check_cuts
 from pyspark_ckpt.testing.harness import Harness
-from pyspark_ckpt.testing.streams import KeyedInput, Rows, connect, keyed
+from pyspark_ckpt.testing.streams import BroadcastInput, KeyedInput, Rows, connect, keyed
 
 __all__ = [
     "Batches",
+    "BroadcastInput",
     "Harness",
     "KeyedInput",
     "Rows",

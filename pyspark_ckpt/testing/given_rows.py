@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from pyspark_ckpt.operators.declarations.operator import Input
+from pyspark_ckpt.operators.declarations.operator import NEVER_LATE, Input
 from pyspark_ckpt.operators.encoding.spark_hash import SparkHash
-from pyspark_ckpt.operators.spark_query import NEVER_LATE
 from pyspark_ckpt.operators.types.columns import arrow_values, find_misfit, python_values
 from pyspark_ckpt.operators.types.conversions import CONVERT, WRONG_VALUE
 from pyspark_ckpt.operators.types.value_types import get_fields
-from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError
 from pyspark_ckpt.state_store.format.key_groups import find_keyed_partition
 
 if TYPE_CHECKING:
@@ -50,6 +49,12 @@ class GivenRows:
         hashes = pa.array(self.hashes.view(np.int32))
         yield pa.RecordBatch.from_arrays([*self.columns.columns, hashes], schema=given.rows)
 
+    def join(self, others: Sequence[GivenRows]) -> GivenRows:
+        """See ``arrivals.Rows``: a test gives them in one order."""
+        if others:
+            raise InternalError("The rows of the broadcast input come to a harness at once.")
+        return self
+
     def partitions(self, partitions: int, max_parallelism: int) -> NDArray[np.int64]:
         """Return the partition of each row."""
         return find_keyed_partition(self.hashes.astype(np.int64), partitions, max_parallelism)
@@ -60,7 +65,7 @@ def read_rows(rows: object, columns: pa.Schema, by: Sequence[str], event_time: s
     batch = read_columns(rows, columns, who)
     keys = zip(*(python_values(batch.column(name)) for name in by), strict=True)
     make_hash = SparkHash([columns.field(name).type for name in by])
-    hashes = np.array([make_hash(key) for key in keys], np.uint32)
+    hashes = np.array([make_hash(key) for key in keys], np.uint32) if by else np.zeros(len(batch), np.uint32)
     event_us = np.full(len(batch), NEVER_LATE, np.int64)
     if event_time is not None:
         column = batch.column(event_time).cast(pa.int64())

@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_ckpt.operators.declarations.counters import Counter, metric_name
-from pyspark_ckpt.operators.declarations.durations import milliseconds
-from pyspark_ckpt.operators.declarations.operator import INITIAL, KeyedOperator
+from pyspark_ckpt.operators.declarations.operator import BROADCAST, BROADCAST_NAME, INITIAL, Input, KeyedOperator
+from pyspark_ckpt.operators.declarations.partition_states import PartitionState
 from pyspark_ckpt.operators.declarations.processors import Context
 from pyspark_ckpt.operators.declarations.states import DeclaredState
 from pyspark_ckpt.operators.declarations.timers import Timer, Timers
@@ -37,8 +37,8 @@ from pyspark_ckpt.savepoints import restore, savepoint
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.display import suggest
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
-from pyspark_ckpt.state_store.format.spark_groups import NO_TIME_OUT, GroupTimesRow
 from pyspark_ckpt.state_store.options import parse
+from pyspark_ckpt.testing.clocks import is_due, move_clock
 from pyspark_ckpt.testing.comparison import count_rows, last_by_key
 from pyspark_ckpt.testing.given_rows import GivenRows, read_rows
 from pyspark_ckpt.testing.group import make_group, read_group
@@ -56,6 +56,8 @@ BEGIN = datetime.fromisoformat("2020-01-01T00:00:00+00:00")
 """When a harness begins, by its clock of processing time."""
 METRICS = ("late_rows", "fired_timers", "expired_rows", "late_output_rows")
 """The metrics that a batch has even if no task ran."""
+_EVERYWHERE = -1
+"""In place of a partition: of rows that all partitions get."""
 _ONE_AT_A_TIME = threading.RLock()
 """Held while a harness works: readers of local databases are shared by all of a process."""
 
@@ -160,18 +162,21 @@ class Harness:
         """Run one batch, and return its output as named tuples, in no order of keys.
 
         ``rows``: of the only input, as a list of tuples or dicts, a pandas frame or an Arrow table. With several
-        inputs, give the rows of each by its name. Timers that are due by the present clocks fire in this batch.
+        inputs, give the rows of each by its name, and those of the broadcast input as ``broadcast``. Timers that are due by the present clocks fire in this batch.
         Afterwards the watermark follows the rows, as in Spark: it is that of the next batch. A batch without rows is
         what Spark runs when the watermark has moved and no rows come. If the processor fails, nothing is committed, and
         the same batch may be run again.
 
         Raises InvalidInputError (rows that do not fit), ProcessorError (the processor failed), and as a query.
         """
-        given = self._read(rows, inputs)
+        operator, given = self._operator, self._read(rows, inputs)
         clocks = Clocks(self._watermark_ms, self._processing_ms, self._late_ms)
         with self._open(), self._query.begin() as partitions:
             numbered = list(self._number(given))
             placed = [self._partitions_of(rows) for _, rows in numbered]
+            if operator.broadcast is not None and len(broadcast := self._read_broadcast(operator.broadcast, inputs)):
+                numbered.append((BROADCAST, broadcast))
+                placed.append(np.full(len(broadcast), _EVERYWHERE))
             found = [row for each in partitions for row in self._process(each, numbered, placed, clocks)]
             seen = self._seen.see([rows.event_us for rows in given])
             next_ms = seen.advance(self._watermark_ms)
@@ -191,7 +196,7 @@ class Harness:
                 "No input of the harness has a watermark.", hint="Give the input one: watermark=('at', '10 minutes')."
             )
         before = self._late_ms, self._watermark_ms
-        self._late_ms, self._watermark_ms = before[1], _move(before[1], to, "The watermark")
+        self._late_ms, self._watermark_ms = before[1], move_clock(before[1], to, "The watermark")
         try:
             return self.run()
         except BaseException:
@@ -204,7 +209,7 @@ class Harness:
         Return its output. Raises InvalidInputError (it would go back).
         """
         before_ms = self._processing_ms
-        self._processing_ms = _move(before_ms, to, "The processing time")
+        self._processing_ms = move_clock(before_ms, to, "The processing time")
         try:
             return self.run()
         except BaseException:
@@ -214,7 +219,7 @@ class Harness:
     def state(self, name: str) -> dict[tuple[Any, ...], Any]:
         """Return what a state holds after the last batch, by key: values, lists or dicts, of live rows only.
 
-        A key is a tuple. Raises InvalidInputError (the processor declares no such state).
+        A key is a tuple; that of an OperatorListState is its partition, that of a BroadcastState its map key. Raises InvalidInputError (the processor declares no such state).
         """
         self._require_state(name)
         return dict(self._read_state(name))
@@ -230,7 +235,8 @@ class Harness:
 
     def states(self) -> dict[str, Any]:
         """Return what each state holds after the last batch, by its name. That of Timers are timers."""
-        kept = [each.state.name for each in self._operator.states if isinstance(each.state, (DeclaredState, Timers))]
+        kinds = (DeclaredState, PartitionState, Timers)
+        kept = [each.state.name for each in self._operator.states if isinstance(each.state, kinds)]
         return {name: dict(self._read_state(name)) for name in kept}
 
     def summarise(self, rows: Sequence[Any]) -> Any:  # noqa: ANN401 - comparable
@@ -282,11 +288,12 @@ class Harness:
     def _read(self, rows: RowsLike, inputs: Mapping[str, RowsLike]) -> list[GivenRows]:
         names = [each.name for each in self._operator.inputs]
         if names == [""]:
-            if inputs:
-                raise InvalidInputError(f"The harness has one input, and rows are given for {sorted(inputs)}.")
-            inputs = {"": rows}
+            if unknown := sorted(set(inputs) - ({BROADCAST_NAME} if self._operator.broadcast else set())):
+                raise InvalidInputError(f"The harness has one input, and rows are given for {unknown}.")
+            inputs = {**inputs, "": rows}
         elif not (isinstance(rows, (list, tuple)) and not rows):
             raise InvalidInputError(f"Give rows by the name of their input: {names[0]}=[...].")
+        names += [BROADCAST_NAME] if self._operator.broadcast else []
         if unknown := [name for name in inputs if name not in names]:
             raise InvalidInputError(f"There is no input {unknown[0]!r}, only {names}.{suggest(unknown[0], names)}")
         found = []
@@ -295,6 +302,9 @@ class Harness:
             column = None if watermark is None else watermark.column
             found.append(read_rows(inputs.get(each.name, ()), each.columns, each.by, column, who))
         return found
+
+    def _read_broadcast(self, given: Input, inputs: Mapping[str, RowsLike]) -> GivenRows:
+        return read_rows(inputs.get(BROADCAST_NAME, ()), given.columns, (), None, "The broadcast rows")
 
     def _process(
         self,
@@ -311,9 +321,9 @@ class Harness:
         mine = [
             (number, part)
             for (number, rows), partition_of in zip(numbered, placed, strict=True)
-            if len(part := rows.where(partition_of == batch.partition))
+            if len(part := rows.where((partition_of == batch.partition) | (partition_of == _EVERYWHERE)))
         ]
-        timed_out = _is_due(batch.group, operator, clocks)
+        timed_out = is_due(batch.group, operator, clocks)
         if not mine and not timed_out:
             return
         conf = TIME_OUTS[operator.time_out_clock]
@@ -351,7 +361,8 @@ class Harness:
         return map(self._row_class._make, zip(*columns, strict=True))
 
     def _require_state(self, name: str) -> None:
-        names = [each.state.name for each in self._operator.states if isinstance(each.state, DeclaredState)]
+        kinds = (DeclaredState, PartitionState)
+        names = [each.state.name for each in self._operator.states if isinstance(each.state, kinds)]
         if name not in names:
             raise InvalidInputError(f"The processor declares no state {name!r}, only {names}.{suggest(name, names)}")
 
@@ -393,26 +404,3 @@ def _dump(processor: Processor) -> bytes:
             f"{name} cannot be copied to the workers: {type(problem).__name__}: {problem}",
             hint="Open files, locks and connections in the methods that use them.",
         ) from problem
-
-
-def _move(from_ms: int, to: datetime | str | timedelta, what: str) -> int:
-    """Return the instant that a clock is moved to, in ms. Raises InvalidInputError."""
-    if isinstance(to, datetime):
-        if to.tzinfo is None:
-            raise InvalidInputError(f"{what} cannot be moved to {to!r}, which has no time zone.")
-        moved = (to - EPOCH) // timedelta(milliseconds=1)
-    else:
-        moved = from_ms + milliseconds(to)
-    if moved < from_ms:
-        at = EPOCH + timedelta(milliseconds=from_ms)
-        raise InvalidInputError(f"{what} is {at}, and cannot go back to {EPOCH + timedelta(milliseconds=moved)}.")
-    return moved
-
-
-def _is_due(group: GroupTimesRow | None, operator: KeyedOperator, clocks: Clocks) -> bool:
-    if group is None or group.time_out_ms == NO_TIME_OUT or operator.time_out_clock is None:
-        return False
-    if operator.time_out_clock == "event":
-        return group.time_out_ms < clocks.watermark_ms
-    # With a watermark, such a group is called in every batch, because Spark's clock always goes on.
-    return operator.has_watermark or group.time_out_ms < clocks.processing_ms

@@ -8,8 +8,8 @@ from itertools import chain
 
 from pyspark_ckpt.operators.session.worker import open_reader
 from pyspark_ckpt.reading.row_location import find_partition, find_range
+from pyspark_ckpt.reading.rows.state_codec import Wanted
 from pyspark_ckpt.reading.sources import Rows
-from pyspark_ckpt.reading.state_codec import Wanted
 from pyspark_ckpt.reading.stored_state import StoredState
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Operator
 from pyspark_ckpt.state_store.format.keys import state_range

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pyspark_ckpt.operators.spark_query import NEVER_LATE
+from pyspark_ckpt.operators.declarations.operator import NEVER_LATE
 from pyspark_ckpt.operators.task.group_times import NO_WATERMARK
 
 if TYPE_CHECKING:

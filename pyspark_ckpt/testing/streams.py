@@ -8,6 +8,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, TypeAlias
 
 from pyspark_ckpt.operators.connect import ConnectedStreams, make_connected
+from pyspark_ckpt.operators.declarations.operator import BROADCAST_NAME
 from pyspark_ckpt.operators.declarations.processors import check_input_name
 from pyspark_ckpt.operators.frames import Columns, find_keys, find_names, read_groups, resolve_columns
 from pyspark_ckpt.operators.keyed import KeyedStream
@@ -65,6 +66,14 @@ class KeyedInput:
     by: str | Sequence[str]
     order_by: str | Sequence[str] = ()
     watermark: WatermarkLike | None = None
+
+
+@dataclass(frozen=True)
+class BroadcastInput:
+    """The broadcast input of ``keyed`` and ``connect``: its columns, and the order of its rows within a batch."""
+
+    columns: StructType | str
+    order_by: str | Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -166,6 +175,7 @@ class Streams:
         order_by: str | Sequence[str] = (),
         max_parallelism: int = MAX_PARALLELISM,
         watermark: WatermarkLike | None = None,
+        broadcast: BroadcastInput | None = None,
         parallelism: int = 1,
         conf: Mapping[str, str] | None = None,
         folder: PathText | None = None,
@@ -175,7 +185,8 @@ class Streams:
 
         ``columns``: those of the stream, as a StructType or Spark DDL. ``by``, ``uid``, ``order_by`` and
         ``max_parallelism`` are those of ``pyspark_ckpt.keyed``. ``watermark``: the column of the event time and the
-        delay, as of withWatermark: ``("at", "10 minutes")``. ``parallelism``: the number of partitions. ``conf``: confs
+        delay, as of withWatermark: ``("at", "10 minutes")``. ``broadcast``: a BroadcastInput of this module; give its
+        rows to ``run`` as ``broadcast``. ``parallelism``: the number of partitions. ``conf``: confs
         of Spark by name, such as options of this package, or spark.sql.session.timeZone, which is UTC. ``folder``:
         where the checkpoint is and stays; by default it is temporary. A harness in the folder of an earlier one
         continues it. ``savepoint``: one that the harness begins from, at its own ``parallelism``.
@@ -187,7 +198,8 @@ class Streams:
         confs = Confs.of(conf, parallelism, who)
         given, mark = _read_input("", KeyedInput(columns, by, order_by, watermark), confs, who)
         host = HarnessHost(confs, (mark,), Origin(folder, savepoint), self._note)
-        return KeyedStream(OperatorPlan((given,), uid, read_groups(max_parallelism, who), who, host))
+        rules = _read_broadcast(broadcast, confs, who)
+        return KeyedStream(OperatorPlan((given,), uid, read_groups(max_parallelism, who), who, host, broadcast=rules))
 
     def connect(
         self,
@@ -195,6 +207,7 @@ class Streams:
         uid: str = UID,
         merge: bool = False,
         max_parallelism: int = MAX_PARALLELISM,
+        broadcast: BroadcastInput | None = None,
         parallelism: int = 1,
         conf: Mapping[str, str] | None = None,
         folder: PathText | None = None,
@@ -218,7 +231,14 @@ class Streams:
                 )
         read = [_read_input(name, each, confs, f"{who}: input {name!r}") for name, each in inputs.items()]
         host = HarnessHost(confs, tuple(mark for _, mark in read), Origin(folder, savepoint), self._note)
-        return make_connected([given for given, _ in read], uid, host, merge=merge, max_parallelism=max_parallelism)
+        return make_connected(
+            [given for given, _ in read],
+            uid,
+            host,
+            merge=merge,
+            max_parallelism=max_parallelism,
+            broadcast=_read_broadcast(broadcast, confs, who),
+        )
 
 
 _STREAMS = Streams()
@@ -231,6 +251,19 @@ def _read_input(name: str, given: KeyedInput, confs: Confs, who: str) -> tuple[K
     mark = _find_mark(columns) if given.watermark is None else _mark(columns, given.watermark, who)
     by = find_keys(columns, given.by, who)
     return KeyedColumns(name, columns.schema, by, find_names(columns, given.order_by, who, "to order by")), mark
+
+
+def _read_broadcast(given: object, confs: Confs, who: str) -> KeyedColumns | None:
+    who = f"{who}: the broadcast input"
+    if given is None:
+        return None
+    if not isinstance(given, BroadcastInput):
+        raise InvalidInputError(
+            f"{who} is {repr(given)[:200]}, of type {type(given).__name__}.",
+            hint="Give testing.BroadcastInput('<columns>', order_by='...').",
+        )
+    columns = Columns(resolve_columns(given.columns, f"{who}: the columns"), confs.is_on("spark.sql.caseSensitive"))
+    return KeyedColumns(BROADCAST_NAME, columns.schema, (), find_names(columns, given.order_by, who, "to order by"))
 
 
 def _find_mark(columns: Columns) -> Watermark | None:

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from msgspec import UNSET
+
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.digests import Digest
 from pyspark_ckpt.state_store.checkpoints.state_rows import digest_states, require_counts
@@ -78,6 +80,10 @@ def _verify(checkpoint: Checkpoint, identity: Identity, version: int) -> tuple[V
                 counts = _count_rows(restored.database, restored.meta, commit, problems.log)
                 digests = digest_states(restored.database, restored.meta.states)
                 require_counts(counts, digests, str(identity))
+                for state in restored.meta.states:
+                    if state.digest is not UNSET and state.digest != (found := digests[state.name].sum):
+                        message = "state %r has the digest %s, and the commit says %s"
+                        problems.log.warning(message, state.name, found, state.digest)
         except StorageError:  # nothing is known to be damaged: it could not be read
             raise
         except CkptError as problem:

@@ -150,13 +150,13 @@ class GatherTask:
             placed: list[list[Row]] = [[] for _ in range(self.partitions)]
             digests: list[dict[str, Digest]] = [{} for _ in range(self.partitions)]
             for state, name in sorted(zip(self.states, before_names, strict=True), key=lambda each: each[0].number):
-                old = [(partition, rows.get(name, [])) for partition, rows in read]
+                old = [(partition, rows[name]) for partition, rows in read if name in rows]
                 for partition, rows in enumerate(_place(state, old, self.old_partitions, self.partitions)):
                     placed[partition] += rows
                     digests[partition][state.name] = _digest(rows)
             files = {n: [_write(self.workplace, folder, n, rows)] for n, rows in enumerate(placed) if rows}
             sent = send_all(self.workplace.place(self.target), self.identity, files)
-            before = [{name: _digest(rows.get(name, [])) for name in before_names} for _, rows in read]
+            before = [{name: _digest(each) for name, each in rows.items()} for _, rows in read]
             return Gathered(before, digests, sent)
 
 
@@ -165,12 +165,12 @@ def _read_states(
 ) -> Iterator[tuple[str, list[Row]]]:
     """Yield the rows of each state of a store. Raises FormatError (another number of rows than was committed)."""
     for state in states:
-        own = store.meta.state(state.name)
+        own, rows = store.meta.state(state.name), list[Row]()
         if own is not None:
             database = reader.open(state_range(own.number))
             rows = [row for portion in scan_state(database, own.number) for row in portion.rows()]
             require_counts({own.name: own.rows}, {own.name: _digest(rows)}, str(store.identity))
-            yield own.name, rows
+        yield state.name, rows
 
 
 def _place(
@@ -179,7 +179,7 @@ def _place(
     """Return the rows of each new partition, made of those of the old ones, which are in order."""
     scope = find_scope(state)
     if scope is Scope.BROADCAST:
-        return [_copy(state, old) for _ in range(partitions)]
+        return [_copy(state, old)] * partitions
     values = [value for _, rows in old for _, value in rows]
     if scope is Scope.UNION:
         return [_number(state, partition, values) for partition in range(partitions)]

@@ -5,7 +5,8 @@ Every state is read before and after, even if the stores stay as they are and ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 
 import xxhash
@@ -165,8 +166,8 @@ class Movement:
             self._plan.old_partitions,
             len(new),
         )
-        (gathered,) = self._run([task], Gathered)
-        return gathered
+        done: list[Gathered] = self._run([task], Gathered)
+        return done[0]
 
     def _strategy(self, operator: OperatorVersion, name: str, partitions: int, gathered: Gathered) -> Strategy:
         is_keyed_operator = operator.layout is Layout.KEY_GROUPS
@@ -206,5 +207,5 @@ class Movement:
         return self._runner(recorded, self._progress)
 
 
-def _without(digests: Digests, names: Set[str]) -> dict[str, Digest]:
+def _without(digests: Digests, names: AbstractSet[str]) -> dict[str, Digest]:
     return {name: each for name, each in digests.items() if name not in names}

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pyspark_ckpt.reading.evolved_values import change_type, decode_evolved
+from pyspark_ckpt.reading.rows.evolved_values import change_type, decode_evolved
 
 _OLD = pa.struct(
     {

@@ -21,7 +21,7 @@ from pyspark_ckpt.operators.types.columns import python_values
 from pyspark_ckpt.operators.types.stored_types import arrow_type
 from pyspark_ckpt.operators.types.type_names import arrow_type_named
 from pyspark_ckpt.operators.types.value_types import hashable
-from pyspark_ckpt.reading.state_codec import Decoded, StateCodec, StoredRow, Wanted, struct_column
+from pyspark_ckpt.reading.rows.state_codec import Decoded, StoredRow, Wanted, struct_column
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.format.meta import Descriptor, TimeToLive
 
@@ -85,9 +85,8 @@ class KeyedValues(_KeyedRows):
         """
         super().__init__(descriptor, whose)
         self._kind: str = descriptor.key_encoder["kind"]
-        self._codec = _value_codec(descriptor, newest, VALUES[self._kind], whose)
-        self._map_kind = _map_kind(descriptor, whose) if self._kind == MAPS else None
-        self._map_keys = None if self._map_kind is None else KeyCodec([self._map_kind], f"a key of a map of {whose}")
+        self._codec = make_value_codec(descriptor, newest, VALUES[self._kind], whose)
+        self._map_kind, self._map_keys = make_map_keys(descriptor, whose) if self._kind == MAPS else (None, None)
         self._has_life = has_life
         ttl = find_ttl(descriptor, newest)
         self._life_ms = None if ttl is None else ttl.duration_ms
@@ -190,16 +189,6 @@ class KeyedTimers(_KeyedRows):
         ]
 
 
-def make_keyed_codec(own: Descriptor, newest: Descriptor, name: str, whose: str, *, has_life: bool) -> StateCodec:
-    """Return the codec of a keyed operator's state as a store describes it. Raises FormatError, InvalidInputError."""
-    kind = own.key_encoder.get("kind")
-    if kind == TIMERS:
-        return KeyedTimers(own, name, whose)
-    if kind not in VALUES:
-        raise FormatError(f"{whose} is stored as a {kind!r}, which is not a known kind of state.")
-    return KeyedValues(own, newest, whose, has_life=has_life)
-
-
 def find_ttl(*descriptors: Descriptor) -> TimeToLive | None:
     """Return the time to live from the first descriptor that has one. Pass that of the rows' own store first.
 
@@ -214,8 +203,11 @@ def has_ended(descriptor: Descriptor) -> bool:
     return descriptor.ttl is not msgspec.UNSET and descriptor.ttl.has_ended
 
 
-def _value_codec(own: Descriptor, newest: Descriptor, what: str, whose: str) -> ValueCodec:
-    """Return a codec that reads by all schemas of the store, as the last type of the program."""
+def make_value_codec(own: Descriptor, newest: Descriptor, what: str, whose: str) -> ValueCodec:
+    """Return a codec that reads values by all schemas of a store, as the last type of the program.
+
+    ``what``: the descriptor's name for the values. Raises FormatError, InvalidInputError.
+    """
     known, goal = _require(own, what, whose), _require(newest, what, whose)
     schemas, target = list(known.schemas), goal.schemas[goal.current - 1]
     if target not in schemas:
@@ -224,9 +216,11 @@ def _value_codec(own: Descriptor, newest: Descriptor, what: str, whose: str) -> 
     return EvolvedCodec([arrow_type(schema) for schema in schemas], schemas.index(target) + 1, aliases, whose)
 
 
-def _map_kind(descriptor: Descriptor, whose: str) -> pa.DataType:
+def make_map_keys(descriptor: Descriptor, whose: str) -> tuple[pa.DataType, KeyCodec]:
+    """Return the type and the codec of the keys of a map. Raises FormatError."""
     keys = _require(descriptor, "key", whose)
-    return arrow_type(keys.schemas[keys.current - 1])
+    kind = arrow_type(keys.schemas[keys.current - 1])
+    return kind, KeyCodec([kind], f"a key of a map of {whose}")
 
 
 def _require(descriptor: Descriptor, what: str, whose: str) -> Schemas:

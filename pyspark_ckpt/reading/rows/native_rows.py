@@ -29,9 +29,9 @@ from pyspark_ckpt.operators.encoding.unsafe_rows import read_rows
 from pyspark_ckpt.operators.types.columns import python_values
 from pyspark_ckpt.operators.types.stored_types import arrow_type
 from pyspark_ckpt.operators.types.value_types import get_fields
-from pyspark_ckpt.reading.evolved_values import decode_evolved
-from pyspark_ckpt.reading.ordered_columns import read_ordered
-from pyspark_ckpt.reading.state_codec import Decoded, StoredRow, Wanted, struct_column
+from pyspark_ckpt.reading.rows.evolved_values import decode_evolved
+from pyspark_ckpt.reading.rows.ordered_columns import read_ordered
+from pyspark_ckpt.reading.rows.state_codec import Decoded, StoredRow, Wanted, struct_column
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.format.meta import Descriptor
 from pyspark_ckpt.state_store.json_objects import DAMAGE, Count

@@ -1,0 +1,1 @@
+"""How the rows of each kind of state become columns."""

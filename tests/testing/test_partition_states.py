@@ -1,0 +1,184 @@
+"""Operator lists and broadcast states in a harness: values, both forms, restarts, savepoints at other parallelisms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import pyspark_ckpt as ckpt
+from pyspark_ckpt import testing
+from pyspark_ckpt.operators.task.user_errors import ProcessorError
+from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.testing import Harness
+
+RULES = "name string, lowest int"
+OUTPUT = "user string, rule string, amount int"
+AMOUNTS = [(f"user-{n}", n) for n in range(24)]
+
+
+class Matches(ckpt.KeyedProcessor):
+    rules = ckpt.BroadcastState("rules", "string", "int")
+    seen = ckpt.OperatorListState("seen", "string")
+    everyones = ckpt.OperatorListState("everyones", "int", redistribute="union")
+    total = ckpt.ValueState("total", "int", default=0)
+
+    def process_broadcast(self, ctx: ckpt.Context, rows: Sequence[Any]) -> None:
+        for row in rows:
+            self.rules.put(row.name, row.lowest)
+        self.everyones.add(ctx.batch_id)
+
+    def process(self, ctx: ckpt.Context, key: Any, rows: Sequence[Any]) -> Iterable[Sequence[Any]]:
+        for row in rows:
+            self.total.update(self.total.value() + row.amount)
+            self.seen.add(key.user)
+            yield from ((key.user, name, row.amount) for name, lowest in self.rules.items() if row.amount >= lowest)
+
+
+class VectorMatches(ckpt.VectorProcessor):
+    rules = ckpt.BroadcastState("rules", "string", "int")
+    seen = ckpt.OperatorListState("seen", "string")
+
+    def process_broadcast_batch(self, ctx: ckpt.Context, batch: pa.Table) -> None:
+        self.rules.put_entries(batch["name"], batch["lowest"])
+
+    def process_batch(self, ctx: ckpt.VectorContext, batch: pa.Table) -> pa.Table:
+        self.seen.add_values(batch["user"].combine_chunks())
+        limits = self.rules.to_table()
+        rows = [
+            (user, rule, amount)
+            for user, amount in zip(batch["user"].to_pylist(), batch["amount"].to_pylist(), strict=True)
+            for rule, lowest in zip(limits["key"].to_pylist(), limits["value"].to_pylist(), strict=True)
+            if amount >= lowest
+        ]
+        return pa.table(list(zip(*rows, strict=True)) or [[], [], []], names=["user", "rule", "amount"]).cast(
+            pa.schema([("user", pa.string()), ("rule", pa.string()), ("amount", pa.int32())])
+        )
+
+
+def start(processor: Any, **how: Any) -> Harness:
+    stream = testing.keyed("user string, amount int", "user", broadcast=testing.BroadcastInput(RULES), **how)
+    return stream.process(processor, OUTPUT, mode="append")
+
+
+@pytest.mark.parametrize("make", [Matches, VectorMatches])
+def test_rules_reach_all_partitions_before_the_other_rows_of_a_batch(make: Any) -> None:
+    with start(make(), parallelism=4) as harness:
+        assert sorted(harness.run(AMOUNTS, broadcast=[("high", 22), ("all", 23)])) == [
+            ("user-22", "high", 22),
+            ("user-23", "all", 23),
+            ("user-23", "high", 23),
+        ]
+        assert harness.run(broadcast=[("high", None), ("none", 99)]) == []
+        assert harness.run(AMOUNTS) == [("user-23", "all", 23)]
+        assert harness.state("rules") == {("all",): 23, ("none",): 99}
+
+
+def test_a_broadcast_state_survives_a_restart_and_any_parallelism(tmp_path: Path) -> None:
+    with start(Matches(), parallelism=3) as harness:
+        harness.run(AMOUNTS, broadcast=[("high", 22)])
+        harness.restart()
+        assert len(harness.run(AMOUNTS)) == 2
+        before = harness.states()
+        harness.savepoint(tmp_path / "native")
+        harness.savepoint(tmp_path / "canonical", kind="canonical")
+    for kind in ("native", "canonical"):
+        for parallelism in (1, 2, 3, 7):
+            with start(Matches(), parallelism=parallelism, savepoint=tmp_path / kind) as restored:
+                assert restored.state("rules") == before["rules"]
+                assert restored.state("total") == before["total"]
+                assert len(restored.run(AMOUNTS)) == 2
+                restored.run(broadcast=[("more", 21)])
+                assert len(restored.run(AMOUNTS)) == 5
+
+
+@pytest.mark.parametrize("kind", ["native", "canonical"])
+@pytest.mark.parametrize("parallelism", [1, 2, 4, 5, 11])
+def test_lists_are_split_evenly_or_united(tmp_path: Path, kind: Any, parallelism: int) -> None:
+    with start(Matches(), parallelism=4) as harness:
+        harness.run(AMOUNTS, broadcast=[("high", 22)])
+        harness.run(AMOUNTS[:5], broadcast=[("high", 22)])
+        before = harness.states()
+        harness.savepoint(tmp_path / "savepoint", kind=kind)
+    in_order = [user for partition in range(4) for user in before["seen"].get((partition,), [])]
+    assert len(in_order) == 29
+    with start(Matches(), parallelism=parallelism, savepoint=tmp_path / "savepoint") as restored:
+        seen = restored.state("seen")
+        assert [user for partition in range(parallelism) for user in seen.get((partition,), [])] == in_order
+        if parallelism == 4:
+            assert seen == before["seen"]
+        else:
+            sizes = [len(seen.get((partition,), [])) for partition in range(parallelism)]
+            assert max(sizes) - min(sizes) <= 1
+        assert restored.state("everyones") == {(partition,): [0, 1] * 4 for partition in range(parallelism)}
+        restored.run(AMOUNTS, broadcast=[("high", 22)])
+        seen = restored.state("seen")
+        assert sum(map(len, seen.values())) == 29 + 24
+        assert restored.state("everyones")[0,] == [*[0, 1] * 4, 2]
+
+
+def test_a_list_is_replaced_and_cleared() -> None:
+    class Latest(ckpt.KeyedProcessor):
+        latest = ckpt.OperatorListState("latest", "int")
+
+        def process(self, ctx: ckpt.Context, key: Any, rows: Sequence[Any]) -> None:
+            for row in rows:
+                self.latest.add(row.n)
+            if key.user == "end":
+                self.latest.clear()
+                assert list(self.latest.get()) == []
+            elif len(list(self.latest.get())) > 2:
+                self.latest.update([0, *self.latest.get()][-2:])
+
+    with testing.keyed("user string, n int", "user").process(Latest(), "n int") as harness:
+        harness.run([("a", 1), ("a", 2)])
+        assert harness.state("latest") == {(0,): [1, 2]}
+        harness.run([("a", 3)])
+        assert harness.state("latest") == {(0,): [2, 3]}
+        harness.run([("end", 4)])
+        assert harness.state("latest") == {}
+        harness.run([("a", 5)])
+        assert harness.state("latest") == {(0,): [5]}
+
+
+def test_a_program_that_makes_the_copies_differ_is_named() -> None:
+    class Differs(Matches):
+        def process_broadcast(self, ctx: ckpt.Context, rows: Sequence[Any]) -> None:
+            self.rules.put("partition", ctx.partition)
+
+    with start(Differs(), parallelism=3) as harness:
+        with pytest.raises(InvalidInputError, match=r"The copies of broadcast state 'tested/rules' differ: partition"):
+            harness.run(broadcast=[("high", 22)])
+        assert harness.states()["rules"] == {}
+
+
+def test_broadcast_states_are_written_from_broadcast_rows_alone() -> None:
+    class Writes(Matches):
+        def process(self, ctx: ckpt.Context, key: Any, rows: Sequence[Any]) -> Iterable[Sequence[Any]]:
+            self.rules.put("mine", 1)
+            return []
+
+    with start(Writes()) as harness, pytest.raises((ProcessorError, InvalidInputError), match="outside of process_bro"):
+        harness.run(AMOUNTS)
+
+
+def test_states_of_keys_cannot_be_used_for_broadcast_rows() -> None:
+    class Keyed(Matches):
+        def process_broadcast(self, ctx: ckpt.Context, rows: Sequence[Any]) -> None:
+            self.total.update(1)
+
+    with start(Keyed()) as harness, pytest.raises(InvalidInputError, match="no key is being processed"):
+        harness.run(broadcast=[("high", 22)])
+
+
+def test_a_broadcast_input_and_its_method_belong_together() -> None:
+    class Plain(ckpt.KeyedProcessor):
+        def process(self, ctx: ckpt.Context, key: Any, rows: Sequence[Any]) -> None: ...
+
+    with pytest.raises(InvalidInputError, match=r"Plain has no process_broadcast\(\)"):
+        start(Plain())
+    with pytest.raises(InvalidInputError, match="there is no broadcast input"):
+        testing.keyed("user string, amount int", "user").process(Matches(), OUTPUT)
