@@ -89,9 +89,10 @@ class StateReader:
     Later commits do not change what it shows. It does not keep its version from being deleted: a call may raise
     NotFoundError once the query's retention has reached the version.
 
-    The columns are ``key`` (a struct; of an operator list, its partition), those that tell rows of one key apart (``index``, ``map_key``, ``at``),
+    The columns are ``key`` (a struct), those that tell rows of one key apart (``index``, ``map_key``, ``at``),
     ``value``, ``written_at`` and ``expires_at`` of states with a time to live, ``partition``, ``key_group`` and
-    ``hash``. For one caller at a time.
+    ``hash``. The key of an operator list is its partition; that of an entry of a broadcast state, its map key, and only
+    one of the copies is shown. These two have neither key groups nor hashes. For one caller at a time.
     """
 
     def __init__(

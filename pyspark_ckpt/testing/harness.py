@@ -162,10 +162,10 @@ class Harness:
         """Run one batch, and return its output as named tuples, in no order of keys.
 
         ``rows``: of the only input, as a list of tuples or dicts, a pandas frame or an Arrow table. With several
-        inputs, give the rows of each by its name, and those of the broadcast input as ``broadcast``. Timers that are due by the present clocks fire in this batch.
-        Afterwards the watermark follows the rows, as in Spark: it is that of the next batch. A batch without rows is
-        what Spark runs when the watermark has moved and no rows come. If the processor fails, nothing is committed, and
-        the same batch may be run again.
+        inputs, give the rows of each by its name; those of a broadcast input are ``broadcast``. Timers that are due by
+        the present clocks fire in this batch. Afterwards the watermark follows the rows, as in Spark: it is that of the
+        next batch. A batch without rows is what Spark runs when the watermark has moved and no rows come. If the
+        processor fails, nothing is committed, and the same batch may be run again.
 
         Raises InvalidInputError (rows that do not fit), ProcessorError (the processor failed), and as a query.
         """
@@ -219,7 +219,8 @@ class Harness:
     def state(self, name: str) -> dict[tuple[Any, ...], Any]:
         """Return what a state holds after the last batch, by key: values, lists or dicts, of live rows only.
 
-        A key is a tuple; that of an OperatorListState is its partition, that of a BroadcastState its map key. Raises InvalidInputError (the processor declares no such state).
+        A key is a tuple: of an OperatorListState, the partition; of a BroadcastState, the map key. Raises
+        InvalidInputError (the processor declares no such state).
         """
         self._require_state(name)
         return dict(self._read_state(name))

@@ -57,8 +57,8 @@ def require_equal_copies(
             raise InvalidInputError(
                 f"The copies of broadcast state {state.name!r} differ: {describe_copy(here.partition, *mine)}, "
                 f"{describe_copy(there.partition, *of_other)}. The program has made them differ.",
-                hint="What process_broadcast writes must follow from its rows and from broadcast states alone, not from "
-                "the partition, a clock, random numbers, other states, or the order of a set.",
+                hint="What process_broadcast writes must follow from its rows and broadcast states alone: not from the "
+                "partition, a clock, random numbers, other states or the order of a set.",
             )
 
 

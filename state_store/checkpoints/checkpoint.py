@@ -26,7 +26,6 @@ from pyspark_ckpt.state_store.checkpoints.query_log import BATCH, list_batches, 
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.display import write_command
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
-from pyspark_ckpt.state_store.format.commit_meta import read_meta_at
 from pyspark_ckpt.state_store.format.keys import MARKER_KEY, Marker, read_hash
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.manifest import Manifest, read_manifest
@@ -37,6 +36,7 @@ from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import Count, decode_as
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.options import Options
+from pyspark_ckpt.state_store.restore.commit_meta import read_meta_at
 from pyspark_ckpt.state_store.restore.store_restorer import RestoredStore
 
 MAX_PARTITIONS = 1 << 20

@@ -81,9 +81,9 @@ def _verify(checkpoint: Checkpoint, identity: Identity, version: int) -> tuple[V
                 digests = digest_states(restored.database, restored.meta.states)
                 require_counts(counts, digests, str(identity))
                 for state in restored.meta.states:
-                    if state.digest is not UNSET and state.digest != (found := digests[state.name].sum):
+                    if state.digest is not UNSET and state.digest != (held := digests[state.name].sum):
                         message = "state %r has the digest %s, and the commit says %s"
-                        problems.log.warning(message, state.name, found, state.digest)
+                        problems.log.warning(message, state.name, held, state.digest)
         except StorageError:  # nothing is known to be damaged: it could not be read
             raise
         except CkptError as problem:

@@ -239,8 +239,9 @@ def require_placed(gathered: Gathered, made: Sequence[Mapping[str, Digest]], wha
     for partition, (placed, found) in enumerate(zip(gathered.placed, made, strict=True)):
         for name, expected in placed.items():
             if found.get(name, Digest()) != expected:
+                held = found.get(name, Digest())
                 raise FormatError(
-                    f"{what}: state {name!r} was to have {expected.rows} rows with the digest {expected.sum} in the new "
-                    f"partition {partition}, and has {found.get(name, Digest())}.",
+                    f"{what}: state {name!r} was to have {expected.rows} rows with the digest {expected.sum} in the "
+                    f"new partition {partition}, and has {held.rows} rows with the digest {held.sum}.",
                     hint="The target is not usable: delete it, verify the source, and run the operation again.",
                 )

@@ -8,13 +8,13 @@ from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, find_ki
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
 from pyspark_ckpt.state_store.checkpoints.query_log import read_partitions
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
-from pyspark_ckpt.state_store.format.commit_meta import read_meta_at
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME
 from pyspark_ckpt.state_store.format.remote import folder_of_query, is_same_place, store_folder
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.redistribution.merged_states import merge_states
+from pyspark_ckpt.state_store.restore.commit_meta import read_meta_at
 from pyspark_ckpt.state_store.savepoints.movement import begin_commit_id
 from pyspark_ckpt.state_store.savepoints.nesting import is_within
 from pyspark_ckpt.state_store.savepoints.plan import RestorePlan

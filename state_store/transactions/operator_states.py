@@ -22,11 +22,11 @@ from pyspark_ckpt.state_store.attempts.commit_log import read_ids
 from pyspark_ckpt.state_store.attempts.winners import Evidence, resolve
 from pyspark_ckpt.state_store.blobs import BlobPlace, MeteredPlace, Traffic
 from pyspark_ckpt.state_store.errors import FormatError, InternalError, NotFoundError
-from pyspark_ckpt.state_store.format.commit_meta import read_meta_at
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.meta import StateMeta, StoreMeta, is_keyed
 from pyspark_ckpt.state_store.format.remote import store_folder
 from pyspark_ckpt.state_store.identity import Identity
+from pyspark_ckpt.state_store.restore.commit_meta import read_meta_at
 
 RUNS_KEPT = 64
 COPIES_KEPT = 4096

@@ -31,7 +31,7 @@ class Matches(ckpt.KeyedProcessor):
             self.rules.put(row.name, row.lowest)
         self.everyones.add(ctx.batch_id)
 
-    def process(self, ctx: ckpt.Context, key: Any, rows: Sequence[Any]) -> Iterable[Sequence[Any]]:
+    def process(self, _ctx: ckpt.Context, key: Any, rows: Sequence[Any]) -> Iterable[Sequence[Any]]:  # noqa: ANN401
         for row in rows:
             self.total.update(self.total.value() + row.amount)
             self.seen.add(key.user)
@@ -42,10 +42,10 @@ class VectorMatches(ckpt.VectorProcessor):
     rules = ckpt.BroadcastState("rules", "string", "int")
     seen = ckpt.OperatorListState("seen", "string")
 
-    def process_broadcast_batch(self, ctx: ckpt.Context, batch: pa.Table) -> None:
+    def process_broadcast_batch(self, _ctx: ckpt.Context, batch: pa.Table) -> None:
         self.rules.put_entries(batch["name"], batch["lowest"])
 
-    def process_batch(self, ctx: ckpt.VectorContext, batch: pa.Table) -> pa.Table:
+    def process_batch(self, _ctx: ckpt.VectorContext, batch: pa.Table) -> pa.Table:
         self.seen.add_values(batch["user"].combine_chunks())
         limits = self.rules.to_table()
         rows = [
@@ -54,18 +54,19 @@ class VectorMatches(ckpt.VectorProcessor):
             for rule, lowest in zip(limits["key"].to_pylist(), limits["value"].to_pylist(), strict=True)
             if amount >= lowest
         ]
-        return pa.table(list(zip(*rows, strict=True)) or [[], [], []], names=["user", "rule", "amount"]).cast(
-            pa.schema([("user", pa.string()), ("rule", pa.string()), ("amount", pa.int32())])
+        names = {"user": pa.string(), "rule": pa.string(), "amount": pa.int32()}
+        return pa.table(
+            {name: pa.array([row[place] for row in rows], kind) for place, (name, kind) in enumerate(names.items())}
         )
 
 
-def start(processor: Any, **how: Any) -> Harness:
+def start(processor: Any, **how: Any) -> Harness:  # noqa: ANN401
     stream = testing.keyed("user string, amount int", "user", broadcast=testing.BroadcastInput(RULES), **how)
     return stream.process(processor, OUTPUT, mode="append")
 
 
 @pytest.mark.parametrize("make", [Matches, VectorMatches])
-def test_rules_reach_all_partitions_before_the_other_rows_of_a_batch(make: Any) -> None:
+def test_rules_reach_all_partitions_before_the_other_rows_of_a_batch(make: Any) -> None:  # noqa: ANN401
     with start(make(), parallelism=4) as harness:
         assert sorted(harness.run(AMOUNTS, broadcast=[("high", 22), ("all", 23)])) == [
             ("user-22", "high", 22),
@@ -97,7 +98,7 @@ def test_a_broadcast_state_survives_a_restart_and_any_parallelism(tmp_path: Path
 
 @pytest.mark.parametrize("kind", ["native", "canonical"])
 @pytest.mark.parametrize("parallelism", [1, 2, 4, 5, 11])
-def test_lists_are_split_evenly_or_united(tmp_path: Path, kind: Any, parallelism: int) -> None:
+def test_lists_are_split_evenly_or_united(tmp_path: Path, kind: Any, parallelism: int) -> None:  # noqa: ANN401
     with start(Matches(), parallelism=4) as harness:
         harness.run(AMOUNTS, broadcast=[("high", 22)])
         harness.run(AMOUNTS[:5], broadcast=[("high", 22)])
@@ -124,7 +125,7 @@ def test_a_list_is_replaced_and_cleared() -> None:
     class Latest(ckpt.KeyedProcessor):
         latest = ckpt.OperatorListState("latest", "int")
 
-        def process(self, ctx: ckpt.Context, key: Any, rows: Sequence[Any]) -> None:
+        def process(self, _ctx: ckpt.Context, key: Any, rows: Sequence[Any]) -> None:  # noqa: ANN401
             for row in rows:
                 self.latest.add(row.n)
             if key.user == "end":
@@ -146,7 +147,7 @@ def test_a_list_is_replaced_and_cleared() -> None:
 
 def test_a_program_that_makes_the_copies_differ_is_named() -> None:
     class Differs(Matches):
-        def process_broadcast(self, ctx: ckpt.Context, rows: Sequence[Any]) -> None:
+        def process_broadcast(self, ctx: ckpt.Context, _rows: Sequence[Any]) -> None:
             self.rules.put("partition", ctx.partition)
 
     with start(Differs(), parallelism=3) as harness:
@@ -157,7 +158,7 @@ def test_a_program_that_makes_the_copies_differ_is_named() -> None:
 
 def test_broadcast_states_are_written_from_broadcast_rows_alone() -> None:
     class Writes(Matches):
-        def process(self, ctx: ckpt.Context, key: Any, rows: Sequence[Any]) -> Iterable[Sequence[Any]]:
+        def process(self, _ctx: ckpt.Context, _key: Any, _rows: Sequence[Any]) -> Iterable[Sequence[Any]]:  # noqa: ANN401
             self.rules.put("mine", 1)
             return []
 
@@ -167,7 +168,7 @@ def test_broadcast_states_are_written_from_broadcast_rows_alone() -> None:
 
 def test_states_of_keys_cannot_be_used_for_broadcast_rows() -> None:
     class Keyed(Matches):
-        def process_broadcast(self, ctx: ckpt.Context, rows: Sequence[Any]) -> None:
+        def process_broadcast(self, _ctx: ckpt.Context, _rows: Sequence[Any]) -> None:
             self.total.update(1)
 
     with start(Keyed()) as harness, pytest.raises(InvalidInputError, match="no key is being processed"):
@@ -176,7 +177,7 @@ def test_states_of_keys_cannot_be_used_for_broadcast_rows() -> None:
 
 def test_a_broadcast_input_and_its_method_belong_together() -> None:
     class Plain(ckpt.KeyedProcessor):
-        def process(self, ctx: ckpt.Context, key: Any, rows: Sequence[Any]) -> None: ...
+        def process(self, _ctx: ckpt.Context, _key: Any, _rows: Sequence[Any]) -> None: ...  # noqa: ANN401
 
     with pytest.raises(InvalidInputError, match=r"Plain has no process_broadcast\(\)"):
         start(Plain())

@@ -86,7 +86,10 @@ class KeyedValues(_KeyedRows):
         super().__init__(descriptor, whose)
         self._kind: str = descriptor.key_encoder["kind"]
         self._codec = make_value_codec(descriptor, newest, VALUES[self._kind], whose)
-        self._map_kind, self._map_keys = make_map_keys(descriptor, whose) if self._kind == MAPS else (None, None)
+        self._map_kind: pa.DataType | None = None
+        self._map_keys: KeyCodec | None = None
+        if self._kind == MAPS:
+            self._map_kind, self._map_keys = make_map_keys(descriptor, whose)
         self._has_life = has_life
         ttl = find_ttl(descriptor, newest)
         self._life_ms = None if ttl is None else ttl.duration_ms
