@@ -131,7 +131,8 @@ class Movement:
         new = list(self._new_stores(operator, name, whole))
         gathered = self._gather(operator, name, stores, new)
         moved = self._strategy(operator, name, len(new), gathered).move(stores, new, self._run)
-        require_placed(gathered, [each.digests for each in moved.made], what)
+        if gathered.placed:
+            require_placed(gathered, [each.digests for each in moved.made], what)
         is_saved = self._plan.get_saved(operator, name) is not None  # then the strategy has read all rows
         read = combine([*moved.before, *(() if is_saved else gathered.before)])
         recorded = self._plan.get_recorded(operator, name)

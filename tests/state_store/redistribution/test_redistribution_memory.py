@@ -154,7 +154,7 @@ def _clip(case: Case, rows: int, folder: Path) -> None:
     parts = tuple(OldPartition(store, _hashes(n, case), numbers) for n, store in enumerate(stores))
     hashes = 0, HASHES // case.partitions
     new = _new_store(stores[0].meta, folder / "new", 0, case.partitions)
-    (clipped,) = ClipTask(WORKPLACE, (Clip(new, hashes, parts, parts),))()
+    (clipped,) = ClipTask(WORKPLACE, str(folder), (Clip(new, hashes, parts, parts),))()
     assert clipped.made.digests["rows"].rows == rows // case.partitions
 
 
