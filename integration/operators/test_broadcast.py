@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import pyspark_ckpt as ckpt
+from integration.operators.providers import OURS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -47,6 +48,10 @@ class Differs(Matches):
         self.rules.put("partition", ctx.partition)
 
 
+def of_partitions(spark: SparkSession, partitions: int) -> SparkSession:
+    return OURS.session(spark, **{"spark.sql.shuffle.partitions": str(partitions)})
+
+
 def match(spark: SparkSession, folder: Path, processor: ckpt.KeyedProcessor) -> DataFrame:
     amounts = spark.readStream.schema("user string, amount int").json(str(folder / "amounts"))
     rules = spark.readStream.schema("at int, name string, lowest int").json(str(folder / "rules"))
@@ -76,14 +81,14 @@ def rule(at: int, name: str, lowest: int | None) -> dict[str, Any]:
 def test_rules_are_the_same_for_all_keys_after_restarts_and_at_another_parallelism(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    spark.conf.set("spark.sql.shuffle.partitions", "3")
+    session = of_partitions(spark, 3)
     # The last row of "high" counts: rows of a batch come in the order of `at`, whatever their files are.
     add(tmp_path, rules=[rule(2, "high", 18), rule(1, "high", 0), rule(3, "low", 1)], amounts=AMOUNTS)
-    run(match(spark, tmp_path, Matches()), tmp_path)
+    run(match(session, tmp_path, Matches()), tmp_path)
     add(tmp_path, amounts=AMOUNTS)
-    run(match(spark, tmp_path, Matches()), tmp_path)
+    run(match(session, tmp_path, Matches()), tmp_path)
     add(tmp_path, rules=[rule(4, "low", None)])
-    run(match(spark, tmp_path, Matches()), tmp_path)
+    run(match(session, tmp_path, Matches()), tmp_path)
     assert Counter(row.rule for row in spark.read.json(str(tmp_path / "out")).collect()) == {"high": 4, "low": 38}
     with ckpt.open_state(tmp_path / "checkpoint", uid="match", state="rules") as state:
         assert state.to_pandas()["value"].tolist() == [18]
@@ -94,19 +99,18 @@ def test_rules_are_the_same_for_all_keys_after_restarts_and_at_another_paralleli
         lists = [state.get(partition) for partition in range(5)]
         assert [len(each) for each in lists] == [8] * 5
         assert Counter(user for each in lists for user in each) == dict.fromkeys((f"user-{n}" for n in range(20)), 2)
-    spark.conf.set("spark.sql.shuffle.partitions", "5")
     add(tmp_path, amounts=AMOUNTS)
-    run(match(spark, tmp_path, Matches()), tmp_path, "rescaled")
+    run(match(of_partitions(spark, 5), tmp_path, Matches()), tmp_path, "rescaled")
     rows = spark.read.json(str(tmp_path / "out")).collect()
     assert Counter(row.rule for row in rows) == {"high": 6, "low": 38}
 
 
 def test_a_program_that_makes_the_copies_differ_ends_and_commits_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    spark.conf.set("spark.sql.shuffle.partitions", "3")
+    session = of_partitions(spark, 3)
     add(tmp_path, rules=[rule(1, "high", 18)], amounts=AMOUNTS)
     with pytest.raises(
         Exception, match=r"The copies of broadcast state 'match/rules' differ: partition \d has 1 entry"
     ):
-        run(match(spark, tmp_path, Differs()), tmp_path)
-    run(match(spark, tmp_path, Matches()), tmp_path)
+        run(match(session, tmp_path, Differs()), tmp_path)
+    run(match(session, tmp_path, Matches()), tmp_path)
     assert spark.read.json(str(tmp_path / "out")).count() == 2

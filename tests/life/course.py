@@ -9,11 +9,14 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from tests.life.program import FAR_MS, PROGRAMS, READS, draw_act
+from tests.life.program import FAR_MS, PROGRAMS, PROGRAMS_WITH_RULES, READS, draw_act
+from tests.life.rules import draw_rules
 from tests.life.states import LARGE_CHARS, PLANS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from tests.life.rules import Rule
 
 Row = tuple[Any, ...]
 
@@ -39,21 +42,31 @@ class Run:
 
 @dataclass(frozen=True)
 class Course:
-    """All that a seed decides. ``is_connected``: rows come in two inputs, merged by ``seq``."""
+    """All that a seed decides. ``is_connected``: rows come in two inputs, merged by ``seq``.
+
+    ``rules``: the broadcast rows of each batch; None for a program without any.
+    """
 
     seed: int
     is_connected: bool
     program: Any
     batches: tuple[tuple[Row, ...], ...]
     runs: Sequence[Run]
+    rules: tuple[tuple[Rule, ...], ...] | None = None
 
     @classmethod
     def of(cls, seed: int, batches: int = 14) -> Course:
         """Draw one of so many batches with rows."""
         draw = Random(seed)
-        program, is_connected = PROGRAMS[seed % len(PROGRAMS)], seed // len(PROGRAMS) % 2 == 0
-        rows = tuple(_Rows(draw, program).batches(batches))
-        return cls(seed, is_connected, program, rows, tuple(_runs(draw, batches)))
+        kind, is_connected = seed % len(PROGRAMS), seed // len(PROGRAMS) % 2 == 0
+        has_rules = seed // len(PROGRAMS) % 4 in (1, 2)
+        program = (PROGRAMS_WITH_RULES if has_rules else PROGRAMS)[kind]
+        rows, rules = tuple(_Rows(draw, program).batches(batches)), draw_rules(seed, batches) if has_rules else None
+        return cls(seed, is_connected, program, rows, tuple(_runs(draw, batches)), rules)
+
+    def rules_of(self, batch: int) -> tuple[Rule, ...]:
+        """Return the broadcast rows of a batch with rows."""
+        return () if self.rules is None else self.rules[batch]
 
     def split(self, rows: Sequence[Row]) -> tuple[tuple[Row, ...], ...]:
         """Return the rows of each input."""

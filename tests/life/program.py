@@ -18,6 +18,7 @@ import pandas as pd
 import pyarrow as pa
 
 import pyspark_ckpt as ckpt
+from tests.life.rules import KeyedRules, VectorRules
 from tests.life.states import DECLARED, PLANS, Plan, added_value, shown
 
 if TYPE_CHECKING:
@@ -153,6 +154,11 @@ class KeyedLife(ckpt.KeyedProcessor):
                 else:
                     yield from self._told(key, f"{row.seq}.{place}", act)
             yield key.k, key.w, f"{row.seq} load", shown(row.load)
+            yield from ((key.k, key.w, what, shown(found)) for what, found in self.tell_rules(row.seq))
+
+    def tell_rules(self, _seq: int) -> Iterator[tuple[str, Any]]:
+        """Tell nothing: there are no rules."""
+        return iter(())
 
     process_left = process_right = process
 
@@ -196,8 +202,13 @@ class VectorLife(ckpt.VectorProcessor):
         for at, seq, text, load in zip(ctx.key_index.tolist(), *columns, strict=True):
             acts[at] += [(f"{seq}.{place}", act) for place, act in enumerate(json.loads(text))]
             lines.append((at, f"{seq} load", shown(load)))
+            lines += [(at, what, shown(found)) for what, found in self.tell_rules(seq)]
         self._do_all(ctx, acts, lines)
         return self._output(ctx, lines)
+
+    def tell_rules(self, _seq: int) -> Iterator[tuple[str, Any]]:
+        """Tell nothing: there are no rules."""
+        return iter(())
 
     process_left_batch = process_right_batch = process_batch
 
@@ -307,12 +318,12 @@ def told_of_timer(name: str, at_us: int, ctx: ckpt.Context) -> str:
     return str(at_us) if name == "due" else str(at_us <= ctx.processing_time_ms * 1000)
 
 
-def _with_states(base: type, *, wall: bool) -> Any:  # noqa: ANN401
+def _with_states(base: type, *parts: type, wall: bool) -> Any:  # noqa: ANN401
     states = dict(DECLARED)
     if wall:
         states["wall"] = ckpt.Timers("wall", clock="processing")
-    name = f"{base.__name__}{'OfBothClocks' if wall else 'OfEvents'}"
-    return type(name, (base,), {**states, "__module__": __name__})
+    name = f"{base.__name__}{'WithRules' if parts else ''}{'OfBothClocks' if wall else 'OfEvents'}"
+    return type(name, (*parts, base), {**states, "__module__": __name__})
 
 
 KeyedLifeOfEvents = _with_states(KeyedLife, wall=False)
@@ -320,3 +331,14 @@ KeyedLifeOfBothClocks = _with_states(KeyedLife, wall=True)
 VectorLifeOfEvents = _with_states(VectorLife, wall=False)
 VectorLifeOfBothClocks = _with_states(VectorLife, wall=True)
 PROGRAMS = (KeyedLifeOfEvents, KeyedLifeOfBothClocks, VectorLifeOfEvents, VectorLifeOfBothClocks)
+KeyedLifeWithRulesOfEvents = _with_states(KeyedLife, KeyedRules, wall=False)
+KeyedLifeWithRulesOfBothClocks = _with_states(KeyedLife, KeyedRules, wall=True)
+VectorLifeWithRulesOfEvents = _with_states(VectorLife, VectorRules, wall=False)
+VectorLifeWithRulesOfBothClocks = _with_states(VectorLife, VectorRules, wall=True)
+PROGRAMS_WITH_RULES = (
+    KeyedLifeWithRulesOfEvents,
+    KeyedLifeWithRulesOfBothClocks,
+    VectorLifeWithRulesOfEvents,
+    VectorLifeWithRulesOfBothClocks,
+)
+"""The same, and a broadcast state and a list of the partition."""

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_ckpt.operators.bound.declared_states import with_types
-from pyspark_ckpt.operators.declarations.operator import Input, KeyedOperator
+from pyspark_ckpt.operators.declarations.operator import BROADCAST, Input, KeyedOperator
 from pyspark_ckpt.operators.declarations.processors import Context, find_states
 from pyspark_ckpt.operators.task.group_times import GroupTimes
 from pyspark_ckpt.operators.task.partition_task import PartitionTask
@@ -33,8 +33,9 @@ INPUT = pa.schema(
         ("load", pa.string()),
     ]
 )
+BROADCAST_INPUT = pa.schema([(name, pa.int64()) for name in ("place", "name", "number")])
 OUTPUT = pa.schema([("k", pa.string()), ("w", pa.int64()), ("what", pa.string()), ("shown", pa.string())])
-SEEDS = [int(seed) for seed in os.environ.get("CKPT_LIVES", "4,5,6,7,8,9,10,11").split(",")]
+SEEDS = [int(seed) for seed in os.environ.get("CKPT_LIVES", "4,5,6,7,8,9,10,11,14").split(",")]
 """One of each program, or others: those of a failure, say."""
 START_MS = 1_800_000_000_000
 BATCH_MS = 10_000
@@ -78,6 +79,7 @@ class Partition:
         operator = KeyedOperator(
             "life", inputs, OUTPUT, states, 1, 32768, "", has_watermark=True, memory_bytes=memory_bytes,
             merges_inputs=course.is_connected,
+            broadcast=None if course.rules is None else Input("broadcast", (), BROADCAST_INPUT, ("place",)),
         )  # fmt: skip
         self._split = course.split
         self.lab = Lab(folder)
@@ -91,7 +93,7 @@ class Partition:
         self.lab.restart(lose_local=lose_local)
         self._handle = self.lab.open()
 
-    def process(self, batch: int, mark_ms: int, rows: Any) -> list[Line]:  # noqa: ANN401
+    def process(self, batch: int, mark_ms: int, rows: Any, rules: Any) -> list[Line]:  # noqa: ANN401
         """What a batch tells."""
         attempt, call = next(self._attempts), self.lab.server.call
         begun = call("begin", handle=self._handle, version=self._version, id=self._id, attempt=attempt)
@@ -102,6 +104,8 @@ class Partition:
         told: list[Line] = []
         split = [(number, row) for number, some in enumerate(self._split(rows)) for row in some]
         given = [(number, read_rows([row], INPUT, ["k", "w"], "at", "The row")) for number, row in split]
+        if rules:
+            given.append((BROADCAST, read_rows(rules, BROADCAST_INPUT, (), None, "The rule")))
         for some in self._task.run(given, read_ticket(path), times, context):
             told += [tuple(row.values()) for row in some.to_pylist()]
         done = call("commit", txn=begun["txn"], files=[], rows={}, num_partitions=1)
@@ -115,8 +119,9 @@ def test_a_keyed_program_tells_what_dicts_tell(seed: int, tmp_path: Path) -> Non
     partition = Partition(course, tmp_path, draw.choice((1 << 14, 1 << 20)))
     truth, mark_ms = Truth(), 0
     for batch, rows in enumerate(course.batches):
-        expected = Counter(truth.process(batch, mark_ms, rows))
-        found = Counter(partition.process(batch, mark_ms, rows))
+        rules = None if course.rules is None else course.rules_of(batch)
+        expected = Counter(truth.process(batch, mark_ms, rows, rules))
+        found = Counter(partition.process(batch, mark_ms, rows, rules))
         assert (expected - found, found - expected) == (Counter(), Counter()), (str(course), batch)
         newest = max(row[3] for row in rows) - DELAY
         mark_ms = max(mark_ms, int(newest.timestamp() * 1000))

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tests.life.program import AGAIN_US, acts_of_timer, bounds_of, fires_again, is_read, map_keys_of
+from tests.life.rules import apply_rules
 from tests.life.states import PLANS, Plan, added_value, shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tests.life.program import Act
+    from tests.life.rules import Rule
 
 Key = tuple[str, int]
 Line = tuple[str, int, str, str]
@@ -40,11 +42,17 @@ class Truth:
     timers: dict[str, set[tuple[int, Key, str]]] = field(default_factory=lambda: {"due": set(), "wall": set()})
     mark_ms: int = 0
     batch: int = 0
+    rules: dict[int, int] = field(default_factory=dict)
+    given: list[int] = field(default_factory=list)
+    """What the lists of all partitions have together."""
 
-    def process(self, batch: int, mark_ms: int, rows: Sequence[Sequence[Any]]) -> list[Line]:
-        """What a batch of these rows tells when the watermark is ``mark_ms``."""
+    def process(
+        self, batch: int, mark_ms: int, rows: Sequence[Sequence[Any]], rules: Sequence[Rule] | None = None
+    ) -> list[Line]:
+        """What a batch of these rows tells when the watermark is ``mark_ms``. ``rules``: None without a broadcast."""
         self.batch, self.mark_ms = batch, mark_ms
         told: list[Line] = []
+        apply_rules(self.rules, rules or ())
         if mark_ms:
             self._begin_lives()
         for k, w, seq, _, acts, load in sorted(rows, key=lambda row: row[2]):
@@ -54,8 +62,18 @@ class Truth:
                 else:
                     told += self._told((k, w), f"{seq}.{place}", act)
             told.append((k, w, f"{seq} load", shown(load)))
+            if rules is not None:
+                told += self._tell_rules(k, w, seq)
         for clock, now_ms in (("due", mark_ms), ("wall", batch * _BATCH_MS)):
             told += self._fire(clock, now_ms)
+        return told
+
+    def _tell_rules(self, k: str, w: int, seq: int) -> list[Line]:
+        self.given.append(seq)
+        rules = self.rules
+        told = [(k, w, f"{seq} rules", shown(sorted(rules.items())))]
+        if seq % 7 == 0:
+            told.append((k, w, f"{seq} rule", shown((rules.get(seq % 6, -1), seq % 5 in rules, not rules))))
         return told
 
     def _fire(self, clock: str, now_ms: int) -> list[Line]:
