@@ -16,10 +16,6 @@ Rule = tuple[int, int, int | None]
 """The order of a rule, its name, and its number; None removes it."""
 
 RULES = "place bigint, name bigint, number bigint"
-DECLARED = {
-    "rules": ckpt.BroadcastState("rules", "bigint", "bigint"),
-    "given": ckpt.OperatorListState("given", "bigint"),
-}
 
 
 def draw_rules(seed: int, batches: int) -> tuple[tuple[Rule, ...], ...]:
@@ -46,6 +42,9 @@ def apply_rules(rules: dict[int, int], some: Sequence[Rule]) -> None:
 class KeyedRules:
     """The part of a KeyedProcessor."""
 
+    rules = ckpt.BroadcastState("rules", "bigint", "bigint")
+    given = ckpt.OperatorListState("given", "bigint")
+
     def process_broadcast(self, _ctx: ckpt.Context, rows: Sequence[Any]) -> None:
         """Change the rules."""
         for row in rows:
@@ -58,12 +57,12 @@ class KeyedRules:
         if seq % 7 == 0:
             yield f"{seq} rule", (self.rules.get(seq % 6, -1), self.rules.contains(seq % 5), self.rules.is_empty())
 
-    rules = DECLARED["rules"]
-    given = DECLARED["given"]
-
 
 class VectorRules:
     """The part of a VectorProcessor."""
+
+    rules = ckpt.BroadcastState("rules", "bigint", "bigint")
+    given = ckpt.OperatorListState("given", "bigint")
 
     def process_broadcast_batch(self, _ctx: ckpt.Context, batch: pa.Table) -> None:
         """Change the rules."""
@@ -77,6 +76,3 @@ class VectorRules:
             (number,) = self.rules.get_entries(pa.array([seq % 6])).to_pylist()
             has = self.rules.contains(seq % 5), self.rules.is_empty()
             yield f"{seq} rule", (-1 if number is None else number, *has)
-
-    rules = DECLARED["rules"]
-    given = DECLARED["given"]
