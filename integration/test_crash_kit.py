@@ -13,6 +13,7 @@ from pyspark_ckpt.state_store.errors import InvalidInputError, ProcessError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from pyspark.sql import DataFrame
 
@@ -45,6 +46,14 @@ def test_a_query_survives_its_kills() -> None:
     survived = ckpt.testing.crash(totals, seed=3, faults=4, rows=visits())
     assert len(survived.faults) >= 1
     assert len(survived.rows) == 50
+
+
+def test_a_query_survives_the_death_of_executors(tmp_path: Path) -> None:
+    survived = ckpt.testing.crash(totals, seed=12, faults=4, executors=2, folder=tmp_path, rows=visits())
+    assert "executor" in survived.faults
+    assert len(survived.rows) == 50
+    with ckpt.open_state(survived.checkpoint, uid="totals", state="total") as state:
+        assert state.count() == 6
 
 
 @pytest.mark.matrix

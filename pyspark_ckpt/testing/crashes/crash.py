@@ -27,7 +27,17 @@ from pyspark_ckpt.state_store.errors import InvalidInputError, ProcessError
 from pyspark_ckpt.state_store.options import PREFIX
 from pyspark_ckpt.testing.comparison import count_rows, describe_differences, last_by_key
 from pyspark_ckpt.testing.crashes.job import STARTED, Job
-from pyspark_ckpt.testing.crashes.processes import JVM, MARK, STATE_SERVER, find_marked, find_workers, kill, kill_marked
+from pyspark_ckpt.testing.crashes.processes import (
+    EXECUTOR_JVM,
+    JVM,
+    MARK,
+    STATE_SERVER,
+    find_marked,
+    find_workers,
+    kill,
+    kill_marked,
+)
+from pyspark_ckpt.testing.crashes.states import read_states
 from pyspark_ckpt.testing.given_rows import RowsLike, read_columns
 
 if TYPE_CHECKING:
@@ -35,6 +45,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 KINDS = ("driver", "server", "worker", "point")
+EXECUTOR = "executor"
+EXECUTOR_MEMORY_MB = 1024
 POINTS = ("begin.before", "begin.after_ticket", "commit.before_upload", "commit.after_upload", "commit.before_answer")
 FIRST_FILE_S = 1_700_000_000
 """The time of the first file, in s since 1970: Spark reads files in the order of their times."""
@@ -81,10 +93,15 @@ class Batches:
 
 @dataclass(frozen=True)
 class Survived:
-    """What a query came to. ``faults``: what happened to it. ``rows``: all rows of its output, batch by batch."""
+    """What a query came to.
+
+    ``faults``: what happened to it. ``rows``: all rows of its output, batch by batch. ``checkpoint``: its last one; it
+    is gone unless `folder` was given.
+    """
 
     faults: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
+    checkpoint: str
 
 
 def crash(
@@ -95,6 +112,8 @@ def crash(
     mode: str = "append",
     key: str | Sequence[str] = (),
     parallelism: int = 3,
+    executors: int = 0,
+    compare_states: bool = True,
     conf: Mapping[str, str] | None = None,
     timeout_s: float = 600,
     folder: str | PathLike[str] | None = None,
@@ -106,13 +125,15 @@ def crash(
     a frame. A batch of the query has the rows of one batch of each input. It runs in processes of its own, so
     ``build`` must be importable there, or a function that cloudpickle can copy.
 
-    The faults: the driver, a state server or a Python worker is killed, or the state server fails or dies at a step of
-    a commit. A query that has ended is started again, until it has read all of its input. After the death of a driver
-    it may be rescaled, to up to ``parallelism`` partitions.
+    The faults: the driver, a state server, a Python worker or an executor is killed, or the state server fails or dies
+    at a step of a commit, as if its place had failed. A query that has ended is started again, until it has read all of
+    its input. After the death of a driver it may be rescaled, to up to ``parallelism`` partitions. ``executors``: how
+    many there are, each a process of its own with one core; with 0, all tasks run in the driver.
 
     In append mode, each row must be output as often; in update mode, the last row of each ``key``, the names of columns
-    of the output, must be equal. ``conf``: confs of the session. ``timeout_s``: for each life of the query.
-    ``folder``: where inputs, checkpoints, output and logs are and stay; by default they are temporary.
+    of the output, must be equal. What the states hold must be equal, too, unless ``compare_states`` is False; states
+    that expire by processing time are not compared. ``conf``: confs of the session. ``timeout_s``: for each life of the
+    query. ``folder``: where inputs, checkpoints, output and logs are and stay; by default they are temporary.
 
     Raises AssertionError that names the differences and the seed, ProcessError if the query fails without a fault, or
     does not end, and InvalidInputError.
@@ -127,26 +148,32 @@ def crash(
         home = Path(temporary if folder is None else folder)
         folders = {name: home / "inputs" / name for name in inputs}
         frames = {name: (each.write(folders[name]), str(folders[name])) for name, each in inputs.items()}
-        job = Job(build, frames, mode, {**_CONF, PARTITIONS_CONF: str(parallelism), **(conf or {})}, "", "")
+        base = {**_CONF, **_make_master(executors), PARTITIONS_CONF: str(parallelism)}
+        job = Job(build, frames, mode, {**base, **(conf or {})}, "", "")
         calm, shaken = Query(job, home / "calm", timeout_s), Query(job, home / "shaken", timeout_s)
-        calm.live(Faults(seed, 0, 0.0))
-        happened = Faults(seed, faults, calm.seconds)
+        calm.live(Faults(seed, (), 0, 0.0))
+        happened = Faults(seed, (*KINDS, EXECUTOR) if executors else KINDS, faults, calm.seconds)
         while not shaken.is_done:
             shaken.live(happened)
             happened.perhaps_rescale(shaken, parallelism)
         found = shaken.read()
-        _compare(calm.read(), found, mode.lower(), names, f"seed={seed}, after {', '.join(happened.done)}")
-        return Survived(tuple(happened.done), tuple(tuple(row.values()) for row in found))
+        lines = _compare(calm.read(), found, mode.lower(), names)
+        if compare_states:
+            lines += _compare_states(calm.checkpoint, shaken.checkpoint)
+        if lines:
+            how = f"seed={seed}, after {', '.join(happened.done)}"
+            raise AssertionError("\n".join([f"The result differs ({how}):", *lines]))
+        return Survived(tuple(happened.done), tuple(tuple(row.values()) for row in found), shaken.checkpoint)
 
 
 class Faults:
     """The faults that a seed has chosen, and those that have happened."""
 
-    def __init__(self, seed: int, count: int, seconds: float) -> None:
-        """Choose ``count`` faults, spread over the ``seconds`` that the query runs."""
+    def __init__(self, seed: int, kinds: Sequence[str], count: int, seconds: float) -> None:
+        """Choose ``count`` faults of some ``kinds``, spread over the ``seconds`` that the query runs."""
         self._draw = draw = Random(seed)  # noqa: S311 - repeatable, as far as the machine is
         self._seconds = max(seconds, MIN_S)
-        self._left = [draw.choice(KINDS) for _ in range(count)]
+        self._left = [draw.choice(kinds) for _ in range(count)]
         self.done: list[str] = []
         self.kills_driver = False
 
@@ -245,6 +272,11 @@ class Query:
         self._job = replace(self._job, checkpoint=after, conf={**self._job.conf, PARTITIONS_CONF: str(partitions)})
         return True
 
+    @property
+    def checkpoint(self) -> str:
+        """The present checkpoint."""
+        return self._job.checkpoint
+
     def read(self) -> list[dict[str, Any]]:
         """Return the rows of the output, batch by batch."""
         batches = sorted(Path(self._job.output).glob("batch=*"))
@@ -252,11 +284,28 @@ class Query:
         return [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
 
 
+_WHERE = ("without faults", "with faults")
 _VICTIMS: Mapping[str, Callable[[str], list[Any]]] = {
     "driver": lambda mark: find_marked(mark, JVM),
     "server": lambda mark: find_marked(mark, STATE_SERVER),
     "worker": find_workers,
+    EXECUTOR: lambda mark: find_marked(mark, EXECUTOR_JVM),
 }
+
+
+def _make_master(executors: int) -> dict[str, str]:
+    """Return the confs of a session with so many executors. Raises InvalidInputError."""
+    given: object = executors
+    if isinstance(given, bool) or not isinstance(given, int) or given < 0:
+        raise InvalidInputError(f"crash: executors must be an integer from 0 on, got {executors!r}.")
+    if not executors:
+        return {}
+    return {
+        "spark.master": f"local-cluster[{executors},1,{EXECUTOR_MEMORY_MB}]",
+        "spark.executor.memory": f"{EXECUTOR_MEMORY_MB}m",
+        "spark.task.maxFailures": "8",
+        "spark.deploy.maxExecutorRetries": "-1",
+    }
 
 
 def _environment(folder: Path, mark: str) -> dict[str, str]:
@@ -268,14 +317,25 @@ def _environment(folder: Path, mark: str) -> dict[str, str]:
 
 
 def _compare(
-    expected: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]], mode: str, key: Sequence[str], how: str
-) -> None:
+    expected: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]], mode: str, key: Sequence[str]
+) -> list[str]:
+    """Return lines that say in what two outputs differ."""
+
     def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[Any, Any]:
         if mode == "append":
             return count_rows([tuple(row.values()) for row in rows])
         return last_by_key([tuple(row.values()) for row in rows], list(rows[0]) if rows else list(key), key)
 
     first, second = summarise(expected), summarise(found)
-    if first != second:
-        lines = describe_differences("output", first, second, ("without faults", "with faults"))
-        raise AssertionError("\n".join([f"The result differs ({how}):", *lines]))
+    return [] if first == second else describe_differences("output", first, second, _WHERE)
+
+
+def _compare_states(expected: str, found: str) -> list[str]:
+    """Return lines that say in what the states of two checkpoints differ."""
+    first, second = read_states(expected), read_states(found)
+    differing = [name for name in {**first, **second} if first.get(name, {}) != second.get(name, {})]
+    return [
+        line
+        for name in differing
+        for line in describe_differences(name, first.get(name, {}), second.get(name, {}), _WHERE)
+    ]

@@ -13,6 +13,7 @@ MARK = "PYSPARK_CKPT_TESTING_MARK"
 STATE_SERVER = "pyspark_ckpt.state_store.server"
 WORKER_DAEMON = "daemon pyspark.worker"
 JVM = "org.apache.spark.deploy.SparkSubmit"
+EXECUTOR_JVM = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 END_S = 30.0
 
 
