@@ -32,6 +32,8 @@ from integration.bench.variants import (
     VECTORISED,
     VECTORISED_FEW_KEYS,
     VECTORISED_UNCOMPRESSED,
+    WITH_RULES,
+    WITHOUT_RULES,
     WITHOUT_STATE,
 )
 from integration.bench.worker import Sample
@@ -178,6 +180,12 @@ BARS: tuple[Bar, ...] = (
         Side("keyed-chain", TWO_OPERATORS.name),
         (Side("keyed-chain", ONE_OPERATOR.name),),
         2.2,
+    ),
+    Bar(
+        "keyed: 10,000 broadcast rules against none",
+        Side("broadcast", WITH_RULES.name),
+        (Side("broadcast", WITHOUT_RULES.name),),
+        1.05,
     ),
     Bar(
         "a million timers, none due, against none",

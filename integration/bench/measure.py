@@ -33,6 +33,8 @@ from integration.bench.variants import (
     VECTORISED_BY_DEFAULT,
     VECTORISED_FEW_KEYS,
     VECTORISED_UNCOMPRESSED,
+    WITH_RULES,
+    WITHOUT_RULES,
     WITHOUT_STATE,
     Variant,
 )
@@ -61,6 +63,7 @@ INSTEAD = {
     "keyed-large-distinct": (VECTORISED, VECTORISED_FEW_KEYS, VECTORISED_UNCOMPRESSED, UNCOMPRESSED_FEW_KEYS),
     "keyed-states": (SEVERAL_STATES, SEVERAL_STATES_PER_KEY, ONE_PICKLE),
     "keyed-chain": (ONE_OPERATOR, TWO_OPERATORS),
+    "broadcast": (WITHOUT_RULES, WITH_RULES),
     "timers": (MANY_TIMERS, NO_TIMERS),
 }
 BESIDES = {

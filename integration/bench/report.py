@@ -27,6 +27,7 @@ from integration.bench.variants import (
     TRANSFORM_HERE,
     TWO_OPERATORS,
     VECTORISED,
+    WITH_RULES,
     WITHOUT_STATE,
     Variant,
 )
@@ -97,7 +98,7 @@ def _rows(measured: Measured) -> list[str]:
     return rows
 
 
-_FIRST = (OURS, VECTORISED, SEVERAL_STATES, MANY_TIMERS, TWO_OPERATORS, TRANSFORM_HERE)
+_FIRST = (OURS, VECTORISED, SEVERAL_STATES, MANY_TIMERS, TWO_OPERATORS, TRANSFORM_HERE, WITH_RULES)
 """The variants with which others are compared, one in each workload."""
 
 

@@ -81,6 +81,8 @@ ONE_PICKLE = Variant("one pickled state", _PEER, form="one pickled state", turns
 MANY_TIMERS = Variant("a million timers", {}, ours=True, form="many timers")
 NO_TIMERS = Variant("no timers", {}, ours=True, form="no timers")
 ONE_OPERATOR = Variant("one operator", _LARGE_BATCHES, ours=True, form="one operator")
+WITH_RULES = Variant("with 10,000 rules", {}, ours=True, form="with rules")
+WITHOUT_RULES = Variant("without rules", {}, ours=True, form="without rules")
 TWO_OPERATORS = Variant("two operators in a chain", _LARGE_BATCHES, ours=True, form="two operators")
 
 # A snapshot as soon as there is a delta, so that what is rescaled is table files and not the rows of one batch.
@@ -113,6 +115,8 @@ ALL: tuple[Variant, ...] = (
     NO_TIMERS,
     ONE_OPERATOR,
     TWO_OPERATORS,
+    WITH_RULES,
+    WITHOUT_RULES,
     ROCKSDB,
     ROCKSDB_CHANGELOG,
     HDFS_BACKED,

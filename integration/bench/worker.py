@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from integration.bench.keyed import FORMS
+from integration.bench.rules import FORMS as RULE_FORMS
 from integration.bench.variants import SESSION_SETTINGS, Variant
 from integration.bench.workloads import FILES_A_BATCH, SCHEMA, Workload
 
@@ -184,7 +185,7 @@ class _Session:
         ]
         if self._stateful:
             self._gate = _Gate(_as_it_is)
-            query = FORMS[self._form] if self._form else workload.query
+            query = {**FORMS, **RULE_FORMS}[self._form] if self._form else workload.query
             streamed = query(self._spark, frames)
             mode = "append" if workload.name in _APPENDING else "update"
         else:

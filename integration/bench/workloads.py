@@ -213,6 +213,15 @@ ALL: tuple[Workload, ...] = (
         200_000,
         warm=30,  # the JVM compiles for that long
     ),
+    Workload(
+        "broadcast",
+        "count and sum in Python, 200 partitions, 20k rows a batch over 200k keys",
+        _aggregation,
+        200_000,
+        20_000,
+        partitions=200,
+        warm=8,
+    ),
     Workload("timers", "a batch without rows, none of the timers due", _aggregation, 1_000_000, 0),
 )
 
