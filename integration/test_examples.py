@@ -64,12 +64,16 @@ def unchanged(flights: pd.DataFrame) -> pd.DataFrame:
     ).reset_index()
 
 
+def _list_rows(frame: pd.DataFrame) -> list[Any]:
+    return list(frame.itertuples(index=False))
+
+
 def alerts(flights: pd.DataFrame) -> pd.DataFrame:
     """Each aircraft's departures and landings, month by month, in the order of time."""
     on_ground = {"AA": 30, "B6": 25, "DL": 30, "UA": 25}
     flown = flights.dropna(subset=["tailnum", "air_time"])
     events = []
-    for each in flown.itertuples():
+    for each in _list_rows(flown):
         left = each.departure + pd.Timedelta(minutes=each.delay)
         landed = left + pd.Timedelta(minutes=each.air_time)
         back = landed + pd.Timedelta(minutes=each.air_time)
@@ -96,7 +100,8 @@ def sessions(flights: pd.DataFrame) -> pd.DataFrame:
         first=("departure", "min"), last=("departure", "max"), flights=("delay", "size"), worst_delay=("delay", "max")
     )
     watermark = late["departure"].max() - _HOUR
-    return found[found["last"] + _HOUR <= watermark.floor("ms")].reset_index().drop(columns="number")
+    ended: pd.DataFrame = found[found["last"] + _HOUR <= watermark].reset_index()
+    return ended.drop(columns="number")
 
 
 def enrichment(flights: pd.DataFrame) -> pd.DataFrame:
@@ -105,10 +110,10 @@ def enrichment(flights: pd.DataFrame) -> pd.DataFrame:
     engines = sorted(planes["engine"].unique())
     newest = flights.groupby(flights["departure"].dt.month)["departure"].max()
     watermarks = [None, *(newest[min(batch, _MONTHS)] - _HOUR for batch in range(1, len(engines)))]
-    known = {each.tailnum: each for each in planes.itertuples()}
+    known = {each.tailnum: each for each in _list_rows(planes)}
     rows = []
-    for each in flights.dropna(subset=["tailnum"]).itertuples():
-        plane = known.get(each.tailnum)
+    for each in _list_rows(flights.dropna(subset=["tailnum"])):
+        plane: Any = known.get(each.tailnum)
         comes = math.inf if plane is None else engines.index(plane.engine)
         over = each.departure + pd.Timedelta(days=14)
         late = (batch for batch in range(each.departure.month - 1, len(engines)) if batch and watermarks[batch] >= over)
@@ -185,8 +190,8 @@ def test_an_example_comes_to_what_pandas_comes_to(
     shared.write_months(flights, tmp_path / "flights")
     example = importlib.import_module(expected.__name__)
     streams = [shared.stream_of(spark, tmp_path / "flights")]
-    if name := _OTHERS.get(expected.__name__):
-        other = getattr(example, name)()
+    if reader := _OTHERS.get(expected.__name__):
+        other = getattr(example, reader)()
         shared.write_files(other.rows, other.rows[other.file], tmp_path / "other")
         streams.append(shared.stream_of(spark, tmp_path / "other", other.schema))
     results: list[pd.DataFrame] = []

@@ -1,7 +1,7 @@
 """Two inputs and broadcast rules, as in fraud detection: report aircraft that leave before they can be back.
 
-In these data, the tail numbers of some flights are wrong: an aircraft lands in Los Angeles, and leaves New York a
-quarter of an hour later. The same program finds a card that is used in two places.
+Some tail numbers in the data are wrong: an aircraft lands in Los Angeles and leaves New York 15 minutes later.
+Such a program also finds a card that is used in two places.
 """
 
 from datetime import timedelta

@@ -1,6 +1,6 @@
-"""Enrichment: each flight with the maker and the seats of its aircraft, whose row may come after the flight or never.
+"""Enrichment: give each flight the maker and the seats of its aircraft, whose row may come later than the flight.
 
-The table of aircraft comes in one file for each kind of engine: that of most aircraft comes with the flights of March.
+The aircraft come in one file for each kind of engine. Most come with the flights of March, and some never.
 """
 
 from datetime import timedelta
@@ -15,9 +15,9 @@ PATIENCE = timedelta(days=14)
 
 
 class Enrichment(ckpt.KeyedProcessor):
-    """Flights of an unknown aircraft wait in the state, until its row comes or a timer gives up.
+    """Flights of an unknown aircraft wait in the state until its row comes, or until a timer gives up.
 
-    They wait in a map by time, so a timer reads only the flights that it is for.
+    They are in a map by time, so a timer reads only its own flights.
     """
 
     plane = ckpt.ValueState("plane", "struct<manufacturer string, seats int>")

@@ -13,9 +13,9 @@ LIMIT = 4.0  # in standard deviations
 
 
 class Outliers(ckpt.VectorProcessor):
-    """Takes one flight of every route in each step, because a mean depends on those before it.
+    """Each step takes one flight of every route, because the mean of a route depends on the flights before.
 
-    Of the first flights, all have the same weight.
+    The first flights of a route have equal weights.
     """
 
     seen = ckpt.ValueState("seen", "struct<flights bigint, mean double, variance double>")

@@ -1,6 +1,6 @@
-"""Operator list: number the rows that each partition outputs, so that a reader sees whether one is missing or twice.
+"""Operator list: number the rows that each partition outputs, so that a reader finds rows that are missing or repeated.
 
-The numbers of a partition begin at 1 and have no gap, also after restarts, and after a rescaling and back.
+The numbers of a partition begin at 1 and have no gaps, also after restarts and rescaling.
 """
 
 import numpy as np
@@ -12,10 +12,10 @@ import pyspark_ckpt as ckpt
 
 
 class Sequence(ckpt.VectorProcessor):
-    """Keeps the last number of every partition that there has ever been, as far as this one knows.
+    """Keeps the last number of this partition, and those of the others as they were at the last restore.
 
-    After a restore each partition has the elements of all, some of them old. The largest number of a partition is its
-    last, and a partition that was away for a while goes on from it.
+    A restore gives each partition the elements of all. Several may be of one partition: the largest counts. So a
+    partition that was rescaled away goes on with its own numbers when it comes back.
     """
 
     last = ckpt.OperatorListState("last", "struct<partition int, number bigint>", redistribute="union")

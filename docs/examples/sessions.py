@@ -1,6 +1,6 @@
-"""Sessions: an airline's departures from an airport that are an hour late, as long as less than an hour is between two.
+"""Sessions: flights of an airline from an airport that are at least an hour late, each less than an hour after another.
 
-The state is sorted by time, so a timer reads only the session that may have ended.
+The state is sorted by time, so a timer reads no more than the session that may have ended.
 """
 
 from datetime import timedelta
@@ -14,7 +14,7 @@ PAUSE = timedelta(hours=1)
 
 
 class Sessions(ckpt.KeyedProcessor):
-    """Rows only add to the state, and timers decide: the result is the same however the stream is cut into batches."""
+    """Rows only add to the state, and timers decide. So the result does not depend on how the stream is cut."""
 
     late = ckpt.MapState("late", "timestamp", "struct<flights int, worst int>")
     pause = ckpt.Timers("pause", clock="event")

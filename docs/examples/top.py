@@ -11,7 +11,7 @@ N = 3
 
 
 class Top(ckpt.KeyedProcessor):
-    """Keeps no more than is shown. The time and the place decide between equal delays, so that the result is fixed."""
+    """Keeps no more than it shows. Of equal delays the later departure comes first, then the destination decides."""
 
     worst = ckpt.ListState("worst", "struct<delay int, departure timestamp, dest string>")
 

@@ -223,7 +223,7 @@ def test_sequence(example: Any, tmp_path: Path) -> None:  # noqa: ANN401
     flights = [flight(day, f"N{day}") for day in range(40)]
     rows: list[Any] = []
     before = None
-    for parallelism in (3, 1, 3):
+    for parallelism in (3, 2, 3):
         stream = testing.keyed(COLUMNS, by="tailnum", parallelism=parallelism, savepoint=before)
         with stream.process(example.Sequence(), output, "append") as harness:
             rows += harness.run(flights[:9]) + harness.run(flights)
