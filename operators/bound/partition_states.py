@@ -179,8 +179,8 @@ class BoundBroadcast(Bound, BroadcastState):
         if not self._at.takes_broadcast:
             raise InvalidInputError(
                 f"Broadcast state {self.name!r} of operator {self._uid!r}: {call}() is called outside of "
-                "process_broadcast. Rows of a key are in one partition alone, and the copies would differ.",
-                hint="Write it from the rows of the broadcast input, in process_broadcast.",
+                "process_broadcast. Rows of a key are in one partition alone, so the copies would differ.",
+                hint="Write it from the rows of the broadcast input alone.",
             )
 
     def _encode_keys(self, map_keys: pa.Array) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MemberDescriptorType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -37,13 +37,14 @@ class Context:
 
     ``batch_id``: Spark's number of the batch, from 0. ``partition``: that of the state, from 0. ``processing_time_ms``:
     when Spark began the batch, in ms since 1970. ``watermark_ms``: the watermark in ms since 1970; -1 if the frame has
-    none, 0 in the first batch.
+    none, 0 in the first batch. ``partitions``: how many there are.
     """
 
     batch_id: int
     partition: int
     processing_time_ms: int
     watermark_ms: int
+    partitions: int = field(default=1, kw_only=True)
 
 
 @dataclass(frozen=True)

@@ -117,6 +117,7 @@ class PartitionTask:
             partition=ticket.partition,
             processing_time_ms=times.processing_ms,
             watermark_ms=times.watermark_ms,
+            partitions=self.operator.partitions,
         )
         with naming(ticket, self.operator.uid):
             rows = split_by_input(chunks, self.operator.time)

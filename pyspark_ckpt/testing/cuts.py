@@ -50,7 +50,8 @@ def check_cuts(
     the result of a program should not depend on either. ``start`` makes a new harness for each way. More than 200 rows
     are not given one by one.
 
-    ``rows``: those of the only input; or by the name of an input, then the inputs are also interleaved at random.
+    ``rows``: those of the only input; or by the name of an input, then the inputs are also interleaved at random. The
+    name of a broadcast input is "broadcast", that of the only other one "".
     ``finish`` is called after the last rows, by default to run a batch without rows, in which the timers fire that are
     due by then. ``result``: turns all output rows into what must be equal. By default that is, in append mode, how
     often each row was output; in update mode, the last row of each key. What the states hold must be equal, too, unless
@@ -91,7 +92,7 @@ class _Check:
             stack.callback(harness.close)
             try:
                 for batch in split(order, cut):
-                    harness.run(batch[""]) if "" in batch else harness.run(**batch)
+                    harness.run(batch.pop("", ()), **batch)
                     self._refuse_late(harness, cut)
                 self.finish(harness)
             except Exception as problem:

@@ -330,7 +330,8 @@ class Harness:
         conf = TIME_OUTS[operator.time_out_clock]
         group = make_group(batch.group, conf, clocks, timed_out=timed_out and not mine)
         times = GroupTimes(operator, group, clocks.late_ms if operator.has_watermark else None)
-        context = Context(self._query.batch_id, batch.partition, times.processing_ms, times.watermark_ms)
+        where, partitions = (self._query.batch_id, batch.partition), operator.partitions
+        context = Context(*where, times.processing_ms, times.watermark_ms, partitions=partitions)
         task = PartitionTask(operator, load_program(self._program))
         with naming(batch.ticket, operator.uid):
             for each in task.run(mine, batch.ticket, times, context):

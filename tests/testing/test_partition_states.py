@@ -183,3 +183,20 @@ def test_a_broadcast_input_and_its_method_belong_together() -> None:
         start(Plain())
     with pytest.raises(InvalidInputError, match="there is no broadcast input"):
         testing.keyed("user string, amount int", "user").process(Matches(), OUTPUT)
+
+
+def test_cuts_interleave_broadcast_rows() -> None:
+    class Counts(ckpt.KeyedProcessor):
+        rules = ckpt.BroadcastState("rules", "string", "int")
+
+        def process_broadcast(self, _ctx: ckpt.Context, rows: Sequence[Any]) -> None:
+            for row in rows:
+                self.rules.put(row.name, row.lowest)
+
+        def process(self, ctx: ckpt.Context, key: Any, rows: Sequence[Any]) -> Iterable[Sequence[Any]]:  # noqa: ANN401
+            assert ctx.partitions == 2
+            yield from ((key.user, str(self.rules.get("high")), row.amount) for row in rows)
+
+    rows = {"": AMOUNTS[:6], "broadcast": [("high", 22)]}
+    with pytest.raises(AssertionError, match=r"(?s)The result depends on the batches.*'None'"):
+        testing.check_cuts(lambda: start(Counts(), parallelism=2), rows)
