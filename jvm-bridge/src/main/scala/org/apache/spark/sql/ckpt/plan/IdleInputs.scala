@@ -1,0 +1,86 @@
+package org.apache.spark.sql.ckpt
+package plan
+
+import java.util.UUID
+
+import org.apache.spark.sql.catalyst.plans.logical.{EventTimeWatermark, LogicalPlan, Project}
+import org.apache.spark.sql.catalyst.rules.Rule
+import org.apache.spark.sql.execution.{ColumnarRule, SparkPlan}
+import org.apache.spark.sql.execution.streaming.operators.stateful.EventTimeWatermarkExec
+import org.apache.spark.sql.execution.streaming.runtime.{MicroBatchExecution, StreamExecution}
+import org.apache.spark.sql.internal.SQLConf
+import org.apache.spark.util.ErrorNotifier
+
+/** One input of a query's watermark: a `withWatermark`, wherever it is in the plan.
+  *
+  * `number` tells inputs with one name of a column apart, by their order in the plan. Both are the same after a restart,
+  * and Spark's `nodeId` is another. `idleAfterMs` is None for an input that always counts.
+  */
+private[ckpt] final case class WatermarkInput(nodeId: UUID, column: String, number: Int, idleAfterMs: Option[Long])
+
+/** Lets inputs that have been silent not count for the watermark, in the queries that have such inputs.
+  *
+  * `with_watermark` of the Python side marks the column of the event time right below Spark's `withWatermark`.
+  */
+private[ckpt] object IdleInputs {
+
+  /** The key in the metadata of a column by which an input that can be idle is known; its value is in milliseconds. */
+  private final val Mark = "ckpt.idleAfterMs"
+
+  /** A conf of the query's own session: its tracker will be replaced. */
+  private final val Followed = "spark.ckpt.internal.idleInputs"
+
+  /** Must be called on the query's own thread, before it plans a batch. */
+  def follow(query: StreamExecution): Unit = query match {
+    case batches: MicroBatchExecution if inputsOf(query.analyzedPlan).exists(_.idleAfterMs.nonEmpty) =>
+      val field = classOf[MicroBatchExecution].getDeclaredField("errorNotifier")
+      field.setAccessible(true)
+      field.set(batches, new EachTrigger(batches, field.get(batches).asInstanceOf[ErrorNotifier]))
+      query.sparkSessionForStream.conf.set(Followed, "true")
+    case _ =>
+  }
+
+  /** The inputs of a plan, in its order. A frame that is used twice is one input. */
+  def inputsOf(plan: LogicalPlan): Seq[WatermarkInput] = {
+    val nodes = plan.collect { case node: EventTimeWatermark => node }.distinctBy(_.nodeId)
+    nodes.zipWithIndex.map { case (node, position) =>
+      val column = node.eventTime.name
+      WatermarkInput(node.nodeId, column, nodes.take(position).count(_.eventTime.name == column), idleAfterMs(node))
+    }
+  }
+
+  /** Columns keep their metadata further up in a plan, where another withWatermark may use them. */
+  private def idleAfterMs(node: EventTimeWatermark): Option[Long] = node.child match {
+    case _: Project if node.eventTime.metadata.contains(Mark) => Some(node.eventTime.metadata.getLong(Mark))
+    case _ => None
+  }
+
+  /** Spark logs what a listener throws, and goes on. So whether `follow` has run is checked where a batch is planned. */
+  object Check extends ColumnarRule {
+    override def preColumnarTransitions: Rule[SparkPlan] = { plan =>
+      plan.foreach {
+        case node: EventTimeWatermarkExec if node.eventTime.metadata.contains(Mark) && isUnfollowed(plan) =>
+          throw CkptErrors.invalidInput(
+            "This query has an input with idle_after, and its trigger does not plan batches as pyspark-ckpt knows them.",
+            "Start it with the trigger processingTime or availableNow, or use Spark's withWatermark.")
+        case _ =>
+      }
+      plan
+    }
+
+    private def isUnfollowed(plan: SparkPlan): Boolean =
+      plan.session.sparkContext.getLocalProperty(StreamExecution.QUERY_ID_KEY) != null &&
+        !SQLConf.get.getConfString(Followed, "false").toBoolean
+  }
+
+  /** What a query's own thread asks at each trigger, before it looks for new rows. */
+  private final class EachTrigger(query: MicroBatchExecution, failures: ErrorNotifier) extends ErrorNotifier {
+    private lazy val tracker = IdleTracker.putInto(query)
+
+    override def throwErrorIfExists(): Unit = {
+      failures.throwErrorIfExists()
+      super.throwErrorIfExists()
+      tracker.beforeTrigger()
+    }
+  }
+}
