@@ -52,8 +52,13 @@ private[ckpt] final class IdleTracker(
 
   /** Moves the watermark if inputs have become idle although no batch has run. */
   def beforeTrigger(): Unit = synchronized {
+    val beforeMs = currentWatermark
     if (times.nonEmpty) lookedMs.foreach(moveWatermark)
     lookedMs = Some(query.triggerClock.getTimeMillis())
+    if (currentWatermark != beforeMs) Option(query.lastExecution).foreach { batch =>
+      // Spark has asked whether the next batch is to run with the watermark of before, and takes no other for it now.
+      batch.watermarkPropagator.purge(batch.currentBatchId + 1)
+    }
   }
 
   private def moveWatermark(nowMs: Long): Unit = {
