@@ -16,32 +16,45 @@ from pyspark.sql import functions as f
 
 import pyspark_ckpt as ckpt
 from integration.conftest import SHUFFLE_PARTITIONS
+from integration.operators.idle_queries import (
+    START,
+    counted,
+    idle,
+    in_deduplication,
+    in_outer_join,
+    in_timers,
+    in_union,
+)
 from integration.operators.providers import HDFS_BACKED, OURS
 from integration.operators.sources import Source
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from integration.operators.providers import Provider
+    from integration.operators.idle_queries import (
+        START,
+        counted,
+        idle,
+        in_deduplication,
+        in_outer_join,
+        in_timers,
+        in_union,
+    )
+from integration.operators.providers import Provider
 
 pytestmark = pytest.mark.spark
 
-START = datetime(2026, 1, 1, tzinfo=UTC)
 SCHEMA = "k string, at timestamp"
 HOUR = timedelta(hours=1)
 
 
 def at(minute: int) -> datetime:
     return START + timedelta(minutes=minute)
-
-
-def idle(frame: DataFrame, after: str = "1 hour") -> DataFrame:
-    return ckpt.with_watermark(frame, "at", "0 seconds", idle_after=after)
 
 
 @dataclass
@@ -117,46 +130,6 @@ def minutes(query: StreamingQuery) -> int | None:
         return None
     found = datetime.fromisoformat(watermarks[-1])
     return (found - START) // timedelta(minutes=1)
-
-
-def counted(frame: DataFrame) -> DataFrame:
-    windows = frame.groupBy(f.window("at", "10 minutes"), "k").count()
-    return windows.select("k", f.date_format("window.start", "HH:mm"), "count")
-
-
-def in_union(left: DataFrame, right: DataFrame) -> DataFrame:
-    return counted(idle(left).union(idle(right)))
-
-
-def in_outer_join(left: DataFrame, right: DataFrame) -> DataFrame:
-    sides = idle(left).alias("l"), idle(right).alias("r")
-    near = f.expr("l.k = r.k and l.at between r.at - interval 5 minutes and r.at + interval 5 minutes")
-    return sides[0].join(sides[1], near, "leftOuter").select("l.k", f.date_format("l.at", "HH:mm"), "r.k")
-
-
-class Overdue(ckpt.KeyedProcessor):
-    """Outputs each row ten minutes later."""
-
-    due = ckpt.Timers("due", clock="event")
-
-    def process_left(self, _ctx: ckpt.Context, _key: Any, rows: Sequence[Any]) -> None:  # noqa: ANN401
-        for row in rows:
-            self.due.register(row.at + timedelta(minutes=10))
-
-    process_right = process_left
-
-    def on_timer(self, _ctx: ckpt.Context, key: Any, timer: ckpt.Timer) -> Iterator[Sequence[Any]]:  # noqa: ANN401
-        yield key.k, f"{timer.at:%H:%M}", 1
-
-
-def in_timers(left: DataFrame, right: DataFrame) -> DataFrame:
-    inputs = {name: ckpt.KeyedInput(idle(frame), "k") for name, frame in (("left", left), ("right", right))}
-    return ckpt.connect(uid="it", **inputs).process(Overdue(), "k string, due string, n int", "append")
-
-
-def in_deduplication(left: DataFrame, right: DataFrame) -> DataFrame:
-    rows = idle(left).union(idle(right)).dropDuplicatesWithinWatermark(["k"])
-    return rows.select("k", f.date_format("at", "HH:mm"), f.lit(1))
 
 
 PLACES = {
