@@ -69,6 +69,7 @@ class Play:
     checkpoint: str = "checkpoint"
     files: tuple[list[Any], list[Any]] = field(default_factory=lambda: ([], []))
     out: list[tuple[Any, ...]] = field(default_factory=list)
+    names: tuple[str, ...] = ()
     fails: bool = False
 
     def give(self, *rows: Sequence[tuple[str, int]]) -> None:
@@ -82,8 +83,12 @@ class Play:
     def start(self, **trigger: Any) -> StreamingQuery:  # noqa: ANN401
         """Start the query where it has stopped."""
         session = self.provider.session(self.spark, **self.settings)
-        source = Source(SCHEMA, ())
-        frame = self.query(*(source.stream(session, self.folder / f"input{number}") for number in range(2)))
+        frames = []
+        for number in range(2):
+            reader = session.readStream.schema(SCHEMA).option("maxFilesPerTrigger", "1")
+            named = reader.name(self.names[number]) if self.names else reader
+            frames.append(named.parquet(str(self.folder / f"input{number}")))
+        frame = self.query(*frames)
         writer = frame.writeStream.outputMode("append").foreachBatch(self._collect)
         return writer.option("checkpointLocation", str(self.folder / self.checkpoint)).trigger(**trigger).start()
 
@@ -321,6 +326,19 @@ def test_inputs_are_found_again_in_a_changed_query(spark: SparkSession, tmp_path
     assert play.run([("a", 30)], []) == 5, "an hour is not two"
     play.query = lambda left, right: counted(left.withWatermark("at", "0 seconds").union(idle(right)))
     assert play.run([("a", 31)], []) == 31
+
+
+def test_inputs_are_found_again_by_the_names_of_their_sources(spark: SparkSession, tmp_path: Path) -> None:
+    settings = {
+        "spark.sql.streaming.queryEvolution.enableSourceEvolution": "true",
+        "spark.sql.streaming.offsetLog.formatVersion": "2",
+    }
+    play = Play(spark, tmp_path, in_union, settings=settings, names=("left", "right"))
+    play.run([("a", 0)], [("b", 5)])
+    play.let_an_hour_pass()
+    assert play.run([("a", 30)], []) == 30
+    play.query = lambda left, right: in_union(right, left)
+    assert play.run([("a", 60)], []) == 60
 
 
 def test_idle_after_can_come_to_a_query_later(spark: SparkSession, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import java.util.UUID
 
 import org.apache.spark.sql.catalyst.plans.logical.{EventTimeWatermark, LogicalPlan, Project}
 import org.apache.spark.sql.catalyst.rules.Rule
+import org.apache.spark.sql.catalyst.streaming.HasStreamingSourceIdentifyingName
 import org.apache.spark.sql.execution.{ColumnarRule, SparkPlan}
 import org.apache.spark.sql.execution.streaming.operators.stateful.EventTimeWatermarkExec
 import org.apache.spark.sql.execution.streaming.runtime.{MicroBatchExecution, StreamExecution}
@@ -13,10 +14,15 @@ import org.apache.spark.util.ErrorNotifier
 
 /** One input of a query's watermark: a `withWatermark`, wherever it is in the plan.
   *
-  * `number` tells inputs with one name of a column apart, by their order in the plan. Both are the same after a restart,
-  * and Spark's `nodeId` is another. `idleAfterMs` is None for an input that always counts.
+  * Spark's `nodeId` is another one after a restart, and `name` is the same. `idleAfterMs` is None for an input that
+  * always counts.
   */
-private[ckpt] final case class WatermarkInput(nodeId: UUID, column: String, number: Int, idleAfterMs: Option[Long])
+private[ckpt] final case class WatermarkInput(nodeId: UUID, name: InputName, idleAfterMs: Option[Long])
+
+/** The column of the event time, and the names that the user has given to the sources below. `number` tells inputs with
+  * the same column and sources apart, by their order in the plan.
+  */
+private[ckpt] final case class InputName(column: String, sources: Seq[String], number: Int)
 
 /** Lets inputs that have been silent not count for the watermark, in the queries that have such inputs.
   *
@@ -40,14 +46,18 @@ private[ckpt] object IdleInputs {
     case _ =>
   }
 
-  /** The inputs of a plan, in its order. A frame that is used twice is one input. */
+  /** The inputs of a query's analyzed plan, in its order. A frame that is used twice is one input. */
   def inputsOf(plan: LogicalPlan): Seq[WatermarkInput] = {
     val nodes = plan.collect { case node: EventTimeWatermark => node }.distinctBy(_.nodeId)
-    nodes.zipWithIndex.map { case (node, position) =>
-      val column = node.eventTime.name
-      WatermarkInput(node.nodeId, column, nodes.take(position).count(_.eventTime.name == column), idleAfterMs(node))
+    val names = nodes.map(node => InputName(node.eventTime.name, sourcesOf(node), 0))
+    nodes.zip(names).zipWithIndex.map { case ((node, name), position) =>
+      WatermarkInput(node.nodeId, name.copy(number = names.take(position).count(_ == name)), idleAfterMs(node))
     }
   }
+
+  private def sourcesOf(node: EventTimeWatermark): Seq[String] = node.collectLeaves().collect {
+    case source: HasStreamingSourceIdentifyingName => source.sourceIdentifyingName.toUserProvided.map(_.name)
+  }.flatten.sorted
 
   /** Columns keep their metadata further up in a plan, where another withWatermark may use them. */
   private def idleAfterMs(node: EventTimeWatermark): Option[Long] = node.child match {

@@ -53,7 +53,7 @@ private[ckpt] final class IdleTracker(
   /** Moves the watermark if inputs have become idle although no batch has run. */
   def beforeTrigger(): Unit = synchronized {
     val beforeMs = currentWatermark
-    if (times.nonEmpty) lookedMs.foreach(moveWatermark)
+    if (inputs.forall(times.contains)) lookedMs.foreach(moveWatermark) // a new input counts before its first batch
     lookedMs = Some(query.triggerClock.getTimeMillis())
     if (currentWatermark != beforeMs) Option(query.lastExecution).foreach { batch =>
       // Spark has asked whether the next batch is to run with the watermark of before, and takes no other for it now.
@@ -62,10 +62,10 @@ private[ckpt] final class IdleTracker(
   }
 
   private def moveWatermark(nowMs: Long): Unit = {
-    def idleFrom(input: WatermarkInput) = input.idleAfterMs.fold(Long.MaxValue)(times(input).seenMs + _)
-    val counting = inputs.filter(idleFrom(_) > nowMs)
-    val chosen = if (counting.nonEmpty) counting else inputs.filter(idleFrom(_) == inputs.map(idleFrom).max)
-    val watermarkMs = policy.chooseGlobalWatermark(chosen.map(times(_).watermarkMs.getOrElse(0L)))
+    val idleFrom = inputs.map(input => input -> input.idleAfterMs.fold(Long.MaxValue)(times(input).seenMs + _))
+    val last = math.min(nowMs + 1, idleFrom.map(_._2).max)
+    val counting = idleFrom.collect { case (input, fromMs) if fromMs >= last => input }
+    val watermarkMs = policy.chooseGlobalWatermark(counting.map(times(_).watermarkMs.getOrElse(0L)))
     if (watermarkMs > currentWatermark) setWatermark(watermarkMs)
   }
 }
@@ -79,7 +79,7 @@ private[ckpt] object IdleTracker {
     val session = query.sparkSessionForStream
     val policy = MultipleWatermarkPolicy(session.conf.get(SQLConf.STREAMING_MULTIPLE_WATERMARK_POLICY.key))
     val log = new InputTimesLog(session, new Path(query.resolvedCheckpointRoot, InputTimesLog.Folder).toString)
-    val tracker = new IdleTracker(query, policy, IdleInputs.inputsOf(query.logicalPlan), log)
+    val tracker = new IdleTracker(query, policy, IdleInputs.inputsOf(query.analyzedPlan), log)
     tracker.setWatermark(field.get(query).asInstanceOf[WatermarkTracker].currentWatermark)
     field.set(query, tracker)
     tracker

@@ -21,7 +21,7 @@ private[ckpt] final case class InputTimes(watermarkMs: Option[Long], seenMs: Lon
 /** The files of a checkpoint with the times of a query's inputs, one for each batch.
   *
   * {{{
-  * _ckpt/watermarks/<batch>   v1, then {"inputs": [{"column": ..., "number": ..., "watermarkMs": ..., "seenMs": ...}]}
+  * _ckpt/watermarks/<batch>   v1, then {"inputs": [{"column", "sources", "number", "watermarkMs", "seenMs"}, ...]}
   * }}}
   */
 private[ckpt] final class InputTimesLog(session: SparkSession, path: String)
@@ -35,7 +35,7 @@ private[ckpt] final class InputTimesLog(session: SparkSession, path: String)
       val logged =
         try parse(content)
         catch { case NonFatal(problem) => throw CkptErrors.format(s"$path/$batch is damaged: ${problem.getMessage}.") }
-      inputs.flatMap(input => logged.get(input.column -> input.number).map(input -> _)).toMap
+      inputs.flatMap(input => logged.get(input.name).map(input -> _)).toMap
     }
 
   /** Publishes the times after a batch, and deletes files older than Spark keeps its own. */
@@ -48,19 +48,22 @@ private[ckpt] final class InputTimesLog(session: SparkSession, path: String)
   private def format(times: Map[WatermarkInput, InputTimes]): String = {
     val json = Json.obj()
     val entries = json.putArray("inputs")
-    times.toSeq.sortBy { case (input, _) => (input.column, input.number) }.foreach { case (input, each) =>
-      val entry = entries.addObject().put("column", input.column).put("number", input.number)
+    times.foreach { case (WatermarkInput(_, name, _), each) =>
+      val entry = entries.addObject().put("column", name.column).put("number", name.number)
+      val sources = entry.putArray("sources")
+      name.sources.foreach(sources.add(_))
       each.watermarkMs.fold(entry.putNull("watermarkMs"))(entry.put("watermarkMs", _)).put("seenMs", each.seenMs)
     }
     s"${InputTimesLog.Version}\n$json"
   }
 
-  private def parse(content: String): Map[(String, Int), InputTimes] = {
+  private def parse(content: String): Map[InputName, InputTimes] = {
     val lines = content.split("\n", 2)
     require(lines(0) == InputTimesLog.Version, s"its version is ${lines(0)}")
     Json.mapper.readTree(lines(1)).required("inputs").elements.asScala.map { entry =>
       val watermarkMs = Option(entry.required("watermarkMs")).filterNot(_.isNull).map(_.longValue)
-      (entry.required("column").textValue, entry.required("number").intValue) ->
+      val sources = entry.required("sources").elements.asScala.map(_.textValue).toSeq
+      InputName(entry.required("column").textValue, sources, entry.required("number").intValue) ->
         InputTimes(watermarkMs, entry.required("seenMs").longValue)
     }.toMap
   }
