@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeAlias
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from integration.crash.program import serve
 from integration.operators.idle_queries import START, in_outer_join, in_timers, in_union
 
-QUERIES = {"join": in_outer_join, "windows": in_union, "timers": in_timers}
+Query: TypeAlias = Callable[..., DataFrame]
+
+QUERIES: dict[str, Query] = {"join": in_outer_join, "windows": in_union, "timers": in_timers}
 
 
 def run(spark: SparkSession, *, name: str, checkpoint: str, servers: str, topic: str, after: str) -> dict[str, Any]:

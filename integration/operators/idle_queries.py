@@ -53,8 +53,10 @@ class Overdue(ckpt.KeyedProcessor):
 
 
 def in_timers(left: DataFrame, right: DataFrame, after: str = IDLE_AFTER) -> DataFrame:
-    inputs = {name: ckpt.KeyedInput(idle(frame, after), "k") for name, frame in (("left", left), ("right", right))}
-    return ckpt.connect(uid="it", **inputs).process(Overdue(), "k string, due string, n int", "append")
+    sides = (ckpt.KeyedInput(idle(frame, after), "k") for frame in (left, right))
+    return ckpt.connect(uid="it", left=next(sides), right=next(sides)).process(
+        Overdue(), "k string, due string, n int", "append"
+    )
 
 
 def in_deduplication(left: DataFrame, right: DataFrame) -> DataFrame:

@@ -65,7 +65,7 @@ class SeenTimes:
         """Return the content of a checkpoint's file about inputs that can be idle; None if there is none."""
         if not self.is_kept:
             return None
-        entries = [
+        entries: list[dict[str, object]] = [
             {"column": column, "number": number, "sources": [], "watermarkMs": newest_ms, "seenMs": rows_ms}
             for (column, number), newest_ms, rows_ms in zip(self._names(), self.newest_ms, self.rows_ms, strict=True)
             if column is not None

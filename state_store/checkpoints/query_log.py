@@ -106,7 +106,7 @@ def log_names(checkpoint: BlobPlace, batch: int) -> Iterator[str]:
 
 
 def find_watermarks(checkpoint: BlobPlace, batch: int) -> list[str]:
-    """Return the name of what ``batch`` has left about inputs that can be idle: one name, or none. Raises StorageError."""
+    """Return the file that a batch has left about inputs that can be idle, if it has. Raises StorageError."""
     name = f"{WATERMARKS_FOLDER}/{batch}"
     return [blob.name for blob in checkpoint.list(WATERMARKS_FOLDER, prefix=str(batch)) if blob.name == name]
 
