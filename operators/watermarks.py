@@ -34,8 +34,11 @@ def with_watermark(frame: DataFrame, event_time: str, delay: str, *, idle_after:
     (column,) = find_names(Columns.of(frame), (event_time,), who, "with the event time")
     idle_after_ms = read_idle_after_ms(idle_after, who)
     require_jar(is_there=frame.sparkSession.catalog.functionExists("ckpt_row"))
-    metadata = {**frame.schema[column].metadata, IDLE_AFTER: idle_after_ms}
-    return frame.withMetadata(column, metadata).withWatermark(column, delay)
+    mark = {**frame.schema[column].metadata, IDLE_AFTER: idle_after_ms}
+    marked = frame.withMetadata(column, mark).withWatermark(column, delay)
+    # No further: another withWatermark may follow, in this query or in one that reads what this one writes.
+    metadata = {name: value for name, value in marked.schema[column].metadata.items() if name != IDLE_AFTER}
+    return marked.withMetadata(column, metadata)
 
 
 def read_idle_after_ms(idle_after: object, who: str) -> int:

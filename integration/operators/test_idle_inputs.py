@@ -393,6 +393,12 @@ def test_a_damaged_file_is_refused(spark: SparkSession, tmp_path: Path) -> None:
         play.run([("a", 30)], [])
 
 
+def test_the_frame_is_as_after_spark_s_withwatermark(spark: SparkSession) -> None:
+    frame = spark.readStream.format("rate").load()
+    expected = frame.withWatermark("timestamp", "5 minutes").schema.json()
+    assert ckpt.with_watermark(frame, "TIMESTAMP", "5 minutes", idle_after="1 minute").schema.json() == expected
+
+
 def test_wrong_arguments_are_refused(spark: SparkSession) -> None:
     frame = spark.readStream.format("rate").load()
     for event_time, after, problem in (

@@ -12,7 +12,7 @@ from pyspark_ckpt.operators.declarations.processors import check_input_name
 from pyspark_ckpt.operators.frames import Columns, find_keys, find_names, read_groups, resolve_columns
 from pyspark_ckpt.operators.keyed import KeyedStream
 from pyspark_ckpt.operators.plan import WATERMARK, KeyedColumns, OperatorPlan, find_watermark
-from pyspark_ckpt.operators.watermarks import IDLE_AFTER, read_idle_after_ms
+from pyspark_ckpt.operators.watermarks import read_idle_after_ms
 from pyspark_ckpt.state_store.checkpoints.query_log import PARTITIONS_CONF
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.extras import require_extra
@@ -247,9 +247,7 @@ def _read_input(name: str, given: KeyedInput, confs: Confs, who: str) -> tuple[K
 def _find_mark(columns: Columns) -> Watermark | None:
     """Return the watermark that the schema of a Spark frame has."""
     field = find_watermark(columns.schema)
-    if field is None:
-        return None
-    return Watermark(field.name, int(field.metadata[WATERMARK]), field.metadata.get(IDLE_AFTER))
+    return None if field is None else Watermark(field.name, int(field.metadata[WATERMARK]))
 
 
 def _mark(columns: Columns, given: object, who: str) -> Watermark:

@@ -3,7 +3,7 @@ package plan
 
 import java.util.UUID
 
-import org.apache.spark.sql.catalyst.plans.logical.{EventTimeWatermark, LogicalPlan, Project}
+import org.apache.spark.sql.catalyst.plans.logical.{EventTimeWatermark, LogicalPlan}
 import org.apache.spark.sql.catalyst.rules.Rule
 import org.apache.spark.sql.catalyst.streaming.HasStreamingSourceIdentifyingName
 import org.apache.spark.sql.execution.{ColumnarRule, SparkPlan}
@@ -26,7 +26,7 @@ private[ckpt] final case class InputName(column: String, sources: Seq[String], n
 
 /** Lets inputs that have been silent not count for the watermark, in the queries that have such inputs.
   *
-  * `with_watermark` of the Python side marks the column of the event time right below Spark's `withWatermark`.
+  * `with_watermark` of the Python side marks the column of the event time below Spark's `withWatermark`, and not above.
   */
 private[ckpt] object IdleInputs {
 
@@ -51,19 +51,15 @@ private[ckpt] object IdleInputs {
     val nodes = plan.collect { case node: EventTimeWatermark => node }.distinctBy(_.nodeId)
     val names = nodes.map(node => InputName(node.eventTime.name, sourcesOf(node), 0))
     nodes.zip(names).zipWithIndex.map { case ((node, name), position) =>
-      WatermarkInput(node.nodeId, name.copy(number = names.take(position).count(_ == name)), idleAfterMs(node))
+      val metadata = node.eventTime.metadata
+      val idleAfterMs = Option.when(metadata.contains(Mark))(metadata.getLong(Mark))
+      WatermarkInput(node.nodeId, name.copy(number = names.take(position).count(_ == name)), idleAfterMs)
     }
   }
 
   private def sourcesOf(node: EventTimeWatermark): Seq[String] = node.collectLeaves().collect {
     case source: HasStreamingSourceIdentifyingName => source.sourceIdentifyingName.toUserProvided.map(_.name)
   }.flatten.sorted
-
-  /** Columns keep their metadata further up in a plan, where another withWatermark may use them. */
-  private def idleAfterMs(node: EventTimeWatermark): Option[Long] = node.child match {
-    case _: Project if node.eventTime.metadata.contains(Mark) => Some(node.eventTime.metadata.getLong(Mark))
-    case _ => None
-  }
 
   /** Spark logs what a listener throws, and goes on. So whether `follow` has run is checked where a batch is planned. */
   object Check extends ColumnarRule {
