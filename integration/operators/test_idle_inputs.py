@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
@@ -200,11 +201,10 @@ def test_inputs_that_are_all_idle_leave_the_watermark_where_it_is(spark: SparkSe
 
 
 def test_the_watermark_moves_although_nothing_arrives(spark: SparkSession, tmp_path: Path) -> None:
-    play = Play(spark, tmp_path, lambda left, right: counted(idle(left).union(idle(right, "2 seconds"))))
+    play = Play(spark, tmp_path, lambda left, right: counted(idle(left).union(idle(right, "4 seconds"))))
     play.give([("a", 30)], [("b", 5)])
     query = play.start(processingTime="0 seconds")
     try:
-        wait_for(query, 5)
         wait_for(query, 30)
         assert play.take() == [("b", "00:00", 1)]
     finally:
@@ -391,6 +391,17 @@ def test_a_damaged_file_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     path.write_text(path.read_text()[:-5])
     with pytest.raises(StreamingQueryException, match=rf"\[FormatError\] .*_ckpt/watermarks/{path.name} is damaged"):
         play.run([("a", 30)], [])
+
+
+def test_a_query_is_refused_whose_watermark_was_not_taken_over(spark: SparkSession) -> None:
+    frame = ckpt.with_watermark(spark.readStream.format("rate").load(), "timestamp", "1 minute", idle_after="1 hour")
+    frame.explain()
+    spark.sparkContext.setLocalProperty("sql.streaming.queryId", "a query that nobody follows")
+    try:
+        with pytest.raises(Py4JJavaError, match="its watermark could not be taken over"):
+            frame.explain()
+    finally:
+        spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)  # type: ignore[arg-type]
 
 
 def test_the_frame_is_as_after_spark_s_withwatermark(spark: SparkSession) -> None:

@@ -67,8 +67,8 @@ private[ckpt] object IdleInputs {
       plan.foreach {
         case node: EventTimeWatermarkExec if node.eventTime.metadata.contains(Mark) && isUnfollowed(plan) =>
           throw CkptErrors.invalidInput(
-            "This query has an input with idle_after, and its trigger does not plan batches as pyspark-ckpt knows them.",
-            "Start it with the trigger processingTime or availableNow, or use Spark's withWatermark.")
+            "This query has an input with idle_after, and its watermark could not be taken over.",
+            "The driver's log has the reason, as an error of a StreamingQueryListener. Or use Spark's withWatermark.")
         case _ =>
       }
       plan
