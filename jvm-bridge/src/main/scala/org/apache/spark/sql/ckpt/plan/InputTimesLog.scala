@@ -7,6 +7,8 @@ import java.nio.charset.StandardCharsets.UTF_8
 import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
 
+import com.fasterxml.jackson.databind.JsonNode
+
 import org.apache.spark.sql.SparkSession
 import org.apache.spark.sql.ckpt.server.Json
 import org.apache.spark.sql.errors.QueryExecutionErrors
@@ -61,11 +63,16 @@ private[ckpt] final class InputTimesLog(session: SparkSession, path: String)
     val lines = content.split("\n", 2)
     require(lines(0) == InputTimesLog.Version, s"its version is ${lines(0)}")
     Json.mapper.readTree(lines(1)).required("inputs").elements.asScala.map { entry =>
-      val watermarkMs = Option(entry.required("watermarkMs")).filterNot(_.isNull).map(_.longValue)
+      val watermarkMs = Option(entry.required("watermarkMs")).filterNot(_.isNull).map(number)
       val sources = entry.required("sources").elements.asScala.map(_.textValue).toSeq
-      InputName(entry.required("column").textValue, sources, entry.required("number").intValue) ->
-        InputTimes(watermarkMs, entry.required("seenMs").longValue)
+      InputName(entry.required("column").textValue, sources, number(entry.required("number")).toInt) ->
+        InputTimes(watermarkMs, number(entry.required("seenMs")))
     }.toMap
+  }
+
+  private def number(node: JsonNode): Long = {
+    require(node.isIntegralNumber, s"$node is not a whole number")
+    node.longValue
   }
 
   override protected def serialize(content: String, out: OutputStream): Unit = out.write(content.getBytes(UTF_8))
