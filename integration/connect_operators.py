@@ -90,10 +90,17 @@ def make_queries(spark: SparkSession, rows: DataFrame) -> Mapping[str, DataFrame
     chain = rows.withWatermark("at", "0 seconds")
     for uid in ("first", "second"):
         chain = ckpt.keyed(chain, "k", uid=uid).process(Later(), TIMED, "append", event_time="at")
+    busy, silent = (
+        ckpt.with_watermark(each, "at", "0 seconds", idle_after="1 ms") for each in (rows, rows.filter("k < 0"))
+    )
     called = ckpt.with_states(add_up, States(), uid="it")
     keyed = ckpt.keyed(rows, "k", uid="it")
+    windows = {
+        name: frame.groupBy(f.window("at", "10 seconds"), "k").agg(f.sum("n").alias("n")).select("k", "n")
+        for name, frame in (("chain", chain), ("idle", busy.union(silent)))
+    }
     return {
-        "chain": chain.groupBy(f.window("at", "10 seconds"), "k").agg(f.sum("n").alias("n")).select("k", "n"),
+        **windows,
         "with_states": rows.groupBy("k").applyInPandasWithState(called, COLUMNS, "none int", "append", "NoTimeout"),
         "rows": keyed.transform_with_state(Visits(), *program, initial_state=initial),
         "frames": keyed.transform_with_state_in_pandas(VisitsOfFrames(), *program, initial_state=initial),

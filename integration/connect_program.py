@@ -80,7 +80,7 @@ def _play_queries(spark: SparkSession, folder: Path) -> dict[str, Any]:
         query = writer.outputMode("append").trigger(availableNow=True).start()
         query.awaitTermination()
         states: list[Any] = []
-        if name != "chain":
+        if name not in ("chain", "idle"):
             options = {"stateVarName": "total"} if name == "spark" else {"uid": "it", "state": "total"}
             stored = spark.read.format("statestore" if name == "spark" else "ckpt_state").options(**options)
             total = "value" if name == "with_states" else "value.n"

@@ -29,7 +29,7 @@ def test_operators_and_savepoints_work_in_a_connect_client(tmp_path: Path) -> No
     assert found["out"] == [[0, 1], [0, 2], [0, 3], [1, 101], [1, 102], [1, 103]]
     totals = [[[0, 1], [0, 3], [1, 101]], [[0, 3], [1, 101]]]
     assert found["queries"] == {
-        "chain": [[[0, 1], [0, 21], [1, 2]], []],
+        **{name: [[[0, 1], [0, 21], [1, 2]], []] for name in ("chain", "idle")},
         "with_states": [[[0, 1], [0, 3], [1, 1]], [[0, 3], [1, 1]]],
         **dict.fromkeys(("rows", "frames", "spark"), totals),
     }

@@ -12,6 +12,7 @@ from pyspark_ckpt.operators.declarations.ttl import Ttl
 from pyspark_ckpt.operators.encoding.distinct_keys import Keys
 from pyspark_ckpt.operators.groups.with_states import with_states
 from pyspark_ckpt.operators.keyed import KeyedStream, keyed
+from pyspark_ckpt.operators.watermarks import with_watermark
 
 __all__ = [
     "AggregatingState",
@@ -37,4 +38,5 @@ __all__ = [
     "connect",
     "keyed",
     "with_states",
+    "with_watermark",
 ]

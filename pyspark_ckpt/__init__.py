@@ -66,6 +66,7 @@ if TYPE_CHECKING:
         connect,
         keyed,
         with_states,
+        with_watermark,
     )
     from pyspark_ckpt.reading import StateReader, StoredState, open_state
     from pyspark_ckpt.savepoints import rescale, restore, savepoint, stop_with_savepoint
@@ -121,6 +122,7 @@ __all__ = [
     "stop_with_savepoint",
     "testing",
     "with_states",
+    "with_watermark",
 ]
 
 _LATER = {

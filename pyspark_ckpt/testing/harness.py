@@ -122,7 +122,7 @@ class Harness:
         self._processing_ms = begin_ms if before is None else before.processing_ms
         watermark_ms, self._late_ms = (0, 0) if before is None else (before.watermark_ms, before.late_ms)
         self._watermark_ms = watermark_ms if operator.has_watermark else NO_WATERMARK
-        self._unseen = self._seen = SeenTimes.of(watermarks, takes_latest=settings.takes_latest_watermark)
+        self._seen = SeenTimes.of(watermarks, self._query.read_seen(), takes_latest=settings.takes_latest_watermark)
         self.output: list[Any] = []
         """All rows that the operator has output."""
         self.metrics: Mapping[str, int] = dict.fromkeys(METRICS, 0)
@@ -178,9 +178,9 @@ class Harness:
                 numbered.append((BROADCAST, broadcast))
                 placed.append(np.full(len(broadcast), _EVERYWHERE))
             found = [row for each in partitions for row in self._process(each, numbered, placed, clocks)]
-            seen = self._seen.see([rows.event_us for rows in given])
-            next_ms = seen.advance(self._watermark_ms)
-            metrics = self._query.commit(partitions, clocks, next_ms)
+            seen = self._seen.see([rows.event_us for rows in given], self._processing_ms)
+            next_ms = seen.advance(self._watermark_ms, self._processing_ms)
+            metrics = self._query.commit(partitions, clocks, next_ms, seen.dump())
         self.metrics, self.dropped = {**dict.fromkeys(METRICS, 0), **metrics}, self._count_dropped(given)
         self.output.extend(found)
         self._late_ms, self._watermark_ms, self._seen = max(0, self._watermark_ms), next_ms, seen
@@ -276,7 +276,7 @@ class Harness:
         """Restart the query: the next batch restores its state from the checkpoint, as on another machine."""
         with self._open():
             self._query.restart()
-        self._seen = self._unseen  # as in Spark, an input counts again with its first rows
+        self._seen = self._seen.restart()
 
     @contextmanager
     def _open(self) -> Iterator[None]:

@@ -16,12 +16,12 @@ from pyspark_ckpt.operators.session.worker import open_reader
 from pyspark_ckpt.state_store.attempts.commit_log import read_ids
 from pyspark_ckpt.state_store.blobs import S3aSettings, place_at
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator
-from pyspark_ckpt.state_store.checkpoints.query_log import PARTITIONS_CONF, list_batches
+from pyspark_ckpt.state_store.checkpoints.query_log import PARTITIONS_CONF, find_watermarks, list_batches
 from pyspark_ckpt.state_store.database import Tuning, write_table_file
 from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.format.keys import MARKER_KEY
 from pyspark_ckpt.state_store.format.meta import Descriptor
-from pyspark_ckpt.state_store.format.names import PROVIDER_CLASS, PROVIDER_CONF
+from pyspark_ckpt.state_store.format.names import PROVIDER_CLASS, PROVIDER_CONF, WATERMARKS_FOLDER
 from pyspark_ckpt.state_store.format.remote import DEFAULT_STORE, store_folder
 from pyspark_ckpt.state_store.format.spark_groups import GroupTimesRow, encode_route_key
 from pyspark_ckpt.state_store.identity import Caller, Identity
@@ -111,8 +111,10 @@ class LocalQuery:
                 if each.transaction.status is Status.OPEN:
                     each.handle.store.abort(each.transaction)
 
-    def commit(self, batch: Sequence[PartitionBatch], clocks: Clocks, next_watermark_ms: int) -> dict[str, int]:
-        """Commit a batch of all partitions; return its metrics."""
+    def commit(
+        self, batch: Sequence[PartitionBatch], clocks: Clocks, next_watermark_ms: int, seen: str | None
+    ) -> dict[str, int]:
+        """Commit a batch of all partitions; return its metrics. ``seen``: what the query keeps about its inputs."""
         metrics: dict[str, int] = {}
         ids: list[list[str]] = []
         for each in batch:
@@ -122,6 +124,8 @@ class LocalQuery:
             ids.append([done.id])
             for name, number in done.metrics.items():
                 metrics[name] = metrics.get(name, 0) + int(number)
+        if seen is not None:
+            self._write(f"{WATERMARKS_FOLDER}/{self.version}", seen)
         self._log(clocks, next_watermark_ms, ids)
         self._ids, self.version = [each for (each,) in ids] if self._format > 1 else [], self.version + 1
         for each in batch:
@@ -150,6 +154,11 @@ class LocalQuery:
         )
         watermark_ms = max(offsets["batchWatermarkMs"], commit["nextBatchWatermarkMs"])
         return Clocks(watermark_ms, offsets["batchTimestampMs"], offsets["batchWatermarkMs"])
+
+    def read_seen(self) -> str | None:
+        """Return what the last batch has left about inputs that can be idle; None if it has left nothing."""
+        names = find_watermarks(self._place, self.version - 1)
+        return self._place.get(names[0]).decode() if names else None
 
     def restart(self) -> None:
         """End the state server, as when its executor is lost, and begin another."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -13,6 +13,7 @@ from pyspark_ckpt.operators.declarations.processors import check_input_name
 from pyspark_ckpt.operators.frames import Columns, find_keys, find_names, read_groups, resolve_columns
 from pyspark_ckpt.operators.keyed import KeyedStream
 from pyspark_ckpt.operators.plan import WATERMARK, KeyedColumns, OperatorPlan, find_watermark
+from pyspark_ckpt.operators.watermarks import read_idle_after_ms
 from pyspark_ckpt.state_store.checkpoints.query_log import PARTITIONS_CONF
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.extras import require_extra
@@ -60,12 +61,16 @@ class Rows:
 
 @dataclass(frozen=True)
 class KeyedInput:
-    """One input of ``connect``: its columns, as a StructType or Spark DDL, and the rest as for ``keyed``."""
+    """One input of ``connect``: its columns, as a StructType or Spark DDL, and the rest as for ``keyed``.
+
+    ``idle_after``: the input does not hold up the watermark while it has no rows, as of ``with_watermark``.
+    """
 
     columns: StructType | str
     by: str | Sequence[str]
     order_by: str | Sequence[str] = ()
     watermark: WatermarkLike | None = None
+    idle_after: str | timedelta | None = None
 
 
 @dataclass(frozen=True)
@@ -249,6 +254,12 @@ def _read_input(name: str, given: KeyedInput, confs: Confs, who: str) -> tuple[K
     require_extra("pyspark", who)
     columns = Columns(resolve_columns(given.columns, f"{who}: the columns"), confs.is_on("spark.sql.caseSensitive"))
     mark = _find_mark(columns) if given.watermark is None else _mark(columns, given.watermark, who)
+    if given.idle_after is not None:
+        if mark is None:
+            raise InvalidInputError(
+                f"{who}: there is an idle_after, and no watermark.", hint="Give one: watermark=('at', '10 minutes')."
+            )
+        mark = replace(mark, idle_after_ms=read_idle_after_ms(given.idle_after, who))
     by = find_keys(columns, given.by, who)
     return KeyedColumns(name, columns.schema, by, find_names(columns, given.order_by, who, "to order by")), mark
 

@@ -10,7 +10,8 @@
     state/<operator>/_stateSchema/...     schemas of transformWithState
     state/<operator>/0/<store>/_metadata/schema
 
-A restore may have added _ckpt/non-restored-state.allowed.
+A restore may have added _ckpt/non-restored-state.allowed. A query with inputs that can be idle also has
+_ckpt/watermarks/<batch>, v1 and JSON, which the jar writes before Spark commits the batch.
 
 To continue after batch N, a query needs the offsets of N - 1 and N and the commit of N. If batch N + 1 was planned and
 not committed, it runs again with its offsets: a sink that has seen some of its rows then sees the same rows.
@@ -32,6 +33,7 @@ from pyspark_ckpt.state_store.format.names import (
     NON_RESTORED_STATE_NAME,
     PROVIDER_CLASS,
     PROVIDER_CONF,
+    WATERMARKS_FOLDER,
 )
 from pyspark_ckpt.state_store.json_objects import MAX_LONG, Count
 
@@ -40,7 +42,7 @@ PARTITIONS_CONF = "spark.sql.shuffle.partitions"
 """The conf in the offset log that holds the number of partitions of stateful operators."""
 
 LOGS = ("offsets", "commits")
-_LOGS = tuple(f"{log}/" for log in LOGS)
+_LOGS = tuple(f"{log}/" for log in (*LOGS, WATERMARKS_FOLDER))
 _STATE_ROWS = re.compile(r"state/[0-9]+/[0-9]+/(?!(?:[^/]+/)?_metadata/)")
 _OPERATOR = re.compile(r"state/([0-9]+)/_metadata/(?:metadata|v2/[0-9]+)")
 _LATER_METADATA = re.compile(r"(state/[0-9]+/_metadata/v2)/([0-9]{1,19})")
@@ -88,6 +90,7 @@ def log_names(checkpoint: BlobPlace, batch: int) -> Iterator[str]:
     The logs come first: a source records what a batch is to read before the offsets are logged. Raises NotFoundError if
     the query has deleted logs of the batch, InvalidInputError for a link to a folder, StorageError.
     """
+    watermarks = find_watermarks(checkpoint, batch)  # before the logs, which the query keeps no longer
     wanted = {f"offsets/{each}" for each in (batch - 1, batch) if each >= 0} | {f"commits/{batch}"}
     found = {blob.name for folder in ("offsets", "commits") for blob in checkpoint.list(folder)}
     missing = sorted(wanted - found)
@@ -98,7 +101,14 @@ def log_names(checkpoint: BlobPlace, batch: int) -> Iterator[str]:
             "batches. If it has stopped, restore the file from a backup.",
         )
     yield from sorted(found & (wanted | {f"commits/{batch - 1}", f"offsets/{batch + 1}"}))
+    yield from watermarks
     yield from _walk(checkpoint, "sources")
+
+
+def find_watermarks(checkpoint: BlobPlace, batch: int) -> list[str]:
+    """Return the file that a batch has left about inputs that can be idle, if it has. Raises StorageError."""
+    name = f"{WATERMARKS_FOLDER}/{batch}"
+    return [blob.name for blob in checkpoint.list(WATERMARKS_FOLDER, prefix=str(batch)) if blob.name == name]
 
 
 def operator_names(checkpoint: BlobPlace) -> Iterator[str]:

@@ -13,7 +13,13 @@ from dataclasses import dataclass
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
-from pyspark_ckpt.state_store.checkpoints.query_log import QUERY, check_content, list_batches, list_operator_files
+from pyspark_ckpt.state_store.checkpoints.query_log import (
+    QUERY,
+    check_content,
+    find_watermarks,
+    list_batches,
+    list_operator_files,
+)
 from pyspark_ckpt.state_store.checkpoints.spark_files import (
     check_form,
     choose_source_files,
@@ -79,7 +85,7 @@ class _Start:
         wanted = {f"offsets/{each}" for each in (newest - 1, newest) if each in planned}
         self._problems += _find_gaps(url, self._batch, planned, max(self._planned_before, default=-1))
         if self._batch >= 0:
-            wanted.add(f"commits/{self._batch}")
+            wanted |= {f"commits/{self._batch}", *find_watermarks(place, self._batch)}
         logs = self._read_files([QUERY, *sorted(wanted)])
         sources = [blob.name for blob in place.walk("sources") if not blob.name.endswith("/")]
         self._file_offsets = read_file_offsets(logs.get(f"offsets/{newest}", b""))

@@ -30,6 +30,8 @@ PROVIDER_CONF = "spark.sql.streaming.stateStore.providerClass"
 META_NAME = "meta.json"
 CHECKPOINT_FOLDER = "_ckpt"
 RUNS_FOLDER = f"{CHECKPOINT_FOLDER}/runs"
+WATERMARKS_FOLDER = f"{CHECKPOINT_FOLDER}/watermarks"
+"""A folder in a checkpoint: after each batch, what the next one needs to know of inputs that can be idle."""
 NON_RESTORED_STATE_NAME = "non-restored-state.allowed"
 """An object in the folder of the checkpoint. If it exists, states that no operator declares are left alone."""
 LAST_EPOCH = 10**10 - 1

@@ -31,6 +31,7 @@ from pyspark_ckpt.state_store.format.names import (
     CHECKPOINT_FOLDER,
     NON_RESTORED_STATE_NAME,
     ROWS_FOLDER,
+    WATERMARKS_FOLDER,
     WORK_FOLDER,
     DeltaName,
     is_table_object,
@@ -56,6 +57,7 @@ _OTHERS = re.compile(
     r"sources/[0-9]+/.+|state/[0-9]+/(?:[0-9]+/)?(?:[^/]+/)?_[^/]+/.+"
     rf"|{ROWS_FOLDER}/[0-9]+/[^/]+/[0-9]+\.parquet"
     rf"|{CHECKPOINT_FOLDER}/{re.escape(NON_RESTORED_STATE_NAME)}"
+    rf"|{WATERMARKS_FOLDER}/[0-9]{{1,18}}"
     rf"|{WORK_FOLDER}/(?:done/[^/]+\.json|runs/[^/]+/[0-9]+/[^/]+\.sst)"
 )
 """Other objects that an unfinished savepoint may have. It does not list its own objects."""

@@ -34,6 +34,20 @@ def test_what_a_start_needs_is_read(query: Query, capsys: pytest.CaptureFixture[
     assert (code, "4 files of the query, " in told) == (0, True), told
 
 
+def test_what_the_query_keeps_about_idle_inputs_is_read(query: Query, capsys: pytest.CaptureFixture[str]) -> None:
+    for batch in (1, 2):
+        query.place.put(f"_ckpt/watermarks/{batch}", b'v1\n{"inputs":[]}')
+    code, told = verify(query, capsys)
+    assert (code, "5 files of the query, " in told) == (0, True), told
+    query.place.put("_ckpt/watermarks/2", b"v1\n{")
+    code, told = verify(query, capsys)
+    assert (code, "_ckpt/watermarks/2 is damaged" in told, "Spark does not start the query with it" in told) == (
+        1,
+        True,
+        True,
+    ), told
+
+
 def test_logs_that_spark_has_purged_are_not_missed(query: Query, capsys: pytest.CaptureFixture[str]) -> None:
     query.purge(2)
     assert verify(query, capsys)[0] == 0

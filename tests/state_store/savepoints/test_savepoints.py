@@ -19,7 +19,13 @@ from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, list_operators
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, LifecycleError, NotFoundError, StorageError
-from pyspark_ckpt.state_store.format.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME
+from pyspark_ckpt.state_store.format.names import (
+    CHECKPOINT_FOLDER,
+    NON_RESTORED_STATE_NAME,
+    SAVEPOINT_NAME,
+    UNFINISHED_NAME,
+    WATERMARKS_FOLDER,
+)
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.redistribution.copy_task import CopyTask
 from pyspark_ckpt.state_store.retention.pins import FOLDER as PINS_FOLDER
@@ -284,6 +290,38 @@ def test_state_that_may_be_left_alone_still_may_when_its_checkpoint_is_moved(kin
     with pytest.raises(NotFoundError, match="which the savepoint was taken with"):
         savepoints.restore(taken, str(quick_path / "3"))
     assert main(["savepoint", "verify", taken]) == 1
+
+
+@pytest.mark.parametrize("kind", SAVEPOINT_KINDS)
+def test_what_a_query_keeps_about_idle_inputs_goes_along(kind: Kind, quick_path: Path) -> None:
+    query = written(quick_path / "query", 2, operators=(2,))
+    newest = query.version - 1
+    kept = {batch: b'v1\n{"inputs":[%d]}' % batch for batch in (newest - 1, newest, newest + 1)}
+    for batch, content in kept.items():
+        query.place.put(f"{WATERMARKS_FOLDER}/{batch}", content)
+    taken = str(quick_path / "taken")
+    savepoints.savepoint(query.location, taken, kind=kind)
+    savepoints.restore(taken, str(quick_path / "restored"), parallelism=3)
+    savepoints.rescale(str(quick_path / "restored"), str(quick_path / "rescaled"), 2)
+    for each in ("taken", "restored", "rescaled"):
+        folder = quick_path / each / WATERMARKS_FOLDER
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == {str(newest): kept[newest]}, each
+    (quick_path / "taken" / WATERMARKS_FOLDER / str(newest)).write_bytes(kept[newest - 1])
+    with pytest.raises(FormatError, match="it is not what the savepoint was taken with"):
+        savepoints.restore(taken, str(quick_path / "another"))
+    assert main(["savepoint", "delete", taken]) == 0
+    assert not (quick_path / "taken").exists() or not files(quick_path / "taken")
+
+
+def test_an_unfinished_savepoint_of_a_query_with_idle_inputs_is_deleted(quick_path: Path) -> None:
+    query = written(quick_path / "query", 2, operators=(2,))
+    query.place.put(f"{WATERMARKS_FOLDER}/{query.version - 1}", b'v1\n{"inputs":[]}')
+    taken = quick_path / "taken"
+    savepoints.savepoint(query.location, str(taken))
+    (taken / SAVEPOINT_NAME).unlink()
+    (taken / "metadata").unlink()
+    (taken / UNFINISHED_NAME).write_bytes(b"0123 %d" % query.version)
+    assert main(["savepoint", "delete", str(taken)]) == 0
 
 
 def renamed(rows: Logical, uid: str) -> Logical:

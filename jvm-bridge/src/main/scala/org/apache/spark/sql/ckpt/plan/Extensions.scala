@@ -18,6 +18,7 @@ private[ckpt] class Extensions extends SparkSessionExtensionsProvider {
     extensions.injectPlannerStrategy(_ => InitialRows.Strategy)
     extensions.injectColumnar(_ => TransformWithState)
     extensions.injectColumnar(_ => KeyedExec.NameAll)
+    extensions.injectColumnar(_ => IdleInputs.Check)
     extensions.injectCheckRule(_ => KeyedRules)
     extensions.injectCheckRule(session => new FollowQueries(session))
   }
@@ -50,6 +51,7 @@ private[ckpt] object FollowQueries {
           AvailableNowEnd.letEnd(query.streamingQuery)
           OwnExchanges.giveTo(query.streamingQuery)
           ForeachBatchCheck.addTo(query.streamingQuery)
+          IdleInputs.follow(query.streamingQuery)
         case _ =>
       }
 

@@ -1,0 +1,426 @@
+"""Inputs that do not count for the watermark while they are idle: joins, windows, keyed timers, restarts, restores."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+import pyspark_ckpt as ckpt
+from integration.conftest import SHUFFLE_PARTITIONS
+from integration.operators.idle_queries import (
+    START,
+    counted,
+    idle,
+    in_deduplication,
+    in_outer_join,
+    in_timers,
+    in_union,
+)
+from integration.operators.providers import HDFS_BACKED, OURS
+from integration.operators.sources import Source
+from pyspark_ckpt.state_store.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from integration.operators.idle_queries import (
+        START,
+        counted,
+        idle,
+        in_deduplication,
+        in_outer_join,
+        in_timers,
+        in_union,
+    )
+from integration.operators.providers import Provider
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = "k string, at timestamp"
+HOUR = timedelta(hours=1)
+
+
+def at(minute: int) -> datetime:
+    return START + timedelta(minutes=minute)
+
+
+@dataclass
+class Play:
+    """A query over two folders of files, run by run. Rows are (key, minute)."""
+
+    spark: SparkSession
+    folder: Path
+    query: Callable[[DataFrame, DataFrame], DataFrame]
+    provider: Provider = OURS
+    settings: Mapping[str, str] = field(default_factory=dict)
+    checkpoint: str = "checkpoint"
+    files: tuple[list[Any], list[Any]] = field(default_factory=lambda: ([], []))
+    out: list[tuple[Any, ...]] = field(default_factory=list)
+    names: tuple[str, ...] = ()
+    fails: bool = False
+
+    def give(self, *rows: Sequence[tuple[str, int]]) -> None:
+        """Add a file to each input that has rows."""
+        for number, (of_input, files) in enumerate(zip(rows, self.files, strict=True)):
+            if of_input:
+                files.append(tuple((key, at(minute)) for key, minute in of_input))
+            source = Source(SCHEMA, tuple(files))
+            source.write(self.folder / f"input{number}", len(files) - bool(of_input), len(files))
+
+    def start(self, **trigger: Any) -> StreamingQuery:  # noqa: ANN401
+        """Start the query where it has stopped."""
+        session = self.provider.session(self.spark, **self.settings)
+        frames = []
+        for number in range(2):
+            reader = session.readStream.schema(SCHEMA).option("maxFilesPerTrigger", "1")
+            named = reader.name(self.names[number]) if self.names else reader
+            frames.append(named.parquet(str(self.folder / f"input{number}")))
+        frame = self.query(*frames)
+        writer = frame.writeStream.outputMode("append").foreachBatch(self._collect)
+        return writer.option("checkpointLocation", str(self.folder / self.checkpoint)).trigger(**trigger).start()
+
+    def run(self, *rows: Sequence[tuple[str, int]]) -> int | None:
+        """Give rows, run the query until it has read them, and return its last watermark, in minutes."""
+        self.give(*rows)
+        query = self.start(availableNow=True)
+        query.awaitTermination()
+        return minutes(query)
+
+    def take(self) -> list[tuple[Any, ...]]:
+        """Return the rows that have come out since the last call."""
+        taken, self.out = sorted(self.out, key=repr), []
+        return taken
+
+    def let_an_hour_pass(self) -> None:
+        """Do to the checkpoint of a stopped query what an hour without rows does."""
+        path = self.newest()
+        version, text = path.read_text().split("\n")
+        entry = json.loads(text)
+        for each in entry["inputs"]:
+            each["seenMs"] -= HOUR // timedelta(milliseconds=1)
+        path.write_text(f"{version}\n{json.dumps(entry)}")
+        path.with_name(f".{path.name}.crc").unlink()
+
+    def newest(self) -> Path:
+        """The newest file about inputs."""
+        return max(self.stored(), key=lambda path: int(path.name))
+
+    def stored(self) -> list[Path]:
+        """The files about inputs."""
+        return list((self.folder / self.checkpoint / "_ckpt" / "watermarks").glob("[0-9]*"))
+
+    def _collect(self, frame: DataFrame, _batch: int) -> None:
+        if self.fails:
+            raise RuntimeError("made-up failure of the sink")
+        self.out += map(tuple, frame.collect())
+
+
+def minutes(query: StreamingQuery) -> int | None:
+    """The last watermark, in minutes after START; None if there is none yet."""
+    watermarks = [each for progress in query.recentProgress if (each := progress.eventTime.get("watermark"))]
+    if not watermarks:
+        return None
+    found = datetime.fromisoformat(watermarks[-1])
+    return (found - START) // timedelta(minutes=1)
+
+
+PLACES = {
+    "union": (in_union, [("a", "00:00", 1), ("b", "00:00", 1)]),
+    "outer join": (in_outer_join, [("a", "00:00", None)]),
+    "timers": (in_timers, [("a", "00:10", 1), ("b", "00:15", 1)]),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_an_idle_input_holds_up_no_windows_joins_and_timers(spark: SparkSession, tmp_path: Path, place: str) -> None:
+    query, expected = PLACES[place]
+    play = Play(spark, tmp_path, query)
+    assert play.run([("a", 0)], [("b", 5)]) == 0
+    assert play.run([("a", 30)], []) == 5, "not idle yet, and a restart has kept where it was"
+    play.take()
+    play.let_an_hour_pass()
+    assert play.run([("a", 31)], []) == 31
+    assert play.take() == expected
+    assert play.run([("a", 60)], []) == 60, "a restart does not end the silence"
+    play.take()
+    assert play.run([("a", 90)], [("b", 61), ("late", 20)]) == 61, "the next row counts at once"
+    assert not [row for row in play.take() if row[0] == "late"]
+    assert play.run([("a", 120)], []) == 61, "and the silence begins anew"
+
+
+def test_deduplication_forgets_keys_while_an_input_is_idle(spark: SparkSession, tmp_path: Path) -> None:
+    play = Play(spark, tmp_path, in_deduplication)
+    play.run([("a", 0)], [("b", 5)])
+    play.let_an_hour_pass()
+    assert play.run([("c", 30)], []) == 30
+    play.take()
+    play.run([("a", 31)], [])
+    assert play.take() == [("a", "00:31", 1)]
+
+
+def test_it_works_with_spark_s_own_store(spark: SparkSession, tmp_path: Path) -> None:
+    play = Play(spark, tmp_path, in_union, provider=HDFS_BACKED)
+    play.run([("a", 0)], [("b", 5)])
+    play.let_an_hour_pass()
+    assert play.run([("a", 30)], []) == 30
+
+
+def test_an_input_that_never_had_a_row_becomes_idle(spark: SparkSession, tmp_path: Path) -> None:
+    play = Play(spark, tmp_path, in_union)
+    assert play.run([("a", 10)], []) == (datetime(1970, 1, 1, tzinfo=UTC) - START) // timedelta(minutes=1)
+    play.let_an_hour_pass()
+    assert play.run([("a", 30)], []) == 30
+
+
+def test_inputs_that_are_all_idle_leave_the_watermark_where_it_is(spark: SparkSession, tmp_path: Path) -> None:
+    play = Play(spark, tmp_path, lambda left, right: counted(idle(left, "2 seconds").union(idle(right, "2 seconds"))))
+    play.give([("a", 30)], [("b", 5)])
+    query = play.start(processingTime="0 seconds")
+    try:
+        wait_for(query, 5)
+        time.sleep(3)
+        assert minutes(query) == 5
+        play.give([("a", 40)], [])
+        wait_for(query, 40)
+    finally:
+        query.stop()
+
+
+def test_the_watermark_moves_although_nothing_arrives(spark: SparkSession, tmp_path: Path) -> None:
+    play = Play(spark, tmp_path, lambda left, right: counted(idle(left).union(idle(right, "4 seconds"))))
+    play.give([("a", 30)], [("b", 5)])
+    query = play.start(processingTime="0 seconds")
+    try:
+        wait_for(query, 30)
+        assert play.take() == [("b", "00:00", 1)]
+    finally:
+        query.stop()
+
+
+def test_the_last_to_become_idle_counts_however_late_that_is_noticed(spark: SparkSession, tmp_path: Path) -> None:
+    play = Play(spark, tmp_path, in_union)
+    assert play.run([("a", 30)], [("b", 5)]) == 5
+    assert play.run([("a", 40)], []) == 5
+    play.let_an_hour_pass()
+    query = play.start(processingTime="0 seconds")
+    try:
+        time.sleep(1)  # it finds nothing, and does not run a batch
+        play.give([], [("b", 6)])
+        wait_for(query, 40)
+        assert play.take() == [("a", "00:30", 1), ("b", "00:00", 2)], "late is what the batch before says"
+    finally:
+        query.stop()
+
+
+def wait_for(query: StreamingQuery, minute: int) -> None:
+    deadline = time.monotonic() + 60
+    while minutes(query) != minute:
+        assert query.isActive, query.exception()
+        assert time.monotonic() < deadline, minutes(query)
+        time.sleep(0.05)
+
+
+def test_without_idle_after_nothing_changes(spark: SparkSession, tmp_path: Path) -> None:
+    play = Play(
+        spark,
+        tmp_path,
+        lambda left, right: counted(
+            left.withWatermark("at", "0 seconds").union(right.withWatermark("at", "0 seconds"))
+        ),
+    )
+    play.run([("a", 0)], [("b", 5)])
+    assert play.run([("a", 30)], []) == 0
+    assert play.stored() == []
+
+
+def test_an_input_of_spark_s_withwatermark_always_counts(spark: SparkSession, tmp_path: Path) -> None:
+    play = Play(spark, tmp_path, lambda left, right: counted(idle(left).union(right.withWatermark("at", "0 seconds"))))
+    play.run([("a", 0)], [("b", 5)])
+    play.let_an_hour_pass()
+    assert play.run([("a", 30)], []) == 5
+    play.let_an_hour_pass()
+    assert play.run([], [("b", 50)]) == 50
+
+
+def test_the_policy_max_takes_the_latest(spark: SparkSession, tmp_path: Path) -> None:
+    settings = {"spark.sql.streaming.multipleWatermarkPolicy": "max"}
+    play = Play(spark, tmp_path, in_union, settings=settings)
+    assert play.run([("a", 10)], [("b", 5)]) == 10
+    assert play.run([], [("b", 7)]) == 10
+    play.let_an_hour_pass()
+    assert play.run([], [("b", 8)]) == 10
+    assert play.run([], [("b", 20)]) == 20
+
+
+def test_a_union_is_one_input_and_a_frame_that_is_used_twice_too(spark: SparkSession, tmp_path: Path) -> None:
+    as_one = Play(spark, tmp_path / "union", lambda left, right: counted(idle(left.union(right))))
+    assert as_one.run([("a", 0)], [("b", 5)]) == 5
+    assert as_one.run([("a", 30)], []) == 30
+    assert len(json.loads(as_one.newest().read_text().split("\n")[1])["inputs"]) == 1
+
+    def twice(left: DataFrame, right: DataFrame) -> DataFrame:
+        both = idle(left)
+        return counted(both.union(both.filter("k != 'a'")).union(idle(right)))
+
+    play = Play(spark, tmp_path / "twice", twice)
+    assert play.run([("a", 0), ("c", 1)], [("b", 5)]) == 1
+    play.let_an_hour_pass()
+    assert play.run([("c", 30)], []) == 30
+    assert len(json.loads(play.newest().read_text().split("\n")[1])["inputs"]) == 2
+
+
+def test_both_sides_of_a_self_join_count(spark: SparkSession, tmp_path: Path) -> None:
+    def joined(left: DataFrame, right: DataFrame) -> DataFrame:
+        frame = idle(left)
+        near = f.expr("l.k = r.k and l.at between r.at - interval 5 minutes and r.at + interval 5 minutes")
+        return frame.alias("l").join(frame.alias("r"), near).select("l.k").union(idle(right).select("k"))
+
+    play = Play(spark, tmp_path, joined)
+    assert play.run([("a", 0)], [("b", 5)]) == 0
+    play.let_an_hour_pass()
+    assert play.run([("a", 30)], []) == 30
+
+
+def test_a_batch_that_runs_again_comes_to_the_same(spark: SparkSession, tmp_path: Path) -> None:
+    def play(folder: Path, fails: bool) -> tuple[list[Any], list[str]]:  # noqa: FBT001
+        play = Play(spark, folder, in_union)
+        play.run([("a", 0)], [("b", 5)])
+        play.let_an_hour_pass()
+        if fails:
+            play.fails = True
+            with pytest.raises(StreamingQueryException, match="made-up failure"):
+                play.run([("a", 30)], [])
+            play.fails = False
+            before = play.newest()
+            shutil.copy(before, before.with_name(str(int(before.name) + 1)))  # as of a batch that was not committed
+            assert play.run([], []) == 30
+        else:
+            assert play.run([("a", 30)], []) == 30
+        newest = json.loads(play.newest().read_text().split("\n")[1])
+        return play.take(), [each["watermarkMs"] for each in newest["inputs"]]
+
+    assert play(tmp_path / "failing", fails=True) == play(tmp_path / "other", fails=False)
+
+
+def test_inputs_are_found_again_in_a_changed_query(spark: SparkSession, tmp_path: Path) -> None:
+    play = Play(spark, tmp_path, in_union)
+    play.run([("a", 0)], [("b", 5)])
+    play.let_an_hour_pass()
+    play.query = lambda left, right: counted(
+        idle(left).union(ckpt.with_watermark(right, "at", "1 minute", idle_after="2 hours"))
+    )
+    assert play.run([("a", 30)], []) == 5, "an hour is not two"
+    play.query = lambda left, right: counted(left.withWatermark("at", "0 seconds").union(idle(right)))
+    assert play.run([("a", 31)], []) == 31
+
+
+def test_inputs_are_found_again_by_the_names_of_their_sources(spark: SparkSession, tmp_path: Path) -> None:
+    settings = {
+        "spark.sql.streaming.queryEvolution.enableSourceEvolution": "true",
+        "spark.sql.streaming.offsetLog.formatVersion": "2",
+    }
+    play = Play(spark, tmp_path, in_union, settings=settings, names=("left", "right"))
+    play.run([("a", 0)], [("b", 5)])
+    play.let_an_hour_pass()
+    assert play.run([("a", 30)], []) == 30
+    play.query = lambda left, right: in_union(right, left)
+    assert play.run([("a", 60)], []) == 60
+
+
+def test_idle_after_can_come_to_a_query_later(spark: SparkSession, tmp_path: Path) -> None:
+    play = Play(
+        spark,
+        tmp_path,
+        lambda left, right: counted(
+            left.withWatermark("at", "0 seconds").union(right.withWatermark("at", "0 seconds"))
+        ),
+    )
+    play.run([("a", 0)], [("b", 5)])
+    play.query = in_union
+    assert play.run([("a", 30)], []) == 0
+    play.let_an_hour_pass()
+    assert play.run([("a", 31)], []) == 31
+
+
+@pytest.mark.parametrize("kind", ["native", "canonical"])
+def test_savepoints_and_restores_take_the_silence_along(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+    play = Play(spark, tmp_path, in_timers, settings={SHUFFLE_PARTITIONS: "2"})
+    play.run([("a", 0)], [("b", 5)])
+    play.let_an_hour_pass()
+    saved = ckpt.savepoint(str(tmp_path / "checkpoint"), str(tmp_path / "saved"), kind=kind)  # type: ignore[arg-type]
+    ckpt.restore(str(tmp_path / "saved"), str(tmp_path / "second"), parallelism=3)
+    assert saved.version == int(play.newest().name) + 1
+    play.checkpoint, play.settings = "second", {SHUFFLE_PARTITIONS: "3"}
+    assert play.run([("a", 30)], []) == 30
+    ckpt.rescale(str(tmp_path / "second"), str(tmp_path / "third"), 2)
+    play.checkpoint, play.settings = "third", {SHUFFLE_PARTITIONS: "2"}
+    assert play.run([("a", 40)], []) == 40
+
+
+def test_files_are_deleted_with_those_of_spark(spark: SparkSession, tmp_path: Path) -> None:
+    settings = {"spark.sql.streaming.minBatchesToRetain": "2", "spark.sql.streaming.asyncLogPurge.enabled": "false"}
+    play = Play(spark, tmp_path, in_union, settings=settings)
+    for minute in range(0, 60, 10):
+        play.run([("a", minute)], [("b", minute)])
+    commits = [int(path.name) for path in (tmp_path / "checkpoint" / "commits").glob("[0-9]*")]
+    stored = sorted(int(path.name) for path in play.stored())
+    assert stored[0] >= min(commits)
+    assert stored[-1] == max(commits)
+    assert len(stored) <= 3
+
+
+def test_a_damaged_file_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    play = Play(spark, tmp_path, in_union)
+    play.run([("a", 0)], [("b", 5)])
+    path = play.newest()
+    path.with_name(f".{path.name}.crc").unlink()
+    whole = path.read_text()
+    for damaged in (whole[:-5], whole.replace('"seenMs":', '"seenMs":"then","then":'), whole.replace("v1", "v2"), ""):
+        path.write_text(damaged)
+        problem = rf"\[FormatError\] .*_ckpt/watermarks/{path.name} is damaged"
+        with pytest.raises(StreamingQueryException, match=problem):
+            play.run([], [])
+
+
+def test_a_query_is_refused_whose_watermark_was_not_taken_over(spark: SparkSession) -> None:
+    frame = ckpt.with_watermark(spark.readStream.format("rate").load(), "timestamp", "1 minute", idle_after="1 hour")
+    frame.explain()
+    spark.sparkContext.setLocalProperty("sql.streaming.queryId", "a query that nobody follows")
+    try:
+        with pytest.raises(Py4JJavaError, match="its watermark could not be taken over"):
+            frame.explain()
+    finally:
+        spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)  # type: ignore[arg-type]
+
+
+def test_the_frame_is_as_after_spark_s_withwatermark(spark: SparkSession) -> None:
+    frame = spark.readStream.format("rate").load()
+    expected = frame.withWatermark("timestamp", "5 minutes").schema.json()
+    assert ckpt.with_watermark(frame, "TIMESTAMP", "5 minutes", idle_after="1 minute").schema.json() == expected
+
+
+def test_wrong_arguments_are_refused(spark: SparkSession) -> None:
+    frame = spark.readStream.format("rate").load()
+    for event_time, after, problem in (
+        ("timestamp", "0 seconds", "must be at least 1 millisecond"),
+        ("timestamp", "soon", "is not a duration"),
+        ("at", "1 minute", "there are no columns"),
+    ):
+        with pytest.raises(InvalidInputError, match=problem):
+            ckpt.with_watermark(frame, event_time, "1 minute", idle_after=after)
+    with pytest.raises(InvalidInputError, match="is not a DataFrame"):
+        ckpt.with_watermark([], "at", "1 minute", idle_after="1 minute")  # type: ignore[arg-type]

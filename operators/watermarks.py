@@ -1,0 +1,49 @@
+"""``with_watermark()``: a watermark that does not wait for an input without rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark_ckpt.operators.declarations.durations import milliseconds
+from pyspark_ckpt.operators.frames import Columns, find_names, require_frame
+from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.extras import require_jar
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from pyspark.sql import DataFrame
+
+IDLE_AFTER = "ckpt.idleAfterMs"
+"""The key in the metadata of a column by which the jar knows an input that can be idle (IdleInputs.Mark)."""
+
+
+def with_watermark(frame: DataFrame, event_time: str, delay: str, *, idle_after: str | timedelta) -> DataFrame:
+    """Return ``frame.withWatermark(event_time, delay)`` that does not hold up the query while it has no rows.
+
+    A query has one watermark: the earliest of its inputs. An input that has had no rows for ``idle_after``, a duration
+    like "1 minute" in processing time, is idle and does not count. It counts again from its next row on. Its rows that
+    are older than the query's watermark are late, as in Spark. If all inputs are idle, the watermark stands still.
+    Restarts, savepoints and restores change none of this: the silence of an input is kept in the checkpoint.
+
+    ``event_time`` and ``delay`` are as for ``withWatermark``. Raises InvalidInputError (no frame, an unknown column, a
+    duration that is not more than 0, a session without the jar).
+    """
+    who = "with_watermark()"
+    require_frame(frame, who)
+    (column,) = find_names(Columns.of(frame), (event_time,), who, "with the event time")
+    idle_after_ms = read_idle_after_ms(idle_after, who)
+    require_jar(is_there=frame.sparkSession.catalog.functionExists("ckpt_row"))
+    mark = {**frame.schema[column].metadata, IDLE_AFTER: idle_after_ms}
+    marked = frame.withMetadata(column, mark).withWatermark(column, delay)
+    # No further: another withWatermark may follow, in this query or in one that reads what this one writes.
+    metadata = {name: value for name, value in marked.schema[column].metadata.items() if name != IDLE_AFTER}
+    return marked.withMetadata(column, metadata)
+
+
+def read_idle_after_ms(idle_after: object, who: str) -> int:
+    """Return a duration in milliseconds, at least 1. Raises InvalidInputError."""
+    found = milliseconds(idle_after)
+    if found < 1:
+        raise InvalidInputError(f"{who}: idle_after is {idle_after!r}, and must be at least 1 millisecond.")
+    return found
