@@ -86,7 +86,8 @@ def start(
     """Start query ``name`` on the checkpoint and the output in ``folder``; it ends before batch ``until``.
 
     ``checkpoint``: where else the checkpoint is.
-    ``hold`` = {"batch", "file"}: that batch does not end before a file of this pattern is there.
+    ``hold`` = {"batch", "file"}: that batch does not end before a file of this pattern is there. With a "mark", this
+    file is made when the batch waits.
     ``fail_at``: the sink raises in that batch, after the operators have committed their state.
     """
     session = _session(spark, {**workload.SETTINGS, **(conf or {})})
@@ -98,6 +99,8 @@ def start(
             raise RuntimeError(END)
         write_once(Path(folder) / "output", rows, batch, program_may_change=program_may_change)
         if hold and hold["batch"] == batch:
+            if "mark" in hold:
+                Path(hold["mark"]).touch()
             _wait_for(hold["file"])
         if fail_at == batch:
             raise RuntimeError("made-up failure of the sink")
