@@ -71,6 +71,11 @@ def wake(stopped: Iterable[psutil.Process], marks: Iterable[Path]) -> None:
     """Let stopped processes go on, and what was held in them."""
     for mark in marks:
         mark.with_name(f"{mark.name}.go").touch()
+    resume(stopped)
+
+
+def resume(stopped: Iterable[psutil.Process]) -> None:
+    """Let stopped processes go on."""
     for process in stopped:
         os.kill(process.pid, signal.SIGCONT)
 

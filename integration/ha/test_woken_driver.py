@@ -3,28 +3,126 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import product
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from integration.crash.driver import FORMAT, Driver
-from integration.crash.faults import FORMATS
+from integration.crash.faults import FAIL_POINTS, FORMATS
 from integration.crash.reference import order, read_output
 from integration.ha.places import Place, hdfs_place, local_place, s3_place
 from integration.ha.stops import OURS, STEPS, await_marks, hold_at, jars, stop, wake
+from integration.sample import ALL
+from tests.faulty_s3 import Faults, proxy
+from tests.s3_server import S3Service
 
 PROGRAM = "integration.ha.program"
-MASTER = "local[16]"  # of two queries, tasks are held
-QUERIES = dict.fromkeys(STEPS, "windows") | {"in-tasks": "keyed"}
-CASES = list(product(STEPS, FORMATS))
-UNTIL = 4  # the successor commits two batches, and has planned a third
+MASTER = "local[16]"  # of some queries, tasks are held
+SHORT, LONG = 4, 7
+"""The batch before which the successor ends. A long one has deleted the entries of the batch that is held: the workload
+keeps two."""
+END = 8
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
 
-@pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.matrix), pytest.param("hdfs", marks=pytest.mark.matrix)])
+class Case(NamedTuple):
+    """A query whose driver is stopped at a step, and how far its successor comes meanwhile."""
+
+    step: str
+    version: int
+    until: int = SHORT
+
+    @property
+    def name(self) -> str:
+        """Name of its folders."""
+        return f"{self.step}-v{self.version}-{self.until}"
+
+    @property
+    def query(self) -> str:
+        """Of the workload; in one, user code runs before the operator commits."""
+        return "keyed" if self.step == "in-tasks" else "windows"
+
+
+EVERY = [
+    *(Case(step, version) for step in STEPS for version in FORMATS),
+    *(Case(step, version, LONG) for step in ("in-offsets", "in-commit") for version in FORMATS),
+]
+CASES = EVERY if ALL else EVERY[::3]
+"""Each step once, in alternating formats."""
+
+
+class Scene:
+    """Queries in one place, each with a folder of its own."""
+
+    def __init__(self, place: Place, folder: Path, cases: list[Case]) -> None:
+        self.place, self.folder, self.cases = place, folder, cases
+
+    def order(self, case: Case, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
+        """An order to run a query."""
+        conf = {FORMAT: str(case.version), **more.pop("conf", {})}
+        where = {"checkpoint": f"{self.place.url}/{case.name}", "conf": conf}
+        return order(case.query, self.folder / case.name, **where, **more)
+
+    def look(self) -> dict[Case, Any]:
+        """Spark's logs and the output of each query."""
+        return {
+            case: (self.place.read_logs(case.name), read_output(self.folder / case.name / case.query))
+            for case in self.cases
+        }
+
+    def succeed(self, driver: Driver) -> None:
+        """Let a second driver take over each query."""
+        runs = [self.order(case, until=case.until) for case in self.cases]
+        assert driver.order("outcomes", runs=runs) == [""] * len(runs)
+
+    def check_failures(self, failures: list[str]) -> None:
+        """Fail unless each query has ended because of its successor."""
+        for case, failure in zip(self.cases, failures, strict=True):
+            assert "ConflictError" in failure, case
+            assert "is over: run 2 (run id " in failure, case
+
+    def finish(self, driver: Driver) -> None:
+        """Run each query to its end, and compare state and output with queries that nobody has stopped."""
+        calm = self.folder / "calm"
+        queries = sorted({case.query for case in self.cases})
+        runs = [self.order(case, until=END) for case in self.cases]
+        runs += [order(query, calm, until=END) for query in queries]
+        assert driver.order("outcomes", runs=runs) == [""] * len(runs)
+        states = {query: driver.state(query, calm / query) for query in queries}
+        for case in self.cases:
+            folder = self.folder / case.name / case.query
+            assert read_output(folder) == read_output(calm / case.query), case
+            assert driver.state(case.query, folder, checkpoint=f"{self.place.url}/{case.name}") == states[case.query]
+
+
+class Start:
+    """Starts drivers, which end with the test."""
+
+    def __init__(self, stack: ExitStack, folder: Path) -> None:
+        self._stack, self._folder = stack, folder
+
+    def __call__(self, count: int, place: Place, **conf: str) -> list[Driver]:
+        """Start drivers side by side. ``conf``: of the first one."""
+        classes = ",".join([jars(self._folder / "holding"), *place.jars])
+        first = {key.replace("__", "."): value for key, value in conf.items()}
+        made = [
+            Driver(self._folder / f"driver-{n}", MASTER, {**place.conf, "spark.jars": classes, **own}, program=PROGRAM)
+            for n, own in enumerate([first, *[{}] * (count - 1)])
+        ]
+        return [self._stack.enter_context(driver) for driver in made]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start drivers with the jars of a place."""
+    with ExitStack() as stack:
+        yield Start(stack, tmp_path)
+
+
+@pytest.fixture(params=["local", *(pytest.param(each, marks=pytest.mark.matrix) for each in ("s3", "hdfs"))])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """A folder of each kind of place."""
     if request.param == "local":
@@ -33,56 +131,80 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return s3_place(service) if request.param == "s3" else hdfs_place(service)
 
 
-@pytest.fixture
-def drivers(place: Place, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Driver, Driver]]:
-    """A driver that is stopped, and its successor."""
-    conf = {**place.conf, "spark.jars": ",".join([jars(tmp_path_factory.getbasetemp() / "holding"), *place.jars])}
-    first, second = (Driver(tmp_path / name, MASTER, conf, program=PROGRAM) for name in ("first", "second"))
-    with first, second:
-        yield first, second
-
-
-def test_a_woken_driver_changes_nothing_and_its_error_names_the_successor(
-    place: Place, drivers: tuple[Driver, Driver], tmp_path: Path
+def test_nothing_changes_when_a_driver_wakes_up_that_was_stopped_at_any_step(
+    place: Place, start: Start, tmp_path: Path
 ) -> None:
-    first, second = drivers
-    marks = {case: tmp_path / f"{_name(case)}.mark" for case in CASES}
-
-    def orders(**more: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - JSON
-        return [_order(case, place, tmp_path, **more) for case in CASES]
-
-    def seen() -> dict[tuple[str, int], Any]:
-        return {case: (place.read_logs(_name(case)), read_output(_folder(case, tmp_path))) for case in CASES}
-
-    first.send("outcomes", runs=[_order(case, place, tmp_path, **hold_at(case[0], marks[case], OURS)) for case in CASES])
+    scene, marks = Scene(place, tmp_path, CASES), {case: tmp_path / f"{case.name}.mark" for case in CASES}
+    first, second = start(2, place)
+    first.send("outcomes", runs=[scene.order(case, **hold_at(case.step, marks[case], OURS)) for case in CASES])
     await_marks(marks.values())
     stopped = stop(first)
-    assert second.order("outcomes", runs=orders(until=UNTIL)) == [""] * len(CASES)
-    before = seen()
+    scene.succeed(second)
+    before = scene.look()
     wake(stopped, marks.values())
-    for case, failure in zip(CASES, first.receive(), strict=True):
-        assert "ConflictError" in failure, case
-        assert "is over: run 2 (run id " in failure, case
-    assert seen() == before
-
-    calm = [order(query, tmp_path / "calm") for query in sorted(set(QUERIES.values()))]
-    assert set(second.order("outcomes", runs=[*orders(), *calm])) == {""}
-    for case in CASES:
-        query, folder = QUERIES[case[0]], _folder(case, tmp_path)
-        assert read_output(folder) == read_output(tmp_path / "calm" / query), case
-        found = second.state(query, folder, checkpoint=f"{place.url}/{_name(case)}")
-        assert found == second.state(query, tmp_path / "calm" / query), case
+    scene.check_failures(first.receive())
+    assert scene.look() == before
+    scene.finish(second)
 
 
-def _name(case: tuple[str, int]) -> str:
-    return f"{case[0]}-v{case[1]}"
+@pytest.mark.matrix
+def test_nothing_changes_when_the_entry_of_a_stopped_driver_is_still_on_its_way_to_s3(
+    s3: S3Service, start: Start, tmp_path: Path
+) -> None:
+    cases = [Case(log, version, until) for log in ("offsets", "commits") for version in FORMATS for until in (SHORT, LONG)]
+    marks = {case: tmp_path / f"{case.name}.mark" for case in cases}
+
+    def hold(method: str, path: str) -> None:
+        for case, mark in marks.items():
+            if method == "PUT" and path.endswith(f"/{case.name}/{case.step}/2") and not mark.exists():
+                mark.touch()
+                await_marks([mark.with_name(f"{mark.name}.go")])
+
+    with proxy(s3.endpoint, Faults(before=hold)) as endpoint:
+        place = s3_place(s3)
+        scene = Scene(place, tmp_path, cases)
+        first, second = start(2, place, spark__hadoop__fs__s3a__endpoint=endpoint)
+        first.send("outcomes", runs=[scene.order(case) for case in cases])
+        await_marks(marks.values())
+        stopped = stop(first)
+        scene.succeed(second)
+        before = scene.look()
+        wake(stopped, marks.values())
+        scene.check_failures(first.receive())
+        assert scene.look() == before
+        scene.finish(second)
 
 
-def _folder(case: tuple[str, int], root: Path) -> Path:
-    return root / _name(case) / QUERIES[case[0]]
+@pytest.mark.matrix
+def test_nothing_changes_when_a_state_server_wakes_up_in_an_upload(start: Start, tmp_path: Path) -> None:
+    points = ("commit.before_upload", "commit.after_upload")
+    armed = {FAIL_POINTS: ",".join(f"{point}:sleep=5000@10" for point in points)}
+    place = local_place(tmp_path / "checkpoints")
+    scene = Scene(place, tmp_path, [Case("upload", version, LONG) for version in FORMATS])
+    first, second = start(2, place)
+    first.send("outcomes", runs=[scene.order(case, conf=armed) for case in scene.cases])
+    for point in points:
+        first.await_fired(point)
+    stopped = stop(first)
+    scene.succeed(second)
+    before = scene.look()
+    wake(stopped, [])
+    scene.check_failures(first.receive())
+    assert scene.look() == before
+    scene.finish(second)
 
 
-def _order(case: tuple[str, int], place: Place, root: Path, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
-    conf = {FORMAT: str(case[1]), **more.pop("conf", {})}
-    where = {"checkpoint": f"{place.url}/{_name(case)}", "conf": conf}
-    return order(QUERIES[case[0]], root / _name(case), **where, **more)
+@pytest.mark.matrix
+def test_state_and_output_are_right_when_drivers_race_for_new_queries(
+    place: Place, start: Start, tmp_path: Path
+) -> None:
+    scene = Scene(place, tmp_path, [Case(f"race-{n}", version) for n in range(4) for version in FORMATS])
+    drivers = start(3, place)
+    for driver in drivers:
+        driver.send("outcomes", runs=[scene.order(case, until=END, conf={}) for case in scene.cases])
+    outcomes = [driver.receive() for driver in drivers]
+    for case, *failures in zip(scene.cases, *outcomes, strict=True):
+        assert failures.count("") <= 1, case
+        for failure in filter(None, failures):
+            assert "ConflictError" in failure or "oncurrent" in failure, (case, failure)
+    scene.finish(drivers[0])

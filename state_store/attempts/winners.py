@@ -126,8 +126,7 @@ class Epochs:
         raise ConflictError(
             f"{store}: version {version} is not committed, because run {epoch} of the query in {self._place.url} is "
             f"over: run {later[-1]} ({self._read(later[-1])}) has taken its place.",
-            hint="Nothing of the batch that this driver was running counts. End this driver, and leave the query to "
-            "the other one.",
+            hint="The query goes on there: end this driver. Of its work, only what it had committed before counts.",
         )
 
     def is_over(self, run_id: str, version: int) -> bool:

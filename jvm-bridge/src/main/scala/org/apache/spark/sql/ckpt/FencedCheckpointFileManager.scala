@@ -19,12 +19,12 @@ class FencedCheckpointFileManager(path: Path, hadoopConf: Configuration) extends
 
   private val files = sparksOwn(path, hadoopConf)
 
-  override def createAtomic(path: Path, overwriteIfPossible: Boolean): CancellableFSDataOutputStream =
+  override def createAtomic(path: Path, overwriteIfPossible: Boolean): CancellableFSDataOutputStream = {
+    val fence = Fence.ofThread()
+    fence.foreach(_.check())
     if (overwriteIfPossible) files.createAtomic(path, overwriteIfPossible)
-    else Fence.ofThread().fold(createExclusive(path)) { fence =>
-      fence.check()
-      new FencedEntry(createExclusive(path), path, fence)
-    }
+    else fence.foldLeft(createExclusive(path))(new FencedEntry(path, _, _))
+  }
 
   /** Of several that create `path`, one succeeds; the others get Hadoop's `FileAlreadyExistsException` from `close`. */
   private[ckpt] def createExclusive(path: Path): CancellableFSDataOutputStream =
@@ -51,7 +51,7 @@ class FencedCheckpointFileManager(path: Path, hadoopConf: Configuration) extends
   override def close(): Unit = files.close()
 
   /** An entry of a log that counts only if its writer is still the newest run when the entry is there. */
-  private final class FencedEntry(output: CancellableFSDataOutputStream, path: Path, fence: Fence)
+  private final class FencedEntry(path: Path, output: CancellableFSDataOutputStream, fence: Fence)
     extends CancellableFSDataOutputStream(output) {
     private var closed = false
 

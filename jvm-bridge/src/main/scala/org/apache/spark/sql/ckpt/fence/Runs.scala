@@ -60,7 +60,7 @@ private[ckpt] final class Runs(checkpoint: Path, conf: Configuration) extends Lo
   def refusal(epoch: Long, newest: Long): CkptException = new CkptException(
     "ConflictError",
     s"Run $epoch of the query in $checkpoint is over: run $newest${describe(newest)} has taken its place.",
-    "Nothing of the batch that this driver was running counts. End this driver, and leave the query to the other one.",
+    "The query goes on there: end this driver. Of its work, only what it had committed before counts.",
     false, null)
 
   private def describe(epoch: Long): String =

@@ -15,8 +15,8 @@ import org.scalatest.funsuite.AnyFunSuite
 class FencedFilesSuite extends AnyFunSuite with BeforeAndAfterEach {
   private var folder: LocalPath = _
   private def path(name: String) = new Path(folder.resolve(name).toString)
-  private def manager = new FencedCheckpointFileManager(path("log"), new Configuration(false))
-  private def runs = new Runs(path("checkpoint"), new Configuration(false))
+  private def manager = new FencedCheckpointFileManager(path("log"), new Configuration)
+  private def runs = new Runs(path("checkpoint"), new Configuration)
   private def names(of: String): Set[String] =
     Option(folder.resolve(of).toFile.list).fold(Set.empty[String])(_.toSet)
 
