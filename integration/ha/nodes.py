@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -36,14 +36,14 @@ SETTINGS = {
 class Node:
     """A machine with one driver: its processes are found by a mark, and its folders are its own."""
 
-    def __init__(self, folder: Path, job: Mapping[str, Any]) -> None:
-        """Start a driver that runs ``job``: the arguments of ``integration.ha.job``, but for its settings."""
+    def __init__(self, folder: Path, runs: Sequence[Mapping[str, Any]]) -> None:
+        """Start a driver of ``integration.ha.job``, which has ``runs``."""
         self.mark = uuid.uuid4().hex
         folder.mkdir(parents=True)
         (folder / "temporary").mkdir()
         java = f"{JAVA_OPTIONS} -Djava.io.tmpdir={folder / 'temporary'}"
         own = {f"{OPTIONS}localDir": str(folder / "local"), "spark.local.dir": str(folder / "scratch")}
-        arguments = {"settings": {**SETTINGS, "spark.driver.extraJavaOptions": java, **own}, **job}
+        arguments = {"settings": {**SETTINGS, "spark.driver.extraJavaOptions": java, **own}, "runs": runs}
         self._log = folder / "driver.log"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -77,13 +77,13 @@ class Node:
 
 
 @contextmanager
-def nodes(folder: Path, job: Mapping[str, Any]) -> Iterator[Iterator[Node]]:
-    """Yield nodes that run one job, each started when it is asked for. None outlives the block."""
+def nodes(folder: Path, *runs: Mapping[str, Any]) -> Iterator[Iterator[Node]]:
+    """Yield nodes that have the same ``runs``, each started when it is asked for. None outlives the block."""
     started: list[Node] = []
 
     def start() -> Iterator[Node]:
         while True:
-            started.append(Node(folder / f"node-{len(started)}", job))
+            started.append(Node(folder / f"node-{len(started)}", runs))
             yield started[-1]
 
     try:

@@ -50,8 +50,8 @@ EVERY = [
     *(Case(step, version) for step in STEPS for version in FORMATS),
     *(Case(step, version, LONG) for step in ("in-offsets", "in-commit") for version in FORMATS),
 ]
-CASES = EVERY if ALL else EVERY[::3]
-"""Each step once, in alternating formats."""
+CASES = EVERY if ALL else [*EVERY[::3], Case("in-tasks", 2)]
+"""Each step once, in either format."""
 
 
 class Scene:
