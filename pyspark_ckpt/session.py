@@ -82,8 +82,9 @@ def configure(builder: SparkSession.Builder, **options: str | float) -> SparkSes
     _forget_default_python()
     conf = spark_conf(**options)
     parse({key: _text(value) for key, value in already.items() if key.startswith(PREFIX)})
-    for key in (_CHECKPOINT_FORMAT, _FILES):
-        conf[key] = str(already.get(key, conf[key]))
+    conf[_CHECKPOINT_FORMAT] = str(already.get(_CHECKPOINT_FORMAT, conf[_CHECKPOINT_FORMAT]))
+    if _FILES in already or _set_elsewhere(_FILES):
+        del conf[_FILES]
     is_local = _is_local(already)
     is_named = _PYTHON in conf or bool(already.keys() & {_PYTHON, _WORKER_PYTHON}) or "PYSPARK_PYTHON" in os.environ
     _name_python_of_workers(already, default=sys.executable if is_local else "")

@@ -1,4 +1,4 @@
-"""A user's program: queries to their ends, one after the other, on local Spark or as a driver that a cluster supervises.
+"""A user's program: queries to their ends, one after the other. A cluster may supervise it.
 
 ``job.py <arguments in JSON>``: ``settings`` of the session, and ``runs``: for each query what
 ``integration.crash.program.start`` takes. The exit code is 0 if the queries have done their work; else it is 1, and the

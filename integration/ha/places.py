@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -42,8 +42,8 @@ def local_place(folder: Path) -> Place:
     return Place(str(folder), str(folder))
 
 
-def s3_place(s3: S3Service, endpoint: str = "") -> Place:
-    """Return a place in a real S3. ``endpoint``: another way to it, for Spark alone. Skips the test without S3A."""
+def s3_place(s3: S3Service) -> Place:
+    """Return a place in a real S3. Skips the test without S3A."""
     jars = sorted((ROOT / ".tools" / "s3a").glob("*.jar"))
     if not jars:
         pytest.skip("NOT RUN: needs Hadoop's S3A, which `make .tools/s3a/.ready` fetches where there is Maven.")

@@ -44,13 +44,20 @@ def hold_at(step: str, mark: Path, files: str) -> dict[str, Any]:
     """
     place = STEPS[step]
     if place is not None:
-        entry, moment = place
-        own = {"hold.entry": entry, "hold.moment": moment, "hold.mark": str(mark), "hold.files": files}
-        return {"conf": {FILES: "HoldingFiles", **own}}
+        return {"conf": hold_entry(*place, mark, files)}
     conf = {FILES: files} if files else {}
     if step == "in-tasks":
         return {"conf": conf, "fault": {"kind": "sleep", "marker": str(mark), "batch": HELD_BATCH}}
     return {"conf": conf, "hold": {"batch": HELD_BATCH, "file": f"{mark}.go", "mark": str(mark)}}
+
+
+def hold_entry(entry: str, moment: str, mark: Path, files: str) -> dict[str, str]:
+    """Return confs of a query that is held ``before`` it begins an entry of a log, or when only its last step is left.
+
+    ``mark`` and ``files`` as for ``hold_at``.
+    """
+    own = {"hold.entry": entry, "hold.moment": moment, "hold.mark": str(mark), "hold.files": files}
+    return {FILES: "HoldingFiles", **own}
 
 
 def await_marks(marks: Iterable[Path]) -> None:

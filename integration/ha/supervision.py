@@ -1,6 +1,7 @@
 """A Python driver that Spark's standalone cluster supervises, and workers that stand still.
 
-spark-submit refuses Python programs in cluster mode on such a cluster. Their launcher is a Java program, which it takes.
+spark-submit refuses Python programs in cluster mode on such a cluster. Their launcher is a Java program, which it
+takes.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Drivers:
     def await_next(self) -> psutil.Process:
         """Return the next driver when it is there."""
         found = processes.eventually(f"a driver, see {self._folder}", self._find_new, 0.2)[0]
-        self._workers[found.pid] = found.parent()
+        self._workers[found.pid] = psutil.Process(found.ppid())
         return found
 
     def worker_of(self, driver: psutil.Process) -> psutil.Process:

@@ -1,7 +1,7 @@
 package org.apache.spark.sql.ckpt
 package fence
 
-import java.io.OutputStream
+import java.io.{BufferedOutputStream, FileOutputStream, OutputStream}
 import java.nio.file.{FileAlreadyExistsException, FileSystemException, Files, Path, Paths}
 import java.util.UUID
 
@@ -18,9 +18,10 @@ private[ckpt] final class LinkedFile private (target: Path, staged: Path, output
 
   override def close(): Unit = if (!ended) {
     ended = true
-    output.close()
-    try name()
-    finally Files.deleteIfExists(staged)
+    try {
+      output.close()
+      name()
+    } finally Files.deleteIfExists(staged)
   }
 
   private def name(): Unit =
@@ -35,14 +36,15 @@ private[ckpt] final class LinkedFile private (target: Path, staged: Path, output
   private def link(): Unit =
     try Files.createLink(target, staged)
     catch {
-      case exists: FileAlreadyExistsException => throw exists
+      // A file server whose answer was lost is asked again, and finds the link of the first time.
+      case exists: FileAlreadyExistsException => if (!Files.isSameFile(target, staged)) throw exists
       case _: UnsupportedOperationException | _: FileSystemException => Files.move(staged, target) // no hard links there
     }
 
   override def cancel(): Unit = if (!ended) {
     ended = true
-    output.close()
-    Files.deleteIfExists(staged)
+    try output.close()
+    finally Files.deleteIfExists(staged)
   }
 }
 
@@ -51,6 +53,7 @@ private[ckpt] object LinkedFile {
   def create(path: HadoopPath): LinkedFile = {
     val target = Paths.get(HadoopPath.getPathWithoutSchemeAndAuthority(path).toString)
     val staged = target.resolveSibling(s".${target.getFileName}.${UUID.randomUUID}.tmp")
-    new LinkedFile(target, staged, Files.newOutputStream(staged))
+    // Not a channel of NIO: the end of a query would interrupt it in the middle of an entry.
+    new LinkedFile(target, staged, new BufferedOutputStream(new FileOutputStream(staged.toFile)))
   }
 }
