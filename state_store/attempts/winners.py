@@ -118,16 +118,26 @@ class Epochs:
         with known.lock:
             if known.newest_until.get(run_id, version) >= version:
                 return
-            epoch = known.epochs[run_id]
-            later = [each for each in self._list(epoch) if each > epoch]
-            if not later:
+            later = self._find_later(known.epochs[run_id])
+            if later is None:
                 known.newest_until[run_id] = version
                 return
         raise ConflictError(
-            f"{store}: version {version} is not committed, because run {epoch} of the query in {self._place.url} is "
-            f"over: run {later[-1]} ({self._read(later[-1])}) has taken its place.",
+            f"{store}: version {version} is not committed, because run {known.epochs[run_id]} of the query in "
+            f"{self._place.url} is over: run {later} ({self._read(later)}) has taken its place.",
             hint="The query goes on there: end this driver. Of its work, only what it had committed before counts.",
         )
+
+    def has_successor(self, run_id: str) -> bool:
+        """Return whether a later run has begun. False for a run whose driver has no number. Raises StorageError."""
+        with self._known.lock:
+            epoch = self._known.epochs[run_id] if run_id in self._known.newest_until else None
+        return epoch is not None and self._find_later(epoch) is not None
+
+    def _find_later(self, epoch: int) -> int | None:
+        """Return the newest run after that of ``epoch``; None if there is none."""
+        later = [each for each in self._list(epoch) if each > epoch]
+        return later[-1] if later else None
 
     def is_over(self, run_id: str, version: int) -> bool:
         """Return whether the first commit of a run in this process is of a ``version`` that Spark has committed.

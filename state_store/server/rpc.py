@@ -316,6 +316,8 @@ class Dispatcher:
 
     def _cleanup(self, request: HandleRequest) -> dict[str, Any]:
         handle = self._stores.handle(request.handle)
+        if handle.store.is_over(handle.caller):  # what may be deleted is up to its successor
+            return {"deleted": 0}
         return {"deleted": handle.maintenance.cleanup(handle.caller.min_versions_to_retain)}
 
     def _close(self, request: HandleRequest) -> dict[str, Any]:

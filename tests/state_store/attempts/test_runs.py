@@ -15,7 +15,7 @@ from pyspark_ckpt.state_store.format.names import parse_epoch, run_name
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import seal
 from tests.conftest import MakeLab
-from tests.lab import expected
+from tests.lab import CallError, expected
 
 
 def numbers(place: LocalPlace) -> list[int]:
@@ -151,3 +151,28 @@ def test_a_version_is_looked_up_once_in_a_process(quick_path: Path) -> None:
     for version in (1, 1, 1, 2, 2, 1):
         epochs.require_newest("run", version, Identity(0, 0, "default"))
     assert traffic.take()["list_requests"] == 2
+
+
+@pytest.mark.parametrize("fmt", [1, 2])
+def test_a_run_that_is_over_commits_and_deletes_nothing(make_lab: MakeLab, fmt: int) -> None:
+    lab = make_lab(retentionGracePeriod="0", snapshotEveryVersions="1")
+    place = LocalPlace(lab.checkpoint)
+    place.put(run_name(1), seal(RunObject(RUN_FORMAT, "old", "app-1 on host")))
+    place.put(run_name(2), seal(RunObject(RUN_FORMAT, "new", "app-2 on host")))
+    successor = lab.open("new", fmt=fmt, keep=1, epoch=2)
+    commit_id = None
+    for version in range(6):
+        txn = lab.begin(successor, version, commit_id)
+        txn.put("key", str(version))
+        commit_id = txn.commit()["id"] if fmt == 2 else txn.commit() and None
+        lab.server.call("snapshot", handle=successor, force=True)
+    before = sorted(path.name for path in lab.remote.rglob("*"))
+
+    old = lab.open("old", fmt=fmt, keep=1, epoch=1)
+    late = lab.begin(old, 6, commit_id)
+    late.put("key", "late")
+    with pytest.raises(CallError, match=r"ConflictError: .* is over: run 2 .run id new, driver app-2 on host."):
+        late.commit()
+    assert lab.server.call("cleanup", handle=old) == {"deleted": 0}
+    assert sorted(path.name for path in lab.remote.rglob("*")) == before
+    assert lab.server.call("cleanup", handle=successor)["deleted"] > 0
