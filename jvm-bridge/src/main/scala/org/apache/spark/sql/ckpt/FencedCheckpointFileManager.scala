@@ -1,7 +1,7 @@
 package org.apache.spark.sql.ckpt
 
 import org.apache.hadoop.conf.Configuration
-import org.apache.hadoop.fs.{FileAlreadyExistsException, FileStatus, FSDataInputStream, Path, PathFilter}
+import org.apache.hadoop.fs.{FSDataInputStream, FileAlreadyExistsException, FileStatus, Path, PathFilter}
 
 import org.apache.spark.sql.ckpt.fence.{ConditionalObject, Fence, LinkedFile}
 import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager

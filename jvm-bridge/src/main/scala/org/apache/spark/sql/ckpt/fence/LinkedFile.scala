@@ -38,7 +38,8 @@ private[ckpt] final class LinkedFile private (target: Path, staged: Path, output
     catch {
       // A file server whose answer was lost is asked again, and finds the link of the first time.
       case exists: FileAlreadyExistsException => if (!Files.isSameFile(target, staged)) throw exists
-      case _: UnsupportedOperationException | _: FileSystemException => Files.move(staged, target) // no hard links there
+      case _: UnsupportedOperationException | _: FileSystemException =>
+        Files.move(staged, target) // no hard links there
     }
 
   override def cancel(): Unit = if (!ended) {

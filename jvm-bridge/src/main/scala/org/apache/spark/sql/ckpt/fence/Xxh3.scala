@@ -11,10 +11,10 @@ private[ckpt] object Xxh3 {
   final val MinBytes = 17
   final val MaxBytes = 128
 
-  private final val Prime1 = 0x9E3779B185EBCA87L
-  private final val Prime2 = 0xC2B2AE3D27D4EB4FL
-  private final val Prime4 = 0x85EBCA77C2B2AE63L
-  private final val LastFactor = 0x165667919E3779F9L
+  private final val Prime1 = 0x9e3779b185ebca87L
+  private final val Prime2 = 0xc2b2ae3d27d4eb4fL
+  private final val Prime4 = 0x85ebca77c2b2ae63L
+  private final val LastFactor = 0x165667919e3779f9L
   private final val Step = 16
 
   /** The part of the default secret that such texts need. */

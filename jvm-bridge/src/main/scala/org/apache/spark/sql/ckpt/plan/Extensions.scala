@@ -56,7 +56,7 @@ private[ckpt] object FollowQueries {
       }
 
     override def onQueryProgress(event: StreamingQueryListener.QueryProgressEvent): Unit = ()
-    override def onQueryTerminated(event: StreamingQueryListener.QueryTerminatedEvent): Unit = 
+    override def onQueryTerminated(event: StreamingQueryListener.QueryTerminatedEvent): Unit =
       Fence.release(event.id, event.runId)
   }
 }
