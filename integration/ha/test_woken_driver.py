@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from integration.crash.driver import FORMAT, Driver
+from integration.crash.driver import FORMAT, OPTIONS, Driver
 from integration.crash.faults import FAIL_POINTS, FORMATS
 from integration.crash.reference import order, read_output
 from integration.ha.places import Place, hdfs_place, local_place, s3_place
@@ -98,7 +98,8 @@ class Scene:
         for case in self.cases:
             folder = self.folder / case.name / case.query
             assert read_output(folder) == read_output(calm / case.query), case
-            assert driver.state(case.query, folder, checkpoint=f"{self.place.url}/{case.name}") == states[case.query]
+            conf = {f"{OPTIONS}{key}": value for key, value in self.place.options.items()}
+            assert driver.state(case.query, folder, conf, f"{self.place.url}/{case.name}") == states[case.query], case
 
 
 class Start:
