@@ -160,11 +160,12 @@ def test_a_run_that_is_over_commits_and_deletes_nothing(make_lab: MakeLab, fmt: 
     place.put(run_name(1), seal(RunObject(RUN_FORMAT, "old", "app-1 on host")))
     place.put(run_name(2), seal(RunObject(RUN_FORMAT, "new", "app-2 on host")))
     successor = lab.open("new", fmt=fmt, keep=1, epoch=2)
-    commit_id = None
+    commit_id: str | None = None
     for version in range(6):
         txn = lab.begin(successor, version, commit_id)
         txn.put("key", str(version))
-        commit_id = txn.commit()["id"] if fmt == 2 else txn.commit() and None
+        answer = txn.commit()
+        commit_id = answer["id"] if fmt == 2 else None
         lab.server.call("snapshot", handle=successor, force=True)
     before = sorted(path.name for path in lab.remote.rglob("*"))
 
