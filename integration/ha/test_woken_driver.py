@@ -86,6 +86,8 @@ class Scene:
         for case, failure in zip(self.cases, failures, strict=True):
             assert "ConflictError" in failure, case
             assert "is over: run 2 (run id " in failure, case
+            if case.step == "in-tasks":
+                assert "is not committed" in failure, "the state server has refused it"
 
     def finish(self, driver: Driver) -> None:
         """Run each query to its end, and compare state and output with queries that nobody has stopped."""
