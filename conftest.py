@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 TOGETHER = ("integration/crash/",)
 """Folders whose tests compare with one run, which takes a minute."""
 
-LONGEST = ("integration/crash/", "integration/kafka/", "integration/savepoints/test_driver_kill.py")
+LONGEST = ("integration/crash/", "integration/ha/", "integration/kafka/", "integration/savepoints/test_driver_kill.py")
 """What begins first of the tests with Spark: else a run waits for it at its end."""
 
 

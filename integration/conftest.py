@@ -24,7 +24,6 @@ use_credentials()  # before any session starts: state servers have the environme
 PARTITIONS = 2
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
-_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 _SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -36,8 +35,6 @@ _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.stateStore.maintenanceInterval": "1s",
     "spark.sql.adaptive.enabled": "false",
-    # Without Hadoop's native library, Spark's default one starts 16 processes (readlink) for the logs of each batch.
-    "spark.sql.streaming.checkpointFileManagerClass": _FILES,
 }
 
 

@@ -25,6 +25,8 @@ _WORKER_PYTHON = "spark.pyspark.python"
 _DAEMON = "spark.python.daemon.module"
 _OUR_DAEMON = "pyspark_ckpt.daemon"
 _CHECKPOINT_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+_FILES = "spark.sql.streaming.checkpointFileManagerClass"
+_OUR_FILES = "org.apache.spark.sql.ckpt.FencedCheckpointFileManager"
 _DEFAULT_PYTHON = "PYSPARK_CKPT_DEFAULT_PYTHON"
 """The variable of this process that says which PYSPARK_PYTHON was nobody's choice."""
 
@@ -49,15 +51,16 @@ def spark_conf(**options: str | float) -> dict[str, str]:
     keys = {_camel_case(name): _text(value) for name, value in options.items()}
     parse(keys)
     given = {PREFIX + key: canonical_text(key, text) for key, text in keys.items()}
-    return {_JARS: jar_path(), PROVIDER_CONF: PROVIDER_CLASS, _CHECKPOINT_FORMAT: "2", **given}
+    ours = {PROVIDER_CONF: PROVIDER_CLASS, _CHECKPOINT_FORMAT: "2", _FILES: _OUR_FILES}
+    return {_JARS: jar_path(), **ours, **given}
 
 
 def configure(builder: SparkSession.Builder, **options: str | float) -> SparkSession.Builder:
     """Keep the state of every stateful operator in this store, in the session that ``builder`` makes.
 
     Returns ``builder``. Call it last, and before the session exists: it looks at what the builder has, and a running
-    session cannot be given a jar. Jars and a checkpoint format version that are already set stay as they are, and so do
-    jars given to spark-submit. Existing checkpoints stay with the store that wrote them.
+    session cannot be given a jar. Jars, a checkpoint format version and a checkpoint file manager that are already set
+    stay as they are, and so do jars given to spark-submit. Existing checkpoints stay with the store that wrote them.
 
     With a local master, and if no interpreter is configured, the state server and Python workers run on this
     interpreter. If Python workers run on it, they are forked with their modules preloaded
@@ -80,6 +83,8 @@ def configure(builder: SparkSession.Builder, **options: str | float) -> SparkSes
     conf = spark_conf(**options)
     parse({key: _text(value) for key, value in already.items() if key.startswith(PREFIX)})
     conf[_CHECKPOINT_FORMAT] = str(already.get(_CHECKPOINT_FORMAT, conf[_CHECKPOINT_FORMAT]))
+    if _FILES in already or _set_elsewhere(_FILES):
+        del conf[_FILES]
     is_local = _is_local(already)
     is_named = _PYTHON in conf or bool(already.keys() & {_PYTHON, _WORKER_PYTHON}) or "PYSPARK_PYTHON" in os.environ
     _name_python_of_workers(already, default=sys.executable if is_local else "")

@@ -30,8 +30,12 @@ class Identity:
 
 @dataclass(frozen=True)
 class Caller:
-    """On whose behalf a call is made: one provider instance of one run."""
+    """On whose behalf a call is made: one provider instance of one run.
+
+    ``epoch``: that of the run, if its driver has taken one; else 0.
+    """
 
     run_id: str
     format: int
     min_versions_to_retain: int
+    epoch: int = 0

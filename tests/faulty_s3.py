@@ -33,6 +33,8 @@ class Faults:
     """
 
     next: Callable[[str, int], str | None] = lambda _method, _number: None
+    before: Callable[[str, str], None] = lambda _method, _path: None
+    """Called before a request is passed on: it may hold it."""
     seen: Counter[str] = field(default_factory=Counter)
     lock: threading.Lock = field(default_factory=threading.Lock)
     turn: threading.Lock = field(default_factory=threading.Lock)
@@ -57,6 +59,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def handle_request(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.faults.before(self.command, self.path)
         fault = self.faults.meet(self.command)
         if fault == "refused":
             self.close_connection = True

@@ -19,6 +19,7 @@ from pyspark_ckpt.state_store import errors
 
 ROOT = Path(__file__).parent.parent
 PREFIX = "spark.sql.streaming.stateStore."
+FILES = "spark.sql.streaming.checkpointFileManagerClass"
 DAEMON = "spark.python.daemon.module"
 JAR = "/made/up/pyspark-ckpt.jar"
 
@@ -59,8 +60,20 @@ def test_configure_returns_the_builder_with_provider_format_and_jar(builder: Spa
         "spark.jars": JAR,
         PREFIX + "providerClass": pyspark_ckpt.PROVIDER_CLASS,
         PREFIX + "checkpointFormatVersion": "2",
+        FILES: "org.apache.spark.sql.ckpt.FencedCheckpointFileManager",
     }
     assert builder._options == pyspark_ckpt.spark_conf()
+
+
+def test_a_checkpoint_file_manager_that_the_user_has_set_stays(
+    builder: SparkSession.Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pyspark_ckpt.configure(builder.config(FILES, "mine"))
+    assert builder._options[FILES] == "mine"
+    del builder._options[FILES]
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"--conf {FILES}=mine pyspark-shell")
+    pyspark_ckpt.configure(builder)
+    assert FILES not in builder._options
 
 
 def test_an_option_that_is_true_in_python_is_true_for_spark(builder: SparkSession.Builder) -> None:

@@ -81,12 +81,15 @@ def start(
     weight: int = 1,
     hold: Mapping[str, Any] | None = None,
     fail_at: int | None = None,
+    pace_s: float = 0,
     program_may_change: bool = False,
 ) -> StreamingQuery:
     """Start query ``name`` on the checkpoint and the output in ``folder``; it ends before batch ``until``.
 
     ``checkpoint``: where else the checkpoint is.
-    ``hold`` = {"batch", "file"}: that batch does not end before a file of this pattern is there.
+    ``hold`` = {"batch", "file"}: that batch does not end before a file of this pattern is there. With a "mark", this
+    file is made when the batch waits.
+    ``pace_s``: seconds from the begin of one batch to that of the next one, at least.
     ``fail_at``: the sink raises in that batch, after the operators have committed their state.
     """
     session = _session(spark, {**workload.SETTINGS, **(conf or {})})
@@ -98,6 +101,8 @@ def start(
             raise RuntimeError(END)
         write_once(Path(folder) / "output", rows, batch, program_may_change=program_may_change)
         if hold and hold["batch"] == batch:
+            if "mark" in hold:
+                Path(hold["mark"]).touch()
             _wait_for(hold["file"])
         if fail_at == batch:
             raise RuntimeError("made-up failure of the sink")
@@ -106,6 +111,7 @@ def start(
         frame.writeStream.outputMode(workload.output_mode(name))
         .option("checkpointLocation", checkpoint or str(Path(folder) / "checkpoint"))
         .foreachBatch(write)
+        .trigger(processingTime=f"{pace_s} seconds")
         .start()
     )
 

@@ -61,7 +61,6 @@ def _log_format(version: int) -> Prepare:
         logged = re.sub(rf'("{re.escape(_FORMAT)}":)"\d"', rf'\1"{version}"', log.read_text())
         assert f'"{_FORMAT}":"{version}"' in logged
         log.write_text(logged)
-        (log.parent / ".0.crc").unlink()
 
     return prepare
 

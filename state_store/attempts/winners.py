@@ -1,8 +1,10 @@
 """Checkpoint format 1: decide which of several commits of one version stands, because Spark does not say.
 
 Runs of a query are numbered by *epochs*: ``<checkpoint>/_ckpt/runs/<epoch:010d>.run`` holds the run's id. It is
-created only if absent, one number after the other, when a run first begins a transaction anywhere. A newer run has a
-higher epoch.
+created only if absent, one number after the other. A newer run has a higher epoch. The driver takes the number, in both
+checkpoint formats, before it reads Spark's logs (``Fence.scala``), and ``open`` tells it to each state server. Such a
+run must not commit once a later run has its number. Where no driver has taken a number (an earlier release, a
+harness), a run of format 1 takes it when it first begins a transaction anywhere.
 
 Only the newest ``RUNS_KEPT`` numbers are read. A run that takes a number deletes a few of the older ones. A deleted
 number is never used again: a run that finds its new number below the newest ``RUNS_KEPT`` takes another.
@@ -58,11 +60,16 @@ class WinnerObject(msgspec.Struct, frozen=True):
     run_id: str
 
 
-class RunObject(msgspec.Struct, frozen=True):
-    """Content of a run object."""
+class RunObject(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Content of a run object. ``driver``: the application and the host of the driver that took the number."""
 
     format: int
     run_id: str
+    driver: str = ""
+
+    def __str__(self) -> str:
+        """Return the form used in messages."""
+        return f"run id {self.run_id}, driver {self.driver or 'unknown'}"
 
 
 class KnownRuns:
@@ -73,6 +80,8 @@ class KnownRuns:
         self.lock = threading.Lock()
         self.epochs: dict[str, int] = {"": NO_RUN_EPOCH}
         self.committing: set[str] = set()
+        self.newest_until: dict[str, int] = {}
+        """For each run whose driver has its number: the last version for which no later run was found."""
 
 
 class Epochs:
@@ -93,6 +102,42 @@ class Epochs:
             if run_id not in known.epochs:
                 known.epochs[run_id] = self._find(run_id)
             return known.epochs[run_id]
+
+    def note(self, run_id: str, epoch: int) -> None:
+        """Note the epoch that the driver of a run has taken."""
+        with self._known.lock:
+            self._known.epochs[run_id] = epoch
+            self._known.newest_until.setdefault(run_id, 0)
+
+    def require_newest(self, run_id: str, version: int, store: Identity) -> None:
+        """Refuse to commit ``version`` if a later run has begun. One listing for each version in a process.
+
+        A run whose driver has no number is not refused. Raises ConflictError, which names the later run; StorageError.
+        """
+        known = self._known
+        with known.lock:
+            if known.newest_until.get(run_id, version) >= version:
+                return
+            later = self._find_later(known.epochs[run_id])
+            if later is None:
+                known.newest_until[run_id] = version
+                return
+        raise ConflictError(
+            f"{store}: version {version} is not committed, because run {known.epochs[run_id]} of the query in "
+            f"{self._place.url} is over: run {later} ({self._read(later)}) has taken its place.",
+            hint="The query goes on there: end this driver. Of its work, only what it had committed before counts.",
+        )
+
+    def has_successor(self, run_id: str) -> bool:
+        """Return whether a later run has begun. False for a run whose driver has no number. Raises StorageError."""
+        with self._known.lock:
+            epoch = self._known.epochs[run_id] if run_id in self._known.newest_until else None
+        return epoch is not None and self._find_later(epoch) is not None
+
+    def _find_later(self, epoch: int) -> int | None:
+        """Return the newest run after that of ``epoch``; None if there is none."""
+        later = [each for each in self._list(epoch) if each > epoch]
+        return later[-1] if later else None
 
     def is_over(self, run_id: str, version: int) -> bool:
         """Return whether the first commit of a run in this process is of a ``version`` that Spark has committed.
@@ -125,8 +170,9 @@ class Epochs:
                 if not known or last + 1 > known[-1] - RUNS_KEPT:
                     return last + 1
 
-    def _list(self) -> list[int]:
-        found = (parse_epoch(blob.name) for blob in self._place.list(RUNS_FOLDER))
+    def _list(self, after: int = 0) -> list[int]:
+        start = run_name(after).removeprefix(f"{RUNS_FOLDER}/")
+        found = (parse_epoch(blob.name) for blob in self._place.list(RUNS_FOLDER, start=start))
         return sorted(epoch for epoch in found if epoch is not None)
 
     def _retire(self, epochs: list[int]) -> None:

@@ -7,7 +7,7 @@
     <version:020d>-<epoch:010d>.winner       checkpoint format 1 only: which commit of a run counts
     sst/<sha256>-<8 hex digits>.sst          one table file of one or more snapshots
     scrub.json                               how far stored objects were re-read, see ``scrub``
-    _ckpt/runs/<epoch:010d>.run              checkpoint format 1 only, in the folder of the checkpoint
+    _ckpt/runs/<epoch:010d>.run              in the folder of the checkpoint: a run of the query
     _ckpt/non-restored-state.allowed         in the folder of the checkpoint, if a restore allowed such state
 
 Versions have 20 digits so that the order of names is the order of versions. Objects with other names are foreign (Spark

@@ -31,7 +31,7 @@ from pyspark_ckpt.state_store.transactions.store import Store
 from pyspark_ckpt.state_store.transactions.ticket import WorkerTask
 from pyspark_ckpt.state_store.transactions.transaction import Transaction
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Changes with the hello, a call or an answer. The jar has the same number, in ``ServerProcess.Protocol``."""
 
 Version = Annotated[int, msgspec.Meta(ge=0, lt=MAX_LONG)]
@@ -45,7 +45,10 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class Open(Request, frozen=True):
-    """Open a store. ``s3a``: settings of S3A. ``secrets``: the number of the secrets to use, see ReceivedSecrets."""
+    """Open a store. ``epoch``: that of the run, if its driver has taken one; else 0.
+
+    ``s3a``: settings of S3A. ``secrets``: the number of the secrets to use, see ReceivedSecrets.
+    """
 
     state_dir: str
     checkpoint_root: str
@@ -55,6 +58,7 @@ class Open(Request, frozen=True):
     run_id: str
     format: int
     min_versions_to_retain: Count
+    epoch: Count = 0
     options: dict[str, str] = {}
     s3a: dict[str, str] = {}
     secrets: int | None = None
@@ -210,7 +214,7 @@ class Dispatcher:
             request.state_dir,
             request.checkpoint_root,
             Identity(request.operator, request.partition, request.name),
-            Caller(request.run_id, request.format, request.min_versions_to_retain),
+            Caller(request.run_id, request.format, request.min_versions_to_retain, request.epoch),
             option_table.parse(request.options),
             S3aSettings({**request.s3a, **secrets}),
         )
@@ -312,6 +316,8 @@ class Dispatcher:
 
     def _cleanup(self, request: HandleRequest) -> dict[str, Any]:
         handle = self._stores.handle(request.handle)
+        if handle.store.is_over(handle.caller):  # what may be deleted is up to its successor
+            return {"deleted": 0}
         return {"deleted": handle.maintenance.cleanup(handle.caller.min_versions_to_retain)}
 
     def _close(self, request: HandleRequest) -> dict[str, Any]:

@@ -202,6 +202,8 @@ class Stores:
                 self._taken.add(folder)
                 shelf = self._shelves[access] = _Shelf(store, Maintenance(store, self._resources), folder)
             self._sweep_left_over()
+            if caller.run_id and caller.epoch:
+                shelf.store.note_run(caller)
             shelf.handles += 1
             handle = Handle(next(self._handle_numbers), access, shelf.store, shelf.maintenance, caller)
             self._handles[handle.number] = handle

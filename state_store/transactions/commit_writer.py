@@ -76,6 +76,7 @@ class CommitWriter:
             raise InvalidInputError(f"{context.identity}: {problem.message}", hint=problem.hint) from problem
         if context.options.remote and transaction.base == EMPTY:
             point_to(context.place, context.checkpoint, context.identity)
+        context.epochs.require_newest(transaction.run_id, transaction.target.version, context.identity)
         # 2. Write one remote object. From now on the version exists, but nobody knows its id.
         failpoints.hit("commit.before_upload")
         joined_at = time.monotonic()

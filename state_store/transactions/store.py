@@ -82,6 +82,14 @@ class Store:
         """Return how many transactions have not ended."""
         return len(self._transactions)
 
+    def note_run(self, caller: Caller) -> None:
+        """Note the epoch that the driver of a run has taken. Commits of the run are refused once it is over."""
+        self._context.epochs.note(caller.run_id, caller.epoch)
+
+    def is_over(self, caller: Caller) -> bool:
+        """Return whether a later run of the query has begun. Makes one request. Raises StorageError."""
+        return self._context.epochs.has_successor(caller.run_id)
+
     def adopt(self) -> None:
         """Adopt the local copies that an earlier state server left."""
         with self._lock:

@@ -1,4 +1,4 @@
-"""Numbers of the runs of a query in checkpoint format 1: they only grow, and few of them are kept."""
+"""Numbers of the runs of a query: they only grow, few of them are kept, and a later one ends the earlier ones."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from pyspark_ckpt.state_store.attempts.winners import RUN_FORMAT, RUNS_DELETED_AT_ONCE, RUNS_KEPT, Epochs, RunObject
-from pyspark_ckpt.state_store.blobs import LocalPlace
-from pyspark_ckpt.state_store.errors import StorageError
+from pyspark_ckpt.state_store.blobs import LocalPlace, MeteredPlace, Traffic
+from pyspark_ckpt.state_store.errors import ConflictError, StorageError
 from pyspark_ckpt.state_store.format.names import parse_epoch, run_name
+from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import seal
 from tests.conftest import MakeLab
-from tests.lab import expected
+from tests.lab import CallError, expected
 
 
 def numbers(place: LocalPlace) -> list[int]:
@@ -99,3 +100,80 @@ def test_a_query_of_format_1_is_right_after_many_starts(make_lab: MakeLab) -> No
     lab.restart(lose_local=True)
     for version in (1, 2):
         assert lab.begin(lab.open("last", 1), version).rows == expected(version)
+
+
+def test_commits_of_a_run_are_refused_once_a_later_run_has_begun(quick_path: Path) -> None:
+    place, store = LocalPlace(quick_path), Identity(0, 3, "default")
+    first, second = Epochs(place), Epochs(place)
+    place.put(run_name(1), seal(RunObject(RUN_FORMAT, "first", "app-1 on host-1")))
+    first.note("first", 1)
+    first.require_newest("first", 5, store)
+    place.put(run_name(2), seal(RunObject(RUN_FORMAT, "second", "app-2 on host-2")))
+    second.note("second", 2)
+    second.require_newest("second", 6, store)
+    with pytest.raises(ConflictError, match=r"version 6 .* run 1 .* run 2 \(run id second, driver app-2 on host-2\)"):
+        first.require_newest("first", 6, store)
+    second.require_newest("second", 7, store)
+
+
+def test_a_later_run_is_found_after_all_numbers_that_followed_at_once_are_gone(quick_path: Path) -> None:
+    place, epochs = LocalPlace(quick_path), Epochs(LocalPlace(quick_path))
+    place.put(run_name(1), seal(RunObject(RUN_FORMAT, "first")))
+    epochs.note("first", 1)
+    for number in range(3 * RUNS_KEPT):
+        Epochs(place).of(f"later-{number}")
+    with pytest.raises(ConflictError, match="driver unknown"):
+        epochs.require_newest("first", 1, Identity(0, 0, "default"))
+
+
+def test_a_run_without_a_driver_of_its_own_is_not_refused(quick_path: Path) -> None:
+    place = LocalPlace(quick_path)
+    epochs = Epochs(place)
+    assert [epochs.of("first"), Epochs(place).of("second")] == [1, 2]
+    epochs.require_newest("first", 1, Identity(0, 0, "default"))
+    epochs.require_newest("", 1, Identity(0, 0, "default"))
+
+
+def test_the_number_that_a_driver_has_taken_decides_over_winners(quick_path: Path) -> None:
+    place = LocalPlace(quick_path)
+    place.put(run_name(7), seal(RunObject(RUN_FORMAT, "run", "app on host")))
+    noted, found = Epochs(place), Epochs(place)
+    noted.note("run", 7)
+    assert noted.of("run") == found.of("run") == 7
+
+
+def test_a_version_is_looked_up_once_in_a_process(quick_path: Path) -> None:
+    place = LocalPlace(quick_path)
+    place.put(run_name(1), seal(RunObject(RUN_FORMAT, "run", "app on host")))
+    traffic = Traffic()
+    epochs = Epochs(MeteredPlace(place, traffic))
+    epochs.note("run", 1)
+    for version in (1, 1, 1, 2, 2, 1):
+        epochs.require_newest("run", version, Identity(0, 0, "default"))
+    assert traffic.take()["list_requests"] == 2
+
+
+@pytest.mark.parametrize("fmt", [1, 2])
+def test_a_run_that_is_over_commits_and_deletes_nothing(make_lab: MakeLab, fmt: int) -> None:
+    lab = make_lab(retentionGracePeriod="0", snapshotEveryVersions="1")
+    place = LocalPlace(lab.checkpoint)
+    place.put(run_name(1), seal(RunObject(RUN_FORMAT, "old", "app-1 on host")))
+    place.put(run_name(2), seal(RunObject(RUN_FORMAT, "new", "app-2 on host")))
+    successor = lab.open("new", fmt=fmt, keep=1, epoch=2)
+    commit_id: str | None = None
+    for version in range(6):
+        txn = lab.begin(successor, version, commit_id)
+        txn.put("key", str(version))
+        answer = txn.commit()
+        commit_id = answer["id"] if fmt == 2 else None
+        lab.server.call("snapshot", handle=successor, force=True)
+    before = sorted(path.name for path in lab.remote.rglob("*"))
+
+    old = lab.open("old", fmt=fmt, keep=1, epoch=1)
+    late = lab.begin(old, 6, commit_id)
+    late.put("key", "late")
+    with pytest.raises(CallError, match=r"ConflictError: .* is over: run 2 .run id new, driver app-2 on host."):
+        late.commit()
+    assert lab.server.call("cleanup", handle=old) == {"deleted": 0}
+    assert sorted(path.name for path in lab.remote.rglob("*")) == before
+    assert lab.server.call("cleanup", handle=successor)["deleted"] > 0

@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
+from pyspark_ckpt.state_store.attempts.winners import RUN_FORMAT, RunObject
 from pyspark_ckpt.state_store.blobs import LocalPlace
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.format import keys, names
 from pyspark_ckpt.state_store.format.delta import read_delta
 from pyspark_ckpt.state_store.format.keys import Marker
+from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
+from pyspark_ckpt.state_store.json_objects import seal
 from tests.lab import Lab
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -141,3 +144,12 @@ def test_every_flipped_bit_of_the_metadata_is_damage_that_is_named(lab: Lab, tmp
             read_delta(place, name, len(damaged), tmp_path / f"delta-{bit}")
         except FormatError as problem:
             assert path.name in problem.message  # noqa: PT017 - a bit that nobody reads may be flipped unnoticed
+
+
+def test_runs_that_a_driver_has_numbered_are_read(tmp_path: Path) -> None:
+    for example in golden("runs.json")["runs"]:
+        place = LocalPlace(tmp_path)
+        place.put(names.run_name(1), example["content"].encode())
+        run = read_sealed(place, names.run_name(1), RunObject)
+        assert run == RunObject(RUN_FORMAT, example["run_id"], example["kept"])
+        assert seal(run) == example["content"].encode() or not example["kept"]

@@ -7,6 +7,7 @@ import org.apache.hadoop.fs.Path
 
 import org.apache.spark.TaskContext
 import org.apache.spark.internal.Logging
+import org.apache.spark.sql.ckpt.fence.Fence
 import org.apache.spark.sql.ckpt.server.{Json, S3aSettings, Settings, SharedRuntime, StateServer}
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.execution.streaming.state.{StateStoreConf, StateStoreId}
@@ -63,6 +64,7 @@ private[ckpt] final class ServedStore(
       .put("partition", id.partitionId)
       .put("name", id.storeName)
       .put("run_id", runId)
+      .put("epoch", hadoopConf.getLong(Fence.EpochKey, 0))
       .put("format", if (usesCheckpointIds) 2 else 1)
       .put("min_versions_to_retain", conf.minVersionsToRetain)
     request.set[ObjectNode]("options", Json.strings(settings.options))

@@ -9,6 +9,7 @@ import org.scalatest.funsuite.AnyFunSuite
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.ckpt.codec.KeyCodec
+import org.apache.spark.sql.ckpt.fence.{Runs, Xxh3}
 import org.apache.spark.sql.ckpt.server.{Json, OptionTable, Settings}
 
 /** The shim and the state server agree on bytes: both are held against the files in tests/golden. */
@@ -77,6 +78,21 @@ class GoldenSuite extends AnyFunSuite {
       } else {
         assert(read == Settings(Map(key -> entry.get("canonical").asText)), entry)
       }
+    }
+  }
+
+  test("hashes short texts as the golden file has it") {
+    val hashes = golden("runs.json").get("hashes").elements.asScala.toSeq
+    assert(hashes.size > 5)
+    hashes.foreach(entry => assert(Xxh3.hex(entry.get("text").asText.getBytes("UTF-8")) == entry.get("xxh3").asText))
+  }
+
+  test("writes the run of a query as the golden file has it") {
+    val runs = golden("runs.json").get("runs").elements.asScala.toSeq
+    assert(runs.size > 3)
+    runs.foreach { entry =>
+      val content = Runs.content(entry.get("run_id").asText, entry.get("driver").asText)
+      assert(new String(content, "UTF-8") == entry.get("content").asText)
     }
   }
 }

@@ -5,6 +5,7 @@ import java.util.{Collections, WeakHashMap}
 
 import org.apache.spark.sql.{SparkSession, SparkSessionExtensions, SparkSessionExtensionsProvider, classic}
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
+import org.apache.spark.sql.ckpt.fence.Fence
 import org.apache.spark.sql.execution.streaming.runtime.{StreamExecution, StreamingQueryWrapper}
 import org.apache.spark.sql.streaming.StreamingQueryListener
 
@@ -48,6 +49,7 @@ private[ckpt] object FollowQueries {
     override def onQueryStarted(event: StreamingQueryListener.QueryStartedEvent): Unit =
       session.streams.get(event.id) match {
         case query: StreamingQueryWrapper =>
+          Fence.take(query.streamingQuery)
           AvailableNowEnd.letEnd(query.streamingQuery)
           OwnExchanges.giveTo(query.streamingQuery)
           ForeachBatchCheck.addTo(query.streamingQuery)
@@ -56,6 +58,7 @@ private[ckpt] object FollowQueries {
       }
 
     override def onQueryProgress(event: StreamingQueryListener.QueryProgressEvent): Unit = ()
-    override def onQueryTerminated(event: StreamingQueryListener.QueryTerminatedEvent): Unit = ()
+    override def onQueryTerminated(event: StreamingQueryListener.QueryTerminatedEvent): Unit =
+      Fence.release(event.id, event.runId)
   }
 }

@@ -1,0 +1,96 @@
+package org.apache.spark.sql.ckpt
+
+import org.apache.hadoop.conf.Configuration
+import org.apache.hadoop.fs.{FSDataInputStream, FileAlreadyExistsException, FileStatus, Path, PathFilter}
+
+import org.apache.spark.sql.ckpt.fence.{ConditionalObject, Fence, LinkedFile}
+import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
+import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager.CancellableFSDataOutputStream
+import org.apache.spark.sql.internal.SQLConf
+
+/** Writes the files of Spark's logs: `spark.sql.streaming.checkpointFileManagerClass`, which `configure()` sets.
+  *
+  * Of several drivers that create one file, exactly one succeeds: on a file system by a hard link, in S3 by a
+  * conditional request, elsewhere by the rename of Spark's own manager. A query that writes an entry must be the newest
+  * run on its checkpoint, before the write and after it: see `Fence`. Everything else is left to Spark's own manager.
+  */
+class FencedCheckpointFileManager(path: Path, hadoopConf: Configuration) extends CheckpointFileManager {
+  import FencedCheckpointFileManager._
+
+  private val files = sparksOwn(path, hadoopConf)
+
+  override def createAtomic(path: Path, overwriteIfPossible: Boolean): CancellableFSDataOutputStream = {
+    val fence = Fence.ofThread()
+    fence.foreach(_.check())
+    if (overwriteIfPossible) files.createAtomic(path, overwriteIfPossible)
+    else fence.foldLeft(createExclusive(path))(new FencedEntry(path, _, _))
+  }
+
+  /** Of several that create `path`, one succeeds; the others get Hadoop's `FileAlreadyExistsException` from `close`. */
+  private[ckpt] def createExclusive(path: Path): CancellableFSDataOutputStream =
+    if (files.isLocal) LinkedFile.create(path)
+    else {
+      val system = path.getFileSystem(hadoopConf)
+      if (ConditionalObject.isPossible(system, path)) ConditionalObject.create(system, path)
+      else files.createAtomic(path, overwriteIfPossible = false)
+    }
+
+  /** Whether the file is there. If an entry that this query is about to write is there, its fence may say why. */
+  override def exists(path: Path): Boolean = {
+    val found = files.exists(path)
+    if (found && path.getName.forall(_.isDigit)) Fence.ofThread().foreach(_.check())
+    found
+  }
+
+  override def open(path: Path): FSDataInputStream = files.open(path)
+  override def list(path: Path, filter: PathFilter): Array[FileStatus] = files.list(path, filter)
+  override def mkdirs(path: Path): Unit = files.mkdirs(path)
+  override def delete(path: Path): Unit = files.delete(path)
+  override def isLocal: Boolean = files.isLocal
+  override def createCheckpointDirectory(): Path = files.createCheckpointDirectory()
+  override def close(): Unit = files.close()
+
+  /** An entry of a log that counts only if its writer is still the newest run when the entry is there. */
+  private final class FencedEntry(path: Path, output: CancellableFSDataOutputStream, fence: Fence)
+    extends CancellableFSDataOutputStream(output) {
+    private var closed = false
+
+    override def close(): Unit = if (!closed) {
+      closed = true
+      try output.close()
+      catch {
+        case exists: FileAlreadyExistsException =>
+          fence.check() // its error says who was first
+          throw exists
+      }
+      try fence.check()
+      catch {
+        case over: CkptException =>
+          if (isOld) files.delete(path)
+          throw over
+      }
+    }
+
+    /** Whether the log has later entries. Then the successor has committed this one long ago, and deleted it: a
+      * driver that was stopped for so long finds its name free, and has just created it again.
+      */
+    private def isOld: Boolean = path.getName.toLongOption.exists { number =>
+      files.list(path.getParent).exists(_.getPath.getName.toLongOption.exists(_ > number))
+    }
+
+    override def cancel(): Unit = {
+      closed = true
+      output.cancel()
+    }
+  }
+}
+
+private[ckpt] object FencedCheckpointFileManager {
+
+  /** The manager that Spark would take if no class were set. */
+  private def sparksOwn(path: Path, hadoopConf: Configuration): CheckpointFileManager = {
+    val without = new Configuration(hadoopConf)
+    without.unset(SQLConf.STREAMING_CHECKPOINT_FILE_MANAGER_CLASS.parent.key)
+    CheckpointFileManager.create(path, without)
+  }
+}

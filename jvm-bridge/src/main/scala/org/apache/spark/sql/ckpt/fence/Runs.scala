@@ -1,0 +1,93 @@
+package org.apache.spark.sql.ckpt
+package fence
+
+import java.io.FileNotFoundException
+import java.nio.charset.StandardCharsets.UTF_8
+
+import scala.annotation.tailrec
+import scala.util.control.NonFatal
+
+import org.apache.hadoop.conf.Configuration
+import org.apache.hadoop.fs.{FileAlreadyExistsException, Path}
+
+import org.apache.spark.internal.Logging
+import org.apache.spark.sql.ckpt.server.Json
+
+/** The numbers of the runs of a query, as objects in its checkpoint: see `Fence`. */
+private[ckpt] final class Runs(checkpoint: Path, conf: Configuration) extends Logging {
+  import Runs._
+
+  private val folder = new Path(checkpoint, "_ckpt/runs")
+  private val files = new FencedCheckpointFileManager(folder, conf)
+
+  /** The numbers that are there, in ascending order. */
+  def list(): Seq[Long] =
+    try files.list(folder).toSeq.map(_.getPath.getName).collect { case Name(epoch) => epoch.toLong }.sorted
+    catch { case _: FileNotFoundException => Nil }
+
+  /** Takes the next number for a run, durably. Of several that do so at the same time, each gets its own. */
+  @tailrec
+  def take(runId: String, driver: String): Long = {
+    val epoch = list().lastOption.getOrElse(0L) + 1
+    if (create(epoch, content(runId, driver)) && isRead(epoch)) epoch else take(runId, driver)
+  }
+
+  private def create(epoch: Long, content: Array[Byte]): Boolean = {
+    files.mkdirs(folder)
+    val output = files.createExclusive(path(epoch))
+    try {
+      output.write(content)
+      output.close()
+      true
+    } catch {
+      case _: FileAlreadyExistsException => false
+      case failure: Throwable =>
+        output.cancel()
+        throw failure
+    }
+  }
+
+  /** Whether a number that was just created is among those that are read: else it was deleted before. */
+  private def isRead(epoch: Long): Boolean = {
+    val known = list()
+    val oldest = known.last - Kept
+    try known.takeWhile(_ <= oldest).take(DeletedAtOnce).foreach(old => files.delete(path(old)))
+    catch { case NonFatal(problem) => logWarning(s"old runs in $folder could not be deleted", problem) }
+    epoch > oldest
+  }
+
+  /** The error of a run that is over. */
+  def refusal(epoch: Long, newest: Long): CkptException = new CkptException(
+    "ConflictError",
+    s"Run $epoch of the query in $checkpoint is over: run $newest${describe(newest)} has taken its place.",
+    "The query goes on there: end this driver. Of its work, only what it had committed before counts.",
+    false, null)
+
+  private def describe(epoch: Long): String =
+    try {
+      val input = files.open(path(epoch))
+      try {
+        val run = Json.mapper.readTree(input: java.io.InputStream)
+        s" (run id ${run.path("run_id").asText("?")}, driver ${run.path("driver").asText("unknown")})"
+      } finally input.close()
+    } catch { case NonFatal(problem) => s" ($problem)" }
+
+  private def path(epoch: Long): Path = new Path(folder, f"$epoch%010d.run")
+}
+
+private[ckpt] object Runs {
+  private val Name = "([0-9]{10})\\.run".r
+
+  /** As many numbers are read as in `state_store/attempts/winners.py`; the rest is deleted, a few at a time. */
+  private final val Kept = 64
+  private final val DeletedAtOnce = 16
+
+  /** The content of the object: JSON with its checksum. The name of the driver is cut to what `Xxh3` can take. */
+  private[ckpt] def content(runId: String, driver: String): Array[Byte] = {
+    val name = driver.filter(each => each >= ' ' && each <= '~' && each != '"' && each != '\\')
+    val sealable = json(runId, name.take(Xxh3.MaxBytes - json(runId, "").length))
+    s"""${sealable.dropRight(1)},"xxh3":"${Xxh3.hex(sealable.getBytes(UTF_8))}"}""".getBytes(UTF_8)
+  }
+
+  private def json(runId: String, driver: String): String = s"""{"format":1,"run_id":"$runId","driver":"$driver"}"""
+}
