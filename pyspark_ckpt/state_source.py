@@ -78,7 +78,7 @@ class _Reader(DataSourceReader):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         with open_selected_state(options) as state:
             self._state = state.state  # found once, so that a task need not read the metadata of all stores
-            self._partitions = state.partitions
+            self._partitions = list(state.shown_partitions)
             self._options = {**_lower_keys(options), "version": str(state.version)}
         path = self._options["path"]
         if not names_scheme(path):  # a task has the working folder of its executor
@@ -86,7 +86,7 @@ class _Reader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
-        return [StorePartition(number) for number in range(self._partitions)]
+        return [StorePartition(number) for number in self._partitions]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, StorePartition)  # noqa: S101 - one of those above

@@ -94,6 +94,8 @@ def test_rules_are_the_same_for_all_keys_after_restarts_and_at_another_paralleli
         assert state.to_pandas()["value"].tolist() == [18]
         assert state.get("high") == 18
         assert state.state.rows == 1
+    options = {"uid": "match", "state": "rules"}
+    assert spark.read.format("ckpt_state").options(**options).load(str(tmp_path / "checkpoint")).count() == 1
     ckpt.rescale(tmp_path / "checkpoint", tmp_path / "rescaled", 5)
     with ckpt.open_state(tmp_path / "rescaled", uid="match", state="seen") as state:
         lists = [state.get(partition) for partition in range(5)]

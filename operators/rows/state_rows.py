@@ -46,6 +46,11 @@ class Staged(ABC):
         The turn of these keys is over: what was read for them is forgotten, too.
         """
 
+    @property
+    def held_bytes(self) -> int:
+        """Memory of what stays here although the turn of all keys so far is over."""
+        return 0
+
     def spill(self) -> Written:
         """Return and forget what can be staged before the turn of a key is over, because the session finds it again."""
         return self.flush(None)

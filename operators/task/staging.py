@@ -24,6 +24,7 @@ def flush(session: WorkerSession, bound: Sequence[Kept], end: bytes | None) -> N
     """Stage and forget the writes for keys below ``end``, or for all keys if None: their turn is over."""
     session.end_turn()
     session.stage(_rows([each.flush(end) for each in _tables(bound)]))
+    session.hold(sum(each.held_bytes for each in _tables(bound)))
 
 
 def spill(session: WorkerSession, bound: Sequence[Kept]) -> None:

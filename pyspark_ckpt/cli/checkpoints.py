@@ -26,11 +26,12 @@ from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator
 from pyspark_ckpt.state_store.checkpoints.inventory import refuse_unnamed_operators
 from pyspark_ckpt.state_store.checkpoints.query_log import list_batches
 from pyspark_ckpt.state_store.checkpoints.query_start import StartFiles, verify_start
-from pyspark_ckpt.state_store.checkpoints.verification import verify_newest, verify_version
+from pyspark_ckpt.state_store.checkpoints.verification import find_differing_copies, verify_newest, verify_version
 from pyspark_ckpt.state_store.display import count_text, size_text
 from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
 from pyspark_ckpt.state_store.format.key_groups import MAX_PARALLELISM
 from pyspark_ckpt.state_store.format.meta import StateMeta, StoreMeta
+from pyspark_ckpt.state_store.format.partition_states import Scope, find_scope
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.retention.collector import Collector
@@ -182,6 +183,8 @@ def _count_rows(states: Sequence[StateMeta]) -> int | str:
 def _types(state: StateMeta) -> tuple[str, str]:
     keys = state.descriptor.key_schema
     shown = type_text(keys) if state.uid is None else key_text(keys)
+    if (scope := find_scope(state)) is not None:
+        shown = "map key" if scope is Scope.BROADCAST else "partition"
     return shown, type_text(state.descriptor.value_schema)
 
 
@@ -208,6 +211,8 @@ def verify(checkpoint: Checkpoint, version: int | None, *, as_json: bool) -> int
         found = [verify_version(checkpoint, identity, at) for identity in stores]
         start = StartFiles()
     problems = [*unknown, *(problem for each in found for problem in each.problems), *start.problems]
+    if len({each.version for each in found}) == 1:  # of a query that runs, stores may be read at different versions
+        problems += find_differing_copies(found)
     if as_json:
         read = {
             "query_id": checkpoint.query_id,

@@ -22,7 +22,7 @@ from pyspark_ckpt.reading.batch_clocks import clock_ms
 from pyspark_ckpt.reading.catalog import Catalog
 from pyspark_ckpt.reading.json_values import from_json
 from pyspark_ckpt.reading.kept_folders import KeptFolders
-from pyspark_ckpt.reading.row_location import PLACE, place_columns, read_stored_row
+from pyspark_ckpt.reading.row_location import PLACE, place_columns, prove_copy, read_stored_row
 from pyspark_ckpt.reading.rows.keyed_rows import INSTANTS, find_ttl, has_ended
 from pyspark_ckpt.reading.rows.partition_rows import BROADCASTS
 from pyspark_ckpt.reading.rows.state_codec import StateCodec, StoredRow, Wanted
@@ -177,6 +177,11 @@ class StateReader:
         state = self.state
         return self._source.count_splits(state)
 
+    @property
+    def shown_partitions(self) -> Sequence[int]:
+        """The partitions whose rows are shown: of a broadcast state, one of many equal copies. Raises as ``state``."""
+        return range(1 if self.state.kind == BROADCASTS else self.partitions)
+
     def batches(self, partition: int | None = None) -> Generator[pa.RecordBatch, None, None]:
         """Yield the rows of all partitions, or of one, lazily and in a bounded amount of memory.
 
@@ -187,12 +192,11 @@ class StateReader:
         state = self.state
         if partition is not None and not 0 <= partition < self.partitions:
             raise InvalidInputError(f"{state.whose} has partitions 0 to {self.partitions - 1}, not {partition}.")
-        splits = [0] if state.kind == BROADCASTS else range(self.partitions)  # one of many equal copies
-        for each in splits if partition is None else [partition]:
+        for each in self.shown_partitions if partition is None else [partition]:
             own = self._own(state, each)
             if own is not None and own.rows:
                 with self._source.rows(state, each, own) as rows:
-                    yield from self._batches(state, each, own, rows)
+                    yield from self._batches(state, each, own, prove_copy(own, state.whose, rows))
 
     def to_arrow(self) -> pa.Table:
         """Return all rows, in memory, as an Arrow table. Raises as ``batches`` does."""

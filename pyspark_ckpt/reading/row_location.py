@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
+import xxhash
+from msgspec import UNSET
 
 from pyspark_ckpt.reading.rows.partition_rows import BROADCASTS, OPERATOR_LISTS
 from pyspark_ckpt.reading.rows.state_codec import StoredRow, Wanted
@@ -20,6 +22,7 @@ from pyspark_ckpt.state_store.format.key_groups import (
 )
 from pyspark_ckpt.state_store.format.keys import HASH_BYTES, STATE_BYTES, encode_hashed_key, read_hash, state_range
 from pyspark_ckpt.state_store.format.meta import StateMeta
+from pyspark_ckpt.state_store.format.partition_states import encode_sum
 from pyspark_ckpt.state_store.restore.range_restorer import Range
 
 PLACE = [pa.field("partition", pa.int32()), pa.field("key_group", pa.int32()), pa.field("hash", pa.int32())]
@@ -71,3 +74,18 @@ def read_stored_row(key: bytes, value: bytes, *, is_ordered: bool) -> StoredRow:
     if len(key) < STATE_BYTES + HASH_BYTES:
         raise FormatError(f"A row is stored under the key {key.hex()!r}, which is too short to have a hash.")
     return StoredRow(read_hash(key), key[begin:end], value)
+
+
+def prove_copy(own: StateMeta, whose: str, rows: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+    """Yield all rows of a state. Raises FormatError at the end if it is a broadcast state with another digest."""
+    if own.digest is UNSET:
+        yield from rows
+        return
+    total = 0
+    for key, value in rows:
+        total += xxhash.xxh3_64_intdigest(key[STATE_BYTES:] + value, len(key))
+        yield key, value
+    if encode_sum(total) != own.digest:
+        raise FormatError(
+            f"{whose} was committed with the digest {own.digest}, and its rows have the digest {encode_sum(total)}."
+        )

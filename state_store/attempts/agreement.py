@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import TypeAlias
 
 from pyspark_ckpt.state_store.display import count_text
 from pyspark_ckpt.state_store.errors import InvalidInputError
@@ -35,8 +36,12 @@ class Agreement:
         key = run_id, identity.operator, identity.name, meta.version
         with self._lock:
             first, theirs = self._first.setdefault(key, (identity, copies))
+            if first == identity:  # it is the first one, or another attempt of it
+                self._first[key] = identity, copies
             while len(self._first) > BATCHES_KEPT:
                 self._first.popitem(last=False)
+        if first == identity:
+            return
         require_equal_copies((identity, copies), (first, theirs))
 
 
@@ -45,20 +50,30 @@ def select_copies(meta: StoreMeta) -> tuple[StateMeta, ...]:
     return tuple(each for each in meta.states if find_scope(each) is Scope.BROADCAST)
 
 
-def require_equal_copies(
-    one: tuple[Identity, Iterable[StateMeta]], other: tuple[Identity, Iterable[StateMeta]]
-) -> None:
+Copies: TypeAlias = "tuple[Identity, Iterable[StateMeta]]"
+"""A partition, and its broadcast states."""
+
+
+def require_equal_copies(one: Copies, other: Copies) -> None:
     """Raise InvalidInputError unless the broadcast states of two partitions have the same rows."""
+    for difference in find_differences(one, other):
+        raise InvalidInputError(
+            f"{difference} The program has made them differ.",
+            hint="What process_broadcast writes must follow from its rows and broadcast states alone: not from the "
+            "partition, a clock, random numbers, other states or the order of a set.",
+        )
+
+
+def find_differences(one: Copies, other: Copies) -> Iterator[str]:
+    """Yield a message for each broadcast state that has other rows in the other partition."""
     (here, own), (there, theirs) = one, other
     found = {state.name: (state.rows, read_sum(state)) for state in theirs}
     for state in own:
         mine, of_other = (state.rows, read_sum(state)), found.get(state.name, (0, 0))
         if mine != of_other:
-            raise InvalidInputError(
+            yield (
                 f"The copies of broadcast state {state.name!r} differ: {describe_copy(here.partition, *mine)}, "
-                f"{describe_copy(there.partition, *of_other)}. The program has made them differ.",
-                hint="What process_broadcast writes must follow from its rows and broadcast states alone: not from the "
-                "partition, a clock, random numbers, other states or the order of a set.",
+                f"{describe_copy(there.partition, *of_other)}."
             )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+
+from msgspec import UNSET
 
 from pyspark_ckpt.state_store.arrays.rows import PackedRows
 from pyspark_ckpt.state_store.arrays.sums import sum_row_hashes
@@ -80,6 +82,17 @@ def read_counts(database: Database, meta: StoreMeta) -> dict[str, int]:
         state.name: state.rows if state.is_counted else database.count(*state_range(state.number))
         for state in meta.states
     }
+
+
+def require_digests(states: Iterable[StateMeta], digests: Mapping[str, Digest], what: str) -> None:
+    """Raise FormatError unless the rows of broadcast ``states`` of ``what`` have the digests of their commit."""
+    for state in states:
+        found = digests.get(state.name)
+        if state.digest is not UNSET and found is not None and found.sum != state.digest:
+            raise FormatError(
+                f"{what}: broadcast state {state.name!r} was committed with the digest {state.digest}, and its rows "
+                f"have the digest {found.sum}."
+            )
 
 
 def require_counts(counts: Mapping[str, int], digests: Mapping[str, Digest], what: str) -> None:

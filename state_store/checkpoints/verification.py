@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from msgspec import UNSET
 
+from pyspark_ckpt.state_store.attempts.agreement import find_differences, select_copies
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.digests import Digest
 from pyspark_ckpt.state_store.checkpoints.state_rows import digest_states, require_counts
 from pyspark_ckpt.state_store.database import Database
 from pyspark_ckpt.state_store.errors import CkptError, NotFoundError, StorageError
 from pyspark_ckpt.state_store.format.keys import MARKER_KEY, STATE_BYTES, Marker
-from pyspark_ckpt.state_store.format.meta import StoreMeta
+from pyspark_ckpt.state_store.format.meta import StateMeta, StoreMeta
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.log import StoreLog
 
@@ -39,6 +40,19 @@ class Verified:
     snapshots: int = 0
     deltas: int = 0
     table_files: int = 0
+    copies: tuple[StateMeta, ...] = ()
+    """Its broadcast states."""
+
+
+def find_differing_copies(found: Sequence[Verified]) -> list[str]:
+    """Return a message for each partition whose broadcast states differ from those of the first one."""
+    first: dict[tuple[int, str], Verified] = {}
+    problems: list[str] = []
+    for each in found:
+        if each.rows or each.copies:
+            known = first.setdefault((each.identity.operator, each.identity.name), each)
+            problems += find_differences((each.identity, each.copies), (known.identity, known.copies))
+    return problems
 
 
 def verify_version(checkpoint: Checkpoint, identity: Identity, version: int) -> Verified:
@@ -99,6 +113,7 @@ def _verify(checkpoint: Checkpoint, identity: Identity, version: int) -> tuple[V
         int(restored.is_of_snapshot),
         restored.metrics["replayed_deltas"],
         len(restored.table_files),
+        select_copies(restored.meta),
     )
     return found, False
 

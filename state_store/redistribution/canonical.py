@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 
 from pyspark_ckpt.state_store.arrays.packed import Packed
 from pyspark_ckpt.state_store.arrays.rows import PackedRows
@@ -42,7 +43,7 @@ from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import Count
 from pyspark_ckpt.state_store.redistribution.assembly import run_files
 from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner
-from pyspark_ckpt.state_store.redistribution.merged_states import merge_states
+from pyspark_ckpt.state_store.redistribution.merged_states import merge_states, require_equal_states
 from pyspark_ckpt.state_store.redistribution.splitting import PartitionWriters, Split, SplitTask, send_all
 
 RANGE_BYTES = 64 << 20
@@ -224,10 +225,12 @@ def rows_in(
 
 
 def hashes_in(path: Path, source: str, saved: SavedRows, number: int) -> Iterator[Any]:
-    """Yield the unsigned hashes of all rows of one file, in numpy arrays. Raises FormatError."""
+    """Yield the unsigned hashes of all rows of one file that belong to keys, in numpy arrays. Raises FormatError."""
     with _open(path, f"{source}/{saved.files[number].name}") as parquet:
-        for batch in parquet.iter_batches(GROUP_ROWS, columns=["hash"]):
-            yield batch.column("hash").to_numpy()
+        of_keys = [state.number for state in saved.meta.states if find_scope(state) is None]
+        for batch in parquet.iter_batches(GROUP_ROWS, columns=["state", "hash"]):
+            hashes, states = (batch.column(name).to_numpy() for name in ("hash", "state"))
+            yield hashes[np.isin(states, of_keys)]
 
 
 @contextmanager
@@ -282,6 +285,7 @@ def _export(
     stores, number = operator.stores[name], operator.operator.number
     what = f"operator {number}, store {name!r}"
     whole = merge_states([store.meta for store in stores], what)
+    require_equal_states(operator)
     is_keyed = operator.layout is Layout.KEY_GROUPS
     ranges = max(1, min(MAX_PARALLELISM, sum(store.size_bytes for store in stores) // RANGE_BYTES))
     splits: list[Split] = runner(

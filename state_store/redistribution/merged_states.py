@@ -18,8 +18,9 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from pyspark_ckpt.state_store.attempts.agreement import find_differences, select_copies
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
-from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.format.keys import EMPTY_ID
 from pyspark_ckpt.state_store.format.meta import (
     Descriptor,
@@ -71,6 +72,19 @@ def require_mergeable(operators: Iterable[OperatorVersion]) -> None:
     for operator in operators:
         for name, stores in operator.stores.items():
             merge_states([store.meta for store in stores], f"operator {operator.operator.number}, store {name!r}")
+
+
+def require_equal_states(operator: OperatorVersion) -> None:
+    """Raise FormatError if the copies of a broadcast state differ, as their commits say."""
+    for stores in operator.stores.values():
+        first, *others = [(store.identity, select_copies(store.meta)) for store in stores]
+        for other in others:
+            for difference in find_differences(other, first):
+                raise FormatError(
+                    f"Operator {operator.operator.number}: {difference}",
+                    hint="Use an earlier savepoint, or roll the query back to a batch before the one that made them "
+                    "differ: see docs/broadcast.md.",
+                )
 
 
 def merge_states(metas: Sequence[StoreMeta], what: str) -> Merged:

@@ -19,7 +19,7 @@ from pyspark_ckpt.state_store.arrays.rows import PackedRows
 from pyspark_ckpt.state_store.attempts.agreement import describe_copy
 from pyspark_ckpt.state_store.blobs.transfers import StoredFile
 from pyspark_ckpt.state_store.checkpoints.digests import Digest
-from pyspark_ckpt.state_store.checkpoints.state_rows import Row, Tally, require_counts, scan_state
+from pyspark_ckpt.state_store.checkpoints.state_rows import Row, Tally, require_counts, require_digests, scan_state
 from pyspark_ckpt.state_store.checkpoints.workplace import THREADS, StoreVersion, Workplace
 from pyspark_ckpt.state_store.database import write_table_file
 from pyspark_ckpt.state_store.errors import FormatError
@@ -170,6 +170,7 @@ def _read_states(
             database = reader.open(state_range(own.number))
             rows = [row for portion in scan_state(database, own.number) for row in portion.rows()]
             require_counts({own.name: own.rows}, {own.name: _digest(rows)}, str(store.identity))
+            require_digests([own], {own.name: _digest(rows)}, str(store.identity))
         yield state.name, rows
 
 
@@ -213,7 +214,7 @@ def _copy(state: StateMeta, old: Sequence[tuple[int, Sequence[Row]]]) -> list[Ro
             ]
             raise FormatError(
                 f"The copies of broadcast state {state.name!r} differ: {', '.join(described)}.",
-                hint="Restore an earlier version, in which they are equal.",
+                hint="Use an earlier savepoint, in which they are equal.",
             )
     head = encode_broadcast_head(state.number)
     return [(head + key[len(head) :], value) for key, value in rows]

@@ -29,6 +29,7 @@ from pyspark_ckpt.state_store.checkpoints.state_rows import (
     read_counts,
     refuse_stray_rows,
     require_counts,
+    require_digests,
     scan_state,
 )
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
@@ -93,6 +94,7 @@ class SplitTask:
             for _ in writers.passes():
                 digests, spark_rows = self._write(restored, writers)  # the same in each pass
             require_counts(read_counts(restored.database, restored.meta), digests, str(identity))
+            require_digests(restored.meta.states, digests, str(identity))
             copies = {each.name for each in restored.meta.states if find_scope(each) is Scope.BROADCAST}
             counted = {name: each for name, each in digests.items() if self.writes_copies or name not in copies}
             sent = send_all(self.workplace.place(self.target), identity, writers.files)

@@ -15,6 +15,7 @@ from pyspark_ckpt.state_store.checkpoints.state_rows import (
     read_counts,
     refuse_stray_rows,
     require_counts,
+    require_digests,
 )
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
 from pyspark_ckpt.state_store.errors import FormatError
@@ -43,6 +44,7 @@ class DigestTask:
             refuse_stray_rows(restored.database, restored.meta, what)
             digests = digest_states(restored.database, restored.meta.states)
             require_counts(read_counts(restored.database, restored.meta), digests, what)
+            require_digests(restored.meta.states, digests, what)
             return digests
 
 

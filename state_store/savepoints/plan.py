@@ -19,6 +19,7 @@ from pyspark_ckpt.state_store.errors import ConflictError, NotFoundError
 from pyspark_ckpt.state_store.format.partition_states import Scope, find_scope
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.redistribution.canonical import SavedRows
+from pyspark_ckpt.state_store.redistribution.merged_states import require_equal_states, require_mergeable
 from pyspark_ckpt.state_store.savepoints.savepoint import NAME, Savepoint, SavepointInfo
 
 
@@ -56,6 +57,12 @@ class RestorePlan:
         is_renamed = any(uid in self.uid_map for uid in operator.uids)
         is_same = self.partitions == self.old_partitions and not is_renamed and not self.saved_rows
         return is_same and not has_unions(operator)
+
+    def require_restorable(self) -> None:
+        """Raise InvalidInputError if the stores of an operator cannot become one, FormatError if copies differ."""
+        require_mergeable(each for each in self.operators if not self.is_copied(each))
+        for operator in () if self.saved_rows else self.operators:
+            require_equal_states(operator)
 
 
 def has_unions(operator: OperatorVersion) -> bool:

@@ -51,7 +51,6 @@ from pyspark_ckpt.state_store.json_objects import seal
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.redistribution.canonical import SavedRows
 from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner
-from pyspark_ckpt.state_store.redistribution.merged_states import require_mergeable
 from pyspark_ckpt.state_store.savepoints.finished import refuse_checkpoint
 from pyspark_ckpt.state_store.savepoints.movement import Movement
 from pyspark_ckpt.state_store.savepoints.nesting import refuse_nested, refuse_nested_state
@@ -270,7 +269,7 @@ class QueryRestore:
             raise InvalidInputError(f"`parallelism` must be at least {MIN_PARTITIONS}, got {self.plan.partitions}.")
         if self.plan.partitions > MAX_PARTITIONS:
             raise InvalidInputError(f"`parallelism` must be at most {MAX_PARTITIONS}, got {self.plan.partitions}.")
-        require_mergeable(each for each in self.plan.operators if not self.plan.is_copied(each))
+        self.plan.require_restorable()
         self._check_uids()
         known = sorted({uid for operator in self.plan.operators for uid in operator.uids})
         unknown = sorted(set(self._request.uid_map) - set(known))

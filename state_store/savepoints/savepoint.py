@@ -30,7 +30,7 @@ from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, list
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.checkpoints.ownership import OWNER_NAME
 from pyspark_ckpt.state_store.checkpoints.query_log import LOGS, QUERY, LogProof, QueryFile, find_damage, list_batches
-from pyspark_ckpt.state_store.checkpoints.verification import Verified, verify_version
+from pyspark_ckpt.state_store.checkpoints.verification import Verified, find_differing_copies, verify_version
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
 from pyspark_ckpt.state_store.display import count_text, html_table, size_text, write_rescale
 from pyspark_ckpt.state_store.errors import ConflictError, FormatError, InvalidInputError, NotFoundError
@@ -294,7 +294,7 @@ class Savepoint(Checkpoint):
         for done, identity in enumerate(stores, 1):
             verified.append(verify_version(self, identity, self.info.version))
             progress(done, len(stores))
-        problems = [problem for each in verified for problem in each.problems]
+        problems = [problem for each in verified for problem in each.problems] + find_differing_copies(verified)
         found: dict[StoreKey, list[Digests]] = {}
         for each in verified:
             found.setdefault((each.identity.operator, each.identity.name), []).append(each.digests)

@@ -12,7 +12,10 @@ import pytest
 import pyspark_ckpt as ckpt
 from pyspark_ckpt import testing
 from pyspark_ckpt.operators.task.user_errors import ProcessorError
-from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.attempts.agreement import Agreement
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
+from pyspark_ckpt.state_store.options import parse
+from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint
 from pyspark_ckpt.testing import Harness
 
 RULES = "name string, lowest int"
@@ -156,6 +159,40 @@ def test_a_program_that_makes_the_copies_differ_is_named() -> None:
         assert harness.states()["rules"] == {}
 
 
+class DiffersOnce(Matches):
+    def process_broadcast(self, ctx: ckpt.Context, rows: Sequence[Any]) -> None:
+        for row in rows:
+            self.rules.put(row.name, ctx.partition if row.name == "partition" else row.lowest)
+
+
+def test_a_batch_is_run_again_after_the_copies_have_differed() -> None:
+    with start(DiffersOnce(), parallelism=3) as harness:
+        with pytest.raises(InvalidInputError, match="differ"):
+            harness.run(broadcast=[("partition", 22)])
+        harness.run(broadcast=[("high", 22)])
+        assert harness.state("rules") == {("high",): 22}
+
+
+def test_copies_that_other_processes_have_made_differ_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with start(DiffersOnce(), parallelism=3) as harness:
+        harness.run(broadcast=[("high", 22)])
+        with monkeypatch.context() as patch:  # the commits are as if they were made in other processes
+            patch.setattr(Agreement, "require", lambda *_: None)
+            harness.run(broadcast=[("partition", 22)])
+        with pytest.raises(InvalidInputError, match=r"The copies of broadcast state 'tested/rules' differ"):
+            harness.run(AMOUNTS)
+        harness.savepoint(tmp_path / "native")
+        saved = Savepoint(str(tmp_path / "native"), parse({}))
+        assert any("The copies of broadcast state 'tested/rules' differ" in each for each in saved.verify_stores()[1])
+        with pytest.raises(FormatError, match="The copies of broadcast state 'tested/rules' differ"):
+            harness.savepoint(tmp_path / "canonical", kind="canonical")
+    for parallelism in (3, 2):
+        with pytest.raises(FormatError, match="The copies of broadcast state 'tested/rules' differ"):
+            ckpt.restore(tmp_path / "native", tmp_path / f"restored-{parallelism}", parallelism=parallelism)
+
+
 def test_broadcast_states_are_written_from_broadcast_rows_alone() -> None:
     class Writes(Matches):
         def process(self, _ctx: ckpt.Context, _key: Any, _rows: Sequence[Any]) -> Iterable[Sequence[Any]]:  # noqa: ANN401
@@ -200,3 +237,43 @@ def test_cuts_interleave_broadcast_rows() -> None:
     rows = {"": AMOUNTS[:6], "broadcast": [("high", 22)]}
     with pytest.raises(AssertionError, match=r"(?s)The result depends on the batches.*'None'"):
         testing.check_cuts(lambda: start(Counts(), parallelism=2), rows)
+
+
+class Sample(ckpt.KeyedProcessor):
+    sample = ckpt.OperatorListState("sample", "int")
+
+    def process(self, _ctx: ckpt.Context, _key: Any, rows: Sequence[Any]) -> None:  # noqa: ANN401
+        self.sample.update([*self.sample.get(), *(row.n for row in rows)][-100:])
+
+
+def test_what_replaces_a_list_again_and_again_leaves_little() -> None:
+    with testing.keyed("user int, n int", "user").process(Sample(), "n int") as harness:
+        harness.run([(n, n) for n in range(500)])
+        assert harness.metrics["worker_rows"] == 100
+        harness.run([(n, n) for n in range(500)])
+        assert harness.metrics["worker_rows"] == 200
+        assert len(harness.state("sample")[0,]) == 100
+
+
+class Long(ckpt.VectorProcessor):
+    long = ckpt.OperatorListState("long", "bigint")
+
+    def process_batch(self, _ctx: ckpt.VectorContext, batch: pa.Table) -> None:
+        self.long.add_values(batch["n"])
+
+
+@pytest.mark.parametrize("memory", ["1m", "64m"])
+def test_long_lists_are_read_with_their_indexes_and_spilled(tmp_path: Path, memory: str) -> None:
+    conf = {"spark.sql.streaming.stateStore.ckpt.workerMemory": memory}
+    stream = testing.keyed("user bigint, n bigint", "user", parallelism=2, conf=conf, folder=tmp_path / "it")
+    rows = [(n, n) for n in range(40_000)]
+    with stream.process(Long(), "n bigint") as harness:
+        harness.run(rows[:30_000])
+        harness.run(rows[30_000:])
+        harness.savepoint(tmp_path / "canonical", kind="canonical")
+        for place in (harness.checkpoint, tmp_path / "canonical"):
+            with ckpt.open_state(place, uid="tested", state="long") as state:
+                table = state.to_arrow().to_pandas()
+            assert sorted(table["value"]) == list(range(40_000))
+            for _, of_partition in table.groupby("partition"):
+                assert of_partition["index"].tolist() == list(range(len(of_partition)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,13 +20,15 @@ OPERATOR_LISTS, BROADCASTS = "OperatorListState", "BroadcastState"
 
 
 class OperatorListRows:
-    """The elements of the lists of all partitions. See StateCodec."""
+    """The elements of the lists of all partitions, read in their order. See StateCodec."""
 
     is_one_to_one = True
 
     def __init__(self, own: Descriptor, newest: Descriptor, whose: str) -> None:
         """``newest``: the descriptor of the store that was written last. Raises FormatError, InvalidInputError."""
         self._whose = whose
+        self._next: Counter[int] = Counter()
+        """The index of the next element, by partition."""
         self._codec = make_value_codec(own, newest, "element", whose)
         self.key_fields = self.placing_fields = [pa.field("partition", pa.int32())]
         self.fields = [
@@ -35,15 +38,20 @@ class OperatorListRows:
         ]
 
     def decode(self, rows: Sequence[StoredRow]) -> Decoded:
-        """See StateCodec; the index counts the rows of one call."""
+        """See StateCodec; the index of an element goes on from call to call."""
         if damaged := next((row.key for row in rows if len(row.key) != ELEMENT_BYTES), None):
             raise FormatError(
                 f"{self._whose} must have {ELEMENT_BYTES} bytes after a partition, got {damaged[:32].hex()!r}."
             )
         partitions = pa.array([row.hash for row in rows], pa.int32())
         keys = struct_column(self.key_fields, [partitions], len(rows))
-        columns = [keys, pa.array(range(len(rows)), pa.int64()), self._codec.decode_column([row.value for row in rows])]
+        index = pa.array([self._count(row.hash) for row in rows], pa.int64())
+        columns = [keys, index, self._codec.decode_column([row.value for row in rows])]
         return Decoded(columns, np.arange(len(rows)))
+
+    def _count(self, partition: int) -> int:
+        self._next[partition] += 1
+        return self._next[partition] - 1
 
     def find_wanted(self, key: Sequence[Any]) -> Wanted:
         """See StateCodec."""

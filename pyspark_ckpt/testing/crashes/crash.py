@@ -156,6 +156,11 @@ def crash(
         while not shaken.is_done:
             shaken.live(happened)
             happened.perhaps_rescale(shaken, parallelism)
+        if faults and not happened.done:
+            raise ProcessError(
+                f"crash: no fault has happened before the query ended (seed={seed}).",
+                hint="Give it more batches, or more faults.",
+            )
         found = shaken.read()
         lines = _compare(calm.read(), found, mode.lower(), names)
         if compare_states:
