@@ -215,7 +215,6 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
     if (!canWrite) throw CkptErrors.lifecycle(s"$this was opened for reading and cannot be committed.")
     families.settle()
     val outcome = provider.transactions.commit(txn)
-    txn.committed()
     status = Committed
     report = outcome
     if (TaskContext.get() == null) close()

@@ -54,7 +54,7 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
       stateSchemaProvider.filter(_ => storeConf.stateStoreEncodingFormat == StateStoreEncoding.Avro.toString)
     val settings = Settings.from(storeConf.sqlConfs)
     served = new ServedStore(stateStoreId, storeConf, hadoopConf, settings)
-    transactions = new Transactions(served, settings.compression)
+    transactions = new Transactions(served, settings)
     families = new Families(
       useColumnFamilies,
       stateStoreId.storeName,

@@ -33,6 +33,8 @@ private[ckpt] object CommitReport {
       "ckptServerTimeMs" -> serverMs,
       "ckptInternalRows" -> internal.map(_.path("rows").asLong).sum,
       "ckptCacheBytes" -> cacheBytes,
+      "ckptMemoryBytes" -> txn.residentBytes,
+      "ckptMemoryFallbacks" -> (if (txn.fellBack) 1L else 0L),
       "ckptWriteSetBytes" -> txn.writeSetBytes)
     StateStoreMetrics(
       external.map(_.path("rows").asLong).sum, cacheBytes + txn.writeSetBytes + blockCacheBytes,

@@ -4,12 +4,22 @@ import java.nio.file.{Files, Path, Paths}
 import java.util.Arrays
 
 import scala.collection.mutable
+import scala.jdk.CollectionConverters._
 
 import com.fasterxml.jackson.databind.JsonNode
 import org.rocksdb.{RocksDBException, RocksIterator}
 
 import org.apache.spark.sql.ckpt.codec.KeyCodec
-import org.apache.spark.sql.ckpt.rows.{ByteMap, Cursor, KnownPrefixes, MergedCursor, NearCache, RocksCursor, WriteSet}
+import org.apache.spark.sql.ckpt.rows.{
+  ByteMap,
+  Cursor,
+  KnownPrefixes,
+  MergedCursor,
+  NearCache,
+  Residence,
+  RocksCursor,
+  WriteSet
+}
 import org.apache.spark.sql.ckpt.server.{Json, MemoryBudget, StateServer}
 
 /** The state server's answer to `begin`; the transaction exists only in that `server`. */
@@ -46,11 +56,14 @@ private[ckpt] final class Transaction(
     readers: Readers,
     cache: NearCache,
     budget: MemoryBudget,
+    residence: Residence,
     keepReader: Reader => Boolean,
     onDamage: RocksDBException => Unit) {
 
   private val lent = cache.lend(begun.tag)
-  private val writes = new WriteSet(lent, begun.staging, readers.runOptions, budget)
+  private val writes = new WriteSet(lent, begun.staging, readers.runOptions, budget, residence)
+  private var hasWorkers = Transaction.haveKeyed(begun.states)
+  if (begun.markerValue == null && writes.canComplete) writes.complete(true) // version 0 has no rows
   private var isCommitted = false
   private val idleIterators = mutable.ArrayDeque.empty[RocksIterator]
   private val openScans = mutable.HashSet.empty[Cursor]
@@ -75,21 +88,27 @@ private[ckpt] final class Transaction(
   /** Bytes of unwritten rows that were read, or kept from the previous transaction. */
   def cacheBytes: Long = math.max(0, writes.heapBytes - writes.bytes)
 
+  /** Bytes of the state if all of it is in memory, else 0. */
+  def residentBytes: Long = if (writes.isComplete) writes.heapBytes else 0
+
+  /** Whether the store needed more memory than it could get. */
+  def fellBack: Boolean = residence.fellBack
+
   /** Looks up `key`. If the result is true, `valueBase` has the value that this transaction sees. */
   def get(key: Array[Byte], length: Int): Boolean = {
     checkOpen()
     val hash = ByteMap.hash(key, length)
-    val known = writes.find(key, length, hash)
+    val known = findOrTakeAll(key, length, hash)
     val entry =
-      if (known < 0) {
+      if (known < 0 && !writes.isComplete) {
         cacheMisses += 1
         load(key, length, hash)
       } else {
-        if (!writes.map.isWritten(known)) cacheHits += 1
+        if (known < 0 || !writes.map.isWritten(known)) cacheHits += 1
         known
       }
     val map = writes.map
-    val present = map.hasValue(entry)
+    val present = entry >= 0 && map.hasValue(entry)
     if (present) {
       valueBase = map.valueSlab(entry)
       valueFrom = map.valueOffset(entry)
@@ -105,8 +124,11 @@ private[ckpt] final class Transaction(
   /** Adds bytes to the end of a row's value, or creates the row with them. */
   def append(key: Array[Byte], length: Int, bytes: Array[Byte]): Unit = {
     val hash = ByteMap.hash(key, length)
-    val known = writes.find(key, length, hash)
-    val entry = if (known >= 0) known else load(key, length, hash)
+    val known = findOrTakeAll(key, length, hash)
+    val entry =
+      if (known >= 0) known
+      else if (writes.isComplete) writes.insert(key, length, hash, inBase = false)
+      else load(key, length, hash)
     writes.extend(entry, bytes, bytes.length)
   }
 
@@ -116,8 +138,9 @@ private[ckpt] final class Transaction(
   def deleteRange(state: Int, lower: Array[Byte], upper: Array[Byte], whole: Boolean): Unit = {
     checkOpen()
     writes.deleteWritten(state, lower, upper)
-    val below = writes.spilledCursors(lower, upper) :+ rangeScan(lower, upper, whole)
-    val rows = new MergedCursor(below.toArray, _ => ())
+    val rows =
+      if (hasAll) writes.allRows(state, lower, upper, whole, _ => ())
+      else new MergedCursor((writes.spilledCursors(lower, upper) :+ rangeScan(lower, upper, whole)).toArray, _ => ())
     try {
       while (rows.valid) {
         if (!rows.deleted) writes.deleteBelow(rows.key, rows.wasThere)
@@ -131,6 +154,17 @@ private[ckpt] final class Transaction(
   /** Rows of [lower, upper) as this transaction sees them now, in key order. The caller closes it. */
   def scan(state: Int, lower: Array[Byte], upper: Array[Byte], whole: Boolean): Cursor = {
     checkOpen()
+    if (hasAll) {
+      cacheHits += 1
+      val rows = writes.allRows(state, lower, upper, whole, scan => openScans.remove(scan))
+      if (whole || KeyCodec.isOrdered(state)) openScans.add(rows)
+      rows
+    } else {
+      scanPart(state, lower, upper, whole)
+    }
+  }
+
+  private def scanPart(state: Int, lower: Array[Byte], upper: Array[Byte], whole: Boolean): Cursor = {
     val isPrefix = !whole && !KeyCodec.isOrdered(state)
     val inMemory = if (isPrefix) prefixes.rows(state, lower) else null
     if (inMemory != null) {
@@ -174,8 +208,12 @@ private[ckpt] final class Transaction(
       Some(writer.write(begun.staging.resolve(name), begun.markerKey, begun.nextMarkerValue, writes))
     }
 
-  /** Records that the writes are durable: they are not spilled any more, and the near cache may show them. */
-  def committed(): Unit = {
+  /** Records that the writes are durable: they are not spilled any more, and the near cache may show them. `states` are
+    * those of the new version. Rows that Python workers have written are not here.
+    */
+  def committed(states: JsonNode): Unit = {
+    hasWorkers = Transaction.haveKeyed(states)
+    if (hasWorkers) writes.complete(false)
     writes.seal()
     isCommitted = true
   }
@@ -187,9 +225,14 @@ private[ckpt] final class Transaction(
     val unchanged = writes.isEmpty
     val rows = writes.close()
     if (lent != null) {
-      if (isCommitted) cache.giveBack(rows, begun.nextTag)
-      else if (unchanged) cache.giveBack(rows, begun.tag)
-      else cache.discard()
+      if (isCommitted) {
+        cache.giveBack(rows, begun.nextTag)
+      } else if (unchanged) {
+        cache.giveBack(rows, begun.tag)
+      } else {
+        cache.discard()
+        residence.clear()
+      }
     }
     idleIterators.foreach(_.close())
     idleIterators.clear()
@@ -202,8 +245,49 @@ private[ckpt] final class Transaction(
 
   private def entryForWrite(key: Array[Byte], length: Int): Int = {
     val hash = ByteMap.hash(key, length)
+    val known = findOrTakeAll(key, length, hash)
+    if (known >= 0) known
+    else writes.insert(key, length, hash, !writes.isComplete && existsInBase(key, length, hash))
+  }
+
+  /** The entry of a key in memory, after all rows were taken there if they are to be. */
+  private def findOrTakeAll(key: Array[Byte], length: Int, hash: Int): Int = {
     val known = writes.find(key, length, hash)
-    if (known >= 0) known else writes.insert(key, length, hash, existsInBase(key, length, hash))
+    if (known < 0 && canTakeAll) {
+      takeAll()
+      writes.find(key, length, hash)
+    } else {
+      known
+    }
+  }
+
+  /** Whether all rows are in memory. Takes them there if the store is to have them there. */
+  private def hasAll: Boolean = writes.isComplete || canTakeAll && takeAll()
+
+  private def canTakeAll: Boolean = !writes.isComplete && !hasWorkers && writes.canComplete
+
+  /** Reads all rows of the base version into memory; false if there is no room for them. */
+  private def takeAll(): Boolean = {
+    writes.complete(true)
+    val rows = rangeScan(KeyCodec.stateBound(0), null, whole = true)
+    try {
+      while (rows.valid && writes.isComplete) {
+        val key = rows.key
+        val hash = ByteMap.hash(key, key.length)
+        if (!Arrays.equals(key, begun.markerKey) && writes.map.find(key, key.length, hash) < 0) {
+          writes.remember(key, key.length, hash, rows.valueBase, rows.valueLength)
+          writes.keepToBudget()
+        }
+        rows.advance()
+      }
+    } catch {
+      case failure: Throwable =>
+        writes.complete(false)
+        throw failure
+    } finally {
+      rows.close()
+    }
+    writes.isComplete
   }
 
   private def existsInBase(key: Array[Byte], length: Int, hash: Int): Boolean = {
@@ -243,4 +327,7 @@ private[ckpt] final class Transaction(
 
 private[ckpt] object Transaction {
   private final val RememberedScans = 256
+
+  private def haveKeyed(states: JsonNode): Boolean =
+    states.elements.asScala.exists(state => KeyCodec.isKeyed(state.get("number").asInt))
 }

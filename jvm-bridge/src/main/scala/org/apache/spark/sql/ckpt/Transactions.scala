@@ -5,20 +5,21 @@ import java.util.concurrent.{ConcurrentLinkedQueue, RejectedExecutionException}
 import scala.util.control.NonFatal
 
 import com.fasterxml.jackson.databind.node.ObjectNode
-import org.rocksdb.{CompressionType, RocksDBException}
+import org.rocksdb.RocksDBException
 
 import org.apache.spark.internal.Logging
-import org.apache.spark.sql.ckpt.rows.NearCache
-import org.apache.spark.sql.ckpt.server.{CancellableTask, Json, SharedRuntime}
+import org.apache.spark.sql.ckpt.rows.{NearCache, Residence}
+import org.apache.spark.sql.ckpt.server.{CancellableTask, Json, Settings, SharedRuntime}
 import org.apache.spark.sql.execution.streaming.state.StateStoreMetrics
 
 /** The transactions of one store, from `begin` to `commit` or `abort`, and what they leave for the next one: rows in
   * memory, a view that follows the live database, and idle writers.
   */
-private[ckpt] final class Transactions(served: ServedStore, compression: CompressionType) extends Logging {
+private[ckpt] final class Transactions(served: ServedStore, settings: Settings) extends Logging {
   import Transactions._
 
   private val cache = new NearCache(served.runtime.budget)
+  private val residence = new Residence(served.runtime.budget, settings.isInMemory, warnOfFallBack)
   private val idleWriters = new ConcurrentLinkedQueue[DeltaWriter]
   @volatile private var lastLivePath: String = _
   @volatile private var catchingUp = new CancellableTask(() => ())
@@ -38,7 +39,7 @@ private[ckpt] final class Transactions(served: ServedStore, compression: Compres
           case Some(reader) =>
             val runtime = served.runtime
             val txn = new Transaction(
-              begun, reader, runtime.readers, cache, runtime.budget, isCurrent,
+              begun, reader, runtime.readers, cache, runtime.budget, residence, isCurrent,
               failure => served.reportDamage(begun, failure.getMessage))
             txn.loadMs = (System.nanoTime - started) / 1000000
             return txn
@@ -59,6 +60,11 @@ private[ckpt] final class Transactions(served: ServedStore, compression: Compres
     }
     throw new IllegalStateException("not reached")
   }
+
+  private def warnOfFallBack(neededBytes: Long): Unit = logWarning(
+    s"$label: its state does not fit into the memory that the stores of this executor share " +
+      s"(it needs ${neededBytes >> 20} MiB, and they have ${served.runtime.budget.residentLimit >> 20} MiB together). " +
+      "It goes on with RocksDB until the query is started again: raise memoryLimit, or set backend to rocksdb.")
 
   private def isCurrent(reader: Reader): Boolean = served.isOpen && reader.path == lastLivePath
 
@@ -115,6 +121,7 @@ private[ckpt] final class Transactions(served: ServedStore, compression: Compres
       finally idleWriters.add(writer)
     val serving = System.nanoTime
     val answer = txn.begun.server.call("commit", commitRequest(txn, delta))
+    txn.committed(answer.path("states"))
     val done = System.nanoTime
     val runtime = served.runtime
     CommitReport.metrics(
@@ -124,7 +131,7 @@ private[ckpt] final class Transactions(served: ServedStore, compression: Compres
   }
 
   private def takeWriter(): DeltaWriter =
-    Option(idleWriters.poll()).getOrElse(new DeltaWriter(served.runtime.readers.table, compression))
+    Option(idleWriters.poll()).getOrElse(new DeltaWriter(served.runtime.readers.table, settings.compression))
 
   private def commitRequest(txn: Transaction, delta: Option[SealedDelta]): ObjectNode = {
     val request = Json.obj().put("txn", txn.begun.number)
@@ -175,6 +182,7 @@ private[ckpt] final class Transactions(served: ServedStore, compression: Compres
     val first = served.stopOpening()
     catchingUp.cancelOrAwait()
     if (first) cache.close()
+    residence.close()
     Iterator.continually(idleWriters.poll()).takeWhile(_ != null).foreach(_.close())
     served.closeHandle()
     if (lastLivePath != null) served.runtime.readers.forget(lastLivePath)

@@ -27,11 +27,21 @@ private[ckpt] final class ByteMap(private var currentEpoch: Int = 0) {
   private val indexes = mutable.HashMap.empty[Int, HashIndex]
   private val replaced = new ReplacedValues
   private val rooms = mutable.HashMap.empty[Int, Int] // by entry: bytes reserved for an extended value
+  private val orders = mutable.HashMap.empty[Int, SortedEntries]
+  private var present = 0
+  private var presentBytes = 0L
+  private var indexBytes = 0L
+
+  /** Whether this map has all rows of the version that it shows: a key that is missing does not exist. */
+  var isComplete = false
 
   def size: Int = count
 
-  /** Bytes on the heap: slabs, records and the table. */
-  def bytes: Long = arena.bytes + (records.length + table.length) * 8L
+  /** Bytes on the heap: slabs, records, the table and indexes. */
+  def bytes: Long = arena.bytes + (records.length + table.length) * 8L + indexBytes
+
+  /** Bytes that a copy without replaced values and without keys that have no value would not need. */
+  def garbageBytes: Long = arena.bytes - presentBytes + (count - present) * EntryBytes.toLong
 
   /** The entry of `key`, or -1. */
   def find(key: Array[Byte], length: Int, hash: Int): Int = {
@@ -64,7 +74,11 @@ private[ckpt] final class ByteMap(private var currentEpoch: Int = 0) {
     records(record + Stamps) = pack(hash, stamp(0))
     count += 1
     link(hash, entry)
-    if (indexes.nonEmpty) index(entry)
+    if (indexes.nonEmpty) {
+      index(entry)
+      indexBytes += IndexEntryBytes
+    }
+    if (orders.nonEmpty) orders.get(keyState(entry)).foreach(addTo(_, entry))
     entry
   }
 
@@ -113,9 +127,17 @@ private[ckpt] final class ByteMap(private var currentEpoch: Int = 0) {
 
   private def describe(entry: Int, location: Long, length: Int): Unit = {
     val record = entry * RecordWords
-    if (replaced.isWatched) replaced.add(entry, records(record + Value), valueLength(entry))
+    val before = valueLength(entry)
+    if (replaced.isWatched) replaced.add(entry, records(record + Value), before)
+    if (before >= 0) count(-1, keyLength(entry) + before)
+    if (length >= 0) count(1, keyLength(entry) + length)
     records(record + Value) = location
     records(record + Lengths) = pack(keyLength(entry), length)
+  }
+
+  private def count(rows: Int, bytes: Int): Unit = {
+    present += rows
+    presentBytes += rows * bytes.toLong
   }
 
   /** A snapshot of the present values, which the caller closes. */
@@ -175,6 +197,9 @@ private[ckpt] final class ByteMap(private var currentEpoch: Int = 0) {
 
   /** Whether the key had a value before this epoch; valid for written entries only. */
   def wasThere(entry: Int): Boolean = (stampOf(entry) & WasThere) != 0
+
+  /** Whether the key of an entry that has a value had one before this epoch, too, or did if it has none now. */
+  def wasInBase(entry: Int): Boolean = !isWritten(entry) || wasThere(entry)
 
   /** Marks an entry as used by this epoch. */
   def used(entry: Int): Unit = if (stampOf(entry) >>> StampBits != currentEpoch) setStamp(entry, stamp(0))
@@ -261,12 +286,30 @@ private[ckpt] final class ByteMap(private var currentEpoch: Int = 0) {
 
   private def newIndex(state: Int): HashIndex = {
     val made = new HashIndex(this)
+    foreachOf(state)(made.add)
+    indexBytes += count * IndexEntryBytes
+    made
+  }
+
+  /** All entries of a state that is kept in order, by their keys. The map keeps the order after the first call. */
+  def inOrder(state: Int): SortedEntries = orders.getOrElseUpdate(
+    state, {
+      val made = new SortedEntries(this)
+      foreachOf(state)(addTo(made, _))
+      made
+    })
+
+  private def addTo(order: SortedEntries, entry: Int): Unit = {
+    order.add(entry)
+    indexBytes += OrderEntryBytes
+  }
+
+  private def foreachOf(state: Int)(work: Int => Unit): Unit = {
     var entry = 0
     while (entry < count) {
-      if (keyState(entry) == state) made.add(entry)
+      if (keyState(entry) == state) work(entry)
       entry += 1
     }
-    made
   }
 
   private def copy(slab: Array[Byte], at: Int, length: Int): Array[Byte] =
@@ -302,6 +345,8 @@ private[ckpt] object ByteMap {
   private final val Lengths = 2
   private final val Stamps = 3
   private final val EntryBytes = RecordWords * 8 + 2 * 8
+  private final val IndexEntryBytes = 24L
+  private final val OrderEntryBytes = 16L
 
   private final val WasThere = 1
   private final val Written = 2

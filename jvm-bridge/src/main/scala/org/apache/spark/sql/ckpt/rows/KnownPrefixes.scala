@@ -39,7 +39,7 @@ private[ckpt] final class KnownPrefixes(writes: WriteSet) {
     prefix != null && prefix.length <= length && Arrays.equals(prefix, 0, prefix.length, key, 0, prefix.length)
   }
 
-  private def isOn: Boolean = writes.keepsReads && writes.runs == 0
+  private def isOn: Boolean = writes.keepsReads && writes.runs == 0 && !writes.isComplete
 
   private def isMarked(prefix: Array[Byte]): Boolean = {
     val mark = markOf(prefix)

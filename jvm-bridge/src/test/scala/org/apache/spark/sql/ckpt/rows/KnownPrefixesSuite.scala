@@ -49,7 +49,7 @@ class KnownPrefixesSuite extends AnyFunSuite with BeforeAndAfterEach {
 
   /** A transaction on `base`, without a database. */
   private final class Txn(lent: ByteMap, base: Rows, budget: MemoryBudget, name: String) {
-    val writes = new WriteSet(lent, folder.resolve(name), new Options, budget)
+    val writes = new WriteSet(lent, folder.resolve(name), new Options, budget, Residence.none(budget))
     val prefixes = new KnownPrefixes(writes)
     var scansOfBase = 0
 
