@@ -23,7 +23,7 @@ private[ckpt] object CommitReport {
     val (internal, external) = states.partition(_.path("descriptor").path("internal").asBoolean)
     val measured = Map(
       "ckptLoadTimeMs" -> txn.loadMs,
-      "ckptCatchUpTimeMs" -> txn.reader.takeCatchUpMs(),
+      "ckptCatchUpTimeMs" -> txn.takeCatchUpMs(),
       "ckptCacheHits" -> txn.cacheHits,
       "ckptCacheMisses" -> txn.cacheMisses,
       "ckptExistenceReads" -> txn.existenceReads,

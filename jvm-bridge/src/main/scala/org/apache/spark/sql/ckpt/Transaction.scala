@@ -46,19 +46,24 @@ private[ckpt] final class Begun(val server: StateServer, answer: JsonNode) {
 
 /** One transaction's rows: reads of one version through a reader below the write set, and the sealed delta.
   *
-  * A look-up leaves its value in `valueBase`, from `valueFrom`, `valueLength` long; those bytes never change.
-  * `onDamage` is called when the database cannot be read; the failure is raised as well.
+  * `openView`: opens the reader when a row is asked for that is not in memory. A transaction that has all rows in memory
+  * never does.
+  * A look-up leaves its value in `valueBase`, from `valueFrom`, `valueLength` long; those bytes change only with a `put`
+  * that overwrites.
+  * `onDamage` is called when the database cannot be read; the failure is raised as well. `onClose` is called after the
+  * reader was given back.
   * Not thread-safe: callers hold its lock.
   */
 private[ckpt] final class Transaction(
     val begun: Begun,
-    val reader: Reader,
+    openView: () => Reader,
     readers: Readers,
     cache: NearCache,
     budget: MemoryBudget,
     residence: Residence,
     keepReader: Reader => Boolean,
-    onDamage: RocksDBException => Unit) {
+    onDamage: RocksDBException => Unit,
+    onClose: () => Unit) {
 
   private val lent = cache.lend(begun.tag)
   private val writes = new WriteSet(lent, begun.staging, readers.runOptions, budget, residence)
@@ -71,6 +76,7 @@ private[ckpt] final class Transaction(
   private val prefixes = new KnownPrefixes(writes)
   private val droppedStates = mutable.HashSet.empty[Int]
   private var closed = false
+  private var view: Reader = _
 
   var valueBase: Array[Byte] = _
   var valueFrom: Int = 0
@@ -87,6 +93,18 @@ private[ckpt] final class Transaction(
 
   /** Bytes of unwritten rows that were read, or kept from the previous transaction. */
   def cacheBytes: Long = math.max(0, writes.heapBytes - writes.bytes)
+
+  /** Whether all rows of the state are in memory. */
+  def isComplete: Boolean = writes.isComplete
+
+  /** Time in which the reader caught up, since the last call. */
+  def takeCatchUpMs(): Long = if (view == null) 0 else view.takeCatchUpMs()
+
+  /** Opens the reader, unless that has been done. */
+  def reader: Reader = {
+    if (view == null) view = openView()
+    view
+  }
 
   /** Bytes of the state if all of it is in memory, else 0. */
   def residentBytes: Long = if (writes.isComplete) writes.heapBytes else 0
@@ -118,8 +136,9 @@ private[ckpt] final class Transaction(
     present
   }
 
-  def put(key: Array[Byte], length: Int, base: AnyRef, offset: Long, size: Int): Unit =
-    writes.put(entryForWrite(key, length), base, offset, size)
+  /** Puts a row; `overwrites`: nobody reads its former value any more. */
+  def put(key: Array[Byte], length: Int, base: AnyRef, offset: Long, size: Int, overwrites: Boolean): Unit =
+    writes.put(entryForWrite(key, length), base, offset, size, overwrites)
 
   /** Adds bytes to the end of a row's value, or creates the row with them. */
   def append(key: Array[Byte], length: Int, bytes: Array[Byte]): Unit = {
@@ -157,7 +176,7 @@ private[ckpt] final class Transaction(
     if (hasAll) {
       cacheHits += 1
       val rows = writes.allRows(state, lower, upper, whole, scan => openScans.remove(scan))
-      if (whole || KeyCodec.isOrdered(state)) openScans.add(rows)
+      openScans.add(rows)
       rows
     } else {
       scanPart(state, lower, upper, whole)
@@ -166,9 +185,10 @@ private[ckpt] final class Transaction(
 
   private def scanPart(state: Int, lower: Array[Byte], upper: Array[Byte], whole: Boolean): Cursor = {
     val isPrefix = !whole && !KeyCodec.isOrdered(state)
-    val inMemory = if (isPrefix) prefixes.rows(state, lower) else null
+    val inMemory = if (isPrefix) prefixes.rows(state, lower, scan => openScans.remove(scan)) else null
     if (inMemory != null) {
       cacheHits += 1
+      openScans.add(inMemory)
       inMemory
     } else {
       val base = if (isPrefix) prefixScan(lower, upper) else rangeScan(lower, upper, whole)
@@ -194,7 +214,7 @@ private[ckpt] final class Transaction(
     new RocksCursor[RocksIterator](iterator, _.key, _.value, lower, upper, release, onDamage)
 
   /** Records that a scan has just shown `key`, so that its removal needs no look-up. */
-  def remember(key: Array[Byte]): Unit = scanned(ByteMap.hash(key, key.length) & (scanned.length - 1)) = key
+  def remember(key: Array[Byte]): Unit = if (!isComplete) scanned(ByteMap.hash(key, key.length) & (scanned.length - 1)) = key
 
   /** Stops counting rows of a state that is dropped by this transaction. */
   def drop(state: Int): Unit = droppedStates += state
@@ -236,7 +256,8 @@ private[ckpt] final class Transaction(
     }
     idleIterators.foreach(_.close())
     idleIterators.clear()
-    readers.giveBack(reader, keepReader(reader))
+    if (view != null) readers.giveBack(view, keepReader(view) && !isComplete)
+    onClose()
   }
 
   /** Fails if the transaction has ended, because others use its readers and codecs then. */

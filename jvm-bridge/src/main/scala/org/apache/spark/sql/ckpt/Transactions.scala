@@ -26,32 +26,39 @@ private[ckpt] final class Transactions(served: ServedStore, settings: Settings) 
 
   private def label: String = served.label
 
-  /** Begins a transaction by `call`, which may be repeated. */
-  def begin(version: Long, call: => Begun): Transaction = {
+  /** Begins a transaction by `call`, which may be repeated, and says whether it `writes`. */
+  def begin(version: Long, call: Boolean => Begun, writes: Boolean): Transaction = {
     val started = System.nanoTime
     catchingUp.cancelOrAwait()
+    val runtime = served.runtime
+    val (begun, reader) = beginView(version, call(writes), canWait = residence.isOn)
+    val view = new LateView(begun, reader, () => beginView(version, call(false), canWait = false))
+    val txn = new Transaction(
+      begun, () => view.reader(), runtime.readers, cache, runtime.budget, residence, isCurrent,
+      failure => served.reportDamage(view.begun, failure.getMessage), () => view.close())
+    txn.loadMs = (System.nanoTime - started) / 1000000
+    txn
+  }
+
+  /** Begins in the state server, and opens a view of the version. With `canWait` there is none if the near cache has all
+    * rows, or if there are no rows.
+    */
+  private def beginView(version: Long, call: => Begun, canWait: Boolean): (Begun, Option[Reader]) = {
     var attempt = 0
     while (true) {
       attempt += 1
       try {
         val begun = call
-        openReaderOrAbort(begun, attempt) match {
-          case Some(reader) =>
-            val runtime = served.runtime
-            val txn = new Transaction(
-              begun, reader, runtime.readers, cache, runtime.budget, residence, isCurrent,
-              failure => served.reportDamage(begun, failure.getMessage))
-            txn.loadMs = (System.nanoTime - started) / 1000000
-            return txn
-          case None =>
-            // Either another attempt's commit changed the live database in between, and the next answer names a
-            // checkpoint; or the copy is damaged and was reported, and the next answer names one that was restored.
-            served.abort(begun)
-            if (attempt >= MaxBegins) {
-              throw CkptErrors.lifecycle(
-                s"$label: version $version could not be read in $attempt tries: the database in ${begun.path} " +
-                  "never showed its version marker.")
-            }
+        if (canWait && (begun.markerValue == null || cache.hasAll(begun.tag))) return (begun, None)
+        val reader = openReaderOrAbort(begun, attempt)
+        if (reader.nonEmpty) return (begun, reader)
+        // Either another attempt's commit changed the live database in between, and the next answer names a
+        // checkpoint; or the copy is damaged and was reported, and the next answer names one that was restored.
+        served.abort(begun)
+        if (attempt >= MaxBegins) {
+          throw CkptErrors.lifecycle(
+            s"$label: version $version could not be read in $attempt tries: the database in ${begun.path} " +
+              "never showed its version marker.")
         }
       } catch {
         case lost: StateServerLostException if attempt < MaxBegins =>
@@ -59,6 +66,24 @@ private[ckpt] final class Transactions(served: ServedStore, settings: Settings) 
       }
     }
     throw new IllegalStateException("not reached")
+  }
+
+  /** The view of a transaction, which may be opened long after the transaction began. The live database may have moved on
+    * by then. So a late view has a transaction of its own in the state server, which only reads.
+    */
+  private final class LateView(first: Begun, opened: Option[Reader], open: () => (Begun, Option[Reader])) {
+    private var late: Begun = _
+
+    /** The transaction in the state server whose local copy is read. */
+    def begun: Begun = if (late == null) first else late
+
+    def reader(): Reader = opened.getOrElse {
+      val (begun, reader) = open()
+      late = begun
+      reader.get
+    }
+
+    def close(): Unit = if (late != null) served.abort(late)
   }
 
   private def warnOfFallBack(neededBytes: Long): Unit = logWarning(

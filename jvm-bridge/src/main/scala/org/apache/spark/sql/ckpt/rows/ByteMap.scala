@@ -10,8 +10,8 @@ import org.apache.spark.unsafe.Platform
 /** Hash map from key bytes to value bytes without an object per entry.
   *
   * Entries are numbered from 0 in order of insertion and never move, so a number stays valid while the map grows. A key
-  * may be known to have no value. Replacing a value appends the new bytes; the old ones stay readable for existing
-  * references. A look-up touches few places: one slot of the table, one record, the key. Not thread-safe.
+  * may be known to have no value. Replacing a value appends the new bytes, and the old ones stay readable for existing
+  * references, unless the caller knows that there are none. A look-up touches few places: one slot of the table, one record, the key. Not thread-safe.
   *
   * Every entry has the stamp of the epoch that used it last, and whether this epoch wrote it. A scan reads values as of
   * a `Snapshot`, which remembers values that are replaced while it is open.
@@ -85,11 +85,14 @@ private[ckpt] final class ByteMap(private var currentEpoch: Int = 0) {
   def put(entry: Int, value: Array[Byte], from: Int, length: Int): Unit =
     point(entry, arena.append(value, from, length), length)
 
-  /** Puts `length` bytes of any `base` object that `Platform` can read (an UnsafeRow's bytes, on or off heap). */
-  def put(entry: Int, base: AnyRef, offset: Long, length: Int): Unit = {
-    val location = arena.reserve(length)
+  /** Puts `length` bytes of any `base` object that `Platform` can read (an UnsafeRow's bytes, on or off heap).
+    * `overwrites`: nobody refers to the bytes of the old value, so the new ones may take their place.
+    */
+  def put(entry: Int, base: AnyRef, offset: Long, length: Int, overwrites: Boolean): Unit = {
+    val isSameSize = overwrites && length == valueLength(entry) && !replaced.isWatched && roomOf(entry) == 0
+    val location = if (isSameSize) records(entry * RecordWords + Value) else arena.reserve(length)
     Platform.copyMemory(base, offset, arena.slab(location), Platform.BYTE_ARRAY_OFFSET + location.toInt, length)
-    point(entry, location, length)
+    if (!isSameSize) point(entry, location, length)
   }
 
   /** Adds bytes to the end of a value. A value that grows step by step is copied only when its size has doubled. Bytes

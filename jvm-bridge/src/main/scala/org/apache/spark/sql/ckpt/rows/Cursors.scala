@@ -139,38 +139,36 @@ private[ckpt] final class StateCursor(map: ByteMap, state: Int, onClose: Cursor 
 }
 
 /** Rows of a map at the beginning of the scan. */
-private[ckpt] final class MemoryCursor(map: ByteMap, entries: Array[Int]) extends Cursor {
-  private val slabs = new Array[Array[Byte]](entries.length)
-  private val offsets = new Array[Int](entries.length)
-  private val lengths = new Array[Int](entries.length)
+private[ckpt] final class MemoryCursor(map: ByteMap, entries: Array[Int], onClose: Cursor => Unit = _ => ())
+  extends Cursor {
+  private val snapshot = map.snapshot()
   private var at = 0
   private var currentKey: Array[Byte] = _
-  private var i = 0
-  while (i < entries.length) {
-    lengths(i) = map.valueLength(entries(i))
-    if (lengths(i) >= 0) {
-      slabs(i) = map.valueSlab(entries(i))
-      offsets(i) = map.valueOffset(entries(i))
-    }
-    i += 1
-  }
   load()
 
   override def valid: Boolean = at < entries.length
   override def key: Array[Byte] = currentKey
-  override def deleted: Boolean = lengths(at) < 0
+  override def deleted: Boolean = !snapshot.hasValue
   override def wasThere: Boolean = map.wasInBase(entries(at))
-  override def valueBase: Array[Byte] = slabs(at)
-  override def valueFrom: Int = offsets(at)
-  override def valueLength: Int = lengths(at)
-  override def close(): Unit = ()
+  override def valueBase: Array[Byte] = snapshot.valueSlab
+  override def valueFrom: Int = snapshot.valueOffset
+  override def valueLength: Int = snapshot.valueLength
 
   override def advance(): Unit = {
     at += 1
     load()
   }
 
-  private def load(): Unit = currentKey = if (valid) map.key(entries(at)) else null
+  override def close(): Unit = {
+    at = entries.length
+    snapshot.close()
+    onClose(this)
+  }
+
+  private def load(): Unit = if (valid) {
+    snapshot.at(entries(at))
+    currentKey = map.key(entries(at))
+  }
 }
 
 /** Rows of a RocksDB iterator below `upper` (exclusive; null: to the end). `release` gets the iterator back. A

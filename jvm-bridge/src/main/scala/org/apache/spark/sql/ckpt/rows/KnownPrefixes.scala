@@ -18,15 +18,17 @@ private[ckpt] final class KnownPrefixes(writes: WriteSet) {
   private val recent = new Array[Array[Byte]](Slots)
   private var recentIn = writes.map
 
-  /** The rows of `prefix` that the transaction sees now, if all of them are in memory; else null. */
-  def rows(state: Int, prefix: Array[Byte]): Cursor = {
+  /** The rows of `prefix` that the transaction sees now, if all of them are in memory; else null. The caller closes the
+    * cursor, which calls `onClose` then.
+    */
+  def rows(state: Int, prefix: Array[Byte], onClose: Cursor => Unit): Cursor = {
     val found = if (isOn && isMarked(prefix)) writes.map.underPrefix(state, prefix, MaxInMemory) else null
     if (found == null) {
       null
     } else {
       remember(prefix)
       found.foreach(writes.map.used)
-      new MemoryCursor(writes.map, found)
+      new MemoryCursor(writes.map, found, onClose)
     }
   }
 

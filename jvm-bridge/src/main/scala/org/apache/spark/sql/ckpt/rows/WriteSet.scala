@@ -95,10 +95,11 @@ private[ckpt] final class WriteSet(
     entry
   }
 
-  def put(entry: Int, base: AnyRef, offset: Long, length: Int): Unit = {
+  /** Puts a value; `overwrites` as in `ByteMap.put`. */
+  def put(entry: Int, base: AnyRef, offset: Long, length: Int, overwrites: Boolean): Unit = {
     touch(entry)
     val before = entries.entryBytes(entry)
-    entries.put(entry, base, offset, length)
+    entries.put(entry, base, offset, length, overwrites)
     count(entry, before)
     keepToBudget()
   }
@@ -201,7 +202,7 @@ private[ckpt] final class WriteSet(
       state: Int, lower: Array[Byte], upper: Array[Byte], whole: Boolean, onClose: Cursor => Unit): Cursor =
     if (KeyCodec.isOrdered(state)) new MapCursor(entries, entries.inOrder(state).ranges(lower, upper), onClose)
     else if (whole) new StateCursor(entries, state, onClose)
-    else new MemoryCursor(entries, entries.underPrefix(state, lower))
+    else new MemoryCursor(entries, entries.underPrefix(state, lower), onClose)
 
   /** Cursors over the spilled rows in [lower, upper), newest first. */
   def spilledCursors(lower: Array[Byte], upper: Array[Byte]): Seq[Cursor] = spilled.cursors(lower, upper)

@@ -52,7 +52,7 @@ class WriteSetSuite extends AnyFunSuite with BeforeAndAfterEach {
     val known = writes.find(key, key.length, hash(key))
     val entry = if (known >= 0) known else writes.insert(key, key.length, hash(key), inBase)
     value match {
-      case Some(bytes) => writes.put(entry, bytes, Platform.BYTE_ARRAY_OFFSET, bytes.length)
+      case Some(bytes) => writes.put(entry, bytes, Platform.BYTE_ARRAY_OFFSET, bytes.length, overwrites = true)
       case None => writes.delete(entry)
     }
   }
@@ -301,7 +301,7 @@ class WriteSetSuite extends AnyFunSuite with BeforeAndAfterEach {
     val model = mutable.HashMap.empty[Seq[Byte], Option[Seq[Byte]]]
     val scans = mutable.ArrayBuffer.empty[(MergedCursor, Map[Seq[Byte], Option[Seq[Byte]]])]
     val random = new Random(5)
-    (0 until 300000).foreach { i =>
+    (0 until 330000).foreach { i =>
       val key = keyOf(random.nextInt(30000))
       val value = if (random.nextInt(5) == 0) None else Some(randomValue(random, 200))
       put(writes, key, value, inBase = false)
