@@ -9,14 +9,14 @@ import pytest
 
 from integration.operators import (
     inputs,
-    keyed,
     test_aggregation,
     test_deduplication,
     test_join,
     test_session_windows,
 )
-from integration.operators.providers import BACKEND, CHECKPOINT_FORMAT, HDFS_BACKED, IN_MEMORY, OURS, ROCKSDB
-from integration.operators.replay import Case, collect_into, read_state, replay, run, write_inputs
+from integration.operators.keyed import EVENTS, TOTALS, Totals, keyed
+from integration.operators.providers import BACKEND, HDFS_BACKED, IN_MEMORY, OURS, ROCKSDB
+from integration.operators.replay import Case, collect_into, replay, run, write_inputs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,6 +54,14 @@ def test_state_equals_sparks_when_the_backend_changes_between_runs(
     actual = replay(spark, switched, OURS.in_format(version), tmp_path / "actual")
     assert any(expected.batches.values())
     assert actual == expected
+
+
+def test_a_keyed_operator_goes_on_when_its_backend_changes(spark: SparkSession, tmp_path: Path) -> None:
+    case = Case(keyed(Totals(), TOTALS), (EVENTS,), "update", runs=(1, 1, 1, 1), state=())
+    switched = replace(case, run_settings=_BOTH_WAYS)
+    expected = replay(spark, case, OURS, tmp_path / "expected")
+    assert any(expected.batches.values())
+    assert replay(spark, switched, OURS, tmp_path / "actual") == expected
 
 
 def test_a_store_is_read_from_memory_alone_when_its_backend_is_memory(spark: SparkSession, tmp_path: Path) -> None:
