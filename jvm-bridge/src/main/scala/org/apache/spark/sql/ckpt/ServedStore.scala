@@ -17,7 +17,7 @@ private[ckpt] final class ServedStore(
     val id: StateStoreId,
     val conf: StateStoreConf,
     val hadoopConf: Configuration,
-    settings: Settings)
+    val settings: Settings)
   extends Logging {
   import ServedStore._
 

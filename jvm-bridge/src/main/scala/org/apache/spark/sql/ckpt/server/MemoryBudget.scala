@@ -25,6 +25,9 @@ private[ckpt] final class MemoryBudget(val limitBytes: Long) {
 
   def bytesPerCache: Long = (cachesBytes - resident.get) / stores
 
+  /** Bytes that stores of the memory backend have taken. */
+  def residentBytes: Long = resident.get
+
   /** The part of the limit that stores of the memory backend share. */
   def residentLimit: Long = cachesBytes
 
