@@ -82,6 +82,7 @@ private[ckpt] final class Transaction(
   var valueFrom: Int = 0
   var valueLength: Int = 0
   private var scratch = new Array[Byte](1 << 12)
+  private var keyScratch = new Array[Byte](1 << 8)
 
   var loadMs = 0L
   var cacheHits = 0L
@@ -214,7 +215,8 @@ private[ckpt] final class Transaction(
     new RocksCursor[RocksIterator](iterator, _.key, _.value, lower, upper, release, onDamage)
 
   /** Records that a scan has just shown `key`, so that its removal needs no look-up. */
-  def remember(key: Array[Byte]): Unit = if (!isComplete) scanned(ByteMap.hash(key, key.length) & (scanned.length - 1)) = key
+  def remember(key: Array[Byte]): Unit =
+    if (!isComplete) scanned(ByteMap.hash(key, key.length) & (scanned.length - 1)) = key
 
   /** Stops counting rows of a state that is dropped by this transaction. */
   def drop(state: Int): Unit = droppedStates += state
@@ -288,27 +290,46 @@ private[ckpt] final class Transaction(
   private def canTakeAll: Boolean = !writes.isComplete && !hasWorkers && writes.canComplete
 
   /** Reads all rows of the base version into memory; false if there is no room for them. */
-  private def takeAll(): Boolean = {
-    writes.complete(true)
-    val rows = rangeScan(KeyCodec.stateBound(0), null, whole = true)
+  private def takeAll(): Boolean = writes.expectAll(begun.states.elements.asScala.map(_.get("rows").asLong).sum) && {
+    val rows = reader.db.newIterator(reader.family, reader.scanOptions)
+    var isRead = false
     try {
-      while (rows.valid && writes.isComplete) {
-        val key = rows.key
-        val hash = ByteMap.hash(key, key.length)
-        if (!Arrays.equals(key, begun.markerKey) && writes.map.find(key, key.length, hash) < 0) {
-          writes.remember(key, key.length, hash, rows.valueBase, rows.valueLength)
-          writes.keepToBudget()
-        }
-        rows.advance()
+      rows.seekToFirst()
+      while (rows.isValid && writes.isComplete) {
+        takeRow(rows)
+        rows.next()
       }
+      rows.status()
+      isRead = true
     } catch {
-      case failure: Throwable =>
-        writes.complete(false)
+      case failure: RocksDBException =>
+        onDamage(failure)
         throw failure
     } finally {
       rows.close()
+      if (!isRead) writes.complete(false)
     }
     writes.isComplete
+  }
+
+  /** Takes a row of the base version into memory, unless a row with its key is there. */
+  private def takeRow(rows: RocksIterator): Unit = {
+    var length = rows.key(keyScratch)
+    if (length > keyScratch.length) {
+      keyScratch = new Array[Byte](length * 2)
+      length = rows.key(keyScratch)
+    }
+    val hash = ByteMap.hash(keyScratch, length)
+    val isMarker = Arrays.equals(keyScratch, 0, length, begun.markerKey, 0, begun.markerKey.length)
+    if (!isMarker && writes.map.find(keyScratch, length, hash) < 0) {
+      var size = rows.value(scratch)
+      if (size > scratch.length) {
+        scratch = new Array[Byte](size)
+        size = rows.value(scratch)
+      }
+      writes.remember(keyScratch, length, hash, scratch, size)
+      writes.keepToBudget()
+    }
   }
 
   private def existsInBase(key: Array[Byte], length: Int, hash: Int): Boolean = {

@@ -102,7 +102,7 @@ class MemoryBackendSuite extends AnyFunSuite with BeforeAndAfterEach with Before
     lost.abort()
     assert(contents(provider, two) == numbers(0 until 20))
     val (other, _) = next(provider, one)(fill(_, 30 until 40))
-    assert(contents(provider, other) == numbers((0 until 10)) ++ numbers(30 until 40))
+    assert(contents(provider, other) == numbers(0 until 10) ++ numbers(30 until 40))
     assert(contents(provider, two) == numbers(0 until 20))
     assert(contents(provider, one) == numbers(0 until 10))
   }
@@ -134,7 +134,9 @@ class MemoryBackendSuite extends AnyFunSuite with BeforeAndAfterEach with Before
     assert(contents(provider, two).isEmpty)
     fill(attempt, 4000 until 9000)
     (0 until 4000).foreach(number => assert(attempt.get(key("a", number)).getLong(0) == number))
-    assert(contents(provider, commit(attempt)) == numbers(0 until 9000))
+    val other = commit(attempt)
+    assert(new Metrics(attempt).fellBack)
+    assert(contents(provider, other) == numbers(0 until 9000))
   }
 
   test("values that are replaced and rows that are removed take no memory") {

@@ -28,7 +28,8 @@ class ProviderSuite extends ProviderTests("rocksdb")
 
 class MemoryProviderSuite extends ProviderTests("memory")
 
-abstract class ProviderTests(backend: String) extends AnyFunSuite with BeforeAndAfterEach with BeforeAndAfterAll with Eventually {
+abstract class ProviderTests(backend: String) extends AnyFunSuite with BeforeAndAfterEach with BeforeAndAfterAll
+  with Eventually {
   override implicit val patienceConfig: PatienceConfig = PatienceConfig(timeout = Span(20, Seconds))
 
   private var folder: Path = _

@@ -82,7 +82,8 @@ private final class StoreLife(
   }
 
   private def open(): Unit = {
-    provider = start(backends(random.nextInt(backends.length)), folder, default.encoder, several, default.multiple, memory)
+    provider =
+      start(backends(random.nextInt(backends.length)), folder, default.encoder, several, default.multiple, memory)
     registered.clear()
   }
 

@@ -15,14 +15,16 @@ import org.apache.spark.unsafe.Platform
   *
   * Every entry has the stamp of the epoch that used it last, and whether this epoch wrote it. A scan reads values as of
   * a `Snapshot`, which remembers values that are replaced while it is open.
+  *
+  * `expected`: how many entries there is room for at once.
   */
-private[ckpt] final class ByteMap(private var currentEpoch: Int = 0) {
+private[ckpt] final class ByteMap(private var currentEpoch: Int = 0, expected: Int = 0) {
   import ByteMap._
 
   private val arena = new Arena
-  private var table =
-    new Array[Long](InitialEntries * 2) // hash in the high half, entry number + 1 in the low; 0 = free
-  private var records = new Array[Long](InitialEntries * RecordWords)
+  // Hash in the high half, entry number + 1 in the low; 0 = free.
+  private var table = new Array[Long](capacityFor(expected) * 2)
+  private var records = new Array[Long](capacityFor(expected) * RecordWords)
   private var count = 0
   private val indexes = mutable.HashMap.empty[Int, HashIndex]
   private val replaced = new ReplacedValues
@@ -338,7 +340,8 @@ private[ckpt] final class ByteMap(private var currentEpoch: Int = 0) {
 
 private[ckpt] object ByteMap {
   private final val Absent = -1
-  private final val InitialEntries = 32
+  private final val MinCapacity = 32
+  private final val MaxExpected = 1 << 26
   private final val MaxRoom = 1L << 30
 
   // A record has the locations of key and value, both lengths, the hash and the stamp.
@@ -355,6 +358,12 @@ private[ckpt] object ByteMap {
   private final val Written = 2
   private final val StampBits = 2
   private final val EpochMask = 0x3fffffff
+
+  private def capacityFor(entries: Int): Int =
+    math.max(MinCapacity, Integer.highestOneBit(math.max(1, math.min(entries, MaxExpected) - 1)) * 2)
+
+  /** The fewest bytes that a map of so many entries takes. */
+  def minBytes(entries: Long): Long = entries * EntryBytes
 
   private def pack(high: Int, low: Int): Long = (high.toLong << 32) | (low & 0xffffffffL)
 

@@ -59,6 +59,19 @@ private[ckpt] final class WriteSet(
   /** Whether all rows of the state can be taken into memory now. */
   def canComplete: Boolean = keepsReads && spilled.isEmpty && residence.isOn
 
+  /** Makes room for all rows of the base version, about `rows` of them; false if the store falls back instead. */
+  def expectAll(rows: Long): Boolean = {
+    val bytes = entries.bytes + ByteMap.minBytes(rows)
+    val isHeld = residence.hold(bytes)
+    if (isHeld) {
+      if (entries.size == 0) startOver(new ByteMap(entries.epoch, math.min(rows, Int.MaxValue).toInt))
+      entries.isComplete = true
+    } else {
+      residence.fallBack(bytes)
+    }
+    isHeld
+  }
+
   /** Records that all rows of the base version are in memory, or that they are not. */
   def complete(isComplete: Boolean): Unit = entries.isComplete = isComplete
 
@@ -165,7 +178,7 @@ private[ckpt] final class WriteSet(
   /** Leaves out replaced values, and keys that have no value. */
   private def compact(): Unit = {
     val before = entries
-    startOver(new ByteMap(before.epoch))
+    startOver(new ByteMap(before.epoch, before.size))
     entries.isComplete = true
     var entry = 0
     while (entry < before.size) {

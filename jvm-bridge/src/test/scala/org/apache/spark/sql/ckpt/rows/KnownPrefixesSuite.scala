@@ -80,7 +80,8 @@ class KnownPrefixesSuite extends AnyFunSuite with BeforeAndAfterEach {
         writes.insert(key, key.length, hash, inBase)
       }
       size match {
-        case Some(bytes) => writes.put(entry, new Array[Byte](bytes), Platform.BYTE_ARRAY_OFFSET, bytes, overwrites = true)
+        case Some(bytes) =>
+          writes.put(entry, new Array[Byte](bytes), Platform.BYTE_ARRAY_OFFSET, bytes, overwrites = true)
         case None => writes.delete(entry)
       }
     }

@@ -75,7 +75,8 @@ class WriteSetSuite extends AnyFunSuite with BeforeAndAfterEach {
     (0 until 4000 by 3).foreach(number => base(keyOf(number).toSeq) = randomValue(random, most).toSeq)
     var rows = if (lent) new ByteMap else null
     (1 to rounds).foreach { round =>
-      val writes = new WriteSet(rows, folder.resolve(s"staging-$seed-$round"), new Options, budget, Residence.none(budget))
+      val writes =
+        new WriteSet(rows, folder.resolve(s"staging-$seed-$round"), new Options, budget, Residence.none(budget))
       val model = mutable.HashMap.empty[Seq[Byte], Option[Seq[Byte]]]
       (1 to 30000).foreach(_ => step(writes, base, model, random, most))
       if (limit < (10 << 20)) assert(writes.runs > 0, "the write set was meant to spill")
@@ -275,7 +276,8 @@ class WriteSetSuite extends AnyFunSuite with BeforeAndAfterEach {
     writes.map.value(writes.find(key, key.length, hash(key)))
 
   test("a value that grows or is replaced counts once: nothing is spilled while what is there is small") {
-    val writes = new WriteSet(null, folder.resolve("staging"), new Options, new MemoryBudget(1L << 20), Residence.none(new MemoryBudget(1L << 20)))
+    val writes = new WriteSet(null, folder.resolve("staging"), new Options, new MemoryBudget(1L << 20),
+      Residence.none(new MemoryBudget(1L << 20)))
     val (list, other) = (keyOf(2), keyOf(3))
     (0 until 15000).foreach { i =>
       extend(writes, list, java.nio.ByteBuffer.allocate(20).putInt(i).array)
@@ -288,7 +290,8 @@ class WriteSetSuite extends AnyFunSuite with BeforeAndAfterEach {
   }
 
   test("a list that has outgrown the memory is spilled a few times only, however often it grows") {
-    val writes = new WriteSet(new ByteMap, folder.resolve("staging"), new Options, new MemoryBudget(1L << 20), Residence.none(new MemoryBudget(1L << 20)))
+    val writes = new WriteSet(new ByteMap, folder.resolve("staging"), new Options, new MemoryBudget(1L << 20),
+      Residence.none(new MemoryBudget(1L << 20)))
     (0 until 15000).foreach(i => extend(writes, keyOf(2), java.nio.ByteBuffer.allocate(1000).putInt(i).array))
     assert(writes.runs <= 8)
     val found = java.nio.ByteBuffer.wrap(valueOf(writes, keyOf(2)))
@@ -297,7 +300,8 @@ class WriteSetSuite extends AnyFunSuite with BeforeAndAfterEach {
   }
 
   test("many runs are merged: few files are open, and scans that began before show what was there then") {
-    val writes = new WriteSet(null, folder.resolve("staging"), new Options, new MemoryBudget(1L << 20), Residence.none(new MemoryBudget(1L << 20)))
+    val writes = new WriteSet(null, folder.resolve("staging"), new Options, new MemoryBudget(1L << 20),
+      Residence.none(new MemoryBudget(1L << 20)))
     val model = mutable.HashMap.empty[Seq[Byte], Option[Seq[Byte]]]
     val scans = mutable.ArrayBuffer.empty[(MergedCursor, Map[Seq[Byte], Option[Seq[Byte]]])]
     val random = new Random(5)
