@@ -46,8 +46,8 @@ private[ckpt] final class Begun(val server: StateServer, answer: JsonNode) {
 
 /** One transaction's rows: reads of one version through a reader below the write set, and the sealed delta.
   *
-  * `openView`: opens the reader when a row is asked for that is not in memory. A transaction that has all rows in memory
-  * never does.
+  * `openView`: opens the reader, if it is not `opened`, when a row is asked for that is not in memory. A transaction that
+  * has all rows in memory never does.
   * A look-up leaves its value in `valueBase`, from `valueFrom`, `valueLength` long; those bytes change only with a `put`
   * that overwrites.
   * `onDamage` is called when the database cannot be read; the failure is raised as well. `onClose` is called after the
@@ -56,6 +56,7 @@ private[ckpt] final class Begun(val server: StateServer, answer: JsonNode) {
   */
 private[ckpt] final class Transaction(
     val begun: Begun,
+    opened: Option[Reader],
     openView: () => Reader,
     readers: Readers,
     cache: NearCache,
@@ -76,7 +77,7 @@ private[ckpt] final class Transaction(
   private val prefixes = new KnownPrefixes(writes)
   private val droppedStates = mutable.HashSet.empty[Int]
   private var closed = false
-  private var view: Reader = _
+  private var view: Reader = opened.orNull
 
   var valueBase: Array[Byte] = _
   var valueFrom: Int = 0
@@ -291,6 +292,7 @@ private[ckpt] final class Transaction(
 
   /** Reads all rows of the base version into memory; false if there is no room for them. */
   private def takeAll(): Boolean = writes.expectAll(begun.states.elements.asScala.map(_.get("rows").asLong).sum) && {
+    val started = System.nanoTime
     val rows = reader.db.newIterator(reader.family, reader.scanOptions)
     var isRead = false
     try {
@@ -308,6 +310,7 @@ private[ckpt] final class Transaction(
     } finally {
       rows.close()
       if (!isRead) writes.complete(false)
+      loadMs += (System.nanoTime - started) / 1000000
     }
     writes.isComplete
   }

@@ -31,10 +31,11 @@ private[ckpt] final class Transactions(served: ServedStore, settings: Settings) 
     val started = System.nanoTime
     catchingUp.cancelOrAwait()
     val runtime = served.runtime
-    val (begun, reader) = beginView(version, call(writes), canWait = residence.isOn)
-    val view = new LateView(begun, reader, () => beginView(version, call(false), canWait = false))
+    val place = if (served.isInQuery) residence else Residence.none(runtime.budget)
+    val (begun, reader) = beginView(version, call(writes), canWait = place.isOn)
+    val view = new LateView(begun, () => beginView(version, call(false), canWait = false))
     val txn = new Transaction(
-      begun, () => view.reader(), runtime.readers, cache, runtime.budget, residence, isCurrent,
+      begun, reader, () => view.reader(), runtime.readers, cache, runtime.budget, place, isCurrent,
       failure => served.reportDamage(view.begun, failure.getMessage), () => view.close())
     txn.loadMs = (System.nanoTime - started) / 1000000
     txn
@@ -71,13 +72,13 @@ private[ckpt] final class Transactions(served: ServedStore, settings: Settings) 
   /** The view of a transaction, which may be opened long after the transaction began. The live database may have moved on
     * by then. So a late view has a transaction of its own in the state server, which only reads.
     */
-  private final class LateView(first: Begun, opened: Option[Reader], open: () => (Begun, Option[Reader])) {
+  private final class LateView(first: Begun, open: () => (Begun, Option[Reader])) {
     private var late: Begun = _
 
     /** The transaction in the state server whose local copy is read. */
     def begun: Begun = if (late == null) first else late
 
-    def reader(): Reader = opened.getOrElse {
+    def reader(): Reader = {
       val (begun, reader) = open()
       late = begun
       reader.get

@@ -183,6 +183,25 @@ class MemoryBackendSuite extends AnyFunSuite with BeforeAndAfterEach with Before
     assert(SharedRuntime.get(provider.served.settings).budget.residentBytes == 0)
   }
 
+  /** The views of databases that are open in this process. */
+  private def views(provider: CkptStateStoreProvider, at: Version): Int = {
+    val txn = provider.begin(at.number, at.id)
+    val local = Iterator.iterate(Path.of(txn.begun.path))(_.getParent).find(_.endsWith("server")).get.getParent
+    provider.transactions.end(txn)
+    val found = Option(local.resolve("readers").toFile.list).fold(0)(_.length)
+    found
+  }
+
+  for (kind <- Seq(Ours, OursInMemory)) {
+    test(s"${kind.name}: transactions that read nothing leave no more than one view of the database open") {
+      val provider = open("a", kind)
+      var version = Empty
+      (1 to 5).foreach(number => version = next(provider, version)(_.put(key("a", number), value(number)))._1)
+      (1 to 5).foreach(_ => version = next(provider, version)(_ => ())._1)
+      assert(views(provider, version) == (if (kind == Ours) 1 else 0))
+    }
+  }
+
   test("ordered rows are scanned in order over many versions, also after many of them were removed") {
     val provider = open("a", encoder = range)
     var version = Empty
