@@ -1,6 +1,7 @@
 package org.apache.spark.sql.ckpt
 
 import java.nio.file.{Files, Path}
+import java.util.concurrent.atomic.AtomicReference
 
 import scala.collection.mutable
 import scala.util.Random
@@ -54,6 +55,25 @@ class StateStoreFuzzSuite extends AnyFunSuite with BeforeAndAfterAll {
       info(s"seeds $firstSeed to ${seed - 1}, $spills runs were spilled, $falls stores fell back")
       assert(!isSmall || spills > 0)
       assert((falls > 0) == (isSmall && backends.contains(Stores.OursInMemory)))
+    }
+  }
+
+  test("stores that share little memory answer as maps do, side by side") {
+    SharedRuntime.stop()
+    val lives = (firstSeed until firstSeed + 4).map { seed =>
+      val folder = Files.createTempDirectory("fuzz")
+      val life = new StoreLife(seed, folder, "16m", seed % 2 == 0, Seq(Stores.OursInMemory))
+      val outcome = new AtomicReference[Throwable]
+      val thread = new Thread(() =>
+        try life.run()
+        catch { case failure: Throwable => outcome.set(failure) })
+      thread.start()
+      (seed, folder, thread, outcome)
+    }
+    lives.foreach(_._3.join())
+    lives.foreach { case (seed, folder, _, outcome) =>
+      Readers.deleteFolder(folder)
+      if (outcome.get != null) throw new AssertionError(s"seed $seed side by side: ${outcome.get}", outcome.get)
     }
   }
 }
