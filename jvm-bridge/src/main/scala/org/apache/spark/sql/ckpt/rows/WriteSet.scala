@@ -85,7 +85,7 @@ private[ckpt] final class WriteSet(
   def find(key: Array[Byte], length: Int, hash: Int): Int = {
     val entry = entries.find(key, length, hash)
     if (entry >= 0) {
-      entries.used(entry)
+      if (!entries.isComplete) entries.used(entry) // else none is forgotten, and a stamp would cost a write to memory
       entry
     } else if (spilled.isEmpty) {
       -1
