@@ -162,7 +162,7 @@ private[ckpt] final class WriteSet(
     if (!entries.isComplete) keepPart() else if (entries.bytes > residence.held && !holdAll()) keepPart()
 
   /** Makes room for all rows; false if the store falls back instead, and may keep only a part of them. */
-  def holdAll(): Boolean = {
+  private def holdAll(): Boolean = {
     val bytes = entries.bytes
     val isHeld = residence.hold(bytes + bytes / 8) || {
       if (entries.garbageBytes > bytes / 8) compact()
