@@ -56,6 +56,7 @@ class Round:
             "snapshotEveryVersions": str(draw.randint(1, 3)),
             "workerMemory": draw.choice(["1m", "128m"]),
             "localCheckpoints": str(draw.randint(1, 3)),
+            "backend": draw.choice(["rocksdb", "memory"]),
         }
         if place != "checkpoint":
             options["remote"] = f"{places[place]}/{seed}"

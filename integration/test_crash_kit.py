@@ -57,6 +57,16 @@ def test_a_query_survives_the_death_of_executors(tmp_path: Path) -> None:
 
 
 @pytest.mark.matrix
+def test_sparks_operators_with_their_state_in_memory_survive_their_kills() -> None:
+    def count(rows: DataFrame) -> DataFrame:
+        return rows.groupBy("user").agg(f.count("*").alias("rows"), f.sum("n").alias("total"))
+
+    conf = {"spark.sql.streaming.stateStore.ckpt.backend": "memory"}
+    survived = ckpt.testing.crash(count, seed=5, faults=5, mode="update", key="user", conf=conf, rows=visits())
+    assert len(survived.faults) >= 1
+
+
+@pytest.mark.matrix
 def test_what_depends_on_chance_is_found() -> None:
     with pytest.raises(AssertionError, match=r"The result differs \(seed=1, after .*\):\n  output:\n"):
         ckpt.testing.crash(lambda rows: totals(rows).withColumn("chance", f.rand()), seed=1, faults=1, rows=visits())

@@ -66,7 +66,7 @@ def test_errors_name_options_as_they_are_typed(quick_path: Path, capsys: pytest.
             ("checkpoint", "list", query.location, "-o", "s3Endpont=x"),
             "there is no option 's3Endpont'. Did you mean 's3En",
         ),
-        (("checkpoint", "list", query.location, "-o", "s3endpoint=x"), "Known options: python, memoryLimit, "),
+        (("checkpoint", "list", query.location, "-o", "s3endpoint=x"), "Known options: python, backend, memoryLimit, "),
     ):
         assert words in refused(capsys, *call), call
 

@@ -11,6 +11,7 @@ from integration.bench.measure import Measured
 from integration.bench.variants import (
     GROUPS,
     HDFS_BACKED,
+    IN_MEMORY,
     MANY_TIMERS,
     NO_TIMERS,
     ONE_OPERATOR,
@@ -80,12 +81,16 @@ class Side:
 
 @dataclass(frozen=True)
 class Bar:
-    """``ours`` takes at most ``limit`` times as long as the fastest of ``theirs``."""
+    """``ours`` takes at most ``limit`` times as long as the fastest of ``theirs``.
+
+    ``restores``: in the first batch after the state was dropped, instead of in warm ones.
+    """
 
     what: str
     ours: Side
     theirs: tuple[Side, ...]
     limit: float
+    restores: bool = False
 
 
 @dataclass(frozen=True)
@@ -107,6 +112,12 @@ def _against_rocksdb(workload: str, limit: float) -> Bar:
     return Bar(f"{workload}: RocksDB in its better mode", Side(workload, OURS.name), theirs, limit)
 
 
+def _in_memory(workload: str, limit: float, *, restores: bool = False) -> Bar:
+    what = f"{workload}{', restored' if restores else ''}: in memory against HDFS-backed"
+    theirs = (Side(workload, HDFS_BACKED.name),)
+    return Bar(what, Side(workload, IN_MEMORY.name), theirs, limit, restores)
+
+
 BARS: tuple[Bar, ...] = (
     _against_rocksdb("aggregation", 0.65),
     Bar(
@@ -115,6 +126,11 @@ BARS: tuple[Bar, ...] = (
         (Side("aggregation", HDFS_BACKED.name),),
         1.1,
     ),
+    _in_memory("aggregation", 0.75),
+    _in_memory("dedup-watermark", 0.9),
+    _in_memory("sessions", 0.9),
+    _in_memory("small-batch", 0.6),
+    _in_memory("large-state", 0.3, restores=True),
     _against_rocksdb("large-state", 0.6),
     Bar(
         "the same change on ten times the state, near cache smaller than both",
@@ -218,11 +234,15 @@ def judge(results: Mapping[str, Measured], figure: Figure = execution_ms) -> lis
     for bar in BARS:
         if not {bar.ours.workload, *(side.workload for side in bar.theirs)} <= set(results):
             continue
-        against = min(bar.theirs, key=lambda side: median(_series(results, side, figure)))
-        ratio = Ratio.of(_series(results, bar.ours, figure), _series(results, against, figure))
+        against, theirs = min(
+            ((side, _series(results, side, bar, figure)) for side in bar.theirs), key=lambda each: median(each[1])
+        )
+        ratio = Ratio.of(_series(results, bar.ours, bar, figure), theirs)
         verdicts.append(Verdict(bar, against, ratio))
     return verdicts
 
 
-def _series(results: Mapping[str, Measured], side: Side, figure: Figure) -> list[float]:
-    return [figure(sample) for sample in results[side.workload].warm[side.variant]]
+def _series(results: Mapping[str, Measured], side: Side, bar: Bar, figure: Figure) -> list[float]:
+    measured = results[side.workload]
+    samples = measured.restored if bar.restores else measured.warm
+    return [figure(sample) for sample in samples[side.variant]]

@@ -9,6 +9,7 @@ from pathlib import Path
 from integration.bench.variants import (
     GROUPS,
     HDFS_BACKED,
+    IN_MEMORY,
     MANY_TIMERS,
     NO_STATE,
     NO_TIMERS,
@@ -43,7 +44,7 @@ from integration.bench.workloads import FILL_BATCHES, Workload
 
 LOOK_AHEAD = 2
 RESTARTS = 3
-BASE = (OURS, ROCKSDB, ROCKSDB_CHANGELOG, HDFS_BACKED)
+BASE = (OURS, IN_MEMORY, ROCKSDB, ROCKSDB_CHANGELOG, HDFS_BACKED)
 INSTEAD = {
     "keyed": (
         VECTORISED,

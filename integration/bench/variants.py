@@ -36,6 +36,9 @@ class Variant:
 
 
 OURS = Variant("ckpt", {}, ours=True)
+IN_MEMORY = Variant(
+    "ckpt, in memory", {_PREFIX + "ckpt.backend": "memory", _PREFIX + "ckpt.memoryLimit": "1g"}, ours=True
+)
 SMALL_CACHE = Variant("ckpt, small cache", {_PREFIX + "ckpt.memoryLimit": "16m"}, ours=True)
 SMALL_CACHE_FEW_KEYS = replace(SMALL_CACHE, name="the same, a tenth of the keys", part_of_keys=10)
 ROCKSDB = Variant("rocksdb", {**_ROCKSDB, _CHANGELOG: "false"})
@@ -93,6 +96,7 @@ REPARTITIONED = replace(ROCKSDB, name="rocksdb, repartitioned")
 
 ALL: tuple[Variant, ...] = (
     OURS,
+    IN_MEMORY,
     SMALL_CACHE,
     SMALL_CACHE_FEW_KEYS,
     VECTORISED,

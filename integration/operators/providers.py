@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _PREFIX = "spark.sql.streaming.stateStore."
 PROVIDER_CLASS = _PREFIX + "providerClass"
 CHECKPOINT_FORMAT = _PREFIX + "checkpointFormatVersion"
+BACKEND = _PREFIX + "ckpt.backend"
 
 
 @dataclass(frozen=True)
@@ -46,4 +47,5 @@ _SPARK = "org.apache.spark.sql.execution.streaming.state."
 HDFS_BACKED = Provider("hdfs", _SPARK + "HDFSBackedStateStoreProvider", {CHECKPOINT_FORMAT: "1"})
 ROCKSDB = Provider("rocksdb", _SPARK + "RocksDBStateStoreProvider", {CHECKPOINT_FORMAT: "1"})
 OURS = Provider("ckpt", pyspark_ckpt.PROVIDER_CLASS, {CHECKPOINT_FORMAT: "2"})
-BY_NAME = {provider.name: provider for provider in (HDFS_BACKED, ROCKSDB, OURS)}
+IN_MEMORY = Provider("ckpt-memory", pyspark_ckpt.PROVIDER_CLASS, {**OURS.settings, BACKEND: "memory"})
+BY_NAME = {provider.name: provider for provider in (HDFS_BACKED, ROCKSDB, OURS, IN_MEMORY)}

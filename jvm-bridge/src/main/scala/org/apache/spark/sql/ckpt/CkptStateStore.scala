@@ -117,7 +117,8 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
     val family = families.toWrite("put", colFamilyName)
     if (family.values.isRow) {
       val length = family.keys.encode(key)
-      txn.put(family.keys.buffer, length, value.getBaseObject, value.getBaseOffset, value.getSizeInBytes)
+      txn.put(
+        family.keys.buffer, length, value.getBaseObject, value.getBaseOffset, value.getSizeInBytes, overwrites = true)
     } else {
       putBytes(family, key, family.values.encode(value))
     }
@@ -215,7 +216,6 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
     if (!canWrite) throw CkptErrors.lifecycle(s"$this was opened for reading and cannot be committed.")
     families.settle()
     val outcome = provider.transactions.commit(txn)
-    txn.committed()
     status = Committed
     report = outcome
     if (TaskContext.get() == null) close()
@@ -257,7 +257,7 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
       closed = true
       txn.close()
       families.close()
-      if (hasCommitted) provider.transactions.catchUpInBackground()
+      if (hasCommitted && !txn.isComplete) provider.transactions.catchUpInBackground()
     }
   }
 
@@ -310,7 +310,8 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
 
   private def putBytes(family: Family, key: UnsafeRow, bytes: Array[Byte]): Unit = {
     val length = family.keys.encode(key)
-    txn.put(family.keys.buffer, length, bytes, Platform.BYTE_ARRAY_OFFSET, bytes.length)
+    // Values of one key are decoded when they are asked for, from the bytes that were there at the look-up.
+    txn.put(family.keys.buffer, length, bytes, Platform.BYTE_ARRAY_OFFSET, bytes.length, overwrites = false)
   }
 
   private def wholeState(family: Family): Bounds = Bounds(family.keys.stateStart, family.keys.stateEnd, whole = true)

@@ -54,7 +54,7 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
       stateSchemaProvider.filter(_ => storeConf.stateStoreEncodingFormat == StateStoreEncoding.Avro.toString)
     val settings = Settings.from(storeConf.sqlConfs)
     served = new ServedStore(stateStoreId, storeConf, hadoopConf, settings)
-    transactions = new Transactions(served, settings.compression)
+    transactions = new Transactions(served, settings)
     families = new Families(
       useColumnFamilies,
       stateStoreId.storeName,
@@ -75,7 +75,7 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
     if (loadEmpty) throw CkptErrors.unsupported("a load of an empty store", "it rewrites state offline")
     askForSnapshot(forceSnapshotOnCommit)
     val txn = loading(version, stateStoreCkptId) {
-      transactions.begin(version, beginCall(version, stateStoreCkptId, writes = true))
+      transactions.begin(version, beginCall(version, stateStoreCkptId, _), writes = true)
     }
     maintainFirst()
     new CkptStateStore(this, txn, writable = true)
@@ -177,7 +177,7 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
 
   /** Begins a transaction that only reads. */
   private[ckpt] def begin(version: Long, id: Option[String]): Transaction =
-    transactions.begin(version, beginCall(version, id, writes = false))
+    transactions.begin(version, beginCall(version, id, _), writes = false)
 
   /** Begins in the state server; if the caller `writes`, state with another number of partitions is refused. */
   private def beginCall(version: Long, id: Option[String], writes: Boolean): Begun = {

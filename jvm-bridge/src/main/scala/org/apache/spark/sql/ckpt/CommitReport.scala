@@ -23,7 +23,7 @@ private[ckpt] object CommitReport {
     val (internal, external) = states.partition(_.path("descriptor").path("internal").asBoolean)
     val measured = Map(
       "ckptLoadTimeMs" -> txn.loadMs,
-      "ckptCatchUpTimeMs" -> txn.reader.takeCatchUpMs(),
+      "ckptCatchUpTimeMs" -> txn.takeCatchUpMs(),
       "ckptCacheHits" -> txn.cacheHits,
       "ckptCacheMisses" -> txn.cacheMisses,
       "ckptExistenceReads" -> txn.existenceReads,
@@ -33,6 +33,8 @@ private[ckpt] object CommitReport {
       "ckptServerTimeMs" -> serverMs,
       "ckptInternalRows" -> internal.map(_.path("rows").asLong).sum,
       "ckptCacheBytes" -> cacheBytes,
+      "ckptMemoryBytes" -> txn.residentBytes,
+      "ckptMemoryFallbacks" -> (if (txn.fellBack) 1L else 0L),
       "ckptWriteSetBytes" -> txn.writeSetBytes)
     StateStoreMetrics(
       external.map(_.path("rows").asLong).sum, cacheBytes + txn.writeSetBytes + blockCacheBytes,

@@ -18,7 +18,7 @@ private[ckpt] final class ServedStore(
     val id: StateStoreId,
     val conf: StateStoreConf,
     val hadoopConf: Configuration,
-    settings: Settings)
+    val settings: Settings)
   extends Logging {
   import ServedStore._
 
@@ -75,10 +75,12 @@ private[ckpt] final class ServedStore(
   }
 
   /** The run of the query; empty for a task outside a query, which reads state and must not write. */
-  private def runId: String = {
-    val inQuery = Option(TaskContext.get()).forall(_.getLocalProperty(StreamExecution.QUERY_ID_KEY) != null)
-    if (inQuery) Option(hadoopConf.get(StreamExecution.RUN_ID_KEY)).getOrElse("") else ""
-  }
+  private def runId: String =
+    if (isInQuery) Option(hadoopConf.get(StreamExecution.RUN_ID_KEY)).getOrElse("") else ""
+
+  /** Whether the present task is one of a streaming query, and not one that reads state once. */
+  def isInQuery: Boolean =
+    Option(TaskContext.get()).forall(_.getLocalProperty(StreamExecution.QUERY_ID_KEY) != null)
 
   /** Gives out no further handle; returns whether it did until now. */
   def stopOpening(): Boolean = synchronized {

@@ -5,52 +5,61 @@ import java.util.concurrent.{ConcurrentLinkedQueue, RejectedExecutionException}
 import scala.util.control.NonFatal
 
 import com.fasterxml.jackson.databind.node.ObjectNode
-import org.rocksdb.{CompressionType, RocksDBException}
+import org.rocksdb.RocksDBException
 
 import org.apache.spark.internal.Logging
-import org.apache.spark.sql.ckpt.rows.NearCache
-import org.apache.spark.sql.ckpt.server.{CancellableTask, Json, SharedRuntime}
+import org.apache.spark.sql.ckpt.rows.{NearCache, Residence}
+import org.apache.spark.sql.ckpt.server.{CancellableTask, Json, Settings, SharedRuntime}
 import org.apache.spark.sql.execution.streaming.state.StateStoreMetrics
 
 /** The transactions of one store, from `begin` to `commit` or `abort`, and what they leave for the next one: rows in
   * memory, a view that follows the live database, and idle writers.
   */
-private[ckpt] final class Transactions(served: ServedStore, compression: CompressionType) extends Logging {
+private[ckpt] final class Transactions(served: ServedStore, settings: Settings) extends Logging {
   import Transactions._
 
   private val cache = new NearCache(served.runtime.budget)
+  private val residence = new Residence(served.runtime.budget, settings.isInMemory, warnOfFallBack)
   private val idleWriters = new ConcurrentLinkedQueue[DeltaWriter]
   @volatile private var lastLivePath: String = _
   @volatile private var catchingUp = new CancellableTask(() => ())
 
   private def label: String = served.label
 
-  /** Begins a transaction by `call`, which may be repeated. */
-  def begin(version: Long, call: => Begun): Transaction = {
+  /** Begins a transaction by `call`, which may be repeated, and says whether it `writes`. */
+  def begin(version: Long, call: Boolean => Begun, writes: Boolean): Transaction = {
     val started = System.nanoTime
     catchingUp.cancelOrAwait()
+    val runtime = served.runtime
+    val place = if (served.isInQuery) residence else Residence.none(runtime.budget)
+    val (begun, reader) = beginView(version, call(writes), canWait = place.isOn)
+    val view = new LateView(begun, () => beginView(version, call(false), canWait = false))
+    val txn = new Transaction(
+      begun, reader, () => view.reader(), runtime.readers, cache, runtime.budget, place, isCurrent,
+      failure => served.reportDamage(view.begun, failure.getMessage), () => view.close())
+    txn.loadMs = (System.nanoTime - started) / 1000000
+    txn
+  }
+
+  /** Begins in the state server, and opens a view of the version. With `canWait` there is none if the near cache has all
+    * rows, or if there are no rows.
+    */
+  private def beginView(version: Long, call: => Begun, canWait: Boolean): (Begun, Option[Reader]) = {
     var attempt = 0
     while (true) {
       attempt += 1
       try {
         val begun = call
-        openReaderOrAbort(begun, attempt) match {
-          case Some(reader) =>
-            val runtime = served.runtime
-            val txn = new Transaction(
-              begun, reader, runtime.readers, cache, runtime.budget, isCurrent,
-              failure => served.reportDamage(begun, failure.getMessage))
-            txn.loadMs = (System.nanoTime - started) / 1000000
-            return txn
-          case None =>
-            // Either another attempt's commit changed the live database in between, and the next answer names a
-            // checkpoint; or the copy is damaged and was reported, and the next answer names one that was restored.
-            served.abort(begun)
-            if (attempt >= MaxBegins) {
-              throw CkptErrors.lifecycle(
-                s"$label: version $version could not be read in $attempt tries: the database in ${begun.path} " +
-                  "never showed its version marker.")
-            }
+        if (canWait && (begun.markerValue == null || cache.hasAll(begun.tag))) return (begun, None)
+        val reader = openReaderOrAbort(begun, attempt)
+        if (reader.nonEmpty) return (begun, reader)
+        // Either another attempt's commit changed the live database in between, and the next answer names a
+        // checkpoint; or the copy is damaged and was reported, and the next answer names one that was restored.
+        served.abort(begun)
+        if (attempt >= MaxBegins) {
+          throw CkptErrors.lifecycle(
+            s"$label: version $version could not be read in $attempt tries: the database in ${begun.path} " +
+              "never showed its version marker.")
         }
       } catch {
         case lost: StateServerLostException if attempt < MaxBegins =>
@@ -59,6 +68,29 @@ private[ckpt] final class Transactions(served: ServedStore, compression: Compres
     }
     throw new IllegalStateException("not reached")
   }
+
+  /** The view of a transaction, which may be opened long after the transaction began. The live database may have moved on
+    * by then. So a late view has a transaction of its own in the state server, which only reads.
+    */
+  private final class LateView(first: Begun, open: () => (Begun, Option[Reader])) {
+    private var late: Begun = _
+
+    /** The transaction in the state server whose local copy is read. */
+    def begun: Begun = if (late == null) first else late
+
+    def reader(): Reader = {
+      val (begun, reader) = open()
+      late = begun
+      reader.get
+    }
+
+    def close(): Unit = if (late != null) served.abort(late)
+  }
+
+  private def warnOfFallBack(neededBytes: Long): Unit = logWarning(
+    s"$label: its state does not fit into the memory that the stores of this executor share " +
+      s"(it needs ${neededBytes >> 20} MiB, and they have ${served.runtime.budget.residentLimit >> 20} MiB together). " +
+      "It goes on with RocksDB until the query is started again: raise memoryLimit, or set backend to rocksdb.")
 
   private def isCurrent(reader: Reader): Boolean = served.isOpen && reader.path == lastLivePath
 
@@ -115,6 +147,7 @@ private[ckpt] final class Transactions(served: ServedStore, compression: Compres
       finally idleWriters.add(writer)
     val serving = System.nanoTime
     val answer = txn.begun.server.call("commit", commitRequest(txn, delta))
+    txn.committed(answer.path("states"))
     val done = System.nanoTime
     val runtime = served.runtime
     CommitReport.metrics(
@@ -124,7 +157,7 @@ private[ckpt] final class Transactions(served: ServedStore, compression: Compres
   }
 
   private def takeWriter(): DeltaWriter =
-    Option(idleWriters.poll()).getOrElse(new DeltaWriter(served.runtime.readers.table, compression))
+    Option(idleWriters.poll()).getOrElse(new DeltaWriter(served.runtime.readers.table, settings.compression))
 
   private def commitRequest(txn: Transaction, delta: Option[SealedDelta]): ObjectNode = {
     val request = Json.obj().put("txn", txn.begun.number)
@@ -175,6 +208,7 @@ private[ckpt] final class Transactions(served: ServedStore, compression: Compres
     val first = served.stopOpening()
     catchingUp.cancelOrAwait()
     if (first) cache.close()
+    residence.close()
     Iterator.continually(idleWriters.poll()).takeWhile(_ != null).foreach(_.close())
     served.closeHandle()
     if (lastLivePath != null) served.runtime.readers.forget(lastLivePath)

@@ -52,7 +52,7 @@ class ContractSuite extends AnyFunSuite with BeforeAndAfterEach with BeforeAndAf
 object ContractSuite {
   import Stores._
 
-  private val Kinds = Seq(Ours, RocksDB, Hdfs)
+  private val Kinds = Seq(Ours, OursInMemory, RocksDB, Hdfs)
 
   /** One question to a new provider, and the answer of all stores that are not excepted. */
   private final case class Probe(

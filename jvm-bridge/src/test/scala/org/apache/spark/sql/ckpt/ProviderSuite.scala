@@ -24,7 +24,12 @@ import org.apache.spark.sql.types._
 import org.apache.spark.unsafe.types.UTF8String
 
 /** The provider by itself, with a real state server and real files, no Spark job: every method of the trait. */
-class ProviderSuite extends AnyFunSuite with BeforeAndAfterEach with BeforeAndAfterAll with Eventually {
+class ProviderSuite extends ProviderTests("rocksdb")
+
+class MemoryProviderSuite extends ProviderTests("memory")
+
+abstract class ProviderTests(backend: String) extends AnyFunSuite with BeforeAndAfterEach with BeforeAndAfterAll
+  with Eventually {
   override implicit val patienceConfig: PatienceConfig = PatienceConfig(timeout = Span(20, Seconds))
 
   private var folder: Path = _
@@ -53,6 +58,7 @@ class ProviderSuite extends AnyFunSuite with BeforeAndAfterEach with BeforeAndAf
     sqlConf.setConfString("spark.sql.streaming.stateStore.checkpointFormatVersion", "2")
     sqlConf.setConfString(Settings.Prefix + "python", sys.env.getOrElse("PYTHON", "python3"))
     sqlConf.setConfString(Settings.Prefix + "memoryLimit", "16m") // the process's; it makes large write sets spill
+    sqlConf.setConfString(Settings.Prefix + "backend", backend)
     conf.foreach { case (key, value) => sqlConf.setConfString(key, value) }
     val hadoop = new Configuration
     hadoop.set(StreamExecution.RUN_ID_KEY, UUID.randomUUID().toString)

@@ -1,6 +1,7 @@
 package org.apache.spark.sql.ckpt
 
 import java.nio.file.{Files, Path}
+import java.util.concurrent.atomic.AtomicReference
 
 import scala.collection.mutable
 import scala.util.Random
@@ -26,34 +27,60 @@ class StateStoreFuzzSuite extends AnyFunSuite with BeforeAndAfterAll {
   private val seconds = arguments.get("minutes").fold(0.0)(_.toDouble * 30)
   private val firstSeed = arguments.get("seed").fold(1L)(_.toLong)
 
-  for ((memory, isSmall, few) <- Seq(("16m", true, 10), ("256m", false, 20))) {
-    test(s"a store answers as a map does, with a memory limit of $memory") {
+  for {
+    (memory, isSmall, few) <- Seq(("16m", true, 10), ("256m", false, 20))
+    backends <- Seq(Seq(Stores.Ours), Seq(Stores.OursInMemory), Seq(Stores.Ours, Stores.OursInMemory))
+  } {
+    val names = backends.map(_.name).mkString(" and ")
+    test(s"a store answers as a map does, with a memory limit of $memory: $names") {
       SharedRuntime.stop()
       val end = System.nanoTime + (seconds * 1e9).toLong
       var seed = firstSeed
-      var spills = 0L
+      var (spills, falls) = (0L, 0L)
       while (seed < firstSeed + few || System.nanoTime < end) {
         val folder = Files.createTempDirectory("fuzz")
         try {
-          val life = new StoreLife(seed, folder, memory, isSmall)
+          val life = new StoreLife(seed, folder, memory, isSmall, backends)
           life.run()
           spills += life.spills
+          falls += life.falls
         } catch {
           case failure: Throwable =>
-            throw new AssertionError(s"memory $memory, seed $seed: CKPT_FUZZ='--seed $seed'. $failure", failure)
+            throw new AssertionError(s"memory $memory, $names, seed $seed: CKPT_FUZZ='--seed $seed'. $failure", failure)
         } finally {
           Readers.deleteFolder(folder)
         }
         seed += 1
       }
-      info(s"seeds $firstSeed to ${seed - 1}, $spills runs were spilled")
+      info(s"seeds $firstSeed to ${seed - 1}, $spills runs were spilled, $falls stores fell back")
       assert(!isSmall || spills > 0)
+      assert((falls > 0) == (isSmall && backends.contains(Stores.OursInMemory)))
+    }
+  }
+
+  test("stores that share little memory answer as maps do, side by side") {
+    SharedRuntime.stop()
+    val lives = (firstSeed until firstSeed + 4).map { seed =>
+      val folder = Files.createTempDirectory("fuzz")
+      val life = new StoreLife(seed, folder, "16m", seed % 2 == 0, Seq(Stores.OursInMemory))
+      val outcome = new AtomicReference[Throwable]
+      val thread = new Thread(() =>
+        try life.run()
+        catch { case failure: Throwable => outcome.set(failure) })
+      thread.start()
+      (seed, folder, thread, outcome)
+    }
+    lives.foreach(_._3.join())
+    lives.foreach { case (seed, folder, _, outcome) =>
+      Readers.deleteFolder(folder)
+      if (outcome.get != null) throw new AssertionError(s"seed $seed side by side: ${outcome.get}", outcome.get)
     }
   }
 }
 
 /** The life of one store under one seed. */
-private final class StoreLife(seed: Long, folder: Path, memory: String, isSmall: Boolean) {
+private final class StoreLife(
+    seed: Long, folder: Path, memory: String, isSmall: Boolean, backends: Seq[Stores.Kind]) {
   import StoreLife._
   import Stores.{Kind => _, _}
 
@@ -66,6 +93,7 @@ private final class StoreLife(seed: Long, folder: Path, memory: String, isSmall:
   private val registered = mutable.HashSet.empty[String] // with this provider
   private var history = Vector(Empty -> (Map("default" -> Rows(default)): Model))
   var spills = 0L
+  var falls = 0L
 
   def run(): Unit = {
     open()
@@ -74,7 +102,8 @@ private final class StoreLife(seed: Long, folder: Path, memory: String, isSmall:
   }
 
   private def open(): Unit = {
-    provider = start(Ours, folder, default.encoder, several, default.multiple, memory)
+    provider =
+      start(backends(random.nextInt(backends.length)), folder, default.encoder, several, default.multiple, memory)
     registered.clear()
   }
 
@@ -285,6 +314,7 @@ private final class StoreLife(seed: Long, folder: Path, memory: String, isSmall:
         val made = commit(store)
         same(store.metrics.numKeys, model.valuesIterator.map(_.of.size).sum.toLong, "the number of keys")
         spills += store.metrics.customMetrics(Metrics("ckptSpilledRuns"))
+        falls += store.metrics.customMetrics(Metrics("ckptMemoryFallbacks"))
         Some(made -> model)
       }
     }

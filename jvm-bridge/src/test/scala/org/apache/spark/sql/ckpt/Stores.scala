@@ -26,6 +26,10 @@ object Stores {
     override def make(): StateStoreProvider = new CkptStateStoreProvider
   }
 
+  case object OursInMemory extends Kind("ckpt in memory", 2) {
+    override def make(): StateStoreProvider = new CkptStateStoreProvider
+  }
+
   case object RocksDB extends Kind("RocksDB", 2) {
     override def make(): StateStoreProvider = new RocksDBStateStoreProvider
   }
@@ -57,6 +61,7 @@ object Stores {
     conf.setConfString("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
     conf.setConfString(Settings.Prefix + "python", sys.env.getOrElse("PYTHON", "python3"))
     conf.setConfString(Settings.Prefix + "memoryLimit", memory) // the process's: the first one counts
+    if (kind == OursInMemory) conf.setConfString(Settings.Prefix + "backend", "memory")
     val hadoop = new Configuration
     hadoop.set(StreamExecution.RUN_ID_KEY, UUID.randomUUID().toString)
     val made = kind.make()

@@ -18,7 +18,7 @@ private[ckpt] trait SingleVersions extends SupportsFineGrainedReplay { provider:
       snapshotVersionStateStoreCkptId: Option[String],
       endVersionStateStoreCkptId: Option[String]): StateStore = {
     def replay = replayCall(snapshotVersion, snapshotVersionStateStoreCkptId, endVersion, endVersionStateStoreCkptId)
-    new CkptStateStore(provider, transactions.begin(endVersion, replay), writable = !readOnly)
+    new CkptStateStore(provider, transactions.begin(endVersion, _ => replay, writes = !readOnly), writable = !readOnly)
   }
 
   override def replayReadStateFromSnapshot(

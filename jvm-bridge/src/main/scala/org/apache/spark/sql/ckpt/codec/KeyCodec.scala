@@ -74,8 +74,12 @@ private[ckpt] object KeyCodec {
   final val HashBytes = 4
   final val HashedHead = StateBytes + HashBytes
   private final val OrderedBit = 0x8000
+  private final val FirstKeyed = 0x4000
 
   def isOrdered(number: Int): Boolean = (number & OrderedBit) != 0
+
+  /** Whether a state is one of a keyed operator, whose rows Python workers read and write. */
+  def isKeyed(number: Int): Boolean = (number & ~OrderedBit) >= FirstKeyed
 
   /** Whether Spark scans such keys in order, so that the hash must not come first. */
   def needsOrder(spec: KeyStateEncoderSpec): Boolean = spec match {

@@ -3,9 +3,8 @@ package rows
 
 /** Append-only bytes in slabs of growing size.
   *
-  * A location stays valid, and its bytes unchanged, as long as anybody holds the slab: rows passed to Spark point
-  * directly into slabs, so nothing is ever overwritten or reused here. A location packs the slab number (high 32 bits)
-  * and the offset in it (low 32 bits).
+  * A location stays valid as long as anybody holds the slab, and its bytes stay unchanged unless its owner overwrites
+  * them: nothing is reused here. A location packs the slab number (high 32 bits) and the offset in it (low 32 bits).
   */
 private[ckpt] final class Arena {
   private var slabs = new Array[Array[Byte]](4)

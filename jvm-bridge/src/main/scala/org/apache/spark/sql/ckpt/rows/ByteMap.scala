@@ -10,28 +10,40 @@ import org.apache.spark.unsafe.Platform
 /** Hash map from key bytes to value bytes without an object per entry.
   *
   * Entries are numbered from 0 in order of insertion and never move, so a number stays valid while the map grows. A key
-  * may be known to have no value. Replacing a value appends the new bytes; the old ones stay readable for existing
-  * references. A look-up touches few places: one slot of the table, one record, the key. Not thread-safe.
+  * may be known to have no value. Replacing a value appends the new bytes, and the old ones stay readable for existing
+  * references, unless the caller knows that there are none. A look-up touches few places: one slot of the table, one record, the key. Not thread-safe.
   *
   * Every entry has the stamp of the epoch that used it last, and whether this epoch wrote it. A scan reads values as of
   * a `Snapshot`, which remembers values that are replaced while it is open.
+  *
+  * `expected`: how many entries there is room for at once.
   */
-private[ckpt] final class ByteMap(private var currentEpoch: Int = 0) {
+private[ckpt] final class ByteMap(private var currentEpoch: Int = 0, expected: Int = 0) {
   import ByteMap._
 
   private val arena = new Arena
-  private var table =
-    new Array[Long](InitialEntries * 2) // hash in the high half, entry number + 1 in the low; 0 = free
-  private var records = new Array[Long](InitialEntries * RecordWords)
+  // Hash in the high half, entry number + 1 in the low; 0 = free.
+  private var table = new Array[Long](capacityFor(expected) * 2)
+  private var records = new Array[Long](capacityFor(expected) * RecordWords)
   private var count = 0
   private val indexes = mutable.HashMap.empty[Int, HashIndex]
   private val replaced = new ReplacedValues
   private val rooms = mutable.HashMap.empty[Int, Int] // by entry: bytes reserved for an extended value
+  private val orders = mutable.HashMap.empty[Int, SortedEntries]
+  private var present = 0
+  private var presentBytes = 0L
+  private var indexBytes = 0L
+
+  /** Whether this map has all rows of the version that it shows: a key that is missing does not exist. */
+  var isComplete = false
 
   def size: Int = count
 
-  /** Bytes on the heap: slabs, records and the table. */
-  def bytes: Long = arena.bytes + (records.length + table.length) * 8L
+  /** Bytes on the heap: slabs, records, the table and indexes. */
+  def bytes: Long = arena.bytes + (records.length + table.length) * 8L + indexBytes
+
+  /** Bytes that a copy without replaced values and without keys that have no value would not need. */
+  def garbageBytes: Long = arena.bytes - presentBytes + (count - present) * EntryBytes.toLong
 
   /** The entry of `key`, or -1. */
   def find(key: Array[Byte], length: Int, hash: Int): Int = {
@@ -64,18 +76,25 @@ private[ckpt] final class ByteMap(private var currentEpoch: Int = 0) {
     records(record + Stamps) = pack(hash, stamp(0))
     count += 1
     link(hash, entry)
-    if (indexes.nonEmpty) index(entry)
+    if (indexes.nonEmpty) {
+      index(entry)
+      indexBytes += IndexEntryBytes
+    }
+    if (orders.nonEmpty) orders.get(keyState(entry)).foreach(addTo(_, entry))
     entry
   }
 
   def put(entry: Int, value: Array[Byte], from: Int, length: Int): Unit =
     point(entry, arena.append(value, from, length), length)
 
-  /** Puts `length` bytes of any `base` object that `Platform` can read (an UnsafeRow's bytes, on or off heap). */
-  def put(entry: Int, base: AnyRef, offset: Long, length: Int): Unit = {
-    val location = arena.reserve(length)
+  /** Puts `length` bytes of any `base` object that `Platform` can read (an UnsafeRow's bytes, on or off heap).
+    * `overwrites`: nobody refers to the bytes of the old value, so the new ones may take their place.
+    */
+  def put(entry: Int, base: AnyRef, offset: Long, length: Int, overwrites: Boolean): Unit = {
+    val isSameSize = overwrites && length == valueLength(entry) && !replaced.isWatched && roomOf(entry) == 0
+    val location = if (isSameSize) records(entry * RecordWords + Value) else arena.reserve(length)
     Platform.copyMemory(base, offset, arena.slab(location), Platform.BYTE_ARRAY_OFFSET + location.toInt, length)
-    point(entry, location, length)
+    if (!isSameSize) point(entry, location, length)
   }
 
   /** Adds bytes to the end of a value. A value that grows step by step is copied only when its size has doubled. Bytes
@@ -113,9 +132,17 @@ private[ckpt] final class ByteMap(private var currentEpoch: Int = 0) {
 
   private def describe(entry: Int, location: Long, length: Int): Unit = {
     val record = entry * RecordWords
-    if (replaced.isWatched) replaced.add(entry, records(record + Value), valueLength(entry))
+    val before = valueLength(entry)
+    if (replaced.isWatched) replaced.add(entry, records(record + Value), before)
+    if (before >= 0) count(-1, keyLength(entry) + before)
+    if (length >= 0) count(1, keyLength(entry) + length)
     records(record + Value) = location
     records(record + Lengths) = pack(keyLength(entry), length)
+  }
+
+  private def count(rows: Int, bytes: Int): Unit = {
+    present += rows
+    presentBytes += rows * bytes.toLong
   }
 
   /** A snapshot of the present values, which the caller closes. */
@@ -175,6 +202,9 @@ private[ckpt] final class ByteMap(private var currentEpoch: Int = 0) {
 
   /** Whether the key had a value before this epoch; valid for written entries only. */
   def wasThere(entry: Int): Boolean = (stampOf(entry) & WasThere) != 0
+
+  /** Whether the key of an entry that has a value had one before this epoch, too, or did if it has none now. */
+  def wasInBase(entry: Int): Boolean = !isWritten(entry) || wasThere(entry)
 
   /** Marks an entry as used by this epoch. */
   def used(entry: Int): Unit = if (stampOf(entry) >>> StampBits != currentEpoch) setStamp(entry, stamp(0))
@@ -261,12 +291,30 @@ private[ckpt] final class ByteMap(private var currentEpoch: Int = 0) {
 
   private def newIndex(state: Int): HashIndex = {
     val made = new HashIndex(this)
+    foreachOf(state)(made.add)
+    indexBytes += count * IndexEntryBytes
+    made
+  }
+
+  /** All entries of a state that is kept in order, by their keys. The map keeps the order after the first call. */
+  def inOrder(state: Int): SortedEntries = orders.getOrElseUpdate(
+    state, {
+      val made = new SortedEntries(this)
+      foreachOf(state)(addTo(made, _))
+      made
+    })
+
+  private def addTo(order: SortedEntries, entry: Int): Unit = {
+    order.add(entry)
+    indexBytes += OrderEntryBytes
+  }
+
+  private def foreachOf(state: Int)(work: Int => Unit): Unit = {
     var entry = 0
     while (entry < count) {
-      if (keyState(entry) == state) made.add(entry)
+      if (keyState(entry) == state) work(entry)
       entry += 1
     }
-    made
   }
 
   private def copy(slab: Array[Byte], at: Int, length: Int): Array[Byte] =
@@ -292,7 +340,8 @@ private[ckpt] final class ByteMap(private var currentEpoch: Int = 0) {
 
 private[ckpt] object ByteMap {
   private final val Absent = -1
-  private final val InitialEntries = 32
+  private final val MinCapacity = 32
+  private final val MaxExpected = 1 << 26
   private final val MaxRoom = 1L << 30
 
   // A record has the locations of key and value, both lengths, the hash and the stamp.
@@ -302,11 +351,19 @@ private[ckpt] object ByteMap {
   private final val Lengths = 2
   private final val Stamps = 3
   private final val EntryBytes = RecordWords * 8 + 2 * 8
+  private final val IndexEntryBytes = 24L
+  private final val OrderEntryBytes = 16L
 
   private final val WasThere = 1
   private final val Written = 2
   private final val StampBits = 2
   private final val EpochMask = 0x3fffffff
+
+  private def capacityFor(entries: Int): Int =
+    math.max(MinCapacity, Integer.highestOneBit(math.max(1, math.min(entries, MaxExpected) - 1)) * 2)
+
+  /** The fewest bytes that a map of so many entries takes. */
+  def minBytes(entries: Long): Long = entries * EntryBytes
 
   private def pack(high: Int, low: Int): Long = (high.toLong << 32) | (low & 0xffffffffL)
 

@@ -35,7 +35,8 @@ private[ckpt] trait ForwardingCursor extends Cursor {
 }
 
 /** Written entries of a map, with their values at the beginning of the scan; later writes do not change them. */
-private[ckpt] final class MapCursor(map: ByteMap, ranges: Array[SortedEntries.Range]) extends Cursor {
+private[ckpt] final class MapCursor(
+    map: ByteMap, ranges: Array[SortedEntries.Range], onClose: Cursor => Unit = _ => ()) extends Cursor {
   private val snapshot = map.snapshot()
   private val at = ranges.map(_.from)
   private val order = ranges.indices.toArray // of unfinished ranges, by their present keys
@@ -53,8 +54,13 @@ private[ckpt] final class MapCursor(map: ByteMap, ranges: Array[SortedEntries.Ra
   override def valueBase: Array[Byte] = snapshot.valueSlab
   override def valueFrom: Int = snapshot.valueOffset
   override def valueLength: Int = snapshot.valueLength
-  override def close(): Unit = snapshot.close()
-  override def wasThere: Boolean = map.wasThere(entry)
+  override def wasThere: Boolean = map.wasInBase(entry)
+
+  override def close(): Unit = {
+    left = 0
+    snapshot.close()
+    onClose(this)
+  }
 
   override def advance(): Unit = {
     step()
@@ -94,39 +100,75 @@ private[ckpt] final class MapCursor(map: ByteMap, ranges: Array[SortedEntries.Ra
   }
 }
 
+/** All rows of one state of a complete map at the beginning of the scan, in no order. */
+private[ckpt] final class StateCursor(map: ByteMap, state: Int, onClose: Cursor => Unit) extends Cursor {
+  private val snapshot = map.snapshot()
+  private val until = map.size
+  private var at = -1
+  private var currentKey: Array[Byte] = _
+  advance()
+
+  override def valid: Boolean = at < until
+  override def deleted: Boolean = false
+  override def wasThere: Boolean = map.wasInBase(at)
+  override def valueBase: Array[Byte] = snapshot.valueSlab
+  override def valueFrom: Int = snapshot.valueOffset
+  override def valueLength: Int = snapshot.valueLength
+
+  override def key: Array[Byte] = {
+    if (currentKey == null) currentKey = map.key(at)
+    currentKey
+  }
+
+  override def advance(): Unit = if (valid) {
+    currentKey = null
+    at += 1
+    while (valid && !isRow) at += 1
+  }
+
+  private def isRow: Boolean = map.keyState(at) == state && {
+    snapshot.at(at)
+    snapshot.hasValue
+  }
+
+  override def close(): Unit = {
+    at = until
+    snapshot.close()
+    onClose(this)
+  }
+}
+
 /** Rows of a map at the beginning of the scan. */
-private[ckpt] final class MemoryCursor(map: ByteMap, entries: Array[Int]) extends Cursor {
-  private val slabs = new Array[Array[Byte]](entries.length)
-  private val offsets = new Array[Int](entries.length)
-  private val lengths = new Array[Int](entries.length)
+private[ckpt] final class MemoryCursor(map: ByteMap, entries: Array[Int], onClose: Cursor => Unit = _ => ())
+  extends Cursor {
+  private val snapshot = map.snapshot()
   private var at = 0
   private var currentKey: Array[Byte] = _
-  private var i = 0
-  while (i < entries.length) {
-    lengths(i) = map.valueLength(entries(i))
-    if (lengths(i) >= 0) {
-      slabs(i) = map.valueSlab(entries(i))
-      offsets(i) = map.valueOffset(entries(i))
-    }
-    i += 1
-  }
   load()
 
   override def valid: Boolean = at < entries.length
   override def key: Array[Byte] = currentKey
-  override def deleted: Boolean = lengths(at) < 0
-  override def wasThere: Boolean = map.wasThere(entries(at))
-  override def valueBase: Array[Byte] = slabs(at)
-  override def valueFrom: Int = offsets(at)
-  override def valueLength: Int = lengths(at)
-  override def close(): Unit = ()
+  override def deleted: Boolean = !snapshot.hasValue
+  override def wasThere: Boolean = map.wasInBase(entries(at))
+  override def valueBase: Array[Byte] = snapshot.valueSlab
+  override def valueFrom: Int = snapshot.valueOffset
+  override def valueLength: Int = snapshot.valueLength
 
   override def advance(): Unit = {
     at += 1
     load()
   }
 
-  private def load(): Unit = currentKey = if (valid) map.key(entries(at)) else null
+  override def close(): Unit = {
+    at = entries.length
+    snapshot.close()
+    onClose(this)
+  }
+
+  private def load(): Unit = if (valid) {
+    snapshot.at(entries(at))
+    currentKey = map.key(entries(at))
+  }
 }
 
 /** Rows of a RocksDB iterator below `upper` (exclusive; null: to the end). `release` gets the iterator back. A

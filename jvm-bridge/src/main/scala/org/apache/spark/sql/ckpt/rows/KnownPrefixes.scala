@@ -18,15 +18,17 @@ private[ckpt] final class KnownPrefixes(writes: WriteSet) {
   private val recent = new Array[Array[Byte]](Slots)
   private var recentIn = writes.map
 
-  /** The rows of `prefix` that the transaction sees now, if all of them are in memory; else null. */
-  def rows(state: Int, prefix: Array[Byte]): Cursor = {
+  /** The rows of `prefix` that the transaction sees now, if all of them are in memory; else null. The caller closes the
+    * cursor, which calls `onClose` then.
+    */
+  def rows(state: Int, prefix: Array[Byte], onClose: Cursor => Unit): Cursor = {
     val found = if (isOn && isMarked(prefix)) writes.map.underPrefix(state, prefix, MaxInMemory) else null
     if (found == null) {
       null
     } else {
       remember(prefix)
       found.foreach(writes.map.used)
-      new MemoryCursor(writes.map, found)
+      new MemoryCursor(writes.map, found, onClose)
     }
   }
 
@@ -39,7 +41,7 @@ private[ckpt] final class KnownPrefixes(writes: WriteSet) {
     prefix != null && prefix.length <= length && Arrays.equals(prefix, 0, prefix.length, key, 0, prefix.length)
   }
 
-  private def isOn: Boolean = writes.keepsReads && writes.runs == 0
+  private def isOn: Boolean = writes.keepsReads && writes.runs == 0 && !writes.isComplete
 
   private def isMarked(prefix: Array[Byte]): Boolean = {
     val mark = markOf(prefix)

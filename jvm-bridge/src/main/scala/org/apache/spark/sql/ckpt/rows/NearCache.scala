@@ -27,6 +27,9 @@ private[ckpt] final class NearCache(budget: MemoryBudget) {
     }
   }
 
+  /** Whether a transaction on `version` would be lent all rows of its state. */
+  def hasAll(version: String): Boolean = synchronized(!lent && rows != null && rows.isComplete && tag == version)
+
   /** Ends the loan; `rows` show `version`. */
   def giveBack(rows: ByteMap, version: String): Unit = synchronized {
     this.rows = rows

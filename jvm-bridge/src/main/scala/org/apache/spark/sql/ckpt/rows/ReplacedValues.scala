@@ -9,7 +9,7 @@ import scala.collection.mutable
 private[ckpt] final class ReplacedValues {
   import ReplacedValues._
 
-  private val newest = mutable.LongMap.empty[Replaced]
+  private var newest = mutable.LongMap.empty[Replaced]
   private var watchers = 0
   private var last = 0
   private var seen = 0
@@ -28,7 +28,8 @@ private[ckpt] final class ReplacedValues {
   def close(): Unit = {
     watchers -= 1
     if (watchers == 0) {
-      newest.clear()
+      // One that has held many values takes long to clear, also when it is empty.
+      if (newest.nonEmpty) newest = mutable.LongMap.empty[Replaced]
       last = 0
     }
   }

@@ -17,9 +17,13 @@ import org.apache.spark.sql.ckpt.server.MemoryBudget
   * forgotten. If the present values of written entries alone outgrow them, these are spilled as one sorted run. Both
   * invalidate entry numbers. A scan shows the rows at its beginning. Not thread-safe.
   *
+  * If the rows are all of the state (`isComplete`), none of them is forgotten or spilled as long as `residence` holds
+  * enough memory. If it does not, the store falls back, and the rows become a part of the state like any other.
+  *
   * `lent`: the rows of the near cache; null: few of the rows that are read are kept.
   */
-private[ckpt] final class WriteSet(lent: ByteMap, staging: Path, runOptions: RocksOptions, budget: MemoryBudget) {
+private[ckpt] final class WriteSet(
+    lent: ByteMap, staging: Path, runOptions: RocksOptions, budget: MemoryBudget, residence: Residence) {
   import WriteSet._
 
   private var entries = if (lent == null) new ByteMap else lent
@@ -49,6 +53,28 @@ private[ckpt] final class WriteSet(lent: ByteMap, staging: Path, runOptions: Roc
   /** Whether rows that are read stay in memory for the next transaction. */
   def keepsReads: Boolean = lent != null
 
+  /** Whether all rows of the state are in memory. */
+  def isComplete: Boolean = entries.isComplete
+
+  /** Whether all rows of the state can be taken into memory now. */
+  def canComplete: Boolean = keepsReads && spilled.isEmpty && residence.isOn
+
+  /** Makes room for all rows of the base version, about `rows` of them; false if the store falls back instead. */
+  def expectAll(rows: Long): Boolean = {
+    val bytes = entries.bytes + ByteMap.minBytes(rows)
+    val isHeld = residence.hold(bytes)
+    if (isHeld) {
+      if (entries.size == 0) startOver(new ByteMap(entries.epoch, math.min(rows, Int.MaxValue).toInt))
+      entries.isComplete = true
+    } else {
+      residence.fallBack(bytes)
+    }
+    isHeld
+  }
+
+  /** Records that all rows of the base version are in memory, or that they are not. */
+  def complete(isComplete: Boolean): Unit = entries.isComplete = isComplete
+
   /** The approximate bytes of written entries. */
   def bytes: Long = written
 
@@ -59,7 +85,7 @@ private[ckpt] final class WriteSet(lent: ByteMap, staging: Path, runOptions: Roc
   def find(key: Array[Byte], length: Int, hash: Int): Int = {
     val entry = entries.find(key, length, hash)
     if (entry >= 0) {
-      entries.used(entry)
+      if (!entries.isComplete) entries.used(entry) // else none is forgotten, and a stamp would cost a write to memory
       entry
     } else if (spilled.isEmpty) {
       -1
@@ -82,10 +108,11 @@ private[ckpt] final class WriteSet(lent: ByteMap, staging: Path, runOptions: Roc
     entry
   }
 
-  def put(entry: Int, base: AnyRef, offset: Long, length: Int): Unit = {
+  /** Puts a value; `overwrites` as in `ByteMap.put`. */
+  def put(entry: Int, base: AnyRef, offset: Long, length: Int, overwrites: Boolean): Unit = {
     touch(entry)
     val before = entries.entryBytes(entry)
-    entries.put(entry, base, offset, length)
+    entries.put(entry, base, offset, length, overwrites)
     count(entry, before)
     keepToBudget()
   }
@@ -131,7 +158,37 @@ private[ckpt] final class WriteSet(lent: ByteMap, staging: Path, runOptions: Roc
   }
 
   /** Spills or forgets rows beyond the budget, which invalidates entry numbers. */
-  def keepToBudget(): Unit = if (written > nextLook || entries.bytes > roof) {
+  def keepToBudget(): Unit =
+    if (!entries.isComplete) keepPart() else if (entries.bytes > residence.held && !holdAll()) keepPart()
+
+  /** Makes room for all rows; false if the store falls back instead, and may keep only a part of them. */
+  private def holdAll(): Boolean = {
+    val bytes = entries.bytes
+    val isHeld = residence.hold(bytes + bytes / 8) || {
+      if (entries.garbageBytes > bytes / 8) compact()
+      residence.hold(entries.bytes)
+    }
+    if (!isHeld) {
+      entries.isComplete = false
+      residence.fallBack(bytes)
+    }
+    isHeld
+  }
+
+  /** Leaves out replaced values, and keys that have no value. */
+  private def compact(): Unit = {
+    val before = entries
+    startOver(new ByteMap(before.epoch, before.size))
+    entries.isComplete = true
+    var entry = 0
+    while (entry < before.size) {
+      if (before.isWritten(entry)) list(entries.copyFrom(before, entry))
+      else if (before.hasValue(entry)) entries.copyFrom(before, entry)
+      entry += 1
+    }
+  }
+
+  private def keepPart(): Unit = if (written > nextLook || entries.bytes > roof) {
     val room = cacheBytes + budget.bytesPerWriteSet
     // Forgetting read rows is cheaper than spilling written ones. A quarter is for the free room of tables. A value
     // that has outgrown all this is in memory whenever it is used, so spilling it each time would not help.
@@ -152,6 +209,13 @@ private[ckpt] final class WriteSet(lent: ByteMap, staging: Path, runOptions: Roc
   /** Cursors over the written rows in [lower, upper), newest first. `whole`: the range is one state. */
   def cursors(state: Int, lower: Array[Byte], upper: Array[Byte], whole: Boolean): Seq[Cursor] =
     inMemory(state, lower, upper, whole).toSeq ++ spilled.cursors(lower, upper)
+
+  /** The rows in [lower, upper) of a complete state. The caller closes the cursor, which calls `onClose` then. */
+  def allRows(
+      state: Int, lower: Array[Byte], upper: Array[Byte], whole: Boolean, onClose: Cursor => Unit): Cursor =
+    if (KeyCodec.isOrdered(state)) new MapCursor(entries, entries.inOrder(state).ranges(lower, upper), onClose)
+    else if (whole) new StateCursor(entries, state, onClose)
+    else new MemoryCursor(entries, entries.underPrefix(state, lower), onClose)
 
   /** Cursors over the spilled rows in [lower, upper), newest first. */
   def spilledCursors(lower: Array[Byte], upper: Array[Byte]): Seq[Cursor] = spilled.cursors(lower, upper)
@@ -187,7 +251,12 @@ private[ckpt] final class WriteSet(lent: ByteMap, staging: Path, runOptions: Roc
   /** Ends the transaction; returns the rows in memory, at most as many as a near cache may hold. */
   def close(): ByteMap = {
     entries.beginEpoch()
-    if (entries.bytes > cacheBytes) shrink(cacheBytes / 2)
+    if (entries.isComplete && entries.garbageBytes > entries.bytes / 2) {
+      byState.clear()
+      compact()
+    }
+    if (keepsReads && !(entries.isComplete && (residence.hold(entries.bytes) || holdAll()))) residence.clear()
+    if (!entries.isComplete && entries.bytes > cacheBytes) shrink(cacheBytes / 2)
     spilled.close()
     budget.writeSetClosed()
     entries

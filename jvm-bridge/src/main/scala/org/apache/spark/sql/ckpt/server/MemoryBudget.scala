@@ -1,16 +1,18 @@
 package org.apache.spark.sql.ckpt
 package server
 
-import java.util.concurrent.atomic.AtomicInteger
+import java.util.concurrent.atomic.{AtomicInteger, AtomicLong}
 
 /** Splits one `memoryLimit` in this process by the shares in the table of options: near caches, write sets, the
-  * readers' block cache and the state server. Caches share their part evenly, and so do write sets.
+  * readers' block cache and the state server. Stores of the memory backend take what they need of the part for near
+  * caches, as long as there is some. Caches share the rest evenly. Write sets share their part evenly.
   */
 private[ckpt] final class MemoryBudget(val limitBytes: Long) {
   import MemoryBudget._
 
   private val caches = new AtomicInteger
   private val writeSets = new AtomicInteger
+  private val resident = new AtomicLong
 
   private val cachesBytes = part("nearCaches")
   private val writeSetsBytes = part("writeSets")
@@ -21,7 +23,20 @@ private[ckpt] final class MemoryBudget(val limitBytes: Long) {
   /** The number of stores that are open in this process. */
   def stores: Int = math.max(1, caches.get)
 
-  def bytesPerCache: Long = cachesBytes / stores
+  def bytesPerCache: Long = (cachesBytes - resident.get) / stores
+
+  /** Bytes that stores of the memory backend have taken. */
+  def residentBytes: Long = resident.get
+
+  /** The part of the limit that stores of the memory backend share. */
+  def residentLimit: Long = cachesBytes
+
+  /** Takes `bytes` for a store of the memory backend, or gives them back; false if there are not as many. */
+  def hold(bytes: Long): Boolean = {
+    val isTaken = resident.addAndGet(bytes) <= cachesBytes || bytes <= 0
+    if (!isTaken) resident.addAndGet(-bytes)
+    isTaken
+  }
   def bytesPerWriteSet: Long = math.max(MinWriteSet, writeSetsBytes / math.max(1, writeSets.get))
 
   /** What a store may keep of the rows it reads while another transaction has its near cache. */

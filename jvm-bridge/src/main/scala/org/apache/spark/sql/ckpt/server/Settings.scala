@@ -21,6 +21,9 @@ private[ckpt] final case class Settings(options: Map[String, String]) {
     case "none" => CompressionType.NO_COMPRESSION
   }
 
+  /** Whether the whole state of a store is kept in memory. */
+  def isInMemory: Boolean = value("backend") == "memory"
+
   /** The option, else Spark's own choice of the workers' Python. */
   def python: String = {
     val conf = Option(SparkEnv.get).map(_.conf)

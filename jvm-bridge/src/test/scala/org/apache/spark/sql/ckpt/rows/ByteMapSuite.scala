@@ -6,6 +6,8 @@ import scala.util.Random
 
 import org.scalatest.funsuite.AnyFunSuite
 
+import org.apache.spark.unsafe.Platform
+
 class ByteMapSuite extends AnyFunSuite {
 
   private def randomKey(random: Random): Array[Byte] = {
@@ -176,5 +178,36 @@ class ByteMapSuite extends AnyFunSuite {
         }
       }
     }
+  }
+
+  test("overwrites a value of the same size, but not while a scan is open, nor one that can be extended") {
+    val map = new ByteMap
+    val entry = map.insert(Array[Byte](0, 1), 2, 5)
+    def put(number: Byte, size: Int): Unit =
+      map.put(entry, Array.fill(size)(number), Platform.BYTE_ARRAY_OFFSET, size, overwrites = true)
+    put(1, 100)
+    val garbage = map.garbageBytes
+    put(2, 100)
+    assert(map.value(entry).toSeq == Seq.fill(100)(2.toByte) && map.garbageBytes == garbage)
+    val scan = map.snapshot()
+    put(3, 100)
+    scan.at(entry)
+    assert(scan.valueSlab(scan.valueOffset) == 2 && map.value(entry).head == 3)
+    scan.close()
+    map.extend(entry, Array[Byte](4), 1)
+    val (slab, at) = (map.valueSlab(entry), map.valueOffset(entry))
+    put(5, 101)
+    assert(slab(at) == 3 && map.value(entry).toSeq == Seq.fill(101)(5.toByte))
+  }
+
+  test("counts replaced values and absent keys as garbage") {
+    val map = new ByteMap
+    val entries = (0 until 1000).map(i => map.insert(Array[Byte](0, 1, (i >> 8).toByte, i.toByte), 4, i))
+    entries.foreach(map.put(_, new Array[Byte](100), 0, 100))
+    assert(map.garbageBytes < (64 << 10))
+    entries.foreach(map.put(_, new Array[Byte](100), 0, 100))
+    assert(map.garbageBytes >= 100 * 1000)
+    entries.foreach(map.delete)
+    assert(map.garbageBytes >= (200 + 4 + 48) * 1000)
   }
 }

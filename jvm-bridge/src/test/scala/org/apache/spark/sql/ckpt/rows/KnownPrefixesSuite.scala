@@ -49,12 +49,12 @@ class KnownPrefixesSuite extends AnyFunSuite with BeforeAndAfterEach {
 
   /** A transaction on `base`, without a database. */
   private final class Txn(lent: ByteMap, base: Rows, budget: MemoryBudget, name: String) {
-    val writes = new WriteSet(lent, folder.resolve(name), new Options, budget)
+    val writes = new WriteSet(lent, folder.resolve(name), new Options, budget, Residence.none(budget))
     val prefixes = new KnownPrefixes(writes)
     var scansOfBase = 0
 
     def scan(prefix: Array[Byte], most: Int = Int.MaxValue): Seq[(Seq[Int], Int)] = {
-      val known = prefixes.rows(State, prefix)
+      val known = prefixes.rows(State, prefix, _ => ())
       val cursor = if (known != null) known
       else {
         scansOfBase += 1
@@ -80,7 +80,8 @@ class KnownPrefixesSuite extends AnyFunSuite with BeforeAndAfterEach {
         writes.insert(key, key.length, hash, inBase)
       }
       size match {
-        case Some(bytes) => writes.put(entry, new Array[Byte](bytes), Platform.BYTE_ARRAY_OFFSET, bytes)
+        case Some(bytes) =>
+          writes.put(entry, new Array[Byte](bytes), Platform.BYTE_ARRAY_OFFSET, bytes, overwrites = true)
         case None => writes.delete(entry)
       }
     }
@@ -158,7 +159,7 @@ class KnownPrefixesSuite extends AnyFunSuite with BeforeAndAfterEach {
     val base = rowsOf((prefixOf(0) :+ 1.toByte) -> 5, (prefixOf(0) :+ 2.toByte) -> 6)
     val one = txn(base)
     one.scan(prefixOf(0))
-    val cursor = one.prefixes.rows(State, prefixOf(0))
+    val cursor = one.prefixes.rows(State, prefixOf(0), _ => ())
     one.write(prefixOf(0) :+ 2.toByte, Some(9))
     one.write(prefixOf(0) :+ 3.toByte, Some(9))
     cursor.advance()

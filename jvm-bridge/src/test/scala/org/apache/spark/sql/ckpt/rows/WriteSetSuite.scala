@@ -52,7 +52,7 @@ class WriteSetSuite extends AnyFunSuite with BeforeAndAfterEach {
     val known = writes.find(key, key.length, hash(key))
     val entry = if (known >= 0) known else writes.insert(key, key.length, hash(key), inBase)
     value match {
-      case Some(bytes) => writes.put(entry, bytes, Platform.BYTE_ARRAY_OFFSET, bytes.length)
+      case Some(bytes) => writes.put(entry, bytes, Platform.BYTE_ARRAY_OFFSET, bytes.length, overwrites = true)
       case None => writes.delete(entry)
     }
   }
@@ -75,7 +75,8 @@ class WriteSetSuite extends AnyFunSuite with BeforeAndAfterEach {
     (0 until 4000 by 3).foreach(number => base(keyOf(number).toSeq) = randomValue(random, most).toSeq)
     var rows = if (lent) new ByteMap else null
     (1 to rounds).foreach { round =>
-      val writes = new WriteSet(rows, folder.resolve(s"staging-$seed-$round"), new Options, budget)
+      val writes =
+        new WriteSet(rows, folder.resolve(s"staging-$seed-$round"), new Options, budget, Residence.none(budget))
       val model = mutable.HashMap.empty[Seq[Byte], Option[Seq[Byte]]]
       (1 to 30000).foreach(_ => step(writes, base, model, random, most))
       if (limit < (10 << 20)) assert(writes.runs > 0, "the write set was meant to spill")
@@ -221,7 +222,7 @@ class WriteSetSuite extends AnyFunSuite with BeforeAndAfterEach {
     Seq(true, false).foreach { lent =>
       val writes =
         new WriteSet(if (lent) new ByteMap else null, folder.resolve(s"last-$lent"), new Options,
-          new MemoryBudget(1L << 20))
+          new MemoryBudget(1L << 20), Residence.none(new MemoryBudget(1L << 20)))
       var number = 0
       while (writes.runs == 0) {
         put(writes, keyOf(number), Some(new Array[Byte](1000)), inBase = false)
@@ -245,7 +246,7 @@ class WriteSetSuite extends AnyFunSuite with BeforeAndAfterEach {
     budget.cacheOpened()
     var rows = new ByteMap
     (1 to 12).foreach { round =>
-      val writes = new WriteSet(rows, folder, new Options, budget)
+      val writes = new WriteSet(rows, folder, new Options, budget, Residence.none(budget))
       (0 until 10000).foreach { i =>
         val key = java.nio.ByteBuffer.allocate(10).putShort(1).putInt(round).putInt(i).array
         assert(writes.find(key, 10, hash(key)) < 0)
@@ -275,7 +276,8 @@ class WriteSetSuite extends AnyFunSuite with BeforeAndAfterEach {
     writes.map.value(writes.find(key, key.length, hash(key)))
 
   test("a value that grows or is replaced counts once: nothing is spilled while what is there is small") {
-    val writes = new WriteSet(null, folder.resolve("staging"), new Options, new MemoryBudget(1L << 20))
+    val writes = new WriteSet(null, folder.resolve("staging"), new Options, new MemoryBudget(1L << 20),
+      Residence.none(new MemoryBudget(1L << 20)))
     val (list, other) = (keyOf(2), keyOf(3))
     (0 until 15000).foreach { i =>
       extend(writes, list, java.nio.ByteBuffer.allocate(20).putInt(i).array)
@@ -288,7 +290,8 @@ class WriteSetSuite extends AnyFunSuite with BeforeAndAfterEach {
   }
 
   test("a list that has outgrown the memory is spilled a few times only, however often it grows") {
-    val writes = new WriteSet(new ByteMap, folder.resolve("staging"), new Options, new MemoryBudget(1L << 20))
+    val writes = new WriteSet(new ByteMap, folder.resolve("staging"), new Options, new MemoryBudget(1L << 20),
+      Residence.none(new MemoryBudget(1L << 20)))
     (0 until 15000).foreach(i => extend(writes, keyOf(2), java.nio.ByteBuffer.allocate(1000).putInt(i).array))
     assert(writes.runs <= 8)
     val found = java.nio.ByteBuffer.wrap(valueOf(writes, keyOf(2)))
@@ -297,11 +300,12 @@ class WriteSetSuite extends AnyFunSuite with BeforeAndAfterEach {
   }
 
   test("many runs are merged: few files are open, and scans that began before show what was there then") {
-    val writes = new WriteSet(null, folder.resolve("staging"), new Options, new MemoryBudget(1L << 20))
+    val writes = new WriteSet(null, folder.resolve("staging"), new Options, new MemoryBudget(1L << 20),
+      Residence.none(new MemoryBudget(1L << 20)))
     val model = mutable.HashMap.empty[Seq[Byte], Option[Seq[Byte]]]
     val scans = mutable.ArrayBuffer.empty[(MergedCursor, Map[Seq[Byte], Option[Seq[Byte]]])]
     val random = new Random(5)
-    (0 until 300000).foreach { i =>
+    (0 until 330000).foreach { i =>
       val key = keyOf(random.nextInt(30000))
       val value = if (random.nextInt(5) == 0) None else Some(randomValue(random, 200))
       put(writes, key, value, inBase = false)
