@@ -11,7 +11,8 @@ import org.apache.spark.unsafe.Platform
   *
   * Entries are numbered from 0 in order of insertion and never move, so a number stays valid while the map grows. A key
   * may be known to have no value. Replacing a value appends the new bytes, and the old ones stay readable for existing
-  * references, unless the caller knows that there are none. A look-up touches few places: one slot of the table, one record, the key. Not thread-safe.
+  * references, unless the caller knows that there are none. A look-up touches few places: one slot of the table, one
+  * record, the key. Not thread-safe.
   *
   * Every entry has the stamp of the epoch that used it last, and whether this epoch wrote it. A scan reads values as of
   * a `Snapshot`, which remembers values that are replaced while it is open.
