@@ -48,8 +48,9 @@ def test_a_query_survives_its_kills() -> None:
     assert len(survived.rows) == 50
 
 
+@pytest.mark.matrix
 def test_a_query_survives_the_death_of_executors(tmp_path: Path) -> None:
-    survived = ckpt.testing.crash(totals, seed=12, faults=4, executors=2, folder=tmp_path, rows=visits())
+    survived = ckpt.testing.crash(totals, seed=5, faults=4, executors=2, folder=tmp_path, rows=visits())
     assert "executor" in survived.faults
     assert len(survived.rows) == 50
     with ckpt.open_state(survived.checkpoint, uid="totals", state="total") as state:

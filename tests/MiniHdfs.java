@@ -45,7 +45,7 @@ class MiniHdfs {
             case "stop name node" -> cluster.shutdownNameNode(0);
             case "start name node" -> cluster.restartNameNode(0, true);
             case "stop data node" -> stopped = cluster.stopDataNode(0);
-            case "start data node" -> cluster.restartDataNode(stopped, true);
+            case "start data node" -> cluster.restartDataNode(stopped, false); // its port may be taken by now
             default -> throw new IllegalArgumentException(order);
         }
     }

@@ -175,9 +175,10 @@ class Faults:
     """The faults that a seed has chosen, and those that have happened."""
 
     def __init__(self, seed: int, kinds: Sequence[str], count: int, seconds: float) -> None:
-        """Choose ``count`` faults of some ``kinds``, spread over the ``seconds`` that the query runs."""
+        """Choose ``count`` faults of some ``kinds``, spread over the ``seconds`` that the query runs without any."""
         self._draw = draw = Random(seed)  # noqa: S311 - repeatable, as far as the machine is
-        self._seconds = max(seconds, MIN_S)
+        self._wait_s = max(seconds, MIN_S) / max(1, count)
+        """The longest time between two faults."""
         self._left = [draw.choice(kinds) for _ in range(count)]
         self.done: list[str] = []
         self.kills_driver = False
@@ -195,7 +196,7 @@ class Faults:
 
     def draw_kill(self) -> tuple[str, float]:
         """Return the next to be killed, and after how many seconds; an empty name for none."""
-        return (self._left[-1], self._draw.uniform(0, self._seconds)) if self._left else ("", 0.0)
+        return (self._left[-1], self._draw.uniform(0, self._wait_s)) if self._left else ("", 0.0)
 
     def note(self, kind: str) -> None:
         """Note that it was killed."""
