@@ -49,7 +49,8 @@ class Fault:
     """What user code does wrong, once: in the first task that gets to ``batch`` and finds no ``marker`` file.
 
     ``kind`` is ``raise_midway`` (before the operator has committed), ``raise_at_end`` (after it has),
-    ``kill_worker`` (SIGKILL of the own Python process) or ``sleep`` (wait until a file ``<marker>.go`` appears).
+    ``kill_worker`` (SIGKILL of the own Python process) or ``sleep`` (wait until a file ``<marker>.go`` appears). With
+    ``hold``, all tasks from that batch on wait for the file, so none of them commits.
     """
 
     kind: str
@@ -58,7 +59,8 @@ class Fault:
 
     def strike(self, where: str) -> None:
         """Do it, if this is the place and the time."""
-        if (where == "end") == (self.kind == "raise_at_end") and self._is_due() and self._is_first():
+        is_here = (where == "end") == (self.kind == "raise_at_end")
+        if is_here and self._is_due() and (self._is_first() or self.kind == "hold"):
             self._act()
 
     def _is_due(self) -> bool:
@@ -75,7 +77,7 @@ class Fault:
     def _act(self) -> None:
         if self.kind == "kill_worker":
             os.kill(os.getpid(), signal.SIGKILL)
-        elif self.kind == "sleep":
+        elif self.kind in ("sleep", "hold"):
             while not Path(f"{self.marker}.go").exists():
                 time.sleep(0.05)
         else:

@@ -47,7 +47,7 @@ def hold_at(step: str, mark: Path, files: str) -> dict[str, Any]:
         return {"conf": hold_entry(*place, mark, files)}
     conf = {FILES: files} if files else {}
     if step == "in-tasks":
-        return {"conf": conf, "fault": {"kind": "sleep", "marker": str(mark), "batch": HELD_BATCH}}
+        return {"conf": conf, "fault": {"kind": "hold", "marker": str(mark), "batch": HELD_BATCH}}
     return {"conf": conf, "hold": {"batch": HELD_BATCH, "file": f"{mark}.go", "mark": str(mark)}}
 
 

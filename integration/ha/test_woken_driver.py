@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from itertools import product
 from pathlib import Path
@@ -81,6 +81,19 @@ class Scene:
         runs = [self.order(case, until=case.until) for case in self.cases]
         assert driver.order("outcomes", runs=runs) == [""] * len(runs)
 
+    def replace(self, first: Driver, second: Driver, marks: Iterable[Path]) -> None:
+        """Stop the first driver, let the second one take over, wake the first: it must change nothing, and end.
+
+        ``marks``: of steps at which it is held until it is woken.
+        """
+        stopped = stop(first)
+        self.succeed(second)
+        before = self.look()
+        wake(stopped, marks)
+        self.check_failures(first.receive())
+        assert self.look() == before
+        self.finish(second)
+
     def check_failures(self, failures: list[str]) -> None:
         """Fail unless each query has ended because of its successor."""
         for case, failure in zip(self.cases, failures, strict=True):
@@ -144,13 +157,7 @@ def test_nothing_changes_when_a_driver_wakes_up_that_was_stopped_at_any_step(
     first, second = start(2, place)
     first.send("outcomes", runs=[scene.order(case, **hold_at(case.step, marks[case], OURS)) for case in CASES])
     await_marks(marks.values())
-    stopped = stop(first)
-    scene.succeed(second)
-    before = scene.look()
-    wake(stopped, marks.values())
-    scene.check_failures(first.receive())
-    assert scene.look() == before
-    scene.finish(second)
+    scene.replace(first, second, marks.values())
 
 
 @pytest.mark.matrix
@@ -172,13 +179,7 @@ def test_nothing_changes_when_the_entry_of_a_stopped_driver_is_still_on_its_way_
         first, second = start(2, place, spark__hadoop__fs__s3a__endpoint=endpoint)
         first.send("outcomes", runs=[scene.order(case) for case in cases])
         await_marks(marks.values())
-        stopped = stop(first)
-        scene.succeed(second)
-        before = scene.look()
-        wake(stopped, marks.values())
-        scene.check_failures(first.receive())
-        assert scene.look() == before
-        scene.finish(second)
+        scene.replace(first, second, marks.values())
 
 
 @pytest.mark.matrix
@@ -191,13 +192,7 @@ def test_nothing_changes_when_a_state_server_wakes_up_in_an_upload(start: Start,
     first.send("outcomes", runs=[scene.order(case, conf=armed) for case in scene.cases])
     for point in points:
         first.await_fired(point)
-    stopped = stop(first)
-    scene.succeed(second)
-    before = scene.look()
-    wake(stopped, [])
-    scene.check_failures(first.receive())
-    assert scene.look() == before
-    scene.finish(second)
+    scene.replace(first, second, [])
 
 
 @pytest.mark.matrix
