@@ -10,14 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from typing_extensions import override
 
-from pyspark_ckpt.operators.bound.base import Binding, Bound
+from pyspark_ckpt.operators.bound.base import Binding
+from pyspark_ckpt.operators.bound.encoded import BoundElements, BoundEntries
 from pyspark_ckpt.operators.declarations.states import ListState, MapState
-from pyspark_ckpt.operators.encoding.key_codec import KeyCodec
 from pyspark_ckpt.operators.rows.entry_rows import EntryKeys
 from pyspark_ckpt.operators.types.columns import validity
-from pyspark_ckpt.operators.types.conversions import WRONG_VALUE
-from pyspark_ckpt.operators.types.value_types import get_elements
-from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
+from pyspark_ckpt.state_store.errors import FormatError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark_ckpt.operators.encoding.distinct_keys import Keys
 
 
-class BoundList(Bound, ListState):
+class BoundList(BoundElements, ListState):
     """See ListState."""
 
     @override
@@ -95,43 +93,14 @@ class BoundList(Bound, ListState):
         places = np.flatnonzero(counts)
         self.rows.append_many(keys.suffixes.at(places), counts[places], stored)
 
-    def _elements(self, column: pa.Array) -> pa.Array:
-        """Return a column of elements. Raises InvalidInputError if one is null."""
-        if column.null_count:
-            raise self._no_element()
-        return column
 
-    def _encode_elements(self, values: Iterable[Any]) -> list[bytes]:
-        try:
-            elements = iter(get_elements(values))
-        except TypeError as problem:
-            raise InvalidInputError(
-                f"State {self.name!r} of operator {self._uid!r}: {repr(values)[:200]} of type {type(values).__name__} "
-                "is given, but several elements are expected.",
-                hint="Give a list, or call add() for one element.",
-            ) from problem
-        return list(map(self._encode_element, elements))
-
-    def _encode_element(self, value: Any) -> bytes:
-        if value is None:
-            raise self._no_element()
-        return self._encode(value)
-
-    def _no_element(self) -> InvalidInputError:
-        return InvalidInputError(
-            f"State {self.name!r} of operator {self._uid!r}: a list element must not be None.",
-            hint="Leave it out, or make the elements structs with a field that may be None.",
-        )
-
-
-class BoundMap(Bound, MapState):
+class BoundMap(BoundEntries, MapState):
     """See MapState. Each entry is a row. The row's key ends with the key of the entry."""
 
     @override
     def __init__(self, binding: Binding) -> None:
         super().__init__(binding)
         self.rows = self._entry_rows()
-        self._keys = KeyCodec([binding.kinds["key"]], f"a key of the map {self.name!r}")
 
     @override
     def get(self, key: Any, default: Any = None) -> Any:
@@ -148,32 +117,12 @@ class BoundMap(Bound, MapState):
 
     @override
     def put_all(self, entries: Mapping[Any, Any]) -> None:
-        if not isinstance(entries, Mapping):
-            raise InvalidInputError(
-                f"State {self.name!r} of operator {self._uid!r}: {repr(entries)[:200]} of type "
-                f"{type(entries).__name__} is given, but several entries are expected.",
-                hint="Give a dict, or call put() for one entry.",
-            )
-        rows = [self._row(key, value) for key, value in entries.items()]
-        for entry, stored in rows:
+        for entry, stored in self._rows(entries):
             self.rows.put(self._at.suffix, entry, stored)
 
     @override
     def remove(self, key: Any) -> None:
         self.rows.put(self._at.suffix, self._entry(key), None)
-
-    @override
-    def items(self, begin: Any = None, end: Any = None) -> Iterator[tuple[Any, Any]]:
-        found = self._scan(begin, end)
-        return ((self._keys.decode(entry)[0], self._codec.decode(stored)) for entry, stored in found)
-
-    @override
-    def keys(self) -> Iterator[Any]:
-        return (self._keys.decode(entry)[0] for entry, _ in self._scan(None, None))
-
-    @override
-    def values(self) -> Iterator[Any]:
-        return (self._codec.decode(stored) for _, stored in self._scan(None, None))
 
     @override
     def is_empty(self) -> bool:
@@ -231,10 +180,7 @@ class BoundMap(Bound, MapState):
 
     def _places(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array) -> EntryKeys:
         """Return where the rows of some entries are. Raises InvalidInputError for a key that is null."""
-        column = self._column("key", map_keys, len(index))
-        if column.null_count:
-            raise self._no_entry()
-        return EntryKeys.of(keys.suffixes.each(index), self._keys.encode_packed([column]))
+        return EntryKeys.of(keys.suffixes.each(index), self._encode_keys(map_keys, len(index)))
 
     def _encode_bounds(self, bound: Any, count: int) -> Sequence[bytes | None]:
         """Encode a bound of a range as an entry for each of ``count`` keys: one for all, or one per key."""
@@ -244,23 +190,6 @@ class BoundMap(Bound, MapState):
         entries = self._keys.encode_packed([column]).strings()
         return [entry if there else None for entry, there in zip(entries, validity(column).tolist(), strict=True)]
 
-    def _row(self, key: Any, value: Any) -> tuple[bytes, bytes | None]:
-        """Return an entry and its stored value, None to remove it. Raises InvalidInputError."""
-        return self._entry(key), None if value is None else self._encode(value)
-
-    def _entry(self, key: Any) -> bytes:
-        if key is None:
-            raise self._no_entry()
-        try:
-            return self._keys.encode((key,))
-        except WRONG_VALUE as problem:
-            raise self._mismatch("key", key, problem) from problem
-
-    def _no_entry(self) -> InvalidInputError:
-        return InvalidInputError(f"State {self.name!r}: a map key must not be None.")
-
+    @override
     def _scan(self, begin: Any, end: Any) -> Iterator[tuple[bytes, bytes]]:
         return self.rows.scan(self._at.suffix, *self._bounds(begin, end))
-
-    def _bounds(self, begin: Any, end: Any) -> tuple[bytes, bytes | None]:
-        return b"" if begin is None else self._entry(begin), None if end is None else self._entry(end)
