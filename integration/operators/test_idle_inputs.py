@@ -233,14 +233,12 @@ def wait_for(query: StreamingQuery, minute: int) -> None:
         time.sleep(0.05)
 
 
+def in_union_of_spark(left: DataFrame, right: DataFrame) -> DataFrame:
+    return counted(left.withWatermark("at", "0 seconds").union(right.withWatermark("at", "0 seconds")))
+
+
 def test_without_idle_after_nothing_changes(spark: SparkSession, tmp_path: Path) -> None:
-    play = Play(
-        spark,
-        tmp_path,
-        lambda left, right: counted(
-            left.withWatermark("at", "0 seconds").union(right.withWatermark("at", "0 seconds"))
-        ),
-    )
+    play = Play(spark, tmp_path, in_union_of_spark)
     play.run([("a", 0)], [("b", 5)])
     assert play.run([("a", 30)], []) == 0
     assert play.stored() == []
@@ -283,12 +281,12 @@ def test_a_union_is_one_input_and_a_frame_that_is_used_twice_too(spark: SparkSes
 
 
 def test_both_sides_of_a_self_join_count(spark: SparkSession, tmp_path: Path) -> None:
-    def joined(left: DataFrame, right: DataFrame) -> DataFrame:
+    def join_itself(left: DataFrame, right: DataFrame) -> DataFrame:
         frame = idle(left)
         near = f.expr("l.k = r.k and l.at between r.at - interval 5 minutes and r.at + interval 5 minutes")
         return frame.alias("l").join(frame.alias("r"), near).select("l.k").union(idle(right).select("k"))
 
-    play = Play(spark, tmp_path, joined)
+    play = Play(spark, tmp_path, join_itself)
     assert play.run([("a", 0)], [("b", 5)]) == 0
     play.let_an_hour_pass()
     assert play.run([("a", 30)], []) == 30
@@ -341,13 +339,7 @@ def test_inputs_are_found_again_by_the_names_of_their_sources(spark: SparkSessio
 
 
 def test_idle_after_can_come_to_a_query_later(spark: SparkSession, tmp_path: Path) -> None:
-    play = Play(
-        spark,
-        tmp_path,
-        lambda left, right: counted(
-            left.withWatermark("at", "0 seconds").union(right.withWatermark("at", "0 seconds"))
-        ),
-    )
+    play = Play(spark, tmp_path, in_union_of_spark)
     play.run([("a", 0)], [("b", 5)])
     play.query = in_union
     assert play.run([("a", 30)], []) == 0

@@ -177,6 +177,11 @@ def argsort(columns: Sequence[pa.Array]) -> NDArray[np.int64]:
     return in_order(KeyCodec([column.type for column in columns]).encode_packed(columns))[0]
 
 
+def argsort_rows(rows: pa.Table, names: Sequence[str]) -> NDArray[np.int64]:
+    """Return the positions of rows in the order of some of their columns: see ``argsort``."""
+    return argsort([rows.column(name).combine_chunks() for name in names])
+
+
 def normalise(column: pa.Array) -> pa.Array:
     """Return a column whose floats, also nested ones, have one zero and one NaN, as Spark compares keys."""
     if pa.types.is_floating(column.type):

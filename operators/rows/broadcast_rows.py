@@ -14,15 +14,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-import xxhash
 from typing_extensions import override
 
 from pyspark_ckpt.operators.rows.base import BaseRows
 from pyspark_ckpt.operators.rows.state_rows import ROW_BYTES, StateRows, Written, sort_rows
+from pyspark_ckpt.state_store.arrays.sums import hash_row
 from pyspark_ckpt.state_store.errors import FormatError
-from pyspark_ckpt.state_store.format.keys import STATE_BYTES
 from pyspark_ckpt.state_store.format.meta import StateMeta
-from pyspark_ckpt.state_store.format.partition_states import encode_broadcast_head, encode_sum, read_sum
+from pyspark_ckpt.state_store.format.partition_states import encode_broadcast_head, encode_sum, read_digest
 
 COPIES_KEPT = 8
 
@@ -58,7 +57,7 @@ class BroadcastRows(StateRows):
         """``base``: the state at the base version; None if it is new. Raises FormatError (it has no digest)."""
         self.number = number
         self._session = session
-        self._base = (0, 0) if base is None else (base.rows, read_sum(base))
+        self._base = (0, 0) if base is None else (base.rows, int(read_digest(base), 16))
         self._whose = whose
         self._head = encode_broadcast_head(number)
         self._changed: dict[bytes, bytes | None] = {}
@@ -153,6 +152,4 @@ class BroadcastRows(StateRows):
         return Copy(rows)
 
     def _hash(self, entry: bytes, value: bytes) -> int:
-        """Return the hash of a row: see ``state_store.checkpoints.digests``."""
-        key = self._head + entry
-        return xxhash.xxh3_64_intdigest(key[STATE_BYTES:] + value, len(key))
+        return hash_row(self._head + entry, value)

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_ckpt.operators.declarations.operator import BROADCAST, HASH, INITIAL, INPUT, ROW, Input, KeyedOperator
-from pyspark_ckpt.operators.encoding.key_codec import argsort
+from pyspark_ckpt.operators.encoding.key_codec import argsort_rows
 from pyspark_ckpt.operators.encoding.unsafe_rows import portions, read_rows
 from pyspark_ckpt.operators.task.row_buffer import RowBuffer
 from pyspark_ckpt.state_store.errors import InternalError
@@ -173,8 +173,7 @@ class Arrivals:
         (first, *others), self._broadcast = self._broadcast, []
         rows = pa.Table.from_batches(list(first.join(others).batches(given)), given.rows).drop_columns([HASH])
         if given.order_by:
-            order = argsort([rows.column(name).combine_chunks() for name in given.order_by])
-            rows = rows.take(pa.array(order))
+            rows = rows.take(pa.array(argsort_rows(rows, given.order_by)))
         return rows
 
     def close(self) -> None:

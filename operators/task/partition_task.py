@@ -26,7 +26,7 @@ from pyspark_ckpt.operators.declarations.processors import (
     takes_initial_rows,
 )
 from pyspark_ckpt.operators.encoding.distinct_keys import group_by_key
-from pyspark_ckpt.operators.encoding.key_codec import KeyCodec, argsort
+from pyspark_ckpt.operators.encoding.key_codec import KeyCodec, argsort_rows
 from pyspark_ckpt.operators.session.state_partition import check_place, check_planned
 from pyspark_ckpt.operators.session.worker import WorkerSession, find_ticket, naming
 from pyspark_ckpt.operators.task.arrivals import Arrivals, Arrived, Rows, split_by_input
@@ -229,7 +229,7 @@ class PartitionTask:
         hashes, rows = rows.column(HASH).to_numpy(), rows.drop_columns([HASH])
         by = arrived.given.by
         if arrived.given.order_by:
-            order = argsort([rows.column(name).combine_chunks() for name in arrived.given.order_by])
+            order = argsort_rows(rows, arrived.given.order_by)
             rows, hashes = rows.take(pa.array(order)), hashes[order]
         keys, index = group_by_key(rows.select(by).rename_columns(self.operator.by), self.operator.by, codec, hashes)
         if arrived.how == "initial" and not takes_initial_rows(self.processor):

@@ -287,12 +287,9 @@ class ProcessorCalls:
         except WRONG_VALUE as problem:
             raise self._no_row(method, row, problem) from problem
         if (found := find_misfit(values, output)) is not None:
-            field, value, why = found
             raise InvalidInputError(
-                f"{self._who(method)} yielded rows that are not those of the output: column {field.name!r} is of "
-                f"type {field.type}, but {repr(value)[:200]} is of type {type(value).__name__}: {why}.",
-                hint=CONVERT,
-            ) from why
+                f"{self._who(method)} yielded rows that are not those of the output: {found}.", hint=CONVERT
+            ) from found.why
 
     def _no_row(self, method: Method, row: Any, problem: object) -> InvalidInputError:
         return InvalidInputError(

@@ -23,8 +23,9 @@ def sweep(session: WorkerSession, bound: Sequence[Kept], rows: int) -> None:
 def flush(session: WorkerSession, bound: Sequence[Kept], end: bytes | None) -> None:
     """Stage and forget the writes for keys below ``end``, or for all keys if None: their turn is over."""
     session.end_turn()
-    session.stage(_rows([each.flush(end) for each in _tables(bound)]))
-    session.hold(sum(each.held_bytes for each in _tables(bound)))
+    tables = _tables(bound)
+    session.stage(_rows([each.flush(end) for each in tables]))
+    session.hold(sum(each.held_bytes for each in tables))
 
 
 def spill(session: WorkerSession, bound: Sequence[Kept]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -207,13 +207,28 @@ def arrow_values(
     return pa.Array.from_buffers(kind, len(values), [present, offsets], children=contents)
 
 
-def find_misfit(values: Sequence[Any], columns: pa.Schema) -> tuple[pa.Field, Any, Exception] | None:
-    """Return the first value of a row that its column does not accept, and why; None if all are accepted."""
+class Misfit(NamedTuple):
+    """A value that its column does not accept, and why."""
+
+    field: pa.Field
+    value: Any
+    why: Exception
+
+    def __str__(self) -> str:
+        """Return the form used in messages."""
+        return (
+            f"column {self.field.name!r} is of type {self.field.type}, but {repr(self.value)[:200]} is of type "
+            f"{type(self.value).__name__}: {self.why}"
+        )
+
+
+def find_misfit(values: Sequence[Any], columns: pa.Schema) -> Misfit | None:
+    """Return the first value of a row that its column does not accept; None if all are accepted."""
     for field, value in zip(columns, values, strict=True):
         try:
             arrow_values([(value,)], pa.struct([field]))
         except WRONG_VALUE as problem:
-            return field, value, problem
+            return Misfit(field, value, problem)
     return None
 
 

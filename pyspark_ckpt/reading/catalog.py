@@ -52,7 +52,7 @@ class Catalog:
         else:
             found = self.all(wanted)
         if wanted.state is None:
-            found = _without_internal(found)
+            found = without_internal(found)
         if len(found) == 1:
             return found[0]
         raise self._not_one(wanted, found)
@@ -78,7 +78,7 @@ class Catalog:
         return [found[place] for place in sorted(found)]
 
     def _not_one(self, wanted: Selection, found: Sequence[StoredState]) -> InvalidInputError:
-        there = found or _without_internal(self.all(Selection()))
+        there = found or without_internal(self.all(Selection()))
         names = "; ".join(each.whose for each in there)
         of = "" if wanted == Selection() else f" for {wanted}"
         if found:
@@ -117,7 +117,7 @@ def _suggest(wanted: Selection, there: Sequence[StoredState]) -> str:
     return ""
 
 
-def _without_internal(found: Sequence[StoredState]) -> list[StoredState]:
+def without_internal(found: Sequence[StoredState]) -> list[StoredState]:
     """Leave out the state that Spark keeps for a keyed operator: one row per partition, of no use to a program."""
     keyed = {each.operator.number for each in found if "max_parallelism" in each.descriptor.encoder}
     return [each for each in found if each.uid is not None or each.operator.number not in keyed]

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
-import xxhash
 from msgspec import UNSET
 
 from pyspark_ckpt.reading.rows.partition_rows import BROADCASTS, OPERATOR_LISTS
 from pyspark_ckpt.reading.rows.state_codec import StoredRow, Wanted
 from pyspark_ckpt.reading.stored_state import StoredState
+from pyspark_ckpt.state_store.arrays.sums import hash_row
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.format.key_groups import (
     HASHES,
@@ -83,7 +83,7 @@ def prove_copy(own: StateMeta, whose: str, rows: Iterator[tuple[bytes, bytes]]) 
         return
     total = 0
     for key, value in rows:
-        total += xxhash.xxh3_64_intdigest(key[STATE_BYTES:] + value, len(key))
+        total += hash_row(key, value)
         yield key, value
     if encode_sum(total) != own.digest:
         raise FormatError(

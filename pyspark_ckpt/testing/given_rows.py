@@ -129,12 +129,7 @@ def _check_row(row: object, columns: pa.Schema, who: str) -> None:
             f"{who}: {repr(row)[:200]} does not fit the columns {columns.names}: {problem}.", hint=_HINT
         ) from problem
     if (found := find_misfit(values, columns)) is not None:
-        field, value, why = found
-        raise InvalidInputError(
-            f"{who}: column {field.name!r} is of type {field.type}, but {repr(value)[:200]} is of type "
-            f"{type(value).__name__}: {why}.",
-            hint=CONVERT,
-        ) from why
+        raise InvalidInputError(f"{who}: {found}.", hint=CONVERT) from found.why
 
 
 _HINT = "Give a list of tuples or dicts with these columns, a pandas frame or an Arrow table."

@@ -30,9 +30,8 @@ from pyspark_ckpt.operators.task.group_times import NO_WATERMARK, TIME_OUTS, Gro
 from pyspark_ckpt.operators.task.partition_task import PartitionTask
 from pyspark_ckpt.operators.types.columns import python_values
 from pyspark_ckpt.operators.types.conversions import EPOCH
-from pyspark_ckpt.operators.types.value_types import hashable, struct_class
+from pyspark_ckpt.operators.types.value_types import struct_class
 from pyspark_ckpt.reading.reader import StateReader
-from pyspark_ckpt.reading.rows.partition_rows import BROADCASTS
 from pyspark_ckpt.reading.stored_state import Selection
 from pyspark_ckpt.savepoints import restore, savepoint
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
@@ -41,6 +40,7 @@ from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.testing.clocks import is_due, move_clock
 from pyspark_ckpt.testing.comparison import count_rows, last_by_key
+from pyspark_ckpt.testing.contents import read_contents
 from pyspark_ckpt.testing.given_rows import GivenRows, read_rows
 from pyspark_ckpt.testing.group import make_group, read_group
 from pyspark_ckpt.testing.local_query import CHECKPOINT, Clocks, LocalQuery, PartitionBatch
@@ -381,14 +381,8 @@ class Harness:
             self._query.open_state() as source,
             StateReader(checkpoint, wanted, self._query.version, include_expired=False, source=source) as reader,
         ):
-            if reader.states and reader.state.kind == BROADCASTS:
-                entries = reader.to_arrow()
-                keys, values = (python_values(entries.column(each).combine_chunks()) for each in ("key", "value"))
-                yield from ((tuple(map(hashable, key)), value) for key, value in zip(keys, values, strict=True))
-            elif reader.states:  # none before the operator gets its first row
-                keys = python_values(reader.to_arrow().column("key").combine_chunks())
-                for key in dict.fromkeys(map(hashable, keys)):
-                    yield tuple(key), reader.get(tuple(key))
+            if reader.states:  # none before the operator gets its first row
+                yield from read_contents(reader)
 
 
 def _end(query: LocalQuery, temporary: Path | None) -> None:

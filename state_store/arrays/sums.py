@@ -16,13 +16,18 @@ _HALF = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
 
 
+def hash_row(key: bytes, value: bytes) -> int:
+    """Return the hash of a row, given with its stored key."""
+    return xxhash.xxh3_64_intdigest(key[STATE_BYTES:] + value, len(key))
+
+
 def sum_row_hashes(rows: PackedRows) -> int:
     """Return the sum of the hashes of rows, given with their stored keys."""
     total = 0
     for _, part in rows.by_size():
         key_size, value_size = int(part.keys.size[0]), int(part.values.size[0])
         if len(part) < MIN_ROWS or key_size - STATE_BYTES + value_size not in LENGTHS:
-            total += sum(xxhash.xxh3_64_intdigest(key[STATE_BYTES:] + value, len(key)) for key, value in part.rows())
+            total += sum(hash_row(key, value) for key, value in part.rows())
         else:
             found = hash_rows(_join(part, key_size, value_size), key_size)
             total += int((found & _LOW).sum()) + (int((found >> _HALF).sum()) << 32)

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from pyspark_ckpt.state_store.display import count_text
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.meta import StateMeta, StoreMeta
-from pyspark_ckpt.state_store.format.partition_states import Scope, encode_sum, find_scope, read_sum
+from pyspark_ckpt.state_store.format.partition_states import Scope, encode_sum, find_scope, read_digest
 from pyspark_ckpt.state_store.identity import Identity
 
 BATCHES_KEPT = 64
@@ -65,18 +65,15 @@ def require_equal_copies(one: Copies, other: Copies) -> None:
 
 
 def find_differences(one: Copies, other: Copies) -> Iterator[str]:
-    """Yield a message for each broadcast state that has other rows in the other partition."""
+    """Yield a message for each broadcast state that has not the same rows in both partitions."""
     (here, own), (there, theirs) = one, other
-    found = {state.name: (state.rows, read_sum(state)) for state in theirs}
-    for state in own:
-        mine, of_other = (state.rows, read_sum(state)), found.get(state.name, (0, 0))
-        if mine != of_other:
-            yield (
-                f"The copies of broadcast state {state.name!r} differ: {describe_copy(here.partition, *mine)}, "
-                f"{describe_copy(there.partition, *of_other)}."
+    mine, of_other = ({state.name: (state.rows, read_digest(state)) for state in each} for each in (own, theirs))
+    none = 0, encode_sum(0)
+    for name in sorted({*mine, *of_other}):
+        first, second = mine.get(name, none), of_other.get(name, none)
+        if first != second:
+            copies = ", ".join(
+                f"partition {partition} has {count_text(rows, 'entry', 'entries')} with the digest {digest}"
+                for partition, (rows, digest) in ((here.partition, first), (there.partition, second))
             )
-
-
-def describe_copy(partition: int, rows: int, total: int) -> str:
-    """Describe the copy of a partition: its number of entries, and the sum of their hashes."""
-    return f"partition {partition} has {count_text(rows, 'entry', 'entries')} with the digest {encode_sum(total)}"
+            yield f"The copies of broadcast state {name!r} differ: {copies}."

@@ -86,13 +86,21 @@ def read_counts(database: Database, meta: StoreMeta) -> dict[str, int]:
 
 def require_digests(states: Iterable[StateMeta], digests: Mapping[str, Digest], what: str) -> None:
     """Raise FormatError unless the rows of broadcast ``states`` of ``what`` have the digests of their commit."""
+    for state, found in find_other_digests(states, digests):
+        raise FormatError(
+            f"{what}: broadcast state {state.name!r} was committed with the digest {state.digest}, and its rows have "
+            f"the digest {found.sum}."
+        )
+
+
+def find_other_digests(
+    states: Iterable[StateMeta], digests: Mapping[str, Digest]
+) -> Iterator[tuple[StateMeta, Digest]]:
+    """Yield the broadcast states whose rows have not the digest of their commit, and the one that they have."""
     for state in states:
         found = digests.get(state.name)
         if state.digest is not UNSET and found is not None and found.sum != state.digest:
-            raise FormatError(
-                f"{what}: broadcast state {state.name!r} was committed with the digest {state.digest}, and its rows "
-                f"have the digest {found.sum}."
-            )
+            yield state, found
 
 
 def require_counts(counts: Mapping[str, int], digests: Mapping[str, Digest], what: str) -> None:

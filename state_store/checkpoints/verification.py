@@ -6,12 +6,10 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from msgspec import UNSET
-
 from pyspark_ckpt.state_store.attempts.agreement import find_differences, select_copies
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.digests import Digest
-from pyspark_ckpt.state_store.checkpoints.state_rows import digest_states, require_counts
+from pyspark_ckpt.state_store.checkpoints.state_rows import digest_states, find_other_digests, require_counts
 from pyspark_ckpt.state_store.database import Database
 from pyspark_ckpt.state_store.errors import CkptError, NotFoundError, StorageError
 from pyspark_ckpt.state_store.format.keys import MARKER_KEY, STATE_BYTES, Marker
@@ -94,10 +92,9 @@ def _verify(checkpoint: Checkpoint, identity: Identity, version: int) -> tuple[V
                 counts = _count_rows(restored.database, restored.meta, commit, problems.log)
                 digests = digest_states(restored.database, restored.meta.states)
                 require_counts(counts, digests, str(identity))
-                for state in restored.meta.states:
-                    if state.digest is not UNSET and state.digest != (held := digests[state.name].sum):
-                        message = "state %r has the digest %s, and the commit says %s"
-                        problems.log.warning(message, state.name, held, state.digest)
+                for state, held in find_other_digests(restored.meta.states, digests):
+                    message = "state %r has the digest %s, and the commit says %s"
+                    problems.log.warning(message, state.name, held.sum, state.digest)
         except StorageError:  # nothing is known to be damaged: it could not be read
             raise
         except CkptError as problem:

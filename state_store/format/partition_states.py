@@ -69,10 +69,10 @@ def encode_sum(total: int) -> str:
     return f"{total:032x}"
 
 
-def read_sum(state: StateMeta) -> int:
-    """Return the sum of the hashes of the rows of a broadcast state, from its digest. Raises FormatError."""
+def read_digest(state: StateMeta) -> str:
+    """Return the digest of a broadcast state. Raises FormatError (it has rows and no digest)."""
     if state.digest is not UNSET:
-        return int(state.digest, 16)
+        return state.digest
     if state.rows:
         raise FormatError(f"Broadcast state {state.name!r} has {state.rows} entries and no digest.")
-    return 0
+    return encode_sum(0)

@@ -16,7 +16,6 @@ from typing import Protocol
 import msgspec
 
 from pyspark_ckpt.state_store.arrays.rows import PackedRows
-from pyspark_ckpt.state_store.attempts.agreement import describe_copy
 from pyspark_ckpt.state_store.blobs.transfers import StoredFile
 from pyspark_ckpt.state_store.checkpoints.digests import Digest
 from pyspark_ckpt.state_store.checkpoints.state_rows import Row, Tally, require_counts, require_digests, scan_state
@@ -139,7 +138,7 @@ class GatherTask:
         return f"gather-{self.identity.key}"
 
     def __call__(self) -> Gathered:
-        """Write the files. Raises NotFoundError, FormatError (also if copies differ), StorageError."""
+        """Write the files. Raises NotFoundError, FormatError, StorageError."""
         old_names = {new: old for old, new in self.names.items()}
         before_names = [old_names.get(state.name, state.name) for state in self.states]
         renamed = [
@@ -151,9 +150,12 @@ class GatherTask:
             digests: list[dict[str, Digest]] = [{} for _ in range(self.partitions)]
             for state, name in sorted(zip(self.states, before_names, strict=True), key=lambda each: each[0].number):
                 old = [(partition, rows[name]) for partition, rows in read if name in rows]
-                for partition, rows in enumerate(_place(state, old, self.old_partitions, self.partitions)):
+                of_new = _place(state, old, self.old_partitions, self.partitions)
+                are_copies = find_scope(state) is Scope.BROADCAST
+                known = [_digest(of_new[0])] * self.partitions if are_copies else list(map(_digest, of_new))
+                for partition, (rows, digest) in enumerate(zip(of_new, known, strict=True)):
                     placed[partition] += rows
-                    digests[partition][state.name] = _digest(rows)
+                    digests[partition][state.name] = digest
             files = {n: [_write(self.workplace, folder, n, rows)] for n, rows in enumerate(placed) if rows}
             sent = send_all(self.workplace.place(self.target), self.identity, files)
             before = [{name: _digest(each) for name, each in rows.items()} for _, rows in read]
@@ -169,8 +171,9 @@ def _read_states(
         if own is not None:
             database = reader.open(state_range(own.number))
             rows = [row for portion in scan_state(database, own.number) for row in portion.rows()]
-            require_counts({own.name: own.rows}, {own.name: _digest(rows)}, str(store.identity))
-            require_digests([own], {own.name: _digest(rows)}, str(store.identity))
+            digests = {own.name: _digest(rows)}
+            require_counts({own.name: own.rows}, digests, str(store.identity))
+            require_digests([own], digests, str(store.identity))
         yield state.name, rows
 
 
@@ -201,23 +204,9 @@ def _number(state: StateMeta, partition: int, values: Sequence[bytes]) -> list[R
 
 
 def _copy(state: StateMeta, old: Sequence[tuple[int, Sequence[Row]]]) -> list[Row]:
-    """Return the rows of a broadcast state. Raises FormatError if two old partitions have different ones."""
-    if not old:
-        return []
-    (first, rows), *others = old
-    expected = _digest(rows)
-    for partition, copy in others:
-        if (found := _digest(copy)) != expected:
-            described = [
-                describe_copy(number, each.rows, int(str(each.sum), 16))
-                for number, each in ((first, expected), (partition, found))
-            ]
-            raise FormatError(
-                f"The copies of broadcast state {state.name!r} differ: {', '.join(described)}.",
-                hint="Use an earlier savepoint, in which they are equal.",
-            )
+    """Return the rows of a broadcast state: all old partitions that have it have the same ones."""
     head = encode_broadcast_head(state.number)
-    return [(head + key[len(head) :], value) for key, value in rows]
+    return [(head + key[len(head) :], value) for key, value in (old[0][1] if old else ())]
 
 
 def _digest(rows: Sequence[Row]) -> Digest:

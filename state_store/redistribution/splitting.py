@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyspark_ckpt.state_store.arrays.rows import PackedRows
+from pyspark_ckpt.state_store.attempts.agreement import select_copies
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.blobs.transfers import StoredFile, send
 from pyspark_ckpt.state_store.checkpoints.digests import Digest
@@ -59,8 +60,6 @@ class Split(msgspec.Struct, frozen=True):
     runs: dict[int, list[StoredFile]]
     spark_rows: list[bytes] = []
     """Values of the rows that Spark keeps for each partition of a keyed operator. They belong to no key."""
-    copies: dict[str, Digest] = {}
-    """Digests of broadcast states, which have the same rows in all partitions."""
 
 
 @dataclass(frozen=True)
@@ -95,10 +94,9 @@ class SplitTask:
                 digests, spark_rows = self._write(restored, writers)  # the same in each pass
             require_counts(read_counts(restored.database, restored.meta), digests, str(identity))
             require_digests(restored.meta.states, digests, str(identity))
-            copies = {each.name for each in restored.meta.states if find_scope(each) is Scope.BROADCAST}
-            counted = {name: each for name, each in digests.items() if self.writes_copies or name not in copies}
-            sent = send_all(self.workplace.place(self.target), identity, writers.files)
-            return Split(counted, sent, spark_rows, {name: digests[name] for name in sorted(copies)})
+            left_out = () if self.writes_copies else [each.name for each in select_copies(restored.meta)]
+            written = {name: each for name, each in digests.items() if name not in left_out}
+            return Split(written, send_all(self.workplace.place(self.target), identity, writers.files), spark_rows)
 
     def _write(self, restored: RestoredStore, writers: PartitionWriters) -> tuple[dict[str, Digest], list[bytes]]:
         """Write all rows except Spark's own rows of a keyed operator; return digests, and the values of those."""

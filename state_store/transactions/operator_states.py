@@ -86,10 +86,12 @@ class OperatorStates:
         has made the copies differ), and as ``of``.
         """
         copies, partitions = select_copies(own), own.num_partitions or 1
+        if not copies or partitions == 1:
+            return
         digests = tuple(str(state.digest) for state in copies)
         equal = self._known.equal
         with self._known.lock:
-            if not copies or equal.get((run_id, identity)) == digests:
+            if equal.get((run_id, identity)) == digests:
                 return
         other = replace(identity, partition=(identity.partition + 1) % partitions)
         read = self._reader(identity, own, place, traffic)

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from pyspark_ckpt.operators.types.columns import python_values
+from pyspark_ckpt.reading.catalog import without_internal
 from pyspark_ckpt.reading.reader import StateReader
 from pyspark_ckpt.reading.rows.partition_rows import OPERATOR_LISTS
-from pyspark_ckpt.reading.stored_state import Selection, StoredState
+from pyspark_ckpt.reading.stored_state import Selection
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.format.partition_states import SCOPE, Scope
 from pyspark_ckpt.state_store.options import parse
@@ -31,30 +32,24 @@ def read_states(checkpoint: str) -> dict[str, dict[Any, Any]]:
     found: dict[str, dict[Any, Any]] = {}
     where = Checkpoint(checkpoint, parse({}))
     with StateReader(where, Selection()) as reader:
-        states = reader.states
+        states = without_internal(reader.states)
     for state in states:
         is_union = state.descriptor.encoder.get(SCOPE) == Scope.UNION.value
         if state.descriptor.internal or is_union or (state.ttl is not None and state.ttl.clock == "processing"):
             continue
-        if state.uid is None and "max_parallelism" in _encoders(states, state):
-            continue  # the row that Spark keeps for each partition
         selection = Selection(state.uid, state.operator.number, state.store, state.stored_name)
         with StateReader(where, selection, known=state, include_expired=False) as reader:
             found[state.whose] = _read(reader)
     return found
 
 
-def _encoders(states: tuple[StoredState, ...], state: StoredState) -> set[str]:
-    same = [each for each in states if each.operator.number == state.operator.number]
-    return {name for each in same for name in each.descriptor.encoder}
-
-
 def _read(reader: StateReader) -> dict[Any, Any]:
     held: dict[Any, Counter[Any]] = {}
+    is_list = reader.state.kind == OPERATOR_LISTS
+    without = {*_PLACES, "key", *(["index"] if is_list else [])}
     for batch in reader.batches():
-        names = [name for name in batch.schema.names if name not in _PLACES and name != "key"]
-        keys = [None] * len(batch) if reader.state.kind == OPERATOR_LISTS else python_values(batch.column("key"))
-        names = [name for name in names if name != "index"] if reader.state.kind == OPERATOR_LISTS else names
+        names = [name for name in batch.schema.names if name not in without]
+        keys = [None] * len(batch) if is_list else python_values(batch.column("key"))
         rows = zip(*(python_values(batch.column(name)) for name in names), strict=True)
         for key, row in zip(keys, rows, strict=True):
             held.setdefault(freeze(key), Counter())[freeze(row)] += 1
