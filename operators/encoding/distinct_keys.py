@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark_ckpt.operators.encoding.key_codec import KeyCodec, normalise
 from pyspark_ckpt.operators.encoding.suffixes import Suffixes, behind_hashes
 from pyspark_ckpt.operators.types.columns import is_fixed_width, python_values
-from pyspark_ckpt.operators.types.value_types import struct_class
+from pyspark_ckpt.operators.types.value_types import struct_maker
 from pyspark_ckpt.state_store.arrays.order import in_order
 
 if TYPE_CHECKING:
@@ -55,9 +55,9 @@ class Keys:
 
     def to_python(self, begin: int, end: int) -> list[Any]:
         """Return the keys at positions from ``begin`` up to ``end``, exclusive, as named tuples."""
-        made = struct_class(pa.struct(list(self._columns.schema)))
+        make = struct_maker(pa.struct(list(self._columns.schema)))
         columns = self._columns.slice(begin, end - begin).columns
-        return list(map(made._make, zip(*(python_values(each.combine_chunks()) for each in columns), strict=True)))
+        return list(map(make, zip(*(python_values(each.combine_chunks()) for each in columns), strict=True)))
 
 
 def group_by_key(

@@ -22,7 +22,7 @@ from pyspark_ckpt.operators.types.columns import arrow_of_plain
 from pyspark_ckpt.operators.types.conversions import EXACT
 from pyspark_ckpt.operators.types.field_names import ANOTHER_NAME, find_positions, list_names
 from pyspark_ckpt.operators.types.type_names import spark_name
-from pyspark_ckpt.operators.types.value_types import struct_class
+from pyspark_ckpt.operators.types.value_types import struct_maker
 from pyspark_ckpt.state_store.arrays.cells import Cells
 from pyspark_ckpt.state_store.arrays.packed import Packed
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
@@ -205,7 +205,7 @@ def _holds(new: pa.DataType, old: pa.DataType) -> bool:
 
 
 def _struct(old: pa.StructType, new: pa.StructType, aliases: Mapping[str, str], path: str) -> Adapt:
-    made = struct_class(new)
+    make = struct_maker(new)
     found = find_positions(old, new, aliases)
     unread = [field for position, field in enumerate(old) if position not in found]
     taken: list[tuple[int, Adapt] | None] = []
@@ -216,7 +216,7 @@ def _struct(old: pa.StructType, new: pa.StructType, aliases: Mapping[str, str], 
         else:
             adapt = adaptation(old[position].type, field.type, aliases, f"{path}{field.name}.")
             taken.append((position, adapt))
-    return lambda value: made(*(None if each is None else each[1](value[each[0]]) for each in taken))
+    return lambda value: make([None if each is None else each[1](value[each[0]]) for each in taken])
 
 
 def _require_known_origin(

@@ -41,7 +41,7 @@ from pyspark_ckpt.operators.types.value_types import (
     get_elements,
     get_fields,
     reader,
-    struct_class,
+    struct_maker,
     writer,
 )
 from pyspark_ckpt.state_store.arrays.order import in_order
@@ -302,14 +302,14 @@ def _body_decoder(kind: pa.DataType) -> Decode:
     if pa.types.is_decimal(kind):
         return _decimal_decoder(kind)
     if pa.types.is_struct(kind):
-        made, fields = struct_class(kind), [_decoder(field.type) for field in kind]
+        make, fields = struct_maker(kind), [_decoder(field.type) for field in kind]
 
         def decode_struct(stored: bytes, at: int) -> tuple[Any, int]:
             values = []
             for field in fields:
                 value, at = field(stored, at)
                 values.append(value)
-            return made(*values), at
+            return make(values), at
 
         return decode_struct
     element = _decoder(kind.value_type)

@@ -30,7 +30,7 @@ from pyspark_ckpt.operators.types.columns import (
     to_numbers,
     validity,
 )
-from pyspark_ckpt.operators.types.value_types import BeyondPythonError, message_type, reader, struct_class, writer
+from pyspark_ckpt.operators.types.value_types import BeyondPythonError, message_type, reader, struct_maker, writer
 from pyspark_ckpt.state_store.arrays.cells import Cells
 from pyspark_ckpt.state_store.arrays.packed import Packed
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
@@ -104,6 +104,15 @@ def make_value_codec(kind: pa.DataType, schema: int = 1, whose: str = "a state")
     return PackedCodec(kind, schema, whose) if packed else MessageCodec(kind, schema, whose)
 
 
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _find_number_type(kind: pa.DataType) -> type | None:
+    """Return the Python type whose values are stored as they are, if they fit; None if there is no such type."""
+    return int if pa.types.is_signed_integer(kind) else float if pa.types.is_float64(kind) else None
+
+
 class PackedCodec(ValueCodec):
     """A number or a struct of numbers. Converts whole columns without a Python loop."""
 
@@ -117,17 +126,30 @@ class PackedCodec(ValueCodec):
         self._row = np.dtype([("schema", "u1"), *marks, *numbers])
         self._struct = struct.Struct(f"<{1 + len(marks)}B{''.join(_LETTERS[each] for _, each in numbers)}")
         self._readers = [reader(field.type) for field in self._fields]
-        self._class = struct_class(kind) if self._is_struct else None
+        self._make = struct_maker(kind) if self._is_struct else None
         self._whole = writer(kind)
+        self._head_without_nulls = bytes([schema, *(1 for _ in marks)])
+        self._numbers = struct.Struct(f"<{''.join(_LETTERS[each] for _, each in numbers)}")
+        self._same_when_read = all(map(_is_number, (field.type for field in self._fields)))
+        self._same_when_written = tuple(_find_number_type(field.type) for field in self._fields)
 
     @override
     def encode(self, value: Any) -> bytes:
+        numbers = value if self._is_struct else (value,)
+        if isinstance(numbers, tuple) and tuple(map(type, numbers)) == self._same_when_written:
+            try:
+                return self._head_without_nulls + self._numbers.pack(*numbers)
+            except struct.error:
+                pass  # a number that is too large: the error is of the writer, below
         fields = self._whole(value) if self._is_struct else [self._whole(value)]
         marks = [field is not None for field in fields]
         return self._struct.pack(self._schema, *marks, *(0 if field is None else field for field in fields))
 
     @override
     def decode(self, stored: bytes) -> Any:
+        if self._same_when_read and len(stored) == self._row.itemsize and stored.startswith(self._head_without_nulls):
+            numbers = self._numbers.unpack_from(stored, len(self._head_without_nulls))
+            return numbers[0] if self._make is None else self._make(numbers)
         count = len(self._fields)
         try:
             schema, *content = self._struct.unpack(stored)
@@ -141,7 +163,7 @@ class PackedCodec(ValueCodec):
             raise self._damage(stored, problem) from problem
         if schema != self._schema:
             raise self._damage(stored, f"it is of schema {schema}, not {self._schema}")
-        return values[0] if self._class is None else self._class(*values)
+        return values[0] if self._make is None else self._make(values)
 
     @override
     def encode_packed(self, values: pa.Array) -> Packed:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import islice, repeat
+from operator import is_
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -26,7 +27,7 @@ from pyspark_ckpt.operators.task.user_errors import locate_errors
 from pyspark_ckpt.operators.types.columns import arrow_of_plain, arrow_values, find_misfit, python_values
 from pyspark_ckpt.operators.types.conversions import CONVERT, WRONG_VALUE
 from pyspark_ckpt.operators.types.exact_columns import exact_column
-from pyspark_ckpt.operators.types.value_types import get_fields, no_null, struct_class
+from pyspark_ckpt.operators.types.value_types import get_fields, no_null, struct_maker
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ class ProcessorCalls:
                 yield calls[number](context, position.key, list(islice(rows[number], length)))
 
     def _python_rows(self, rows: pa.Table) -> list[Any]:
-        make = struct_class(pa.struct(list(rows.schema)))._make
+        make = struct_maker(pa.struct(list(rows.schema)))
         columns = map(self._python_values, rows.column_names, rows.columns)
         return list(map(make, zip(*columns, strict=True)))
 
@@ -174,7 +175,7 @@ class ProcessorCalls:
             ) from problem
 
     def _call_on_timer(self, processor: KeyedProcessor, due: Iterator[Due]) -> Iterator[Result]:
-        make = struct_class(pa.struct(self.operator.key_fields))._make
+        make = struct_maker(pa.struct(self.operator.key_fields))
         on_timer, position, context = processor.on_timer, self.position, self.context
         for each in due:
             key = make(each.key)
@@ -270,7 +271,7 @@ class ProcessorCalls:
     def _batch(self, method: Method, out: Sequence[Any]) -> pa.RecordBatch:
         kind = pa.struct(list(self.operator.output))
         try:
-            if not any(row is None for row in out):
+            if not any(map(is_, out, repeat(None))):
                 return pa.RecordBatch.from_struct_array(arrow_values(out, kind))
         except WRONG_VALUE as problem:
             for row in out:

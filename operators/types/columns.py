@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import chain, pairwise
+from itertools import chain, pairwise, repeat
+from operator import is_
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ from pyspark_ckpt.operators.types.value_types import (
     hashable,
     no_null,
     require_distinct,
-    struct_class,
+    struct_maker,
 )
 from pyspark_ckpt.operators.types.value_types import reader as value_reader
 from pyspark_ckpt.state_store.errors import InvalidInputError
@@ -93,9 +94,9 @@ def python_values(column: pa.Array) -> list[Any]:
 def _values(column: pa.Array, of_times: Callable[[pa.Array], list[Any]]) -> list[Any]:
     kind = column.type
     if pa.types.is_struct(kind):
-        made = struct_class(kind)
+        make = struct_maker(kind)
         fields = [_values(column.field(n), of_times) for n in range(kind.num_fields)]
-        values: list[Any] = list(map(made._make, zip(*fields, strict=True))) if fields else [made()] * len(column)
+        values: list[Any] = list(map(make, zip(*fields, strict=True))) if fields else [make(())] * len(column)
     elif pa.types.is_map(kind):
         keys, items = _values(column.keys, of_times), _values(column.items, of_times)
         keys = list(map(hashable, keys)) if pa.types.is_nested(kind.key_type) else keys
@@ -178,7 +179,7 @@ def arrow_values(
     """
     if not pa.types.is_nested(kind):
         return plain(values, kind)
-    absent = np.fromiter((value is None for value in values), np.bool_, len(values))
+    absent = np.fromiter(map(is_, values, repeat(None)), np.bool_, len(values))
     if pa.types.is_struct(kind):
         return _structs(values, absent, kind, plain)
     if pa.types.is_map(kind):
@@ -240,7 +241,10 @@ def _structs(
 ) -> pa.Array:
     names = [field.name for field in kind]
     nothing = (None,) * len(names)
-    rows = [nothing if value is None else get_fields(value, names) for value in values]
+    if set(map(type, values)) == {tuple} and set(map(len, values)) == {len(names)}:
+        rows = values
+    else:
+        rows = [nothing if value is None else get_fields(value, names) for value in values]
     fields = []
     for n, field in enumerate(kind):
         column = [row[n] for row in rows]

@@ -30,7 +30,7 @@ from pyspark_ckpt.operators.task.group_times import NO_WATERMARK, TIME_OUTS, Gro
 from pyspark_ckpt.operators.task.partition_task import PartitionTask
 from pyspark_ckpt.operators.types.columns import python_values
 from pyspark_ckpt.operators.types.conversions import EPOCH
-from pyspark_ckpt.operators.types.value_types import struct_class
+from pyspark_ckpt.operators.types.value_types import struct_maker
 from pyspark_ckpt.reading.reader import StateReader
 from pyspark_ckpt.reading.stored_state import Selection
 from pyspark_ckpt.savepoints import restore, savepoint
@@ -117,7 +117,7 @@ class Harness:
             raise
         self._end = weakref.finalize(self, _end, self._query, temporary)
         """Also called if nobody closes the harness."""
-        self._row_class = struct_class(pa.struct(list(operator.output)))
+        self._make_row = struct_maker(pa.struct(list(operator.output)))
         before = self._query.read_clocks()
         begin_ms = (BEGIN - EPOCH) // timedelta(milliseconds=1)
         self._processing_ms = begin_ms if before is None else before.processing_ms
@@ -361,7 +361,7 @@ class Harness:
 
     def _rows(self, batch: pa.RecordBatch) -> Iterator[Any]:
         columns = map(python_values, batch.columns)
-        return map(self._row_class._make, zip(*columns, strict=True))
+        return map(self._make_row, zip(*columns, strict=True))
 
     def _require_state(self, name: str) -> None:
         kinds = (DeclaredState, PartitionState)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from pyspark_ckpt.operators.frames import resolve_columns
-from pyspark_ckpt.operators.types.value_types import hashable, make_handed_schema, struct_class
+from pyspark_ckpt.operators.types.value_types import hashable, make_handed_schema, struct_maker
 from pyspark_ckpt.state_store.display import suggest
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
@@ -87,7 +87,7 @@ def _timestamp(kind: pa.TimestampType) -> SearchStrategy[Any]:
 
 
 def _struct(kind: pa.StructType, values: Mapping[str, SearchStrategy[Any]]) -> SearchStrategy[Any]:
-    make: Callable[[tuple[Any, ...]], Any] = struct_class(kind)._make
+    make: Callable[[tuple[Any, ...]], Any] = struct_maker(kind)
     return st.tuples(*(values.get(field.name, _strategy(field)) for field in kind)).map(make)
 
 
