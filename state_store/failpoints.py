@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark_ckpt.state_store.errors import InvalidInputError, StorageError
+from pyspark_ckpt.state_store.errors import InvalidInputError, Outcome, StorageError
 
 NAMES = frozenset(
     {
@@ -33,7 +33,11 @@ NAMES = frozenset(
         "restore.after_download",
     }
 )
+"""Steps of the work on a store."""
+REQUESTS = ("place.before_write", "place.after_write", "place.before_read", "place.before_list", "place.before_delete")
+"""Requests to the places of a store and of its checkpoint."""
 
+FOLDER = "failpoints"
 _ENTRY = re.compile(r"([a-z_.]+):(kill|error|sleep=[0-9]{1,6})(?:@([0-9]{1,6}))?")
 
 
@@ -45,6 +49,11 @@ class _FailPoint:
     fired: Path
 
 
+def file_name(entry: str) -> str:
+    """Return the name of the file in FOLDER that is there once this ``name:action[@n]`` has fired."""
+    return re.sub(r"[^a-z0-9_.@=-]", "_", entry.replace(":", "-"))
+
+
 class FailPoints:
     """Fail points of one process."""
 
@@ -54,17 +63,17 @@ class FailPoints:
         self._points: list[_FailPoint] = []
         for entry in filter(None, (part.strip() for part in spec.split(","))):
             match = _ENTRY.fullmatch(entry)
-            if match is None or match[1] not in NAMES or folder is None:
+            if match is None or match[1] not in {*NAMES, *REQUESTS} or folder is None:
                 raise InvalidInputError(
                     f"{entry!r} is not a fail point.",
-                    hint="Write name:kill|error|sleep=ms[@n]. The names are: " + ", ".join(sorted(NAMES)),
+                    hint="Write name:kill|error|sleep=ms[@n]. The names are: " + ", ".join(sorted({*NAMES, *REQUESTS})),
                 )
-            fired = folder / "failpoints" / re.sub(r"[^a-z0-9_.@=-]", "_", entry.replace(":", "-"))
+            fired = folder / FOLDER / file_name(entry)
             if not fired.exists():
                 self._points.append(_FailPoint(match[1], match[2], int(match[3] or 1), fired))
 
-    def hit(self, name: str) -> None:
-        """Act if a point of this name is armed and due."""
+    def hit(self, name: str, outcome: Outcome = "not_applied") -> None:
+        """Act if a point of this name is armed and due. ``outcome``: that of a StorageError."""
         if not self._points:
             return
         for point in [point for point in self._points if point.name == name]:
@@ -72,15 +81,15 @@ class FailPoints:
                 point.remaining -= 1
                 due = point.remaining == 0
             if due:
-                _act(point)
+                _act(point, outcome)
 
 
-def _act(point: _FailPoint) -> None:
+def _act(point: _FailPoint, outcome: Outcome) -> None:
     point.fired.parent.mkdir(parents=True, exist_ok=True)
     point.fired.touch()
     if point.action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif point.action == "error":
-        raise StorageError(f"Fail point {point.name} raised this error.")
+        raise StorageError(f"Fail point {point.name} raised this error.", outcome=outcome)
     else:
         time.sleep(int(point.action.partition("=")[2]) / 1000)

@@ -1,6 +1,7 @@
 """Count the requests to a place by kind, and the bytes of objects in each direction.
 
-A transfer counts as one request, whether the place sends it whole or in parts. Failed requests count too.
+A transfer counts as one request, whether the place sends it whole or in parts. Failed requests count too. A test can
+make a request fail, as the place itself may: before it is sent, or after a write was carried out.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from pyspark_ckpt.state_store.blobs.base.capabilities import CanCopy, CanLink, C
 from pyspark_ckpt.state_store.blobs.base.place import Blob, BlobPlace, Sink
 from pyspark_ckpt.state_store.blobs.base.place_clock import ask_time, find_service
 from pyspark_ckpt.state_store.blobs.exclusive import is_exclusive
+from pyspark_ckpt.state_store.failpoints import FailPoints
 
 WRITES, READS, LISTS, DELETES = "write_requests", "read_requests", "list_requests", "delete_requests"
 UP, DOWN = "uploaded_bytes", "downloaded_bytes"
 WAIT = "place_wait_ms"
+NO_FAIL_POINTS = FailPoints()
 
 
 class Traffic:
@@ -57,10 +60,11 @@ class Traffic:
 class MeteredPlace:
     """A place that counts the traffic of another place."""
 
-    def __init__(self, place: BlobPlace, traffic: Traffic) -> None:
-        """Count the requests to ``place`` in ``traffic``."""
+    def __init__(self, place: BlobPlace, traffic: Traffic, failpoints: FailPoints = NO_FAIL_POINTS) -> None:
+        """Count the requests to ``place`` in ``traffic``. Each passes one of the ``failpoints``."""
         self._place = place
         self._traffic = traffic
+        self._failpoints = failpoints
 
     @property
     def url(self) -> str:
@@ -80,30 +84,32 @@ class MeteredPlace:
     @contextmanager
     def create(self, name: str) -> Iterator[Sink]:
         """Write a new object piece by piece; see the protocol."""
-        with self._place.create(name) as sink:
+        with self._writing(), self._place.create(name) as sink:
             self._traffic.count(**{WRITES: 1})
             yield _MeteredSink(sink, self._traffic)
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Write ``data`` unless ``name`` exists; see the protocol."""
         self._traffic.count(**{WRITES: 1, UP: len(data)})
-        return self._place.put_if_absent(name, data)
+        with self._writing():
+            return self._place.put_if_absent(name, data)
 
     def put(self, name: str, data: bytes) -> None:
         """Write ``data``, replacing what was there; see the protocol."""
         self._traffic.count(**{WRITES: 1, UP: len(data)})
-        self._place.put(name, data)
+        with self._writing():
+            self._place.put(name, data)
 
     def get(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         """Return bytes ``start`` to ``end`` of the object; see the protocol."""
-        self._traffic.count(**{READS: 1})
+        self._note_read()
         data = self._place.get(name, start, end)
         self._traffic.count(**{DOWN: len(data)})
         return data
 
     def download(self, name: str, path: Path) -> int:
         """Copy the object into the local file ``path``; see the protocol."""
-        self._traffic.count(**{READS: 1})
+        self._note_read()
         size = self._place.download(name, path)
         self._traffic.count(**{DOWN: size})
         return size
@@ -111,6 +117,7 @@ class MeteredPlace:
     def list(self, folder: str = "", prefix: str = "", start: str = "") -> builtins.list[Blob]:
         """Return the objects directly in ``folder``; see the protocol."""
         self._traffic.count(**{LISTS: 1})
+        self._failpoints.hit("place.before_list")
         return self._place.list(folder, prefix, start)
 
     def walk(self, folder: str = "") -> builtins.list[Blob]:
@@ -121,6 +128,7 @@ class MeteredPlace:
     def delete(self, name: str) -> None:
         """Remove the object; see the protocol."""
         self._traffic.count(**{DELETES: 1})
+        self._failpoints.hit("place.before_delete")
         self._place.delete(name)
 
     def copies_from(self, source: BlobPlace) -> bool:
@@ -149,7 +157,17 @@ class MeteredPlace:
             yield self
             return
         with self._place.together() as place:
-            yield MeteredPlace(place, self._traffic)
+            yield MeteredPlace(place, self._traffic, self._failpoints)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        self._failpoints.hit("place.before_write")
+        yield
+        self._failpoints.hit("place.after_write", "unknown")
+
+    def _note_read(self) -> None:
+        self._traffic.count(**{READS: 1})
+        self._failpoints.hit("place.before_read")
 
     def is_exclusive(self) -> bool:
         """Return whether exactly one of several writers of one name succeeds; see ``exclusive``. Not counted."""

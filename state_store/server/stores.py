@@ -167,7 +167,7 @@ class Stores:
         folder. A reader outside a query may read a folder that another checkpoint owns. Raises InvalidInputError (a
         place of an unknown kind; the checkpoint is a copy of the one that owns the folder), StorageError, FormatError.
         """
-        traffic = Traffic()
+        traffic, failpoints = Traffic(), self._resources.failpoints
         retries = RetryPolicy(options.place_timeout_s, traffic.note_wait, self._stopping)
 
         def open_place(url: str) -> BlobPlace:
@@ -180,8 +180,8 @@ class Stores:
                 ownership.claim(open_place(query_folder), checkpoint, options.remote)
             state_dir = f"{query_folder}/{remote.store_folder(identity)}"
         else:
-            checkpoint = MeteredPlace(checkpoint, traffic)
-        place = MeteredPlace(open_place(state_dir), traffic)
+            checkpoint = MeteredPlace(checkpoint, traffic, failpoints)
+        place = MeteredPlace(open_place(state_dir), traffic, failpoints)
         access = Access(place.url, checkpoint.url, options, s3a)
         with self._lock:
             shelf = self._shelves.get(access)

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from pyspark_ckpt.state_store.errors import InvalidInputError, StorageError
-from pyspark_ckpt.state_store.failpoints import FailPoints
+from pyspark_ckpt.state_store.failpoints import FOLDER, REQUESTS, FailPoints
 from tests.conftest import MakeLab
 from tests.lab import CallError
+
+T = TypeVar("T")
 
 
 def test_a_point_fires_once_at_its_turn(tmp_path: Path) -> None:
@@ -78,3 +84,29 @@ def test_maintenance_that_fails_is_made_good_by_the_next(make_lab: MakeLab, name
     assert len(lab.objects(".delta")) == 0
     lab.restart(lose_local=True)
     assert len(lab.begin(lab.open(), 3, ids[-1]).rows) == 3
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+@pytest.mark.parametrize("fmt", [1, 2])
+def test_a_request_that_fails_is_no_loss(make_lab: MakeLab, fmt: int, name: str) -> None:
+    points = ",".join(f"{name}:error@{number}" for number in (1, 3, 6))
+    lab, ids = make_lab(failPoints=points, retentionGracePeriod="0"), list[str]()
+    handle = lab.open(fmt=fmt, keep=2)
+
+    for version in range(8):
+        base = ids[-1] if ids else None
+        ids += _repeat(partial(lab.grow, handle, 1, version, base))
+        _repeat(partial(lab.server.call, "snapshot", handle=handle, force=True))
+        _repeat(partial(lab.server.call, "cleanup", handle=handle))
+        if version % 3 == 2:
+            lab.restart(lose_local=True)
+            handle = lab.open(fmt=fmt, keep=2)
+    assert set(lab.begin(handle, 8, ids[-1]).rows) == {f"key-{number}" for number in range(1, 9)}
+    assert list(lab.local_dir.parent.rglob(f"{FOLDER}/{name}-error*"))
+
+
+def _repeat(call: Callable[[], T]) -> T:
+    for _ in range(4):
+        with suppress(CallError):
+            return call()
+    return call()

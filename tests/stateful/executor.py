@@ -70,8 +70,13 @@ class Executor:
         self.server = FragileServer(
             local_dir, OPTIONS, place, self._network.clock, make_id=lambda: f"{ids.getrandbits(128):032x}"
         )
-        # Fail points are points like requests: they stand where a death hurts.
-        self.server.stores._resources.failpoints.hit = lambda _: link.pass_by()  # type: ignore[assignment,method-assign]
+        # Fail points are points like requests: they stand where a death hurts. Those of requests are in the link.
+
+        def hit(name: str, _outcome: str = "") -> None:
+            if not name.startswith("place."):
+                link.pass_by()
+
+        self.server.stores._resources.failpoints.hit = hit  # type: ignore[assignment,method-assign]
 
     def open(self, run: str, fmt: int, keep: int) -> int:
         """The handle of a run; it is opened when it is first asked for."""

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from os import PathLike, environ, pathsep, utime
@@ -24,6 +24,7 @@ from pyspark_ckpt.operators.types.value_types import make_handed_schema
 from pyspark_ckpt.savepoints import rescale
 from pyspark_ckpt.state_store.checkpoints.query_log import PARTITIONS_CONF
 from pyspark_ckpt.state_store.errors import InvalidInputError, ProcessError
+from pyspark_ckpt.state_store.failpoints import FOLDER, REQUESTS, file_name
 from pyspark_ckpt.state_store.options import PREFIX
 from pyspark_ckpt.testing.comparison import count_rows, describe_differences, last_by_key
 from pyspark_ckpt.testing.crashes.job import STARTED, Job
@@ -44,14 +45,18 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-KINDS = ("driver", "server", "worker", "point")
+_STEPS = ("begin.before", "begin.after_ticket", "commit.before_upload", "commit.after_upload", "commit.before_answer")
+POINTS: Mapping[str, Sequence[str]] = {"step": _STEPS, "place": REQUESTS}
+"""The fail points of each kind: at the steps of a commit, and at the requests to the place of the state."""
+KINDS = ("driver", "server", "worker", *POINTS)
 EXECUTOR = "executor"
 EXECUTOR_MEMORY_MB = 1024
-POINTS = ("begin.before", "begin.after_ticket", "commit.before_upload", "commit.after_upload", "commit.before_answer")
 FIRST_FILE_S = 1_700_000_000
 """The time of the first file, in s since 1970: Spark reads files in the order of their times."""
 LOOK_S = 0.05
 MIN_S = 1.0
+MAX_PASS = 6
+"""A fail point fires at one of so many passes."""
 RESCALES = 0.5
 """How likely a query is rescaled after the death of its driver."""
 MAX_LIVES = 20
@@ -125,10 +130,11 @@ def crash(
     a frame. A batch of the query has the rows of one batch of each input. It runs in processes of its own, so
     ``build`` must be importable there, or a function that cloudpickle can copy.
 
-    The faults: the driver, a state server, a Python worker or an executor is killed, or the state server fails or dies
-    at a step of a commit, as if its place had failed. A query that has ended is started again, until it has read all of
-    its input. After the death of a driver it may be rescaled, to up to ``parallelism`` partitions. ``executors``: how
-    many there are, each a process of its own with one core; with 0, all tasks run in the driver.
+    The faults: the driver, a state server, a Python worker or an executor is killed; the state server fails or dies at
+    a step of a commit; a request to the place of the state fails, before it is sent or after a write was carried out,
+    or the state server dies there. A query that has ended is started again, until it has read all of its input. After
+    the death of a driver it may be rescaled, to up to ``parallelism`` partitions. ``executors``: how many there are,
+    each a process of its own with one core; with 0, all tasks run in the driver.
 
     In append mode, each row must be output as often; in update mode, the last row of each ``key``, the names of columns
     of the output, must be equal. What the states hold must be equal, too, unless ``compare_states`` is False; states
@@ -179,20 +185,26 @@ class Faults:
         self._draw = draw = Random(seed)  # noqa: S311 - repeatable, as far as the machine is
         self._wait_s = max(seconds, MIN_S) / max(1, count)
         """The longest time between two faults."""
-        self._left = [draw.choice(kinds) for _ in range(count)]
+        chosen = [draw.choice(kinds) for _ in range(count)]
+        self._left = [kind for kind in chosen if kind not in POINTS]
+        self._points = [
+            f"{draw.choice(POINTS[kind])}:{draw.choice(('kill', 'error'))}@{draw.randint(1, MAX_PASS)}"
+            for kind in chosen
+            if kind in POINTS
+        ]
         self.done: list[str] = []
         self.kills_driver = False
 
-    def draw_points(self) -> str:
-        """Return the fail points of the next life of the query, as the option has them."""
-        chosen = [kind for kind in self._left if kind == "point"]
-        self._left = [kind for kind in self._left if kind != "point"]
-        points = [
-            f"{self._draw.choice(POINTS)}:{self._draw.choice(('kill', 'error'))}@{self._draw.randint(1, 6)}"
-            for _ in chosen
-        ]
-        self.done += points
-        return ",".join(points)
+    @property
+    def points(self) -> str:
+        """The fail points that have not fired yet, as the option has them."""
+        return ",".join(self._points)
+
+    def note_fired(self, files: Iterable[str]) -> None:
+        """Note which fail points have fired, by the names of their files."""
+        fired = [point for point in self._points if file_name(point) in set(files)]
+        self.done += fired
+        self._points = [point for point in self._points if point not in fired]
 
     def draw_kill(self) -> tuple[str, float]:
         """Return the next to be killed, and after how many seconds; an empty name for none."""
@@ -230,8 +242,8 @@ class Query:
         self.lives += 1
         if self.lives > MAX_LIVES:
             raise ProcessError(f"The query has not ended after {MAX_LIVES} lives; its log is {self.log}.")
-        before, points = len(faults.done), faults.draw_points()
-        own = {f"{PREFIX}localDir": str(self._folder / f"local-{self.lives}"), f"{PREFIX}failPoints": points}
+        before, local = len(faults.done), self._folder / f"local-{self.lives}"
+        own = {f"{PREFIX}localDir": str(local), f"{PREFIX}failPoints": faults.points}
         path, mark = self._folder / "job", uuid.uuid4().hex
         replace(self._job, conf={**self._job.conf, **own}).write(path)
         with self.log.open("ab") as log:
@@ -244,6 +256,7 @@ class Query:
         finally:
             kill_marked(mark)
             process.wait()
+        faults.note_fired(file.name for file in local.rglob(f"{FOLDER}/*"))
         self.is_done = process.returncode == 0
         if not self.is_done and len(faults.done) == before:
             text = self.log.read_text(encoding="utf-8", errors="replace")[-LOG_CHARACTERS:]
