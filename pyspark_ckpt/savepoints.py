@@ -24,7 +24,7 @@ from pyspark_ckpt.spark_job import QUICK_BYTES, SparkJob, master_here
 from pyspark_ckpt.state_store.blobs import S3aSettings
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.inventory import list_operators
-from pyspark_ckpt.state_store.checkpoints.query_log import refuse_other_provider
+from pyspark_ckpt.state_store.checkpoints.query.entries import refuse_other_provider
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.extras import require_extra, require_jar
 from pyspark_ckpt.state_store.local.files import make_scratch_folder

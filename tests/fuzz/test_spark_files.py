@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_ckpt.state_store.checkpoints.spark_files import check_form, find_lost_source_files, read_file_offsets
+from pyspark_ckpt.state_store.checkpoints.query.spark_files import check_form, find_lost_source_files, read_file_offsets
 from tests.fuzz.mutations import damaged, fuzzed, read_or_refuse
 
 KEYS, VALUES = b'{"type":"struct","fields":[]}', b'{"type":"struct","fields":[{"name":"a"}]}'
