@@ -71,7 +71,7 @@ class _Start:
         self._place, self._batch, self._planned_before = place, batch, planned_before
         self._problems: list[str] = []
         self._bytes_read = 0
-        self._file_offsets: dict[int, int] = {}
+        self._file_offsets: dict[str, int] = {}
 
     def read(self) -> StartFiles:
         place, url = self._place, self._place.url

@@ -22,11 +22,18 @@ from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, find_kind, find_savepoint_kind
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, list_operators
 from pyspark_ckpt.state_store.checkpoints.ownership import OWNER_NAME, claim, other_owner
-from pyspark_ckpt.state_store.checkpoints.query.copying import copy_id, copy_logs, copy_operators
+from pyspark_ckpt.state_store.checkpoints.query.copying import (
+    RenamingTarget,
+    Target,
+    copy_id,
+    copy_logs,
+    copy_operators,
+)
 from pyspark_ckpt.state_store.checkpoints.query.entries import read_partitions
 from pyspark_ckpt.state_store.checkpoints.query.files import QUERY, log_names, operator_names
 from pyspark_ckpt.state_store.checkpoints.query.proof import LogProof, QueryFile
 from pyspark_ckpt.state_store.checkpoints.query.rewriter import Ids, LogRewriter
+from pyspark_ckpt.state_store.checkpoints.query.source_names import SourceNames
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import CkptError, ConflictError, FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.names import (
@@ -115,6 +122,8 @@ class QueryRestore:
         self._recorded: RecordedRequest | None = None
         self._origin = Origin(source, version, operators)
         self._check()
+        names = request.source_names
+        self._names = SourceNames(source.place, version - 1, names) if names else None
 
     def run(self, runner: Runner, progress: Progress, at_end: AtEnd | None = None) -> Restored:
         """Restore; after return the target is a durable checkpoint from which a query can continue.
@@ -208,7 +217,7 @@ class QueryRestore:
         if self._request.allow_non_restored_state:
             own.put(f"{CHECKPOINT_FOLDER}/{NON_RESTORED_STATE_NAME}", b"")
         change = self._proving(self._rewriting(recorded, ids))
-        copy_logs(self._source.place, self._version - 1, own, change)
+        copy_logs(self._source.place, self._version - 1, self._rename_sources(own), change)
         copy_operators(self._source.place, own, change)
         self._require_all(change)
         return Restored(
@@ -222,7 +231,10 @@ class QueryRestore:
         )
 
     def _rewriting(self, recorded: RecordedRequest, ids: Ids) -> LogRewriter:
-        return LogRewriter(self._version - 1, self.plan.partitions, ids, recorded.query_id)
+        return LogRewriter(self._version - 1, self.plan.partitions, ids, recorded.query_id, self._names)
+
+    def _rename_sources(self, own: OwnFolder) -> Target:
+        return own if self._names is None else RenamingTarget(own, self._names.rename_file)
 
     def _proving(self, rewriting: LogRewriter) -> LogRewriter | LogProof:
         """Return what changes files, and checks them first if it is known what they must be."""
@@ -268,6 +280,7 @@ class QueryRestore:
             self.plan.options.remote,
             self._origin.digest,
             uuid.uuid4().hex,
+            self._request.source_names,
         )
         require_exclusive(self._place, "restores", "Restore to another place.")
         if self.plan.options.remote:

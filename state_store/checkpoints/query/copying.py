@@ -24,6 +24,21 @@ class Target(Protocol):
         ...
 
 
+class RenamingTarget:
+    """A target in which files have other names."""
+
+    def __init__(self, target: Target, rename: Callable[[str], str]) -> None:
+        self._target, self._rename = target, rename
+
+    def put(self, name: str, data: bytes) -> None:
+        """Write ``data`` under the other name. Raises StorageError."""
+        self._target.put(self._rename(name), data)
+
+    def delete(self, name: str) -> None:
+        """Remove the object with the other name. Raises StorageError."""
+        self._target.delete(self._rename(name))
+
+
 def copy_logs(source: BlobPlace, batch: int, target: Target, change: ContentRewrite = check_content) -> list[QueryFile]:
     """Copy the logs of a query as of ``batch``, and the files of its sources.
 

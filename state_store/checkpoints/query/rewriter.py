@@ -10,6 +10,7 @@ import msgspec
 
 from pyspark_ckpt.state_store.checkpoints.query.entries import PARTITIONS_CONF, change_entry, decode_json, find_confs
 from pyspark_ckpt.state_store.checkpoints.query.files import QUERY
+from pyspark_ckpt.state_store.checkpoints.query.source_names import SourceNames
 
 _OPERATOR = re.compile(r"state/([0-9]+)/_metadata/(?:metadata|v2/[0-9]+)")
 
@@ -18,14 +19,15 @@ Ids = Mapping[str, Sequence[Sequence[str]]]
 
 
 class LogRewriter:
-    """Changes the files of a query for a restore: its number of partitions, the ids of its state, its own id."""
+    """Changes the files of a query for a restore: partitions, ids of state, its own id, names of sources."""
 
-    def __init__(self, batch: int, partitions: int, ids: Ids, query_id: str) -> None:
-        """``ids``: the ids that the commit of ``batch`` is to name, if it names any."""
+    def __init__(self, batch: int, partitions: int, ids: Ids, query_id: str, names: SourceNames | None = None) -> None:
+        """``ids``: those that the commit of ``batch`` is to name, if it names any. ``names``: if sources get them."""
         self._batch = batch
         self._partitions = partitions
         self._ids = ids
         self._query_id = query_id
+        self._names = names
 
     def __call__(self, name: str, content: bytes, where: str) -> bytes:
         """Return the new content of an object. Raises FormatError that names ``where`` the old content is."""
@@ -34,7 +36,8 @@ class LogRewriter:
         if name == QUERY:
             return self._query(content, where)
         if name.startswith("offsets/"):
-            return change_entry(content, where, lambda entry: self._offsets(entry, where))
+            changed = change_entry(content, where, lambda entry: self._offsets(entry, where))
+            return changed if self._names is None else self._names.name_offsets(changed, where)
         if name == f"commits/{self._batch}":
             return change_entry(content, where, self._commit)
         return content
