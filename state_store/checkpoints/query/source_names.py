@@ -15,7 +15,9 @@ from pyspark_ckpt.state_store.checkpoints.query.sources import (
     NAME,
     NUMBER,
     Offsets,
+    Source,
     describe_sources,
+    is_of_files,
     parse_offsets,
 )
 from pyspark_ckpt.state_store.checkpoints.query.spark_files import find_lost_source_files, read_file_offsets
@@ -42,12 +44,11 @@ class SourceNames:
         if len(entries[fullest].by_id) != len(names):
             self._refuse_number(checkpoint, fullest, entries[fullest])
         sources = [name for name in files if name.startswith(f"{SOURCES}/")]
-        self._refuse_repeated(newest, list(entries.values()), _list_folders(sources))
-        if lost := find_lost_source_files(read_file_offsets(logs[newest]), sources):
-            raise FormatError(
-                f"{self._url}/{lost[0]} is missing, and {self._url}/{newest} says that the source has come further.",
-                hint=f"The file was lost, or {_REPEATED}",
-            )
+        lost = find_lost_source_files(read_file_offsets(logs[newest]), sources)
+        described = describe_sources(checkpoint, entries[newest])
+        strange = _find_strange(described, lost, _list_folders(sources))
+        if strange is not None:
+            self._refuse_folder(strange, newest, described[strange])
         self._refuse_taken(_list_folders(sources))
 
     def rename_file(self, name: str) -> str:
@@ -90,18 +91,13 @@ class SourceNames:
             hint="Give a name for each of them, in this order.",
         )
 
-    def _refuse_repeated(self, newest: str, entries: Sequence[Offsets], folders: set[str]) -> None:
-        """Raise InvalidInputError if one source may be several lines of v1, after which numbers do not fit folders."""
-        lines = [tuple(each.by_id.get(number) for each in entries) for number in map(str, range(len(self._names)))]
-        with_offset = [line for line in lines if any(line)]
-        lack_folder = [number for number, line in enumerate(lines) if any(line) and str(number) not in folders]
-        may_repeat = all(each.has_all for each in entries) and len(set(with_offset)) < len(with_offset)
-        if may_repeat and lack_folder and folders:
-            raise InvalidInputError(
-                f"{self._url}/{newest} has the same offset twice, and there is no {SOURCES}/{lack_folder[0]}: it "
-                " cannot be told which files are those of which source.",
-                hint=f"Perhaps {_REPEATED} Otherwise, take the savepoint after a batch in which the offsets differ.",
-            )
+    def _refuse_folder(self, number: int, newest: str, source: Source) -> None:
+        raise InvalidInputError(
+            f"The files of source ({number}) in {self._url}/{newest}, {source}, are not in {SOURCES}/{number}.",
+            hint="The query uses one frame twice, as in a union with itself, or files were lost. If a frame is used "
+            "twice, the sources cannot get names: they have other numbers than lines, and Spark wants another name for "
+            "each use.",
+        )
 
     def _refuse_taken(self, folders: set[str]) -> None:
         """Raise InvalidInputError if a source would find files that are not its own."""
@@ -113,10 +109,28 @@ class SourceNames:
             )
 
 
-_REPEATED = (
-    "the query uses one frame twice, as in a union with itself: then its sources cannot get names, because Spark wants "
-    "another name for each."
-)
+def _find_strange(sources: Sequence[Source], lost: Sequence[str], folders: set[str]) -> int | None:
+    """Return a source whose files may be in the folder of another number; None if there is none.
+
+    A frame that is used twice has two lines and one folder: from the second line on, folders have lower numbers. Then
+    the last line of a file source always lacks its files. A source of another kind may have no folder, so for those
+    two equal offsets are looked for before a line without a folder.
+    """
+    without = {name.split("/")[1] for name in lost}
+    for number, source in enumerate(sources):
+        if str(number) in without or (is_of_files(source) and source.file is None):
+            return number
+    seen: dict[str, bool] = {}
+    may_repeat = False
+    for number, source in enumerate(sources):
+        if source.offset is None or is_of_files(source):
+            continue
+        has_folder = str(number) in folders
+        may_repeat = may_repeat or (source.offset in seen and (has_folder or seen[source.offset]))
+        if may_repeat and not has_folder:
+            return number
+        seen[source.offset] = seen.get(source.offset, False) or has_folder
+    return None
 
 
 def _list_folders(files: Sequence[str]) -> set[str]:

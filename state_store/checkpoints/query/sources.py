@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -109,9 +109,15 @@ def describe_sources(checkpoint: BlobPlace, offsets: Offsets) -> list[Source]:
 
 def _describe(checkpoint: BlobPlace, offsets: Offsets) -> Iterator[Source]:
     for each, offset in offsets.by_id.items():
-        is_of_files = offset is not None and read_file_offset(offset) is not None and NAME.fullmatch(each)
-        file = _find_read_file(checkpoint, each) if is_of_files else None
-        yield Source(each if offsets.are_named else None, offset, file)
+        source = Source(each if offsets.are_named else None, offset, None)
+        if is_of_files(source) and NAME.fullmatch(each):
+            source = replace(source, file=_find_read_file(checkpoint, each))
+        yield source
+
+
+def is_of_files(source: Source) -> bool:
+    """Return whether it is Spark's file source, by the form of its offset."""
+    return source.offset is not None and read_file_offset(source.offset) is not None
 
 
 def _find_read_file(checkpoint: BlobPlace, source: str) -> str | None:

@@ -17,7 +17,7 @@ from pyspark_ckpt.state_store.checkpoints.query.sources import EVOLUTION_CONF
 from pyspark_ckpt.state_store.checkpoints.query_start import verify_start
 from pyspark_ckpt.state_store.errors import CkptError, FormatError, InvalidInputError
 from pyspark_ckpt.state_store.options import parse
-from pyspark_ckpt.state_store.savepoints.request import RecordedRequest
+from pyspark_ckpt.state_store.savepoints.request import RecordedRequest, RestoreRequest
 from pyspark_ckpt.state_store.savepoints.savepoint import Kind
 from tests.saved_query import SAVEPOINT_KINDS, Query, files, stored, written
 
@@ -175,16 +175,79 @@ def test_entries_with_other_numbers_of_sources_are_refused(query: Query) -> None
     refuse(query, ["a", "b", "c"], "offsets/1 has other sources than", FormatError)
 
 
-def test_a_file_that_a_source_has_lost_is_named(query: Query) -> None:
+def test_a_file_that_a_source_has_lost_is_noticed(query: Query) -> None:
     query.place.delete("sources/1/2")
-    refuse(query, ["a", "b", "c"], r"sources/1/2 is missing, and .*/offsets/3 says", FormatError)
+    refuse(query, ["a", "b", "c"], r"files of source \(1\) in .*2}.*, are not in sources/1")
 
 
-def test_a_source_that_may_be_two_lines_is_refused(query: Query) -> None:
+A, B, K, L, R = FILES, '{"logOffset":0}', KAFKA, '{"other":{"0":1}}', "17"
+LOGS: Mapping[str, Mapping[str, bytes]] = {
+    A: {"2.compact": b'v1\n{"path":"file:///a"}'},
+    B: {"0": b'v1\n{"path":"file:///b"}'},
+    K: {"0": b'\0v1\n{"orders":{"0":0}}'},
+    L: {"0": b'\0v1\n{"other":{"0":0}}'},
+}
+
+
+def put_sources(query: Query, lines: Sequence[str], folders: Sequence[str]) -> None:
+    """Lines of the log, and folders by their numbers; those of ``R`` and ``-`` have no files."""
+    for name in files(Path(query.location) / "sources"):
+        query.place.delete(f"sources/{name}")
+    for number, line in enumerate(folders):
+        for name, content in LOGS.get(line, {}).items():
+            query.place.put(f"sources/{number}/{name}", content)
     for batch in (1, 2, 3):
-        put_offsets(query, batch, KAFKA, KAFKA, FILES)
-    query.place.put("sources/1/0", b'v1\n{"path":"file:///in/0"}')
-    refuse(query, ["a", "b", "c"], "offsets/3 has the same offset twice, and there is no sources/2")
+        put_offsets(query, batch, *lines)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (A, A),
+        (A, A, B),
+        (B, A, A),
+        (A, B, A, R),
+        (A, A, K),
+        (A, A, "-", K),
+        (K, K),
+        (K, K, A),
+        (K, K, L),
+        (K, K, L, R),
+        (R, R, K),
+        (K, A, K, L),
+        ("-", K, K),
+    ],
+)
+def test_a_frame_that_is_used_twice_is_refused(query: Query, lines: Sequence[str]) -> None:
+    put_sources(query, lines, list(dict.fromkeys(lines)))
+    refuse(query, [f"s{number}" for number in range(len(lines))], r"The files of source \([0-9]\) in .*, are not in")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (A, A),
+        (A, A, R),
+        (R, A, A),
+        (A, R, A, "-"),
+        (K, K),
+        (R, R, A),
+        (R, R),
+        (A, K, A, R),
+        (K, L, R),
+        ("-", "-", K, R),
+    ],
+)
+def test_sources_with_equal_offsets_are_told_apart(query: Query, quick_path: Path, lines: Sequence[str]) -> None:
+    put_sources(query, lines, lines)
+    names = [f"s{number}" for number in range(len(lines))]
+    savepoints.restore(take(query), str(quick_path / "new"), source_names=names)
+    expected = {
+        f"{name}/{file}": content
+        for name, line in zip(names, lines, strict=True)
+        for file, content in LOGS.get(line, {}).items()
+    }
+    assert files(quick_path / "new" / "sources") == expected
 
 
 def test_files_of_no_source_stay_where_no_source_finds_them(query: Query, quick_path: Path) -> None:
@@ -237,6 +300,13 @@ def test_a_restore_without_names_is_recorded_as_before_there_were_names() -> Non
         b'{"source":"/saved","source_query":"q","version":5,"partitions":2,"uid_map":{"a":"b"},"query_id":"q2",'
         b'"keeps_id":false,"remote":"","source_digest":"d","run":"r"}'
     )
+
+
+def test_a_restore_is_known_again_by_its_names() -> None:
+    recorded = RecordedRequest("/saved", "q", 5, 2, {}, "q", keeps_id=True, remote="", source_names=("a", "b"))
+    assert recorded.matches("/saved", RestoreRequest(source_names=("a", "b")), "")
+    for names in ((), ("b", "a")):
+        assert not recorded.matches("/saved", RestoreRequest(source_names=names), "")
 
 
 def test_the_command_line_shows_the_order_and_takes_the_names(
