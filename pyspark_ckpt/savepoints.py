@@ -10,7 +10,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -24,7 +24,7 @@ from pyspark_ckpt.spark_job import QUICK_BYTES, SparkJob, master_here
 from pyspark_ckpt.state_store.blobs import S3aSettings
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.inventory import list_operators
-from pyspark_ckpt.state_store.checkpoints.query_log import refuse_other_provider
+from pyspark_ckpt.state_store.checkpoints.query.entries import refuse_other_provider
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.extras import require_extra, require_jar
 from pyspark_ckpt.state_store.local.files import make_scratch_folder
@@ -140,6 +140,7 @@ def restore(
     parallelism: int | None = None,
     claim: Literal["no_claim", "claim"] = "no_claim",
     uid_map: Mapping[str, str] | None = None,
+    source_names: Sequence[str] | None = None,
     allow_non_restored_state: bool = False,
     query_id: QueryId = "keep",
     options: Mapping[str, str] | None = None,
@@ -153,9 +154,10 @@ def restore(
     ``parallelism``: the new number of partitions of stateful operators, None for the same; start the query with
     spark.sql.shuffle.partitions set to it. ``claim``: "claim" deletes the savepoint once the checkpoint is complete; if
     its folder holds anything else, the restore is refused before it starts. ``uid_map``: new uids of keyed operators,
-    by their old ones. ``query_id``: "keep" if a sink recognises batches by the query's id and must not see them twice,
-    "new" if the old query writes, too. ``allow_non_restored_state``: state that no operator of the program declares is
-    left alone instead of being an error. ``options``: as for ``savepoint``.
+    by their old ones. ``source_names``: names for the sources of a query that began without them, in the order in which
+    ``pyspark-ckpt savepoint inspect`` shows them. ``query_id``: "keep" if a sink recognises batches by the query's id
+    and must not see them twice, "new" if the old query writes, too. ``allow_non_restored_state``: state that no
+    operator of the program declares is left alone instead of being an error. ``options``: as for ``savepoint``.
 
     Raises InvalidInputError, FormatError (damage, or digests that differ), StorageError.
     """
@@ -166,10 +168,19 @@ def restore(
             f"`uid_map` must be a mapping, got {repr(uid_map)[:200]} of type {type(uid_map).__name__}.",
             hint="Give new uids by their old ones: {'old': 'new'}.",
         )
+    if source_names is not None and (isinstance(source_names, str) or not isinstance(source_names, Sequence)):
+        raise InvalidInputError(
+            f"`source_names` must be a list, got {repr(source_names)[:200]} of type {type(source_names).__name__}.",
+            hint="Give a name for each source, in the order in which `pyspark-ckpt savepoint inspect` shows them.",
+        )
+    if source_names is not None and not source_names:
+        raise InvalidInputError("`source_names` is empty.", hint="Leave it out to keep the sources as they are.")
     savepoint_or_checkpoint = location_text(savepoint_or_checkpoint, "savepoint_or_checkpoint")
     checkpoint_location = location_text(checkpoint_location, "checkpoint_location")
     given = _options(options, savepoint_or_checkpoint, checkpoint_location)
-    request = RestoreRequest(parallelism, query_id, dict(uid_map or {}), allow_non_restored_state)
+    request = RestoreRequest(
+        parallelism, query_id, dict(uid_map or {}), allow_non_restored_state, tuple(source_names or ())
+    )
     claims = claim == "claim"
     if done := finish_claim(savepoint_or_checkpoint, checkpoint_location, request, given, claims=claims):
         return done

@@ -86,6 +86,21 @@ def test_inputs_with_named_sources_come_and_go(spark: SparkSession, tmp_path: Pa
     assert query.run("c", checkpoint="moved") == {"ada": 116}
 
 
+def test_inputs_come_and_go_after_a_restore_that_names_their_sources(spark: SparkSession, tmp_path: Path) -> None:
+    without = Changing(spark, tmp_path, {})
+    without.put("b", ("ada", 1), ("bob", 2))
+    assert without.run("b") == {"ada": 1, "bob": 2}
+    ckpt.savepoint(str(tmp_path / "checkpoint"), str(tmp_path / "saved"))
+    ckpt.restore(str(tmp_path / "saved"), str(tmp_path / "named"), source_names=["b"])
+    query = Changing(spark, tmp_path, NAMED)
+    query.put("a", ("ada", 10))
+    query.put("b", ("ada", 100))
+    assert query.run("a", "b", checkpoint="named") == {"ada": 111}
+    query.put("c", ("bob", 1000))
+    query.put("b", ("bob", 10_000))
+    assert query.run("c", "a", checkpoint="named") == {"bob": 1002}, "b is not read any more, its state is there"
+
+
 def test_the_order_of_inputs_without_names_may_change(spark: SparkSession, tmp_path: Path) -> None:
     query = Changing(spark, tmp_path, {})
     query.put("a", ("ada", 1))

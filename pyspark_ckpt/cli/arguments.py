@@ -95,6 +95,18 @@ def explain_options(command: F) -> F:
     return explain(quick(cast("F", choose)))
 
 
+def names(*option: str, what: str) -> Callable[[F], F]:
+    """Add an option for a list of names with commas between them, which may be repeated; None if it is not given."""
+
+    def split(_context: click.Context, _option: click.Parameter, texts: tuple[str, ...]) -> list[str] | None:
+        found = [name for text in texts for name in text.split(",")]
+        if not all(found):
+            raise click.BadParameter(f"{','.join(texts)!r} has an empty name; give NAME,NAME")
+        return found or None
+
+    return click.option(*option, multiple=True, metavar="NAME,...", callback=split, help=f"{what}; may be repeated.")
+
+
 def read_json(text: str) -> Any:  # noqa: ANN401 - JSON
     """Return a value given in JSON, with Decimal for floats, which would lose digits of a decimal."""
     try:

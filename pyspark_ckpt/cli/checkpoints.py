@@ -24,7 +24,7 @@ from pyspark_ckpt.cli.operators import (
 )
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator, StoredObjects
 from pyspark_ckpt.state_store.checkpoints.inventory import refuse_unnamed_operators
-from pyspark_ckpt.state_store.checkpoints.query_log import list_batches
+from pyspark_ckpt.state_store.checkpoints.query.files import list_batches
 from pyspark_ckpt.state_store.checkpoints.query_start import StartFiles, verify_start
 from pyspark_ckpt.state_store.checkpoints.verification import find_differing_copies, verify_newest, verify_version
 from pyspark_ckpt.state_store.display import count_text, size_text

@@ -19,6 +19,7 @@ from pyspark_ckpt.cli.arguments import (
     TABLE_ROWS,
     explain_options,
     json_flag,
+    names,
     pairs,
     place,
     read_json,
@@ -222,6 +223,7 @@ QUERY_ID = click.option("--query-id", type=click.Choice(["keep", "new"]), defaul
 )
 @QUERY_ID
 @pairs("--uid", "uid_map", form="OLD=NEW", what="Rename the uid of a keyed operator")
+@names("--source-names", what="Name the sources of a query that began without names, in the order of savepoint inspect")
 @click.option("--allow-non-restored-state", is_flag=True, help="Accept state that no operator declares; it is kept.")
 @explain_options
 @store_options

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -22,6 +23,7 @@ from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.digests import Digest
 from pyspark_ckpt.state_store.checkpoints.inventory import list_operators
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
+from pyspark_ckpt.state_store.checkpoints.query.sources import list_sources
 from pyspark_ckpt.state_store.display import count_text, size_text
 from pyspark_ckpt.state_store.errors import CkptError, FormatError, InvalidInputError, LifecycleError, StorageError
 from pyspark_ckpt.state_store.options import parse
@@ -160,6 +162,7 @@ def restore(
     target: str,
     settings: Settings,
     uid_map: Mapping[str, str],
+    source_names: Sequence[str] | None,
     parallelism: int | None,
     query_id: QueryId,
     claim: Literal["no_claim", "claim"],
@@ -172,7 +175,7 @@ def restore(
     if explain:
         options = parse(settings)
         saved = Savepoint(savepoint, options)
-        request = RestoreRequest(parallelism, query_id, uid_map, allow_non_restored_state)
+        request = RestoreRequest(parallelism, query_id, uid_map, allow_non_restored_state, tuple(source_names or ()))
         rest = saved.info.files, saved.info.rows
         plan = QueryRestore(saved, saved.info.version, saved.versions(), target, request, options, *rest)
         return _explain(plan, explain, as_json=as_json)
@@ -182,6 +185,7 @@ def restore(
         parallelism=parallelism,
         claim=claim,
         uid_map=uid_map,
+        source_names=source_names,
         allow_non_restored_state=allow_non_restored_state,
         query_id=query_id,
         options=settings,
@@ -251,12 +255,16 @@ def _explain(restoration: QueryRestore, how: Explain, *, as_json: bool) -> int:
 
 
 def _print_info(info: SavepointInfo, where: str, place: BlobPlace, *, as_json: bool) -> int:
+    sources = list_sources(place, info.version - 1)
     if as_json:
-        return print_json(describe_savepoint(where, place.url, info))
+        return print_json({**describe_savepoint(where, place.url, info), "sources": list(map(asdict, sources))})
     taken, query, batch, _, size = _row(info)
     print_text(f"savepoint {escape_controls(where)}: {info.kind}, {size}, {count_text(info.partitions, 'partition')}")
     print_text(f"of {escape_controls(info.checkpoint)}, batch {batch} of query {query}")
     print_text(f"taken {taken} by {info.written_by}")
+    print_text("\nsources, in the order of the offset log")
+    rows = [(number, "" if each.name is None else each.name, each) for number, each in enumerate(sources)]
+    print_table(("source", "name", "offset"), rows)
     recorded = {
         (operator.number, store, state): digest
         for operator in info.operators

@@ -14,7 +14,7 @@ from pyspark_ckpt.operators.frames import Columns, find_keys, find_names, read_g
 from pyspark_ckpt.operators.keyed import KeyedStream
 from pyspark_ckpt.operators.plan import WATERMARK, KeyedColumns, OperatorPlan, find_watermark
 from pyspark_ckpt.operators.watermarks import read_idle_after_ms
-from pyspark_ckpt.state_store.checkpoints.query_log import PARTITIONS_CONF
+from pyspark_ckpt.state_store.checkpoints.query.entries import PARTITIONS_CONF
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.extras import require_extra
 from pyspark_ckpt.state_store.format.key_groups import MAX_PARALLELISM

@@ -22,7 +22,8 @@ from pyspark_ckpt.state_store.attempts.winners import Evidence, resolve
 from pyspark_ckpt.state_store.blobs import BlobPlace, find_options
 from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, find_savepoint_kind, make_refusal
 from pyspark_ckpt.state_store.checkpoints.missing_state import explain_missing
-from pyspark_ckpt.state_store.checkpoints.query_log import BATCH, list_batches, refuse_other_provider
+from pyspark_ckpt.state_store.checkpoints.query.entries import refuse_other_provider
+from pyspark_ckpt.state_store.checkpoints.query.files import BATCH, list_batches
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.display import write_command
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError

@@ -15,7 +15,7 @@ import msgspec
 
 from pyspark_ckpt.state_store.blobs import Blob, BlobPlace, find_options, names_scheme
 from pyspark_ckpt.state_store.checkpoints.ownership import OWNER_NAME, find_owner
-from pyspark_ckpt.state_store.checkpoints.query_log import LOGS, QUERY
+from pyspark_ckpt.state_store.checkpoints.query.files import LOGS, QUERY
 from pyspark_ckpt.state_store.display import write_command
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.names import RESTORE_REQUEST_NAME, SAVEPOINT_NAME, UNFINISHED_NAME

@@ -13,14 +13,9 @@ from dataclasses import dataclass
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
-from pyspark_ckpt.state_store.checkpoints.query_log import (
-    QUERY,
-    check_content,
-    find_watermarks,
-    list_batches,
-    list_operator_files,
-)
-from pyspark_ckpt.state_store.checkpoints.spark_files import (
+from pyspark_ckpt.state_store.checkpoints.query.entries import check_content
+from pyspark_ckpt.state_store.checkpoints.query.files import QUERY, find_watermarks, list_batches, list_operator_files
+from pyspark_ckpt.state_store.checkpoints.query.spark_files import (
     check_form,
     choose_source_files,
     find_lost_source_files,
@@ -76,7 +71,7 @@ class _Start:
         self._place, self._batch, self._planned_before = place, batch, planned_before
         self._problems: list[str] = []
         self._bytes_read = 0
-        self._file_offsets: dict[int, int] = {}
+        self._file_offsets: dict[str, int] = {}
 
     def read(self) -> StartFiles:
         place, url = self._place, self._place.url

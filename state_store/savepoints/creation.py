@@ -13,15 +13,15 @@ from pyspark_ckpt.state_store.blobs import RetryPolicy, with_retries
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.digests import Digest, Digests, combine, require_equal
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, list_operators
-from pyspark_ckpt.state_store.checkpoints.query_log import (
+from pyspark_ckpt.state_store.checkpoints.query.copying import (
     copy_id,
     copy_operators,
     copy_sources,
-    operator_names,
     read_logs,
-    read_partitions,
     write_logs,
 )
+from pyspark_ckpt.state_store.checkpoints.query.entries import read_partitions
+from pyspark_ckpt.state_store.checkpoints.query.files import operator_names
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import (
     CkptError,

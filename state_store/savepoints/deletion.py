@@ -22,7 +22,7 @@ from pyspark_ckpt.state_store.checkpoints.folder_kind import (
     read_mark,
     read_marked_version,
 )
-from pyspark_ckpt.state_store.checkpoints.query_log import QUERY
+from pyspark_ckpt.state_store.checkpoints.query.files import QUERY
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.display import count_text, write_command
 from pyspark_ckpt.state_store.errors import ConflictError, FormatError, InvalidInputError, NotFoundError, StorageError

@@ -6,7 +6,8 @@ from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, find_kind
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
-from pyspark_ckpt.state_store.checkpoints.query_log import read_partitions
+from pyspark_ckpt.state_store.checkpoints.query.entries import read_partitions
+from pyspark_ckpt.state_store.checkpoints.query.sources import parse_offsets
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME
@@ -62,14 +63,28 @@ def _has_made(
     copy of it has, too. Raises StorageError.
     """
     made = [each for each in plan.operators if not plan.is_copied(each)]
-    if not made:
-        return None
     source = plan.workplace.place(plan.source_url)
+    has_sources = _has_its_sources(source, wanted, there.place)
+    if has_sources is False:
+        return False
+    if not made or (has_sources is None and wanted.source_names):
+        return None
     is_allowed = allows_non_restored_state or _allows_non_restored_state(source)
     if is_allowed != _allows_non_restored_state(there.place):
         return False
     answers = [_is_made_by(plan, wanted, there, operator, name) for operator in made for name in operator.stores]
     return False if False in answers else None if None in answers else True
+
+
+def _has_its_sources(source: BlobPlace, wanted: RecordedRequest, there: BlobPlace) -> bool | None:
+    """Return whether the sources have the names that the restore gives them; None if that log is deleted or damaged."""
+    name = f"offsets/{wanted.version - 1}"
+    try:
+        found = parse_offsets(there.get(name), f"{there.url}/{name}")
+        offsets = parse_offsets(source.get(name), f"{source.url}/{name}")
+    except (NotFoundError, FormatError):
+        return None
+    return found == (offsets.rename(wanted.source_names) if wanted.source_names else offsets)
 
 
 def _is_made_by(

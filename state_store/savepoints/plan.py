@@ -9,18 +9,22 @@ import msgspec
 import xxhash
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
-from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.checkpoints.checkpoint import MAX_PARTITIONS, Checkpoint
 from pyspark_ckpt.state_store.checkpoints.digests import Digest
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
-from pyspark_ckpt.state_store.checkpoints.query_log import LOGS
+from pyspark_ckpt.state_store.checkpoints.query.files import LOGS
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
-from pyspark_ckpt.state_store.errors import ConflictError, NotFoundError
+from pyspark_ckpt.state_store.display import count_text, suggest
+from pyspark_ckpt.state_store.errors import ConflictError, InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.format.meta import check_uid
 from pyspark_ckpt.state_store.format.partition_states import Scope, find_scope
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.redistribution.canonical import SavedRows
 from pyspark_ckpt.state_store.redistribution.merged_states import require_equal_states, require_mergeable
 from pyspark_ckpt.state_store.savepoints.savepoint import NAME, Savepoint, SavepointInfo
+
+MIN_PARTITIONS = 1
 
 
 @dataclass(frozen=True)
@@ -58,11 +62,56 @@ class RestorePlan:
         is_same = self.partitions == self.old_partitions and not is_renamed and not self.saved_rows
         return is_same and not has_unions(operator)
 
-    def require_restorable(self) -> None:
-        """Raise InvalidInputError if the stores of an operator cannot become one, FormatError if copies differ."""
+    def require_restorable(self, *, allows_non_restored_state: bool) -> None:
+        """Raise InvalidInputError for a number of partitions, a uid or an operator with which this cannot be done.
+
+        Raises FormatError if copies of a state differ.
+        """
+        self._check_partitions()
         require_mergeable(each for each in self.operators if not self.is_copied(each))
         for operator in () if self.saved_rows else self.operators:
             require_equal_states(operator)
+        self._check_uids(allows_non_restored_state=allows_non_restored_state)
+        self._check_key_groups()
+
+    def _check_partitions(self) -> None:
+        given: object = self.partitions  # from Python, which does not check types
+        if not isinstance(given, int) or isinstance(given, bool):
+            raise InvalidInputError(f"`parallelism` must be a whole number, got {given!r}.")
+        if self.partitions < MIN_PARTITIONS:
+            raise InvalidInputError(f"`parallelism` must be at least {MIN_PARTITIONS}, got {self.partitions}.")
+        if self.partitions > MAX_PARTITIONS:
+            raise InvalidInputError(f"`parallelism` must be at most {MAX_PARTITIONS}, got {self.partitions}.")
+
+    def _check_uids(self, *, allows_non_restored_state: bool) -> None:
+        """Raise InvalidInputError for a uid that is unknown or invalid, or that the states of several would get."""
+        for old, new in self.uid_map.items():
+            check_uid(new, f"`uid_map` renames {old!r} to {new!r}")
+        for operator in self.operators:
+            for new in self.uid_map.values():
+                theirs = [uid for uid in operator.uids if self.uid_map.get(uid, uid) == new]
+                if len(theirs) > 1:
+                    raise InvalidInputError(
+                        f"`uid_map` would give the uid {new!r} to the states of {theirs}.",
+                        hint="Give each of them a uid of its own.",
+                    )
+        known = sorted({uid for operator in self.operators for uid in operator.uids})
+        unknown = sorted(set(self.uid_map) - set(known))
+        if unknown and not allows_non_restored_state:
+            raise InvalidInputError(
+                f"`uid_map` renames {unknown}, but there is only state of the uids {known}."
+                f"{suggest(unknown[0], known)}",
+                hint="Correct `uid_map`, or pass `allow_non_restored_state`.",
+            )
+
+    def _check_key_groups(self) -> None:
+        for operator in self.operators:
+            if operator.layout is Layout.KEY_GROUPS and self.partitions > (most := operator.key_groups):
+                raise InvalidInputError(
+                    f"Keyed operator {', '.join(map(repr, operator.uids))} has max_parallelism {most}: "
+                    f"it cannot have {count_text(self.partitions, 'partition')}.",
+                    hint=f"Restore it with {most} or fewer partitions. The first batch fixes max_parallelism.",
+                )
 
 
 def has_unions(operator: OperatorVersion) -> bool:

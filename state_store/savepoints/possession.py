@@ -16,7 +16,7 @@ from pyspark_ckpt.state_store.blobs import BlobPlace, RetryPolicy, find_options,
 from pyspark_ckpt.state_store.blobs.exclusive import require_exclusive
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.folder_kind import read_mark, write_delete
-from pyspark_ckpt.state_store.checkpoints.query_log import QUERY
+from pyspark_ckpt.state_store.checkpoints.query.files import QUERY
 from pyspark_ckpt.state_store.errors import (
     CkptError,
     ConflictError,

@@ -18,28 +18,24 @@ from typing import TypeAlias
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, RetryPolicy, with_retries
 from pyspark_ckpt.state_store.blobs.exclusive import require_exclusive
-from pyspark_ckpt.state_store.checkpoints.checkpoint import MAX_PARTITIONS, Checkpoint
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, find_kind, find_savepoint_kind
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, list_operators
-from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.checkpoints.ownership import OWNER_NAME, claim, other_owner
-from pyspark_ckpt.state_store.checkpoints.query_log import (
-    QUERY,
-    Ids,
-    LogProof,
-    LogRewriter,
-    QueryFile,
+from pyspark_ckpt.state_store.checkpoints.query.copying import (
+    RenamingTarget,
+    Target,
     copy_id,
     copy_logs,
     copy_operators,
-    log_names,
-    operator_names,
-    read_partitions,
 )
+from pyspark_ckpt.state_store.checkpoints.query.entries import read_partitions
+from pyspark_ckpt.state_store.checkpoints.query.files import QUERY, log_names, operator_names
+from pyspark_ckpt.state_store.checkpoints.query.proof import LogProof, QueryFile
+from pyspark_ckpt.state_store.checkpoints.query.rewriter import Ids, LogRewriter
+from pyspark_ckpt.state_store.checkpoints.query.source_names import SourceNames
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
-from pyspark_ckpt.state_store.display import count_text, suggest
 from pyspark_ckpt.state_store.errors import CkptError, ConflictError, FormatError, InvalidInputError, NotFoundError
-from pyspark_ckpt.state_store.format.meta import check_uid
 from pyspark_ckpt.state_store.format.names import (
     CHECKPOINT_FOLDER,
     NON_RESTORED_STATE_NAME,
@@ -83,7 +79,6 @@ from pyspark_ckpt.state_store.savepoints.restore_target import (
 )
 from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint, find_inside, refuse_unless_empty
 
-MIN_PARTITIONS = 1
 AtEnd: TypeAlias = Callable[[Callable[[], object]], bool]
 
 
@@ -127,6 +122,8 @@ class QueryRestore:
         self._recorded: RecordedRequest | None = None
         self._origin = Origin(source, version, operators)
         self._check()
+        names = request.source_names
+        self._names = SourceNames(source.place, version - 1, names) if names else None
 
     def run(self, runner: Runner, progress: Progress, at_end: AtEnd | None = None) -> Restored:
         """Restore; after return the target is a durable checkpoint from which a query can continue.
@@ -220,7 +217,7 @@ class QueryRestore:
         if self._request.allow_non_restored_state:
             own.put(f"{CHECKPOINT_FOLDER}/{NON_RESTORED_STATE_NAME}", b"")
         change = self._proving(self._rewriting(recorded, ids))
-        copy_logs(self._source.place, self._version - 1, own, change)
+        copy_logs(self._source.place, self._version - 1, self._rename_sources(own), change)
         copy_operators(self._source.place, own, change)
         self._require_all(change)
         return Restored(
@@ -234,7 +231,10 @@ class QueryRestore:
         )
 
     def _rewriting(self, recorded: RecordedRequest, ids: Ids) -> LogRewriter:
-        return LogRewriter(self._version - 1, self.plan.partitions, ids, recorded.query_id)
+        return LogRewriter(self._version - 1, self.plan.partitions, ids, recorded.query_id, self._names)
+
+    def _rename_sources(self, own: OwnFolder) -> Target:
+        return own if self._names is None else RenamingTarget(own, self._names.rename_file)
 
     def _proving(self, rewriting: LogRewriter) -> LogRewriter | LogProof:
         """Return what changes files, and checks them first if it is known what they must be."""
@@ -262,44 +262,7 @@ class QueryRestore:
             refuse_nested_state(self._folder_of_query(self._query_id), self._source, self._place)
         if self._request.query_id not in ("keep", "new"):
             raise InvalidInputError(f"`query_id` must be 'keep' or 'new', got {self._request.query_id!r}.")
-        given: object = self.plan.partitions  # from Python, which does not check types
-        if not isinstance(given, int) or isinstance(given, bool):
-            raise InvalidInputError(f"`parallelism` must be a whole number, got {given!r}.")
-        if self.plan.partitions < MIN_PARTITIONS:
-            raise InvalidInputError(f"`parallelism` must be at least {MIN_PARTITIONS}, got {self.plan.partitions}.")
-        if self.plan.partitions > MAX_PARTITIONS:
-            raise InvalidInputError(f"`parallelism` must be at most {MAX_PARTITIONS}, got {self.plan.partitions}.")
-        self.plan.require_restorable()
-        self._check_uids()
-        known = sorted({uid for operator in self.plan.operators for uid in operator.uids})
-        unknown = sorted(set(self._request.uid_map) - set(known))
-        if unknown and not self._request.allow_non_restored_state:
-            raise InvalidInputError(
-                f"`uid_map` renames {unknown}, but there is only state of the uids {known}."
-                f"{suggest(unknown[0], known)}",
-                hint="Correct `uid_map`, or pass `allow_non_restored_state`.",
-            )
-        for operator in self.plan.operators:
-            if operator.layout is Layout.KEY_GROUPS and self.plan.partitions > (most := operator.key_groups):
-                raise InvalidInputError(
-                    f"Keyed operator {', '.join(map(repr, operator.uids))} has max_parallelism {most}: "
-                    f"it cannot have {count_text(self.plan.partitions, 'partition')}.",
-                    hint=f"Restore it with {most} or fewer partitions. The first batch fixes max_parallelism.",
-                )
-
-    def _check_uids(self) -> None:
-        """Raise InvalidInputError for a new uid that is invalid, or that the states of several uids would get."""
-        uid_map = self._request.uid_map
-        for old, new in uid_map.items():
-            check_uid(new, f"`uid_map` renames {old!r} to {new!r}")
-        for operator in self.plan.operators:
-            for new in uid_map.values():
-                theirs = [uid for uid in operator.uids if uid_map.get(uid, uid) == new]
-                if len(theirs) > 1:
-                    raise InvalidInputError(
-                        f"`uid_map` would give the uid {new!r} to the states of {theirs}.",
-                        hint="Give each of them a uid of its own.",
-                    )
+        self.plan.require_restorable(allows_non_restored_state=self._request.allow_non_restored_state)
 
     def _begin(self) -> tuple[RecordedRequest, Restored | None]:
         """Take possession of the target: an empty one, or what an earlier run of this restore left there.
@@ -317,6 +280,7 @@ class QueryRestore:
             self.plan.options.remote,
             self._origin.digest,
             uuid.uuid4().hex,
+            self._request.source_names,
         )
         require_exclusive(self._place, "restores", "Restore to another place.")
         if self.plan.options.remote:

@@ -17,20 +17,22 @@ QueryId: TypeAlias = Literal["keep", "new"]
 
 @dataclass(frozen=True)
 class RestoreRequest:
-    """The request for a restore. ``partitions``: None keeps their number."""
+    """The request for a restore. ``partitions``: None keeps their number. ``source_names``: of all sources, or none."""
 
     partitions: int | None = None
     query_id: QueryId = "keep"
     uid_map: Mapping[str, str] = field(default_factory=dict)
     allow_non_restored_state: bool = False
+    source_names: tuple[str, ...] = ()
 
 
-class RecordedRequest(msgspec.Struct, frozen=True):
+class RecordedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     """The restore that a target was begun with. A second run must request the same, of the same content.
 
     ``source_digest``: of what the source held, since another savepoint or checkpoint may be at its URL now. ``run``: a
     random id. A folder that is deleted and restored once more is thus never taken for the one that it was. Both are
-    empty in what an earlier build wrote.
+    empty in what an earlier build wrote. ``source_names`` is not written if it is empty: then the record is as builds
+    have written it that did not know it, and so is its digest in ``metadata``.
     """
 
     source: str
@@ -43,6 +45,7 @@ class RecordedRequest(msgspec.Struct, frozen=True):
     remote: str
     source_digest: str = ""
     run: str = ""
+    source_names: tuple[str, ...] = ()
 
     def is_repeated_by(self, other: RecordedRequest) -> bool:
         """Return whether ``other`` is the same restore, apart from what is chosen at random."""
@@ -54,6 +57,7 @@ class RecordedRequest(msgspec.Struct, frozen=True):
             (self.source, self.remote, self.uid_map) == (source, remote, dict(request.uid_map))
             and self.keeps_id == (request.query_id == "keep")
             and request.partitions in (None, self.partitions)
+            and request.source_names == self.source_names
         )
 
 

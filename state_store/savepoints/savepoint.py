@@ -29,7 +29,8 @@ from pyspark_ckpt.state_store.checkpoints.folder_kind import (
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, list_operators
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.checkpoints.ownership import OWNER_NAME
-from pyspark_ckpt.state_store.checkpoints.query_log import LOGS, QUERY, LogProof, QueryFile, find_damage, list_batches
+from pyspark_ckpt.state_store.checkpoints.query.files import LOGS, QUERY, list_batches
+from pyspark_ckpt.state_store.checkpoints.query.proof import LogProof, QueryFile, find_damage
 from pyspark_ckpt.state_store.checkpoints.verification import Verified, find_differing_copies, verify_version
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
 from pyspark_ckpt.state_store.display import count_text, html_table, size_text, write_rescale

@@ -16,7 +16,9 @@ from pyspark_ckpt.cli.savepoints import _row
 from pyspark_ckpt.state_store.blobs import LocalPlace
 from pyspark_ckpt.state_store.blobs.transfers import StoredFile, fetch
 from pyspark_ckpt.state_store.checkpoints.digests import Digest, combine
-from pyspark_ckpt.state_store.checkpoints.query_log import PARTITIONS_CONF, LogRewriter, QueryFile, read_partitions
+from pyspark_ckpt.state_store.checkpoints.query.entries import PARTITIONS_CONF, read_partitions
+from pyspark_ckpt.state_store.checkpoints.query.proof import QueryFile
+from pyspark_ckpt.state_store.checkpoints.query.rewriter import LogRewriter
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import CkptError, FormatError, InvalidInputError
 from pyspark_ckpt.state_store.format.remote import store_folder

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from pyspark_ckpt.operators.frames import resolve_columns
 from pyspark_ckpt.operators.types.value_types import make_handed_schema
 from pyspark_ckpt.savepoints import rescale
-from pyspark_ckpt.state_store.checkpoints.query_log import PARTITIONS_CONF
+from pyspark_ckpt.state_store.checkpoints.query.entries import PARTITIONS_CONF
 from pyspark_ckpt.state_store.errors import InvalidInputError, ProcessError
 from pyspark_ckpt.state_store.failpoints import FOLDER, REQUESTS, file_name
 from pyspark_ckpt.state_store.options import PREFIX

@@ -81,7 +81,7 @@ private[ckpt] final class InputTimesLog(session: SparkSession, path: String)
 
 private[ckpt] object InputTimesLog {
 
-  /** Below the query's checkpoint. Savepoints take it along (`query_log.py`). */
+  /** Below the query's checkpoint. Savepoints take it along (`checkpoints/query`). */
   final val Folder = "_ckpt/watermarks"
 
   private final val Version = "v1"

@@ -19,7 +19,8 @@ import msgspec
 
 from pyspark_ckpt.state_store.errors import FormatError
 
-_SOURCE_LOG = re.compile(r"sources/([0-9]{1,9})/([0-9]{1,18})(\.compact)?")
+_SOURCE = re.compile(rb"[A-Za-z0-9_]{1,255}")
+_SOURCE_LOG = re.compile(r"sources/([A-Za-z0-9_]{1,255})/([0-9]{1,18})(\.compact)?")
 _SCHEMA = re.compile(r"state/[0-9]+/(?:[0-9]+/(?:[^/]+/)?_metadata/schema|_stateSchema/.*)")
 _VERSION = re.compile(rb"v[0-9]{1,9}")
 _OF_KAFKA = b"\0"
@@ -28,13 +29,13 @@ _JSON = msgspec.json.Decoder(msgspec.Raw)
 _CUT = msgspec.DecodeError, UnicodeDecodeError, RecursionError
 
 
-def check_form(name: str, content: bytes, where: str, file_sources: Container[int] = ()) -> None:
+def check_form(name: str, content: bytes, where: str, file_sources: Container[str] = ()) -> None:
     """Raise FormatError if a file of a source, or a schema of state, is certainly damaged. Other files pass.
 
-    ``file_sources``: the numbers of sources that are known to be Spark's file source, with its form.
+    ``file_sources``: the folders of sources that are known to be Spark's file source, with its form.
     """
     if (log := _SOURCE_LOG.fullmatch(name)) is not None:
-        _check_source_log(content, where, is_of_files=int(log[1]) in file_sources)
+        _check_source_log(content, where, is_of_files=log[1] in file_sources)
     elif _SCHEMA.fullmatch(name):
         _check_schema(content, where)
 
@@ -51,24 +52,32 @@ def choose_source_files(names: Iterable[str]) -> list[str]:
     )
 
 
-def read_file_offsets(offsets: bytes) -> dict[int, int]:
-    """Return the file sources in an entry of the offset log: by their numbers, the newest log that each has written.
+def read_file_offset(offset: str | bytes) -> int | None:
+    """Return the newest log that a file source has written, from its offset; None for an offset of another source.
 
     A file source logs the files of each of its own batches, and its offset is the number of the newest of them.
     """
+    with suppress(*_CUT):
+        return msgspec.json.decode(offset, type=_FileOffset).logOffset
+    return None
+
+
+def read_file_offsets(offsets: bytes) -> dict[str, int]:
+    """Return the file sources in an entry of the offset log: by their folders, the newest log that each has written."""
     version, *lines = offsets.split(b"\n")
     found = {}
-    for source, line in enumerate(lines[1:] if version == b"v1" else ()):
-        with suppress(*_CUT):  # the offset of another source
-            found[source] = msgspec.json.decode(line, type=_FileOffset).logOffset
+    for number, line in enumerate(lines[1:]):
+        source, _, offset = line.partition(b":") if version == b"v2" else (str(number).encode(), b"", line)
+        if (newest := read_file_offset(offset)) is not None and _SOURCE.fullmatch(source):
+            found[source.decode()] = newest
     return found
 
 
-def find_lost_source_files(file_offsets: Mapping[int, int], names: Iterable[str]) -> list[str]:
+def find_lost_source_files(file_offsets: Mapping[str, int], names: Iterable[str]) -> list[str]:
     """Return the first log of each file source that ``names`` lack, and that a start needs."""
     chosen = [match for name in choose_source_files(names) if (match := _SOURCE_LOG.fullmatch(name))]
-    there = {(int(match[1]), int(match[2])) for match in chosen}
-    first = {int(match[1]): int(match[2]) for match in chosen if match[3]}
+    there = {(match[1], int(match[2])) for match in chosen}
+    first = {match[1]: int(match[2]) for match in chosen if match[3]}
     needed = ((source, range(first.get(source, 0), newest + 1)) for source, newest in file_offsets.items())
     lost = ((source, next((each for each in logs if (source, each) not in there), None)) for source, logs in needed)
     return [f"sources/{source}/{log}" for source, log in lost if log is not None]

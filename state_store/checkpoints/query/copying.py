@@ -1,0 +1,111 @@
+"""Copy the files of a query into a savepoint, or into a new checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol
+
+from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.checkpoints.query.entries import ContentRewrite, check_content, is_log, require_partitions
+from pyspark_ckpt.state_store.checkpoints.query.files import QUERY, log_names, operator_names, source_file_names
+from pyspark_ckpt.state_store.checkpoints.query.proof import QueryFile
+from pyspark_ckpt.state_store.errors import NotFoundError
+
+
+class Target(Protocol):
+    """Where these files are written."""
+
+    def put(self, name: str, data: bytes) -> None:
+        """Write ``data``, replacing what was there. Raises StorageError."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Remove the object; no error if it is not there. Raises StorageError."""
+        ...
+
+
+class RenamingTarget:
+    """A target in which files have other names."""
+
+    def __init__(self, target: Target, rename: Callable[[str], str]) -> None:
+        self._target, self._rename = target, rename
+
+    def put(self, name: str, data: bytes) -> None:
+        """Write ``data`` under the other name. Raises StorageError."""
+        self._target.put(self._rename(name), data)
+
+    def delete(self, name: str) -> None:
+        """Remove the object with the other name. Raises StorageError."""
+        self._target.delete(self._rename(name))
+
+
+def copy_logs(source: BlobPlace, batch: int, target: Target, change: ContentRewrite = check_content) -> list[QueryFile]:
+    """Copy the logs of a query as of ``batch``, and the files of its sources.
+
+    Do this first: a running query soon deletes its logs. ``change`` makes the new content of an object from its name,
+    its content and where that is. Raises NotFoundError, FormatError, StorageError.
+    """
+    return _copy(lambda: log_names(source, batch), source, target, change)
+
+
+def read_logs(source: BlobPlace, batch: int) -> dict[str, bytes]:
+    """Return the logs that a query needs to continue after ``batch``, by name, to write them with ``write_logs``.
+
+    Do this first, as ``copy_logs``. What would be refused in a copy of the logs or of the sources is refused here.
+    Raises NotFoundError, FormatError, InvalidInputError (a link to a folder), StorageError.
+    """
+    names = [name for name in log_names(source, batch) if is_log(name)]
+    logs = {name: check_content(name, source.get(name), f"{source.url}/{name}") for name in names}
+    name = f"offsets/{batch}"
+    require_partitions(logs[name], f"{source.url}/{name}")
+    return logs
+
+
+def write_logs(logs: Mapping[str, bytes], target: Target) -> list[QueryFile]:
+    """Write logs into ``target``. Raises StorageError."""
+    for name, content in logs.items():
+        target.put(name, content)
+    return [QueryFile.of(name, content) for name, content in logs.items()]
+
+
+def copy_sources(source: BlobPlace, target: Target) -> list[QueryFile]:
+    """Copy the files of the sources of a query, after its logs were read. Raises as ``copy_logs``."""
+    return _copy(lambda: source_file_names(source), source, target, check_content)
+
+
+def copy_operators(source: BlobPlace, target: Target, change: ContentRewrite = check_content) -> list[QueryFile]:
+    """Copy the files that describe operators, without their state. Raises as ``copy_logs``."""
+    return _copy(lambda: operator_names(source), source, target, change)
+
+
+def copy_id(source: BlobPlace, target: Target, change: ContentRewrite = check_content) -> list[QueryFile]:
+    """Copy ``metadata``, which makes the target a checkpoint. Raises as ``copy_logs``."""
+    return _copy(lambda: iter([QUERY]), source, target, change)
+
+
+def _copy(
+    names: Callable[[], Iterator[str]], source: BlobPlace, target: Target, change: ContentRewrite
+) -> list[QueryFile]:
+    """Copy objects, also while a query replaces some by others that say the same: then only the new ones are kept."""
+    copied: set[str] = set()
+    while True:
+        wanted = list(names())
+        for name in sorted(copied.difference(wanted)):
+            target.delete(name)
+        copied.intersection_update(wanted)
+        files: list[QueryFile] = []
+        try:
+            for name in wanted:
+                files.append(_copy_object(name, source, target, change))
+                copied.add(name)
+        except NotFoundError:
+            if set(wanted) <= set(names()):
+                raise
+        else:
+            return files
+
+
+def _copy_object(name: str, source: BlobPlace, target: Target, change: ContentRewrite) -> QueryFile:
+    content = change(name, source.get(name), f"{source.url}/{name}")
+    target.put(name, content)
+    return QueryFile.of(name, content)

@@ -1,0 +1,113 @@
+"""The files that Spark writes into a checkpoint next to state: those a savepoint copies and a restore changes.
+
+::
+
+    metadata                              {"id": "<query id>"}
+    offsets/<batch>                       v1 or v2, then JSON with the confs that the query keeps, then its offsets
+    commits/<batch>                       v1, v2 or v3, then JSON, perhaps with the ids of state (see commit_log)
+    sources/...                           files of the sources
+    state/<operator>/_metadata/...        name, stores and number of partitions of an operator
+    state/<operator>/_stateSchema/...     schemas of transformWithState
+    state/<operator>/0/<store>/_metadata/schema
+
+A restore may have added _ckpt/non-restored-state.allowed. A query with inputs that can be idle also has
+_ckpt/watermarks/<batch>, v1 and JSON, which the jar writes before Spark commits the batch.
+
+To continue after batch N, a query needs the offsets of N - 1 and N and the commit of N. If batch N + 1 was planned and
+not committed, it runs again with its offsets: a sink that has seen some of its rows then sees the same rows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.errors import InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.format.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME, WATERMARKS_FOLDER
+from pyspark_ckpt.state_store.json_objects import MAX_LONG
+
+QUERY = "metadata"
+SOURCES = "sources"
+LOGS = ("offsets", "commits")
+_STATE_ROWS = re.compile(r"state/[0-9]+/[0-9]+/(?!(?:[^/]+/)?_metadata/)")
+_LATER_METADATA = re.compile(r"(state/[0-9]+/_metadata/v2)/([0-9]{1,19})")
+BATCH = re.compile(r"[0-9]{1,19}")
+
+
+def list_batches(checkpoint: BlobPlace, log: str) -> set[int]:
+    """Return the batches that have an entry in a log: ``offsets`` or ``commits``. Raises StorageError."""
+    names = (blob.name.rpartition("/")[2] for blob in checkpoint.list(log))
+    return {batch for name in names if BATCH.fullmatch(name) and (batch := int(name)) < MAX_LONG}
+
+
+def log_names(checkpoint: BlobPlace, batch: int) -> Iterator[str]:
+    """Yield the names of the logs that the query needs to continue after ``batch``, and of the files of its sources.
+
+    The logs come first: a source records what a batch is to read before the offsets are logged. Raises NotFoundError if
+    the query has deleted logs of the batch, InvalidInputError for a link to a folder, StorageError.
+    """
+    watermarks = find_watermarks(checkpoint, batch)  # before the logs, which the query keeps no longer
+    wanted = {f"offsets/{each}" for each in (batch - 1, batch) if each >= 0} | {f"commits/{batch}"}
+    found = {blob.name for folder in ("offsets", "commits") for blob in checkpoint.list(folder)}
+    missing = sorted(wanted - found)
+    if missing:
+        raise NotFoundError(
+            f"{checkpoint.url}/{missing[0]} is missing, and no query can continue after batch {batch} without it.",
+            hint="If the query runs, raise spark.sql.streaming.minBatchesToRetain: it keeps the logs of that many "
+            "batches. If it has stopped, restore the file from a backup.",
+        )
+    yield from sorted(found & (wanted | {f"commits/{batch - 1}", f"offsets/{batch + 1}"}))
+    yield from watermarks
+    yield from source_file_names(checkpoint)
+
+
+def find_watermarks(checkpoint: BlobPlace, batch: int) -> list[str]:
+    """Return the file that a batch has left about inputs that can be idle, if it has. Raises StorageError."""
+    name = f"{WATERMARKS_FOLDER}/{batch}"
+    return [blob.name for blob in checkpoint.list(WATERMARKS_FOLDER, prefix=str(batch)) if blob.name == name]
+
+
+def operator_names(checkpoint: BlobPlace) -> Iterator[str]:
+    """Yield the names of the files that describe operators, stores and types, and that allow undeclared state.
+
+    Raises InvalidInputError for a link to a folder, StorageError.
+    """
+    yield from _walk(checkpoint, "state", but_for=_STATE_ROWS)
+    yield from (blob.name for blob in checkpoint.list(CHECKPOINT_FOLDER, prefix=NON_RESTORED_STATE_NAME))
+
+
+def source_file_names(checkpoint: BlobPlace) -> Iterator[str]:
+    """Yield the names of the files of sources. Raises InvalidInputError for a link to a folder, StorageError."""
+    yield from _walk(checkpoint, SOURCES)
+
+
+def list_operator_files(checkpoint: BlobPlace) -> list[str]:
+    """Return the names of the files that describe operators, stores and types. Raises StorageError.
+
+    Links to folders are left out, and so are older forms of the metadata of an operator.
+    """
+    names = [blob.name for blob in checkpoint.walk("state") if not _STATE_ROWS.match(blob.name)]
+    newest: dict[str, int] = {}
+    for name in names:
+        if match := _LATER_METADATA.fullmatch(name):
+            newest[match[1]] = max(newest.get(match[1], 0), int(match[2]))
+    return [
+        name
+        for name in names
+        if not name.endswith("/")
+        and ((match := _LATER_METADATA.fullmatch(name)) is None or int(match[2]) == newest[match[1]])
+    ]
+
+
+def _walk(checkpoint: BlobPlace, folder: str, but_for: re.Pattern[str] | None = None) -> Iterator[str]:
+    """Yield the names of all objects below a folder except ``but_for``. Raises InvalidInputError for a folder link."""
+    for blob in checkpoint.walk(folder):
+        if but_for is not None and but_for.match(blob.name):
+            continue
+        if blob.name.endswith("/"):
+            raise InvalidInputError(
+                f"{checkpoint.url}/{blob.name} is a link to another folder: a copy would not contain that folder.",
+                hint="Replace the link by the folder itself.",
+            )
+        yield blob.name

@@ -1,0 +1,77 @@
+"""The proof that the files of a query in a savepoint are those that it was taken with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+import xxhash
+
+from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.checkpoints.query.entries import ContentRewrite, check_content
+from pyspark_ckpt.state_store.checkpoints.query.files import QUERY, log_names, operator_names
+from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
+from pyspark_ckpt.state_store.json_objects import Count
+
+
+class QueryFile(msgspec.Struct, frozen=True):
+    """One of these files, as it was copied."""
+
+    name: str
+    size_bytes: Count
+    xxh3: str
+
+    @classmethod
+    def of(cls, name: str, content: bytes) -> QueryFile:
+        """Return the entry of a file with this content."""
+        return cls(name, len(content), xxhash.xxh3_128_hexdigest(content))
+
+
+class LogProof:
+    """Accepts the files that a savepoint lists, as they were when it was taken, and nothing else."""
+
+    def __init__(self, files: Iterable[QueryFile], change: ContentRewrite = check_content) -> None:
+        """Apply ``change`` to objects that match one of the ``files``."""
+        self._files = {file.name: file for file in files}
+        self._left = set(self._files)
+        self._change = change
+
+    def __call__(self, name: str, content: bytes, where: str) -> bytes:
+        """See ContentRewrite. Raises FormatError."""
+        if name not in self._files:
+            raise FormatError(f"{where} is not of the savepoint: something has written it there since.")
+        if self._files[name] != QueryFile.of(name, content):
+            raise FormatError(
+                f"{where} is damaged: it is not what the savepoint was taken with.",
+                hint="Copy the savepoint again from its original, or take another.",
+            )
+        self._left.discard(name)
+        return self._change(name, content, where)
+
+    def require_all(self, place: BlobPlace) -> None:
+        """Raise NotFoundError if a listed object of ``place`` was not checked."""
+        if self._left:
+            raise NotFoundError(
+                f"{place.url}/{min(self._left)} is missing, which the savepoint was taken with.",
+                hint="Copy the savepoint again from its original, or take another.",
+            )
+
+
+def find_damage(place: BlobPlace, batch: int, files: Sequence[QueryFile]) -> list[str]:
+    """Return the damage in a savepoint's files of a query for which a restore refuses it. Raises StorageError."""
+    proof, known, problems = LogProof(files), {file.name for file in files}, list[str]()
+
+    def prove(names: Iterable[str]) -> None:
+        for name in names:
+            try:
+                proof(name, place.get(name), f"{place.url}/{name}")
+            except (FormatError, NotFoundError) as problem:
+                problems.append(problem.message)
+
+    prove(sorted(known))
+    try:
+        prove(name for name in [*log_names(place, batch), *operator_names(place), QUERY] if name not in known)
+    except NotFoundError as problem:
+        if not problems:  # else the missing file is already among them
+            problems.append(problem.message)
+    return problems

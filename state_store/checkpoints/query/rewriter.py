@@ -1,0 +1,57 @@
+"""What a restore changes in the files of a query."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from pyspark_ckpt.state_store.checkpoints.query.entries import PARTITIONS_CONF, change_entry, decode_json, find_confs
+from pyspark_ckpt.state_store.checkpoints.query.files import QUERY
+from pyspark_ckpt.state_store.checkpoints.query.source_names import SourceNames
+
+_OPERATOR = re.compile(r"state/([0-9]+)/_metadata/(?:metadata|v2/[0-9]+)")
+
+Ids = Mapping[str, Sequence[Sequence[str]]]
+"""The ids of state that a commit names, by operator, partition and store."""
+
+
+class LogRewriter:
+    """Changes the files of a query for a restore: partitions, ids of state, its own id, names of sources."""
+
+    def __init__(self, batch: int, partitions: int, ids: Ids, query_id: str, names: SourceNames | None = None) -> None:
+        """``ids``: those that the commit of ``batch`` is to name, if it names any. ``names``: if sources get them."""
+        self._batch = batch
+        self._partitions = partitions
+        self._ids = ids
+        self._query_id = query_id
+        self._names = names
+
+    def __call__(self, name: str, content: bytes, where: str) -> bytes:
+        """Return the new content of an object. Raises FormatError that names ``where`` the old content is."""
+        if _OPERATOR.fullmatch(name) is not None:
+            return change_entry(content, where, self._operator)
+        if name == QUERY:
+            return self._query(content, where)
+        if name.startswith("offsets/"):
+            changed = change_entry(content, where, lambda entry: self._offsets(entry, where))
+            return changed if self._names is None else self._names.name_offsets(changed, where)
+        if name == f"commits/{self._batch}":
+            return change_entry(content, where, self._commit)
+        return content
+
+    def _query(self, content: bytes, where: str) -> bytes:
+        return msgspec.json.encode(decode_json(content, where) | {"id": self._query_id})
+
+    def _offsets(self, entry: dict[str, Any], where: str) -> None:
+        find_confs(entry, where)[PARTITIONS_CONF] = str(self._partitions)
+
+    def _commit(self, entry: dict[str, Any]) -> None:
+        if entry.get("stateUniqueIds"):
+            entry["stateUniqueIds"] = dict(self._ids)
+
+    def _operator(self, entry: dict[str, Any]) -> None:
+        for store in entry["stateStoreInfo"]:
+            store["numPartitions"] = self._partitions
