@@ -19,7 +19,7 @@ from pyspark_ckpt.state_store.checkpoints.query.spark_files import (
     check_form,
     choose_source_files,
     find_lost_source_files,
-    read_file_offsets,
+    guess_file_offsets,
 )
 from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
 
@@ -83,7 +83,8 @@ class _Start:
             wanted |= {f"commits/{self._batch}", *find_watermarks(place, self._batch)}
         logs = self._read_files([QUERY, *sorted(wanted)])
         sources = [blob.name for blob in place.walk("sources") if not blob.name.endswith("/")]
-        self._file_offsets = read_file_offsets(logs.get(f"offsets/{newest}", b""))
+        guesses = guess_file_offsets(logs.get(f"offsets/{newest}", b""))
+        self._file_offsets = min(guesses, key=lambda each: len(find_lost_source_files(each, sources)))
         for lost in find_lost_source_files(self._file_offsets, sources):
             self._problems.append(
                 f"{url}/{lost} is missing, and {url}/offsets/{newest} says that the source has come further: Spark "

@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 
 from pyspark_ckpt.state_store.blobs import LocalPlace
 from pyspark_ckpt.state_store.checkpoints.query.sources import describe_sources, parse_offsets
-from pyspark_ckpt.state_store.checkpoints.query.spark_files import check_form, find_lost_source_files, read_file_offsets
+from pyspark_ckpt.state_store.checkpoints.query.spark_files import (
+    check_form,
+    find_lost_source_files,
+    guess_file_offsets,
+    read_file_offsets,
+)
 from tests.fuzz.mutations import damaged, fuzzed, read_or_refuse
 
 KEYS, VALUES = b'{"type":"struct","fields":[]}', b'{"type":"struct","fields":[{"name":"a"}]}'
@@ -65,6 +70,16 @@ def test_offsets_lead_to_no_file_outside_of_the_folder(tmp_path: Path) -> None:
         found = parse_offsets(NAMED.replace(b"a:", f"{name}:".encode()), "offsets/1")
         described = describe_sources(LocalPlace(tmp_path / "checkpoint"), found)
         assert [each.file for each in described] == [None, None]
+
+
+def test_a_frame_that_is_used_twice_has_one_folder() -> None:
+    offsets = b'v1\n{}\n{"logOffset":1}\n{"logOffset":1}\n{"logOffset":0}'
+    there = {"sources/0/0", "sources/0/1", "sources/1/0"}
+    assert any(not find_lost_source_files(each, there) for each in guess_file_offsets(offsets))
+    for lost in there:
+        assert all(find_lost_source_files(each, there - {lost}) for each in guess_file_offsets(offsets))
+    named = offsets.replace(b"v1", b"v2")
+    assert list(guess_file_offsets(named)) == [read_file_offsets(named)]
 
 
 def test_lost_files_of_a_source_with_a_name_are_found() -> None:

@@ -12,8 +12,9 @@ A source of another program may keep anything there. Only what cannot be whole i
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import combinations
 
 import msgspec
 
@@ -23,6 +24,8 @@ _SOURCE = re.compile(rb"[A-Za-z0-9_]{1,255}")
 _SOURCE_LOG = re.compile(r"sources/([A-Za-z0-9_]{1,255})/([0-9]{1,18})(\.compact)?")
 _SCHEMA = re.compile(r"state/[0-9]+/(?:[0-9]+/(?:[^/]+/)?_metadata/schema|_stateSchema/.*)")
 _VERSION = re.compile(rb"v[0-9]{1,9}")
+MAX_REPEATED = 8
+"""So many lines of an entry are looked at as sources that may be there twice."""
 _OF_KAFKA = b"\0"
 """A byte that Kafka's source writes before the version."""
 _JSON = msgspec.json.Decoder(msgspec.Raw)
@@ -71,6 +74,22 @@ def read_file_offsets(offsets: bytes) -> dict[str, int]:
         if (newest := read_file_offset(offset)) is not None and _SOURCE.fullmatch(source):
             found[source.decode()] = newest
     return found
+
+
+def guess_file_offsets(offsets: bytes) -> Iterator[dict[str, int]]:
+    """Yield what ``read_file_offsets`` returns, then what else the folders may be.
+
+    In v1, a frame that the query uses twice has two equal lines and one folder, so that the folders after it have lower
+    numbers than their lines. Which of several equal lines are such a frame is not told: each choice is yielded.
+    """
+    yield read_file_offsets(offsets)
+    version, *entry = offsets.split(b"\n")
+    lines = entry[1:]
+    repeated = [number for number, line in enumerate(lines) if line in lines[:number]][:MAX_REPEATED]
+    for count in range(1, len(repeated) + 1) if version == b"v1" else ():
+        for again in combinations(repeated, count):
+            once = [line for number, line in enumerate(lines) if number not in again]
+            yield read_file_offsets(b"\n".join([version, *entry[:1], *once]))
 
 
 def find_lost_source_files(file_offsets: Mapping[str, int], names: Iterable[str]) -> list[str]:
