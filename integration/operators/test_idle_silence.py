@@ -66,8 +66,8 @@ def test_a_query_that_starts_inside_foreach_batch_is_refused(spark: SparkSession
     def start_another(frame: DataFrame, _batch: int) -> None:
         frame.collect()
         own = frame.sparkSession
-        inputs = (own.readStream.schema(SCHEMA).parquet(str(tmp_path / f"input{number}")) for number in range(2))
-        writer = in_union(*inputs).writeStream.format("noop").trigger(availableNow=True)
+        left, right = (own.readStream.schema(SCHEMA).parquet(str(tmp_path / f"input{number}")) for number in range(2))
+        writer = in_union(left, right).writeStream.format("noop").trigger(availableNow=True)
         with pytest.raises(StreamingQueryException) as problem:
             writer.option("checkpointLocation", str(tmp_path / "other")).start().awaitTermination()
         problems.append(str(problem.value))
