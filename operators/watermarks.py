@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark_ckpt.operators.declarations.durations import milliseconds
 from pyspark_ckpt.operators.frames import Columns, find_names, quote, require_frame
@@ -11,7 +11,6 @@ from pyspark_ckpt.state_store.extras import require_jar
 from pyspark_ckpt.state_store.json_objects import MAX_LONG
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from datetime import timedelta
 
     from pyspark.sql import DataFrame
@@ -46,11 +45,14 @@ def with_watermark(frame: DataFrame, event_time: str, delay: str, *, idle_after:
     return _with_metadata(marked, column, metadata)
 
 
-def _with_metadata(frame: DataFrame, column: str, metadata: Mapping[str, object]) -> DataFrame:
-    """Return ``frame.withMetadata``, which takes no name that must be quoted."""
+def _with_metadata(frame: DataFrame, column: str, metadata: dict[str, Any]) -> DataFrame:
+    """Return ``frame.withMetadata``, which reads its name as an expression."""
+    if not set(column) & set(".`"):
+        return frame.withMetadata(column, metadata)
     from pyspark.sql import functions as f
 
-    return frame.withColumn(column, f.col(quote(column)).alias(column, metadata=dict(metadata)))
+    with_it = f.col(quote(column)).alias(column, metadata=metadata)
+    return frame.select(*(with_it if name == column else f.col(quote(name)) for name in frame.columns))
 
 
 def read_idle_after_ms(idle_after: object, who: str) -> int:
