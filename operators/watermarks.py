@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark_ckpt.operators.declarations.durations import milliseconds
-from pyspark_ckpt.operators.frames import Columns, find_names, require_frame
+from pyspark_ckpt.operators.frames import Columns, find_names, quote, require_frame
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.extras import require_jar
+from pyspark_ckpt.state_store.json_objects import MAX_LONG
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 IDLE_AFTER = "ckpt.idleAfterMs"
 """The key in the metadata of a column by which the jar knows an input that can be idle (IdleInputs.Mark)."""
+
+MAX_IDLE_AFTER_MS = MAX_LONG // 2
+"""The jar adds the time of a batch, and the sum must be a long, too."""
 
 
 def with_watermark(frame: DataFrame, event_time: str, delay: str, *, idle_after: str | timedelta) -> DataFrame:
@@ -27,7 +31,7 @@ def with_watermark(frame: DataFrame, event_time: str, delay: str, *, idle_after:
     Restarts, savepoints and restores change none of this: the silence of an input is kept in the checkpoint.
 
     ``event_time`` and ``delay`` are as for ``withWatermark``. Raises InvalidInputError (no frame, an unknown column, a
-    duration that is not more than 0, a session without the jar).
+    duration that is not more than 0 or too long, a session without the jar).
     """
     who = "with_watermark()"
     require_frame(frame, who)
@@ -35,15 +39,30 @@ def with_watermark(frame: DataFrame, event_time: str, delay: str, *, idle_after:
     idle_after_ms = read_idle_after_ms(idle_after, who)
     require_jar(is_there=frame.sparkSession.catalog.functionExists("ckpt_row"))
     mark = {**frame.schema[column].metadata, IDLE_AFTER: idle_after_ms}
-    marked = frame.withMetadata(column, mark).withWatermark(column, delay)
+    marked = _with_metadata(frame, column, mark).withWatermark(quote(column), delay)
     # No further: another withWatermark may follow, in this query or in one that reads what this one writes.
     metadata = {name: value for name, value in marked.schema[column].metadata.items() if name != IDLE_AFTER}
-    return marked.withMetadata(column, metadata)
+    return _with_metadata(marked, column, metadata)
+
+
+def _with_metadata(frame: DataFrame, column: str, metadata: dict[str, Any]) -> DataFrame:
+    """Return ``frame.withMetadata``, which reads its name as an expression."""
+    if not set(column) & set(".`"):
+        return frame.withMetadata(column, metadata)
+    from pyspark.sql import functions as f
+
+    with_it = f.col(quote(column)).alias(column, metadata=metadata)
+    return frame.select(*(with_it if name == column else f.col(quote(name)) for name in frame.columns))
 
 
 def read_idle_after_ms(idle_after: object, who: str) -> int:
-    """Return a duration in milliseconds, at least 1. Raises InvalidInputError."""
+    """Return a duration in milliseconds, from 1 to MAX_IDLE_AFTER_MS. Raises InvalidInputError."""
     found = milliseconds(idle_after)
     if found < 1:
         raise InvalidInputError(f"{who}: idle_after is {idle_after!r}, and must be at least 1 millisecond.")
+    if found > MAX_IDLE_AFTER_MS:
+        raise InvalidInputError(
+            f"{who}: idle_after is {idle_after!r}, and must be at most {MAX_IDLE_AFTER_MS} milliseconds.",
+            hint="For an input that always counts, use Spark's withWatermark.",
+        )
     return found

@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 import pyspark_ckpt as ckpt
 from integration.conftest import SHUFFLE_PARTITIONS
+from integration.operators.idle_plays import Play, minutes, wait_for
 from integration.operators.idle_queries import (
     START,
     counted,
@@ -26,116 +25,15 @@ from integration.operators.idle_queries import (
     in_timers,
     in_union,
 )
-from integration.operators.providers import HDFS_BACKED, OURS
-from integration.operators.sources import Source
+from integration.operators.providers import HDFS_BACKED
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-
-    from integration.operators.idle_queries import (
-        START,
-        counted,
-        idle,
-        in_deduplication,
-        in_outer_join,
-        in_timers,
-        in_union,
-    )
-from integration.operators.providers import Provider
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
-
-SCHEMA = "k string, at timestamp"
-HOUR = timedelta(hours=1)
-
-
-def at(minute: int) -> datetime:
-    return START + timedelta(minutes=minute)
-
-
-@dataclass
-class Play:
-    """A query over two folders of files, run by run. Rows are (key, minute)."""
-
-    spark: SparkSession
-    folder: Path
-    query: Callable[[DataFrame, DataFrame], DataFrame]
-    provider: Provider = OURS
-    settings: Mapping[str, str] = field(default_factory=dict)
-    checkpoint: str = "checkpoint"
-    files: tuple[list[Any], list[Any]] = field(default_factory=lambda: ([], []))
-    out: list[tuple[Any, ...]] = field(default_factory=list)
-    names: tuple[str, ...] = ()
-    fails: bool = False
-
-    def give(self, *rows: Sequence[tuple[str, int]]) -> None:
-        """Add a file to each input that has rows."""
-        for number, (of_input, files) in enumerate(zip(rows, self.files, strict=True)):
-            if of_input:
-                files.append(tuple((key, at(minute)) for key, minute in of_input))
-            source = Source(SCHEMA, tuple(files))
-            source.write(self.folder / f"input{number}", len(files) - bool(of_input), len(files))
-
-    def start(self, **trigger: Any) -> StreamingQuery:  # noqa: ANN401
-        """Start the query where it has stopped."""
-        session = self.provider.session(self.spark, **self.settings)
-        frames = []
-        for number in range(2):
-            reader = session.readStream.schema(SCHEMA).option("maxFilesPerTrigger", "1")
-            named = reader.name(self.names[number]) if self.names else reader
-            frames.append(named.parquet(str(self.folder / f"input{number}")))
-        frame = self.query(*frames)
-        writer = frame.writeStream.outputMode("append").foreachBatch(self._collect)
-        return writer.option("checkpointLocation", str(self.folder / self.checkpoint)).trigger(**trigger).start()
-
-    def run(self, *rows: Sequence[tuple[str, int]]) -> int | None:
-        """Give rows, run the query until it has read them, and return its last watermark, in minutes."""
-        self.give(*rows)
-        query = self.start(availableNow=True)
-        query.awaitTermination()
-        return minutes(query)
-
-    def take(self) -> list[tuple[Any, ...]]:
-        """Return the rows that have come out since the last call."""
-        taken, self.out = sorted(self.out, key=repr), []
-        return taken
-
-    def let_an_hour_pass(self) -> None:
-        """Do to the checkpoint of a stopped query what an hour without rows does."""
-        path = self.newest()
-        version, text = path.read_text().split("\n")
-        entry = json.loads(text)
-        for each in entry["inputs"]:
-            each["seenMs"] -= HOUR // timedelta(milliseconds=1)
-        path.write_text(f"{version}\n{json.dumps(entry)}")
-
-    def newest(self) -> Path:
-        """The newest file about inputs."""
-        return max(self.stored(), key=lambda path: int(path.name))
-
-    def stored(self) -> list[Path]:
-        """The files about inputs."""
-        return list((self.folder / self.checkpoint / "_ckpt" / "watermarks").glob("[0-9]*"))
-
-    def _collect(self, frame: DataFrame, _batch: int) -> None:
-        if self.fails:
-            raise RuntimeError("made-up failure of the sink")
-        self.out += map(tuple, frame.collect())
-
-
-def minutes(query: StreamingQuery) -> int | None:
-    """The last watermark, in minutes after START; None if there is none yet."""
-    watermarks = [each for progress in query.recentProgress if (each := progress.eventTime.get("watermark"))]
-    if not watermarks:
-        return None
-    found = datetime.fromisoformat(watermarks[-1])
-    return (found - START) // timedelta(minutes=1)
-
 
 PLACES = {
     "union": (in_union, [("a", "00:00", 1), ("b", "00:00", 1)]),
@@ -223,14 +121,6 @@ def test_the_last_to_become_idle_counts_however_late_that_is_noticed(spark: Spar
         assert play.take() == [("a", "00:30", 1), ("b", "00:00", 2)], "late is what the batch before says"
     finally:
         query.stop()
-
-
-def wait_for(query: StreamingQuery, minute: int) -> None:
-    deadline = time.monotonic() + 60
-    while minutes(query) != minute:
-        assert query.isActive, query.exception()
-        assert time.monotonic() < deadline, minutes(query)
-        time.sleep(0.05)
 
 
 def in_union_of_spark(left: DataFrame, right: DataFrame) -> DataFrame:
@@ -374,15 +264,19 @@ def test_files_are_deleted_with_those_of_spark(spark: SparkSession, tmp_path: Pa
     assert len(stored) <= 3
 
 
-def test_a_damaged_file_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     play = Play(spark, tmp_path, in_union)
     play.run([("a", 0)], [("b", 5)])
     path = play.newest()
     whole = path.read_text()
-    for damaged in (whole[:-5], whole.replace('"seenMs":', '"seenMs":"then","then":'), whole.replace("v1", "v2"), ""):
-        path.write_text(damaged)
-        problem = rf"\[FormatError\] .*_ckpt/watermarks/{path.name} is damaged"
-        with pytest.raises(StreamingQueryException, match=problem):
+    for other, problem in (
+        (whole[:-5], "is damaged"),
+        (whole.replace('"seenMs":', '"seenMs":"then","then":'), "is damaged"),
+        ("", "is damaged"),
+        (whole.replace("v1", "v2"), "has version v2: another release of pyspark-ckpt has written it"),
+    ):
+        path.write_text(other)
+        with pytest.raises(StreamingQueryException, match=rf"\[FormatError\] .*_ckpt/watermarks/{path.name} {problem}"):
             play.run([], [])
 
 
@@ -408,6 +302,7 @@ def test_wrong_arguments_are_refused(spark: SparkSession) -> None:
     for event_time, after, problem in (
         ("timestamp", "0 seconds", "must be at least 1 millisecond"),
         ("timestamp", "soon", "is not a duration"),
+        ("timestamp", "9223372036854775807 ms", "must be at most 4611686018427387903 milliseconds"),
         ("at", "1 minute", "there are no columns"),
     ):
         with pytest.raises(InvalidInputError, match=problem):

@@ -33,7 +33,7 @@ private[ckpt] object IdleInputs {
   /** The key in the metadata of a column by which an input that can be idle is known; its value is in milliseconds. */
   private final val Mark = "ckpt.idleAfterMs"
 
-  /** A conf of the query's own session: its tracker will be replaced. */
+  /** A conf of the query's own session, the query's id: its tracker will be replaced. */
   private final val Followed = "spark.ckpt.internal.idleInputs"
 
   /** Must be called on the query's own thread, before it plans a batch. */
@@ -42,7 +42,7 @@ private[ckpt] object IdleInputs {
       val field = classOf[MicroBatchExecution].getDeclaredField("errorNotifier")
       field.setAccessible(true)
       field.set(batches, new EachTrigger(batches, field.get(batches).asInstanceOf[ErrorNotifier]))
-      query.sparkSessionForStream.conf.set(Followed, "true")
+      query.sparkSessionForStream.conf.set(Followed, query.id.toString)
     case _ =>
   }
 
@@ -68,20 +68,22 @@ private[ckpt] object IdleInputs {
         case node: EventTimeWatermarkExec if node.eventTime.metadata.contains(Mark) && isUnfollowed(plan) =>
           throw CkptErrors.invalidInput(
             "This query has an input with idle_after, and its watermark could not be taken over.",
-            "The driver's log has the reason, as an error of a StreamingQueryListener. Or use Spark's withWatermark.")
+            "If it was started inside foreachBatch, start it outside. Else the driver's log has the reason, as an error " +
+              "of a StreamingQueryListener. Or use Spark's withWatermark.")
         case _ =>
       }
       plan
     }
 
     private def isUnfollowed(plan: SparkPlan): Boolean =
-      plan.session.sparkContext.getLocalProperty(StreamExecution.QUERY_ID_KEY) != null &&
-        !SQLConf.get.getConfString(Followed, "false").toBoolean
+      Option(plan.session.sparkContext.getLocalProperty(StreamExecution.QUERY_ID_KEY))
+        .exists(_ != SQLConf.get.getConfString(Followed, "")) // a query's frames have sessions with its confs
   }
 
   /** What a query's own thread asks at each trigger, before it looks for new rows. */
   private final class EachTrigger(query: MicroBatchExecution, failures: ErrorNotifier) extends ErrorNotifier {
-    private lazy val tracker = IdleTracker.putInto(query)
+    private val startedMs = query.triggerClock.getTimeMillis()
+    private lazy val tracker = IdleTracker.putInto(query, startedMs)
 
     override def throwErrorIfExists(): Unit = {
       failures.throwErrorIfExists()

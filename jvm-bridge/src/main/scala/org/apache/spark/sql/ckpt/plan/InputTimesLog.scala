@@ -34,6 +34,9 @@ private[ckpt] final class InputTimesLog(session: SparkSession, path: String)
     */
   def read(batch: Long, inputs: Seq[WatermarkInput]): Map[WatermarkInput, InputTimes] =
     get(batch).fold(Map.empty[WatermarkInput, InputTimes]) { content =>
+      val version = content.linesIterator.nextOption().getOrElse("")
+      if (version.matches("v[0-9]+") && version != InputTimesLog.Version)
+        throw CkptErrors.format(s"$path/$batch has version $version: another release of pyspark-ckpt has written it.")
       val logged =
         try parse(content)
         catch { case NonFatal(problem) => throw CkptErrors.format(s"$path/$batch is damaged: ${problem.getMessage}.") }
