@@ -117,7 +117,7 @@ private[ckpt] object SharedRuntime extends Logging {
     }
     if (current == null) {
       current = new SharedRuntime(settings)
-      current.budget.misfits(Runtime.getRuntime.maxMemory, overhead).foreach(problem => logWarning(problem))
+      current.budget.misfits(overhead).foreach(problem => logWarning(problem))
       endWithApplication(current)
     } else if (differs && refused.add(settings.ofProcess)) {
       logWarning(
