@@ -21,6 +21,7 @@ import org.apache.spark.util.ShutdownHookManager
 private[ckpt] final class SharedRuntime(val settings: Settings) extends Logging {
   val budget: MemoryBudget = settings.budget
   val readers: Readers = new Readers(() => home.readers, budget)
+  val residents = new ResidentStores
 
   /** Runs work between two batches. */
   val background: ExecutorService = SharedRuntime.daemons("ckpt-background")
