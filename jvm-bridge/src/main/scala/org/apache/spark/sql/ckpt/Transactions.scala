@@ -1,5 +1,6 @@
 package org.apache.spark.sql.ckpt
 
+import java.util.UUID
 import java.util.concurrent.{ConcurrentLinkedQueue, RejectedExecutionException}
 
 import scala.util.control.NonFatal
@@ -10,7 +11,8 @@ import org.rocksdb.RocksDBException
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.ckpt.rows.{NearCache, Residence}
 import org.apache.spark.sql.ckpt.server.{CancellableTask, Json, Settings, SharedRuntime}
-import org.apache.spark.sql.execution.streaming.state.StateStoreMetrics
+import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
+import org.apache.spark.sql.execution.streaming.state.{StateStoreMetrics, StateStoreProviderId}
 
 /** The transactions of one store, from `begin` to `commit` or `abort`, and what they leave for the next one: rows in
   * memory, a view that follows the live database, and idle writers.
@@ -19,12 +21,29 @@ private[ckpt] final class Transactions(served: ServedStore, settings: Settings) 
   import Transactions._
 
   private val cache = new NearCache(served.runtime.budget)
-  private val residence = new Residence(served.runtime.budget, settings.isInMemory, warnOfFallBack)
+  private val residents = served.runtime.residents
+  private val residence =
+    new Residence(served.runtime.budget, settings.isInMemory, () => residents.freeEnded(this), warnOfFallBack)
   private val idleWriters = new ConcurrentLinkedQueue[DeltaWriter]
   @volatile private var lastLivePath: String = _
   @volatile private var catchingUp = new CancellableTask(() => ())
 
+  if (settings.isInMemory) residents.add(this)
+
   private def label: String = served.label
+
+  /** The store, of one run of its query, as Spark's coordinator knows it. */
+  lazy val providerId: StateStoreProviderId =
+    StateStoreProviderId(served.id, UUID.fromString(served.hadoopConf.get(StreamExecution.RUN_ID_KEY)))
+
+  /** Whether it has taken memory for its whole state. */
+  def holdsMemory: Boolean = residence.held > 0
+
+  /** Gives up all rows in memory, because the run of the query has ended. */
+  def leaveMemory(): Unit = {
+    residence.close()
+    cache.empty()
+  }
 
   /** Begins a transaction by `call`, which may be repeated, and says whether it `writes`. */
   def begin(version: Long, call: Boolean => Begun, writes: Boolean): Transaction = {
@@ -88,8 +107,9 @@ private[ckpt] final class Transactions(served: ServedStore, settings: Settings) 
   }
 
   private def warnOfFallBack(neededBytes: Long): Unit = logWarning(
-    s"$label: its state does not fit into the memory that the stores of this executor share " +
-      s"(it needs ${neededBytes >> 20} MiB, and they have ${served.runtime.budget.residentLimit >> 20} MiB together). " +
+    s"$label: its state does not fit into the memory that the stores of this executor share (it needs at least " +
+      s"${neededBytes >> 20} MiB, and others have ${served.runtime.budget.residentBytes >> 20} of " +
+      s"${served.runtime.budget.residentLimit >> 20} MiB). " +
       "It goes on with RocksDB until the query is started again: raise memoryLimit, or set backend to rocksdb.")
 
   private def isCurrent(reader: Reader): Boolean = served.isOpen && reader.path == lastLivePath
@@ -208,7 +228,8 @@ private[ckpt] final class Transactions(served: ServedStore, settings: Settings) 
     val first = served.stopOpening()
     catchingUp.cancelOrAwait()
     if (first) cache.close()
-    residence.close()
+    leaveMemory()
+    residents.remove(this)
     Iterator.continually(idleWriters.poll()).takeWhile(_ != null).foreach(_.close())
     served.closeHandle()
     if (lastLivePath != null) served.runtime.readers.forget(lastLivePath)

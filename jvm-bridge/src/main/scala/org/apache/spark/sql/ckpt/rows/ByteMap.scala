@@ -25,7 +25,7 @@ private[ckpt] final class ByteMap(private var currentEpoch: Int = 0, expected: I
   private val arena = new Arena
   // Hash in the high half, entry number + 1 in the low; 0 = free.
   private var table = new Array[Long](capacityFor(expected) * 2)
-  private var records = new Array[Long](capacityFor(expected) * RecordWords)
+  private var records = new Array[Long](wordsFor(capacityFor(expected)))
   private var count = 0
   private val indexes = mutable.HashMap.empty[Int, HashIndex]
   private val replaced = new ReplacedValues
@@ -40,8 +40,8 @@ private[ckpt] final class ByteMap(private var currentEpoch: Int = 0, expected: I
 
   def size: Int = count
 
-  /** Bytes on the heap: slabs, records, the table and indexes. */
-  def bytes: Long = arena.bytes + (records.length + table.length) * 8L + indexBytes
+  /** Bytes on the heap: slabs, records, the table, indexes, and what is known of values that grow. */
+  def bytes: Long = arena.bytes + (records.length + table.length) * 8L + indexBytes + rooms.size * RoomBytes
 
   /** Bytes that a copy without replaced values and without keys that have no value would not need. */
   def garbageBytes: Long = arena.bytes - presentBytes + (count - present) * EntryBytes.toLong
@@ -329,7 +329,7 @@ private[ckpt] final class ByteMap(private var currentEpoch: Int = 0, expected: I
   }
 
   private def grow(): Unit = {
-    records = Arrays.copyOf(records, records.length * 2)
+    records = Arrays.copyOf(records, wordsFor(table.length))
     table = new Array[Long](table.length * 2)
     var entry = 0
     while (entry < count) {
@@ -354,6 +354,7 @@ private[ckpt] object ByteMap {
   private final val EntryBytes = RecordWords * 8 + 2 * 8
   private final val IndexEntryBytes = 24L
   private final val OrderEntryBytes = 16L
+  private final val RoomBytes = 72L // an object of the map, two boxed numbers and a place in its table
 
   private final val WasThere = 1
   private final val Written = 2
@@ -362,6 +363,11 @@ private[ckpt] object ByteMap {
 
   private def capacityFor(entries: Int): Int =
     math.max(MinCapacity, Integer.highestOneBit(math.max(1, math.min(entries, MaxExpected) - 1)) * 2)
+
+  /** The words of the records that belong to a table for so many entries: with the header of an array, a power of two,
+    * of which a collector that gives whole regions to large arrays wastes nothing.
+    */
+  private def wordsFor(capacity: Int): Int = (capacity - 1) * RecordWords
 
   /** The fewest bytes that a map of so many entries takes. */
   def minBytes(entries: Long): Long = entries * EntryBytes

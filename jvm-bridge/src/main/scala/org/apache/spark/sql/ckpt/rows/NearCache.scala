@@ -12,6 +12,7 @@ private[ckpt] final class NearCache(budget: MemoryBudget) {
   private var rows: ByteMap = _
   private var tag: String = _
   private var lent = false
+  private var isEmptied = false
 
   budget.cacheOpened()
 
@@ -32,13 +33,19 @@ private[ckpt] final class NearCache(budget: MemoryBudget) {
 
   /** Ends the loan; `rows` show `version`. */
   def giveBack(rows: ByteMap, version: String): Unit = synchronized {
-    this.rows = rows
+    this.rows = if (isEmptied) null else rows
     tag = version
     lent = false
   }
 
   /** Ends the loan of a transaction whose rows show no version. */
   def discard(): Unit = giveBack(null, null)
+
+  /** Forgets all rows for good, also those that are lent, when they come back. */
+  def empty(): Unit = synchronized {
+    isEmptied = true
+    rows = null
+  }
 
   def close(): Unit = budget.cacheClosed()
 }

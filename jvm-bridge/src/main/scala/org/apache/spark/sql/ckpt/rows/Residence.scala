@@ -6,9 +6,11 @@ import org.apache.spark.sql.ckpt.server.MemoryBudget
 /** What one store of the memory backend holds of the memory that all of them share.
   *
   * A store that does not get what it needs falls back: from then on it reads through RocksDB, until it is closed.
+  * Before that, `free` may close the residences of stores that nobody uses; it says whether there were any.
   * Thread-safe: a store may be closed while one of its transactions is open.
   */
-private[ckpt] final class Residence(budget: MemoryBudget, isWanted: Boolean, onFallBack: Long => Unit) {
+private[ckpt] final class Residence(
+    budget: MemoryBudget, isWanted: Boolean, free: () => Boolean, onFallBack: Long => Unit) {
   @volatile private var heldBytes = 0L
   private var isOpen = isWanted
   private var hasFallen = false
@@ -23,7 +25,9 @@ private[ckpt] final class Residence(budget: MemoryBudget, isWanted: Boolean, onF
   def held: Long = heldBytes
 
   /** Asks for `bytes` in all; false if the stores together would have more than their part of the memory limit. */
-  def hold(bytes: Long): Boolean = synchronized {
+  def hold(bytes: Long): Boolean = take(bytes) || isOn && free() && take(bytes)
+
+  private def take(bytes: Long): Boolean = synchronized {
     isOpen && budget.hold(bytes - heldBytes) && {
       heldBytes = bytes
       true
@@ -54,5 +58,5 @@ private[ckpt] final class Residence(budget: MemoryBudget, isWanted: Boolean, onF
 private[ckpt] object Residence {
 
   /** Of a store of the RocksDB backend. */
-  def none(budget: MemoryBudget): Residence = new Residence(budget, isWanted = false, _ => ())
+  def none(budget: MemoryBudget): Residence = new Residence(budget, isWanted = false, () => false, _ => ())
 }

@@ -21,6 +21,7 @@ import org.apache.spark.util.ShutdownHookManager
 private[ckpt] final class SharedRuntime(val settings: Settings) extends Logging {
   val budget: MemoryBudget = settings.budget
   val readers: Readers = new Readers(() => home.readers, budget)
+  val residents = new ResidentStores
 
   /** Runs work between two batches. */
   val background: ExecutorService = SharedRuntime.daemons("ckpt-background")
@@ -117,7 +118,7 @@ private[ckpt] object SharedRuntime extends Logging {
     }
     if (current == null) {
       current = new SharedRuntime(settings)
-      current.budget.misfits(Runtime.getRuntime.maxMemory, overhead).foreach(problem => logWarning(problem))
+      current.budget.misfits(overhead).foreach(problem => logWarning(problem))
       endWithApplication(current)
     } else if (differs && refused.add(settings.ofProcess)) {
       logWarning(

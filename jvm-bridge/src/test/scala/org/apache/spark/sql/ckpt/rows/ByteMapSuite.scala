@@ -51,6 +51,37 @@ class ByteMapSuite extends AnyFunSuite {
     }
   }
 
+  test("large values take little more memory than they have") {
+    for (size <- Seq(200 << 10, 600 << 10, 2 << 20)) {
+      val map = new ByteMap
+      (1 to 20).foreach(n => map.put(findOrInsert(map, Array(n.toByte)), new Array[Byte](size), 0, size))
+      assert(map.bytes < 20L * size * 5 / 4, s"$size bytes a value")
+    }
+  }
+
+  test("an array of many small values is no larger than a MiB with its header") {
+    val map = new ByteMap
+    (1 to 100000).foreach { n =>
+      val key = Array[Byte](n.toByte, (n >> 8).toByte, (n >> 16).toByte)
+      map.put(findOrInsert(map, key), new Array[Byte](100), 0, 100)
+    }
+    val slabs = (0 until map.size).map(map.valueSlab(_).length)
+    assert(slabs.max > 1000000 && slabs.max + 16 <= (1 << 20))
+  }
+
+  test("counts what it keeps about values that grow") {
+    def filled(put: (ByteMap, Int) => Unit): ByteMap = {
+      val map = new ByteMap
+      (1 to 100).foreach(n => put(map, findOrInsert(map, Array(n.toByte))))
+      map
+    }
+    val once = filled((map, entry) => map.put(entry, new Array[Byte](20), 0, 20))
+    val grown = filled((map, entry) => map.extend(entry, new Array[Byte](10), 10)) // has room for 20
+    assert(grown.bytes >= once.bytes + 100 * 64)
+    (0 until 100).foreach(entry => grown.delete(entry))
+    assert(grown.bytes == once.bytes)
+  }
+
   test("keeps the bytes of a replaced value for whoever still points at them") {
     val map = new ByteMap
     val key = Array[Byte](1)
