@@ -16,6 +16,7 @@ import boto3
 from botocore.config import Config
 
 SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
+CONFLICT = b"<Error><Code>ConditionalRequestConflict</Code><Message>Try again.</Message></Error>"
 PAGE = b"<html><body>Nothing here yet</body></html>"
 KINDS = ("slow_down", "no_answer", "cut", "refused", "late", "page_200", "page_404", "empty_200")
 
@@ -65,6 +66,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
         elif fault == "slow_down":
             self.answer(503, [], SLOW_DOWN)
+        elif fault == "conflict":
+            self.answer(409, [], CONFLICT)
         elif fault == "empty_200":
             self.answer(200, [], b"")
         elif fault in ("page_200", "page_404"):
