@@ -16,6 +16,7 @@ import boto3
 from botocore.config import Config
 
 SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
+CONFLICT = b"<Error><Code>ConditionalRequestConflict</Code><Message>Try again.</Message></Error>"
 PAGE = b"<html><body>Nothing here yet</body></html>"
 KINDS = ("slow_down", "no_answer", "cut", "refused", "late", "page_200", "page_404", "empty_200")
 
@@ -24,12 +25,12 @@ KINDS = ("slow_down", "no_answer", "cut", "refused", "late", "page_200", "page_4
 class Faults:
     """What the proxy does: ``next(method, number)`` says which fault meets a request, if any.
 
-    ``slow_down``: 503, nothing happens. ``refused``: the connection ends before the service hears of it.
-    ``no_answer``: it happens, and the connection ends without an answer. ``cut``: the answer's body ends in the middle.
-    ``late``: it happens twice, as if the network had delivered a copy. ``ignored``: the condition of the request is not
-    looked at, as if its service did not know conditions: what is there is deleted before. ``page_200``, ``page_404``,
-    ``empty_200``: nothing happens, and something before the service answers in its place, as a load balancer that has
-    just begun.
+    ``slow_down``: 503, nothing happens. ``conflict``: 409, as if another request for the name were under way.
+    ``refused``: the connection ends before the service hears of it. ``no_answer``: it happens, and the connection ends
+    without an answer. ``cut``: the answer's body ends in the middle. ``late``: it happens twice, as if the network had
+    delivered a copy. ``ignored``: the condition of the request is not looked at, as if its service did not know
+    conditions: what is there is deleted before. ``page_200``, ``page_404``, ``empty_200``: nothing happens, and
+    something before the service answers in its place, as a load balancer that has just begun.
     """
 
     next: Callable[[str, int], str | None] = lambda _method, _number: None
@@ -65,6 +66,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
         elif fault == "slow_down":
             self.answer(503, [], SLOW_DOWN)
+        elif fault == "conflict":
+            self.answer(409, [], CONFLICT)
         elif fault == "empty_200":
             self.answer(200, [], b"")
         elif fault in ("page_200", "page_404"):

@@ -1,10 +1,11 @@
 """Checkpoint format 1: decide which of several commits of one version stands, because Spark does not say.
 
-Runs of a query are numbered by *epochs*: ``<checkpoint>/_ckpt/runs/<epoch:010d>.run`` holds the run's id. It is
-created only if absent, one number after the other. A newer run has a higher epoch. The driver takes the number, in both
+Runs of a query are numbered by *epochs*: ``<checkpoint>/_ckpt/runs/<epoch:010d>.run`` holds the run's id. It is created
+only if absent, one number after the other. A newer run has a higher epoch. The driver takes the number, in both
 checkpoint formats, before it reads Spark's logs (``Fence.scala``), and ``open`` tells it to each state server. Such a
-run must not commit once a later run has its number. Where no driver has taken a number (an earlier release, a
-harness), a run of format 1 takes it when it first begins a transaction anywhere.
+run must not commit once a later run has its number, or once its own number is gone or is that of another run: then
+somebody has deleted the checkpoint, and what is there now is another one. Where no driver has taken a number (an
+earlier release, a harness), a run of format 1 takes it when it first begins a transaction anywhere.
 
 Only the newest ``RUNS_KEPT`` numbers are read. A run that takes a number deletes a few of the older ones. A deleted
 number is never used again: a run that finds its new number below the newest ``RUNS_KEPT`` takes another.
@@ -30,7 +31,7 @@ from dataclasses import dataclass
 import msgspec
 
 from pyspark_ckpt.state_store.attempts.commit_log import is_committed, read_committed_ids
-from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.blobs import Blob, BlobPlace
 from pyspark_ckpt.state_store.errors import CkptError, ConflictError, FormatError, NotFoundError
 from pyspark_ckpt.state_store.format.keys import CommitId, Marker
 from pyspark_ckpt.state_store.format.lineage import Lineage
@@ -82,6 +83,8 @@ class KnownRuns:
         self.committing: set[str] = set()
         self.newest_until: dict[str, int] = {}
         """For each run whose driver has its number: the last version for which no later run was found."""
+        self.own: dict[str, Blob] = {}
+        """For each such run: the object with its number, as it was when it was read."""
 
 
 class Epochs:
@@ -110,34 +113,53 @@ class Epochs:
             self._known.newest_until.setdefault(run_id, 0)
 
     def require_newest(self, run_id: str, version: int, store: Identity) -> None:
-        """Refuse to commit ``version`` if a later run has begun. One listing for each version in a process.
+        """Refuse to commit ``version`` if a later run has begun, or if the number of the run is gone or is another's.
 
-        A run whose driver has no number is not refused. Raises ConflictError, which names the later run; StorageError.
+        One listing for each version in a process. A run whose driver has no number is not refused.
+        Raises ConflictError, which names the later run; FormatError, StorageError.
         """
         known = self._known
         with known.lock:
             if known.newest_until.get(run_id, version) >= version:
                 return
-            later = self._find_later(known.epochs[run_id])
-            if later is None:
+            epoch = known.epochs[run_id]
+            last = self._find_end(run_id, epoch)
+            if last is None:
                 known.newest_until[run_id] = version
                 return
+        refused = f"{store}: version {version} is not committed, because run {epoch} of the query in {self._place.url}"
+        if last == epoch:
+            raise ConflictError(
+                f"{refused} is over: its {run_name(epoch)} is gone, or is that of another run. The checkpoint was "
+                "deleted, and perhaps made anew.",
+                hint="End this driver. To continue with the checkpoint that is there now, start the query again.",
+            )
         raise ConflictError(
-            f"{store}: version {version} is not committed, because run {known.epochs[run_id]} of the query in "
-            f"{self._place.url} is over: run {later} ({self._read(later)}) has taken its place.",
+            f"{refused} is over: run {last} ({self._read(last)}) has taken its place.",
             hint="The query goes on there: end this driver. Of its work, only what it had committed before counts.",
         )
 
-    def has_successor(self, run_id: str) -> bool:
-        """Return whether a later run has begun. False for a run whose driver has no number. Raises StorageError."""
+    def has_ended(self, run_id: str) -> bool:
+        """Return whether a run is over. False for a run whose driver has no number. Raises StorageError."""
         with self._known.lock:
             epoch = self._known.epochs[run_id] if run_id in self._known.newest_until else None
-        return epoch is not None and self._find_later(epoch) is not None
+        return epoch is not None and self._find_end(run_id, epoch) is not None
 
-    def _find_later(self, epoch: int) -> int | None:
-        """Return the newest run after that of ``epoch``; None if there is none."""
-        later = [each for each in self._list(epoch) if each > epoch]
-        return later[-1] if later else None
+    def _find_end(self, run_id: str, epoch: int) -> int | None:
+        """Return the number that ends a run: the newest one, or its own if that is gone or another's, else None.
+
+        One listing; the first time, and whenever the object was written since, it is read as well.
+        """
+        first = run_name(epoch).removeprefix(f"{RUNS_FOLDER}/")
+        found = {parse_epoch(blob.name): blob for blob in self._place.list(RUNS_FOLDER, start=first)}
+        newest = max((each for each in found if each is not None), default=epoch)
+        if newest > epoch:
+            return newest
+        own = found.get(epoch)
+        if own is None or (own != self._known.own.get(run_id) and not self._belongs_to(epoch, run_id)):
+            return epoch
+        self._known.own[run_id] = own
+        return None
 
     def is_over(self, run_id: str, version: int) -> bool:
         """Return whether the first commit of a run in this process is of a ``version`` that Spark has committed.
@@ -170,9 +192,8 @@ class Epochs:
                 if not known or last + 1 > known[-1] - RUNS_KEPT:
                     return last + 1
 
-    def _list(self, after: int = 0) -> list[int]:
-        start = run_name(after).removeprefix(f"{RUNS_FOLDER}/")
-        found = (parse_epoch(blob.name) for blob in self._place.list(RUNS_FOLDER, start=start))
+    def _list(self) -> list[int]:
+        found = (parse_epoch(blob.name) for blob in self._place.list(RUNS_FOLDER))
         return sorted(epoch for epoch in found if epoch is not None)
 
     def _retire(self, epochs: list[int]) -> None:

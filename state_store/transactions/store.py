@@ -87,8 +87,8 @@ class Store:
         self._context.epochs.note(caller.run_id, caller.epoch)
 
     def is_over(self, caller: Caller) -> bool:
-        """Return whether a later run of the query has begun. Makes one request. Raises StorageError."""
-        return self._context.epochs.has_successor(caller.run_id)
+        """Return whether the run is over, as when a later one has begun. Raises FormatError, StorageError."""
+        return self._context.epochs.has_ended(caller.run_id)
 
     def adopt(self) -> None:
         """Adopt the local copies that an earlier state server left."""

@@ -126,6 +126,32 @@ def test_a_later_run_is_found_after_all_numbers_that_followed_at_once_are_gone(q
         epochs.require_newest("first", 1, Identity(0, 0, "default"))
 
 
+@pytest.mark.parametrize("there", [None, "another"])
+def test_commits_of_a_run_are_refused_once_its_number_is_gone_or_is_that_of_another_run(
+    there: str | None, quick_path: Path
+) -> None:
+    place, epochs, store = LocalPlace(quick_path), Epochs(LocalPlace(quick_path)), Identity(0, 3, "default")
+    place.put(run_name(2), seal(RunObject(RUN_FORMAT, "first", "app on host")))
+    epochs.note("first", 2)
+    epochs.require_newest("first", 5, store)
+    place.delete(run_name(2))
+    if there:
+        place.put(run_name(1), seal(RunObject(RUN_FORMAT, "earlier", "app on host")))
+        place.put(run_name(2), seal(RunObject(RUN_FORMAT, there, "app on host")))
+    assert epochs.has_ended("first")
+    with pytest.raises(ConflictError, match=r"version 6 .* run 2 .* is gone, or is that of another run"):
+        epochs.require_newest("first", 6, store)
+
+
+def test_a_run_goes_on_when_its_number_was_written_again(quick_path: Path) -> None:
+    place, epochs, store = LocalPlace(quick_path), Epochs(LocalPlace(quick_path)), Identity(0, 3, "default")
+    for version in (5, 6):
+        place.put(run_name(2), seal(RunObject(RUN_FORMAT, "first", "app on host")))
+        epochs.note("first", 2)
+        epochs.require_newest("first", version, store)
+    assert not epochs.has_ended("first")
+
+
 def test_a_run_without_a_driver_of_its_own_is_not_refused(quick_path: Path) -> None:
     place = LocalPlace(quick_path)
     epochs = Epochs(place)

@@ -3,7 +3,7 @@ package org.apache.spark.sql.ckpt
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.{FSDataInputStream, FileAlreadyExistsException, FileStatus, Path, PathFilter}
 
-import org.apache.spark.sql.ckpt.fence.{ConditionalObject, Fence, LinkedFile}
+import org.apache.spark.sql.ckpt.fence.{ConditionalObject, Fence, LinkedFile, LostCheckpointException}
 import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
 import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager.CancellableFSDataOutputStream
 import org.apache.spark.sql.internal.SQLConf
@@ -20,11 +20,15 @@ class FencedCheckpointFileManager(path: Path, hadoopConf: Configuration) extends
   private val files = sparksOwn(path, hadoopConf)
 
   override def createAtomic(path: Path, overwriteIfPossible: Boolean): CancellableFSDataOutputStream = {
-    val fence = Fence.ofThread()
+    val fence = Fence.of(path)
     fence.foreach(_.check())
     if (overwriteIfPossible) files.createAtomic(path, overwriteIfPossible)
-    else fence.foldLeft(createExclusive(path))(new FencedEntry(path, _, _))
+    else fence.fold(createExclusive(path))(createFenced(path, _))
   }
+
+  /** A new entry of the run of a query. */
+  private[ckpt] def createFenced(path: Path, fence: Fence): CancellableFSDataOutputStream =
+    new FencedEntry(path, createExclusive(path), fence)
 
   /** Of several that create `path`, one succeeds; the others get Hadoop's `FileAlreadyExistsException` from `close`. */
   private[ckpt] def createExclusive(path: Path): CancellableFSDataOutputStream =
@@ -38,7 +42,7 @@ class FencedCheckpointFileManager(path: Path, hadoopConf: Configuration) extends
   /** Whether the file is there. If an entry that this query is about to write is there, its fence may say why. */
   override def exists(path: Path): Boolean = {
     val found = files.exists(path)
-    if (found && path.getName.forall(_.isDigit)) Fence.ofThread().foreach(_.check())
+    if (found && path.getName.forall(_.isDigit)) Fence.of(path).foreach(_.check())
     found
   }
 
@@ -66,7 +70,7 @@ class FencedCheckpointFileManager(path: Path, hadoopConf: Configuration) extends
       try fence.check()
       catch {
         case over: CkptException =>
-          if (isOld) files.delete(path)
+          if (over.isInstanceOf[LostCheckpointException] || isOld) files.delete(path)
           throw over
       }
     }

@@ -1,8 +1,10 @@
 package org.apache.spark.sql.ckpt
 package fence
 
-import java.io.IOException
+import java.io.{ByteArrayOutputStream, IOException, OutputStream}
 import java.util.UUID
+
+import scala.annotation.tailrec
 
 import org.apache.hadoop.fs.{FSDataOutputStream, FileAlreadyExistsException, FileSystem, Path}
 import org.apache.hadoop.fs.Options.CreateFileOptionKeys.FS_OPTION_CREATE_CONDITIONAL_OVERWRITE
@@ -13,32 +15,40 @@ import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileMana
   *
   * The object carries a mark of its writer. If the answer to the request was lost, S3A makes it again, and is refused
   * because of its own object.
+  *
+  * A service may answer that another request for the name is under way, and that it has done nothing (status 409). Then
+  * the request is made again, which S3A does not do by itself.
   */
-private[ckpt] final class ConditionalObject private (
-    system: FileSystem,
-    path: Path,
-    mark: String,
-    output: FSDataOutputStream)
-  extends CancellableFSDataOutputStream(output) {
+private[ckpt] final class ConditionalObject private (path: Path, mark: String, written: ConditionalObject.Written)
+  extends CancellableFSDataOutputStream(written) {
   private var ended = false
 
   override def close(): Unit = if (!ended) {
     ended = true
-    try output.close()
-    catch {
-      case refused: IOException =>
-        ConditionalObject.writerOf(system, path) match {
-          case Some(`mark`) =>
-          case Some(_) =>
-            throw new FileAlreadyExistsException(s"$path exists already.").initCause(refused)
-          case None => throw refused
-        }
+    finish(written, ConditionalObject.Tries)
+  }
+
+  @tailrec
+  private def finish(request: ConditionalObject.Written, tries: Int): Unit = {
+    val refused =
+      try {
+        request.close()
+        None
+      } catch { case refused: IOException => Some(refused) }
+    (refused, refused.flatMap(_ => request.writer())) match {
+      case (None, _) | (_, Some(`mark`)) =>
+      case (Some(refused), Some(_)) =>
+        throw new FileAlreadyExistsException(s"$path exists already.").initCause(refused)
+      case (Some(refused), None) =>
+        if (tries == 1 || !ConditionalObject.isBusy(refused)) throw refused
+        Thread.sleep(ConditionalObject.PauseMs)
+        finish(request.again().getOrElse(throw refused), tries - 1)
     }
   }
 
   override def cancel(): Unit = if (!ended) {
     ended = true
-    output.abort()
+    written.abort()
   }
 }
 
@@ -46,6 +56,11 @@ private[ckpt] object ConditionalObject {
   private final val Writer = "ckpt-writer"
   private final val Header = s"fs.s3a.create.header.$Writer"
   private final val Attribute = s"header.$Writer"
+  private final val Tries = 20
+  private final val PauseMs = 250
+
+  /** Entries of logs are short, but for those of a file sink that lists all its files. */
+  private final val MaxRemembered = 8 << 20
 
   /** Whether the file system makes such requests. The service may ignore the condition. */
   def isPossible(system: FileSystem, path: Path): Boolean =
@@ -53,13 +68,40 @@ private[ckpt] object ConditionalObject {
 
   def create(system: FileSystem, path: Path): ConditionalObject = {
     val mark = UUID.randomUUID.toString
-    val output = system.createFile(path).overwrite(true).opt(Header, mark)
-      .must(FS_OPTION_CREATE_CONDITIONAL_OVERWRITE, true).build()
-    new ConditionalObject(system, path, mark, output)
+    new ConditionalObject(path, mark, new Written(system, path, mark))
   }
 
-  /** The mark of the object's writer, empty if it has none; None if there is no object. */
-  private def writerOf(system: FileSystem, path: Path): Option[String] =
-    if (!system.exists(path)) None
-    else Some(Option(system.getXAttr(path, Attribute)).fold("")(new String(_, "UTF-8")))
+  /** Whether another request for the name was under way. The classes of the SDK need not be there. */
+  private def isBusy(refused: IOException): Boolean =
+    Iterator.iterate[Throwable](refused)(_.getCause).takeWhile(_ != null)
+      .exists(each => String.valueOf(each.getMessage).contains("Status Code: 409"))
+
+  /** What is written to one request, and remembered, so that it can be made again. */
+  private final class Written(system: FileSystem, path: Path, mark: String) extends OutputStream {
+    private val output: FSDataOutputStream = system.createFile(path).overwrite(true).opt(Header, mark)
+      .must(FS_OPTION_CREATE_CONDITIONAL_OVERWRITE, true).build()
+    private val content = new ByteArrayOutputStream
+
+    override def write(byte: Int): Unit = write(Array(byte.toByte), 0, 1)
+
+    override def write(bytes: Array[Byte], offset: Int, length: Int): Unit = {
+      output.write(bytes, offset, length)
+      if (content.size <= MaxRemembered) content.write(bytes, offset, length)
+    }
+
+    override def close(): Unit = output.close()
+    def abort(): Unit = output.abort()
+
+    /** A second request with the same content; None if it was too long to be remembered. */
+    def again(): Option[Written] = Option.when(content.size <= MaxRemembered) {
+      val next = new Written(system, path, mark)
+      content.writeTo(next)
+      next
+    }
+
+    /** The mark of the object's writer, empty if it has none; None if there is no object. */
+    def writer(): Option[String] =
+      if (!system.exists(path)) None
+      else Some(Option(system.getXAttr(path, Attribute)).fold("")(new String(_, "UTF-8")))
+  }
 }

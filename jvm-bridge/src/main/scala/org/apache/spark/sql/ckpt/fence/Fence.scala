@@ -4,33 +4,50 @@ package fence
 import java.util.UUID
 import java.util.concurrent.ConcurrentHashMap
 
+import scala.jdk.CollectionConverters._
 import scala.util.{Failure, Success, Try}
 
 import org.apache.hadoop.fs.Path
 
 import org.apache.spark.SparkContext
 import org.apache.spark.internal.Logging
+import org.apache.spark.sql.execution.streaming.continuous.ContinuousExecution
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 
 /** Says whether a run of a query is still the newest one on its checkpoint.
   *
   * Each run takes the next number, its ''epoch'', before it reads Spark's logs. It creates
   * `<checkpoint>/_ckpt/runs/<epoch>.run`, only if absent. A run that finds a higher number there is over: its driver was
-  * thought dead, and another one has taken its place. Clocks have no part in this.
+  * thought dead, and another one has taken its place. It is over, too, if its own number is gone or is that of another
+  * run: somebody has deleted the checkpoint, and perhaps restored one in its place. Clocks have no part in this.
   *
   * `state_store/attempts/winners.py` reads and writes the same objects, and keeps as many of them.
   */
-private[ckpt] final class Fence private (val epoch: Long, runs: Runs) {
+private[ckpt] final class Fence(val epoch: Long, runId: String, runs: Runs, end: CkptException => Unit = _ => ()) {
+  @volatile private var own: Option[Runs.Stamp] = None
 
-  /** Throws ConflictError, which names the successor, if this run is over. One listing. */
+  /** Throws ConflictError, which names the successor, if this run is over; `LostCheckpointException`, if the checkpoint
+    * is another one. One listing; the first time, a read, too.
+    */
   def check(): Unit = {
-    val newest = runs.list().lastOption.getOrElse(epoch)
-    if (newest > epoch) throw runs.refusal(epoch, newest)
+    val found = runs.look()
+    val newest = found.keys.maxOption.getOrElse(0L)
+    val stamp = found.get(epoch)
+    val isThere = stamp.isDefined && (own == stamp || runs.isOf(epoch, runId))
+    if (isThere) own = stamp
+    // That of a run with many successors is deleted.
+    else if (stamp.isDefined || newest < epoch) throw over(runs.loss(epoch))
+    if (newest > epoch) throw over(runs.refusal(epoch, newest))
+  }
+
+  private def over(problem: CkptException): CkptException = {
+    end(problem)
+    problem
   }
 }
 
 private[ckpt] object Fence extends Logging {
-  private final case class Taken(runId: UUID, fence: Try[Fence])
+  private final case class Taken(runId: UUID, checkpoint: Path, fence: Try[Fence])
 
   private val taken = new ConcurrentHashMap[UUID, Taken]
 
@@ -41,12 +58,13 @@ private[ckpt] object Fence extends Logging {
     * when the query first writes an entry: Spark ignores what its listeners throw.
     */
   def take(query: StreamExecution): Unit = {
+    val checkpoint = new Path(query.resolvedCheckpointRoot)
     val fence = Try {
-      val conf = query.sparkSessionForStream.sessionState.newHadoopConf()
-      val runs = new Runs(new Path(query.resolvedCheckpointRoot), conf)
-      new Fence(runs.take(query.runId.toString, driver(query.sparkSession.sparkContext)), runs)
+      val runs = new Runs(checkpoint, query.sparkSessionForStream.sessionState.newHadoopConf())
+      val runId = query.runId.toString
+      new Fence(runs.take(runId, driver(query.sparkSession.sparkContext)), runId, runs, endOf(query))
     }
-    taken.put(query.id, Taken(query.runId, fence))
+    taken.put(query.id, Taken(query.runId, checkpoint, fence))
     fence match {
       case Success(own) =>
         query.sparkSessionForStream.conf.set(EpochKey, own.epoch.toString)
@@ -55,10 +73,24 @@ private[ckpt] object Fence extends Logging {
     }
   }
 
-  /** The fence of the query on whose thread this is called; None on any other thread. Throws what `take` ran into. */
-  def ofThread(): Option[Fence] =
-    SparkContext.getActive.flatMap(context => Option(context.getLocalProperty(StreamExecution.QUERY_ID_KEY)))
-      .flatMap(query => Option(taken.get(UUID.fromString(query)))).map(_.fence.get)
+  /** What ends a query whose log is written on a thread that is not its own: there, an error would only be logged. */
+  private def endOf(query: StreamExecution): CkptException => Unit = query match {
+    case continuous: ContinuousExecution => continuous.stopInNewThread
+    case _ => _ => ()
+  }
+
+  /** The fence of the query that writes `path`: the one on whose thread this is called; on a thread of no query, the one
+    * in whose logs `path` is. None if there is none. Throws what `take` ran into.
+    */
+  def of(path: Path): Option[Fence] = {
+    val ofThread = SparkContext.getActive
+      .flatMap(context => Option(context.getLocalProperty(StreamExecution.QUERY_ID_KEY)))
+    val its = ofThread match {
+      case Some(query) => Option(taken.get(UUID.fromString(query)))
+      case None => taken.values.asScala.find(_.checkpoint == path.getParent.getParent)
+    }
+    its.map(_.fence.get)
+  }
 
   /** Forgets a run that has ended. The next run of the query may have begun. */
   def release(query: UUID, runId: UUID): Unit =

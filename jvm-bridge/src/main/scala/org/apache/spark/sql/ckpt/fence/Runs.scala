@@ -7,11 +7,21 @@ import java.nio.charset.StandardCharsets.UTF_8
 import scala.annotation.tailrec
 import scala.util.control.NonFatal
 
+import com.fasterxml.jackson.core.JsonProcessingException
+import com.fasterxml.jackson.databind.JsonNode
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.{FileAlreadyExistsException, Path}
 
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.ckpt.server.Json
+
+/** The checkpoint of a run was deleted. What is in its place, if anything, belongs to others. */
+private[ckpt] final class LostCheckpointException(message: String)
+  extends CkptException(
+    "ConflictError",
+    message,
+    "End this driver. To continue with the checkpoint that is there now, start the query again.",
+    false, null)
 
 /** The numbers of the runs of a query, as objects in its checkpoint: see `Fence`. */
 private[ckpt] final class Runs(checkpoint: Path, conf: Configuration) extends Logging {
@@ -21,14 +31,26 @@ private[ckpt] final class Runs(checkpoint: Path, conf: Configuration) extends Lo
   private val files = new FencedCheckpointFileManager(folder, conf)
 
   /** The numbers that are there, in ascending order. */
-  def list(): Seq[Long] =
-    try files.list(folder).toSeq.map(_.getPath.getName).collect { case Name(epoch) => epoch.toLong }.sorted
-    catch { case _: FileNotFoundException => Nil }
+  def list(): Seq[Long] = look().keys.toSeq.sorted
+
+  /** The numbers that are there, each with what changes if its object is replaced. One listing. */
+  def look(): Map[Long, Stamp] =
+    try {
+      files.list(folder).flatMap { each =>
+        Option(each.getPath.getName).collect { case Name(epoch) =>
+          epoch.toLong -> Stamp(each.getModificationTime, each.getLen)
+        }
+      }.toMap
+    } catch { case _: FileNotFoundException => Map.empty }
 
   /** Takes the next number for a run, durably. Of several that do so at the same time, each gets its own. */
   @tailrec
   def take(runId: String, driver: String): Long = {
-    val epoch = list().lastOption.getOrElse(0L) + 1
+    val last = list().lastOption.getOrElse(0L)
+    if (last >= MaxEpoch) {
+      throw CkptErrors.format(s"${path(last)} has the last number that a run can have, so no run can follow.")
+    }
+    val epoch = last + 1
     if (create(epoch, content(runId, driver)) && isRead(epoch)) epoch else take(runId, driver)
   }
 
@@ -50,33 +72,51 @@ private[ckpt] final class Runs(checkpoint: Path, conf: Configuration) extends Lo
   /** Whether a number that was just created is among those that are read: else it was deleted before. */
   private def isRead(epoch: Long): Boolean = {
     val known = list()
-    val oldest = known.last - Kept
+    val oldest = known.lastOption.getOrElse(0L) - Kept
     try known.takeWhile(_ <= oldest).take(DeletedAtOnce).foreach(old => files.delete(path(old)))
     catch { case NonFatal(problem) => logWarning(s"old runs in $folder could not be deleted", problem) }
-    epoch > oldest
+    known.contains(epoch) && epoch > oldest
   }
 
-  /** The error of a run that is over. */
+  /** Whether a number is that of this run. It is another's if the checkpoint was deleted and another one is there. */
+  def isOf(epoch: Long, runId: String): Boolean =
+    try read(epoch).path("run_id").asText == runId
+    catch { case _: FileNotFoundException => false }
+
+  /** The error of a run that has a successor. */
   def refusal(epoch: Long, newest: Long): CkptException = new CkptException(
     "ConflictError",
     s"Run $epoch of the query in $checkpoint is over: run $newest${describe(newest)} has taken its place.",
     "The query goes on there: end this driver. Of its work, only what it had committed before counts.",
     false, null)
 
+  /** The error of a run whose checkpoint is no longer there. */
+  def loss(epoch: Long): LostCheckpointException = new LostCheckpointException(
+    s"Run $epoch of the query is over: its ${path(epoch)} is gone, or is that of another run. The checkpoint was " +
+      "deleted, and perhaps made anew.")
+
   private def describe(epoch: Long): String =
     try {
-      val input = files.open(path(epoch))
-      try {
-        val run = Json.mapper.readTree(input: java.io.InputStream)
-        s" (run id ${run.path("run_id").asText("?")}, driver ${run.path("driver").asText("unknown")})"
-      } finally input.close()
-    } catch { case NonFatal(problem) => s" ($problem)" }
+      val run = read(epoch)
+      s" (run id ${run.path("run_id").asText("?")}, driver ${run.path("driver").asText("unknown")})"
+    } catch { case NonFatal(problem) => s" (which cannot be read: ${problem.getMessage})" }
+
+  private def read(epoch: Long): JsonNode = {
+    val input = files.open(path(epoch))
+    try Json.mapper.readTree(input: java.io.InputStream)
+    catch { case _: JsonProcessingException => throw CkptErrors.format(s"${path(epoch)} is damaged: it is not JSON.") }
+    finally input.close()
+  }
 
   private def path(epoch: Long): Path = new Path(folder, f"$epoch%010d.run")
 }
 
 private[ckpt] object Runs {
   private val Name = "([0-9]{10})\\.run".r
+  private final val MaxEpoch = 9999999999L
+
+  /** Of an object: a number is written once, so another stamp may be that of another object. */
+  final case class Stamp(modifiedMs: Long, bytes: Long)
 
   /** As many numbers are read as in `state_store/attempts/winners.py`; the rest is deleted, a few at a time. */
   private final val Kept = 64

@@ -1,10 +1,10 @@
 package org.apache.spark.sql.ckpt
 package plan
 
-import java.util.{Collections, WeakHashMap}
-
+import org.apache.spark.internal.Logging
 import org.apache.spark.sql.{SparkSession, SparkSessionExtensions, SparkSessionExtensionsProvider, classic}
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
+import org.apache.spark.sql.catalyst.streaming.WriteToStream
 import org.apache.spark.sql.ckpt.fence.Fence
 import org.apache.spark.sql.execution.streaming.runtime.{StreamExecution, StreamingQueryWrapper}
 import org.apache.spark.sql.streaming.StreamingQueryListener
@@ -25,37 +25,47 @@ private[ckpt] class Extensions extends SparkSessionExtensionsProvider {
   }
 }
 
-/** Attaches to the queries of a session when it has its first streaming frame: Spark offers a jar no earlier hook. */
+/** Attaches to the queries of a session before each of them starts: Spark offers a jar no earlier hook. */
 private[ckpt] final class FollowQueries(session: SparkSession) extends (LogicalPlan => Unit) {
-  override def apply(plan: LogicalPlan): Unit = session match {
-    // A query plans its batches in a copy of its session, which starts no queries.
-    case own: classic.SparkSession
-        if plan.isStreaming && own.sparkContext.getLocalProperty(StreamExecution.QUERY_ID_KEY) == null =>
-      FollowQueries.attachTo(own)
+  override def apply(plan: LogicalPlan): Unit = (session, plan) match {
+    case (own: classic.SparkSession, _: WriteToStream) => FollowQueries.attachTo(own)
     case _ =>
   }
 }
 
 private[ckpt] object FollowQueries {
-  private val attached = Collections.newSetFromMap(new WeakHashMap[classic.SparkSession, java.lang.Boolean])
 
   /** Follows the queries that the session starts from now on. */
-  private def attachTo(session: classic.SparkSession): Unit = attached.synchronized {
-    if (attached.add(session)) session.streams.addListener(new Listener(session))
+  private def attachTo(session: classic.SparkSession): Unit = synchronized {
+    if (!session.streams.listListeners().exists(_.isInstanceOf[Listener])) {
+      session.streams.addListener(new Listener(session))
+    }
   }
 
   /** Spark calls this on the query's own thread, before its first batch. */
-  private final class Listener(session: classic.SparkSession) extends StreamingQueryListener {
+  private final class Listener(session: classic.SparkSession) extends StreamingQueryListener with Logging {
     override def onQueryStarted(event: StreamingQueryListener.QueryStartedEvent): Unit =
-      session.streams.get(event.id) match {
-        case query: StreamingQueryWrapper =>
-          Fence.take(query.streamingQuery)
-          AvailableNowEnd.letEnd(query.streamingQuery)
-          OwnExchanges.giveTo(query.streamingQuery)
-          ForeachBatchCheck.addTo(query.streamingQuery)
-          IdleInputs.follow(query.streamingQuery)
-        case _ =>
+      try {
+        session.streams.get(event.id) match {
+          case query: StreamingQueryWrapper => follow(query.streamingQuery)
+          case _ =>
+        }
+      } catch {
+        case stopped: InterruptedException =>
+          logInfo(s"Query ${event.id} was stopped when it had just started", stopped)
+      } finally {
+        // A query that is stopped now is interrupted. Spark removes a listener in which it finds a thread interrupted,
+        // and all later queries of the session would be without it. The query ends anyway.
+        Thread.interrupted()
       }
+
+    private def follow(query: StreamExecution): Unit = {
+      Fence.take(query)
+      AvailableNowEnd.letEnd(query)
+      OwnExchanges.giveTo(query)
+      ForeachBatchCheck.addTo(query)
+      IdleInputs.follow(query)
+    }
 
     override def onQueryProgress(event: StreamingQueryListener.QueryProgressEvent): Unit = ()
     override def onQueryTerminated(event: StreamingQueryListener.QueryTerminatedEvent): Unit =

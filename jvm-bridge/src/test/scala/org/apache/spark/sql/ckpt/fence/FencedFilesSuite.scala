@@ -102,4 +102,52 @@ class FencedFilesSuite extends AnyFunSuite with BeforeAndAfterEach {
     assert(refusal.kind == "ConflictError")
     assert(refusal.getMessage.contains("run 2 (run id 00000002-0000-0000-0000-000000000000, driver app-2 on host-2)"))
   }
+
+  private def put(epoch: String, content: String): Unit = {
+    val target = Files.createDirectories(folder.resolve("checkpoint/_ckpt/runs")).resolve(s"$epoch.run")
+    Files.writeString(target, content)
+  }
+
+  test("a run goes on while its number is there, and is over when that is gone or is another's") {
+    val run = "00000001-0000-0000-0000-000000000000"
+    var ends = 0
+    val fence = new Fence(runs.take(run, "app on host"), run, runs, _ => ends += 1)
+    def refusal = intercept[CkptException](fence.check()).getMessage
+    fence.check()
+    put("0000000001", s"""{ "run_id" : "$run" }""")
+    fence.check()
+    assert(ends == 0)
+    put("0000000001", """{"run_id":"another"}""")
+    assert(refusal.contains("0000000001.run is gone, or is that of another run"))
+    put("0000000001", "{")
+    assert(refusal.contains("0000000001.run is damaged: it is not JSON"))
+    Files.delete(folder.resolve("checkpoint/_ckpt/runs/0000000001.run"))
+    assert(refusal.contains("is gone"))
+    put("0000000002", "{")
+    assert(refusal.contains("run 2 (which cannot be read: [FormatError] "))
+    assert(ends == 3)
+  }
+
+  test("an entry that comes into another checkpoint, in the place of its own, is taken back") {
+    val run = "00000001-0000-0000-0000-000000000000"
+    val fence = new Fence(runs.take(run, "app on host"), run, runs)
+    for ((there, number) <- Seq((Seq("another"), 7), (Seq("another", "next"), 8), (Nil, 9))) {
+      fence.check()
+      val entry = manager.createFenced(path(s"log/$number"), fence)
+      Files.delete(folder.resolve("checkpoint/_ckpt/runs/0000000001.run"))
+      for ((id, epoch) <- there.zip(1 to 2)) put(s"000000000$epoch", s"""{"run_id":"$id"}""")
+      intercept[LostCheckpointException](entry.close())
+      assert(names("log").isEmpty)
+      Files.deleteIfExists(folder.resolve("checkpoint/_ckpt/runs/0000000002.run"))
+      put("0000000001", s"""{"run_id":"$run"}""")
+    }
+  }
+
+  test("no run follows the last number, and the error names it") {
+    put("9999999999", "")
+    val refusal = intercept[CkptException](runs.take("00000001-0000-0000-0000-000000000000", "app on host"))
+    assert(refusal.kind == "FormatError")
+    assert(refusal.getMessage.contains("_ckpt/runs/9999999999.run has the last number"))
+    assert(runs.list() == Seq(9999999999L))
+  }
 }
