@@ -68,8 +68,7 @@ private[ckpt] object IdleInputs {
         case node: EventTimeWatermarkExec if node.eventTime.metadata.contains(Mark) && isUnfollowed(plan) =>
           throw CkptErrors.invalidInput(
             "This query has an input with idle_after, and its watermark could not be taken over.",
-            "If it was started inside foreachBatch, start it outside. Else the driver's log has the reason, as an error " +
-              "of a StreamingQueryListener. Or use Spark's withWatermark.")
+            "The driver's log has the reason, as an error of a StreamingQueryListener. Or use Spark's withWatermark.")
         case _ =>
       }
       plan
