@@ -34,7 +34,8 @@ NAMES = frozenset(
     }
 )
 """Steps of the work on a store."""
-REQUESTS = ("place.before_write", "place.after_write", "place.before_read", "place.before_list", "place.before_delete")
+AFTER_WRITE = "place.after_write"
+REQUESTS = ("place.before_write", AFTER_WRITE, "place.before_read", "place.before_list", "place.before_delete")
 """Requests to the places of a store and of its checkpoint."""
 
 FOLDER = "failpoints"
@@ -72,8 +73,8 @@ class FailPoints:
             if not fired.exists():
                 self._points.append(_FailPoint(match[1], match[2], int(match[3] or 1), fired))
 
-    def hit(self, name: str, outcome: Outcome = "not_applied") -> None:
-        """Act if a point of this name is armed and due. ``outcome``: that of a StorageError."""
+    def hit(self, name: str) -> None:
+        """Act if a point of this name is armed and due."""
         if not self._points:
             return
         for point in [point for point in self._points if point.name == name]:
@@ -81,15 +82,16 @@ class FailPoints:
                 point.remaining -= 1
                 due = point.remaining == 0
             if due:
-                _act(point, outcome)
+                _act(point)
 
 
-def _act(point: _FailPoint, outcome: Outcome) -> None:
+def _act(point: _FailPoint) -> None:
     point.fired.parent.mkdir(parents=True, exist_ok=True)
     point.fired.touch()
     if point.action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif point.action == "error":
+        outcome: Outcome = "unknown" if point.name == AFTER_WRITE else "not_applied"
         raise StorageError(f"Fail point {point.name} raised this error.", outcome=outcome)
     else:
         time.sleep(int(point.action.partition("=")[2]) / 1000)

@@ -17,7 +17,7 @@ from pyspark_ckpt.state_store.blobs.base.capabilities import CanCopy, CanLink, C
 from pyspark_ckpt.state_store.blobs.base.place import Blob, BlobPlace, Sink
 from pyspark_ckpt.state_store.blobs.base.place_clock import ask_time, find_service
 from pyspark_ckpt.state_store.blobs.exclusive import is_exclusive
-from pyspark_ckpt.state_store.failpoints import FailPoints
+from pyspark_ckpt.state_store.failpoints import AFTER_WRITE, FailPoints
 
 WRITES, READS, LISTS, DELETES = "write_requests", "read_requests", "list_requests", "delete_requests"
 UP, DOWN = "uploaded_bytes", "downloaded_bytes"
@@ -163,7 +163,7 @@ class MeteredPlace:
     def _writing(self) -> Iterator[None]:
         self._failpoints.hit("place.before_write")
         yield
-        self._failpoints.hit("place.after_write", "unknown")
+        self._failpoints.hit(AFTER_WRITE)
 
     def _note_read(self) -> None:
         self._traffic.count(**{READS: 1})

@@ -12,7 +12,7 @@ from typing import TypeVar
 import pytest
 
 from pyspark_ckpt.state_store.errors import InvalidInputError, StorageError
-from pyspark_ckpt.state_store.failpoints import FOLDER, REQUESTS, FailPoints
+from pyspark_ckpt.state_store.failpoints import AFTER_WRITE, FOLDER, REQUESTS, FailPoints
 from tests.conftest import MakeLab
 from tests.lab import CallError
 
@@ -36,6 +36,13 @@ def test_a_point_can_wait(tmp_path: Path) -> None:
     started = time.monotonic()
     points.hit("begin.before")
     assert time.monotonic() - started >= 0.05
+
+
+def test_a_write_whose_answer_is_lost_may_have_been_carried_out(tmp_path: Path) -> None:
+    for name, outcome in ((AFTER_WRITE, "unknown"), ("place.before_write", "not_applied")):
+        with pytest.raises(StorageError) as caught:
+            FailPoints(f"{name}:error", tmp_path).hit(name)
+        assert caught.value.outcome == outcome
 
 
 @pytest.mark.parametrize("spec", ["nonsense", "begin.before", "begin.before:explode", "no.such.point:kill"])

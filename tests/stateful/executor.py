@@ -72,11 +72,11 @@ class Executor:
         )
         # Fail points are points like requests: they stand where a death hurts. Those of requests are in the link.
 
-        def hit(name: str, _outcome: str = "") -> None:
+        def hit(name: str) -> None:
             if not name.startswith("place."):
                 link.pass_by()
 
-        self.server.stores._resources.failpoints.hit = hit  # type: ignore[assignment,method-assign]
+        self.server.stores._resources.failpoints.hit = hit  # type: ignore[method-assign]
 
     def open(self, run: str, fmt: int, keep: int) -> int:
         """The handle of a run; it is opened when it is first asked for."""
