@@ -125,6 +125,8 @@ class Bound:
         if known is None:
             return make_value_codec(self._kinds[self._what], whose=binding.whose)
         kinds = [arrow_type(schema) for schema in known.schemas]
+        if len(kinds) == 1:
+            return make_value_codec(kinds[0], known.current, binding.whose)
         try:
             return EvolvedCodec(kinds, known.current, binding.aliases, binding.whose)
         except InvalidInputError as problem:

@@ -71,7 +71,8 @@ class KeyRows(StateRows):
                 self._last_written = suffix
             else:
                 self._in_order = False
-        self._count.add((value is not None) - (before is not None))
+        if (value is None) != (before is None):
+            self._count.add(1 if before is None else -1)
         self._written[suffix] = value
         self._session.hold(ROW_BYTES + len(value or b""))
 
