@@ -202,7 +202,8 @@ class Faults:
 
     def note_fired(self, files: Iterable[str]) -> None:
         """Note which fail points have fired, by the names of their files."""
-        fired = [point for point in self._points if file_name(point) in set(files)]
+        names = set(files)
+        fired = [point for point in self._points if file_name(point) in names]
         self.done += fired
         self._points = [point for point in self._points if point not in fired]
 
