@@ -8,7 +8,7 @@ logs, and operators the metadata and the schemas of their state. What Spark does
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
@@ -83,9 +83,8 @@ class _Start:
             wanted |= {f"commits/{self._batch}", *find_watermarks(place, self._batch)}
         logs = self._read_files([QUERY, *sorted(wanted)])
         sources = [blob.name for blob in place.walk("sources") if not blob.name.endswith("/")]
-        guesses = guess_file_offsets(logs.get(f"offsets/{newest}", b""))
-        self._file_offsets = min(guesses, key=lambda each: len(find_lost_source_files(each, sources)))
-        for lost in find_lost_source_files(self._file_offsets, sources):
+        self._file_offsets, all_lost = _assign_files(logs.get(f"offsets/{newest}", b""), sources)
+        for lost in all_lost:
             self._problems.append(
                 f"{url}/{lost} is missing, and {url}/offsets/{newest} says that the source has come further: Spark "
                 "does not start the query"
@@ -116,6 +115,18 @@ class _Start:
                 found[name] = content
                 self._bytes_read += len(content)
         return found
+
+
+def _assign_files(offsets: bytes, names: Sequence[str]) -> tuple[dict[str, int], list[str]]:
+    """Return the file sources in an entry of the offset log, as the fewest files are lost, and these files."""
+    best: tuple[dict[str, int], list[str]] | None = None
+    for guess in guess_file_offsets(offsets):
+        lost = find_lost_source_files(guess, names)
+        if best is None or len(lost) < len(best[1]):
+            best = guess, lost
+        if not lost:
+            break
+    return best or ({}, [])
 
 
 def _find_gaps(url: str, batch: int, planned: set[int], newest_before: int) -> Iterator[str]:
