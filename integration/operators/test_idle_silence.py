@@ -1,4 +1,4 @@
-"""How long an input is known to have been silent, which queries follow it, and what is said about it."""
+"""Idle inputs: how long a silence is known to have lasted, which queries know of it, and what the log says."""
 
 from __future__ import annotations
 

@@ -23,6 +23,12 @@ WRITES, READS, LISTS, DELETES = "write_requests", "read_requests", "list_request
 UP, DOWN = "uploaded_bytes", "downloaded_bytes"
 WAIT = "place_wait_ms"
 NO_FAIL_POINTS = FailPoints()
+_BEFORE = {
+    WRITES: "place.before_write",
+    READS: "place.before_read",
+    LISTS: "place.before_list",
+    DELETES: "place.before_delete",
+}
 
 
 class Traffic:
@@ -61,7 +67,7 @@ class MeteredPlace:
     """A place that counts the traffic of another place."""
 
     def __init__(self, place: BlobPlace, traffic: Traffic, failpoints: FailPoints = NO_FAIL_POINTS) -> None:
-        """Count the requests to ``place`` in ``traffic``. Each passes one of the ``failpoints``."""
+        """Count the requests to ``place`` in ``traffic``. They pass the ``failpoints`` of their kind."""
         self._place = place
         self._traffic = traffic
         self._failpoints = failpoints
@@ -84,51 +90,51 @@ class MeteredPlace:
     @contextmanager
     def create(self, name: str) -> Iterator[Sink]:
         """Write a new object piece by piece; see the protocol."""
-        with self._writing(), self._place.create(name) as sink:
-            self._traffic.count(**{WRITES: 1})
+        with self._place.create(name) as sink:
+            self._note(WRITES)
             yield _MeteredSink(sink, self._traffic)
+        self._failpoints.hit(AFTER_WRITE)
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Write ``data`` unless ``name`` exists; see the protocol."""
-        self._traffic.count(**{WRITES: 1, UP: len(data)})
-        with self._writing():
-            return self._place.put_if_absent(name, data)
+        self._note(WRITES, len(data))
+        is_first = self._place.put_if_absent(name, data)
+        self._failpoints.hit(AFTER_WRITE)
+        return is_first
 
     def put(self, name: str, data: bytes) -> None:
         """Write ``data``, replacing what was there; see the protocol."""
-        self._traffic.count(**{WRITES: 1, UP: len(data)})
-        with self._writing():
-            self._place.put(name, data)
+        self._note(WRITES, len(data))
+        self._place.put(name, data)
+        self._failpoints.hit(AFTER_WRITE)
 
     def get(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         """Return bytes ``start`` to ``end`` of the object; see the protocol."""
-        self._note_read()
+        self._note(READS)
         data = self._place.get(name, start, end)
         self._traffic.count(**{DOWN: len(data)})
         return data
 
     def download(self, name: str, path: Path) -> int:
         """Copy the object into the local file ``path``; see the protocol."""
-        self._note_read()
+        self._note(READS)
         size = self._place.download(name, path)
         self._traffic.count(**{DOWN: size})
         return size
 
     def list(self, folder: str = "", prefix: str = "", start: str = "") -> builtins.list[Blob]:
         """Return the objects directly in ``folder``; see the protocol."""
-        self._traffic.count(**{LISTS: 1})
-        self._failpoints.hit("place.before_list")
+        self._note(LISTS)
         return self._place.list(folder, prefix, start)
 
     def walk(self, folder: str = "") -> builtins.list[Blob]:
         """Return all objects below ``folder``; see the protocol."""
-        self._traffic.count(**{LISTS: 1})
+        self._note(LISTS)
         return self._place.walk(folder)
 
     def delete(self, name: str) -> None:
         """Remove the object; see the protocol."""
-        self._traffic.count(**{DELETES: 1})
-        self._failpoints.hit("place.before_delete")
+        self._note(DELETES)
         self._place.delete(name)
 
     def copies_from(self, source: BlobPlace) -> bool:
@@ -140,7 +146,7 @@ class MeteredPlace:
         place, bare = self._place, _bare(source)
         if not (isinstance(place, CanCopy) and place.copies_from(bare)):
             return False
-        self._traffic.count(**{WRITES: 1})
+        self._note(WRITES)
         return place.copy_from(bare, name, size_bytes, new_name)
 
     def link_from(self, source: BlobPlace, name: str, new_name: str) -> bool:
@@ -159,15 +165,10 @@ class MeteredPlace:
         with self._place.together() as place:
             yield MeteredPlace(place, self._traffic, self._failpoints)
 
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        self._failpoints.hit("place.before_write")
-        yield
-        self._failpoints.hit(AFTER_WRITE)
-
-    def _note_read(self) -> None:
-        self._traffic.count(**{READS: 1})
-        self._failpoints.hit("place.before_read")
+    def _note(self, kind: str, sent_bytes: int = 0) -> None:
+        """Count a request that is about to be sent, and let it fail if a test wants that."""
+        self._traffic.count(**{kind: 1, UP: sent_bytes})
+        self._failpoints.hit(_BEFORE[kind])
 
     def is_exclusive(self) -> bool:
         """Return whether exactly one of several writers of one name succeeds; see ``exclusive``. Not counted."""
@@ -175,22 +176,22 @@ class MeteredPlace:
 
     def remove_empty_folders(self) -> None:
         """Remove empty folders; see the protocol."""
-        self._traffic.count(**{LISTS: 1})
+        self._note(LISTS)
         self._place.remove_empty_folders()
 
     def now_s(self) -> float:
         """Return the time of the place. Raises StorageError."""
-        self._traffic.count(**{LISTS: 1})
+        self._note(LISTS)
         return ask_time(self._place)
 
     def find_unfinished(self, older_than_s: float) -> builtins.list[Blob]:
         """Return what dead writers left half-written; see the protocol."""
-        self._traffic.count(**{LISTS: 1})
+        self._note(LISTS)
         return self._place.find_unfinished(older_than_s)
 
     def discard_unfinished(self, older_than_s: float) -> int:
         """Remove what dead writers left half-written; see the protocol."""
-        self._traffic.count(**{LISTS: 1})
+        self._note(LISTS)
         return self._place.discard_unfinished(older_than_s)
 
 
