@@ -1,8 +1,8 @@
-"""The build backend of pip: setuptools, which also builds the jar, so that no wheel lacks it.
+"""The build backend of pip: setuptools, which also builds the jars, so that no wheel lacks one.
 
-A jar that is as new as its sources is taken as it is, as ``make`` does. Otherwise the Scala compiler inside PySpark
-builds it, and PySpark is a requirement of the build. A source distribution holds the sources of the jar. An editable
-install leaves the jar to ``make jar``, so that it stays quick.
+A wheel has one jar for each minor release of Spark. A jar that is as new as its sources is taken as it is, as ``make``
+does. Otherwise the Scala compiler inside that PySpark builds it, and PySpark is fetched if it is not installed. A source
+distribution holds the sources of the jars. An editable install leaves them to ``make jar``, so that it stays quick.
 """
 
 from __future__ import annotations
@@ -34,30 +34,40 @@ __all__ = [
     "prepare_metadata_for_build_wheel",
 ]
 
-PYSPARK = "pyspark>=4.3,<4.4"
-JAR_IN_WHEEL = "pyspark_ckpt/jars/pyspark-ckpt.jar"
+JARS = "pyspark_ckpt/jars"
+ONLY = "spark"
+"""The setting that names the only releases to build for: ``pip install . --config-settings spark=4.3``."""
 
 
 def get_requires_for_build_wheel(config_settings: dict[str, Any] | None = None) -> list[str]:
-    """Return what setuptools needs, and PySpark if the jar has to be built."""
+    """Return what setuptools needs."""
+    if _missing(config_settings):
+        build_jar.find_java()  # before anything is fetched for nothing
     requires: list[str] = build_meta.get_requires_for_build_wheel(config_settings)
-    if build_jar.is_current():
-        return requires
-    build_jar.find_java()  # before PySpark is fetched for nothing
-    return [*requires, PYSPARK]
+    return requires
 
 
 def build_wheel(
     wheel_directory: str, config_settings: dict[str, Any] | None = None, metadata_directory: str | None = None
 ) -> str:
-    """Build the jar if that is needed, and the wheel. Ends with the reason if the wheel could not have the jar."""
-    if not build_jar.is_current():
-        build_jar.main()
+    """Build the jars that are needed, and the wheel. Ends with the reason if the wheel could not have the jars."""
+    for minor in _missing(config_settings):
+        build_jar.build(minor)
     name: str = build_meta.build_wheel(wheel_directory, config_settings, metadata_directory)
     wheel = Path(wheel_directory) / name
+    wanted = {f"{JARS}/{build_jar.jar(minor).name}" for minor in _wanted(config_settings)}
     with zipfile.ZipFile(wheel) as content:
-        has_jar = JAR_IN_WHEEL in content.namelist()
-    if not has_jar:
+        lacks = wanted.difference(content.namelist())
+    if lacks:
         wheel.unlink()
-        sys.exit(f"{wheel} would not have {JAR_IN_WHEEL}: see [tool.setuptools.package-data] in pyproject.toml.")
+        sys.exit(f"{wheel} would lack {sorted(lacks)}: see [tool.setuptools.package-data] in pyproject.toml.")
     return name
+
+
+def _wanted(config_settings: dict[str, Any] | None) -> list[str]:
+    only = str((config_settings or {}).get(ONLY, ""))
+    return [minor.strip() for minor in only.split(",") if minor.strip()] or build_jar.minors()
+
+
+def _missing(config_settings: dict[str, Any] | None) -> list[str]:
+    return [minor for minor in _wanted(config_settings) if not build_jar.is_current(minor)]

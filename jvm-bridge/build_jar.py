@@ -1,6 +1,7 @@
-"""Build the shim's jar with the Scala compiler that PySpark brings: for pip, and where neither sbt nor Maven is.
+"""Build the shim's jars with the Scala compiler that PySpark brings: for pip, and where neither sbt nor Maven is.
 
-Run by ``make jar`` there. The compiler and every class the shim needs lie in PySpark's own folder of jars.
+There is one jar for each minor release of Spark: ``python jvm-bridge/build_jar.py 4.2 4.3``; without a release, that of
+the installed PySpark. The compiler and every class the shim needs are in PySpark's own folder of jars.
 """
 
 from __future__ import annotations
@@ -11,37 +12,115 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-JAR = ROOT / "pyspark_ckpt" / "jars" / "pyspark-ckpt.jar"
 MIN_JAVA = 17
-_MAIN = ROOT / "jvm-bridge" / "src" / "main"
+_SOURCES = ROOT / "jvm-bridge" / "src"
 _OPTIONS = ROOT / "state_store" / "options.json"
-_FOLDER = _MAIN / "resources"
+_FOLDER = _SOURCES / "main" / "resources"
 RESOURCES = {
     "pyspark_ckpt/options.json": _OPTIONS,
     **{path.relative_to(_FOLDER).as_posix(): path for path in sorted(_FOLDER.rglob("*")) if path.is_file()},
 }
+BYTE_CODE = {"3.5": "8"}
+"""The oldest Java of those releases that run on an older one than 17."""
+
 _VERSION = re.compile(r'version "(\d+)')
 
 
 def main() -> None:
-    """Compile everything below src/main/scala, then write the jar."""
+    """Build the jars of the releases that are named. With ``--sources``, only print the paths of one jar's sources."""
+    arguments = sys.argv[1:]
+    if arguments[:1] == ["--sources"]:
+        print(*sources(arguments[1]), sep="\n")
+        return
+    installed = installed_spark()
+    for minor in arguments or [installed[0] if installed else sys.exit(f"{sys.executable} has no PySpark.")]:
+        build(minor)
+
+
+def minors() -> list[str]:
+    """Return the minor releases of Spark that there are sources for, oldest first."""
+    return sorted((path.name.removeprefix("spark-") for path in _SOURCES.glob("spark-*")), key=_number)
+
+
+def sources(minor: str) -> list[Path]:
+    """Return the sources of one jar.
+
+    What is the same for all is in ``main``. A folder ``spark-<release>`` has the files that are new in that release, or
+    have changed in it: of files with one name, that of the newest release counts that is not newer than ``minor``.
+    """
+    if minor not in minors():
+        sys.exit(f"There are no sources for Spark {minor}: there are those for {', '.join(minors())}.")
+    chosen = {
+        path.relative_to(folder): path
+        for release in minors()
+        if _number(release) <= _number(minor)
+        for folder in [_SOURCES / f"spark-{release}"]
+        for path in folder.rglob("*.scala")
+    }
+    return sorted([*chosen.values(), *(_SOURCES / "main").rglob("*.scala")])
+
+
+def jar(minor: str) -> Path:
+    """Return where the jar of a release is."""
+    return ROOT / "pyspark_ckpt" / "jars" / f"pyspark-ckpt-spark-{minor}.jar"
+
+
+def is_current(minor: str) -> bool:
+    """Whether there is a jar as new as all its sources: what ``make`` asks."""
+    found = [_OPTIONS, *RESOURCES.values(), *sources(minor)]
+    made = jar(minor)
+    return made.is_file() and made.stat().st_mtime >= max(path.stat().st_mtime for path in found)
+
+
+def build(minor: str) -> None:
+    """Compile the sources of a release, then write its jar. Fetches PySpark if the installed one is another."""
     java = find_java()
-    spec = importlib.util.find_spec("pyspark")
-    if spec is None or not spec.submodule_search_locations:
-        sys.exit(f"PySpark is not installed for {sys.executable}: its jars are what the shim is compiled against.")
-    jars = Path(spec.submodule_search_locations[0]) / "jars"
-    sources = sorted(str(path) for path in (_MAIN / "scala").rglob("*.scala"))
-    with tempfile.TemporaryDirectory() as classes:
+    with tempfile.TemporaryDirectory() as scratch:
+        installed = installed_spark()
+        jars = installed[1] if installed and installed[0] == minor else fetch_spark(minor, Path(scratch))
+        classes = Path(scratch) / "classes"
+        classes.mkdir()
         compiler = [java, "-Xss4m", "-cp", f"{jars}/*", "scala.tools.nsc.Main", "-usejavacp"]
-        done = subprocess.run([*compiler, "-release", str(MIN_JAVA), "-d", classes, *sources], check=False)
+        release = BYTE_CODE.get(minor, str(MIN_JAVA))
+        files = map(str, sources(minor))
+        done = subprocess.run([*compiler, "-release", release, "-d", str(classes), *files], check=False)
         if done.returncode:
             sys.exit(f"The shim does not compile against the jars in {jars}: see the messages above.")
-        write_jar(Path(classes))
+        write_jar(classes, jar(minor))
+
+
+def installed_spark() -> tuple[str, Path] | None:
+    """Return the minor release of the PySpark of this interpreter, and its jars; None if there is none."""
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    folder = Path(spec.submodule_search_locations[0])
+    version = re.search(r'__version__.*"(\d+\.\d+)', (folder / "version.py").read_text(encoding="utf-8"))
+    return (version[1], folder / "jars") if version else None
+
+
+def fetch_spark(minor: str, folder: Path) -> Path:
+    """Download the newest PySpark of a minor release, and return its folder of jars, below ``folder``."""
+    print(f"Fetching the jars of PySpark {minor}: about 450 MB", flush=True)
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    done = subprocess.run([*pip, "--no-binary=pyspark", f"--dest={folder}", f"pyspark=={minor}.*"], check=False)
+    if done.returncode:
+        sys.exit(f"PySpark {minor} cannot be fetched: see the messages above.")
+    (archive,) = folder.glob("pyspark-*.tar.gz")
+    jars = folder / "jars"
+    jars.mkdir()
+    with tarfile.open(archive) as content:
+        for member in content:
+            if member.isfile() and member.name.endswith(".jar") and "/deps/jars/" in member.name:
+                member.name = Path(member.name).name
+                content.extract(member, jars, filter="data")
+    return jars
 
 
 def find_java() -> str:
@@ -61,23 +140,21 @@ def find_java() -> str:
     return java
 
 
-def is_current() -> bool:
-    """Whether there is a jar as new as all its sources: what ``make`` asks."""
-    sources = [_OPTIONS, *(path for path in _MAIN.rglob("*") if path.is_file())]
-    return JAR.is_file() and JAR.stat().st_mtime >= max(path.stat().st_mtime for path in sources)
-
-
-def write_jar(classes: Path) -> None:
+def write_jar(classes: Path, target: Path) -> None:
     """Put the classes and the resources into the jar; a half-written jar is never seen."""
-    JAR.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = JAR.with_suffix(".part")
-    with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED) as jar:
-        jar.writestr("META-INF/MANIFEST.MF", "Manifest-Version: 1.0\n\n")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = target.with_suffix(".part")
+    with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED) as content:
+        content.writestr("META-INF/MANIFEST.MF", "Manifest-Version: 1.0\n\n")
         for path in sorted(classes.rglob("*.class")):
-            jar.write(path, path.relative_to(classes).as_posix())
+            content.write(path, path.relative_to(classes).as_posix())
         for name, path in RESOURCES.items():
-            jar.write(path, name)
-    unfinished.replace(JAR)
+            content.write(path, name)
+    unfinished.replace(target)
+
+
+def _number(minor: str) -> tuple[int, ...]:
+    return tuple(map(int, minor.split(".")))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _JARS = "spark.jars"
+_JAR_OF = "pyspark-ckpt-spark-"
 _MASTER = "spark.master"
 _PYTHON = PREFIX + "python"
 _WORKER_PYTHON = "spark.pyspark.python"
@@ -32,13 +33,27 @@ _DEFAULT_PYTHON = "PYSPARK_CKPT_DEFAULT_PYTHON"
 
 
 def jar_path() -> str:
-    """Return the absolute path of the shim's jar. Raises NotFoundError (never built)."""
-    jar = Path(__file__).resolve().parent / "jars" / "pyspark-ckpt.jar"
-    if not jar.is_file():
+    """Return the absolute path of the shim's jar for the installed PySpark.
+
+    Raises InvalidInputError (there is no jar for its release of Spark), NotFoundError (no jar was ever built),
+    ProcessError (PySpark is not installed).
+    """
+    require_extra("pyspark", "jar_path()")
+    from pyspark.version import __version__ as version  # noqa: PLC0415 - see the docstring of the package
+
+    minor = ".".join(version.split(".")[:2])
+    folder = Path(__file__).resolve().parent / "jars"
+    jars = {path.stem.removeprefix(_JAR_OF): path for path in folder.glob(f"{_JAR_OF}*.jar")}
+    if not jars:
         raise NotFoundError(
-            f"{jar} is missing.", hint="In a checkout, run `make jar`. Otherwise install the package again."
+            f"{folder} has no jar.", hint="In a checkout, run `make jar`. Otherwise install the package again."
         )
-    return str(jar)
+    if minor not in jars:
+        raise InvalidInputError(
+            f"PySpark {version} is installed, and this pyspark-ckpt is for Spark {', '.join(sorted(jars))}.",
+            hint="Install one of these, or a pyspark-ckpt that knows this one. In a checkout, `make jar` builds more.",
+        )
+    return str(jars[minor])
 
 
 def spark_conf(**options: str | float) -> dict[str, str]:

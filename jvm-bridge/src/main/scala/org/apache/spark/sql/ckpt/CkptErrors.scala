@@ -12,7 +12,7 @@ class CkptException(
     condition: Option[String] = None,
     parameters: Map[String, String] = Map.empty)
   extends SparkException(
-    CkptErrors.text(kind, said, hint, condition), cause, condition, parameters, Array.empty[QueryContext], None) {
+    CkptErrors.text(kind, said, hint, condition), cause, condition, parameters, Array.empty[QueryContext]) {
 
   /** Whether the requested object does not exist: it was never made, was retired, or has another id. */
   private[ckpt] def isMissing: Boolean = kind == "NotFoundError"

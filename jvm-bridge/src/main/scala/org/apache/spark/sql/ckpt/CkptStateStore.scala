@@ -4,6 +4,7 @@ import org.apache.spark.TaskContext
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.ckpt.codec.{Family, FamilySpec, KeyCodec, OpenFamilies, OrderedKeyCodec}
+import org.apache.spark.sql.ckpt.minor.MinorStateStore
 import org.apache.spark.sql.ckpt.rows.Cursor
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
@@ -17,7 +18,7 @@ import org.apache.spark.unsafe.Platform
   * `spark.python.udf.pipelined.enabled` a second thread of the task reads state while the first writes it.
   */
 private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: Transaction, writable: Boolean)
-  extends StateStore with Logging {
+  extends MinorStateStore with Logging {
   import CkptStateStore._
 
   @volatile private var status: Status = Open

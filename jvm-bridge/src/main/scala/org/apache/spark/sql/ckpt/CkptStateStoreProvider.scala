@@ -6,6 +6,7 @@ import scala.util.control.NonFatal
 
 import org.apache.hadoop.conf.Configuration
 
+import org.apache.spark.sql.ckpt.minor.{MinorStateStoreProvider, StreamExecution}
 import org.apache.spark.{SparkEnv, TaskContext}
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
@@ -13,7 +14,6 @@ import org.apache.spark.sql.ckpt.changes.SingleVersions
 import org.apache.spark.sql.ckpt.codec.{Families, FamilySpec, ValueHistory}
 import org.apache.spark.sql.ckpt.server.{Json, Settings}
 import org.apache.spark.sql.errors.QueryExecutionErrors
-import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.types.StructType
@@ -24,7 +24,7 @@ import org.apache.spark.sql.types.StructType
   * of the state server's database and hands back each transaction's writes as one sorted delta file. The state server
   * alone decides what is stored, uploaded, kept or deleted.
   */
-class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with Logging {
+class CkptStateStoreProvider extends MinorStateStoreProvider with SingleVersions with Logging {
   import CkptStateStoreProvider._
 
   @volatile private var storeId: StateStoreId = _

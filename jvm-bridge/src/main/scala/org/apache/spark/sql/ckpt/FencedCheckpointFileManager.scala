@@ -4,8 +4,7 @@ import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.{FSDataInputStream, FileAlreadyExistsException, FileStatus, Path, PathFilter}
 
 import org.apache.spark.sql.ckpt.fence.{ConditionalObject, Fence, LinkedFile, LostCheckpointException}
-import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
-import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager.CancellableFSDataOutputStream
+import org.apache.spark.sql.ckpt.minor.{CancellableFSDataOutputStream, CheckpointFileManager}
 import org.apache.spark.sql.internal.SQLConf
 
 /** Writes the files of Spark's logs: `spark.sql.streaming.checkpointFileManagerClass`, which `configure()` sets.

@@ -8,8 +8,8 @@ import org.apache.hadoop.fs.Path
 import org.apache.spark.TaskContext
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.ckpt.fence.Fence
+import org.apache.spark.sql.ckpt.minor.StreamExecution
 import org.apache.spark.sql.ckpt.server.{Json, S3aSettings, Settings, SharedRuntime, StateServer}
-import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.execution.streaming.state.{StateStoreConf, StateStoreId}
 import org.apache.spark.sql.internal.SQLConf
 

@@ -9,9 +9,9 @@ import com.fasterxml.jackson.databind.node.ObjectNode
 import org.rocksdb.RocksDBException
 
 import org.apache.spark.internal.Logging
+import org.apache.spark.sql.ckpt.minor.StreamExecution
 import org.apache.spark.sql.ckpt.rows.{NearCache, Residence}
 import org.apache.spark.sql.ckpt.server.{CancellableTask, Json, Settings, SharedRuntime}
-import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.execution.streaming.state.{StateStoreMetrics, StateStoreProviderId}
 
 /** The transactions of one store, from `begin` to `commit` or `abort`, and what they leave for the next one: rows in

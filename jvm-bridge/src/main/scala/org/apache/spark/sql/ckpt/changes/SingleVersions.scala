@@ -1,6 +1,7 @@
 package org.apache.spark.sql.ckpt
 package changes
 
+import org.apache.spark.sql.ckpt.minor.MinorFineGrainedReplay
 import org.apache.spark.sql.ckpt.server.Json
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.util.NextIterator
@@ -8,7 +9,7 @@ import org.apache.spark.util.NextIterator
 /** What Spark's reader of state requests in addition to whole versions: the changes of single versions, and a version
   * built from one snapshot and the deltas after it.
   */
-private[ckpt] trait SingleVersions extends SupportsFineGrainedReplay { provider: CkptStateStoreProvider =>
+private[ckpt] trait SingleVersions extends MinorFineGrainedReplay { provider: CkptStateStoreProvider =>
 
   /** Fails if that snapshot is missing or damaged; no local copy takes its place. */
   override def replayStateFromSnapshot(

@@ -2,6 +2,7 @@ package org.apache.spark.sql.ckpt
 package codec
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
+import org.apache.spark.sql.ckpt.minor.KeyEncoders
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
 import org.apache.spark.unsafe.Platform
@@ -84,8 +85,7 @@ private[ckpt] object KeyCodec {
   /** Whether Spark scans such keys in order, so that the hash must not come first. */
   def needsOrder(spec: KeyStateEncoderSpec): Boolean = spec match {
     case _: RangeKeyScanStateEncoderSpec => true
-    case _: TimestampAsPrefixKeyStateEncoderSpec | _: TimestampAsPostfixKeyStateEncoderSpec => true
-    case _ => false
+    case _ => KeyEncoders.isOfEventTime(spec)
   }
 
   def create(name: String, number: Int, spec: KeyStateEncoderSpec, valueSchema: StructType): KeyCodec = {
@@ -159,7 +159,7 @@ private[ckpt] final class OrderedKeyCodec(number: Int, encoder: RocksDBKeyStateE
   extends KeyCodec(number) {
 
   override def supportsPrefixScan: Boolean = encoder.supportPrefixKeyScan
-  override def supportsRangeScan: Boolean = encoder.supportsRangeScan
+  override def supportsRangeScan: Boolean = KeyEncoders.supportsRangeScan(encoder)
 
   override def encode(key: UnsafeRow): Int = closeOrdered(frameOrdered(encoder.encodeKey(key)), hash(key))
 

@@ -9,7 +9,7 @@ import org.apache.spark.sql.catalyst.expressions.{
   UnsafeProjection,
   UnsafeRow
 }
-import org.apache.spark.sql.execution.streaming.operators.stateful.transformwithstate.StateStoreColumnFamilySchemaUtils
+import org.apache.spark.sql.ckpt.minor.KeyEncoders
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
 
@@ -32,7 +32,7 @@ private[ckpt] object PartitionKey {
       case PrefixKeyScanStateEncoderSpec(_, prefix) => all.take(prefix)
       case RangeKeyScanStateEncoderSpec(_, ordering) => all.diff(ordering)
       // After the key comes what makes it unique: the event time, or a join's index of the value.
-      case _: TimestampAsPrefixKeyStateEncoderSpec | _: TimestampAsPostfixKeyStateEncoderSpec => all.dropRight(1)
+      case _ if KeyEncoders.isOfEventTime(spec) => all.dropRight(1)
       case _ if name.endsWith("keyWithIndexToValue") => all.dropRight(1)
       case _ => all
     }
@@ -42,7 +42,7 @@ private[ckpt] object PartitionKey {
     * instant: the key of the operator and the one in the map. Only the first of the two is of the partition key.
     */
   private def isOfEntries(name: String, spec: KeyStateEncoderSpec): Boolean =
-    StateStoreColumnFamilySchemaUtils.isTtlColFamilyName(name) &&
+    KeyEncoders.isOfExpiry(name) &&
       (columns(name, spec).map(spec.keySchema(_).dataType) match {
         case Seq(entry: StructType) =>
           entry.fieldNames.sameElements(EntryFields) && entry.forall(_.dataType.isInstanceOf[StructType])

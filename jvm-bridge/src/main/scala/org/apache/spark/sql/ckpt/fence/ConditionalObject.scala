@@ -9,7 +9,7 @@ import scala.annotation.tailrec
 import org.apache.hadoop.fs.{FSDataOutputStream, FileAlreadyExistsException, FileSystem, Path}
 import org.apache.hadoop.fs.Options.CreateFileOptionKeys.FS_OPTION_CREATE_CONDITIONAL_OVERWRITE
 
-import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager.CancellableFSDataOutputStream
+import org.apache.spark.sql.ckpt.minor.CancellableFSDataOutputStream
 
 /** A new object of S3, written by one request that the service refuses if the name is taken (`If-None-Match: *`).
   *

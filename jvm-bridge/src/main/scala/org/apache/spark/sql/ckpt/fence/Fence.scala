@@ -11,8 +11,8 @@ import org.apache.hadoop.fs.Path
 
 import org.apache.spark.SparkContext
 import org.apache.spark.internal.Logging
+import org.apache.spark.sql.ckpt.minor.StreamExecution
 import org.apache.spark.sql.execution.streaming.continuous.ContinuousExecution
-import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 
 /** Says whether a run of a query is still the newest one on its checkpoint.
   *

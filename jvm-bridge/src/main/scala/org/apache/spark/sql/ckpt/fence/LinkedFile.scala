@@ -7,7 +7,7 @@ import java.util.UUID
 
 import org.apache.hadoop.fs.{FileAlreadyExistsException => HadoopExistsException, Path => HadoopPath}
 
-import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager.CancellableFSDataOutputStream
+import org.apache.spark.sql.ckpt.minor.CancellableFSDataOutputStream
 
 /** A new file of a file system. Spark's own managers look whether a name is free, and then rename: of two that do so at
   * the same time, both succeed. A hard link is one step.

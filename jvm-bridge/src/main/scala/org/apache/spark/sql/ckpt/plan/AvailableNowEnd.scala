@@ -7,8 +7,8 @@ import org.apache.spark.sql.catalyst.plans.logical.{
   TransformWithState,
   TransformWithStateInPySpark
 }
+import org.apache.spark.sql.ckpt.minor.StreamExecution
 import org.apache.spark.sql.execution.streaming.AvailableNowTrigger
-import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.internal.SQLConf
 
 /** Lets a query with the trigger `availableNow` end although it has timers in processing time, on this store.

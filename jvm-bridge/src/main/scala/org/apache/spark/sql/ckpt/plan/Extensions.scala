@@ -2,11 +2,11 @@ package org.apache.spark.sql.ckpt
 package plan
 
 import org.apache.spark.internal.Logging
+import org.apache.spark.sql.ckpt.minor.{StreamExecution, StreamingQueryWrapper}
 import org.apache.spark.sql.{SparkSession, SparkSessionExtensions, SparkSessionExtensionsProvider, classic}
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
 import org.apache.spark.sql.catalyst.streaming.WriteToStream
 import org.apache.spark.sql.ckpt.fence.Fence
-import org.apache.spark.sql.execution.streaming.runtime.{StreamExecution, StreamingQueryWrapper}
 import org.apache.spark.sql.streaming.StreamingQueryListener
 
 /** The extensions of a session with the jar; Spark finds them through the jar's list of services. */

@@ -4,8 +4,7 @@ package plan
 import scala.jdk.CollectionConverters._
 
 import org.apache.spark.sql.Dataset
-import org.apache.spark.sql.execution.streaming.operators.stateful.StateStoreWriter
-import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
+import org.apache.spark.sql.ckpt.minor.{StateStoreWriter, StreamExecution}
 import org.apache.spark.sql.execution.streaming.sources.ForeachBatchSink
 import org.apache.spark.sql.internal.SQLConf
 

@@ -5,12 +5,15 @@ import java.util.UUID
 
 import org.apache.spark.sql.catalyst.plans.logical.{EventTimeWatermark, LogicalPlan}
 import org.apache.spark.sql.catalyst.rules.Rule
-import org.apache.spark.sql.catalyst.streaming.HasStreamingSourceIdentifyingName
+import org.apache.spark.sql.ckpt.minor.{
+  ErrorNotifier,
+  EventTimeWatermarkExec,
+  MicroBatchExecution,
+  SourceNames,
+  StreamExecution
+}
 import org.apache.spark.sql.execution.{ColumnarRule, SparkPlan}
-import org.apache.spark.sql.execution.streaming.operators.stateful.EventTimeWatermarkExec
-import org.apache.spark.sql.execution.streaming.runtime.{MicroBatchExecution, StreamExecution}
 import org.apache.spark.sql.internal.SQLConf
-import org.apache.spark.util.ErrorNotifier
 
 /** One input of a query's watermark: a `withWatermark`, wherever it is in the plan.
   *
@@ -57,9 +60,7 @@ private[ckpt] object IdleInputs {
     }
   }
 
-  private def sourcesOf(node: EventTimeWatermark): Seq[String] = node.collectLeaves().collect {
-    case source: HasStreamingSourceIdentifyingName => source.sourceIdentifyingName.toUserProvided.map(_.name)
-  }.flatten.sorted
+  private def sourcesOf(node: EventTimeWatermark): Seq[String] = node.collectLeaves().flatMap(SourceNames.of(_)).sorted
 
   /** Spark logs what a listener throws, and goes on. So whether `follow` has run is checked where a batch is planned. */
   object Check extends ColumnarRule {

@@ -6,17 +6,17 @@ import java.time.Instant
 import org.apache.hadoop.fs.Path
 
 import org.apache.spark.sql.catalyst.plans.logical.EventTimeWatermark
-import org.apache.spark.sql.execution.SparkPlan
-import org.apache.spark.sql.execution.datasources.v2.StreamingDataSourceV2ScanRelation
-import org.apache.spark.sql.execution.streaming.AvailableNowTrigger
-import org.apache.spark.sql.execution.streaming.StreamingQueryPlanTraverseHelper.collectFromUnfoldedPlan
-import org.apache.spark.sql.execution.streaming.operators.stateful.EventTimeWatermarkExec
-import org.apache.spark.sql.execution.streaming.runtime.{
+import org.apache.spark.sql.ckpt.minor.{
+  EventTimeWatermarkExec,
   MicroBatchExecution,
   MultipleWatermarkPolicy,
   StreamingExecutionRelation,
   WatermarkTracker
 }
+import org.apache.spark.sql.ckpt.minor.PlanTraversal.collectFromUnfoldedPlan
+import org.apache.spark.sql.execution.SparkPlan
+import org.apache.spark.sql.execution.datasources.v2.StreamingDataSourceV2ScanRelation
+import org.apache.spark.sql.execution.streaming.AvailableNowTrigger
 import org.apache.spark.sql.internal.SQLConf
 
 /** Spark's tracker, except that an input without rows for its `idleAfterMs` does not count until its next row.

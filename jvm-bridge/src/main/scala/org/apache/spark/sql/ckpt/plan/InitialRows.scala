@@ -6,8 +6,8 @@ import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{Attribute, AttributeSet}
 import org.apache.spark.sql.catalyst.plans.logical.{BinaryNode, LogicalPlan, Union}
 import org.apache.spark.sql.catalyst.rules.Rule
+import org.apache.spark.sql.ckpt.minor.StatefulOperatorStateInfo
 import org.apache.spark.sql.execution.{LocalTableScanExec, SparkPlan, SparkStrategy, UnaryExecNode, UnionExec}
-import org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOperatorStateInfo
 
 /** The rows of a stream, and those of a batch frame that the first batch of a query has as well.
   *

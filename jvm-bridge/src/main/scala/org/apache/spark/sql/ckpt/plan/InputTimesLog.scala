@@ -10,9 +10,9 @@ import scala.util.control.NonFatal
 import com.fasterxml.jackson.databind.JsonNode
 
 import org.apache.spark.sql.SparkSession
+import org.apache.spark.sql.ckpt.minor.HDFSMetadataLog
 import org.apache.spark.sql.ckpt.server.Json
 import org.apache.spark.sql.errors.QueryExecutionErrors
-import org.apache.spark.sql.execution.streaming.checkpointing.HDFSMetadataLog
 
 /** An input's own watermark, None before its first row, and the time of the last batch that had rows of it.
   *

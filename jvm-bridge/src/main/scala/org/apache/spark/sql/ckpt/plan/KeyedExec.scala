@@ -7,46 +7,27 @@ import org.apache.spark.TaskContext
 import org.apache.spark.rdd.RDD
 import org.apache.spark.sql.Row
 import org.apache.spark.sql.catalyst.InternalRow
-import org.apache.spark.sql.catalyst.expressions.{Attribute, BasePredicate, Expression}
+import org.apache.spark.sql.catalyst.expressions.BasePredicate
 import org.apache.spark.sql.catalyst.plans.logical.ProcessingTimeTimeout
 import org.apache.spark.sql.catalyst.rules.Rule
 import org.apache.spark.sql.catalyst.trees.TreeNodeTag
-import org.apache.spark.sql.execution.{ColumnarRule, SparkPlan}
-import org.apache.spark.sql.execution.python.streaming.FlatMapGroupsInPandasWithStateExec
-import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
-import org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOperatorStateInfo
-import org.apache.spark.sql.execution.streaming.operators.stateful.flatmapgroupswithstate.FlatMapGroupsWithStateExecHelper.{
-  StateManager,
-  createStateManager
+import org.apache.spark.sql.ckpt.minor.{
+  CheckpointFileManager,
+  FlatMapGroupsInPandasWithStateExec,
+  NoTimeout,
+  StateManager
 }
-import org.apache.spark.sql.execution.streaming.operators.stateful.flatmapgroupswithstate.GroupStateImpl
+import org.apache.spark.sql.ckpt.minor.FlatMapGroupsWithStateExecHelper.createStateManager
+import org.apache.spark.sql.execution.{ColumnarRule, SparkPlan}
 import org.apache.spark.sql.execution.streaming.state._
-import org.apache.spark.sql.streaming.{GroupStateTimeout, OutputMode}
 import org.apache.spark.sql.types.StructType
 import org.apache.spark.util.CompletionIterator
 
 /** Spark's operator, except that its output has the watermark of its input.
   *
-  * Spark plans a batch with copies of its operators, which it makes with `copy`. Each copy is a KeyedExec, too.
+  * Its constructor is that of the release of Spark: see `MinorKeyedExec`.
   */
-private[ckpt] final class KeyedExec(
-    functionExpr: Expression,
-    groupingAttributes: Seq[Attribute],
-    outAttributes: Seq[Attribute],
-    stateType: StructType,
-    stateInfo: Option[StatefulOperatorStateInfo],
-    stateFormatVersion: Int,
-    outputMode: OutputMode,
-    timeoutConf: GroupStateTimeout,
-    batchTimestampMs: Option[Long],
-    eventTimeWatermarkForLateEvents: Option[Long],
-    eventTimeWatermarkForEviction: Option[Long],
-    skipEmittingInitialStateKeys: Boolean,
-    child: SparkPlan)
-  extends FlatMapGroupsInPandasWithStateExec(
-    functionExpr, groupingAttributes, outAttributes, stateType, stateInfo, stateFormatVersion, outputMode, timeoutConf,
-    batchTimestampMs, eventTimeWatermarkForLateEvents, eventTimeWatermarkForEviction, skipEmittingInitialStateKeys,
-    child) {
+private[ckpt] trait KeyedExec extends FlatMapGroupsInPandasWithStateExec {
 
   /** The row of a group has a column for a time-out also without timers: a program can get its first ones, or lose all.
     */
@@ -98,7 +79,7 @@ private[ckpt] final class KeyedExec(
     * wait for years. So the group is called at once, and sets its own time-out.
     */
   private def passTimeOutsOfOtherClock(store: StateStore): Unit = stateManager.getAllState(store).foreach { group =>
-    val isSet = group.timeoutTimestamp != GroupStateImpl.NO_TIMESTAMP
+    val isSet = group.timeoutTimestamp != NoTimeout
     group.stateObj match {
       case clocks: Row if isSet && KeyedExec.isOfProcessing(clocks) != (timeoutConf == ProcessingTimeTimeout) =>
         stateManager.putState(store, group.keyRow, clocks, KeyedExec.Passed)
@@ -118,29 +99,6 @@ private[ckpt] final class KeyedExec(
       rows: Iterator[InternalRow], isLate: BasePredicate): Iterator[InternalRow] =
     if (child.output.exists(_.name == KeyedExec.TimeOfAll)) rows
     else super.applyRemovingRowsOlderThanWatermark(rows, isLate)
-
-  override def copy(
-      functionExpr: Expression,
-      groupingAttributes: Seq[Attribute],
-      outAttributes: Seq[Attribute],
-      stateType: StructType,
-      stateInfo: Option[StatefulOperatorStateInfo],
-      stateFormatVersion: Int,
-      outputMode: OutputMode,
-      timeoutConf: GroupStateTimeout,
-      batchTimestampMs: Option[Long],
-      eventTimeWatermarkForLateEvents: Option[Long],
-      eventTimeWatermarkForEviction: Option[Long],
-      skipEmittingInitialStateKeys: Boolean,
-      child: SparkPlan): FlatMapGroupsInPandasWithStateExec =
-    new KeyedExec(
-      functionExpr, groupingAttributes, outAttributes, stateType, stateInfo, stateFormatVersion, outputMode,
-      timeoutConf, batchTimestampMs, eventTimeWatermarkForLateEvents, eventTimeWatermarkForEviction,
-      skipEmittingInitialStateKeys, InitialRows.keepInFirstBatch(child, stateInfo))
-
-  override def canEqual(other: Any): Boolean = other.isInstanceOf[KeyedExec]
-  override def equals(other: Any): Boolean = canEqual(other) && super.equals(other)
-  override def hashCode: Int = super.hashCode + 1
 }
 
 private[ckpt] object KeyedExec {

@@ -4,8 +4,8 @@ package plan
 import org.apache.spark.sql.catalyst.expressions.{Attribute, AttributeSet, Expression, PythonUDF}
 import org.apache.spark.sql.catalyst.plans.logical.{FlatMapGroupsInPandasWithState, LogicalPlan, UnaryNode}
 import org.apache.spark.sql.catalyst.rules.Rule
+import org.apache.spark.sql.ckpt.minor.MinorKeyedExec
 import org.apache.spark.sql.execution.{SparkPlan, SparkStrategy}
-import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.streaming.{GroupStateTimeout, OutputMode}
 import org.apache.spark.sql.types.StructType
 
@@ -47,11 +47,7 @@ private[ckpt] object KeyedOperator {
 
   object Strategy extends SparkStrategy {
     override def apply(plan: LogicalPlan): Seq[SparkPlan] = plan match {
-      case keyed: KeyedOperator =>
-        new KeyedExec(
-          keyed.functionExpr, keyed.groupingAttributes, keyed.outputAttrs, keyed.stateType, None,
-          SQLConf.get.getConf(SQLConf.FLATMAPGROUPSWITHSTATE_STATE_FORMAT_VERSION), keyed.mode, keyed.timeout, None,
-          None, None, false, planLater(keyed.child)) :: Nil
+      case keyed: KeyedOperator => MinorKeyedExec.of(keyed, planLater(keyed.child)) :: Nil
       case _ => Nil
     }
   }

@@ -10,6 +10,7 @@ import org.apache.spark.sql.catalyst.plans.logical.{
   LogicalPlan
 }
 import org.apache.spark.sql.catalyst.streaming.{InternalOutputModes, WriteToStream}
+import org.apache.spark.sql.ckpt.minor.StatefulNodes
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.streaming.OutputMode
 
@@ -69,7 +70,7 @@ private[ckpt] object KeyedRules extends (LogicalPlan => Unit) {
 
   /** Rows in update mode replace earlier ones, which an operator of Spark would count again. */
   private def requireRowsThatStay(plan: LogicalPlan): Unit =
-    if (plan.isStateful && plan.isStreaming && !plan.isInstanceOf[KeyedOperator]) {
+    if (StatefulNodes.isOne(plan) && !plan.isInstanceOf[KeyedOperator]) {
       plan.children.foreach(_.foreach {
         case keyed: KeyedOperator if keyed.mode == Update =>
           throw refusal(

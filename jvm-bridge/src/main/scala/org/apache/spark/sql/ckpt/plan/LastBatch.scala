@@ -3,8 +3,7 @@ package plan
 
 import java.util.concurrent.atomic.AtomicReference
 
-import org.apache.spark.sql.execution.streaming.runtime.{MicroBatchExecution, State, StreamExecution, TERMINATED}
-import org.apache.spark.util.ErrorNotifier
+import org.apache.spark.sql.ckpt.minor.{ErrorNotifier, MicroBatchExecution, State, StreamExecution, Terminated}
 
 /** Ends a query after the running batch: this batch is committed, and no other is planned.
   *
@@ -29,7 +28,7 @@ private[ckpt] object LastBatch {
     override def throwErrorIfExists(): Unit = {
       failures.throwErrorIfExists()
       super.throwErrorIfExists()
-      state.set(TERMINATED)
+      state.set(Terminated)
       throw new InterruptedException("The query was asked to end after its last batch.")
     }
   }

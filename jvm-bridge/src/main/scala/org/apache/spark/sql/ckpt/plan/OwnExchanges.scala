@@ -1,7 +1,7 @@
 package org.apache.spark.sql.ckpt
 package plan
 
-import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
+import org.apache.spark.sql.ckpt.minor.StreamExecution
 import org.apache.spark.sql.internal.SQLConf
 
 /** Gives each operator of a query with keyed operators exchanges of its own.

@@ -1,0 +1,34 @@
+package org.apache.spark.sql.ckpt
+
+import org.apache.spark.sql.execution.python.streaming
+import org.apache.spark.sql.execution.streaming.{StreamingQueryPlanTraverseHelper, checkpointing, runtime}
+import org.apache.spark.sql.execution.streaming.operators.stateful
+import org.apache.spark.sql.execution.streaming.operators.stateful.flatmapgroupswithstate
+
+/** What is not the same in all minor releases of Spark. These are names of classes that have moved. */
+package object minor extends ErrorNotifierName {
+  type CancellableFSDataOutputStream = checkpointing.CheckpointFileManager.CancellableFSDataOutputStream
+  type CheckpointFileManager = checkpointing.CheckpointFileManager
+  type EventTimeWatermarkExec = stateful.EventTimeWatermarkExec
+  type FlatMapGroupsInPandasWithStateExec = streaming.FlatMapGroupsInPandasWithStateExec
+  type HDFSMetadataLog[T <: AnyRef] = checkpointing.HDFSMetadataLog[T]
+  type MicroBatchExecution = runtime.MicroBatchExecution
+  type MultipleWatermarkPolicy = runtime.MultipleWatermarkPolicy
+  type State = runtime.State
+  type StateManager = flatmapgroupswithstate.FlatMapGroupsWithStateExecHelper.StateManager
+  type StateStoreWriter = stateful.StateStoreWriter
+  type StatefulOperatorStateInfo = stateful.StatefulOperatorStateInfo
+  type StreamExecution = runtime.StreamExecution
+  type StreamingExecutionRelation = runtime.StreamingExecutionRelation
+  type StreamingQueryWrapper = runtime.StreamingQueryWrapper
+  type WatermarkTracker = runtime.WatermarkTracker
+
+  final val NoTimeout = flatmapgroupswithstate.GroupStateImpl.NO_TIMESTAMP
+  val CheckpointFileManager: checkpointing.CheckpointFileManager.type = checkpointing.CheckpointFileManager
+  val FlatMapGroupsWithStateExecHelper: flatmapgroupswithstate.FlatMapGroupsWithStateExecHelper.type =
+    flatmapgroupswithstate.FlatMapGroupsWithStateExecHelper
+  val MultipleWatermarkPolicy: runtime.MultipleWatermarkPolicy.type = runtime.MultipleWatermarkPolicy
+  val PlanTraversal: StreamingQueryPlanTraverseHelper.type = StreamingQueryPlanTraverseHelper
+  val StreamExecution: runtime.StreamExecution.type = runtime.StreamExecution
+  val Terminated: State = runtime.TERMINATED
+}

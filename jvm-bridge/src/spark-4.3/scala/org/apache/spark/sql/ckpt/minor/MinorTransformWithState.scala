@@ -1,0 +1,53 @@
+package org.apache.spark.sql.ckpt.minor
+
+import org.apache.spark.sql.execution.SparkPlan
+import org.apache.spark.sql.execution.python.streaming.TransformWithStateInPySparkExec
+import org.apache.spark.sql.execution.streaming.operators.stateful.transformwithstate.TransformWithStateExec
+
+/** The operators of `transformWithState` of a streaming query, without Spark's check of the store. */
+private[ckpt] object MinorTransformWithState {
+
+  val unchecked: PartialFunction[SparkPlan, SparkPlan] = {
+    case op: TransformWithStateExec if op.isStreaming && op.getClass == classOf[TransformWithStateExec] =>
+      new OfScala(op)
+    case op: TransformWithStateInPySparkExec
+        if op.isStreaming && op.getClass == classOf[TransformWithStateInPySparkExec] =>
+      new OfPython(op)
+  }
+
+  /** So are its copies with other children. */
+  private final class OfScala(@transient op: TransformWithStateExec)
+    extends TransformWithStateExec(
+      op.keyDeserializer, op.valueDeserializer, op.groupingAttributes, op.dataAttributes, op.statefulProcessor,
+      op.timeMode, op.outputMode, op.keyEncoder, op.outputObjAttr, op.stateInfo, op.batchTimestampMs,
+      op.prevBatchTimestampMs, op.eventTimeWatermarkForLateEvents, op.eventTimeWatermarkForEviction, op.child,
+      op.isStreaming, op.isRealTimeMode, op.hasInitialState, op.initialStateGroupingAttrs, op.initialStateDataAttrs,
+      op.initialStateDeserializer, op.initialState) {
+    override def validateStateStoreProvider(isStreaming: Boolean): Unit = ()
+    override def canEqual(other: Any): Boolean = other.isInstanceOf[OfScala]
+    override def equals(other: Any): Boolean = canEqual(other) && super.equals(other)
+    override def hashCode: Int = super.hashCode + 1
+    override def makeCopy(args: Array[AnyRef]): SparkPlan =
+      new OfScala(op.makeCopy(args).asInstanceOf[TransformWithStateExec])
+    override protected def withNewChildrenInternal(left: SparkPlan, right: SparkPlan): TransformWithStateExec =
+      new OfScala(super.withNewChildrenInternal(left, right))
+  }
+
+  /** The same for processors in Python. */
+  private final class OfPython(@transient op: TransformWithStateInPySparkExec)
+    extends TransformWithStateInPySparkExec(
+      op.functionExpr, op.groupingAttributes, op.outputAttrs, op.outputMode, op.timeMode, op.stateInfo,
+      op.batchTimestampMs, op.prevBatchTimestampMs, op.eventTimeWatermarkForLateEvents,
+      op.eventTimeWatermarkForEviction, op.userFacingDataType, op.child, op.isStreaming, op.hasInitialState,
+      op.initialState, op.initialStateGroupingAttrs, op.initialStateSchema) {
+    override def validateStateStoreProvider(isStreaming: Boolean): Unit = ()
+    override def canEqual(other: Any): Boolean = other.isInstanceOf[OfPython]
+    override def equals(other: Any): Boolean = canEqual(other) && super.equals(other)
+    override def hashCode: Int = super.hashCode + 1
+    override def makeCopy(args: Array[AnyRef]): SparkPlan =
+      new OfPython(op.makeCopy(args).asInstanceOf[TransformWithStateInPySparkExec])
+    override protected def withNewChildrenInternal(
+        left: SparkPlan, right: SparkPlan): TransformWithStateInPySparkExec =
+      new OfPython(super.withNewChildrenInternal(left, right))
+  }
+}
