@@ -3,14 +3,23 @@
 #   make test PYTHON=python3.12          another Python for the environment in .venv
 #   make test ARGS="-k aggregation -x"   arguments for pytest, the demo or the benchmark
 #   make test PROCESSES=0                all tests in one process, one after the other
+#   make test SPARKS="4.1 4.2"           which older Sparks the short set of tests runs on, after all tests on the newest
 
 PYTHON ?= python3
 PROCESSES ?= 3
 JAVA   := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 VENV   := .venv
 PY     := $(VENV)/bin/python
-JAR    := pyspark_ckpt/jars/pyspark-ckpt.jar
-SHIM   := $(shell find jvm-bridge/src/main -type f)
+SPARK  := 4.3
+OTHERS := 4.1 4.2
+JAR    := pyspark_ckpt/jars/pyspark-ckpt-spark-$(SPARK).jar
+OTHER_JARS := $(OTHERS:%=pyspark_ckpt/jars/pyspark-ckpt-spark-%.jar)
+SHIM   := $(shell find jvm-bridge/src/main jvm-bridge/src/spark-* -type f)
+
+# Without SPARKS: the oldest one, and one of the others in turn, another one after each commit.
+LATER  := $(wordlist 2,9,$(OTHERS))
+TURN   := $(shell echo $$(( $$(git rev-list --count HEAD 2>/dev/null || echo 0) % $(words $(LATER)) + 1 )))
+SPARKS ?= $(firstword $(OTHERS)) $(word $(TURN),$(LATER))
 
 # An installed sbt, else its launcher by Maven, else none: then the Scala compiler inside PySpark builds the jar.
 SBT_LAUNCH := .tools/sbt-launch-1.13.1.jar
@@ -41,7 +50,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-scala bench soak compiled lint types layers format docs jar clean
+.PHONY: help demo test test-all test-scala bench soak compiled lint types layers format docs jar jars wheel clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,8 +58,17 @@ help: ## print this list
 demo: compiled $(JAR) ## a stream of 336,776 real flights, killed in the middle, compared with a batch result
 	@$(PY) -m integration.demo $(ARGS)
 
-test: lint compiled $(JAR) test-scala $(S3_READY) $(HDFS_READY) $(S3A_READY) $(KAFKA_READY) .tools/spark.jsa ## all checks, and all tests but the largest matrices: what CI runs
+test: lint compiled $(JAR) test-scala $(S3_READY) $(HDFS_READY) $(S3A_READY) $(KAFKA_READY) .tools/spark.jsa ## all checks, all tests but the largest matrices, a short set on two older Sparks: what CI runs
 	@$(PY) -m pytest -v -n $(PROCESSES) $(ARGS)
+	@$(MAKE) --no-print-directory $(SPARKS:%=test-spark-%)
+
+test-all: ## as test, with the short set on every older Spark
+	@$(MAKE) --no-print-directory test SPARKS="$(OTHERS)"
+
+# The tests that every Spark has to pass: those with the mark "every_spark".
+test-spark-%: $(VENV)/.ready .tools/spark-%/.ready pyspark_ckpt/jars/pyspark-ckpt-spark-%.jar $(S3_READY)
+	@echo "The short set of tests on Spark $*"
+	@PYSPARK_PYTHON=$(CURDIR)/.tools/spark-$*/bin/python .tools/spark-$*/bin/python -m pytest -v -n $(PROCESSES) -m every_spark $(ARGS)
 
 test-scala: $(VENV)/.ready $(SBT_READY)
 ifdef SBT
@@ -107,7 +125,13 @@ endif
 docs: $(VENV)/.ready ## write docs/options.md from state_store/options.json
 	@$(PY) docs/write_options.py
 
-jar: $(JAR) ## build the shim into pyspark_ckpt/jars
+jar: $(JAR) ## build the shim for the newest Spark into pyspark_ckpt/jars
+
+jars: $(JAR) $(OTHER_JARS) ## build the shim for every Spark
+
+wheel: jars ## build the wheel, with a jar for every Spark, into dist
+	@$(PY) -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
+	@ls dist/*.whl
 
 $(JAR): $(SHIM) state_store/options.json build.sbt jvm-bridge/build_jar.py | $(VENV)/.ready $(SBT_READY)
 ifdef SBT
@@ -117,8 +141,16 @@ else
 endif
 	@touch $@
 
+$(OTHER_JARS): pyspark_ckpt/jars/pyspark-ckpt-spark-%.jar: $(SHIM) state_store/options.json build.sbt jvm-bridge/build_jar.py | $(VENV)/.ready .tools/spark-%/.ready $(SBT_READY)
+ifdef SBT
+	@$(SBT) spark-$(subst .,_,$*)/package
+else
+	@.tools/spark-$*/bin/python jvm-bridge/build_jar.py
+endif
+	@touch $@
+
 clean: ## remove everything that make has made
-	rm -rf $(VENV) $(JAR) .tools .bsp build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis bench/out
+	rm -rf $(VENV) $(JAR) $(OTHER_JARS) .tools .bsp build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis bench/out
 	rm -rf target jvm-bridge/target project/target project/project spark-warehouse artifacts metastore_db derby.log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -133,6 +165,13 @@ $(VENV)/.ready: pyproject.toml
 	@test -x $(PY) || { echo "Making $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "Installing PySpark 4.3 and the tools into $(VENV): some minutes the first time"
 	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev]' --config-settings editable_mode=strict
+	@touch $@
+
+# An older Spark, and what the short set of tests needs.
+.tools/spark-%/.ready: pyproject.toml | $(VENV)/.ready
+	@test -x .tools/spark-$*/bin/python || $(PYTHON) -m venv .tools/spark-$*
+	@echo "Installing PySpark $* into .tools/spark-$*: some minutes the first time"
+	@.tools/spark-$*/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[spark$(subst .,,$*),short-tests]'
 	@touch $@
 
 .tools/bin/versitygw:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.version import __version__ as SPARK  # noqa: N812, TID251 - a constant; tests know PySpark
 
 from integration.sample import ALL
+from integration.short import SHORT
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
@@ -32,10 +34,27 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
     return ByFile(config, log)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the cases of the whole matrix; tests without Spark first, then the longest."""
-    left_out = [] if ALL else [item for item in items if item.get_closest_marker("matrix")]
+    """Mark the short set; leave out what this Spark does not have, and the cases of the whole matrix; order the rest.
+
+    Tests without Spark first, then the longest.
+    """
+    for item in items:
+        if item.nodeid.startswith(SHORT):
+            item.add_marker(pytest.mark.every_spark)
+    left_out = [item for item in items if _is_left_out(item)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.get_closest_marker("matrix")]
+        items[:] = [item for item in items if not _is_left_out(item)]
     items.sort(key=lambda item: (item.nodeid.startswith("integration/"), not item.nodeid.startswith(LONGEST)))
+
+
+def _is_left_out(item: pytest.Item) -> bool:
+    if item.get_closest_marker("matrix") and not ALL:
+        return True
+    return any(_numbers(SPARK) < _numbers(mark.args[0]) for mark in item.iter_markers("since"))
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    return tuple(map(int, release.split(".")[:2]))
