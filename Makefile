@@ -130,7 +130,7 @@ jar: $(JAR) ## build the shim for the newest Spark into pyspark_ckpt/jars
 jars: $(JAR) $(OTHER_JARS) ## build the shim for every Spark
 
 wheel: jars ## build the wheel, with a jar for every Spark, into dist
-	@$(PY) -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
+	@$(PY) -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --config-settings spark=all --wheel-dir dist .
 	@ls dist/*.whl
 
 $(JAR): $(SHIM) state_store/options.json build.sbt jvm-bridge/build_jar.py | $(VENV)/.ready $(SBT_READY)

@@ -1,8 +1,9 @@
 """The build backend of pip: setuptools, which also builds the jars, so that no wheel lacks one.
 
-A wheel has one jar for each minor release of Spark. A jar that is as new as its sources is taken as it is, as ``make``
-does. Otherwise the Scala compiler inside that PySpark builds it, and PySpark is fetched if it is not installed. A source
-distribution holds the sources of the jars. An editable install leaves them to ``make jar``, so that it stays quick.
+There is one jar for each minor release of Spark. A wheel has that of the newest, unless others are asked for. A jar
+that is as new as its sources is taken as it is, as ``make`` does. Otherwise the Scala compiler inside that PySpark
+builds it, and PySpark is fetched. A source distribution holds the sources of the jars. An editable install leaves them
+to ``make jar``, so that it stays quick.
 """
 
 from __future__ import annotations
@@ -35,16 +36,22 @@ __all__ = [
 ]
 
 JARS = "pyspark_ckpt/jars"
-ONLY = "spark"
-"""The setting that names the only releases to build for: ``pip install . --config-settings spark=4.3``."""
+FOR = "spark"
+"""The setting that names the releases of Spark: ``pip install . --config-settings spark=3.5,4.3``, or ``spark=all``."""
 
 
 def get_requires_for_build_wheel(config_settings: dict[str, Any] | None = None) -> list[str]:
-    """Return what setuptools needs."""
-    if _missing(config_settings):
-        build_jar.find_java()  # before anything is fetched for nothing
+    """Return what setuptools needs, and what has PySpark: itself, or for several releases pip to fetch each."""
     requires: list[str] = build_meta.get_requires_for_build_wheel(config_settings)
-    return requires
+    match _missing(config_settings):
+        case []:
+            return requires
+        case [minor]:
+            needed = f"pyspark=={minor}.*"
+        case _:
+            needed = "pip>=23"
+    build_jar.find_java()  # before anything is fetched for nothing
+    return [*requires, needed]
 
 
 def build_wheel(
@@ -65,8 +72,11 @@ def build_wheel(
 
 
 def _wanted(config_settings: dict[str, Any] | None) -> list[str]:
-    only = str((config_settings or {}).get(ONLY, ""))
-    return [minor.strip() for minor in only.split(",") if minor.strip()] or build_jar.minors()
+    """Return the releases that the wheel must be for: those that are named, and those that have a jar already."""
+    known = build_jar.minors()
+    named = str((config_settings or {}).get(FOR, known[-1]))
+    chosen = known if named == "all" else [minor.strip() for minor in named.split(",")]
+    return [*chosen, *(minor for minor in known if minor not in chosen and build_jar.jar(minor).exists())]
 
 
 def _missing(config_settings: dict[str, Any] | None) -> list[str]:
