@@ -8,7 +8,7 @@ import pytest
 from pyspark.version import __version__ as SPARK  # noqa: N812, TID251 - a constant; tests know PySpark
 
 from integration.sample import ALL
-from integration.short import SHORT
+from integration.short import SHORT, SINCE
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
@@ -53,7 +53,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _is_left_out(item: pytest.Item) -> bool:
     if item.get_closest_marker("matrix") and not ALL:
         return True
-    return any(_numbers(SPARK) < _numbers(mark.args[0]) for mark in item.iter_markers("since"))
+    return any(_numbers(SPARK) < _numbers(release) for part, release in SINCE.items() if part in item.nodeid)
 
 
 def _numbers(release: str) -> tuple[int, ...]:

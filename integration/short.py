@@ -33,3 +33,8 @@ SHORT = (
     "integration/savepoints/test_running.py",
 )
 """Files, or beginnings of the names of tests."""
+
+SINCE = {
+    "format 4": "4.3",  # of joins
+}
+"""From which release on Spark has what tests are about, by a part of their names."""

@@ -190,7 +190,9 @@ class CkptStateStoreProvider extends MinorStateStoreProvider with SingleVersions
         request.put("attempt", context.taskAttemptId()).put("key_schema", keySchema.json).put("executor", blocksFolder)
       case None => request.putNull("attempt")
     }
-    if (writes) request.put("num_partitions", served.partitions) else request.putNull("num_partitions")
+    // Up to 4.2, Spark's reader of state opens stores of transformWithState to write, with any number of partitions.
+    if (writes && served.isInQuery) request.put("num_partitions", served.partitions)
+    else request.putNull("num_partitions")
     new Begun(open.server, open.server.call("begin", request, left => served.abort(new Begun(open.server, left))))
   }
 
