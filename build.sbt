@@ -6,7 +6,7 @@ lazy val python = sys.env.getOrElse("PYTHON", ".venv/bin/python")
 lazy val pysparkJars = taskKey[File]("the folder of jars inside a PySpark")
 
 /** The Scala of each PySpark's jars. */
-val scalaOf = Map("4.1" -> "2.13.17", "4.2" -> "2.13.18", "4.3" -> "2.13.18")
+val scalaOf = Map("3.5" -> "2.12.18", "4.0" -> "2.13.16", "4.1" -> "2.13.17", "4.2" -> "2.13.18", "4.3" -> "2.13.18")
 
 def linesOf(command: Seq[String], root: File): Seq[String] = Process(command, root).!!.linesIterator.toSeq
 
@@ -28,7 +28,9 @@ def shim(id: String, minor: String, folder: File, interpreter: String): Project 
   Compile / unmanagedSourceDirectories := Nil,
   Compile / resourceDirectory := (LocalRootProject / baseDirectory).value / "jvm-bridge" / "src" / "main" / "resources",
   target := (LocalRootProject / baseDirectory).value / "jvm-bridge" / "target" / s"spark-$minor",
-  scalacOptions ++= Seq("-release", "17", "-deprecation", "-feature", "-unchecked", "-Xlint", "-Werror"),
+  scalacOptions ++= "-release" +: linesOf(
+    Seq(interpreter, "jvm-bridge/build_jar.py", "--byte-code", minor), (LocalRootProject / baseDirectory).value),
+  scalacOptions ++= Seq("-deprecation", "-feature", "-unchecked", "-Xlint", "-Werror"),
   // The table of options is one file, read by the shim and by the state server.
   Compile / resourceGenerators += Def.task {
     val from = (LocalRootProject / baseDirectory).value / "state_store" / "options.json"
@@ -58,6 +60,8 @@ lazy val bridge = shim("bridge", "4.3", file("."), python).settings(
 def other(minor: String): Project =
   shim(s"spark-$minor".replace('.', '_'), minor, file(s".tools/sbt/$minor"), s".tools/spark-$minor/bin/python")
 
+lazy val spark35 = other("3.5")
+lazy val spark40 = other("4.0")
 lazy val spark41 = other("4.1")
 lazy val spark42 = other("4.2")
 

@@ -33,10 +33,16 @@ _VERSION = re.compile(r'version "(\d+)')
 
 
 def main() -> None:
-    """Build the jars of the releases that are named. With ``--sources``, only print the paths of one jar's sources."""
+    """Build the jars of the releases that are named.
+
+    With ``--sources``, only print the paths of one jar's sources; with ``--byte-code``, for which Java it is compiled.
+    """
     arguments = sys.argv[1:]
     if arguments[:1] == ["--sources"]:
         print(*sources(arguments[1]), sep="\n")
+        return
+    if arguments[:1] == ["--byte-code"]:
+        print(byte_code(arguments[1]))
         return
     installed = installed_spark()
     for minor in arguments or [installed[0] if installed else sys.exit(f"{sys.executable} has no PySpark.")]:
@@ -66,6 +72,11 @@ def sources(minor: str) -> list[Path]:
     return sorted([*chosen.values(), *(_SOURCES / "main").rglob("*.scala")])
 
 
+def byte_code(minor: str) -> str:
+    """Return the oldest Java on which the jar of a release runs."""
+    return BYTE_CODE.get(minor, str(MIN_JAVA))
+
+
 def jar(minor: str) -> Path:
     """Return where the jar of a release is."""
     return ROOT / "pyspark_ckpt" / "jars" / f"pyspark-ckpt-spark-{minor}.jar"
@@ -87,9 +98,8 @@ def build(minor: str) -> None:
         classes = Path(scratch) / "classes"
         classes.mkdir()
         compiler = [java, "-Xss4m", "-cp", f"{jars}/*", "scala.tools.nsc.Main", "-usejavacp"]
-        release = BYTE_CODE.get(minor, str(MIN_JAVA))
         files = map(str, sources(minor))
-        done = subprocess.run([*compiler, "-release", release, "-d", str(classes), *files], check=False)
+        done = subprocess.run([*compiler, "-release", byte_code(minor), "-d", str(classes), *files], check=False)
         if done.returncode:
             sys.exit(f"The shim does not compile against the jars in {jars}: see the messages above.")
         write_jar(classes, jar(minor))

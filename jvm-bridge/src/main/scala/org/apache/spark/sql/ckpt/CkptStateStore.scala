@@ -4,7 +4,14 @@ import org.apache.spark.TaskContext
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.ckpt.codec.{Family, FamilySpec, KeyCodec, OpenFamilies, OrderedKeyCodec}
-import org.apache.spark.sql.ckpt.minor.MinorStateStore
+import org.apache.spark.sql.ckpt.minor.{
+  KeyEncoding,
+  KeyStateEncoderSpec,
+  MinorStateStore,
+  ReportsCheckpointIds,
+  StateStoreIterator,
+  StoreErrors
+}
 import org.apache.spark.sql.ckpt.rows.Cursor
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
@@ -18,7 +25,7 @@ import org.apache.spark.unsafe.Platform
   * `spark.python.udf.pipelined.enabled` a second thread of the task reads state while the first writes it.
   */
 private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: Transaction, writable: Boolean)
-  extends MinorStateStore with Logging {
+  extends MinorStateStore with ReportsCheckpointIds with Logging {
   import CkptStateStore._
 
   @volatile private var status: Status = Open
@@ -163,7 +170,7 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
     if (beginKey == null) throw new IllegalStateException(s"Begin key cannot be null ($this)")
     if (endKey == null) throw new IllegalStateException(s"End key cannot be null ($this)")
     val family = families.toWrite("deleteRange", colFamilyName)
-    if (!family.spec.encoder.isInstanceOf[RangeKeyScanStateEncoderSpec]) {
+    if (KeyEncoding.orderedColumns(family.spec.encoder).isEmpty) {
       throw new IllegalStateException(
         s"deleteRange requires a RangeKeyScanStateEncoderSpec for ordered key encoding, but column family " +
           s"'$colFamilyName' of $this has another encoder.")
@@ -235,17 +242,14 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
 
   /** The metrics of the commit; before it, the number of rows of the base version. */
   override def metrics: StateStoreMetrics = txn.synchronized {
-    if (report != null) report else CommitReport.beforeCommit(txn)
+    if (report != null) report else CommitReport.beforeCommit(id, txn)
   }
 
-  override def getStateStoreCheckpointInfo(): StateStoreCheckpointInfo = {
+  def committedIds: (Option[String], Option[String]) = {
     if (status != Committed) {
-      throw StateStoreErrors.stateStoreOperationOutOfOrder(
-        s"Cannot get checkpointInfo without committing the store ($this is $status)")
+      throw StoreErrors.outOfOrder(s"Cannot get checkpointInfo without committing the store ($this is $status)")
     }
-    val ids = provider.served.usesCheckpointIds
-    StateStoreCheckpointInfo(
-      id.partitionId, version + 1, if (ids) Some(txn.begun.newId) else None, if (ids) txn.begun.id else None)
+    if (provider.served.usesCheckpointIds) (Some(txn.begun.newId), txn.begun.id) else (None, None)
   }
 
   private def end(): Unit = {
@@ -265,7 +269,7 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
   // ---- pieces ---------------------------------------------------------------------------------------------------
 
   private def require(wanted: Status, operation: String): Unit = if (status != wanted) {
-    throw StateStoreErrors.stateStoreOperationOutOfOrder(s"Cannot $operation after $status")
+    throw StoreErrors.outOfOrder(s"Cannot $operation after $status")
   }
 
   private def nonNull(key: UnsafeRow): Unit =

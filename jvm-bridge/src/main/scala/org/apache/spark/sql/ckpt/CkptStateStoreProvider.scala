@@ -6,14 +6,19 @@ import scala.util.control.NonFatal
 
 import org.apache.hadoop.conf.Configuration
 
-import org.apache.spark.sql.ckpt.minor.{MinorStateStoreProvider, StreamExecution}
 import org.apache.spark.{SparkEnv, TaskContext}
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
-import org.apache.spark.sql.ckpt.changes.SingleVersions
-import org.apache.spark.sql.ckpt.codec.{Families, FamilySpec, ValueHistory}
+import org.apache.spark.sql.ckpt.codec.{Families, FamilySpec}
+import org.apache.spark.sql.ckpt.minor.{
+  DriverReports,
+  KeyStateEncoderSpec,
+  MinorReaders,
+  MinorStateStoreProvider,
+  RowValidation,
+  StoreErrors
+}
 import org.apache.spark.sql.ckpt.server.{Json, Settings}
-import org.apache.spark.sql.errors.QueryExecutionErrors
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.types.StructType
@@ -24,20 +29,20 @@ import org.apache.spark.sql.types.StructType
   * of the state server's database and hands back each transaction's writes as one sorted delta file. The state server
   * alone decides what is stored, uploaded, kept or deleted.
   */
-class CkptStateStoreProvider extends MinorStateStoreProvider with SingleVersions with Logging {
+class CkptStateStoreProvider extends MinorStateStoreProvider with MinorReaders with Logging {
   import CkptStateStoreProvider._
 
   @volatile private var storeId: StateStoreId = _
   private var keySchema: StructType = _
   private var valueSchema: StructType = _
-  private var evolution: Option[StateSchemaProvider] = None
+  private var evolution: String => Seq[StructType] = _
   private[ckpt] var served: ServedStore = _
   private[ckpt] var transactions: Transactions = _
   private[ckpt] var families: Families = _
   @volatile private var snapshotAsked = false
   private val wasMaintained = new AtomicBoolean
 
-  override def init(
+  override protected def open(
       stateStoreId: StateStoreId,
       keySchema: StructType,
       valueSchema: StructType,
@@ -46,12 +51,11 @@ class CkptStateStoreProvider extends MinorStateStoreProvider with SingleVersions
       storeConf: StateStoreConf,
       hadoopConf: Configuration,
       useMultipleValuesPerKey: Boolean,
-      stateSchemaProvider: Option[StateSchemaProvider]): Unit = {
+      evolution: String => Seq[StructType]): Unit = {
     this.storeId = stateStoreId
     this.keySchema = keySchema
     this.valueSchema = valueSchema
-    this.evolution =
-      stateSchemaProvider.filter(_ => storeConf.stateStoreEncodingFormat == StateStoreEncoding.Avro.toString)
+    this.evolution = evolution
     val settings = Settings.from(storeConf.sqlConfs)
     served = new ServedStore(stateStoreId, storeConf, hadoopConf, settings)
     transactions = new Transactions(served, settings)
@@ -59,10 +63,10 @@ class CkptStateStoreProvider extends MinorStateStoreProvider with SingleVersions
       useColumnFamilies,
       stateStoreId.storeName,
       FamilySpec(
-        StateStore.DEFAULT_COL_FAMILY_NAME, keySchema, valueSchema, keyStateEncoderSpec, useMultipleValuesPerKey,
+        Families.Default, keySchema, valueSchema, keyStateEncoderSpec, useMultipleValuesPerKey,
         internal = false,
         // An operator with column families has nothing in this one, and perhaps no schema.
-        if (useColumnFamilies) Nil else valueSchemas(StateStore.DEFAULT_COL_FAMILY_NAME)))
+        if (useColumnFamilies) Nil else valueSchemas(Families.Default)))
   }
 
   override def stateStoreId: StateStoreId = storeId
@@ -86,7 +90,7 @@ class CkptStateStoreProvider extends MinorStateStoreProvider with SingleVersions
 
   /** Runs `load`, and reports a version that does not exist under Spark's own condition. */
   private[ckpt] def loading(version: Long, id: Option[String])(load: => Transaction): Transaction = {
-    if (version < 0) throw QueryExecutionErrors.unexpectedStateStoreVersion(version)
+    if (version < 0) throw StoreErrors.unexpectedVersion(version)
     def what = s"version $version${id.fold("")(" with id " + _)} of the $label"
     if (version == Long.MaxValue || version == 0 && id.nonEmpty) {
       throw CkptErrors.missing(what, CkptErrors.notFound("No commit makes such a version."))
@@ -141,17 +145,11 @@ class CkptStateStoreProvider extends MinorStateStoreProvider with SingleVersions
     }
   }
 
-  /** Tells Spark's coordinator of a snapshot; a store of which it hears nothing counts as lagging. */
-  private def reportSnapshot(version: Long): Unit = if (served.conf.reportSnapshotUploadLag) {
-    val id = StateStoreProviderId(storeId, java.util.UUID.fromString(served.hadoopConf.get(StreamExecution.RUN_ID_KEY)))
-    try {
-      Option(SparkEnv.get).foreach { env =>
-        StateStoreCoordinatorRef.forExecutor(env).snapshotUploaded(id, version, System.currentTimeMillis())
-      }
-    } catch { // the snapshot is valid, and Spark would unload a store whose maintenance failed
+  private def reportSnapshot(version: Long): Unit =
+    try DriverReports.snapshot(storeId, version, served.conf, served.hadoopConf)
+    catch { // the snapshot is valid, and Spark would unload a store whose maintenance failed
       case NonFatal(failure) => logWarning(s"the driver was not told of the snapshot of version $version", failure)
     }
-  }
 
   override def doCleanupMaintenance(): Unit = served.maintain("cleanup", identity)
 
@@ -161,15 +159,12 @@ class CkptStateStoreProvider extends MinorStateStoreProvider with SingleVersions
     Metrics.all ++ Metrics.declared
   }
 
-  override def supportedInstanceMetrics: Seq[StateStoreInstanceMetric] = Seq(Metrics.RestoreForecast())
-
   override def close(): Unit = if (transactions != null) transactions.close()
 
   /** The schemas that the values of a family have had, if Spark lets them evolve: that is what its Avro encoding is for.
     * The rows are UnsafeRows all the same.
     */
-  private[ckpt] def valueSchemas(family: String): Seq[StructType] =
-    evolution.fold(Seq.empty[StructType])(ValueHistory.schemas(_, family))
+  private[ckpt] def valueSchemas(family: String): Seq[StructType] = evolution(family)
 
   // ---- pieces ---------------------------------------------------------------------------------------------------
 
@@ -214,13 +209,11 @@ class CkptStateStoreProvider extends MinorStateStoreProvider with SingleVersions
   }
 
   private[ckpt] def reportCommit(version: Long): Unit =
-    if (served.conf.commitValidationEnabled) {
-      StateStore.reportCommitToCoordinator(version, storeId, served.hadoopConf)
-    }
+    DriverReports.commit(storeId, version, served.conf, served.hadoopConf)
 
   private[ckpt] def validate(key: UnsafeRow, value: UnsafeRow): Unit =
     if (!families.areSeveral) {
-      StateStoreProvider.validateStateRowFormat(key, keySchema, value, valueSchema, storeId, served.conf)
+      RowValidation.check(key, keySchema, value, valueSchema, storeId, served.conf)
     }
 }
 

@@ -4,7 +4,8 @@ import com.fasterxml.jackson.databind.JsonNode
 
 import scala.jdk.CollectionConverters._
 
-import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.ckpt.minor.InstanceMetrics
+import org.apache.spark.sql.execution.streaming.state.{StateStoreId, StateStoreMetrics}
 
 /** Builds the metrics of a commit for Spark. Row counts are exact: those of the base version plus the changes. */
 private[ckpt] object CommitReport {
@@ -36,15 +37,15 @@ private[ckpt] object CommitReport {
       "ckptMemoryBytes" -> txn.residentBytes,
       "ckptMemoryFallbacks" -> (if (txn.fellBack) 1L else 0L),
       "ckptWriteSetBytes" -> txn.writeSetBytes)
-    StateStoreMetrics(
-      external.map(_.path("rows").asLong).sum, cacheBytes + txn.writeSetBytes + blockCacheBytes,
-      Metrics.values(measured, begun, served),
-      Metrics.forecastOf(id, begun, served))
+    InstanceMetrics.metrics(
+      id, external.map(_.path("rows").asLong).sum, cacheBytes + txn.writeSetBytes + blockCacheBytes,
+      Metrics.values(measured, begun, served), Metrics.forecast.served(begun, served))
   }
 
   /** The metrics before a commit: the rows of the base version, and the memory in use. */
-  def beforeCommit(txn: Transaction): StateStoreMetrics = {
+  def beforeCommit(id: StateStoreId, txn: Transaction): StateStoreMetrics = {
     val states = txn.begun.states.elements.asScala.filterNot(_.path("descriptor").path("internal").asBoolean)
-    StateStoreMetrics(states.map(_.path("rows").asLong).sum, txn.cacheBytes + txn.writeSetBytes, Map.empty, Map.empty)
+    InstanceMetrics.metrics(
+      id, states.map(_.path("rows").asLong).sum, txn.cacheBytes + txn.writeSetBytes, Map.empty, None)
   }
 }

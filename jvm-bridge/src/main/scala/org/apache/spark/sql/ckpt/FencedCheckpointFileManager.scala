@@ -1,10 +1,12 @@
 package org.apache.spark.sql.ckpt
 
+import scala.util.Try
+
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.{FSDataInputStream, FileAlreadyExistsException, FileStatus, Path, PathFilter}
 
 import org.apache.spark.sql.ckpt.fence.{ConditionalObject, Fence, LinkedFile, LostCheckpointException}
-import org.apache.spark.sql.ckpt.minor.{CancellableFSDataOutputStream, CheckpointFileManager}
+import org.apache.spark.sql.ckpt.minor.{CancellableFSDataOutputStream, CheckpointFileManager, MinorFileManager}
 import org.apache.spark.sql.internal.SQLConf
 
 /** Writes the files of Spark's logs: `spark.sql.streaming.checkpointFileManagerClass`, which `configure()` sets.
@@ -13,10 +15,10 @@ import org.apache.spark.sql.internal.SQLConf
   * conditional request, elsewhere by the rename of Spark's own manager. A query that writes an entry must be the newest
   * run on its checkpoint, before the write and after it: see `Fence`. Everything else is left to Spark's own manager.
   */
-class FencedCheckpointFileManager(path: Path, hadoopConf: Configuration) extends CheckpointFileManager {
+class FencedCheckpointFileManager(path: Path, hadoopConf: Configuration) extends MinorFileManager {
   import FencedCheckpointFileManager._
 
-  private val files = sparksOwn(path, hadoopConf)
+  override protected val files: CheckpointFileManager = sparksOwn(path, hadoopConf)
 
   override def createAtomic(path: Path, overwriteIfPossible: Boolean): CancellableFSDataOutputStream = {
     val fence = Fence.of(path)
@@ -51,7 +53,6 @@ class FencedCheckpointFileManager(path: Path, hadoopConf: Configuration) extends
   override def delete(path: Path): Unit = files.delete(path)
   override def isLocal: Boolean = files.isLocal
   override def createCheckpointDirectory(): Path = files.createCheckpointDirectory()
-  override def close(): Unit = files.close()
 
   /** An entry of a log that counts only if its writer is still the newest run when the entry is there. */
   private final class FencedEntry(path: Path, output: CancellableFSDataOutputStream, fence: Fence)
@@ -77,9 +78,11 @@ class FencedCheckpointFileManager(path: Path, hadoopConf: Configuration) extends
     /** Whether the log has later entries. Then the successor has committed this one long ago, and deleted it: a
       * driver that was stopped for so long finds its name free, and has just created it again.
       */
-    private def isOld: Boolean = path.getName.toLongOption.exists { number =>
-      files.list(path.getParent).exists(_.getPath.getName.toLongOption.exists(_ > number))
+    private def isOld: Boolean = numberOf(path).exists { number =>
+      files.list(path.getParent).exists(each => numberOf(each.getPath).exists(_ > number))
     }
+
+    private def numberOf(entry: Path): Option[Long] = Try(entry.getName.toLong).toOption
 
     override def cancel(): Unit = {
       closed = true

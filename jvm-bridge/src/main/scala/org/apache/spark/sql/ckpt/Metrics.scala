@@ -6,16 +6,14 @@ import scala.jdk.CollectionConverters._
 
 import com.fasterxml.jackson.databind.JsonNode
 
-import org.apache.spark.SparkContext
 import org.apache.spark.sql.ckpt.server.Json
-import org.apache.spark.sql.execution.metric.{SQLMetric, SQLMetrics}
 import org.apache.spark.sql.execution.streaming.state._
 
 /** The custom metrics of this provider, as they appear in `StreamingQueryProgress.stateOperators`. Their only table is
   * `metrics.json`, a resource of this jar.
   */
 private[ckpt] object Metrics {
-  private final class Row(row: JsonNode) {
+  final class Row private[Metrics] (row: JsonNode) {
     val name: String = row.get("name").asText
     val text: String = s"ckpt: ${row.get("text").asText}"
     val isMeasuredHere: Boolean = row.path("shim").asBoolean
@@ -35,7 +33,11 @@ private[ckpt] object Metrics {
 
   private val (ofStores, ofOperators) =
     Json.resource("metrics.json").get("metrics").elements.asScala.map(new Row(_)).toSeq.partition(_.isOfStore)
-  private val forecast = ofStores.head
+
+  /** How long a restore of one store would take, in ms. Unknown until the server has looked for snapshots: a server that
+    * continues with local copies does that later.
+    */
+  val forecast: Row = ofStores.head
 
   val all: Seq[StateStoreCustomMetric] = ofOperators.map(_.metric)
 
@@ -56,10 +58,6 @@ private[ckpt] object Metrics {
     (metrics ++ counters.map(name => counter(name) -> committed.get(name).asLong)).toMap
   }
 
-  /** Empty until the server has looked for snapshots: a server that continues with local copies does that later. */
-  def forecastOf(id: StateStoreId, begun: JsonNode, committed: JsonNode): Map[StateStoreInstanceMetric, Long] =
-    forecast.served(begun, committed).map(RestoreForecast(Some(id.partitionId), id.storeName) -> _).toMap
-
   private val counters = ConcurrentHashMap.newKeySet[String]
 
   /** Declares a counter of a keyed operator. Spark asks for names of metrics without naming the query. */
@@ -69,20 +67,4 @@ private[ckpt] object Metrics {
 
   /** Whether a number that the state server reports belongs to a counter: only their names have a slash. */
   private def isCounter(name: String): Boolean = name.contains("/")
-
-  /** The forecast for one store. Spark shows the largest, as `ckptRestoreForecastMs.partition_<number>_<store>`. */
-  final case class RestoreForecast(
-      partitionId: Option[Int] = None,
-      storeName: String = StateStoreId.DEFAULT_STORE_NAME) extends StateStoreInstanceMetric {
-    override def metricPrefix: String = forecast.name
-    override def descPrefix: String = forecast.text
-    override def initValue: Long = -1
-    override def ignoreIfUnchanged: Boolean = true
-    override def ordering: Ordering[Long] = Ordering.Long.reverse
-    override def combine(metric: SQLMetric, value: Long): Long = math.max(metric.value, value)
-    override def createSQLMetric(context: SparkContext): SQLMetric =
-      SQLMetrics.createTimingMetric(context, desc, initValue)
-    override def withNewId(partition: Int, store: String): StateStoreInstanceMetric =
-      copy(Some(partition), store)
-  }
 }

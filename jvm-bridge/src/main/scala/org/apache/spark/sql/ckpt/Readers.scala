@@ -65,6 +65,7 @@ private[ckpt] final class Readers(scratch: () => Path, budget: MemoryBudget) {
     .setBlockCache(blockCache)
     .setFilterPolicy(new BloomFilter(10))
     .setFormatVersion(5)
+    .setChecksumType(ChecksumType.kXXH3) // the default of the state server's RocksDB, and not of Spark 3.5's
 
   private val options = new RocksOptions()
     .setMaxOpenFiles(-1)

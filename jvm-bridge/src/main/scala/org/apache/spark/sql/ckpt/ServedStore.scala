@@ -8,7 +8,7 @@ import org.apache.hadoop.fs.Path
 import org.apache.spark.TaskContext
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.ckpt.fence.Fence
-import org.apache.spark.sql.ckpt.minor.StreamExecution
+import org.apache.spark.sql.ckpt.minor.{CheckpointIds, RunId, StreamExecution}
 import org.apache.spark.sql.ckpt.server.{Json, S3aSettings, Settings, SharedRuntime, StateServer}
 import org.apache.spark.sql.execution.streaming.state.{StateStoreConf, StateStoreId}
 import org.apache.spark.sql.internal.SQLConf
@@ -35,7 +35,7 @@ private[ckpt] final class ServedStore(
     s"state of operator ${id.operatorId}, partition ${id.partitionId}$store"
   }
 
-  def usesCheckpointIds: Boolean = conf.enableStateStoreCheckpointIds
+  def usesCheckpointIds: Boolean = CheckpointIds.areUsed(conf)
 
   /** The query's number of partitions, as its offset log fixes it. */
   def partitions: Int = {
@@ -76,7 +76,7 @@ private[ckpt] final class ServedStore(
 
   /** The run of the query; empty for a task outside a query, which reads state and must not write. */
   private def runId: String =
-    if (isInQuery) Option(hadoopConf.get(StreamExecution.RUN_ID_KEY)).getOrElse("") else ""
+    if (isInQuery) RunId.of(hadoopConf).getOrElse("") else ""
 
   /** Whether the present task is one of a streaming query, and not one that reads state once. */
   def isInQuery: Boolean =

@@ -1,8 +1,6 @@
 package org.apache.spark.sql.ckpt
 
 import java.nio.file.{Files, Path, Paths}
-import java.util.Arrays
-
 import scala.collection.mutable
 import scala.jdk.CollectionConverters._
 
@@ -10,6 +8,7 @@ import com.fasterxml.jackson.databind.JsonNode
 import org.rocksdb.{RocksDBException, RocksIterator}
 
 import org.apache.spark.sql.ckpt.codec.KeyCodec
+import org.apache.spark.sql.ckpt.minor.{Bytes, RocksRows}
 import org.apache.spark.sql.ckpt.rows.{
   ByteMap,
   Cursor,
@@ -71,7 +70,7 @@ private[ckpt] final class Transaction(
   private var hasWorkers = Transaction.haveKeyed(begun.states)
   if (begun.markerValue == null && writes.canComplete) writes.complete(true) // version 0 has no rows
   private var isCommitted = false
-  private val idleIterators = mutable.ArrayDeque.empty[RocksIterator]
+  private val idleIterators = new java.util.ArrayDeque[RocksIterator]
   private val openScans = mutable.HashSet.empty[Cursor]
   private val scanned = new Array[Array[Byte]](Transaction.RememberedScans)
   private val prefixes = new KnownPrefixes(writes)
@@ -202,8 +201,8 @@ private[ckpt] final class Transaction(
   }
 
   private def prefixScan(prefix: Array[Byte], upper: Array[Byte]): Cursor = {
-    val iterator = idleIterators.removeLastOption().getOrElse(reader.db.newIterator(reader.family, reader.readOptions))
-    prefixes.recording(prefix, rowsOf(iterator, prefix, upper, idleIterators.append(_)))
+    val iterator = Option(idleIterators.pollLast()).getOrElse(reader.db.newIterator(reader.family, reader.readOptions))
+    prefixes.recording(prefix, rowsOf(iterator, prefix, upper, idleIterators.add(_)))
   }
 
   private def rangeScan(lower: Array[Byte], upper: Array[Byte], whole: Boolean): Cursor = {
@@ -257,7 +256,7 @@ private[ckpt] final class Transaction(
         residence.clear()
       }
     }
-    idleIterators.foreach(_.close())
+    idleIterators.forEach(_.close())
     idleIterators.clear()
     if (view != null) readers.giveBack(view, keepReader(view) && !isComplete)
     onClose()
@@ -317,18 +316,18 @@ private[ckpt] final class Transaction(
 
   /** Takes a row of the base version into memory, unless a row with its key is there. */
   private def takeRow(rows: RocksIterator): Unit = {
-    var length = rows.key(keyScratch)
+    var length = RocksRows.key(rows, keyScratch)
     if (length > keyScratch.length) {
       keyScratch = new Array[Byte](length * 2)
-      length = rows.key(keyScratch)
+      length = RocksRows.key(rows, keyScratch)
     }
     val hash = ByteMap.hash(keyScratch, length)
-    val isMarker = Arrays.equals(keyScratch, 0, length, begun.markerKey, 0, begun.markerKey.length)
+    val isMarker = Bytes.areEqual(keyScratch, 0, length, begun.markerKey, 0, begun.markerKey.length)
     if (!isMarker && writes.map.find(keyScratch, length, hash) < 0) {
-      var size = rows.value(scratch)
+      var size = RocksRows.value(rows, scratch)
       if (size > scratch.length) {
         scratch = new Array[Byte](size)
-        size = rows.value(scratch)
+        size = RocksRows.value(rows, scratch)
       }
       writes.remember(keyScratch, length, hash, scratch, size)
       writes.keepToBudget()
@@ -337,7 +336,7 @@ private[ckpt] final class Transaction(
 
   private def existsInBase(key: Array[Byte], length: Int, hash: Int): Boolean = {
     val shown = scanned(hash & (scanned.length - 1))
-    if (shown != null && Arrays.equals(shown, 0, shown.length, key, 0, length)) {
+    if (shown != null && Bytes.areEqual(shown, 0, shown.length, key, 0, length)) {
       true
     } else if (prefixes.cover(key, length)) {
       false

@@ -9,7 +9,7 @@ import com.fasterxml.jackson.databind.node.ObjectNode
 import org.rocksdb.RocksDBException
 
 import org.apache.spark.internal.Logging
-import org.apache.spark.sql.ckpt.minor.StreamExecution
+import org.apache.spark.sql.ckpt.minor.RunId
 import org.apache.spark.sql.ckpt.rows.{NearCache, Residence}
 import org.apache.spark.sql.ckpt.server.{CancellableTask, Json, Settings, SharedRuntime}
 import org.apache.spark.sql.execution.streaming.state.{StateStoreMetrics, StateStoreProviderId}
@@ -34,7 +34,7 @@ private[ckpt] final class Transactions(served: ServedStore, settings: Settings) 
 
   /** The store, of one run of its query, as Spark's coordinator knows it. */
   lazy val providerId: StateStoreProviderId =
-    StateStoreProviderId(served.id, UUID.fromString(served.hadoopConf.get(StreamExecution.RUN_ID_KEY)))
+    StateStoreProviderId(served.id, UUID.fromString(RunId.of(served.hadoopConf).get))
 
   /** Whether it has taken memory for its whole state. */
   def holdsMemory: Boolean = residence.held > 0

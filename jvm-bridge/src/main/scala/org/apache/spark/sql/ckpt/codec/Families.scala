@@ -9,8 +9,8 @@ import scala.jdk.CollectionConverters._
 import com.fasterxml.jackson.databind.JsonNode
 import com.fasterxml.jackson.databind.node.ObjectNode
 
+import org.apache.spark.sql.ckpt.minor.{KeyStateEncoderSpec, StoreErrors}
 import org.apache.spark.sql.ckpt.server.Json
-import org.apache.spark.sql.execution.streaming.state.{KeyStateEncoderSpec, StateStore, StateStoreErrors}
 import org.apache.spark.sql.types.StructType
 
 /** Spark's description of one column family ("default" if a store has only one state).
@@ -45,10 +45,10 @@ private[ckpt] final case class FamilySpec(
 /** A column family as a transaction works with it: its state number and its codecs. Not thread-safe. */
 private[ckpt] final class Family(val spec: FamilySpec, val number: Int, storeName: String) {
   val keys: KeyCodec =
-    KeyCodec.create(if (spec.name == "default") storeName else spec.name, number, spec.encoder, spec.valueSchema)
+    KeyCodec.create(if (spec.name == Families.Default) storeName else spec.name, number, spec.encoder, spec.valueSchema)
   val values = new ValueCodec(
     spec.valueSchema.length, spec.multipleValues,
-    Option.when(spec.valueSchemas.nonEmpty)(new ValueHistory(spec.valueSchemas)))
+    if (spec.valueSchemas.isEmpty) None else Some(new ValueHistory(spec.valueSchemas)))
 }
 
 /** The column families that Spark has named to one store, for any version or attempt: how their rows are read. Only a
@@ -80,27 +80,27 @@ private[ckpt] final class Families(val areSeveral: Boolean, storeName: String, v
   /** The family that Spark has registered as `name`; fails if there is none. */
   def spec(operation: String, name: String): FamilySpec = {
     val found = known(name)
-    if (found == null) throw StateStoreErrors.unsupportedOperationOnMissingColumnFamily(operation, name)
+    if (found == null) throw StoreErrors.missingFamily(operation, name)
     found
   }
 
   /** Refuses the name of a family to create or to remove, as Spark's own store does. */
   def checkName(operation: String, name: String, internal: Boolean): Unit = {
     checkSeveral(operation)
-    if (isInvalid(name) || name == StateStore.DEFAULT_COL_FAMILY_NAME && !internal) {
-      throw StateStoreErrors.cannotUseColumnFamilyWithInvalidName(operation, name)
+    if (isInvalid(name) || name == Default && !internal) {
+      throw StoreErrors.invalidFamily(operation, name)
     }
-    if (!internal && name.startsWith("$")) throw StateStoreErrors.cannotCreateColumnFamilyWithReservedChars(name)
+    if (!internal && name.startsWith("$")) throw StoreErrors.reservedFamily(name)
   }
 
   /** Refuses the name of a family to work with, as Spark's own store does. */
-  def checkUse(operation: String, name: String): Unit = if (name != StateStore.DEFAULT_COL_FAMILY_NAME) {
+  def checkUse(operation: String, name: String): Unit = if (name != Default) {
     checkSeveral(operation)
-    if (isInvalid(name)) throw StateStoreErrors.cannotUseColumnFamilyWithInvalidName(operation, name)
+    if (isInvalid(name)) throw StoreErrors.invalidFamily(operation, name)
   }
 
   private def checkSeveral(operation: String): Unit = if (!areSeveral) {
-    throw StateStoreErrors.unsupportedOperationException(operation, "multiple column families is disabled")
+    throw StoreErrors.unsupported(operation, "multiple column families is disabled")
   }
 
   private def isInvalid(name: String): Boolean = name == null || name.isEmpty || name.trim != name
@@ -133,6 +133,9 @@ private[ckpt] final class Families(val areSeveral: Boolean, storeName: String, v
 }
 
 private[ckpt] object Families {
+
+  /** What Spark calls the family of a store that has only one. */
+  final val Default = "default"
 
   /** The codecs of families, used by one transaction at a time. */
   type Codecs = mutable.HashMap[(FamilySpec, Int), Family]

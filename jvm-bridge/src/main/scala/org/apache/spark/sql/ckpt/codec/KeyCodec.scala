@@ -2,8 +2,13 @@ package org.apache.spark.sql.ckpt
 package codec
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
-import org.apache.spark.sql.ckpt.minor.KeyEncoders
-import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.ckpt.minor.{
+  KeyEncoders,
+  KeyEncoding,
+  KeyStateEncoderSpec,
+  NoPrefixKeyStateEncoderSpec,
+  RocksDBKeyStateEncoder
+}
 import org.apache.spark.sql.types.StructType
 import org.apache.spark.unsafe.Platform
 
@@ -83,14 +88,12 @@ private[ckpt] object KeyCodec {
   def isKeyed(number: Int): Boolean = (number & ~OrderedBit) >= FirstKeyed
 
   /** Whether Spark scans such keys in order, so that the hash must not come first. */
-  def needsOrder(spec: KeyStateEncoderSpec): Boolean = spec match {
-    case _: RangeKeyScanStateEncoderSpec => true
-    case _ => KeyEncoders.isOfEventTime(spec)
-  }
+  def needsOrder(spec: KeyStateEncoderSpec): Boolean =
+    KeyEncoding.orderedColumns(spec).isDefined || KeyEncoders.isOfEventTime(spec)
 
   def create(name: String, number: Int, spec: KeyStateEncoderSpec, valueSchema: StructType): KeyCodec = {
     val hash = PartitionKey.hash(name, spec)
-    def sparkEncoder = spec.toEncoder(new UnsafeRowDataEncoder(spec, valueSchema), false)
+    def sparkEncoder = KeyEncoding.encoder(spec, valueSchema)
     spec match {
       case NoPrefixKeyStateEncoderSpec(schema) => new WholeRowKeyCodec(number, schema.length, hash)
       case _ if isOrdered(number) => new OrderedKeyCodec(number, sparkEncoder, hash)

@@ -6,8 +6,8 @@ import scala.jdk.CollectionConverters._
 
 import com.fasterxml.jackson.databind.node.ObjectNode
 
+import org.apache.spark.sql.ckpt.minor.StoreErrors
 import org.apache.spark.sql.ckpt.server.Json
-import org.apache.spark.sql.execution.streaming.state.{StateStore, StateStoreErrors}
 
 /** The column families of one transaction: those of its base version, with its own creations and drops.
   *
@@ -22,11 +22,11 @@ private[ckpt] final class OpenFamilies(families: Families, begun: Begun) {
   private val writers = mutable.HashMap.empty[String, Family]
   private val codecs = families.takeCodecs()
 
-  def names: Set[String] = stored.filterNot(dropped) ++ created.keySet + StateStore.DEFAULT_COL_FAMILY_NAME
+  def names: Set[String] = stored.filterNot(dropped) ++ created.keySet + Families.Default
 
   def create(spec: FamilySpec): Unit = {
     families.checkName("create_col_family", spec.name, spec.internal)
-    if (spec.name != StateStore.DEFAULT_COL_FAMILY_NAME && !created.contains(spec.name)) {
+    if (spec.name != Families.Default && !created.contains(spec.name)) {
       created(spec.name) = families.remember(spec)
       forget(spec.name)
     }
@@ -61,13 +61,13 @@ private[ckpt] final class OpenFamilies(families: Families, begun: Begun) {
   def drop(name: String): Option[Option[Int]] = {
     val wasStored = !dropped.contains(name) && stored.contains(name)
     val known = numbers.get(name)
-      .orElse(Option.when(wasStored)(Families.stateIn(begun.states, name).get.get("number").asInt))
+      .orElse(if (wasStored) Families.stateIn(begun.states, name).map(_.get("number").asInt) else None)
     val existed = created.remove(name).isDefined || known.isDefined
     known.foreach(_ => begun.server.call("drop_state", Json.obj().put("txn", begun.number).put("name", name)))
     if (wasStored) dropped += name
     numbers.remove(name)
     forget(name)
-    Option.when(existed)(known)
+    if (existed) Some(known) else None
   }
 
   /** Gives the next version the families that were created or read, but not written. Also the present description of a
@@ -75,7 +75,7 @@ private[ckpt] final class OpenFamilies(families: Families, begun: Begun) {
     */
   def settle(): Unit = {
     val asked = readers.iterator.collect { case (name, None) => name }.toSeq
-    val only = Option.when(!families.areSeveral && stored.contains(families.default.name))(families.default.name)
+    val only = Some(families.default.name).filter(name => !families.areSeveral && stored.contains(name))
     (created.keysIterator.toSeq ++ asked ++ only).distinct.foreach(toWrite("commit", _))
   }
 
@@ -90,14 +90,14 @@ private[ckpt] final class OpenFamilies(families: Families, begun: Begun) {
 
   private def specOf(operation: String, name: String): FamilySpec = {
     families.checkUse(operation, name)
-    if (name == StateStore.DEFAULT_COL_FAMILY_NAME) {
+    if (name == Families.Default) {
       families.default
     } else if (created.contains(name)) {
       created(name)
     } else if (!dropped.contains(name) && stored.contains(name)) {
       families.spec(operation, name)
     } else {
-      throw StateStoreErrors.unsupportedOperationOnMissingColumnFamily(operation, name)
+      throw StoreErrors.missingFamily(operation, name)
     }
   }
 

@@ -3,14 +3,18 @@ package codec
 
 import org.apache.spark.sql.catalyst.expressions.{
   BoundReference,
-  CollationAwareMurmur3Hash,
   Expression,
   GetStructField,
   UnsafeProjection,
   UnsafeRow
 }
-import org.apache.spark.sql.ckpt.minor.KeyEncoders
-import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.ckpt.minor.{
+  KeyEncoders,
+  KeyEncoding,
+  KeyStateEncoderSpec,
+  PartitionHash,
+  PrefixKeyScanStateEncoderSpec
+}
 import org.apache.spark.sql.types.StructType
 
 /** The columns of a state key by which Spark partitioned the operator's input, and their hash.
@@ -30,11 +34,10 @@ private[ckpt] object PartitionKey {
     val all = spec.keySchema.indices
     spec match {
       case PrefixKeyScanStateEncoderSpec(_, prefix) => all.take(prefix)
-      case RangeKeyScanStateEncoderSpec(_, ordering) => all.diff(ordering)
       // After the key comes what makes it unique: the event time, or a join's index of the value.
       case _ if KeyEncoders.isOfEventTime(spec) => all.dropRight(1)
       case _ if name.endsWith("keyWithIndexToValue") => all.dropRight(1)
-      case _ => all
+      case _ => KeyEncoding.orderedColumns(spec).fold[Seq[Int]](all)(all.diff(_))
     }
   }
 
@@ -65,7 +68,7 @@ private[ckpt] object PartitionKey {
     if (values.isEmpty) {
       _ => NoColumns
     } else {
-      val projection = UnsafeProjection.create(Seq(new CollationAwareMurmur3Hash(values)))
+      val projection = UnsafeProjection.create(Seq(new PartitionHash(values)))
       row => projection(row).getInt(0)
     }
 }

@@ -7,7 +7,6 @@ import java.util.UUID
 import scala.annotation.tailrec
 
 import org.apache.hadoop.fs.{FSDataOutputStream, FileAlreadyExistsException, FileSystem, Path}
-import org.apache.hadoop.fs.Options.CreateFileOptionKeys.FS_OPTION_CREATE_CONDITIONAL_OVERWRITE
 
 import org.apache.spark.sql.ckpt.minor.CancellableFSDataOutputStream
 
@@ -56,6 +55,10 @@ private[ckpt] object ConditionalObject {
   private final val Writer = "ckpt-writer"
   private final val Header = s"fs.s3a.create.header.$Writer"
   private final val Attribute = s"header.$Writer"
+
+  /** `FS_OPTION_CREATE_CONDITIONAL_OVERWRITE` of Hadoop. Before 3.4.2, Hadoop does not know it, and no file system has it.
+    */
+  private final val OnlyIfAbsent = "fs.option.create.conditional.overwrite"
   private final val Tries = 20
   private final val PauseMs = 250
 
@@ -64,7 +67,7 @@ private[ckpt] object ConditionalObject {
 
   /** Whether the file system makes such requests. The service may ignore the condition. */
   def isPossible(system: FileSystem, path: Path): Boolean =
-    system.hasPathCapability(path, FS_OPTION_CREATE_CONDITIONAL_OVERWRITE)
+    system.hasPathCapability(path, OnlyIfAbsent)
 
   def create(system: FileSystem, path: Path): ConditionalObject = {
     val mark = UUID.randomUUID.toString
@@ -79,7 +82,7 @@ private[ckpt] object ConditionalObject {
   /** What is written to one request, and remembered, so that it can be made again. */
   private final class Written(system: FileSystem, path: Path, mark: String) extends OutputStream {
     private val output: FSDataOutputStream = system.createFile(path).overwrite(true).opt(Header, mark)
-      .must(FS_OPTION_CREATE_CONDITIONAL_OVERWRITE, true).build()
+      .must(OnlyIfAbsent, true).build()
     private val content = new ByteArrayOutputStream
 
     override def write(byte: Int): Unit = write(Array(byte.toByte), 0, 1)
@@ -93,11 +96,13 @@ private[ckpt] object ConditionalObject {
     def abort(): Unit = output.abort()
 
     /** A second request with the same content; None if it was too long to be remembered. */
-    def again(): Option[Written] = Option.when(content.size <= MaxRemembered) {
-      val next = new Written(system, path, mark)
-      content.writeTo(next)
-      next
-    }
+    def again(): Option[Written] =
+      if (content.size > MaxRemembered) None
+      else {
+        val next = new Written(system, path, mark)
+        content.writeTo(next)
+        Some(next)
+      }
 
     /** The mark of the object's writer, empty if it has none; None if there is no object. */
     def writer(): Option[String] =

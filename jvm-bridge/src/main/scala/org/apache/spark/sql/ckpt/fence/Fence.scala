@@ -11,7 +11,7 @@ import org.apache.hadoop.fs.Path
 
 import org.apache.spark.SparkContext
 import org.apache.spark.internal.Logging
-import org.apache.spark.sql.ckpt.minor.StreamExecution
+import org.apache.spark.sql.ckpt.minor.{QuerySession, StreamExecution}
 import org.apache.spark.sql.execution.streaming.continuous.ContinuousExecution
 
 /** Says whether a run of a query is still the newest one on its checkpoint.
@@ -31,7 +31,7 @@ private[ckpt] final class Fence(val epoch: Long, runId: String, runs: Runs, end:
     */
   def check(): Unit = {
     val found = runs.look()
-    val newest = found.keys.maxOption.getOrElse(0L)
+    val newest = found.keys.foldLeft(0L)(math.max(_, _))
     val stamp = found.get(epoch)
     val isThere = stamp.isDefined && (own == stamp || runs.isOf(epoch, runId))
     if (isThere) own = stamp
@@ -60,14 +60,14 @@ private[ckpt] object Fence extends Logging {
   def take(query: StreamExecution): Unit = {
     val checkpoint = new Path(query.resolvedCheckpointRoot)
     val fence = Try {
-      val runs = new Runs(checkpoint, query.sparkSessionForStream.sessionState.newHadoopConf())
+      val runs = new Runs(checkpoint, QuerySession.of(query).sessionState.newHadoopConf())
       val runId = query.runId.toString
       new Fence(runs.take(runId, driver(query.sparkSession.sparkContext)), runId, runs, endOf(query))
     }
     taken.put(query.id, Taken(query.runId, checkpoint, fence))
     fence match {
       case Success(own) =>
-        query.sparkSessionForStream.conf.set(EpochKey, own.epoch.toString)
+        QuerySession.of(query).conf.set(EpochKey, own.epoch.toString)
         logInfo(s"Run ${query.runId} of query ${query.id} has epoch ${own.epoch}")
       case Failure(problem) => logWarning(s"Run ${query.runId} of query ${query.id} has no epoch", problem)
     }

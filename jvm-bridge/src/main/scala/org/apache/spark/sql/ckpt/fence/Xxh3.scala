@@ -47,8 +47,13 @@ private[ckpt] object Xxh3 {
     (one * other) ^ unsignedHigh(one, other)
   }
 
-  private def unsignedHigh(one: Long, other: Long): Long =
-    Math.multiplyHigh(one, other) + ((one >> 63) & other) + ((other >> 63) & one)
+  /** The upper 64 bits of the product. */
+  private def unsignedHigh(one: Long, other: Long): Long = {
+    val (oneHigh, oneLow) = (one >>> 32, one & 0xffffffffL)
+    val (otherHigh, otherLow) = (other >>> 32, other & 0xffffffffL)
+    val crossed = oneHigh * otherLow + ((oneLow * otherLow) >>> 32)
+    oneHigh * otherHigh + (crossed >>> 32) + (((crossed & 0xffffffffL) + oneLow * otherHigh) >>> 32)
+  }
 
   private def avalanche(hash: Long): Long = {
     val mixed = (hash ^ (hash >>> 37)) * LastFactor
@@ -56,5 +61,5 @@ private[ckpt] object Xxh3 {
   }
 
   private def reader(hex: String): ByteBuffer =
-    ByteBuffer.wrap(java.util.HexFormat.of.parseHex(hex)).order(ByteOrder.LITTLE_ENDIAN)
+    ByteBuffer.wrap(hex.grouped(2).map(Integer.parseInt(_, 16).toByte).toArray).order(ByteOrder.LITTLE_ENDIAN)
 }

@@ -1,13 +1,8 @@
 package org.apache.spark.sql.ckpt
 package plan
 
-import org.apache.spark.sql.catalyst.plans.logical.{
-  ProcessingTime,
-  ProcessingTimeTimeout,
-  TransformWithState,
-  TransformWithStateInPySpark
-}
-import org.apache.spark.sql.ckpt.minor.StreamExecution
+import org.apache.spark.sql.catalyst.plans.logical.ProcessingTimeTimeout
+import org.apache.spark.sql.ckpt.minor.{QuerySession, StreamExecution, TransformWithStateNodes}
 import org.apache.spark.sql.execution.streaming.AvailableNowTrigger
 import org.apache.spark.sql.internal.SQLConf
 
@@ -20,17 +15,15 @@ private[ckpt] object AvailableNowEnd {
 
   /** Must be called on the query's own thread, before it reads whether to run batches without data. */
   def letEnd(query: StreamExecution): Unit = if (neverEnds(query)) {
-    query.sparkSessionForStream.conf.set(SQLConf.STREAMING_NO_DATA_MICRO_BATCHES_ENABLED.key, "false")
+    QuerySession.of(query).conf.set(SQLConf.STREAMING_NO_DATA_MICRO_BATCHES_ENABLED.key, "false")
   }
 
   private def neverEnds(query: StreamExecution): Boolean =
     query.trigger == AvailableNowTrigger && query.analyzedPlan.exists {
       case keyed: KeyedOperator => keyed.timeout == ProcessingTimeTimeout
-      case operator: TransformWithState => operator.timeMode == ProcessingTime && isOurs(query)
-      case operator: TransformWithStateInPySpark => operator.timeMode == ProcessingTime && isOurs(query)
-      case _ => false
+      case node => TransformWithStateNodes.isOfProcessingTime(node) && isOurs(query)
     }
 
   private def isOurs(query: StreamExecution): Boolean =
-    CkptStateStoreProvider.isChosen(query.sparkSessionForStream.sessionState.conf)
+    CkptStateStoreProvider.isChosen(QuerySession.of(query).sessionState.conf)
 }

@@ -2,11 +2,11 @@ package org.apache.spark.sql.ckpt
 package plan
 
 import org.apache.spark.internal.Logging
-import org.apache.spark.sql.ckpt.minor.{StreamExecution, StreamingQueryWrapper}
-import org.apache.spark.sql.{SparkSession, SparkSessionExtensions, SparkSessionExtensionsProvider, classic}
+import org.apache.spark.sql.{SparkSession, SparkSessionExtensions, SparkSessionExtensionsProvider}
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
 import org.apache.spark.sql.catalyst.streaming.WriteToStream
 import org.apache.spark.sql.ckpt.fence.Fence
+import org.apache.spark.sql.ckpt.minor.{ClassicSession, MinorRules, RunId, StreamExecution, StreamingQueryWrapper}
 import org.apache.spark.sql.streaming.StreamingQueryListener
 
 /** The extensions of a session with the jar; Spark finds them through the jar's list of services. */
@@ -20,6 +20,7 @@ private[ckpt] class Extensions extends SparkSessionExtensionsProvider {
     extensions.injectColumnar(_ => TransformWithState)
     extensions.injectColumnar(_ => KeyedExec.NameAll)
     extensions.injectColumnar(_ => IdleInputs.Check)
+    MinorRules.addTo(extensions)
     extensions.injectCheckRule(_ => KeyedRules)
     extensions.injectCheckRule(session => new FollowQueries(session))
   }
@@ -28,7 +29,7 @@ private[ckpt] class Extensions extends SparkSessionExtensionsProvider {
 /** Attaches to the queries of a session before each of them starts: Spark offers a jar no earlier hook. */
 private[ckpt] final class FollowQueries(session: SparkSession) extends (LogicalPlan => Unit) {
   override def apply(plan: LogicalPlan): Unit = (session, plan) match {
-    case (own: classic.SparkSession, _: WriteToStream) => FollowQueries.attachTo(own)
+    case (own: ClassicSession, _: WriteToStream) => FollowQueries.attachTo(own)
     case _ =>
   }
 }
@@ -36,14 +37,14 @@ private[ckpt] final class FollowQueries(session: SparkSession) extends (LogicalP
 private[ckpt] object FollowQueries {
 
   /** Follows the queries that the session starts from now on. */
-  private def attachTo(session: classic.SparkSession): Unit = synchronized {
+  private def attachTo(session: ClassicSession): Unit = synchronized {
     if (!session.streams.listListeners().exists(_.isInstanceOf[Listener])) {
       session.streams.addListener(new Listener(session))
     }
   }
 
   /** Spark calls this on the query's own thread, before its first batch. */
-  private final class Listener(session: classic.SparkSession) extends StreamingQueryListener with Logging {
+  private final class Listener(session: ClassicSession) extends StreamingQueryListener with Logging {
     override def onQueryStarted(event: StreamingQueryListener.QueryStartedEvent): Unit =
       try {
         session.streams.get(event.id) match {
@@ -60,6 +61,7 @@ private[ckpt] object FollowQueries {
       }
 
     private def follow(query: StreamExecution): Unit = {
+      RunId.announce(query)
       Fence.take(query)
       AvailableNowEnd.letEnd(query)
       OwnExchanges.giveTo(query)

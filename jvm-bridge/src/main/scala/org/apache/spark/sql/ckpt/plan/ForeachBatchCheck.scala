@@ -1,12 +1,9 @@
 package org.apache.spark.sql.ckpt
 package plan
 
-import scala.jdk.CollectionConverters._
-
 import org.apache.spark.sql.Dataset
-import org.apache.spark.sql.ckpt.minor.{StateStoreWriter, StreamExecution}
+import org.apache.spark.sql.ckpt.minor.{CheckpointIds, QuerySession, StateStoreWriter, StreamExecution}
 import org.apache.spark.sql.execution.streaming.sources.ForeachBatchSink
-import org.apache.spark.sql.internal.SQLConf
 
 /** Reports a `foreachBatch` function that has read only a part of its frame, or nothing.
   *
@@ -25,23 +22,18 @@ private[ckpt] object ForeachBatchCheck {
       field.set(sink,
         (batch: Dataset[Any], id: Long) => {
           write(batch, id)
-          if (isOurs(query)) requireWhole(query, id)
+          // The checkpoint's confs are set by now.
+          if (CkptStateStoreProvider.isChosen(QuerySession.of(query).sessionState.conf)) requireWhole(query, id)
         })
     case _ =>
   }
 
-  /** Whether this package keeps the query's state. Valid after the function: the checkpoint's confs are set then. */
-  private def isOurs(query: StreamExecution): Boolean = {
-    val conf = query.sparkSessionForStream.sessionState.conf
-    CkptStateStoreProvider.isChosen(conf) && conf.getConf(SQLConf.STATE_STORE_CHECKPOINT_FORMAT_VERSION) >= 2
-  }
-
   /** The same check as Spark's assertion (`StateStoreWriter.getStateStoreCheckpointInfo`). */
-  private def requireWhole(query: StreamExecution, batch: Long): Unit =
+  private def requireWhole(query: StreamExecution, batch: Long): Unit = {
+    val conf = QuerySession.of(query).sessionState.conf
     Option(query.lastExecution).toSeq.flatMap(_.executedPlan.collect { case writer: StateStoreWriter => writer })
-      .foreach { writer =>
-        val info = writer.getStateInfo
-        val processed = writer.checkpointInfoAccumulator.value.asScala.map(_.partitionId).toSet
+      .flatMap(writer => CheckpointIds.committedPartitions(writer, conf).map(writer -> _)).foreach { case (writer, processed) =>
+        val info = writer.stateInfo.get
         // A limit has one partition, whatever number other operators have.
         val isWhole = processed.size == info.numPartitions ||
           processed.size == 1 && writer.outputPartitioning.numPartitions == 1
@@ -50,6 +42,7 @@ private[ckpt] object ForeachBatchCheck {
           throw refusal(batch, info.operatorId, missing, info.numPartitions)
         }
       }
+  }
 
   private def refusal(batch: Long, operator: Long, missing: Seq[Int], partitions: Int): CkptException = {
     val few = missing.take(ShownPartitions).mkString(", ") + (if (missing.length > ShownPartitions) ", ..." else "")

@@ -1,26 +1,26 @@
 package org.apache.spark.sql.ckpt
 package plan
 
-import java.util.UUID
-
 import org.apache.spark.sql.catalyst.plans.logical.{EventTimeWatermark, LogicalPlan}
 import org.apache.spark.sql.catalyst.rules.Rule
 import org.apache.spark.sql.ckpt.minor.{
   ErrorNotifier,
   EventTimeWatermarkExec,
   MicroBatchExecution,
+  QuerySession,
   SourceNames,
-  StreamExecution
+  StreamExecution,
+  WatermarkNodes
 }
 import org.apache.spark.sql.execution.{ColumnarRule, SparkPlan}
 import org.apache.spark.sql.internal.SQLConf
 
 /** One input of a query's watermark: a `withWatermark`, wherever it is in the plan.
   *
-  * Spark's `nodeId` is another one after a restart, and `name` is the same. `idleAfterMs` is None for an input that
+  * `nodeId` is another one after a restart, and `name` is the same. `idleAfterMs` is None for an input that
   * always counts.
   */
-private[ckpt] final case class WatermarkInput(nodeId: UUID, name: InputName, idleAfterMs: Option[Long])
+private[ckpt] final case class WatermarkInput(nodeId: WatermarkNodes.Id, name: InputName, idleAfterMs: Option[Long])
 
 /** The column of the event time, and the names that the user has given to the sources below. `number` tells inputs with
   * the same column and sources apart, by their order in the plan.
@@ -45,18 +45,18 @@ private[ckpt] object IdleInputs {
       val field = classOf[MicroBatchExecution].getDeclaredField("errorNotifier")
       field.setAccessible(true)
       field.set(batches, new EachTrigger(batches, field.get(batches).asInstanceOf[ErrorNotifier]))
-      query.sparkSessionForStream.conf.set(Followed, query.id.toString)
+      QuerySession.of(query).conf.set(Followed, query.id.toString)
     case _ =>
   }
 
-  /** The inputs of a query's analyzed plan, in its order. A frame that is used twice is one input. */
+  /** The inputs of a query's analyzed plan, in its order. */
   def inputsOf(plan: LogicalPlan): Seq[WatermarkInput] = {
-    val nodes = plan.collect { case node: EventTimeWatermark => node }.distinctBy(_.nodeId)
-    val names = nodes.map(node => InputName(node.eventTime.name, sourcesOf(node), 0))
-    nodes.zip(names).zipWithIndex.map { case ((node, name), position) =>
+    val nodes = WatermarkNodes.of(plan)
+    val names = nodes.map { case (_, node) => InputName(node.eventTime.name, sourcesOf(node), 0) }
+    nodes.zip(names).zipWithIndex.map { case (((nodeId, node), name), position) =>
       val metadata = node.eventTime.metadata
-      val idleAfterMs = Option.when(metadata.contains(Mark))(metadata.getLong(Mark))
-      WatermarkInput(node.nodeId, name.copy(number = names.take(position).count(_ == name)), idleAfterMs)
+      val idleAfterMs = if (metadata.contains(Mark)) Some(metadata.getLong(Mark)) else None
+      WatermarkInput(nodeId, name.copy(number = names.take(position).count(_ == name)), idleAfterMs)
     }
   }
 

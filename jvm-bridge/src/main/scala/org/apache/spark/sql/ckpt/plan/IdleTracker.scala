@@ -5,17 +5,17 @@ import java.time.Instant
 
 import org.apache.hadoop.fs.Path
 
-import org.apache.spark.sql.catalyst.plans.logical.EventTimeWatermark
 import org.apache.spark.sql.ckpt.minor.{
-  EventTimeWatermarkExec,
   MicroBatchExecution,
+  MinorWatermarkTracker,
   MultipleWatermarkPolicy,
+  QuerySession,
   StreamingExecutionRelation,
+  StreamingTableRelation,
+  WatermarkNodes,
   WatermarkTracker
 }
-import org.apache.spark.sql.ckpt.minor.PlanTraversal.collectFromUnfoldedPlan
 import org.apache.spark.sql.execution.SparkPlan
-import org.apache.spark.sql.execution.datasources.v2.StreamingDataSourceV2ScanRelation
 import org.apache.spark.sql.execution.streaming.AvailableNowTrigger
 import org.apache.spark.sql.internal.SQLConf
 
@@ -32,7 +32,7 @@ private[ckpt] final class IdleTracker(
     inputs: Seq[WatermarkInput],
     log: InputTimesLog,
     untilMs: Long)
-  extends WatermarkTracker(policy, query.logicalPlan) {
+  extends MinorWatermarkTracker(policy, query.logicalPlan) {
 
   private var times: Map[WatermarkInput, InputTimes] = {
     val committed = query.commitLog.getLatestBatchId()
@@ -50,13 +50,11 @@ private[ckpt] final class IdleTracker(
     super.updateWatermark(executedPlan)
     val batch = query.lastExecution
     val nowMs = math.min(batch.offsetSeqMetadata.batchTimestampMs, untilMs)
-    val withRows = collectFromUnfoldedPlan(executedPlan) {
-      case node: EventTimeWatermarkExec if node.eventTimeStats.value.count > 0 => node.nodeId
-    }.toSet
+    val withRows = WatermarkNodes.withRows(executedPlan)
     times = inputs.map { input =>
       val before = times.getOrElse(input, InputTimes(None, nowMs))
-      val seenMs = if (withRows(input.nodeId)) nowMs else math.min(before.seenMs, nowMs) // the clock may go back
-      input -> InputTimes((before.watermarkMs ++ watermarkMap(input.nodeId)).maxOption, seenMs)
+      val seenMs = if (withRows.contains(input.nodeId)) nowMs else math.min(before.seenMs, nowMs) // the clock may go back
+      input -> InputTimes((before.watermarkMs ++ withRows.get(input.nodeId)).reduceOption(_ max _), seenMs)
     }.toMap
     log.write(batch.currentBatchId, times)
     lookedMs = None
@@ -92,11 +90,11 @@ private[ckpt] final class IdleTracker(
   }
 
   private def describe(input: WatermarkInput): String = {
-    val leaves = query.logicalPlan.collect { case node: EventTimeWatermark if node.nodeId == input.nodeId => node }
-      .take(1).flatMap(_.collectLeaves())
+    val leaves = WatermarkNodes.of(query.logicalPlan).collect { case (input.nodeId, node) => node }
+      .flatMap(_.collectLeaves())
     val sources = leaves.collect {
       case relation: StreamingExecutionRelation => relation.source
-      case relation: StreamingDataSourceV2ScanRelation => relation.stream
+      case relation: StreamingTableRelation => relation.stream
     }
     s"Query ${query.id}: the input with the event time ${input.name.column} of ${sources.mkString(", ")}"
   }
@@ -111,7 +109,7 @@ private[ckpt] object IdleTracker {
   def putInto(query: MicroBatchExecution, startedMs: Long): IdleTracker = {
     val field = classOf[MicroBatchExecution].getDeclaredField("watermarkTracker")
     field.setAccessible(true)
-    val session = query.sparkSessionForStream
+    val session = QuerySession.of(query)
     val policy = MultipleWatermarkPolicy(session.conf.get(SQLConf.STREAMING_MULTIPLE_WATERMARK_POLICY.key))
     val log = new InputTimesLog(session, new Path(query.resolvedCheckpointRoot, InputTimesLog.Folder).toString)
     val untilMs = if (query.trigger == AvailableNowTrigger) startedMs else Long.MaxValue

@@ -7,14 +7,14 @@ import org.apache.spark.sql.catalyst.expressions.{Attribute, AttributeSet}
 import org.apache.spark.sql.catalyst.plans.logical.{BinaryNode, LogicalPlan, Union}
 import org.apache.spark.sql.catalyst.rules.Rule
 import org.apache.spark.sql.ckpt.minor.StatefulOperatorStateInfo
-import org.apache.spark.sql.execution.{LocalTableScanExec, SparkPlan, SparkStrategy, UnaryExecNode, UnionExec}
+import org.apache.spark.sql.execution.{LeafExecNode, SparkPlan, SparkStrategy, UnaryExecNode, UnionExec}
 
 /** The rows of a stream, and those of a batch frame that the first batch of a query has as well.
   *
   * Spark refuses a union of both, because its own would have the rows of the batch frame in every batch.
   */
 private[ckpt] final case class WithInitialRows(left: LogicalPlan, right: LogicalPlan) extends BinaryNode {
-  override def output: Seq[Attribute] = Union.mergeChildOutputs(children.map(_.output))
+  override def output: Seq[Attribute] = Union(children).output
 
   /** All columns, so that Spark prunes none of one side alone. */
   @transient override lazy val references: AttributeSet = AttributeSet(children.flatMap(_.output))
@@ -28,6 +28,11 @@ private[ckpt] final case class InitialRowsExec(child: SparkPlan) extends UnaryEx
   override def output: Seq[Attribute] = child.output
   override protected def doExecute(): RDD[InternalRow] = child.execute()
   override protected def withNewChildInternal(newChild: SparkPlan): SparkPlan = copy(newChild)
+}
+
+/** What is left of one source of initial rows after the first batch. */
+private[ckpt] final case class NoRowsExec(output: Seq[Attribute]) extends LeafExecNode {
+  override protected def doExecute(): RDD[InternalRow] = sparkContext.emptyRDD
 }
 
 private[ckpt] object InitialRows {
@@ -66,7 +71,7 @@ private[ckpt] object InitialRows {
     if (stateInfo.forall(_.storeVersion == 0)) plan
     else {
       plan.transform { case initial: InitialRowsExec =>
-        UnionExec(initial.collectLeaves().map(_ => LocalTableScanExec(initial.output, Nil, None)))
+        UnionExec(initial.collectLeaves().map(_ => NoRowsExec(initial.output)))
       }
     }
 }

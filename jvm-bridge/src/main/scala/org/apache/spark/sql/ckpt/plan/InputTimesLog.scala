@@ -8,6 +8,7 @@ import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
 
 import com.fasterxml.jackson.databind.JsonNode
+import org.apache.commons.io.IOUtils
 
 import org.apache.spark.sql.SparkSession
 import org.apache.spark.sql.ckpt.minor.HDFSMetadataLog
@@ -34,7 +35,7 @@ private[ckpt] final class InputTimesLog(session: SparkSession, path: String)
     */
   def read(batch: Long, inputs: Seq[WatermarkInput]): Map[WatermarkInput, InputTimes] =
     get(batch).fold(Map.empty[WatermarkInput, InputTimes]) { content =>
-      val version = content.linesIterator.nextOption().getOrElse("")
+      val version = content.linesIterator.take(1).mkString
       if (version.matches("v[0-9]+") && version != InputTimesLog.Version)
         throw CkptErrors.format(s"$path/$batch has version $version: another release of pyspark-ckpt has written it.")
       val logged =
@@ -79,7 +80,7 @@ private[ckpt] final class InputTimesLog(session: SparkSession, path: String)
   }
 
   override protected def serialize(content: String, out: OutputStream): Unit = out.write(content.getBytes(UTF_8))
-  override protected def deserialize(in: InputStream): String = new String(in.readAllBytes(), UTF_8)
+  override protected def deserialize(in: InputStream): String = IOUtils.toString(in, UTF_8)
 }
 
 private[ckpt] object InputTimesLog {

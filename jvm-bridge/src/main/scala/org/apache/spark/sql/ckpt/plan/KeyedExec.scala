@@ -1,8 +1,6 @@
 package org.apache.spark.sql.ckpt
 package plan
 
-import org.apache.hadoop.conf.Configuration
-
 import org.apache.spark.TaskContext
 import org.apache.spark.rdd.RDD
 import org.apache.spark.sql.Row
@@ -11,52 +9,22 @@ import org.apache.spark.sql.catalyst.expressions.BasePredicate
 import org.apache.spark.sql.catalyst.plans.logical.ProcessingTimeTimeout
 import org.apache.spark.sql.catalyst.rules.Rule
 import org.apache.spark.sql.catalyst.trees.TreeNodeTag
-import org.apache.spark.sql.ckpt.minor.{
-  CheckpointFileManager,
-  FlatMapGroupsInPandasWithStateExec,
-  NoTimeout,
-  StateManager
-}
+import org.apache.spark.sql.ckpt.minor.{FlatMapGroupsInPandasWithStateExec, KeyedStateSchema, NoTimeout, StateManager}
 import org.apache.spark.sql.ckpt.minor.FlatMapGroupsWithStateExecHelper.createStateManager
 import org.apache.spark.sql.execution.{ColumnarRule, SparkPlan}
-import org.apache.spark.sql.execution.streaming.state._
-import org.apache.spark.sql.types.StructType
+import org.apache.spark.sql.execution.streaming.state.StateStore
 import org.apache.spark.util.CompletionIterator
 
 /** Spark's operator, except that its output has the watermark of its input.
   *
   * Its constructor is that of the release of Spark: see `MinorKeyedExec`.
   */
-private[ckpt] trait KeyedExec extends FlatMapGroupsInPandasWithStateExec {
+private[ckpt] trait KeyedExec extends KeyedStateSchema {
 
   /** The row of a group has a column for a time-out also without timers: a program can get its first ones, or lose all.
     */
   override lazy val stateManager: StateManager =
     createStateManager(stateEncoder, shouldStoreTimestamp = true, stateFormatVersion)
-
-  /** Under earlier releases, an operator that began without timers is on record without that column. It has no rows, as
-    * only timers make some. So its record is compared with its own form, and stays.
-    */
-  override def validateAndMaybeEvolveStateSchema(
-      hadoopConf: Configuration, batchId: Long, stateSchemaVersion: Int): List[StateSchemaValidationResult] = {
-    val untimed = createStateManager(stateEncoder, shouldStoreTimestamp = false, stateFormatVersion).stateSchema
-    val value = if (recordedValues(hadoopConf).contains(untimed)) untimed else stateManager.stateSchema
-    val schema = StateStoreColFamilySchema(
-      StateStore.DEFAULT_COL_FAMILY_NAME, 0, groupingAttributes.toStructType, 0, value)
-    List(StateSchemaCompatibilityChecker.validateAndMaybeEvolveStateSchema(
-        getStateInfo, hadoopConf, List(schema), session.sessionState, stateSchemaVersion))
-  }
-
-  /** The form of the group's row in the checkpoint's record; None before the first batch. */
-  private def recordedValues(hadoopConf: Configuration): Option[StructType] = {
-    val info = getStateInfo
-    val id = StateStoreId(info.checkpointLocation, info.operatorId, 0)
-    val record = StateSchemaCompatibilityChecker.schemaFile(id.storeCheckpointLocation())
-    Option.when(CheckpointFileManager.create(record, hadoopConf).exists(record)) {
-      val checker = new StateSchemaCompatibilityChecker(StateStoreProviderId(id, info.queryRunId), hadoopConf)
-      checker.readSchemaFile().head.valueSchema
-    }
-  }
 
   override def produceOutputWatermark(inputWatermarkMs: Long): Option[Long] = Some(inputWatermarkMs)
 

@@ -28,7 +28,7 @@ private[ckpt] final case class KeyedOperator(
 }
 
 private[ckpt] object KeyedOperator {
-  private val Ours = "keyed\\(uid=.*\\)".r
+  private val Ours = "keyed\\(uid=.*\\)"
 
   /** The name of a Python function in a plan; empty if it has none. */
   def nameOf(function: Expression): String = function match {
@@ -39,7 +39,7 @@ private[ckpt] object KeyedOperator {
   /** Puts a keyed operator in the place of each applyInPandasWithState that `keyed` has made. */
   object Own extends Rule[LogicalPlan] {
     override def apply(plan: LogicalPlan): LogicalPlan = plan.resolveOperatorsUp {
-      case f: FlatMapGroupsInPandasWithState if f.isStreaming && f.resolved && Ours.matches(nameOf(f.functionExpr)) =>
+      case f: FlatMapGroupsInPandasWithState if f.isStreaming && f.resolved && nameOf(f.functionExpr).matches(Ours) =>
         KeyedOperator(
           f.functionExpr, f.groupingAttributes, f.outputAttrs, f.stateType, f.outputMode, f.timeout, f.child)
     }

@@ -10,7 +10,7 @@ import org.apache.spark.sql.catalyst.plans.logical.{
   LogicalPlan
 }
 import org.apache.spark.sql.catalyst.streaming.{InternalOutputModes, WriteToStream}
-import org.apache.spark.sql.ckpt.minor.StatefulNodes
+import org.apache.spark.sql.ckpt.minor.{PlanErrors, StatefulNodes}
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.streaming.OutputMode
 
@@ -98,8 +98,6 @@ private[ckpt] object KeyedRules extends (LogicalPlan => Unit) {
     }
   }
 
-  private def refusal(message: String, hint: String): AnalysisException = {
-    val text = CkptErrors.text("InvalidInputError", message, hint)
-    new AnalysisException("_LEGACY_ERROR_TEMP_3102", Map("msg" -> text)) // Spark's condition for unsupported plans
-  }
+  private def refusal(message: String, hint: String): AnalysisException =
+    PlanErrors.unsupported(CkptErrors.text("InvalidInputError", message, hint))
 }

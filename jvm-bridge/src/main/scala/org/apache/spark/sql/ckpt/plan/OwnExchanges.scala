@@ -1,7 +1,7 @@
 package org.apache.spark.sql.ckpt
 package plan
 
-import org.apache.spark.sql.ckpt.minor.StreamExecution
+import org.apache.spark.sql.ckpt.minor.{QuerySession, StreamExecution}
 import org.apache.spark.sql.internal.SQLConf
 
 /** Gives each operator of a query with keyed operators exchanges of its own.
@@ -16,6 +16,6 @@ private[ckpt] object OwnExchanges {
   /** Must be called on the query's own thread, before it plans a batch. */
   def giveTo(query: StreamExecution): Unit =
     if (query.analyzedPlan.exists(_.isInstanceOf[KeyedOperator])) {
-      query.sparkSessionForStream.conf.set(SQLConf.EXCHANGE_REUSE_ENABLED.key, "false")
+      QuerySession.of(query).conf.set(SQLConf.EXCHANGE_REUSE_ENABLED.key, "false")
     }
 }

@@ -1,12 +1,11 @@
 package org.apache.spark.sql.ckpt
 package plan
 
-import org.apache.spark.TaskContext
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions._
 import org.apache.spark.sql.catalyst.expressions.codegen._
 import org.apache.spark.sql.catalyst.expressions.codegen.Block._
-import org.apache.spark.sql.execution.arrow.ArrowConverters
+import org.apache.spark.sql.ckpt.minor.ArrowBatches
 import org.apache.spark.sql.types.{BinaryType, DataType, StructType}
 
 /** The bytes of one UnsafeRow with the columns. */
@@ -43,14 +42,12 @@ private[ckpt] object RowBytes {
 private[ckpt] case class ArrowRows(child: Expression, elementSchema: StructType)
   extends UnaryExpression with Generator with CodegenFallback {
 
-  override def eval(input: InternalRow): IterableOnce[InternalRow] = {
+  override def eval(input: InternalRow): Iterator[InternalRow] = {
     val batch = child.eval(input).asInstanceOf[Array[Byte]]
     if (batch == null) { // a null, which pushes the batches before it out of the worker
       Iterator.empty
     } else {
-      ArrowConverters.fromBatchIterator(
-        new ArrowRows.Once(batch), elementSchema, ArrowRows.TimeZone, errorOnDuplicatedFieldNames = false,
-        largeVarTypes = false, TaskContext.get())
+      ArrowBatches.rows(new ArrowRows.Once(batch), elementSchema, ArrowRows.TimeZone)
     }
   }
 

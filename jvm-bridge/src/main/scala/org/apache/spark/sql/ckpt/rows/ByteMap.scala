@@ -5,6 +5,7 @@ import java.util.Arrays
 
 import scala.collection.mutable
 
+import org.apache.spark.sql.ckpt.minor.Bytes
 import org.apache.spark.unsafe.Platform
 
 /** Hash map from key bytes to value bytes without an object per entry.
@@ -56,7 +57,7 @@ private[ckpt] final class ByteMap(private var currentEpoch: Int = 0, expected: I
         val entry = occupant.toInt - 1
         if (keyLength(entry) == length) {
           val at = keyOffset(entry)
-          if (Arrays.equals(keySlab(entry), at, at + length, key, 0, length)) return entry
+          if (Bytes.areEqual(keySlab(entry), at, at + length, key, 0, length)) return entry
         }
       }
       slot = (slot + 1) & mask
@@ -239,13 +240,13 @@ private[ckpt] final class ByteMap(private var currentEpoch: Int = 0, expected: I
   /** Unsigned order of the key's bytes and `other`. */
   def compareKey(entry: Int, other: Array[Byte]): Int = {
     val at = keyOffset(entry)
-    Arrays.compareUnsigned(keySlab(entry), at, at + keyLength(entry), other, 0, other.length)
+    Bytes.compareUnsigned(keySlab(entry), at, at + keyLength(entry), other, 0, other.length)
   }
 
   /** How many bytes from `depth` on two keys have in common; both have at least `depth` bytes. */
   def commonBytes(left: Int, right: Int, depth: Int): Int = {
     val (l, r) = (keyOffset(left), keyOffset(right))
-    val first = Arrays.mismatch(
+    val first = Bytes.mismatch(
       keySlab(left), l + depth, l + keyLength(left), keySlab(right), r + depth, r + keyLength(right))
     if (first < 0) keyLength(left) - depth else first
   }
@@ -253,7 +254,7 @@ private[ckpt] final class ByteMap(private var currentEpoch: Int = 0, expected: I
   /** Unsigned order of the keys' bytes. */
   def compareKeys(left: Int, right: Int): Int = {
     val (l, r) = (keyOffset(left), keyOffset(right))
-    Arrays.compareUnsigned(
+    Bytes.compareUnsigned(
       keySlab(left), l, l + keyLength(left), keySlab(right), r, r + keyLength(right))
   }
 

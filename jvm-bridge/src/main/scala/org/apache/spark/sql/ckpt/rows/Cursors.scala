@@ -5,6 +5,8 @@ import java.util.Arrays
 
 import org.rocksdb.{AbstractRocksIterator, RocksDBException, RocksIteratorInterface}
 
+import org.apache.spark.sql.ckpt.minor.Bytes
+
 /** A position in one sorted source of rows: the database, a spilled run, or the write set in memory. */
 private[ckpt] trait Cursor {
   def valid: Boolean
@@ -205,7 +207,7 @@ private[ckpt] class RocksCursor[I <: AbstractRocksIterator[_]](
   private def load(): Unit = {
     if (iterator.isValid) {
       currentKey = keyOf(iterator)
-      if (upper != null && Arrays.compareUnsigned(currentKey, upper) >= 0) currentKey = null
+      if (upper != null && Bytes.compareUnsigned(currentKey, upper) >= 0) currentKey = null
       else currentValue = valueOf(iterator)
     } else {
       currentKey = null
@@ -250,7 +252,7 @@ private[ckpt] final class MergedCursor(sources: Array[Cursor], onClose: MergedCu
     var i = 0
     while (i < sources.length) {
       val source = sources(i)
-      if (source.valid && (current == null || Arrays.compareUnsigned(source.key, current.key) < 0)) current = source
+      if (source.valid && (current == null || Bytes.compareUnsigned(source.key, current.key) < 0)) current = source
       i += 1
     }
   }

@@ -6,6 +6,7 @@ import java.util.Arrays
 import scala.collection.mutable
 
 import org.apache.spark.sql.ckpt.codec.KeyCodec
+import org.apache.spark.sql.ckpt.minor.Bytes
 
 /** The entries of one hashed state by prefix: chains by hash, which every prefix has.
   *
@@ -58,7 +59,7 @@ private[ckpt] final class HashIndex(map: ByteMap) {
 
   private def startsWith(entry: Int, prefix: Array[Byte]): Boolean = map.keyLength(entry) >= prefix.length && {
     val at = map.keyOffset(entry)
-    Arrays.equals(map.keySlab(entry), at, at + prefix.length, prefix, 0, prefix.length)
+    Bytes.areEqual(map.keySlab(entry), at, at + prefix.length, prefix, 0, prefix.length)
   }
 
   private def grow(): Unit = {

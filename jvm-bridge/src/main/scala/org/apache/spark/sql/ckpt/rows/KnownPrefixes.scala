@@ -4,6 +4,7 @@ package rows
 import java.util.Arrays
 
 import org.apache.spark.sql.ckpt.codec.KeyCodec
+import org.apache.spark.sql.ckpt.minor.Bytes
 
 /** Prefixes of hashed states whose rows are all in memory, so that a scan of them needs no database.
   *
@@ -38,7 +39,7 @@ private[ckpt] final class KnownPrefixes(writes: WriteSet) {
   /** Whether a row with this key would be in memory, because all rows of its prefix are. */
   def cover(key: Array[Byte], length: Int): Boolean = isOn && length >= KeyCodec.HashedHead && {
     val prefix = if (recentIn eq writes.map) recent(slot(key)) else null
-    prefix != null && prefix.length <= length && Arrays.equals(prefix, 0, prefix.length, key, 0, prefix.length)
+    prefix != null && prefix.length <= length && Bytes.areEqual(prefix, 0, prefix.length, key, 0, prefix.length)
   }
 
   private def isOn: Boolean = writes.keepsReads && writes.runs == 0 && !writes.isComplete

@@ -6,6 +6,8 @@ import java.util.Arrays
 
 import org.rocksdb.{Options => RocksOptions, _}
 
+import org.apache.spark.sql.ckpt.minor.Bytes
+
 /** A sorted run of a write set that outgrew its memory: an SST in the staging folder, read by this transaction alone.
   *
   * A record is one byte (bit 0: deleted; bit 1: the base version has the key) and the value. RocksDB tombstones are not
@@ -37,8 +39,8 @@ private[ckpt] final class SortedRun(
   def cursor(lower: Array[Byte], upper: Array[Byte]): Cursor = {
     cursors += 1
     val isOutside =
-      Arrays.compareUnsigned(last, lower) < 0 || upper != null && Arrays.compareUnsigned(first, upper) >= 0
-    val start = if (isOutside) null else if (Arrays.compareUnsigned(first, lower) >= 0) first else lower
+      Bytes.compareUnsigned(last, lower) < 0 || upper != null && Bytes.compareUnsigned(first, upper) >= 0
+    val start = if (isOutside) null else if (Bytes.compareUnsigned(first, lower) >= 0) first else lower
     new SortedRunCursor(
       if (start eq first) first else null, if (isOutside) null else () => open(start, upper), () => closed())
   }

@@ -56,7 +56,7 @@ private[ckpt] final class SortedRuns(staging: Path, options: RocksOptions) {
   private def mergeLast(): Unit = {
     val before = lastLevel
     val merged = SortedRun.merge(newPath(), options, before.toSeq)
-    runs.dropRightInPlace(before.length)
+    runs.remove(runs.length - before.length, before.length)
     runs += merged
     before.foreach(_.retire())
   }

@@ -225,10 +225,10 @@ private[ckpt] final class WriteSet(
       val few = if (whole || KeyCodec.isOrdered(state)) null else entries.underPrefix(state, lower, MaxByHash)
       if (few != null) {
         val found = few.filter(entries.isWritten)
-        Option.when(found.nonEmpty)(new MemoryCursor(entries, found))
+        if (found.isEmpty) None else Some(new MemoryCursor(entries, found))
       } else {
         val ranges = sorted.ranges(lower, upper)
-        Option.when(ranges.nonEmpty)(new MapCursor(entries, ranges))
+        if (ranges.isEmpty) None else Some(new MapCursor(entries, ranges))
       }
     }
 
@@ -237,7 +237,7 @@ private[ckpt] final class WriteSet(
     val words = states.map(byState(_).all).toArray.flatten
     // No row is in memory if the last write made all of them spill.
     val inMemory =
-      Option.when(words.nonEmpty)(new MapCursor(entries, Array(new SortedEntries.Range(words, 0, words.length))))
+      if (words.isEmpty) None else Some(new MapCursor(entries, Array(new SortedEntries.Range(words, 0, words.length))))
     new MergedCursor((inMemory ++ spilled.cursors(Array.emptyByteArray, null)).toArray, _ => ())
   }
 

@@ -77,8 +77,8 @@ private[ckpt] object OptionTable {
     * size `largest`.
     */
   private def wholeNumbers(units: Seq[(String, Long)], amount: BigInt, scale: BigInt, largest: Long): Seq[String] = {
-    val names = units.filter(_._2 <= largest).groupMap(_._2)(_._1)
-      .map { case (size, all) => size -> all.find(_.nonEmpty).getOrElse("") }
+    val names = units.filter(_._2 <= largest).groupBy(_._2)
+      .map { case (size, all) => size -> all.map(_._1).find(_.nonEmpty).getOrElse("") }
     val sizes = names.keys.toSeq.sorted.reverse
     def count(size: Long): BigInt = amount / (scale * size)
     sizes.find(size => amount % (scale * size) == 0)
@@ -90,7 +90,8 @@ private[ckpt] object OptionTable {
 
   private def inRange(row: JsonNode, value: Long): Either[String, Long] = {
     val size = table.get("types").get(row.get("type").asText).get("unit").asLong
-    def limit(name: String): Option[BigInt] = Option.when(row.hasNonNull(name))(BigInt(row.get(name).asLong) * size)
+    def limit(name: String): Option[BigInt] =
+      if (row.hasNonNull(name)) Some(BigInt(row.get(name).asLong) * size) else None
     def text(name: String) = s"${row.get(name).asText} ${row.path("unit").asText}".trim
     if (limit("min").exists(BigInt(value) < _)) Left(s"it must be at least ${text("min")}")
     else if (limit("max").exists(BigInt(value) > _)) Left(s"it must be at most ${text("max")}")

@@ -15,6 +15,7 @@ import com.fasterxml.jackson.databind.JsonNode
 import com.fasterxml.jackson.databind.node.ObjectNode
 import py4j.ClientServer
 
+import org.apache.spark.sql.ckpt.minor.Processes
 import org.apache.spark.{SparkConf, SparkEnv}
 import org.apache.spark.internal.Logging
 import org.apache.spark.util.Utils
@@ -63,11 +64,11 @@ private[ckpt] object ServerProcess extends Logging {
         .build()
       val rpc = gateway.getPythonServerEntryPoint(Array[Class[_]](classOf[StateServerRpc])).asInstanceOf[StateServerRpc]
       val folder = Paths.get(hello.get("home").asText)
-      logInfo(s"state server ${hello.path("version").asText} runs as pid ${process.pid} in $folder")
+      logInfo(s"state server ${hello.path("version").asText} runs as pid ${Processes.pid(process)} in $folder")
       new StateServer(process, rpc, gateway, folder)
     } catch {
       case failure: Throwable =>
-        kill(process)
+        Processes.kill(process)
         throw failure
     }
   }
@@ -110,13 +111,6 @@ private[ckpt] object ServerProcess extends Logging {
     Option(SparkEnv.get).flatMap(_.blockManager.diskBlockManager.localDirs.headOption)
       .fold(Paths.get(Utils.getLocalDir(new SparkConf)))(_.toPath).toAbsolutePath
 
-  /** Ends a process and those that it has started: the process may be a wrapper around Python. */
-  def kill(process: Process): Unit = {
-    val started = process.descendants.toList
-    process.destroyForcibly()
-    started.forEach(each => each.destroyForcibly(): Unit)
-  }
-
   /** Ends a server that has not said hello; returns an error with the visible reason. */
   private def notStarted(
       process: Process,
@@ -126,7 +120,7 @@ private[ckpt] object ServerProcess extends Logging {
     val ended = process.waitFor(1, TimeUnit.SECONDS)
     val streamEnded = greeting.hasEnded
     if (ended) log.join(LastWordsMs) // before the end of the process closes its stderr, and what is unread is lost
-    kill(process)
+    Processes.kill(process)
     process.waitFor(5, TimeUnit.SECONDS)
     log.join(LastWordsMs)
     val how =

@@ -9,9 +9,9 @@ import org.apache.spark.internal.Logging
 import org.apache.spark.internal.config.{
   EXECUTOR_MEMORY,
   EXECUTOR_MEMORY_OVERHEAD,
-  EXECUTOR_MEMORY_OVERHEAD_FACTOR,
-  EXECUTOR_MIN_MEMORY_OVERHEAD
+  EXECUTOR_MEMORY_OVERHEAD_FACTOR
 }
+import org.apache.spark.sql.ckpt.minor.MinMemoryOverhead
 import org.apache.spark.scheduler.{SparkListener, SparkListenerApplicationEnd}
 import org.apache.spark.util.ShutdownHookManager
 
@@ -155,7 +155,7 @@ private[ckpt] object SharedRuntime extends Logging {
   /** Memory that an executor in a process of its own has in addition to its heap. */
   private def overhead: Option[Long] = Option(SparkEnv.get).filter(_.executorId != "driver").map { env =>
     val factor = env.conf.get(EXECUTOR_MEMORY_OVERHEAD_FACTOR)
-    val derived = math.max((env.conf.get(EXECUTOR_MEMORY) * factor).toLong, env.conf.get(EXECUTOR_MIN_MEMORY_OVERHEAD))
+    val derived = math.max((env.conf.get(EXECUTOR_MEMORY) * factor).toLong, MinMemoryOverhead.of(env.conf))
     env.conf.get(EXECUTOR_MEMORY_OVERHEAD).getOrElse(derived) << 20
   }
 }

@@ -13,6 +13,7 @@ import com.fasterxml.jackson.databind.node.ObjectNode
 import py4j.ClientServer
 
 import org.apache.spark.TaskContext
+import org.apache.spark.sql.ckpt.minor.Processes
 
 /** The interface of the Python side; requests and answers are JSON (docs/stored-format.md names the fields). */
 trait StateServerRpc {
@@ -54,7 +55,7 @@ private[ckpt] final class StateServer(process: Process, rpc: StateServerRpc, gat
           throw CkptErrors.lifecycle(s"The task was killed while the state server was busy with '$method'.", left)
         case NonFatal(failure) =>
           throw new StateServerLostException(
-            s"The state server (pid ${process.pid}) did not answer '$method'${ending()}.", failure)
+            s"The state server (pid ${Processes.pid(process)}) did not answer '$method'${ending()}.", failure)
       }
     if (answer.has("error")) throw Json.error(answer.get("error"))
     answer.get("ok")
@@ -82,7 +83,7 @@ private[ckpt] final class StateServer(process: Process, rpc: StateServerRpc, gat
       process.getOutputStream.flush()
     } catch {
       case failure: java.io.IOException =>
-        throw new StateServerLostException(s"The state server (pid ${process.pid}) takes no secrets${ending()}.",
+        throw new StateServerLostException(s"The state server (pid ${Processes.pid(process)}) takes no secrets${ending()}.",
           failure)
     }
 
@@ -95,7 +96,7 @@ private[ckpt] final class StateServer(process: Process, rpc: StateServerRpc, gat
   def stop(): Unit = {
     release()
     process.getOutputStream.close()
-    if (!process.waitFor(StateServer.StopSeconds, TimeUnit.SECONDS)) ServerProcess.kill(process)
+    if (!process.waitFor(StateServer.StopSeconds, TimeUnit.SECONDS)) Processes.kill(process)
   }
 
   private def ending(): String =

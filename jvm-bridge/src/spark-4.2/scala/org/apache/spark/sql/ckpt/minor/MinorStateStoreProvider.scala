@@ -1,9 +1,7 @@
 package org.apache.spark.sql.ckpt.minor
 
+import org.apache.spark.sql.ckpt.ProviderOperations
 import org.apache.spark.sql.execution.streaming.state.StateStoreProvider
 
-/** Spark's trait, with what providers have from a later release on. */
-private[ckpt] trait MinorStateStoreProvider extends StateStoreProvider {
-  def doSnapshotMaintenance(): Unit
-  def doCleanupMaintenance(): Unit
-}
+private[ckpt] trait MinorStateStoreProvider
+  extends StateStoreProvider with ProviderOperations with StoreOpening with InstanceMetrics

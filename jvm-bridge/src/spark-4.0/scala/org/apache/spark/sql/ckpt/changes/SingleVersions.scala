@@ -1,9 +1,10 @@
 package org.apache.spark.sql.ckpt
 package changes
 
+import org.apache.spark.sql.ckpt.codec.Families
 import org.apache.spark.sql.ckpt.minor.MinorFineGrainedReplay
 import org.apache.spark.sql.ckpt.server.Json
-import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.execution.streaming.state.{ReadStateStore, StateStore}
 import org.apache.spark.util.NextIterator
 
 /** What Spark's reader of state requests in addition to whole versions: the changes of single versions, and a version
@@ -35,7 +36,7 @@ private[ckpt] trait SingleVersions extends MinorFineGrainedReplay { provider: Ck
       endVersion: Long,
       colFamilyNameOpt: Option[String],
       endVersionStateStoreCkptId: Option[String]): NextIterator[ChangeReader.Change] = {
-    val spec = families.spec("readChangeFeed", colFamilyNameOpt.getOrElse(StateStore.DEFAULT_COL_FAMILY_NAME))
+    val spec = families.spec("readChangeFeed", colFamilyNameOpt.getOrElse(Families.Default))
     val open = served.handle()
     val request = Json.obj().put("handle", open.handle).put("first", startVersion).put("last", endVersion)
     endVersionStateStoreCkptId.foreach(request.put("id", _))

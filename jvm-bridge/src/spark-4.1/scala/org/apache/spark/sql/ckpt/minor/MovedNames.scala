@@ -1,16 +1,13 @@
-package org.apache.spark.sql.ckpt
+package org.apache.spark.sql.ckpt.minor
 
-import org.apache.spark.sql.execution.python.streaming
-import org.apache.spark.sql.execution.streaming.{StreamingQueryPlanTraverseHelper, checkpointing, runtime}
+import org.apache.spark.sql.execution.streaming.{checkpointing, runtime}
 import org.apache.spark.sql.execution.streaming.operators.stateful
 import org.apache.spark.sql.execution.streaming.operators.stateful.flatmapgroupswithstate
 
-/** What is not the same in all minor releases of Spark. These are names of classes that have moved. */
-package object minor extends ErrorNotifierName {
+private[minor] trait MovedNames {
   type CancellableFSDataOutputStream = checkpointing.CheckpointFileManager.CancellableFSDataOutputStream
   type CheckpointFileManager = checkpointing.CheckpointFileManager
   type EventTimeWatermarkExec = stateful.EventTimeWatermarkExec
-  type FlatMapGroupsInPandasWithStateExec = streaming.FlatMapGroupsInPandasWithStateExec
   type HDFSMetadataLog[T <: AnyRef] = checkpointing.HDFSMetadataLog[T]
   type MicroBatchExecution = runtime.MicroBatchExecution
   type MultipleWatermarkPolicy = runtime.MultipleWatermarkPolicy
@@ -28,7 +25,6 @@ package object minor extends ErrorNotifierName {
   val FlatMapGroupsWithStateExecHelper: flatmapgroupswithstate.FlatMapGroupsWithStateExecHelper.type =
     flatmapgroupswithstate.FlatMapGroupsWithStateExecHelper
   val MultipleWatermarkPolicy: runtime.MultipleWatermarkPolicy.type = runtime.MultipleWatermarkPolicy
-  val PlanTraversal: StreamingQueryPlanTraverseHelper.type = StreamingQueryPlanTraverseHelper
   val StreamExecution: runtime.StreamExecution.type = runtime.StreamExecution
   val Terminated: State = runtime.TERMINATED
 }

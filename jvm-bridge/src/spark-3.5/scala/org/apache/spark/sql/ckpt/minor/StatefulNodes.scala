@@ -9,7 +9,6 @@ private[ckpt] object StatefulNodes {
     case join: Join => join.left.isStreaming && join.right.isStreaming
     case _: Aggregate | _: Deduplicate | _: DeduplicateWithinWatermark | _: Distinct | _: GlobalLimit => true
     case _: FlatMapGroupsInPandasWithState | _: FlatMapGroupsWithState => true
-    case _: TransformWithState | _: TransformWithStateInPySpark => true
-    case _ => false
+    case _ => TransformWithStateNodes.isOne(node)
   })
 }

@@ -1,0 +1,79 @@
+package org.apache.spark.sql.ckpt.minor
+
+import java.nio.charset.StandardCharsets.UTF_8
+
+import org.apache.hadoop.conf.Configuration
+import org.apache.hadoop.fs.Path
+
+import org.apache.spark.sql.SparkSessionExtensions
+import org.apache.spark.sql.catalyst.rules.Rule
+import org.apache.spark.sql.ckpt.CkptStateStoreProvider
+import org.apache.spark.sql.ckpt.server.Json
+import org.apache.spark.sql.execution.{ColumnarRule, SparkPlan}
+import org.apache.spark.sql.execution.streaming.{SessionWindowStateStoreSaveExec, StreamingSymmetricHashJoinExec}
+import org.apache.spark.sql.execution.streaming.StreamingSymmetricHashJoinHelper.{LeftSide, RightSide}
+import org.apache.spark.sql.execution.streaming.state.{StateStoreId, SymmetricHashJoinStateManager}
+import org.apache.spark.sql.internal.SQLConf
+
+private[ckpt] object MinorRules {
+  def addTo(extensions: SparkSessionExtensions): Unit = extensions.injectColumnar(_ => OperatorRecords)
+}
+
+/** Records the operators of a query in its checkpoint before the first batch, as Spark itself does from 4.0 on.
+  *
+  * `state/<operator>/_metadata/metadata` has version 1 of Spark's OperatorStateMetadata: the operator's name, its stores
+  * and their number of partitions. Readers, savepoints and later releases of Spark need it.
+  */
+private[minor] object OperatorRecords extends ColumnarRule {
+  override def preColumnarTransitions: Rule[SparkPlan] = { plan =>
+    lazy val hadoopConf = plan.session.sessionState.newHadoopConf()
+    val isOfQuery = plan.session.sparkContext.getLocalProperty(StreamExecution.QUERY_ID_KEY) != null
+    if (isOfQuery && CkptStateStoreProvider.isChosen(SQLConf.get)) {
+      plan.foreach {
+        case writer: StateStoreWriter =>
+          writer.stateInfo.filter(_.storeVersion == 0).foreach(info => record(writer, info, hadoopConf))
+        case _ =>
+      }
+    }
+    plan
+  }
+
+  private def record(writer: StateStoreWriter, info: StatefulOperatorStateInfo, hadoopConf: Configuration): Unit = {
+    val path = new Path(info.checkpointLocation, s"${info.operatorId}/_metadata/metadata")
+    val files = CheckpointFileManager.create(path, hadoopConf)
+    if (!files.exists(path)) {
+      files.mkdirs(path.getParent)
+      val output = files.createAtomic(path, overwriteIfPossible = false)
+      try {
+        output.write(content(writer, info).getBytes(UTF_8))
+        output.close()
+      } catch {
+        case failure: Throwable =>
+          output.cancel()
+          throw failure
+      }
+    }
+  }
+
+  private def content(writer: StateStoreWriter, info: StatefulOperatorStateInfo): String = {
+    val record = Json.obj()
+    record.putObject("operatorInfo").put("operatorId", info.operatorId)
+      .put("operatorName", writer.getProgress().operatorName)
+    val stores = record.putArray("stateStoreInfo")
+    namesOfStores(writer).foreach { name =>
+      stores.addObject().put("storeName", name).put("numColsPrefixKey", prefixColumns(writer))
+        .put("numPartitions", info.numPartitions)
+    }
+    s"v1\n$record"
+  }
+
+  private def namesOfStores(writer: StateStoreWriter): Seq[String] = writer match {
+    case _: StreamingSymmetricHashJoinExec => SymmetricHashJoinStateManager.allStateStoreNames(LeftSide, RightSide)
+    case _ => Seq(StateStoreId.DEFAULT_STORE_NAME)
+  }
+
+  private def prefixColumns(writer: StateStoreWriter): Int = writer match {
+    case session: SessionWindowStateStoreSaveExec => session.keyWithoutSessionExpressions.length
+    case _ => 0
+  }
+}

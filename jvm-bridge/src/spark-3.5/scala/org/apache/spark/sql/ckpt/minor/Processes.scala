@@ -1,0 +1,14 @@
+package org.apache.spark.sql.ckpt.minor
+
+import scala.util.Try
+
+/** Processes in an API that Java 8 has. */
+private[ckpt] object Processes {
+
+  /** The number of a process, for messages. Java 8 does not know it. */
+  def pid(process: Process): String =
+    Try(classOf[Process].getMethod("pid").invoke(process).toString).getOrElse("unknown in Java 8")
+
+  /** Ends a process. A state server behind a wrapper ends by itself, because this ends its stdin. */
+  def kill(process: Process): Unit = process.destroyForcibly()
+}

@@ -1,0 +1,17 @@
+package org.apache.spark.sql.ckpt.minor
+
+import org.apache.spark.sql.ckpt.changes.{ChangeReader, ReplayOperations}
+import org.apache.spark.sql.execution.streaming.state.{StateStore, SupportsFineGrainedReplay}
+import org.apache.spark.util.NextIterator
+
+/** Spark does not say which of several commits of a version it means. */
+private[ckpt] trait MinorFineGrainedReplay extends SupportsFineGrainedReplay with ReplayOperations {
+  override def replayStateFromSnapshot(snapshotVersion: Long, endVersion: Long): StateStore =
+    replayStateFromSnapshot(snapshotVersion, endVersion, readOnly = false, None, None)
+
+  override def getStateStoreChangeDataReader(
+      startVersion: Long,
+      endVersion: Long,
+      colFamilyNameOpt: Option[String]): NextIterator[ChangeReader.Change] =
+    getStateStoreChangeDataReader(startVersion, endVersion, colFamilyNameOpt, None)
+}

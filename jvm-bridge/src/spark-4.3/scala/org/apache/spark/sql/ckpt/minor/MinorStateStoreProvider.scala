@@ -1,6 +1,0 @@
-package org.apache.spark.sql.ckpt.minor
-
-import org.apache.spark.sql.execution.streaming.state.StateStoreProvider
-
-/** Spark's trait, with what providers have from a later release on: nothing. */
-private[ckpt] trait MinorStateStoreProvider extends StateStoreProvider
