@@ -1,8 +1,9 @@
 """The build backend of pip: setuptools, which also builds the jars, so that no wheel lacks one.
 
 A wheel has one jar for each minor release of Spark. A jar that is as new as its sources is taken as it is, as ``make``
-does. Otherwise the Scala compiler inside that PySpark builds it, and PySpark is fetched if it is not installed. A source
-distribution holds the sources of the jars. An editable install leaves them to ``make jar``, so that it stays quick.
+does. Otherwise the Scala compiler inside that PySpark builds it, and PySpark is fetched if it is not installed. A
+source distribution holds the sources of the jars. An editable install leaves them to ``make jar``, so that it stays
+quick.
 """
 
 from __future__ import annotations

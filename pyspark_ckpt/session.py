@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyspark_ckpt.pyspark_releases import find_minor_release, find_release, has_commit_ids, require_commit_ids
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError, NotFoundError
 from pyspark_ckpt.state_store.extras import require_extra
 from pyspark_ckpt.state_store.format.names import PROVIDER_CLASS, PROVIDER_CONF
@@ -26,6 +27,7 @@ _WORKER_PYTHON = "spark.pyspark.python"
 _DAEMON = "spark.python.daemon.module"
 _OUR_DAEMON = "pyspark_ckpt.daemon"
 _CHECKPOINT_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+_COMMIT_IDS = "2"
 _FILES = "spark.sql.streaming.checkpointFileManagerClass"
 _OUR_FILES = "org.apache.spark.sql.ckpt.FencedCheckpointFileManager"
 _DEFAULT_PYTHON = "PYSPARK_CKPT_DEFAULT_PYTHON"
@@ -39,9 +41,7 @@ def jar_path() -> str:
     ProcessError (PySpark is not installed).
     """
     require_extra("pyspark", "jar_path()")
-    from pyspark.version import __version__ as version  # noqa: PLC0415 - see the docstring of the package
-
-    minor = ".".join(version.split(".")[:2])
+    minor = find_minor_release()
     folder = Path(__file__).resolve().parent / "jars"
     jars = {path.stem.removeprefix(_JAR_OF): path for path in folder.glob(f"{_JAR_OF}*.jar")}
     if not jars:
@@ -50,7 +50,7 @@ def jar_path() -> str:
         )
     if minor not in jars:
         raise InvalidInputError(
-            f"PySpark {version} is installed, and this pyspark-ckpt is for Spark {', '.join(sorted(jars))}.",
+            f"PySpark {find_release()} is installed, and this pyspark-ckpt is for Spark {', '.join(sorted(jars))}.",
             hint="Install one of these, or a pyspark-ckpt that knows this one. In a checkout, `make jar` builds more.",
         )
     return str(jars[minor])
@@ -66,8 +66,11 @@ def spark_conf(**options: str | float) -> dict[str, str]:
     keys = {_camel_case(name): _text(value) for name, value in options.items()}
     parse(keys)
     given = {PREFIX + key: canonical_text(key, text) for key, text in keys.items()}
-    ours = {PROVIDER_CONF: PROVIDER_CLASS, _CHECKPOINT_FORMAT: "2", _FILES: _OUR_FILES}
-    return {_JARS: jar_path(), **ours, **given}
+    jar = jar_path()
+    ours = {PROVIDER_CONF: PROVIDER_CLASS, _FILES: _OUR_FILES}
+    if has_commit_ids():
+        ours[_CHECKPOINT_FORMAT] = _COMMIT_IDS
+    return {_JARS: jar, **ours, **given}
 
 
 def configure(builder: SparkSession.Builder, **options: str | float) -> SparkSession.Builder:
@@ -97,7 +100,10 @@ def configure(builder: SparkSession.Builder, **options: str | float) -> SparkSes
     _forget_default_python()
     conf = spark_conf(**options)
     parse({key: _text(value) for key, value in already.items() if key.startswith(PREFIX)})
-    conf[_CHECKPOINT_FORMAT] = str(already.get(_CHECKPOINT_FORMAT, conf[_CHECKPOINT_FORMAT]))
+    if _CHECKPOINT_FORMAT in already:
+        conf[_CHECKPOINT_FORMAT] = str(already[_CHECKPOINT_FORMAT])
+    if conf.get(_CHECKPOINT_FORMAT) == _COMMIT_IDS:
+        require_commit_ids(f"{_CHECKPOINT_FORMAT}={_COMMIT_IDS}")
     if _FILES in already or _set_elsewhere(_FILES):
         del conf[_FILES]
     is_local = _is_local(already)

@@ -13,10 +13,11 @@ from datetime import datetime, timedelta
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from typing_extensions import Self
 
 from pyspark_ckpt.operators.declarations.counters import Counter, metric_name
 from pyspark_ckpt.operators.declarations.operator import BROADCAST, BROADCAST_NAME, INITIAL, Input, KeyedOperator
