@@ -26,6 +26,7 @@ _CONVERSION = "pyspark.sql.conversion"
 _FIRST_WITH_TYPE = {"VariantType": "4.0", "TimeType": "4.1"}
 _FIRST_WITH_COLLATIONS = "4.0"
 _FIRST_WITH_COMMIT_IDS = (4, 0)
+_FIRST_THAT_FINDS_EXTENSIONS = (4, 0)
 
 
 def find_release() -> str:
@@ -41,7 +42,12 @@ def find_minor_release() -> str:
 
 def has_commit_ids() -> bool:
     """Whether this release of Spark has checkpoint format 2, which keeps ids of commits in its commit log."""
-    return tuple(map(int, find_minor_release().split("."))) >= _FIRST_WITH_COMMIT_IDS
+    return _find_number() >= _FIRST_WITH_COMMIT_IDS
+
+
+def finds_extensions() -> bool:
+    """Whether a session of PySpark finds the extensions of Spark in its jars, without ``spark.sql.extensions``."""
+    return _find_number() >= _FIRST_THAT_FINDS_EXTENSIONS
 
 
 def require_commit_ids(what: str) -> None:
@@ -170,6 +176,10 @@ def _make_serializer(time_zone: str, *, checks_casts: bool, columns_by_name: boo
         "int_to_decimal_coercion_enabled": coerces_integers,
     }
     return make(**{name: given[name] for name in signature(make).parameters})
+
+
+def _find_number() -> tuple[int, ...]:
+    return tuple(map(int, find_minor_release().split(".")))
 
 
 @cache
