@@ -99,9 +99,9 @@ def configure(builder: SparkSession.Builder, **options: str | float) -> SparkSes
     ``PYSPARK_PYTHON``, which is set to it.
     ``options`` as for ``spark_conf``.
 
-    Raises InvalidInputError (an unknown option, a bad value, Spark Connect, a release of Spark without a jar, checkpoint
-    format 2 before Spark 4.0), LifecycleError (a session without the jar runs already), NotFoundError (the jar was never
-    built), ProcessError (PySpark is not installed).
+    Raises InvalidInputError (an unknown option, a bad value, Spark Connect, a release of Spark without a jar,
+    checkpoint format 2 before Spark 4.0), LifecycleError (a session without the jar runs already), NotFoundError (the
+    jar was never built), ProcessError (PySpark is not installed).
     """
     require_extra("pyspark", "configure()")
     already: dict[str, Any] = builder._options  # noqa: SLF001 - PySpark has no public way to ask a builder

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import types
 
 from pyspark_ckpt.pyspark_releases import make_collated_string, make_type
+from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructField, StructType
@@ -49,7 +50,7 @@ _TOKEN = re.compile(rf"\s*(?:`(?:[^`]|``)*`|[A-Za-z0-9_]+|{_QUOTED}|[<>(),:])")
 def read_type(text: str) -> DataType:
     """Return the type that ``text`` names; columns, such as ``user string, n bigint``, are a struct.
 
-    Raises ValueError.
+    Raises ValueError, InvalidInputError (a type that this release of PySpark does not have).
     """
     try:
         return _Parser(text).read_whole_type()
@@ -57,7 +58,8 @@ def read_type(text: str) -> DataType:
         try:
             return _Parser(text).read_columns()
         except ValueError as not_columns:
-            raise (not_columns if _has_columns(text) else not_a_type) from None
+            is_known = isinstance(not_a_type, InvalidInputError)  # as a type that this release does not have
+            raise (not_columns if _has_columns(text) and not is_known else not_a_type) from None
 
 
 def _has_columns(text: str) -> bool:
