@@ -157,13 +157,13 @@ clean: ## remove everything that make has made
 # --- set-up -----------------------------------------------------------------------------------------------------------
 
 $(VENV)/.ready: pyproject.toml
-	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11, 3.12 or 3.13 is needed: set PYTHON=<interpreter>."; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
-		{ echo "PySpark 4.3 needs Python 3.11, 3.12 or 3.13, and $(PYTHON) is $$($(PYTHON) -V): set PYTHON=<interpreter>."; exit 1; }
+	@command -v $(PYTHON) >/dev/null || { echo "Python 3.10, 3.11, 3.12 or 3.13 is needed: set PYTHON=<interpreter>."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14))' || \
+		{ echo "Python 3.10, 3.11, 3.12 or 3.13 is needed, and $(PYTHON) is $$($(PYTHON) -V): set PYTHON=<interpreter>."; exit 1; }
 	@$(JAVA) -version 2>&1 | grep -qE 'version "(1[7-9]|2[0-9])' || \
 		{ echo "Java 17 or newer is needed: install it, or set JAVA_HOME."; exit 1; }
 	@test -x $(PY) || { echo "Making $(VENV)"; $(PYTHON) -m venv $(VENV); }
-	@echo "Installing PySpark 4.3 and the tools into $(VENV): some minutes the first time"
+	@echo "Installing PySpark and the tools into $(VENV): some minutes the first time"
 	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev]' --config-settings editable_mode=strict
 	@touch $@
 

@@ -13,6 +13,7 @@ from pyspark_ckpt.operators.plan import KeyedColumns, LateOutput, OperatorPlan, 
 from pyspark_ckpt.operators.spark_query import SparkQuery
 from pyspark_ckpt.operators.task.group_times import TIME_OUTS
 from pyspark_ckpt.operators.types.value_types import make_handed_schema
+from pyspark_ckpt.pyspark_releases import require_stateful_processors
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.key_groups import MAX_PARALLELISM
 from pyspark_ckpt.state_store.format.meta import check_uid
@@ -139,6 +140,7 @@ class KeyedStream(Generic[Result]):
         not fit its type, the value is converted without loss or the query fails. State of an existing query of Spark's
         is not read. Raises InvalidInputError.
         """
+        require_stateful_processors(f"{self.plan.who}.transform_with_state()")
         from pyspark_ckpt.operators.stateful.row_form import RowForm
 
         output = resolve_columns(outputStructType, f"{self.plan.who}: the output")
@@ -159,6 +161,7 @@ class KeyedStream(Generic[Result]):
 
         The processor gets and returns pandas frames. Otherwise as ``transform_with_state``. Raises InvalidInputError.
         """
+        require_stateful_processors(f"{self.plan.who}.transform_with_state_in_pandas()")
         from pyspark_ckpt.operators.stateful.frame_form import FrameForm
 
         output = resolve_columns(outputStructType, f"{self.plan.who}: the output")

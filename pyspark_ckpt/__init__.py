@@ -22,6 +22,7 @@ _HERE = Path(__file__).resolve().parent
 if not (_HERE / "state_store").is_dir():
     __path__[:] = [str(_HERE), str(_HERE.parent)]
 
+from pyspark_ckpt.pyspark_releases import require_data_sources  # noqa: E402
 from pyspark_ckpt.session import configure, jar_path, spark_conf  # noqa: E402
 from pyspark_ckpt.state_store.errors import (  # noqa: E402
     CkptError,
@@ -35,7 +36,6 @@ from pyspark_ckpt.state_store.errors import (  # noqa: E402
     ProcessError,
     StorageError,
 )
-from pyspark_ckpt.state_store.extras import require_extra  # noqa: E402
 from pyspark_ckpt.state_store.format.names import PROVIDER_CLASS  # noqa: E402
 
 __version__ = "0.1.0"
@@ -142,7 +142,7 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - each name is what its modul
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if _LATER[name] == "pyspark_ckpt.state_source":
-        require_extra("pyspark", f"pyspark_ckpt.{name}")
+        require_data_sources(f"pyspark_ckpt.{name}")
     return getattr(import_module(_LATER[name]), name)
 
 

@@ -6,10 +6,18 @@ import os
 import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyspark_ckpt.pyspark_releases import (
+    find_minor_release,
+    find_release,
+    finds_extensions,
+    has_commit_ids,
+    require_commit_ids,
+)
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError, NotFoundError
 from pyspark_ckpt.state_store.extras import require_extra
 from pyspark_ckpt.state_store.format.names import PROVIDER_CLASS, PROVIDER_CONF
@@ -26,6 +34,9 @@ _WORKER_PYTHON = "spark.pyspark.python"
 _DAEMON = "spark.python.daemon.module"
 _OUR_DAEMON = "pyspark_ckpt.daemon"
 _CHECKPOINT_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+_COMMIT_IDS = "2"
+_EXTENSIONS = "spark.sql.extensions"
+_OUR_EXTENSIONS = "org.apache.spark.sql.ckpt.plan.Extensions"
 _FILES = "spark.sql.streaming.checkpointFileManagerClass"
 _OUR_FILES = "org.apache.spark.sql.ckpt.FencedCheckpointFileManager"
 _DEFAULT_PYTHON = "PYSPARK_CKPT_DEFAULT_PYTHON"
@@ -39,9 +50,7 @@ def jar_path() -> str:
     ProcessError (PySpark is not installed).
     """
     require_extra("pyspark", "jar_path()")
-    from pyspark.version import __version__ as version  # noqa: PLC0415 - see the docstring of the package
-
-    minor = ".".join(version.split(".")[:2])
+    minor = find_minor_release()
     folder = Path(__file__).resolve().parent / "jars"
     jars = {path.stem.removeprefix(_JAR_OF): path for path in folder.glob(f"{_JAR_OF}*.jar")}
     if not jars:
@@ -50,7 +59,7 @@ def jar_path() -> str:
         )
     if minor not in jars:
         raise InvalidInputError(
-            f"PySpark {version} is installed, and this pyspark-ckpt is for Spark {', '.join(sorted(jars))}.",
+            f"PySpark {find_release()} is installed, and this pyspark-ckpt is for Spark {', '.join(sorted(jars))}.",
             hint="Install one of these, or a pyspark-ckpt that knows this one. In a checkout, `make jar` builds more.",
         )
     return str(jars[minor])
@@ -66,16 +75,22 @@ def spark_conf(**options: str | float) -> dict[str, str]:
     keys = {_camel_case(name): _text(value) for name, value in options.items()}
     parse(keys)
     given = {PREFIX + key: canonical_text(key, text) for key, text in keys.items()}
-    ours = {PROVIDER_CONF: PROVIDER_CLASS, _CHECKPOINT_FORMAT: "2", _FILES: _OUR_FILES}
-    return {_JARS: jar_path(), **ours, **given}
+    jar = jar_path()
+    ours = {PROVIDER_CONF: PROVIDER_CLASS, _FILES: _OUR_FILES}
+    if has_commit_ids():
+        ours[_CHECKPOINT_FORMAT] = _COMMIT_IDS
+    if not finds_extensions():
+        ours[_EXTENSIONS] = _OUR_EXTENSIONS
+    return {_JARS: jar, **ours, **given}
 
 
 def configure(builder: SparkSession.Builder, **options: str | float) -> SparkSession.Builder:
     """Keep the state of every stateful operator in this store, in the session that ``builder`` makes.
 
     Returns ``builder``. Call it last, and before the session exists: it looks at what the builder has, and a running
-    session cannot be given a jar. Jars, a checkpoint format version and a checkpoint file manager that are already set
-    stay as they are, and so do jars given to spark-submit. Existing checkpoints stay with the store that wrote them.
+    session cannot be given a jar. Jars, extensions, a checkpoint format version and a checkpoint file manager that are
+    already set stay as they are, and so do jars given to spark-submit. Existing checkpoints stay with the store that
+    wrote them.
 
     With a local master, and if no interpreter is configured, the state server and Python workers run on this
     interpreter. If Python workers run on it, they are forked with their modules preloaded
@@ -84,8 +99,9 @@ def configure(builder: SparkSession.Builder, **options: str | float) -> SparkSes
     ``PYSPARK_PYTHON``, which is set to it.
     ``options`` as for ``spark_conf``.
 
-    Raises InvalidInputError (an unknown option, a bad value, Spark Connect), LifecycleError (a session
-    without the jar runs already), NotFoundError (the jar was never built), ProcessError (PySpark is not installed).
+    Raises InvalidInputError (an unknown option, a bad value, Spark Connect, a release of Spark without a jar,
+    checkpoint format 2 before Spark 4.0), LifecycleError (a session without the jar runs already), NotFoundError (the
+    jar was never built), ProcessError (PySpark is not installed).
     """
     require_extra("pyspark", "configure()")
     already: dict[str, Any] = builder._options  # noqa: SLF001 - PySpark has no public way to ask a builder
@@ -97,7 +113,10 @@ def configure(builder: SparkSession.Builder, **options: str | float) -> SparkSes
     _forget_default_python()
     conf = spark_conf(**options)
     parse({key: _text(value) for key, value in already.items() if key.startswith(PREFIX)})
-    conf[_CHECKPOINT_FORMAT] = str(already.get(_CHECKPOINT_FORMAT, conf[_CHECKPOINT_FORMAT]))
+    if _CHECKPOINT_FORMAT in already:
+        conf[_CHECKPOINT_FORMAT] = str(already[_CHECKPOINT_FORMAT])
+    if conf.get(_CHECKPOINT_FORMAT) == _COMMIT_IDS:
+        require_commit_ids(f"{_CHECKPOINT_FORMAT}={_COMMIT_IDS}")
     if _FILES in already or _set_elsewhere(_FILES):
         del conf[_FILES]
     is_local = _is_local(already)
@@ -110,7 +129,9 @@ def configure(builder: SparkSession.Builder, **options: str | float) -> SparkSes
             conf[_DAEMON] = _OUR_DAEMON
     jar = conf[_JARS]
     jars = _split(str(already[_JARS])) if _JARS in already else _jars_set_elsewhere(jar)
-    conf[_JARS] = ",".join(jars if jar in jars else [*jars, jar])
+    conf[_JARS] = _join(jars, jar)
+    if _EXTENSIONS in conf:
+        conf[_EXTENSIONS] = _join(_split(str(already.get(_EXTENSIONS) or _set_elsewhere(_EXTENSIONS))), _OUR_EXTENSIONS)
     _give_to_running_jvm(jar)
     for key, value in conf.items():
         builder.config(key, value)
@@ -129,8 +150,12 @@ def _camel_case(name: str) -> str:
     return first + "".join(part.capitalize() for part in rest)
 
 
-def _split(jars: str) -> list[str]:
-    return [jar.strip() for jar in jars.split(",") if jar.strip()]
+def _split(names: str) -> list[str]:
+    return [name.strip() for name in names.split(",") if name.strip()]
+
+
+def _join(names: Sequence[str], ours: str) -> str:
+    return ",".join(names if ours in names else [*names, ours])
 
 
 def _jars_set_elsewhere(jar: str) -> list[str]:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from pyspark_ckpt.operators.types.value_types import make_handed_schema
 from pyspark_ckpt.reading.reader import StateReader
 from pyspark_ckpt.reading.sources import state_at
 from pyspark_ckpt.reading.stored_state import Selection, StoredState
@@ -55,7 +56,7 @@ class StateDataSource(DataSource):
     def schema(self) -> StructType:
         """Return the columns of the selected state. Raises as ``open_state`` does."""
         with open_selected_state(self.options) as state:
-            return from_arrow_schema(state.schema)
+            return from_arrow_schema(state.schema, prefer_timestamp_ntz=True)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of rows with ``schema``."""
@@ -90,7 +91,7 @@ class _Reader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, StorePartition)  # noqa: S101 - one of those above
-        schema = to_arrow_schema(self._schema, timezone="UTC")
+        schema = make_handed_schema(self._schema)
         with open_selected_state(self._options, self._state) as state:
             for batch in state.batches(partition.number):
                 yield batch if batch.schema.equals(schema) else batch.cast(schema)

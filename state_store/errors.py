@@ -19,9 +19,20 @@ now) and ``retryable`` (whether the same call may succeed later without interven
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+import sys
+from typing import Any, ClassVar, Literal
 
 Outcome = Literal["not_applied", "unknown"]
+
+
+_SHOWS_NOTES = sys.version_info >= (3, 11)
+"""Whether Python shows the notes of an error in its traceback. If not, those of a CkptError are part of its text."""
+
+
+def add_note(problem: BaseException, note: str) -> None:
+    """Add a line to an error's ``__notes__``, as ``BaseException.add_note`` of Python 3.11."""
+    noted: Any = problem
+    noted.__notes__ = [*getattr(problem, "__notes__", ()), note]
 
 
 def with_hint(message: str, hint: str) -> str:
@@ -50,7 +61,8 @@ class CkptError(Exception):
 
     def __str__(self) -> str:
         """Return the message and the hint. For an error in a worker, Spark shows its users only this text."""
-        return with_hint(self.message, self.hint)
+        text = with_hint(self.message, self.hint)
+        return text if _SHOWS_NOTES else "\n".join([text, *getattr(self, "__notes__", ())])
 
     def __format__(self, spec: str) -> str:
         """Return the message alone, for the message of another error, which has its own hint."""

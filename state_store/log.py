@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import MutableMapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 LOGGER = "pyspark_ckpt"
 STDERR = 2
@@ -14,7 +14,13 @@ MAX_CHARACTERS = 8192
 _TAIL = 2048
 
 
-class StoreLog(logging.LoggerAdapter[logging.Logger]):
+if TYPE_CHECKING:
+    _Adapter = logging.LoggerAdapter[logging.Logger]
+else:
+    _Adapter = logging.LoggerAdapter  # no generic class in Python 3.10
+
+
+class StoreLog(_Adapter):
     """Logger that adds the store (``operator/partition/name``) to every message."""
 
     def __init__(self, module: str, store: str) -> None:

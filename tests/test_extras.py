@@ -7,7 +7,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -82,7 +82,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _fill(number: int) -> Any:  # noqa: ANN401
-    at = datetime(2024, 1, 1, tzinfo=UTC) + timedelta(hours=number, microseconds=number)
+    at = datetime(2024, 1, 1, tzinfo=timezone.utc) + timedelta(hours=number, microseconds=number)
     price = Decimal(number * 7) / 4
     numbers = (bool(number % 2), number, number / 2)
     instants = (at, at.replace(tzinfo=None), at.date(), timedelta(days=number))
@@ -107,7 +107,7 @@ def _fill(number: int) -> Any:  # noqa: ANN401
 def kinds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A checkpoint with a state of every kind, with keys and values of every type, in a snapshot and in deltas."""
     made = Written(tmp_path_factory.mktemp("kinds"), {"who": PAIR, "local": pa.timestamp("us")}, partitions=2)
-    keys = [((datetime(2024, 1, n, tzinfo=UTC), Decimal(n)), datetime(2024, 1, n)) for n in range(1, 9)]  # noqa: DTZ001
+    keys = [((datetime(2024, 1, n, tzinfo=timezone.utc), Decimal(n)), datetime(2024, 1, n)) for n in range(1, 9)]  # noqa: DTZ001
     made.batch(STATES, [(key, _fill(n)) for n, key in enumerate(keys[:5])], now_ms=1_704_067_200_000)
     made.snapshot()
     made.batch(STATES, [(key, _fill(n)) for n, key in enumerate(keys) if n > 2], now_ms=1_704_067_260_000)

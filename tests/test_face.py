@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +15,11 @@ from pyspark.sql import SparkSession
 import pyspark_ckpt
 from pyspark_ckpt import session
 from pyspark_ckpt.state_store import errors
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # pytest brings it
 
 ROOT = Path(__file__).parent.parent
 PREFIX = "spark.sql.streaming.stateStore."

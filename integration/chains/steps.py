@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from pyspark.sql import functions as f
@@ -25,12 +25,12 @@ State: TypeAlias = Mapping[Any, Any]
 
 def instant(at_us: int) -> datetime:
     """The same as a datetime."""
-    return datetime.fromtimestamp(at_us // US, UTC).replace(microsecond=at_us % US)
+    return datetime.fromtimestamp(at_us // US, timezone.utc).replace(microsecond=at_us % US)
 
 
 def microsecond(at: datetime) -> int:
     """The same as a number."""
-    whole = at.replace(tzinfo=at.tzinfo or UTC, microsecond=0)
+    whole = at.replace(tzinfo=at.tzinfo or timezone.utc, microsecond=0)
     return int(whole.timestamp()) * US + at.microsecond
 
 

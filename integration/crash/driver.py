@@ -13,10 +13,11 @@ import sys
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any
 
 import psutil
 import pyspark
+from typing_extensions import Self
 
 from integration.crash import processes
 from integration.jvm import JAVA_OPTIONS

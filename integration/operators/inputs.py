@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from random import Random
 from typing import Any
 
 from integration.operators.sources import Source
 
-START = datetime(2024, 3, 1, 12, 0, tzinfo=UTC)
+START = datetime(2024, 3, 1, 12, 0, tzinfo=timezone.utc)
 BATCH_MINUTES = 10
 BATCHES = 4
 

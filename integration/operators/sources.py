@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
+
+from pyspark_ckpt.operators.types.value_types import make_handed_schema
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +33,7 @@ class Source:
     def write(self, folder: Path, first: int, last: int) -> None:
         """Write files ``first`` to ``last - 1``. Their times rise with their number: Spark reads them in that order."""
         folder.mkdir(parents=True, exist_ok=True)
-        arrow_schema = to_arrow_schema(cast("StructType", StructType.fromDDL(self.schema)), timezone="UTC")
+        arrow_schema = make_handed_schema(cast("StructType", StructType.fromDDL(self.schema)))
         for number in range(first, min(last, len(self.batches))):
             columns = [
                 pa.array(_column(self.batches[number], position), type=field.type)

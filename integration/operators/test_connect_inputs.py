@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-START = datetime(2026, 1, 1, tzinfo=UTC)
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+START = datetime(2026, 1, 1, tzinfo=timezone.utc)
 BATCHES, RESTART = 5, 2
 OUTPUT = "user string, what string, amount bigint"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import sys
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from integration.operators.replay import Query
 
 DOCS = Path(__file__).parents[2] / "docs"
-START = datetime(2024, 3, 1, 8, tzinfo=UTC)
+START = datetime(2024, 3, 1, 8, tzinfo=timezone.utc)
 DELAY = timedelta(minutes=10)
 SEEDS = (1, pytest.param(2, marks=pytest.mark.matrix))
 
@@ -66,7 +66,7 @@ def carts_of(rows: Sequence[tuple[str, str, datetime]]) -> list[tuple[str, list[
         cart: list[tuple[datetime, str]] = []
         for at, item in [
             *sorted((at, item) for each, item, at in rows if each == user),
-            (datetime.max.replace(tzinfo=UTC), ""),
+            (datetime.max.replace(tzinfo=timezone.utc), ""),
         ]:
             if cart and at - cart[-1][0] >= timedelta(minutes=30):
                 found.append((user, [each for _, each in cart], cart[-1][0] + timedelta(minutes=30)))
@@ -156,7 +156,7 @@ def test_groundings_come_to_the_same_for_every_cut(
         (user, at.replace(tzinfo=None))
         for user, of_user in departures.items()
         if user != "z"
-        for at, after in zip(of_user, [*of_user[1:], datetime.max.replace(tzinfo=UTC)], strict=True)
+        for at, after in zip(of_user, [*of_user[1:], datetime.max.replace(tzinfo=timezone.utc)], strict=True)
         if after - at >= timedelta(days=14)
     )
     assert len(wanted) > 5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tarfile
 from collections import Counter
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -177,7 +177,7 @@ def test_a_state_gets_a_time_to_live_by_the_watermark(spark: SparkSession, froze
 
 
 def _second(year: int, second: int) -> datetime:
-    return datetime(year, 1, 1, tzinfo=UTC) + timedelta(seconds=second)
+    return datetime(year, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=second)
 
 
 @pytest.mark.parametrize(

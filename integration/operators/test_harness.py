@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-START = datetime(2026, 1, 1, tzinfo=UTC)
+START = datetime(2026, 1, 1, tzinfo=timezone.utc)
 COLUMNS = "user string, n bigint, at timestamp"
 TOLD = "told string"
 
@@ -95,7 +95,7 @@ def test_a_harness_tells_what_spark_tells(spark: SparkSession, tmp_path: Path, s
     with stream.process(processor, TOLD) as harness:
         for rows in batches:
             harnessed.append(harness.run(rows))
-            if harness.watermark != datetime.fromtimestamp(harness._late_ms / 1000, UTC):
+            if harness.watermark != datetime.fromtimestamp(harness._late_ms / 1000, timezone.utc):
                 harnessed.append(harness.run())
         states = harness.states()
     found = {number: Counter(row.told for row in rows) for number, rows in enumerate(harnessed)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -78,7 +78,7 @@ def test_it_works_with_spark_s_own_store(spark: SparkSession, tmp_path: Path) ->
 
 def test_an_input_that_never_had_a_row_becomes_idle(spark: SparkSession, tmp_path: Path) -> None:
     play = Play(spark, tmp_path, in_union)
-    assert play.run([("a", 10)], []) == (datetime(1970, 1, 1, tzinfo=UTC) - START) // timedelta(minutes=1)
+    assert play.run([("a", 10)], []) == (datetime(1970, 1, 1, tzinfo=timezone.utc) - START) // timedelta(minutes=1)
     play.let_an_hour_pass()
     assert play.run([("a", 30)], []) == 30
 

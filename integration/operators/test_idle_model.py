@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -94,7 +94,7 @@ class Life:
         self._files[number][-1] = ((f"k{number}", at),)
         place = len(self._files[number])
         Source("k string, at timestamp", tuple(self._files[number])).write(self._input(number), place - 1, place)
-        return np.array([(at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)])
+        return np.array([(at - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(microseconds=1)])
 
     def _run(self, *, fails: bool) -> None:
         def collect(frame: DataFrame, _batch: int) -> None:

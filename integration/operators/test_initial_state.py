@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import defaultdict
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from integration.operators.replay import Lines
 
-_START = datetime(2024, 3, 1, tzinfo=UTC)
+_START = datetime(2024, 3, 1, tzinfo=timezone.utc)
 _COLUMNS = "user int, n bigint, at timestamp"
 _GIVEN = (  # in another order than the states, and some of narrower types
     "most smallint, total int, seen array<bigint>, user int, words map<string, int>, "
@@ -351,7 +351,9 @@ def test_each_operator_of_a_chain_has_its_own_initial_state_and_the_watermark_is
     known = spark.createDataFrame(
         [(user, 100 * user, at(10 * user)) for user in range(8)], "user int, base int, at timestamp"
     )
-    old = spark.createDataFrame([(1, 1, datetime(1969, 1, 1, tzinfo=UTC)), (2, 1, at(9_999_999))], known.schema)
+    old = spark.createDataFrame(
+        [(1, 1, datetime(1969, 1, 1, tzinfo=timezone.utc)), (2, 1, at(9_999_999))], known.schema
+    )
     # What Spark's check of streaming plans refuses in a stream: it stands beside one.
     totals = known.union(known).groupBy("user").agg(f.sum("base").alias("base"), f.max("at").alias("at"))
     totals = totals.join(f.broadcast(known.select("user")), "user").orderBy("user").distinct().limit(100)

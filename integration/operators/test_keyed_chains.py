@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from functools import reduce
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SEEDS = range(int(os.environ.get("CKPT_CHAIN_SEEDS", "3")))
-START_S = int(datetime(2024, 3, 1, tzinfo=UTC).timestamp())
+START_S = int(datetime(2024, 3, 1, tzinfo=timezone.utc).timestamp())
 FAR_S = START_S + 1_000_000
 """The last events: they move the watermark past all others."""
 US = 1_000_000
@@ -40,11 +40,11 @@ Events = list[tuple[int, int, int]]
 
 
 def _instant(second: int) -> datetime:
-    return datetime.fromtimestamp(second, UTC)
+    return datetime.fromtimestamp(second, timezone.utc)
 
 
 def _second(at: datetime) -> int:
-    return int(at.replace(tzinfo=at.tzinfo or UTC).timestamp())
+    return int(at.replace(tzinfo=at.tzinfo or timezone.utc).timestamp())
 
 
 class Sums(ckpt.KeyedProcessor):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _MEMORY = "spark.sql.streaming.stateStore.ckpt.workerMemory"
 _EMPTY_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
 """Without them, timers that are due and rows come together."""
-_START = datetime(2024, 3, 1, tzinfo=UTC)
+_START = datetime(2024, 3, 1, tzinfo=timezone.utc)
 _FIVE = timedelta(seconds=5)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from itertools import accumulate
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,7 @@ _EVENTS = Source(  # no two rows of one instant, for timers of one instant fire 
 )
 _DELAY, _WAIT = timedelta(minutes=5), timedelta(minutes=12)
 _OUTPUT = "what string, user int, rows bigint, at timestamp, watermark_ms bigint"
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _RUNS = ((0, 2), (2, 4))
 
 

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from pyspark.sql.conversion import ArrowBatchTransformer, PandasToArrowConversion
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StructType
 
 from pyspark_ckpt.operators.groups.lazy_frames import Slices
 from pyspark_ckpt.operators.types.columns import validity
+from pyspark_ckpt.operators.types.value_types import make_handed_type
+from pyspark_ckpt.pyspark_releases import to_rows, to_series
 
 if TYPE_CHECKING:
     from pyspark_ckpt.operators.declarations.host import Conf
@@ -52,28 +53,20 @@ class Conversion:
 
     def to_frame(self, rows: pa.Table | pa.RecordBatch) -> pd.DataFrame:
         """Return rows as the frame that a function of applyInPandasWithState gets."""
-        columns = ArrowBatchTransformer.to_pandas(
-            in_zone(rows, self.time_zone),
-            timezone=self.time_zone,
-            struct_in_pandas="dict",
-            ndarray_as_list=False,
-            prefer_int_ext_dtype=self.prefers_integer_types,
-            df_for_struct=False,
-        )
-        return pd.concat(columns, axis=1)
+        zoned = in_zone(rows, self.time_zone)
+        return pd.concat(to_series(zoned, self.time_zone, prefers_integer_types=self.prefers_integer_types), axis=1)
 
     def to_rows(self, frame: pd.DataFrame, output: StructType) -> pa.RecordBatch:
         """Return a frame that such a function returned as rows of the output."""
-        batch = PandasToArrowConversion.convert(
-            [frame],
-            StructType([StructField("_0", output)]),
-            timezone=self.time_zone,
-            safecheck=self.checks_casts,
-            arrow_cast=True,
-            assign_cols_by_name=self.columns_by_name,
-            int_to_decimal_coercion_enabled=self.coerces_integers_to_decimals,
+        return to_rows(
+            frame,
+            output,
+            make_handed_type(output),
+            self.time_zone,
+            checks_casts=self.checks_casts,
+            columns_by_name=self.columns_by_name,
+            coerces_integers=self.coerces_integers_to_decimals,
         )
-        return pa.RecordBatch.from_struct_array(batch.column(0))
 
 
 Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)

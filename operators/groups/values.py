@@ -20,14 +20,13 @@ from pyspark.sql.types import (
     DayTimeIntervalType,
     TimestampNTZType,
     TimestampType,
-    TimeType,
-    VariantVal,
     _create_row,
 )
 
 from pyspark_ckpt.operators.types.columns import arrow_values, python_values
 from pyspark_ckpt.operators.types.conversions import EXACT, Convert, microseconds_at
 from pyspark_ckpt.operators.types.stored_types import is_variant
+from pyspark_ckpt.pyspark_releases import find_types, make_variant
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 _WRONG = (TypeError, ValueError, AttributeError, ArithmeticError, pa.ArrowException)
@@ -38,7 +37,7 @@ _NOTHING: frozenset[type] = frozenset()
 _NULL = frozenset({type(None)})
 _TIMES: tuple[tuple[Callable[[pa.DataType], bool], frozenset[type], DataType], ...] = (
     (pa.types.is_date, frozenset({date}), DateType()),
-    (pa.types.is_time, _NOTHING, TimeType()),
+    *((pa.types.is_time, _NOTHING, kind()) for kind in find_types("TimeType")),
     (pa.types.is_duration, frozenset({timedelta}), DayTimeIntervalType()),
 )
 
@@ -116,8 +115,7 @@ def _brief(value: Any) -> str:
 def _make_shower(kind: pa.DataType) -> Convert | None:
     """Return a function from the values of ``python_values`` to those that Spark passes; None if they are the same."""
     if is_variant(kind):
-        made: Any = VariantVal  # Spark makes its parts mutable
-        return lambda variant: made(*map(bytearray, variant))
+        return lambda variant: make_variant(*variant)
     if pa.types.is_timestamp(kind) and kind.tz:
         local = TimestampType().fromInternal
         return lambda at: local(microseconds_at(at))

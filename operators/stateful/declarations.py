@@ -7,11 +7,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
-from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import StructType
 from typing_extensions import override
 
+from pyspark_ckpt.operators.declarations.programs import dump_program, load_program
 from pyspark_ckpt.operators.declarations.states import DeclaredState, ListState, MapState, ValueState
 from pyspark_ckpt.operators.declarations.ttl import Ttl
 from pyspark_ckpt.operators.types.value_types import resolve_type
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 TIME_MODES: Mapping[str, Clock | None] = {"none": None, "processingtime": "processing", "eventtime": "event"}
 """The clock of the timers of each time mode; names are in any letter case."""
-_SERIALIZER: Any = CloudPickleSerializer
 RESERVED = "$"
 """Names that begin so are those of an operator's timers."""
 
@@ -49,17 +48,6 @@ def find_clock(time_mode: object, who: str) -> Clock | None:
             f"{who}: the timeMode is {time_mode!r}, not one of 'None', 'ProcessingTime' and 'EventTime'."
         )
     return TIME_MODES[time_mode.lower()]
-
-
-def dump_program(program: object) -> bytes:
-    """Return a user's program as PySpark sends it to workers. Raises what cloudpickle and the program raise."""
-    dumped: bytes = _SERIALIZER().dumps(program)
-    return dumped
-
-
-def load_program(dumped: bytes) -> Any:
-    """Return a new copy of the program."""
-    return _SERIALIZER().loads(dumped)
 
 
 def find_variables(processor: StatefulProcessor, clock: Clock | None, who: str) -> dict[str, DeclaredState]:

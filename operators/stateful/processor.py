@@ -14,10 +14,10 @@ from pyspark.sql.types import LongType
 from typing_extensions import override
 
 from pyspark_ckpt.operators.declarations.processors import AdaptingProcessor, VectorContext
+from pyspark_ckpt.operators.declarations.programs import dump_program, load_program
 from pyspark_ckpt.operators.declarations.states import Declared, MapState
 from pyspark_ckpt.operators.declarations.timers import Timers
 from pyspark_ckpt.operators.groups.values import GroupValues
-from pyspark_ckpt.operators.stateful.declarations import dump_program, load_program
 from pyspark_ckpt.operators.stateful.frame_form import FrameForm, FrameGroups
 from pyspark_ckpt.operators.stateful.row_form import RowForm, RowGroups, row_maker
 from pyspark_ckpt.operators.stateful.running import Running

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pyspark_ckpt.state_store.errors import CkptError
+from pyspark_ckpt.state_store.errors import CkptError, add_note
 
 if TYPE_CHECKING:
     from pyspark_ckpt.operators.declarations.processors import Context
@@ -52,7 +52,7 @@ def locate_errors(
         raise
     except CkptError as problem:
         if not getattr(problem, "__notes__", None):  # an inner block knows better who was called
-            problem.add_note(f"In {name()}, {_place(where, None)}.")  # output is converted for several keys at once
+            add_note(problem, f"In {name()}, {_place(where, None)}.")  # output is converted for several keys at once
         raise
     except CallError as problem:
         cause = problem.__cause__ or problem

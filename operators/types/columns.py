@@ -186,9 +186,9 @@ def arrow_values(
         there = [() if value is None else get_entries(value) for value in values]
         pairs = list(chain.from_iterable(there))
         keys = [key for key, _ in pairs]
-        if any(key is None for key in keys):  # Arrow would crash the process
-            raise ValueError(NO_NULL_KEY)
         stored_keys = arrow_values(keys, kind.key_type, plain)
+        if stored_keys.null_count:  # Arrow would crash the process, before Arrow 26 even if nobody has counted them
+            raise ValueError(NO_NULL_KEY)
         if plain is not _plain_column:
             require_distinct_keys(stored_keys, np.fromiter(map(len, there), np.int64, len(there)))
         children = [

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, time, timedelta, timezone
 from decimal import Context, Decimal
 from typing import Any, TypeAlias
 
@@ -40,7 +40,7 @@ CONVERT = (
 )
 EXACT = Context(prec=76)
 """Computes exactly with decimals of 38 digits; Python's own context rounds to 28."""
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 NAIVE_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - a timestamp_ntz has no zone
 EPOCH_DAY = date(1970, 1, 1).toordinal()
 MICROSECOND = timedelta(microseconds=1)
@@ -281,7 +281,7 @@ def _has_zones(values: Sequence[Any], kind: pa.DataType) -> bool:
     if not pa.types.is_timestamp(kind):
         return False
     zones = {None if value is None else value.tzinfo for value in values} - {None}
-    return bool(zones - {UTC} if kind.tz else zones)
+    return bool(zones - {timezone.utc} if kind.tz else zones)
 
 
 def _require_finite(values: Sequence[Any], column: pa.Array) -> None:

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspark.sql import types
+
+from pyspark_ckpt.pyspark_releases import make_collated_string, make_type
+from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructField, StructType
@@ -35,7 +39,7 @@ _PLAIN: Mapping[str, Callable[[], DataType]] = {
     "string": types.StringType,
     "binary": types.BinaryType,
     "void": types.NullType,
-    "variant": types.VariantType,
+    "variant": partial(make_type, "VariantType"),
 }
 _MAX_TIME, _MAX_DIGITS = 6, 38
 _YEAR_MONTH, _DAY_TIME = ("year", "month"), ("day", "hour", "minute", "second")
@@ -46,7 +50,7 @@ _TOKEN = re.compile(rf"\s*(?:`(?:[^`]|``)*`|[A-Za-z0-9_]+|{_QUOTED}|[<>(),:])")
 def read_type(text: str) -> DataType:
     """Return the type that ``text`` names; columns, such as ``user string, n bigint``, are a struct.
 
-    Raises ValueError.
+    Raises ValueError, InvalidInputError (a type that this release of PySpark does not have).
     """
     try:
         return _Parser(text).read_whole_type()
@@ -54,7 +58,8 @@ def read_type(text: str) -> DataType:
         try:
             return _Parser(text).read_columns()
         except ValueError as not_columns:
-            raise (not_columns if _has_columns(text) else not_a_type) from None
+            is_known = isinstance(not_a_type, InvalidInputError)  # as a type that this release does not have
+            raise (not_columns if _has_columns(text) and not is_known else not_a_type) from None
 
 
 def _has_columns(text: str) -> bool:
@@ -108,7 +113,7 @@ class _Parser:
             "map": self._map,
             "struct": self._struct,
             "interval": self._interval,
-            "time": lambda: types.TimeType(*(self._numbers() or [_MAX_TIME])),
+            "time": lambda: make_type("TimeType", *(self._numbers() or [_MAX_TIME])),
             "varchar": lambda: types.VarcharType(*self._numbers()),
             **dict.fromkeys(("char", "character"), lambda: types.CharType(*self._numbers())),
             **dict.fromkeys(("decimal", "dec", "numeric"), self._decimal),
@@ -123,7 +128,7 @@ class _Parser:
     def _plain(self, name: str) -> DataType:
         if name == "string" and self._take("collate"):
             collation = self._name()
-            return types.StringType() if collation.upper() == "UTF8_BINARY" else types.StringType(collation)
+            return types.StringType() if collation.upper() == "UTF8_BINARY" else make_collated_string(collation)
         return _PLAIN[name]()
 
     def _decimal(self) -> DataType:

@@ -27,7 +27,9 @@ from pyspark_ckpt.operators.types.conversions import (
     find_plain_type,
     plain_writer,
 )
-from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.operators.types.stored_types import arrow_type
+from pyspark_ckpt.pyspark_releases import find_types
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.extras import require_extra
 
 if TYPE_CHECKING:
@@ -45,6 +47,8 @@ PYTHON_TYPES: Mapping[type, str] = {
     datetime: "timestamp",
     Decimal: "decimal(38,18)",
 }
+_WITHOUT_ARROW = ("CalendarIntervalType", "GeographyType", "GeometryType")
+"""Classes of the types that Arrow has no type for, or only a struct that does not match Spark's rows."""
 _DECIMAL = Annotated[str, msgspec.Meta(pattern=r"\A-?[0-9]{1,39}(\.[0-9]{1,38})?(E-[0-9]{1,2})?\Z", max_length=64)]
 
 
@@ -81,7 +85,7 @@ def resolve_type(declared: TypeLike, what: str) -> ValueType:
         kind = ddl if isinstance(ddl, DataType) else _read_ddl(ddl)
         check_handed(kind, what)
         return ValueType(json.loads(kind.json()), make_handed_type(kind))
-    except (PySparkException, ValueError) as problem:
+    except (PySparkException, ValueError, FormatError) as problem:
         raise InvalidInputError(f"{what} has the type {ddl!r}, which Spark cannot read: {problem}") from problem
 
 
@@ -109,32 +113,16 @@ def check_handed(kind: DataType, what: str) -> None:
 
 
 def make_handed_type(kind: DataType) -> pa.DataType:
-    """Return the Arrow type in which values of a Spark type are passed to Python."""
-    from pyspark.sql.pandas.types import to_arrow_type
+    """Return the Arrow type in which values of a Spark type are passed to Python. Raises FormatError if there is none.
 
-    return to_arrow_type(_with_months_as_numbers(kind), timezone="UTC")
+    It is the same with every release of PySpark, whose own Arrow types differ in details.
+    """
+    return arrow_type(json.loads(kind.json()))
 
 
 def make_handed_schema(columns: StructType) -> pa.Schema:
     """Return the schema with ``make_handed_type`` of each column."""
     return pa.schema(list(make_handed_type(columns)))
-
-
-def _with_months_as_numbers(kind: DataType) -> DataType:
-    """Return a type with integers for intervals of months: Spark holds them so, and PySpark has no Arrow type."""
-    from pyspark.sql import types
-
-    inner = _with_months_as_numbers
-    if isinstance(kind, types.YearMonthIntervalType):
-        return types.IntegerType()
-    if isinstance(kind, types.StructType):
-        fields = [types.StructField(each.name, inner(each.dataType), each.nullable, each.metadata) for each in kind]
-        return types.StructType(fields)
-    if isinstance(kind, types.MapType):
-        return types.MapType(inner(kind.keyType), inner(kind.valueType), kind.valueContainsNull)
-    if isinstance(kind, types.ArrayType):
-        return types.ArrayType(inner(kind.elementType), kind.containsNull)
-    return inner(kind.sqlType()) if isinstance(kind, types.UserDefinedType) else kind
 
 
 def _unshown(kind: DataType) -> DataType | None:
@@ -150,7 +138,7 @@ def _unshown(kind: DataType) -> DataType | None:
         parts = [kind.elementType]
     elif isinstance(kind, types.UserDefinedType):
         parts = [kind.sqlType()]
-    elif isinstance(kind, (types.CalendarIntervalType, types.GeometryType, types.GeographyType)):
+    elif isinstance(kind, find_types(*_WITHOUT_ARROW)):
         return kind
     return next((found for found in map(_unshown, parts) if found is not None), None)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -311,7 +311,7 @@ def _name(number: int, name: str, uids: Iterable[str], layout: Layout) -> str:
 
 
 def _row(info: SavepointInfo) -> tuple[str, str, str, str, str]:
-    taken = datetime.fromtimestamp(info.created_ms / 1000, UTC)
+    taken = datetime.fromtimestamp(info.created_ms / 1000, timezone.utc)
     return (
         f"{taken:%Y-%m-%d %H:%M:%S} UTC",
         info.query_id,

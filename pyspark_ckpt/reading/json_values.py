@@ -11,7 +11,7 @@ import base64
 import binascii
 import math
 from collections.abc import Callable, Sequence
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal, InvalidOperation
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -65,8 +65,8 @@ def _from_json(value: Any, kind: pa.DataType) -> Any:  # noqa: ANN401 - any valu
     if pa.types.is_list(kind):
         return [_from_json(each, kind.value_type) for each in get_elements(value)]
     if pa.types.is_timestamp(kind):
-        at = datetime.fromisoformat(value)
-        return at if at.tzinfo or not kind.tz else at.replace(tzinfo=UTC)
+        at = datetime.fromisoformat(value.replace("Z", "+00:00"))  # Python 3.10 does not read Z
+        return at if at.tzinfo or not kind.tz else at.replace(tzinfo=timezone.utc)
     read = next((convert for matches, convert in _READ if matches(kind)), _as_it_is)
     return read(value)
 

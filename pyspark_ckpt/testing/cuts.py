@@ -10,7 +10,7 @@ from itertools import pairwise
 from random import Random
 from typing import Any, TypeAlias
 
-from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.errors import InvalidInputError, add_note
 from pyspark_ckpt.testing.comparison import MAX_SHOWN, describe_differences, freeze
 from pyspark_ckpt.testing.given_rows import RowsLike, list_rows
 from pyspark_ckpt.testing.harness import Harness
@@ -96,7 +96,7 @@ class _Check:
                     self._refuse_late(harness, cut)
                 self.finish(harness)
             except Exception as problem:
-                problem.add_note(f"The batches were cut {_name(cut)}.")
+                add_note(problem, f"The batches were cut {_name(cut)}.")
                 raise
             self._refuse_late(harness, cut)
             shown = (self.result or harness.summarise)(harness.output)

@@ -13,19 +13,20 @@ from datetime import datetime, timedelta
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from typing_extensions import Self
 
 from pyspark_ckpt.operators.declarations.counters import Counter, metric_name
 from pyspark_ckpt.operators.declarations.operator import BROADCAST, BROADCAST_NAME, INITIAL, Input, KeyedOperator
 from pyspark_ckpt.operators.declarations.partition_states import PartitionState
 from pyspark_ckpt.operators.declarations.processors import Context
+from pyspark_ckpt.operators.declarations.programs import dump_program, load_program
 from pyspark_ckpt.operators.declarations.states import DeclaredState
 from pyspark_ckpt.operators.declarations.timers import Timer, Timers
 from pyspark_ckpt.operators.session.worker import naming
-from pyspark_ckpt.operators.stateful.declarations import dump_program, load_program
 from pyspark_ckpt.operators.task.group_times import NO_WATERMARK, TIME_OUTS, GroupTimes
 from pyspark_ckpt.operators.task.partition_task import PartitionTask
 from pyspark_ckpt.operators.types.columns import python_values

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -83,7 +83,7 @@ def _decimal(kind: pa.Decimal128Type) -> SearchStrategy[Any]:
 
 
 def _timestamp(kind: pa.TimestampType) -> SearchStrategy[Any]:
-    return st.datetimes(FIRST, LAST, timezones=st.just(UTC) if kind.tz else st.none())
+    return st.datetimes(FIRST, LAST, timezones=st.just(timezone.utc) if kind.tz else st.none())
 
 
 def _struct(kind: pa.StructType, values: Mapping[str, SearchStrategy[Any]]) -> SearchStrategy[Any]:

@@ -23,6 +23,7 @@ from pyspark_ckpt.state_store.errors import (
     FormatError,
     InvalidInputError,
     NotFoundError,
+    add_note,
     with_hint,
 )
 from pyspark_ckpt.state_store.savepoints.savepoint import NAME, UNFINISHED, Savepoint, refuse_unless_empty
@@ -41,7 +42,7 @@ def explaining_what_is_left(describe: Callable[[], str]) -> Iterator[None]:
         if left and isinstance(problem, CkptError):
             problem.hint = with_hint(problem.hint, left) if problem.hint else left
         elif left:
-            problem.add_note(left)
+            add_note(problem, left)
         raise
 
 

@@ -1,15 +1,20 @@
-"""``python -m tests.checks``: functions are named by verbs, promised errors are raised, files and rooms are small."""
+"""``python -m tests.checks``: rules of names, promised errors, releases of PySpark and sizes, which no linter has."""
 
 from __future__ import annotations
 
 import sys
 
-from tests.checks import names, promised_errors, sizes
+from tests.checks import names, promised_errors, releases, sizes
 
 
 def main() -> int:
     """Print what is wrong, file by file; returns the exit status."""
-    problems = [*names.find_problems(), *promised_errors.find_problems(), *sizes.find_problems()]
+    problems = [
+        *names.find_problems(),
+        *promised_errors.find_problems(),
+        *releases.find_problems(),
+        *sizes.find_problems(),
+    ]
     print(*problems, sep="\n", end="\n" if problems else "")
     return 1 if problems else 0
 

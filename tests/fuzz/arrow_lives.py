@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from functools import partial
 from typing import Any
@@ -84,7 +84,7 @@ VALUES: list[Any] = [
     date.min,
     date.max,
     datetime.min,  # noqa: DTZ901
-    datetime.max.replace(tzinfo=UTC),
+    datetime.max.replace(tzinfo=timezone.utc),
     time(23, 59, 59, 999999),
     timedelta.max,
     timedelta.min,

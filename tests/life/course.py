@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Row = tuple[Any, ...]
 
-START = datetime(2024, 5, 1, tzinfo=UTC)
+START = datetime(2024, 5, 1, tzinfo=timezone.utc)
 DELAY = timedelta(minutes=5)
 STEP = timedelta(minutes=9)
 """Of the watermark from batch to batch, about."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections import defaultdict
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +46,7 @@ WRITES = {
 }
 AGAIN_US = 37 * 60_000_001
 FAR_MS = 86_400_000
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def draw_act(draw: Random) -> Act:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 LARGE_CHARS = 200_000
 LARGE_EACH = 40
 """One text in so many is a large one."""
-_EPOCH = datetime(2024, 1, 1, tzinfo=UTC)
+_EPOCH = datetime(2024, 1, 1, tzinfo=timezone.utc)
 _SHOWN_CHARS = 40
 
 
@@ -164,5 +164,5 @@ def _plain(value: Any) -> Any:  # noqa: ANN401, PLR0911 - one for each form
     if isinstance(value, list):
         return list(map(_plain, value))
     if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat()
+        return value.astimezone(timezone.utc).isoformat()
     return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta, timezone
 from decimal import Context, Decimal
 from typing import Any
 
@@ -35,7 +35,7 @@ PLAIN: Mapping[str, tuple[pa.DataType, SearchStrategy[Any]]] = {
     "float": (pa.float32(), st.floats(width=32, allow_nan=False)),
     "double": (pa.float64(), st.floats(allow_nan=False)),
     "date": (pa.date32(), st.dates(date(1, 1, 1), date(9999, 12, 31))),
-    "timestamp": (pa.timestamp("us", "UTC"), _NAIVE.map(lambda value: value.replace(tzinfo=UTC))),
+    "timestamp": (pa.timestamp("us", "UTC"), _NAIVE.map(lambda value: value.replace(tzinfo=timezone.utc))),
     "timestamp_ntz": (pa.timestamp("us"), _NAIVE),
     "interval": (pa.duration("us"), _integers(63).map(lambda value: timedelta(microseconds=value))),
     "string": (pa.string(), st.text(max_size=12)),

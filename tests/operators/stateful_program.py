@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from random import Random
 from typing import Any
@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 )
 from typing_extensions import override
 
-START = datetime(2024, 3, 1, 12, 0, tzinfo=UTC)
+START = datetime(2024, 3, 1, 12, 0, tzinfo=timezone.utc)
 START_MS = int(START.timestamp() * 1000)
 MINUTE_MS = 60_000
 OUTPUT = "told string"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from functools import partial
 from typing import Any
 
@@ -232,7 +232,7 @@ def test_rows_with_a_time_to_live_say_when_they_expire(make_written: MakeWritten
 
     made.batch(states, [(("early",), add(1)), (("both",), add(1))], HOUR)
     made.batch(states, [(("both",), add(2))], 2 * HOUR)
-    at = [datetime.fromtimestamp(hours * 3600, UTC) for hours in range(5)]
+    at = [datetime.fromtimestamp(hours * 3600, timezone.utc) for hours in range(5)]
     for name, both in (("value", [2]), ("list", [1, 2]), ("map", [1, 2])):
         with open_state(made.path, uid=UID, state=name) as state:
             assert state.state.ttl == TimeToLive(2 * HOUR, "on_create_and_write", "event")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import struct
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from pyspark_ckpt.state_store.format.meta import Descriptor
 from tests.compat.frozen import expected, unpack
 from tests.compat.queries import KeyedKinds, Kinds
 
-BEGIN = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
+BEGIN = datetime(2023, 11, 14, 22, 13, 20, tzinfo=timezone.utc)
 
 
 @pytest.fixture(scope="module")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pyarrow as pa
 
 import pyspark_ckpt as ckpt
 
-AT = datetime(2024, 3, 1, 12, 0, tzinfo=UTC)
+AT = datetime(2024, 3, 1, 12, 0, tzinfo=timezone.utc)
 COLUMNS = "user string, n bigint, at timestamp"
 OUTPUT = "user string, total bigint"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,7 +15,7 @@ from pyspark_ckpt import testing
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 COLUMNS = "carrier string, tailnum string, origin string, dest string, delay int, departure timestamp"
-AT = datetime(2013, 1, 1, tzinfo=UTC)
+AT = datetime(2013, 1, 1, tzinfo=timezone.utc)
 
 
 def flight(day: float, tailnum: str = "N1", delay: int | None = 0, dest: str = "LAX") -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyspark_ckpt.operators.stateful.declarations import dump_program, load_program
+from pyspark_ckpt.operators.declarations.programs import dump_program, load_program
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

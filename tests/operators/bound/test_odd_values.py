@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, date, datetime
+from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from tests.operators.program_lab import Bound, ProgramLab
 from tests.operators.session_lab import keys_of
 from tests.operators.types.test_conversions import work
 
-AT = datetime(2020, 1, 1, tzinfo=UTC)
+AT = datetime(2020, 1, 1, tzinfo=timezone.utc)
 DAY_NS = 24 * 60 * 60 * 10**9
 LONG, TEXT = spark.LongType(), spark.StringType()
 PAIR_OF_ONE_NAME = spark.StructType([spark.StructField("a", LONG), spark.StructField("a", LONG)])

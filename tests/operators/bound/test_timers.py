@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -200,10 +200,10 @@ def test_timers_of_many_keys_are_registered_from_columns(tmp_path: Path) -> None
         (np.datetime64(2001, "us"), 3),
         (np.datetime64(2_000_000, "ns"), 2),
         (np.datetime64(-7, "s"), -7000),
-        (datetime(1970, 1, 1, 0, 0, 0, 1, tzinfo=UTC), 1),
+        (datetime(1970, 1, 1, 0, 0, 0, 1, tzinfo=timezone.utc), 1),
         (datetime(1970, 1, 1, 1, tzinfo=timezone(timedelta(hours=1))), 0),
         (datetime(1970, 1, 1, 0, 0, 2), 2000),  # noqa: DTZ001 - a naive one is UTC
-        (datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC), 253402300800000),
+        (datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=timezone.utc), 253402300800000),
     ],
 )
 def test_an_instant_is_a_datetime_or_milliseconds(at: Any, expected: int, tmp_path: Path) -> None:  # noqa: ANN401

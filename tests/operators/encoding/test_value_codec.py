@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import namedtuple
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Any
 
 import pyarrow as pa
@@ -150,7 +150,7 @@ def test_a_struct_may_be_any_thing_that_has_its_fields(value: Any) -> None:  # n
         (pa.string(), 1),
         (pa.binary(), "x"),
         (pa.bool_(), "true"),
-        (pa.date32(), datetime(2024, 1, 1, tzinfo=UTC)),
+        (pa.date32(), datetime(2024, 1, 1, tzinfo=timezone.utc)),
         (pa.timestamp("us", "UTC"), 5),
         (pa.decimal128(4, 2), "123.4"),
         (pa.decimal128(4, 2), "1.234"),

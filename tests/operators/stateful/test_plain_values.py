@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, timedelta, timezone
+from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
@@ -38,7 +38,7 @@ VALUES: dict[pa.DataType, list[Any]] = {
     pa.string(): ["é", "", 5, 1.5, b"x", np.str_("a")],
     pa.binary(): [b"", bytearray(b"x"), "x", memoryview(b"y")],
     pa.date32(): [date(2024, 1, 1), AT],
-    INSTANT: [AT, AT.replace(tzinfo=LONDON), AT.replace(tzinfo=UTC), AT.replace(fold=1), datetime(1, 1, 2), 5],  # noqa: DTZ001
+    INSTANT: [AT, AT.replace(tzinfo=LONDON), AT.replace(tzinfo=timezone.utc), AT.replace(fold=1), datetime(1, 1, 2), 5],  # noqa: DTZ001
     pa.timestamp("us"): [AT, AT.replace(tzinfo=LONDON), AT.replace(fold=1)],
     NUMBER: [(1, "a"), Row(n=1, t=None), [2, "b"], {"n": 1, "t": "x"}, (1,), (2**31, "a"), 5],
     pa.list_(pa.int32()): [[1, None], [], (1, 2), [2**31], np.array([1, 2]), "ab"],

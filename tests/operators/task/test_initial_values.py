@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError
 from tests.operators.task_lab import Row, TaskLab
 
 _OUTPUT = pa.schema([("user", pa.string()), ("n", pa.int64()), ("text", pa.string())])
-_AT = datetime(2024, 3, 1, tzinfo=UTC)
+_AT = datetime(2024, 3, 1, tzinfo=timezone.utc)
 _ROOM = 1 << 30
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import UTC, date, datetime, time, timedelta, timezone
+from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from tests.operators.program_lab import ProgramLab
 from tests.operators.session_lab import keys_of
 
 NAN = float("nan")
-AT = datetime(2020, 1, 2, 3, 4, 5, 678901, UTC)
+AT = datetime(2020, 1, 2, 3, 4, 5, 678901, timezone.utc)
 FAR_ZONE = timezone(timedelta(hours=1, seconds=17, microseconds=500_000))
 
 TYPES: dict[str, spark.DataType] = {

@@ -29,8 +29,8 @@ private[ckpt] object ServerProcess extends Logging {
 
   /** Does what `-m` does, but leaves the working folder out of the path: a user's file must not replace a module. */
   private val Program = "import sys; " +
-    "sys.version_info >= (3, 11) or " +
-    "sys.exit('pyspark-ckpt needs Python 3.11 or newer, this is ' + sys.version.split()[0]); " +
+    "sys.version_info >= (3, 10) or " +
+    "sys.exit('pyspark-ckpt needs Python 3.10 or newer, this is ' + sys.version.split()[0]); " +
     "sys.path[:1] = [path for path in sys.path[:1] if path]; import runpy; " +
     "runpy.run_module(sys.argv[1], run_name='__main__', alter_sys=True)"
   private val Module = "pyspark_ckpt.state_store.server"
