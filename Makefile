@@ -11,7 +11,7 @@ JAVA   := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 VENV   := .venv
 PY     := $(VENV)/bin/python
 SPARK  := 4.3
-OTHERS := 4.1 4.2
+OTHERS := 3.5 4.0 4.1 4.2
 JAR    := pyspark_ckpt/jars/pyspark-ckpt-spark-$(SPARK).jar
 OTHER_JARS := $(OTHERS:%=pyspark_ckpt/jars/pyspark-ckpt-spark-%.jar)
 SHIM   := $(shell find jvm-bridge/src/main jvm-bridge/src/spark-* -type f)
