@@ -32,15 +32,16 @@ private[ckpt] object ForeachBatchCheck {
   private def requireWhole(query: StreamExecution, batch: Long): Unit = {
     val conf = QuerySession.of(query).sessionState.conf
     Option(query.lastExecution).toSeq.flatMap(_.executedPlan.collect { case writer: StateStoreWriter => writer })
-      .flatMap(writer => CheckpointIds.committedPartitions(writer, conf).map(writer -> _)).foreach { case (writer, processed) =>
-        val info = writer.stateInfo.get
-        // A limit has one partition, whatever number other operators have.
-        val isWhole = processed.size == info.numPartitions ||
-          processed.size == 1 && writer.outputPartitioning.numPartitions == 1
-        if (!isWhole) {
-          val missing = (0 until info.numPartitions).filterNot(processed)
-          throw refusal(batch, info.operatorId, missing, info.numPartitions)
-        }
+      .flatMap(writer => CheckpointIds.committedPartitions(writer, conf).map(writer -> _)).foreach {
+        case (writer, processed) =>
+          val info = writer.stateInfo.get
+          // A limit has one partition, whatever number other operators have.
+          val isWhole = processed.size == info.numPartitions ||
+            processed.size == 1 && writer.outputPartitioning.numPartitions == 1
+          if (!isWhole) {
+            val missing = (0 until info.numPartitions).filterNot(processed)
+            throw refusal(batch, info.operatorId, missing, info.numPartitions)
+          }
       }
   }
 

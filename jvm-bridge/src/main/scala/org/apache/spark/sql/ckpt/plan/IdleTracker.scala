@@ -53,7 +53,8 @@ private[ckpt] final class IdleTracker(
     val withRows = WatermarkNodes.withRows(executedPlan)
     times = inputs.map { input =>
       val before = times.getOrElse(input, InputTimes(None, nowMs))
-      val seenMs = if (withRows.contains(input.nodeId)) nowMs else math.min(before.seenMs, nowMs) // the clock may go back
+      val seenMs =
+        if (withRows.contains(input.nodeId)) nowMs else math.min(before.seenMs, nowMs) // the clock may go back
       input -> InputTimes((before.watermarkMs ++ withRows.get(input.nodeId)).reduceOption(_ max _), seenMs)
     }.toMap
     log.write(batch.currentBatchId, times)

@@ -50,7 +50,8 @@ private[ckpt] final class MemoryBudget(val limitBytes: Long, heapBytes: Long = R
   def misfits(overheadBytes: Option[Long]): Seq[String] = {
     def mib(bytes: Long): Long = bytes >> 20
     val besides = blockCacheBytes + part("stateServer") + ServerAtRest
-    val heap = if (partOfWanted >= 1) None else Some {
+    val heap = if (partOfWanted >= 1) None
+    else Some {
       s"Near caches and write sets should have ${mib(wantedOfHeap)} MiB of a heap of ${mib(heapBytes)} MiB. They get " +
         s"${mib((heapBytes * MaxHeapShare).toLong)} MiB: lower memoryLimit or raise the executor's memory."
     }

@@ -6,11 +6,7 @@ import java.util.concurrent.{ExecutorService, Executors, RejectedExecutionExcept
 
 import org.apache.spark.{SparkContext, SparkEnv}
 import org.apache.spark.internal.Logging
-import org.apache.spark.internal.config.{
-  EXECUTOR_MEMORY,
-  EXECUTOR_MEMORY_OVERHEAD,
-  EXECUTOR_MEMORY_OVERHEAD_FACTOR
-}
+import org.apache.spark.internal.config.{EXECUTOR_MEMORY, EXECUTOR_MEMORY_OVERHEAD, EXECUTOR_MEMORY_OVERHEAD_FACTOR}
 import org.apache.spark.sql.ckpt.minor.MinMemoryOverhead
 import org.apache.spark.scheduler.{SparkListener, SparkListenerApplicationEnd}
 import org.apache.spark.util.ShutdownHookManager

@@ -83,7 +83,8 @@ private[ckpt] final class StateServer(process: Process, rpc: StateServerRpc, gat
       process.getOutputStream.flush()
     } catch {
       case failure: java.io.IOException =>
-        throw new StateServerLostException(s"The state server (pid ${Processes.pid(process)}) takes no secrets${ending()}.",
+        throw new StateServerLostException(
+          s"The state server (pid ${Processes.pid(process)}) takes no secrets${ending()}.",
           failure)
     }
 

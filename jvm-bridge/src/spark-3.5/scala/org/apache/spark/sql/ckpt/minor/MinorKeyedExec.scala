@@ -41,7 +41,7 @@ private[ckpt] final class MinorKeyedExec(
       batchTimestampMs: Option[Long],
       eventTimeWatermarkForLateEvents: Option[Long],
       eventTimeWatermarkForEviction: Option[Long],
-        child: SparkPlan): FlatMapGroupsInPandasWithStateExec =
+      child: SparkPlan): FlatMapGroupsInPandasWithStateExec =
     new MinorKeyedExec(
       functionExpr, groupingAttributes, outAttributes, stateType, stateInfo, stateFormatVersion, outputMode,
       timeoutConf, batchTimestampMs, eventTimeWatermarkForLateEvents, eventTimeWatermarkForEviction,
