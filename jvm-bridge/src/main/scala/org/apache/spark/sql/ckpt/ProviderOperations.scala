@@ -6,7 +6,10 @@ import org.apache.spark.sql.ckpt.minor.KeyStateEncoderSpec
 import org.apache.spark.sql.execution.streaming.state.{ReadStateStore, StateStore, StateStoreConf, StateStoreId}
 import org.apache.spark.sql.types.StructType
 
-/** What the newest release of Spark asks of a provider. Earlier ones ask for less, or in another form. */
+/** What the newest release of Spark asks of a provider. Earlier ones ask for less, or in another form.
+  *
+  * Spark's own trait comes after this one in a list of parents: it has the default arguments.
+  */
 private[ckpt] trait ProviderOperations {
 
   /** Called first. `evolution`: the schemas that values of a family have had; none if they may not change. */

@@ -5,7 +5,10 @@ import org.apache.spark.sql.ckpt.minor.{KeyStateEncoderSpec, StateStoreIterator}
 import org.apache.spark.sql.execution.streaming.state.UnsafeRowPair
 import org.apache.spark.sql.types.StructType
 
-/** The operations on column families that the newest release of Spark asks of a store. Earlier ones ask for fewer. */
+/** The operations on column families that the newest release of Spark asks of a store. Earlier ones ask for fewer.
+  *
+  * Spark's own trait comes after this one in a list of parents: it has the default arguments.
+  */
 private[ckpt] trait StoreOperations {
   def allColumnFamilyNames: Set[String]
   def get(key: UnsafeRow, colFamilyName: String): UnsafeRow

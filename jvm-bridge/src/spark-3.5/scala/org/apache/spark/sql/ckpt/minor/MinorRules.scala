@@ -58,13 +58,19 @@ private[minor] object OperatorRecords extends ColumnarRule {
   private def content(writer: StateStoreWriter, info: StatefulOperatorStateInfo): String = {
     val record = Json.obj()
     record.putObject("operatorInfo").put("operatorId", info.operatorId)
-      .put("operatorName", writer.getProgress().operatorName)
+      .put("operatorName", nameOf(writer))
     val stores = record.putArray("stateStoreInfo")
     namesOfStores(writer).foreach { name =>
       stores.addObject().put("storeName", name).put("numColsPrefixKey", prefixColumns(writer))
         .put("numPartitions", info.numPartitions)
     }
     s"v1\n$record"
+  }
+
+  /** As Spark 4 calls it; Spark 3.5 has no name for session windows. */
+  private def nameOf(writer: StateStoreWriter): String = writer match {
+    case _: SessionWindowStateStoreSaveExec => "sessionWindowStateStoreSaveExec"
+    case _ => writer.getProgress().operatorName
   }
 
   private def namesOfStores(writer: StateStoreWriter): Seq[String] = writer match {

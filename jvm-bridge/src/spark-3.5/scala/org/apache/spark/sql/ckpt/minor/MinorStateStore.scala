@@ -6,7 +6,7 @@ import org.apache.spark.sql.ckpt.codec.Families
 import org.apache.spark.sql.execution.streaming.state.{StateStore, UnsafeRowPair}
 
 /** Spark's store, which has one family of rows. */
-private[ckpt] trait MinorStateStore extends StateStore with StoreOperations {
+private[ckpt] trait MinorStateStore extends StoreOperations with StateStore {
   override def get(key: UnsafeRow): UnsafeRow = get(key, Families.Default)
   override def put(key: UnsafeRow, value: UnsafeRow): Unit = put(key, value, Families.Default)
   override def remove(key: UnsafeRow): Unit = remove(key, Families.Default)

@@ -5,7 +5,7 @@ import org.apache.spark.sql.execution.streaming.state.{StateStore, SupportsFineG
 import org.apache.spark.util.NextIterator
 
 /** Spark does not say which of several commits of a version it means. */
-private[ckpt] trait MinorFineGrainedReplay extends SupportsFineGrainedReplay with ReplayOperations {
+private[ckpt] trait MinorFineGrainedReplay extends ReplayOperations with SupportsFineGrainedReplay {
   override def replayStateFromSnapshot(snapshotVersion: Long, endVersion: Long): StateStore =
     replayStateFromSnapshot(snapshotVersion, endVersion, readOnly = false, None, None)
 

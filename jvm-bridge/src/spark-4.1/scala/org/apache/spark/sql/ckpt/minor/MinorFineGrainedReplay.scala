@@ -3,4 +3,4 @@ package org.apache.spark.sql.ckpt.minor
 import org.apache.spark.sql.ckpt.changes.ReplayOperations
 import org.apache.spark.sql.execution.streaming.state.SupportsFineGrainedReplay
 
-private[ckpt] trait MinorFineGrainedReplay extends SupportsFineGrainedReplay with ReplayOperations
+private[ckpt] trait MinorFineGrainedReplay extends ReplayOperations with SupportsFineGrainedReplay
