@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark_ckpt.operators.encoding.key_codec import KeyCodec
 from pyspark_ckpt.operators.types.columns import has_variant
 from pyspark_ckpt.operators.types.value_types import resolve_type
+from pyspark_ckpt.pyspark_releases import refuse_connect
 from pyspark_ckpt.state_store.display import suggest
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.extras import require_extra
@@ -43,6 +44,7 @@ def require_frame(
     from pyspark.sql import DataFrame
 
     if not isinstance(frame, DataFrame):
+        refuse_connect(frame, who)
         raise InvalidInputError(
             f"{who}: {type(frame).__name__} is not a DataFrame of Spark.",
             hint=hint,

@@ -70,6 +70,12 @@ def require_stateful_processors(what: str) -> None:
         raise _refuse(what, "4.0")
 
 
+def refuse_connect(frame: object, what: str) -> None:
+    """Raise InvalidInputError for the DataFrame of a Spark Connect client that is none of ``pyspark.sql``."""
+    if type(frame).__module__.startswith("pyspark.sql.connect."):
+        raise _refuse(f"{what} in a Spark Connect client", "4.0")
+
+
 def find_types(*names: str) -> tuple[type[DataType], ...]:
     """Return those types of Spark that this release has."""
     types = import_module(_TYPES)

@@ -112,6 +112,15 @@ def test_a_type_that_pyspark_lacks_is_refused_by_name(
         resolve_type(ddl, "The state")
 
 
+def test_the_frame_of_a_connect_client_is_refused_where_it_is_of_another_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, "3.5.9")
+    frame: Any = type("DataFrame", (), {"__module__": "pyspark.sql.connect.dataframe"})()
+    with pytest.raises(
+        InvalidInputError, match=r"keyed\(uid='it'\) in a Spark Connect client needs Spark 4\.0 or newer"
+    ):
+        pyspark_ckpt.keyed(frame, by="user", uid="it")
+
+
 def _builder(options: dict[str, Any]) -> SparkSession.Builder:
     builder = SparkSession.Builder()
     builder._options = dict(options)
