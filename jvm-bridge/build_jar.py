@@ -111,7 +111,7 @@ def installed_spark() -> tuple[str, Path] | None:
     if spec is None or not spec.submodule_search_locations:
         return None
     folder = Path(spec.submodule_search_locations[0])
-    version = re.search(r'__version__.*"(\d+\.\d+)', (folder / "version.py").read_text(encoding="utf-8"))
+    version = re.search(r"""__version__.*["'](\d+\.\d+)""", (folder / "version.py").read_text(encoding="utf-8"))
     return (version[1], folder / "jars") if version else None
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-JAR = "pyspark_ckpt/jars/pyspark-ckpt.jar"
+JAR = "pyspark_ckpt/jars/pyspark-ckpt-spark-4.3.jar"
 PROVIDER = "org/apache/spark/sql/ckpt/CkptStateStoreProvider.class"
 LEFT_OUT = (".*", "build", "dist", "*.egg-info", "__pycache__", "target", "tests", "integration", "bench")
 

@@ -6,7 +6,7 @@ Run by ``integration.wheel`` with the Python of an environment that has the whee
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ class Count(ckpt.KeyedProcessor):
 
     seen = ckpt.ValueState("seen", "long", default=0)
 
-    def process(self, ctx: ckpt.Context, key: tuple[Any, ...], rows: list[Any]) -> Iterable[tuple[str, int]]:  # noqa: ARG002
+    def process(self, ctx: ckpt.Context, key: tuple[Any, ...], rows: Sequence[Any]) -> Iterable[tuple[str, int]]:  # noqa: ARG002
         self.seen.update(self.seen.value() + len(rows))
         yield key[0], self.seen.value()
 
