@@ -60,7 +60,7 @@ demo: compiled $(JAR) ## a stream of 336,776 real flights, killed in the middle,
 
 test: lint compiled $(JAR) test-scala $(S3_READY) $(HDFS_READY) $(S3A_READY) $(KAFKA_READY) .tools/spark.jsa ## all checks, all tests but the largest matrices, a short set on two older Sparks: what CI runs
 	@$(PY) -m pytest -v -n $(PROCESSES) $(ARGS)
-	@$(MAKE) --no-print-directory $(SPARKS:%=test-spark-%)
+	@for spark in $(SPARKS); do $(MAKE) --no-print-directory test-spark-$$spark || exit 1; done
 
 test-all: ## as test, with the short set on every older Spark
 	@$(MAKE) --no-print-directory test SPARKS="$(OTHERS)"
