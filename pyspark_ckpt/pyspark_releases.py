@@ -102,6 +102,16 @@ def make_collated_string(collation: str) -> DataType:
     return made
 
 
+@cache
+def find_binary_class() -> type[bytes | bytearray]:
+    """Return the class in which this release passes binary values to functions: bytearray before Spark 4.1."""
+    if find_spec(_CONVERSION):
+        convert = import_module(_CONVERSION).ArrowTableToRowsConversion.convert
+        if "binary_as_bytes" in signature(convert).parameters:
+            return bytes
+    return bytearray
+
+
 def make_variant(value: bytes, metadata: bytes) -> Any:  # noqa: ANN401 - the class is not in all releases
     """Return a value of type VARIANT as PySpark shows it, with parts that can change."""
     return _variant_class()(bytearray(value), bytearray(metadata))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
@@ -38,7 +39,11 @@ def register_state_source(spark: SparkSession) -> None:
 
     Other sessions find it by themselves. Repeating the call does no harm.
     """
-    spark.dataSource.register(StateDataSource)
+    try:
+        spark.dataSource.register(StateDataSource)
+    except AnalysisException as problem:  # from Spark 4.0, if the session has found it
+        if problem.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
 
 
 class StateDataSource(DataSource):

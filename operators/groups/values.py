@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 from pyspark_ckpt.operators.types.columns import arrow_values, python_values
 from pyspark_ckpt.operators.types.conversions import EXACT, Convert, microseconds_at
 from pyspark_ckpt.operators.types.stored_types import is_variant
-from pyspark_ckpt.pyspark_releases import find_types, make_variant
+from pyspark_ckpt.pyspark_releases import find_binary_class, find_types, make_variant
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 _WRONG = (TypeError, ValueError, AttributeError, ArithmeticError, pa.ArrowException)
@@ -123,8 +123,12 @@ def _make_shower(kind: pa.DataType) -> Convert | None:
         names = [field.name for field in kind]
         fields = [_maybe(_make_shower(field.type)) for field in kind]
         return lambda row: _create_row(names, [show(each) for show, each in zip(fields, row, strict=True)])
+    if pa.types.is_binary(kind):
+        return None if find_binary_class() is bytes else find_binary_class()
     if pa.types.is_map(kind):
-        keys, items = _make_shower(kind.key_type), _make_shower(kind.item_type)
+        # A bytearray cannot be a key.
+        keys = None if pa.types.is_binary(kind.key_type) else _make_shower(kind.key_type)
+        items = _make_shower(kind.item_type)
         key, item = _maybe(keys), _maybe(items)
         return (keys or items) and (lambda entries: {key(each): item(value) for each, value in entries.items()})
     element = _make_shower(kind.value_type) if pa.types.is_list(kind) else None
