@@ -3,7 +3,7 @@
 #   make test PYTHON=python3.12          another Python for the environment in .venv
 #   make test ARGS="-k aggregation -x"   arguments for pytest, the demo or the benchmark
 #   make test PROCESSES=0                all tests in one process, one after the other
-#   make test SPARKS="4.1 4.2"           which older Sparks the short set of tests runs on, after all tests on the newest
+#   make test SPARKS="4.1 4.2"           also the short set of tests on these older Sparks
 
 PYTHON ?= python3
 PROCESSES ?= 3
@@ -15,11 +15,6 @@ OTHERS := 3.5 4.0 4.1 4.2
 JAR    := pyspark_ckpt/jars/pyspark-ckpt-spark-$(SPARK).jar
 OTHER_JARS := $(OTHERS:%=pyspark_ckpt/jars/pyspark-ckpt-spark-%.jar)
 SHIM   := $(shell find jvm-bridge/src/main jvm-bridge/src/spark-* -type f)
-
-# Without SPARKS: the oldest one, and one of the others in turn, another one after each commit.
-LATER  := $(wordlist 2,9,$(OTHERS))
-TURN   := $(shell echo $$(( $$(git rev-list --count HEAD 2>/dev/null || echo 0) % $(words $(LATER)) + 1 )))
-SPARKS ?= $(firstword $(OTHERS)) $(word $(TURN),$(LATER))
 
 # An installed sbt, else its launcher by Maven, else none: then the Scala compiler inside PySpark builds the jar.
 SBT_LAUNCH := .tools/sbt-launch-1.13.1.jar
@@ -58,11 +53,11 @@ help: ## print this list
 demo: compiled $(JAR) ## a stream of 336,776 real flights, killed in the middle, compared with a batch result
 	@$(PY) -m integration.demo $(ARGS)
 
-test: lint compiled $(JAR) test-scala $(S3_READY) $(HDFS_READY) $(S3A_READY) $(KAFKA_READY) .tools/spark.jsa ## all checks, all tests but the largest matrices, a short set on two older Sparks: what CI runs
+test: lint compiled $(JAR) test-scala $(S3_READY) $(HDFS_READY) $(S3A_READY) $(KAFKA_READY) .tools/spark.jsa ## all checks, and all tests but the largest matrices: what CI runs
 	@$(PY) -m pytest -v -n $(PROCESSES) $(ARGS)
 	@for spark in $(SPARKS); do $(MAKE) --no-print-directory test-spark-$$spark || exit 1; done
 
-test-all: ## as test, with the short set on every older Spark
+test-all: ## as test, and the short set of tests on every older Spark
 	@$(MAKE) --no-print-directory test SPARKS="$(OTHERS)"
 
 # The tests that every Spark has to pass: those with the mark "every_spark".
