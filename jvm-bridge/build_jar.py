@@ -84,7 +84,7 @@ def jar(minor: str) -> Path:
 
 def is_current(minor: str) -> bool:
     """Whether there is a jar as new as all its sources: what ``make`` asks."""
-    found = [_OPTIONS, *RESOURCES.values(), *sources(minor)]
+    found = [*RESOURCES.values(), *sources(minor)]
     made = jar(minor)
     return made.is_file() and made.stat().st_mtime >= max(path.stat().st_mtime for path in found)
 

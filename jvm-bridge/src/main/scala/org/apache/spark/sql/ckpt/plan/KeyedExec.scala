@@ -67,6 +67,10 @@ private[ckpt] trait KeyedExec extends KeyedStateSchema {
       rows: Iterator[InternalRow], isLate: BasePredicate): Iterator[InternalRow] =
     if (child.output.exists(_.name == KeyedExec.TimeOfAll)) rows
     else super.applyRemovingRowsOlderThanWatermark(rows, isLate)
+
+  override def canEqual(other: Any): Boolean = other.isInstanceOf[KeyedExec]
+  override def equals(other: Any): Boolean = canEqual(other) && super.equals(other)
+  override def hashCode: Int = super.hashCode + 1
 }
 
 private[ckpt] object KeyedExec {

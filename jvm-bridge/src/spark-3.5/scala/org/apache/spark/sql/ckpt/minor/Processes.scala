@@ -9,6 +9,8 @@ private[ckpt] object Processes {
   def pid(process: Process): String =
     Try(classOf[Process].getMethod("pid").invoke(process).toString).getOrElse("unknown in Java 8")
 
-  /** Ends a process. A state server behind a wrapper ends by itself, because this ends its stdin. */
+  /** Ends a process, but none that it has started: Java 8 does not know them. A state server that a wrapper has started
+    * ends when its stdin is closed.
+    */
   def kill(process: Process): Unit = process.destroyForcibly()
 }

@@ -49,10 +49,6 @@ private[ckpt] final class MinorKeyedExec(
       functionExpr, groupingAttributes, outAttributes, stateType, stateInfo, stateFormatVersion, outputMode,
       timeoutConf, batchTimestampMs, eventTimeWatermarkForLateEvents, eventTimeWatermarkForEviction,
       skipEmittingInitialStateKeys, InitialRows.keepInFirstBatch(child, stateInfo))
-
-  override def canEqual(other: Any): Boolean = other.isInstanceOf[KeyedExec]
-  override def equals(other: Any): Boolean = canEqual(other) && super.equals(other)
-  override def hashCode: Int = super.hashCode + 1
 }
 
 private[ckpt] object MinorKeyedExec {
