@@ -60,10 +60,11 @@ test: lint compiled $(JAR) test-scala $(S3_READY) $(HDFS_READY) $(S3A_READY) $(K
 test-all: ## as test, and the short set of tests on every older Spark
 	@$(MAKE) --no-print-directory test SPARKS="$(OTHERS)"
 
-# The tests that every Spark has to pass: those with the mark "every_spark".
+# The tests that every Spark has to pass.
 test-spark-%: $(VENV)/.ready .tools/spark-%/.ready pyspark_ckpt/jars/pyspark-ckpt-spark-%.jar $(S3_READY)
 	@echo "The short set of tests on Spark $*"
-	@PYSPARK_PYTHON=$(CURDIR)/.tools/spark-$*/bin/python .tools/spark-$*/bin/python -m pytest -v -n $(PROCESSES) -m every_spark $(ARGS)
+	@PYSPARK_PYTHON=$(CURDIR)/.tools/spark-$*/bin/python .tools/spark-$*/bin/python -m pytest -v -n $(PROCESSES) \
+		$$(.tools/spark-$*/bin/python -m integration.short) $(ARGS)
 
 test-scala: $(VENV)/.ready $(SBT_READY)
 ifdef SBT

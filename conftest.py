@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.version import __version__ as SPARK  # noqa: N812, TID251 - a constant; tests know PySpark
 
 from integration.sample import ALL
-from integration.short import SHORT, SINCE
+from integration.short import PARTS, has
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
@@ -36,13 +35,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the short set; leave out what this Spark does not have, and the cases of the whole matrix; order the rest.
+    """Leave out what this Spark does not have, and the cases of the whole matrix; order the rest.
 
     Tests without Spark first, then the longest.
     """
-    for item in items:
-        if item.nodeid.startswith(SHORT):
-            item.add_marker(pytest.mark.every_spark)
     left_out = [item for item in items if _is_left_out(item)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
@@ -53,8 +49,4 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _is_left_out(item: pytest.Item) -> bool:
     if item.get_closest_marker("matrix") and not ALL:
         return True
-    return any(_numbers(SPARK) < _numbers(release) for part, release in SINCE.items() if part in item.nodeid)
-
-
-def _numbers(release: str) -> tuple[int, ...]:
-    return tuple(map(int, release.split(".")[:2]))
+    return any(part in item.nodeid and not has(release) for part, release in PARTS.items())

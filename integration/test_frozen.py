@@ -1,4 +1,4 @@
-"""Queries continue from checkpoints and savepoints of earlier releases, and show what that release showed next."""
+"""Queries go on from checkpoints and savepoints of earlier releases and older Sparks, and show what these showed."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pyspark_ckpt.savepoints import restore
-from tests.compat.frozen import VERSIONS, expected, unpack
+from integration.short import has
+from pyspark_ckpt.savepoints import restore, savepoint
+from tests.compat.frozen import SPARK, VERSIONS, expected, unpack
+from tests.compat.frozen_savepoints import KINDS, archive
 from tests.compat.frozen_savepoints import QUERIES as SAVED
-from tests.compat.frozen_savepoints import archive
 from tests.compat.queries import CASES, run_batch
 
 if TYPE_CHECKING:
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 
     from pyspark_ckpt.state_store.savepoints.savepoint import Kind
 
-QUERIES = [(version, name) for version in VERSIONS for name in expected(version)["queries"]]
+KNOWN = [version for version in VERSIONS if has(expected(version)["made by"]["pyspark"])]
+"""What this Spark or an older one has written."""
+QUERIES = [(version, name) for version in KNOWN for name in expected(version)["queries"]]
+OLDER = [(version, name) for version in KNOWN if version.startswith(SPARK) for name in SAVED]
 
 
 @pytest.mark.parametrize(("version", "name"), QUERIES)
@@ -31,8 +35,20 @@ def test_a_query_goes_on_from_a_checkpoint_of_an_earlier_release(
     assert run_batch(spark, CASES[name], str(checkpoint)) == expected(version)["queries"][name]["goes on"]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("version", "name"), OLDER)
+def test_a_savepoint_of_a_checkpoint_of_an_older_spark_goes_on_with_another_parallelism(
+    version: str, name: str, kind: Kind, spark: SparkSession, tmp_path: Path
+) -> None:
+    checkpoint = unpack(version, name, tmp_path / "old")
+    savepoint(str(checkpoint), str(tmp_path / "saved"), kind=kind)
+    restore(str(tmp_path / "saved"), str(tmp_path / "checkpoint"), parallelism=3)
+    case = replace(CASES[name], partitions=3)
+    assert run_batch(spark, case, str(tmp_path / "checkpoint")) == expected(version)["queries"][name]["goes on"]
+
+
 @pytest.mark.parametrize(("kind", "partitions"), [("native", 2), ("native", 3), ("canonical", 3)])
-@pytest.mark.parametrize("name", SAVED)
+@pytest.mark.parametrize("name", SAVED if has("4.3") else [])
 def test_a_query_goes_on_from_a_savepoint_of_an_earlier_release(
     name: str, kind: Kind, partitions: int, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -26,6 +26,7 @@ _CONVERSION = "pyspark.sql.conversion"
 _FIRST_WITH_TYPE = {"VariantType": "4.0", "TimeType": "4.1"}
 _FIRST_WITH_COLLATIONS = "4.0"
 _FIRST_WITH_COMMIT_IDS = (4, 0)
+_FIRST_WITH_COMMIT_IDS_FOR_ALL = (4, 1)
 _FIRST_THAT_FINDS_EXTENSIONS = (4, 0)
 
 
@@ -40,9 +41,12 @@ def find_minor_release() -> str:
     return ".".join(find_release().split(".")[:2])
 
 
-def has_commit_ids() -> bool:
-    """Whether this release of Spark has checkpoint format 2, which keeps ids of commits in its commit log."""
-    return _find_number() >= _FIRST_WITH_COMMIT_IDS
+def has_commit_ids_for_all() -> bool:
+    """Whether every query of this release of Spark runs in checkpoint format 2.
+
+    In Spark 4.0, a query with a limit or an aggregation over all rows fails in it, and the source ``state-metadata``.
+    """
+    return _find_number() >= _FIRST_WITH_COMMIT_IDS_FOR_ALL
 
 
 def finds_extensions() -> bool:
@@ -51,8 +55,8 @@ def finds_extensions() -> bool:
 
 
 def require_commit_ids(what: str) -> None:
-    """Raise InvalidInputError unless this release of Spark has checkpoint format 2."""
-    if not has_commit_ids():
+    """Raise InvalidInputError unless this release of Spark has checkpoint format 2, with ids in its commit log."""
+    if _find_number() < _FIRST_WITH_COMMIT_IDS:
         raise _refuse(what, "4.0")
 
 

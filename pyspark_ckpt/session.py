@@ -15,7 +15,7 @@ from pyspark_ckpt.pyspark_releases import (
     find_minor_release,
     find_release,
     finds_extensions,
-    has_commit_ids,
+    has_commit_ids_for_all,
     require_commit_ids,
 )
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError, NotFoundError
@@ -77,7 +77,7 @@ def spark_conf(**options: str | float) -> dict[str, str]:
     given = {PREFIX + key: canonical_text(key, text) for key, text in keys.items()}
     jar = jar_path()
     ours = {PROVIDER_CONF: PROVIDER_CLASS, _FILES: _OUR_FILES}
-    if has_commit_ids():
+    if has_commit_ids_for_all():
         ours[_CHECKPOINT_FORMAT] = _COMMIT_IDS
     if not finds_extensions():
         ours[_EXTENSIONS] = _OUR_EXTENSIONS

@@ -20,6 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 import pyspark_ckpt
 from integration.crash import workload
 from integration.operators.placement import stored_rows
+from integration.progress import recent_progress
 from pyspark_ckpt import savepoints
 from pyspark_ckpt.state_store.blobs import LocalPlace
 from pyspark_ckpt.state_store.options import PREFIX, parse
@@ -61,9 +62,9 @@ def run(spark: SparkSession, runs: list[dict[str, Any]]) -> list[dict[str, Any]]
         raise RuntimeError("\n".join(failures))
     return [
         {
-            "batches": [progress.batchId for progress in query.recentProgress],
-            "restores": sum(_restores(progress) for progress in query.recentProgress),
-            "metrics": sorted({name for last in query.recentProgress[-1:] for name in _metric_names(last)}),
+            "batches": [progress.batchId for progress in recent_progress(query)],
+            "restores": sum(_restores(progress) for progress in recent_progress(query)),
+            "metrics": sorted({name for last in recent_progress(query)[-1:] for name in _metric_names(last)}),
         }
         for query in queries
     ]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 from pyspark import TaskContext
@@ -21,14 +21,11 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 import pyspark_ckpt as ckpt
-from integration.operators.processors import OUT, Visits
-
-if TYPE_CHECKING:
-    from pyspark.sql.streaming.stateful_processor import TimerValues
+from integration.short import has
 
 BATCHES = 6
 ROWS = 60
-QUERIES = ("windows", "dedup", "join", "groups", "keyed", "processor")
+QUERIES = ("windows", "dedup", "join", "groups", "keyed", *(("processor",) if has("4.1") else ()))
 SETTINGS = {
     "spark.sql.streaming.minBatchesToRetain": "2",
     "spark.sql.streaming.stateStore.ckpt.snapshotEveryVersions": "2",
@@ -243,23 +240,11 @@ def _keyed(events: DataFrame, fault: Fault | None, weight: int) -> DataFrame:
     return ckpt.keyed(events, "user", uid="activity").process(_Activity(fault, weight), output, initial_state=initial)
 
 
-class _Visits(Visits):
-    """Spark's own kind of processor, which may fail."""
-
-    def __init__(self, fault: Fault | None, weight: int) -> None:
-        self.fault = fault
-        self.weight = weight
-
-    def take(self, rows: list[Any], timer_values: TimerValues) -> int:
-        """Put rows into every state."""
-        if self.fault is not None:
-            self.fault.strike("midway")
-        return super().take(rows, timer_values) * self.weight
-
-
 def _processor(events: DataFrame, fault: Fault | None, weight: int) -> DataFrame:
+    from integration.crash.visits import OUT, FailingVisits  # new in Spark 4.1
+
     visits = events.select("user", f.col("number").alias("id"), f.col("side").alias("word"), "at")
-    return visits.groupBy("user").transformWithState(_Visits(fault, weight), OUT, "Append", "EventTime")
+    return visits.groupBy("user").transformWithState(FailingVisits(fault, weight), OUT, "Append", "EventTime")
 
 
 def _with(fault: Fault | None, frame: DataFrame) -> DataFrame:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from integration.operators.idle_queries import START
 from integration.operators.providers import OURS, Provider
 from integration.operators.sources import Source
+from integration.progress import recent_progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -106,7 +107,7 @@ class Play:
 
 def minutes(query: StreamingQuery) -> int | None:
     """The last watermark, in minutes after START; None if there is none yet."""
-    watermarks = [each for progress in query.recentProgress if (each := progress.eventTime.get("watermark"))]
+    watermarks = [each for progress in recent_progress(query) if (each := progress.eventTime.get("watermark"))]
     if not watermarks:
         return None
     found = datetime.fromisoformat(watermarks[-1])

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 
+from integration.progress import recent_progress
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -85,7 +87,7 @@ def replay(spark: SparkSession, case: Case, provider: Provider, folder: Path) ->
         if number == 0:
             case.prepare(session, case, folder)
         finished = run(session, case, folder, collect_into(batches))
-        for progress in finished.recentProgress:
+        for progress in recent_progress(finished):
             counts[progress.batchId] = _row_counts(progress, case.counts)
     return Recording(batches, counts, read_state(provider.session(spark, **case.settings), case, folder))
 

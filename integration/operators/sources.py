@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql.types import StructType
+from pyspark.sql.types import _parse_datatype_string
 
 from pyspark_ckpt.operators.types.value_types import make_handed_schema
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 Rows = tuple[tuple[Any, ...], ...]
 
@@ -33,7 +34,7 @@ class Source:
     def write(self, folder: Path, first: int, last: int) -> None:
         """Write files ``first`` to ``last - 1``. Their times rise with their number: Spark reads them in that order."""
         folder.mkdir(parents=True, exist_ok=True)
-        arrow_schema = make_handed_schema(cast("StructType", StructType.fromDDL(self.schema)))
+        arrow_schema = make_handed_schema(cast("StructType", _parse_datatype_string(self.schema)))
         for number in range(first, min(last, len(self.batches))):
             columns = [
                 pa.array(_column(self.batches[number], position), type=field.type)

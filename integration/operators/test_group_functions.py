@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.state import GroupStateTimeout
-from pyspark.sql.types import LongType, StructType, VariantVal
+from pyspark.sql.types import LongType, StructType
 
 import pyspark_ckpt as ckpt
 from integration.operators import inputs
@@ -80,6 +80,8 @@ def _stamped(key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: GroupS
 
 def _mixed(key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
     """Values of other types than the state's that Spark converts, and times and a VARIANT within a struct."""
+    from pyspark.sql.types import VariantVal  # new in Spark 4.0
+
     before = f"{state.getOption!r} {state} {_without_clock(state)}"
     rows, at = sum(map(len, frames)), datetime(2024, 3, 31, 12, 0, 0, 1)  # noqa: DTZ001 - as Spark gives times
     elsewhere = at.replace(tzinfo=timezone(timedelta(hours=rows)))

@@ -16,6 +16,7 @@ from integration.operators.placement import stored_rows
 from integration.operators.providers import OURS
 from integration.operators.replay import Case, collect_into, run, write_inputs
 from integration.operators.sources import Source
+from integration.progress import recent_progress
 from integration.sample import sampled
 
 if TYPE_CHECKING:
@@ -185,7 +186,7 @@ def test_counters_are_in_the_progress_of_the_query(spark: SparkSession, tmp_path
     case = Case(keyed(Counting(), TOTALS), (EVENTS,), output_mode="update")
     write_inputs(case, tmp_path, 0, 2)
     finished = run(OURS.session(spark), case, tmp_path, collect_into({}))
-    for progress, batch in zip(finished.recentProgress, EVENTS.batches, strict=False):
+    for progress, batch in zip(recent_progress(finished), EVENTS.batches, strict=False):
         metrics = progress.stateOperators[0].customMetrics
         assert (metrics["it/calls"], metrics["it/seen"]) == (len({row[1] for row in batch}), len(batch))
 

@@ -20,6 +20,7 @@ from integration.operators.keyed import keyed, play_until
 from integration.operators.providers import OURS
 from integration.operators.replay import Case, collect_into, run, write_inputs
 from integration.operators.sources import Source
+from integration.progress import recent_progress
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -220,7 +221,7 @@ def test_late_rows_and_fired_timers_are_counted(spark: SparkSession, tmp_path: P
     case = Case(watched(BothClocks()), (_EVENTS,), output_mode="update")
     write_inputs(case, tmp_path, 0, 4)
     finished = run(OURS.session(spark), case, tmp_path, collect_into({}))
-    metrics = [operator.customMetrics for progress in finished.recentProgress for operator in progress.stateOperators]
+    metrics = [operator.customMetrics for progress in recent_progress(finished) for operator in progress.stateOperators]
     expected = model(_EVENTS, ((0, 4),), empty_batches=False)
     assert [each["ckptFiredTimers"] for each in metrics] == [
         sum(row[3] is not None for row in batch) for batch in expected

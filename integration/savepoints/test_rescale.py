@@ -19,12 +19,12 @@ from integration.operators import (
     test_limit,
     test_scala_groups,
     test_session_windows,
-    test_transform_with_state,
 )
 from integration.operators.placement import partition_of, stored_rows
 from integration.operators.providers import HDFS_BACKED, OURS, ROCKSDB
 from integration.operators.replay import collect_into, read_state, replay, run, write_inputs
 from integration.sample import ALL
+from integration.short import has
 from pyspark_ckpt.savepoints import rescale, restore, savepoint
 
 if TYPE_CHECKING:
@@ -54,12 +54,17 @@ CASES = {
     "scala groups": (test_scala_groups.CASES["event time, format 2"], (2, 5, 2)),
     "scala groups, format 1": (test_scala_groups.CASES["event time, format 1"], (3, 4, 3)),
     "scala groups without time-outs": (test_scala_groups.CASES["without time-out, format 2"], (4, 1, 4)),
-    "transformWithState": (test_transform_with_state.CASES["rows"], (4, 2, 3)),
-    "transformWithState, Avro": (test_transform_with_state.CASES["rows, Avro"], (2, 5, 3)),
-    "transformWithState, times to live": (test_transform_with_state.CASES["values that live for a day"], (3, 2, 4)),
     "two operators": (test_chains.CASES["windows of a join"], (3, 4, 2)),
     "three operators": (test_chains.CASES["windows of python groups"], (2, 3, 4)),
 }
+if has("4.1"):
+    from integration.operators import test_transform_with_state
+
+    CASES |= {
+        "transformWithState": (test_transform_with_state.CASES["rows"], (4, 2, 3)),
+        "transformWithState, Avro": (test_transform_with_state.CASES["rows, Avro"], (2, 5, 3)),
+        "transformWithState, times to live": (test_transform_with_state.CASES["values that live for a day"], (3, 2, 4)),
+    }
 
 
 ALL_NUMBERS = (1, 2, 3, 4, 7, 8, 16, 200)

@@ -6,7 +6,8 @@
     tests/compat/<version>/expected.json    what is in each of them, and what a query shows that continues from it
     tests/compat/<version>/SHA256SUMS       of all other files: nothing here changes
 
-``<version>`` is that of the stored format. ``tests/compat/write.py`` has made them.
+``<version>`` is that of the stored format, written on the newest Spark of its day, or ``spark-<release>``: what this
+package writes on an older Spark. ``tests/compat/write.py`` has made them.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ HERE = Path(__file__).parent
 SUMS = "SHA256SUMS"
 EXPECTED = "expected.json"
 VERSIONS = sorted(path.parent.name for path in HERE.glob(f"*/{SUMS}"))
+SPARK = "spark-"
+"""What the name of a folder begins with that an older Spark has written."""
 
 
 def expected(version: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyspark_ckpt as ckpt
+from integration.short import has
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -186,7 +187,8 @@ def run_batch(spark: SparkSession, case: Case, checkpoint: str) -> dict[str, lis
     session = spark.newSession()
     prefix = "spark.sql.streaming.stateStore."
     session.conf.set(prefix + "providerClass", pyspark_ckpt.PROVIDER_CLASS)
-    session.conf.set(prefix + "checkpointFormatVersion", str(case.checkpoint_format))
+    if has("4.1"):  # as configure() does
+        session.conf.set(prefix + "checkpointFormatVersion", str(case.checkpoint_format))
     session.conf.set("spark.sql.session.timeZone", "UTC")
     session.conf.set("spark.sql.shuffle.partitions", str(case.partitions))
     shown: dict[str, list[str]] = {}
