@@ -73,7 +73,7 @@ Three of Spark's own confs matter as well. They work as Spark documents them:
 | conf | what `configure()` does | meaning |
 |---|---|---|
 | `{PREFIX.removesuffix("ckpt.")}providerClass` | sets it | which state store a *new* query uses; a checkpoint remembers its own |
-| `{PREFIX.removesuffix("ckpt.")}checkpointFormatVersion` | `2`, unless it is set; before Spark 4.1 nothing, so that it is `1` | `2`: the commit log names the winner of every commit. `1` works, too; a query may change from either to the other |
+| `{PREFIX.removesuffix("ckpt.")}checkpointFormatVersion` | `2`, unless it is set; before Spark 4.1 nothing, so that it is `1` | `2`: the commit log names the winner of every commit. `1` works, too; from Spark 4.3 on, a query may change from either to the other |
 | `spark.sql.streaming.minBatchesToRetain` | leaves it | how many versions below the newest one stay restorable; older ones are deleted in the background |
 """
 

@@ -44,7 +44,7 @@ def find_minor_release() -> str:
 def has_commit_ids_for_all() -> bool:
     """Whether every query of this release of Spark runs in checkpoint format 2.
 
-    In Spark 4.0, a query with a limit or an aggregation over all rows fails in it, and the source ``state-metadata``.
+    In Spark 4.0, a query with a limit or an aggregation over all rows fails in it.
     """
     return _find_number() >= _FIRST_WITH_COMMIT_IDS_FOR_ALL
 

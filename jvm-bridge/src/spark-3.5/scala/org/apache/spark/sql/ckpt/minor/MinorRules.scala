@@ -31,12 +31,16 @@ private[minor] object OperatorRecords extends ColumnarRule {
     if (isOfQuery && CkptStateStoreProvider.isChosen(SQLConf.get)) {
       plan.foreach {
         case writer: StateStoreWriter =>
-          writer.stateInfo.filter(_.storeVersion == 0).foreach(info => record(writer, info, hadoopConf))
+          writer.stateInfo.filter(info => info.storeVersion == 0 && isOfCheckpoint(info))
+            .foreach(info => record(writer, info, hadoopConf))
         case _ =>
       }
     }
     plan
   }
+
+  /** Whether the plan is to run: Spark explains plans with the relative path "<unknown>". */
+  private def isOfCheckpoint(info: StatefulOperatorStateInfo): Boolean = new Path(info.checkpointLocation).isAbsolute
 
   private def record(writer: StateStoreWriter, info: StatefulOperatorStateInfo, hadoopConf: Configuration): Unit = {
     val path = new Path(info.checkpointLocation, s"${info.operatorId}/_metadata/metadata")
