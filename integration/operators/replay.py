@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from pyspark.sql import DataFrame, SparkSession
 
 from integration.progress import recent_progress
+from integration.short import has
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -118,7 +119,9 @@ def run(spark: SparkSession, case: Case, folder: Path, each_batch: Callable[[Dat
 
 
 def read_state(spark: SparkSession, case: Case, folder: Path, **options: str) -> tuple[Lines, ...]:
-    """The rows of every view of the case, read through Spark's ``statestore`` source."""
+    """The rows of every view of the case, read through Spark's ``statestore`` source. Spark 3.5 has none."""
+    if not has("4.0"):
+        return ()
     checkpoint = str(folder / "checkpoint")
     return tuple(
         lines(
