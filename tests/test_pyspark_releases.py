@@ -64,8 +64,8 @@ def test_a_release_without_a_jar_is_refused_with_those_that_have_one(
 def test_a_session_has_the_settings_that_its_release_knows(minor: str, monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, f"{minor}.1")
     conf = pyspark_ckpt.spark_conf()
-    old = minor == "3.5"
-    assert (conf.get(FORMAT), conf.get(EXTENSIONS)) == ((None, OURS) if old else ("2", None))
+    assert conf.get(FORMAT) == (None if minor in ("3.5", "4.0") else "2")
+    assert conf.get(EXTENSIONS) == (OURS if minor == "3.5" else None)
 
 
 def test_extensions_of_the_user_stay(monkeypatch: pytest.MonkeyPatch) -> None:
