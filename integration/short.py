@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from pyspark.version import __version__ as SPARK  # noqa: N812 - a constant
+from pyspark_ckpt.pyspark_releases import find_release
 
 SHORT = {
     "integration/operators/test_aggregation.py": "3.5",
@@ -51,7 +51,7 @@ PARTS = {
 
 def has(release: str) -> bool:
     """Whether the Spark that is installed is this release or newer."""
-    return _numbers(SPARK) >= _numbers(release)
+    return _numbers(find_release()) >= _numbers(release)
 
 
 def _numbers(release: str) -> tuple[int, ...]:

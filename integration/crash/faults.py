@@ -8,10 +8,10 @@ from itertools import product
 
 from integration.crash.driver import FORMAT, OPTIONS
 from integration.crash.workload import QUERIES
-from integration.short import has
+from pyspark_ckpt.pyspark_releases import has_commit_ids_for_all
 from pyspark_ckpt.state_store.failpoints import NAMES
 
-FORMATS = (1, 2) if has("4.1") else (1,)
+FORMATS = (1, 2) if has_commit_ids_for_all() else (1,)
 FAIL_POINTS = f"{OPTIONS}failPoints"
 SOAK = os.environ.get("CKPT_CRASH") == "soak"
 

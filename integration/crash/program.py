@@ -62,11 +62,11 @@ def run(spark: SparkSession, runs: list[dict[str, Any]]) -> list[dict[str, Any]]
         raise RuntimeError("\n".join(failures))
     return [
         {
-            "batches": [progress.batchId for progress in recent_progress(query)],
-            "restores": sum(_restores(progress) for progress in recent_progress(query)),
-            "metrics": sorted({name for last in recent_progress(query)[-1:] for name in _metric_names(last)}),
+            "batches": [progress.batchId for progress in recent],
+            "restores": sum(map(_restores, recent)),
+            "metrics": sorted({name for last in recent[-1:] for name in _metric_names(last)}),
         }
-        for query in queries
+        for recent in map(recent_progress, queries)
     ]
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from integration.operators.processors import OUT, Visits
+from integration.operators.processors import Visits
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import TimerValues
 
     from integration.crash.workload import Fault
-
-__all__ = ["OUT", "FailingVisits"]
 
 
 class FailingVisits(Visits):

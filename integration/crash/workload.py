@@ -241,7 +241,8 @@ def _keyed(events: DataFrame, fault: Fault | None, weight: int) -> DataFrame:
 
 
 def _processor(events: DataFrame, fault: Fault | None, weight: int) -> DataFrame:
-    from integration.crash.visits import OUT, FailingVisits  # new in Spark 4.1
+    from integration.crash.visits import FailingVisits  # new in Spark 4.1
+    from integration.operators.processors import OUT
 
     visits = events.select("user", f.col("number").alias("id"), f.col("side").alias("word"), "at")
     return visits.groupBy("user").transformWithState(FailingVisits(fault, weight), OUT, "Append", "EventTime")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyspark_ckpt
-from integration.short import has
+from pyspark_ckpt.pyspark_releases import has_commit_ids_for_all
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,6 +47,6 @@ class Provider:
 _SPARK = "org.apache.spark.sql.execution.streaming.state."
 HDFS_BACKED = Provider("hdfs", _SPARK + "HDFSBackedStateStoreProvider", {CHECKPOINT_FORMAT: "1"})
 ROCKSDB = Provider("rocksdb", _SPARK + "RocksDBStateStoreProvider", {CHECKPOINT_FORMAT: "1"})
-OURS = Provider("ckpt", pyspark_ckpt.PROVIDER_CLASS, {CHECKPOINT_FORMAT: "2" if has("4.1") else "1"})
+OURS = Provider("ckpt", pyspark_ckpt.PROVIDER_CLASS, {CHECKPOINT_FORMAT: "2" if has_commit_ids_for_all() else "1"})
 IN_MEMORY = Provider("ckpt-memory", pyspark_ckpt.PROVIDER_CLASS, {**OURS.settings, BACKEND: "memory"})
 BY_NAME = {provider.name: provider for provider in (HDFS_BACKED, ROCKSDB, OURS, IN_MEMORY)}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyspark_ckpt as ckpt
-from integration.short import has
+from pyspark_ckpt.pyspark_releases import has_commit_ids_for_all
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -187,7 +187,7 @@ def run_batch(spark: SparkSession, case: Case, checkpoint: str) -> dict[str, lis
     session = spark.newSession()
     prefix = "spark.sql.streaming.stateStore."
     session.conf.set(prefix + "providerClass", pyspark_ckpt.PROVIDER_CLASS)
-    if has("4.1"):  # as configure() does
+    if has_commit_ids_for_all():  # as configure() does
         session.conf.set(prefix + "checkpointFormatVersion", str(case.checkpoint_format))
     session.conf.set("spark.sql.session.timeZone", "UTC")
     session.conf.set("spark.sql.shuffle.partitions", str(case.partitions))
