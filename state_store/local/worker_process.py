@@ -124,6 +124,7 @@ def main(descriptor: int) -> None:
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # Ctrl-C is for all processes of a terminal
         signal.signal(signal.SIGINT, _end)
     threading.Thread(target=_end_with_sender, args=(descriptor,), name="sender-watch", daemon=True).start()
+    threading.Thread(target=_end_again, name="swallowed-exits", daemon=True).start()
     tasks = Connection(descriptor)  # freed after the signal is ignored: an exception in its __del__ would be printed
     try:
         serve(tasks)
@@ -137,10 +138,19 @@ def _end_with_sender(descriptor: int) -> None:
     watch = select.poll()
     watch.register(descriptor, 0)  # only the end of the connection
     watch.poll()
+    _interrupt_main_thread()
+
+
+def _end_again() -> None:
+    """Repeat the signal each time that Python has swallowed the exit."""
     while True:
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)  # also wakes the thread
         _swallowed.wait()
         _swallowed.clear()
+        _interrupt_main_thread()
+
+
+def _interrupt_main_thread() -> None:
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)  # also wakes the thread
 
 
 def _note_unraisable(problem: sys.UnraisableHookArgs) -> None:
