@@ -35,6 +35,7 @@ _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.stateStore.maintenanceInterval": "1s",
     "spark.sql.adaptive.enabled": "false",
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",  # the default from Spark 4.0 on
 }
 
 

@@ -21,6 +21,7 @@ import pyspark_ckpt
 from integration.crash import workload
 from integration.operators.placement import stored_rows
 from integration.progress import recent_progress
+from integration.short import has
 from pyspark_ckpt import savepoints
 from pyspark_ckpt.state_store.blobs import LocalPlace
 from pyspark_ckpt.state_store.options import PREFIX, parse
@@ -123,7 +124,7 @@ def state(
     """All rows of the state of query ``name``, as sorted text, one list for each view."""
     session = _session(spark, conf or {})
     checkpoint = checkpoint or str(Path(folder) / "checkpoint")
-    if name in ("keyed", "groups"):  # Spark's reader shows Spark's own states
+    if name in ("keyed", "groups") or not has("4.0"):  # Spark's reader, new in 4.0, shows Spark's own states
         options = parse(
             {key.removeprefix(PREFIX): each for key, each in (conf or {}).items() if key.startswith(PREFIX)}
         )

@@ -27,8 +27,6 @@ def group_query(name: str) -> Callable[[Sequence[DataFrame]], DataFrame]:
     """A query with the method ``name``, on events with a watermark of five minutes."""
 
     def query(frames: Sequence[DataFrame]) -> DataFrame:
-        from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
-
         events = frames[0].withWatermark("at", "5 minutes").selectExpr("coalesce(user, -1) AS user", "id", "at")
         session = events.sparkSession
         context = session.sparkContext
@@ -43,7 +41,7 @@ def group_query(name: str) -> Callable[[Sequence[DataFrame]], DataFrame]:
         arguments = gateway.new_array(gateway.jvm.Object, 1)
         arguments[0] = events._jdf
         (method,) = (each for each in loader.loadClass(_NAME).getMethods() if each.getName() == name)
-        return ClassicFrame(method.invoke(None, arguments), session)
+        return type(events)(method.invoke(None, arguments), session)
 
     return query
 

@@ -12,8 +12,7 @@ import org.apache.spark.sql.ckpt.minor.{
   QuerySession,
   StreamingExecutionRelation,
   StreamingTableRelation,
-  WatermarkNodes,
-  WatermarkTracker
+  WatermarkNodes
 }
 import org.apache.spark.sql.execution.SparkPlan
 import org.apache.spark.sql.execution.streaming.AvailableNowTrigger
@@ -103,20 +102,19 @@ private[ckpt] final class IdleTracker(
 
 private[ckpt] object IdleTracker {
 
-  /** Replaces the tracker of a query, after Spark has read the query's checkpoint into it.
+  /** Replaces the tracker of a query, from the first trigger on.
     *
     * A run with `availableNow` finds no rows that came after `startedMs`, however long it lasts.
     */
   def putInto(query: MicroBatchExecution, startedMs: Long): IdleTracker = {
-    val field = classOf[MicroBatchExecution].getDeclaredField("watermarkTracker")
-    field.setAccessible(true)
+    val before = MinorWatermarkTracker.of(query)
     val session = QuerySession.of(query)
     val policy = MultipleWatermarkPolicy(session.conf.get(SQLConf.STREAMING_MULTIPLE_WATERMARK_POLICY.key))
     val log = new InputTimesLog(session, new Path(query.resolvedCheckpointRoot, InputTimesLog.Folder).toString)
     val untilMs = if (query.trigger == AvailableNowTrigger) startedMs else Long.MaxValue
     val tracker = new IdleTracker(query, policy, IdleInputs.inputsOf(query.analyzedPlan), log, untilMs)
-    tracker.setWatermark(field.get(query).asInstanceOf[WatermarkTracker].currentWatermark)
-    field.set(query, tracker)
+    tracker.setWatermark(before.currentWatermark)
+    MinorWatermarkTracker.put(query, tracker)
     tracker
   }
 }

@@ -23,3 +23,14 @@ private[ckpt] object WatermarkNodes {
 /** Spark's tracker of a query's watermark. */
 private[ckpt] abstract class MinorWatermarkTracker(policy: MultipleWatermarkPolicy, plan: LogicalPlan)
   extends WatermarkTracker(policy, plan)
+
+private[ckpt] object MinorWatermarkTracker {
+  private val field = classOf[MicroBatchExecution].getDeclaredField("watermarkTracker")
+  field.setAccessible(true)
+
+  /** Spark's tracker of a query, into which the query's checkpoint has been read. */
+  def of(query: MicroBatchExecution): WatermarkTracker = field.get(query).asInstanceOf[WatermarkTracker]
+
+  /** Replaces the tracker. */
+  def put(query: MicroBatchExecution, tracker: WatermarkTracker): Unit = field.set(query, tracker)
+}
