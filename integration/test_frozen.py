@@ -9,10 +9,11 @@ import pytest
 
 from integration.short import has
 from pyspark_ckpt.savepoints import restore, savepoint
+from tests.compat import frozen_processors as processors
 from tests.compat.frozen import SPARK, VERSIONS, expected, unpack
 from tests.compat.frozen_savepoints import KINDS, archive
 from tests.compat.frozen_savepoints import QUERIES as SAVED
-from tests.compat.queries import CASES, run_batch
+from tests.compat.queries import CASES, PROCESSOR, run_batch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,3 +65,14 @@ def test_a_query_goes_on_from_a_savepoint_of_an_earlier_release(
     restore(str(saved), str(tmp_path / "checkpoint"), parallelism=partitions)
     case = replace(CASES[name], partitions=partitions)
     assert run_batch(spark, case, str(tmp_path / "checkpoint")) == expected("v1")["queries"][name]["goes on"]
+
+
+@pytest.mark.parametrize("partitions", [2, 3])
+@pytest.mark.parametrize("version", [version for version in processors.VERSIONS if has(version.removeprefix(SPARK))])
+def test_a_processor_goes_on_from_a_savepoint_of_an_older_spark(
+    version: str, partitions: int, spark: SparkSession, tmp_path: Path
+) -> None:
+    saved = unpack(f"{processors.PROCESSORS}/{version}", processors.SAVED, tmp_path / "saved")
+    restore(str(saved), str(tmp_path / "checkpoint"), parallelism=partitions)
+    case = replace(in_its_format(PROCESSOR, version), partitions=partitions)
+    assert run_batch(spark, case, str(tmp_path / "checkpoint")) == processors.expected(version)

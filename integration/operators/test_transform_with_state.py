@@ -107,9 +107,12 @@ def test_values_of_earlier_schemas_are_read_as_on_sparks_own_store_when_schemas_
     for name in ("last", "all", "words"):
         theirs, ours = (
             lines(
-                spark.read.format("statestore").option("stateVarName", name).load(str(tmp_path / each / "checkpoint"))
+                each.session(spark)
+                .read.format("statestore")
+                .option("stateVarName", name)
+                .load(str(tmp_path / each.name / "checkpoint"))
             )
-            for each in ("rocksdb", "ckpt")
+            for each in (ROCKSDB, OURS)
         )
         assert _without_ends(ours) == _without_ends(theirs)
         with ckpt.open_state(str(tmp_path / "ckpt" / "checkpoint"), state=name) as state:

@@ -231,7 +231,8 @@ class QueryRestore:
         )
 
     def _rewriting(self, recorded: RecordedRequest, ids: Ids) -> LogRewriter:
-        return LogRewriter(self._version - 1, self.plan.partitions, ids, recorded.query_id, self._names)
+        batch, target = self._version - 1, self._place.url
+        return LogRewriter(batch, self.plan.partitions, ids, recorded.query_id, target, self._names)
 
     def _rename_sources(self, own: OwnFolder) -> Target:
         return own if self._names is None else RenamingTarget(own, self._names.rename_file)

@@ -169,6 +169,46 @@ def plain_with_states(spark: SparkSession) -> DataFrame:
     return timely.groupBy("user").applyInPandasWithState(called, _OUT, "calls bigint", "update", "NoTimeout")
 
 
+def processor(spark: SparkSession) -> DataFrame:
+    """States and timers of Spark's transformWithState."""
+    import pandas as pd
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+    class Visits(StatefulProcessor):
+        def init(self, handle: StatefulProcessorHandle) -> None:
+            self._handle = handle
+            self._total = handle.getValueState("total", "rows bigint")
+            self._numbers = handle.getListState("numbers", "number bigint")
+            self._words = handle.getMapState("words", "word string", "rows bigint")
+
+        def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: ANN401, N802, N803
+            frame = pd.concat(rows).sort_values("value")
+            before = self._total.get()
+            self._total.update(((before[0] if before else 0) + len(frame),))
+            self._numbers.appendList([(number,) for number in frame["value"].tolist()])
+            for word in frame["word"].fillna("no word"):
+                seen = self._words.getValue((word,))
+                self._words.updateValue((word,), ((seen[0] if seen else 0) + 1,))
+            self._handle.registerTimer(timerValues.getCurrentWatermarkInMs() + _WAIT_MS)
+            yield self._shown(key, "")
+
+        def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Any]:  # noqa: ANN401, ARG002, N802, N803
+            self._numbers.clear()
+            yield self._shown(key, f"at {expiredTimerInfo.getExpiryTimeInMs()}: ")
+
+        def close(self) -> None:
+            pass
+
+        def _shown(self, key: Any, what: str) -> pd.DataFrame:  # noqa: ANN401
+            words = sorted((word[0], rows[0]) for word, rows in self._words.iterator())
+            numbers = sorted(each[0] for each in self._numbers.get())
+            shown = f"{what}{self._total.get()[0]} {numbers} {words}"
+            return pd.DataFrame({"user": [key[0]], "shown": [shown]})
+
+    timely = counted(spark).withWatermark("at", "1 minute")
+    return timely.groupBy("user").transformWithStateInPandas(Visits(), _OUT, "update", "eventTime")
+
+
 CASES: Mapping[str, Case] = {
     "aggregation": Case(aggregation, "update"),
     "aggregation-format-1": Case(aggregation, "update", checkpoint_format=1),
@@ -178,6 +218,8 @@ CASES: Mapping[str, Case] = {
     "keyed": Case(keyed, "update"),
     "with-states": Case(plain_with_states, "update"),
 }
+PROCESSOR = Case(processor, "update")
+"""Spark keeps the paths of its schemas in the checkpoint, so this one is frozen as a savepoint."""
 
 
 def run_batch(spark: SparkSession, case: Case, checkpoint: str) -> dict[str, list[str]]:

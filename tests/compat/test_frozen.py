@@ -10,6 +10,7 @@ import pytest
 from pyspark_ckpt.cli.main import main
 from pyspark_ckpt.state_store.display import count_text
 from tests.compat.contents import digests
+from tests.compat import frozen_processors as processors
 from tests.compat.frozen import HERE, SUMS, VERSIONS, expected, sums, unpack
 from tests.compat.stores import commit_next, rows_of
 from tests.lab import Lab
@@ -20,12 +21,15 @@ QUERIES = [(version, name) for version in VERSIONS for name in expected(version)
 
 def test_every_released_format_is_here() -> None:
     assert VERSIONS == ["spark-3.5", "spark-4.0", "spark-4.1", "spark-4.2", "v1"]
+    assert processors.VERSIONS == ["spark-4.0", "spark-4.1", "spark-4.2", "spark-4.3"]
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_nothing_that_is_frozen_has_changed(version: str) -> None:
+@pytest.mark.parametrize(
+    "folder", [HERE / each for each in VERSIONS] + [processors.HERE / each for each in processors.VERSIONS]
+)
+def test_nothing_that_is_frozen_has_changed(folder: Path) -> None:
     """A test that fails here is never mended by a new list: what was changed is put back."""
-    assert sums(HERE / version) == (HERE / version / SUMS).read_text(encoding="ascii")
+    assert sums(folder) == (folder / SUMS).read_text(encoding="ascii")
 
 
 @pytest.fixture

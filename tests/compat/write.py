@@ -41,7 +41,7 @@ def main(name: str) -> None:
             pack(checkpoint, folder / f"{store}.tar.gz")
             stores[store] = rows
         expected["stores"] = stores
-        spark = _session()
+        spark = new_session()
         expected["queries"] = {query: _query(spark, query, Path(scratch), folder) for query in CASES}
         spark.stop()
     (folder / EXPECTED).write_text(json.dumps(expected, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -59,7 +59,8 @@ def _query(spark: SparkSession, name: str, scratch: Path, folder: Path) -> dict[
     return {"shown": shown, "stored": contents, "goes on": run_batch(spark, CASES[name], str(checkpoint))}
 
 
-def _session() -> SparkSession:
+def new_session() -> SparkSession:
+    """A local session, configured as users do it."""
     from pyspark.sql import SparkSession
 
     import pyspark_ckpt

@@ -166,7 +166,7 @@ def test_a_log_of_spark_is_rewritten_or_refused(name: str, data: st.DataObject, 
     content = data.draw(damaged(valid) | damaged_json(entry).map(lambda body: head + body + tail))
     place = put(folder, name, content)
     where = f"{place.url}/{name}"
-    change: Callable[[str, bytes, str], bytes] = LogRewriter(4, 3, {"0": [["c"], ["d"], ["e"]]}, "new")
+    change: Callable[[str, bytes, str], bytes] = LogRewriter(4, 3, {"0": [["c"], ["d"], ["e"]]}, "new", "/new")
     read_or_refuse(lambda: change(name, content, where), content, name)
     if name == "offsets/4":
         found = read_or_refuse(lambda: read_partitions(place, 4), content, name)

@@ -13,17 +13,25 @@ from pyspark_ckpt.state_store.checkpoints.query.files import QUERY
 from pyspark_ckpt.state_store.checkpoints.query.source_names import SourceNames
 
 _OPERATOR = re.compile(r"state/([0-9]+)/_metadata/(?:metadata|v2/[0-9]+)")
+_SCHEMA_FILE = re.compile(r".*/(state/[0-9]+/_stateSchema/.+)", re.DOTALL)
+_OF_S3 = re.compile(r"s3[an]?(?=:)")
 
 Ids = Mapping[str, Sequence[Sequence[str]]]
 """The ids of state that a commit names, by operator, partition and store."""
 
 
 class LogRewriter:
-    """Changes the files of a query for a restore: partitions, ids of state, its own id, names of sources."""
+    """Changes the files of a query for a restore: partitions, ids of state, its own id, paths, names of sources."""
 
-    def __init__(self, batch: int, partitions: int, ids: Ids, query_id: str, names: SourceNames | None = None) -> None:
-        """``ids``: those that the commit of ``batch`` is to name, if it names any. ``names``: if sources get them."""
+    def __init__(
+        self, batch: int, partitions: int, ids: Ids, query_id: str, target: str, names: SourceNames | None = None
+    ) -> None:
+        """``ids``: those that the commit of ``batch`` is to name, if it names any. ``names``: if sources get them.
+
+        ``target``: the URL of the new checkpoint.
+        """
         self._batch = batch
+        self._target = target
         self._partitions = partitions
         self._ids = ids
         self._query_id = query_id
@@ -55,3 +63,20 @@ class LogRewriter:
     def _operator(self, entry: dict[str, Any]) -> None:
         for store in entry["stateStoreInfo"]:
             store["numPartitions"] = self._partitions
+            if paths := store.get("stateSchemaFilePaths"):
+                store["stateSchemaFilePaths"] = [move_schema_file(path, self._target) for path in paths]
+
+
+def move_schema_file(path: str, checkpoint: str) -> str:
+    """Return the path of a schema file of transformWithState in ``checkpoint``, a URL. Spark stores absolute paths.
+
+    The scheme of a bucket stays the one that Spark has used, or is S3A's: ``s3:`` is known to few Sparks.
+    """
+    found = _SCHEMA_FILE.fullmatch(path)
+    if found is None:
+        return path
+    url = f"file:{checkpoint}" if checkpoint.startswith("/") else checkpoint
+    if url.startswith("s3:"):
+        before = _OF_S3.match(path)
+        url = url.replace("s3", before[0] if before else "s3a", 1)
+    return f"{url.rstrip('/')}/{found[1]}"
