@@ -202,7 +202,8 @@ def processor(spark: SparkSession) -> DataFrame:
         def _shown(self, key: Any, what: str) -> pd.DataFrame:  # noqa: ANN401
             words = sorted((word[0], rows[0]) for word, rows in self._words.iterator())
             numbers = sorted(each[0] for each in self._numbers.get())
-            shown = f"{what}{self._total.get()[0]} {numbers} {words}"
+            total = self._total.get()
+            shown = f"{what}{total and total[0]} {numbers} {words}"
             return pd.DataFrame({"user": [key[0]], "shown": [shown]})
 
     timely = counted(spark).withWatermark("at", "1 minute")

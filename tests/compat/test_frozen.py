@@ -9,8 +9,8 @@ import pytest
 
 from pyspark_ckpt.cli.main import main
 from pyspark_ckpt.state_store.display import count_text
-from tests.compat.contents import digests
 from tests.compat import frozen_processors as processors
+from tests.compat.contents import digests
 from tests.compat.frozen import HERE, SUMS, VERSIONS, expected, sums, unpack
 from tests.compat.stores import commit_next, rows_of
 from tests.lab import Lab

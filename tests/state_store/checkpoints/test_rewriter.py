@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import pytest
 
@@ -39,7 +40,7 @@ def test_a_path_of_another_form_stays() -> None:
     ]
 
 
-def rewritten(stores: list[dict[str, object]], target: str) -> object:
+def rewritten(stores: Sequence[object], target: str) -> object:
     rewriter = LogRewriter(3, 5, {}, "id", target)
     entry = json.dumps({"operatorInfo": {"operatorId": 0, "operatorName": "x"}, "stateStoreInfo": stores})
     changed = rewriter("state/0/_metadata/v2/0", b"v2\n" + entry.encode(), "there")
