@@ -103,13 +103,19 @@ def replay_both(
         return first.result(), second.result()
 
 
-def run(spark: SparkSession, case: Case, folder: Path, each_batch: Callable[[DataFrame, int], None]) -> StreamingQuery:
+def run(
+    spark: SparkSession,
+    case: Case,
+    folder: Path,
+    each_batch: Callable[[DataFrame, int], None],
+    checkpoint: str = "checkpoint",
+) -> StreamingQuery:
     """Start the query on what is in the input folders, wait until it has read all of it, and return it stopped."""
     inputs = [source.stream(spark, folder / f"input{number}") for number, source in enumerate(case.sources)]
     writer = (
         case.query(inputs)
         .writeStream.outputMode(case.output_mode)
-        .option("checkpointLocation", str(folder / "checkpoint"))
+        .option("checkpointLocation", str(folder / checkpoint))
         .foreachBatch(each_batch)
     )
     trigger = {"once": True} if case.one_batch_a_run else {"availableNow": True}
@@ -118,16 +124,17 @@ def run(spark: SparkSession, case: Case, folder: Path, each_batch: Callable[[Dat
     return query
 
 
-def read_state(spark: SparkSession, case: Case, folder: Path, **options: str) -> tuple[Lines, ...]:
+def read_state(
+    spark: SparkSession, case: Case, folder: Path, checkpoint: str = "checkpoint", **options: str
+) -> tuple[Lines, ...]:
     """The rows of every view of the case, read through Spark's ``statestore`` source. Spark 3.5 has none."""
     if not has("4.0"):
         return ()
-    checkpoint = str(folder / "checkpoint")
     return tuple(
         lines(
             spark.read.format("statestore")
             .options(**view.options, **options)
-            .load(checkpoint)
+            .load(str(folder / checkpoint))
             .selectExpr(*view.columns)
         )
         for view in case.state

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from dataclasses import replace
 from itertools import accumulate, permutations
 from typing import TYPE_CHECKING, Literal
@@ -104,16 +105,18 @@ def test_a_query_goes_on_as_if_it_had_never_been_rescaled(
     batches: dict[int, Lines] = {}
     folder = tmp_path / "actual"
     ends = tuple(accumulate(case.runs))
+    checkpoint = "checkpoint"
     for first, last, partitions in zip((0, *ends), ends, numbers, strict=False):
         write_inputs(case, folder, first, last)
         if first:
-            move(folder, f"before-{partitions}", partitions, kind="canonical" if first == ends[1] else None)
+            before, checkpoint = checkpoint, f"from-{first}"
+            move(folder, before, checkpoint, partitions, kind="canonical" if first == ends[1] else None)
         session = OURS.session(spark, **{**case.settings, SHUFFLE_PARTITIONS: str(partitions)})
-        run(session, case, folder, collect_into(batches))
-        rows = list(stored_rows(folder / "checkpoint"))
+        run(session, case, folder, collect_into(batches), checkpoint)
+        rows = list(stored_rows(folder / checkpoint))
         assert [row for row in rows if not _is_in_place(row, partitions, rows)] == []
     assert batches == expected.batches
-    state = read_state(OURS.session(spark, **case.settings), case, folder)
+    state = read_state(OURS.session(spark, **case.settings), case, folder, checkpoint)
     assert without_partitions(state) == without_partitions(expected.state)
 
 
@@ -136,14 +139,19 @@ def _taken(folder: Path) -> Path:
     return folder / "savepoint"
 
 
-def move(folder: Path, name: str, partitions: int, kind: Literal["native", "canonical"] | None) -> None:
-    """Move the query in ``folder`` to another number of partitions: by a savepoint of a kind, or without one."""
-    (folder / "checkpoint").rename(folder / name)
+def move(folder: Path, before: str, after: str, partitions: int, kind: Literal["native", "canonical"] | None) -> None:
+    """Move a query to another checkpoint and number of partitions, by a savepoint of a kind or without one.
+
+    What it came from is deleted: it must need nothing there.
+    """
     if kind is None:
-        rescale(str(folder / name), str(folder / "checkpoint"), partitions)
+        rescale(str(folder / before), str(folder / after), partitions)
     else:
-        savepoint(str(folder / name), str(folder / f"savepoint-{name}"), kind=kind)
-        restore(str(folder / f"savepoint-{name}"), str(folder / "checkpoint"), parallelism=partitions)
+        saved = folder / f"{before}-saved"
+        savepoint(str(folder / before), str(saved), kind=kind)
+        restore(str(saved), str(folder / after), parallelism=partitions)
+        shutil.rmtree(saved)
+    shutil.rmtree(folder / before)
 
 
 def without_partitions(views: tuple[Lines, ...]) -> list[list[str]]:

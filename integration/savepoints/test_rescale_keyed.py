@@ -103,9 +103,9 @@ def test_timers_of_processing_time_wait_through_rescales_and_fire_once_each(
     write_inputs(case, tmp_path, 0, 1)
     run(OURS.session(spark, **{SHUFFLE_PARTITIONS: "2"}), case, tmp_path, collect)
     assert soon() == []
-    move(tmp_path, "of-2", 3, None)
-    move(tmp_path, "of-3", 7, "native")
-    move(tmp_path, "of-7", 2, "canonical")
+    move(tmp_path, "checkpoint", "of-3", 3, None)
+    move(tmp_path, "of-3", "of-7", 7, "native")
+    move(tmp_path, "of-7", "checkpoint", 2, "canonical")
     write_inputs(case, tmp_path, 1, 2)  # after a restart the first batch has rows
     session = OURS.session(spark, **{SHUFFLE_PARTITIONS: "2"})
     play_until(lambda: len(soon()) == 13, session, case, tmp_path, collect)
@@ -122,7 +122,8 @@ def _played(spark: SparkSession, case: Case, folder: Path, numbers: Sequence[int
     for number, (before, partitions) in enumerate(pairwise((0, *numbers))):
         write_inputs(case, folder, number, number + 1)
         if number and before != partitions:
-            move(folder, f"before-{number}", partitions, (None, None, "native", "canonical")[number])
+            (folder / "checkpoint").rename(folder / "before")
+            move(folder, "before", "checkpoint", partitions, (None, None, "native", "canonical")[number])
         run(OURS.session(spark, **{SHUFFLE_PARTITIONS: str(partitions)}), case, folder, collect_into(batches))
     return batches
 
