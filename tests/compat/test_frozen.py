@@ -24,12 +24,10 @@ def test_every_released_format_is_here() -> None:
     assert processors.VERSIONS == ["spark-4.0", "spark-4.1", "spark-4.2", "spark-4.3"]
 
 
-@pytest.mark.parametrize(
-    "folder", [HERE / each for each in VERSIONS] + [processors.HERE / each for each in processors.VERSIONS]
-)
-def test_nothing_that_is_frozen_has_changed(folder: Path) -> None:
+@pytest.mark.parametrize("name", [*VERSIONS, *(f"{processors.PROCESSORS}/{each}" for each in processors.VERSIONS)])
+def test_nothing_that_is_frozen_has_changed(name: str) -> None:
     """A test that fails here is never mended by a new list: what was changed is put back."""
-    assert sums(folder) == (folder / SUMS).read_text(encoding="ascii")
+    assert sums(HERE / name) == (HERE / name / SUMS).read_text(encoding="ascii")
 
 
 @pytest.fixture
