@@ -286,7 +286,8 @@ def test_a_query_that_was_restored_rescaled_or_changed_gets_no_initial_state_aga
         case = Case(_query(OneByOne(), **given), (rows,), "update")
         write_inputs(case, tmp_path, number, number + 1)
         run(session, case, tmp_path, collect_into(batches))
-        move(tmp_path, f"moved-{number}", (3, 2, 2, 1)[number], (None, "native", "canonical", None)[number])
+        (tmp_path / "checkpoint").rename(tmp_path / "before")
+        move(tmp_path, "before", "checkpoint", (3, 2, 2, 1)[number], (None, "native", "canonical", None)[number])
     assert sorted(batches) == [0, 1, 2, 3]
     assert _stored(tmp_path / "checkpoint", "seen") == {1: [10, 0, 1, 2, 3], 2: [0, 1, 2, 3], 3: [30]}
 
