@@ -3,7 +3,8 @@
 #   make test PYTHON=python3.12          another Python for the environment in .venv
 #   make test ARGS="-k aggregation -x"   arguments for pytest, the demo or the benchmark
 #   make test PROCESSES=0                all tests in one process, one after the other
-#   make test SPARKS="4.1 4.2"           also the short set of tests on these older Sparks
+#   make test SPARKS="4.1 4.2"           the short set of tests on these older Sparks; SPARKS= for none
+#   make test CKPT_TURN=all              also the long tests that take turns
 
 PYTHON ?= python3
 PROCESSES ?= 3
@@ -53,12 +54,13 @@ help: ## print this list
 demo: compiled $(JAR) ## a stream of 336,776 real flights, killed in the middle, compared with a batch result
 	@$(PY) -m integration.demo $(ARGS)
 
-test: lint compiled $(JAR) test-scala $(S3_READY) $(HDFS_READY) $(S3A_READY) $(KAFKA_READY) .tools/spark.jsa ## all checks, and all tests but the largest matrices: what CI runs
+test: lint compiled $(JAR) test-scala $(S3_READY) $(HDFS_READY) $(S3A_READY) $(KAFKA_READY) .tools/spark.jsa ## all checks, all tests but long ones that take turns, and a short set on two older Sparks: what CI runs
 	@$(PY) -m pytest -v -n $(PROCESSES) $(ARGS)
-	@for spark in $(SPARKS); do $(MAKE) --no-print-directory test-spark-$$spark || exit 1; done
+	@for spark in $(if $(filter undefined,$(origin SPARKS)),$$($(PY) -m integration.turns),$(SPARKS)); do \
+		$(MAKE) --no-print-directory test-spark-$$spark || exit 1; done
 
-test-all: ## as test, and the short set of tests on every older Spark
-	@$(MAKE) --no-print-directory test SPARKS="$(OTHERS)"
+test-all: ## as test, with all long tests, and the short set on every older Spark
+	@CKPT_TURN=all $(MAKE) --no-print-directory test
 
 # The tests that every Spark has to pass.
 test-spark-%: $(VENV)/.ready .tools/spark-%/.ready pyspark_ckpt/jars/pyspark-ckpt-spark-%.jar $(S3_READY)

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from integration.sample import ALL
-from integration.short import PARTS, has
+from integration.short import IN_TURN, PARTS, has
+from integration.turns import OLDER, TURNS, find_turn, take
+from pyspark_ckpt.pyspark_releases import find_release
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
@@ -35,15 +37,29 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what this Spark does not have, and the cases of the whole matrix; order the rest.
+    """Leave out what this Spark does not have, the cases of the whole matrix, and long tests that have another turn.
 
-    Tests without Spark first, then the longest.
+    Order the rest: tests without Spark first, then the longest.
     """
-    left_out = [item for item in items if _is_left_out(item)]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not _is_left_out(item)]
+    wanted = [item for item in items if not _is_left_out(item)]
+    in_turn = sorted((item for item in wanted if _is_in_turn(item)), key=lambda item: item.nodeid)
+    later = set(in_turn) - set(take(in_turn, find_turn()))
+    wanted = [item for item in wanted if item not in later]
+    config.hook.pytest_deselected(items=[*set(items) - set(wanted)])
+    items[:] = wanted
     items.sort(key=lambda item: (item.nodeid.startswith("integration/"), not item.nodeid.startswith(LONGEST)))
+
+
+def pytest_report_header() -> str:
+    """Say which long tests there will be."""
+    turn = find_turn()
+    return "long tests: all" if turn is None else f"long tests: part {turn + 1} of {TURNS}; CKPT_TURN=all takes all"
+
+
+def _is_in_turn(item: pytest.Item) -> bool:
+    if item.get_closest_marker("in_turn"):
+        return True
+    return find_release().startswith(OLDER) and item.nodeid.startswith(IN_TURN)
 
 
 def _is_left_out(item: pytest.Item) -> bool:

@@ -50,6 +50,21 @@ PARTS = {
 }
 """The same for single tests, by a part of their names."""
 
+IN_TURN = (
+    "integration/operators/test_aggregation.py",
+    "integration/operators/test_change_feed.py",
+    "integration/operators/test_connect_inputs.py",
+    "integration/operators/test_group_functions.py",
+    "integration/operators/test_idle_silence.py",
+    "integration/operators/test_keyed.py",
+    "integration/operators/test_reading_state.py",
+    "integration/operators/test_stateful.py",
+    "integration/operators/test_vector_states.py",
+    "integration/savepoints/test_running.py",
+    "integration/test_frozen.py",
+)
+"""Those of which an older Spark gets a third each time: see ``integration.turns``."""
+
 
 def has(release: str) -> bool:
     """Whether the Spark that is installed is this release or newer."""

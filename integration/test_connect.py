@@ -8,10 +8,13 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
     from pathlib import Path
 
 
+@pytest.mark.in_turn
 def test_operators_and_savepoints_work_in_a_connect_client(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "integration.connect_program", str(tmp_path)],

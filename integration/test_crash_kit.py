@@ -42,6 +42,7 @@ def totals(rows: DataFrame) -> DataFrame:
     return ckpt.keyed(rows, by="user", uid="totals").process(Totals(), "user string, total bigint", "append")
 
 
+@pytest.mark.in_turn
 def test_a_query_survives_its_kills() -> None:
     survived = ckpt.testing.crash(totals, seed=3, faults=4, rows=visits())
     assert len(survived.faults) >= 1

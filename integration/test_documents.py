@@ -13,6 +13,7 @@ from tests.documents import ROOT, find_programs
 TIMEOUT_S = 240
 
 
+@pytest.mark.in_turn
 @pytest.mark.spark
 @pytest.mark.parametrize("page", find_programs(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_a_program_of_the_documents_runs(page: Path, tmp_path: Path) -> None:

@@ -181,6 +181,7 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: ANN401
     return importlib.import_module("flights")
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("expected", _EXPECTED, ids=lambda expected: expected.__name__)
 def test_an_example_comes_to_what_pandas_comes_to(
     expected: Callable[[pd.DataFrame], pd.DataFrame],
@@ -224,6 +225,7 @@ def test_an_example_comes_to_what_pandas_comes_to(
     )
 
 
+@pytest.mark.in_turn
 def test_an_example_runs_as_the_docs_say() -> None:
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "JDK_JAVA_OPTIONS": JAVA_OPTIONS}
     done = subprocess.run(

@@ -31,6 +31,7 @@ print("workers:", named, "state:", query.lastProgress["stateOperators"][0]["numR
 """
 
 
+@pytest.mark.in_turn
 @pytest.mark.spark
 def test_the_interpreter_of_the_builder_is_that_of_workers_and_of_the_state_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +21,8 @@ __all__ = ["hdfs", "s3"]
 
 MakeLab = Callable[..., Lab]
 
-settings.register_profile("ckpt", deadline=None)  # a machine may be busy
+EXAMPLES = 100 if os.environ.get("CKPT_MATRIX") == "all" else 30
+settings.register_profile("ckpt", deadline=None, max_examples=EXAMPLES)  # a machine may be busy
 settings.load_profile("ckpt")
 
 

@@ -185,6 +185,7 @@ def test_states_of_every_type_are_read_without_extras_as_with_them(bare: Path, k
     assert run(bare, READ, kinds) == run(None, READ, kinds)
 
 
+@pytest.mark.in_turn
 def test_states_of_every_type_are_saved_and_restored_without_extras(bare: Path, kinds: Path, tmp_path: Path) -> None:
     run(bare, COMMANDS, kinds, tmp_path, *STATES)
     for name in ("native", "canonical", "restored"):

@@ -51,6 +51,7 @@ def test_a_wheel_has_the_jar_the_types_and_the_table_of_options(checkout: Path) 
         assert {"pyspark_ckpt/py.typed", "pyspark_ckpt/state_store/options.json"} <= set(content.namelist())
 
 
+@pytest.mark.in_turn
 @pytest.mark.slow
 def test_a_wheel_of_a_source_distribution_has_the_jar_too(checkout: Path) -> None:
     (checkout / JAR).unlink()

@@ -24,6 +24,7 @@ def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Relay]:
     relay.close()
 
 
+@pytest.mark.in_turn
 @pytest.mark.spark
 @pytest.mark.kill
 @pytest.mark.parametrize("seed", [46, pytest.param(45, marks=pytest.mark.matrix)])

@@ -29,6 +29,7 @@ spark.stop()
 """
 
 
+@pytest.mark.in_turn
 @pytest.mark.cluster
 def test_executors_read_a_partition_each(tmp_path: Path, user_environment: Mapping[str, str]) -> None:
     checkpoint = unpack("v1", "keyed", tmp_path / "checkpoint")

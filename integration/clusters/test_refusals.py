@@ -84,6 +84,7 @@ def test_query_runs_in_the_same_session_when_the_python_is_mended(driver: Driver
     driver.run(order("dedup", tmp_path, conf={f"{OPTIONS}python": sys.executable}, until=1))
 
 
+@pytest.mark.in_turn
 def test_calls_say_what_to_do_when_a_session_without_the_jar_runs(
     user_environment: Mapping[str, str], tmp_path: Path
 ) -> None:

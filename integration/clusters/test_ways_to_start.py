@@ -27,11 +27,13 @@ def test_counts_go_on_when_a_script_on_all_local_cores_is_run_again(run: Run) ->
     _is_right(run("local[*]"), files=2)
 
 
+@pytest.mark.in_turn
 @pytest.mark.spark
 def test_counts_go_on_when_queries_restart_in_a_program_of_spark_submit(run: Run) -> None:
     _is_right(run("local[2]", runs=2, with_submit=True), files=2)
 
 
+@pytest.mark.in_turn
 @pytest.mark.cluster
 def test_counts_go_on_when_executors_are_processes_of_their_own(run: Run) -> None:
     _is_right(run("local-cluster[2,1,1024]", runs=2), files=2)

@@ -29,6 +29,10 @@ from pyspark_ckpt.state_store.options import PREFIX, parse
 HOLD_LIMIT_S = 150.0
 END = "all batches are done"
 
+SLOW_START = "Python worker failed to connect back"
+"""What ends a query whose Python process needs more than ten seconds to start: a fixed limit of Spark."""
+STARTS = 3
+
 
 Orders: TypeAlias = Mapping[str, Callable[..., Any]]
 
@@ -56,9 +60,20 @@ def serve(orders: Orders) -> int:
 
 
 def run(spark: SparkSession, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Run queries side by side to their ends; each is described by the arguments of ``start``."""
+    """Run queries side by side to their ends; each is described by the arguments of ``start``.
+
+    One that the machine was too slow for is started again, and goes on from its checkpoint.
+    """
     queries = [start(spark, **each) for each in runs]
-    failures = [failure for query in queries if (failure := _end_of(query))]
+    failures = []
+    for number, each in enumerate(runs):
+        failure = _end_of(queries[number])
+        for _ in range(STARTS - 1):
+            if failure and SLOW_START in failure:
+                queries[number] = start(spark, **each)
+                failure = _end_of(queries[number])
+        if failure:
+            failures.append(failure)
     if failures:
         raise RuntimeError("\n".join(failures))
     return [

@@ -35,6 +35,7 @@ def test_every_step_is_among_those_at_which_the_driver_is_killed() -> None:
     assert {step for steps in STEPS for step in steps} == NAMES
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("steps", "part", "version", "names"),
     list(product(STEPS, PARTS, FORMATS, [QUERIES])) if SOAK else SAMPLE,

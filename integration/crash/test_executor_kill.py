@@ -22,6 +22,7 @@ SHORT_MS = 2_000  # every other executor passes the step, too, and goes on after
 pytestmark = [pytest.mark.cluster, pytest.mark.kill]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("scenario", few(AT_STEPS), ids=label)
 def test_state_and_output_are_right_when_an_executor_is_killed(
     scenario: Scenario, cluster: Relay, reference: Reference, tmp_path: Path
@@ -39,6 +40,7 @@ def test_state_and_output_are_right_when_an_executor_is_killed(
     reference.check(driver, name, tmp_path)
 
 
+@pytest.mark.in_turn
 def test_state_and_output_are_right_when_all_executors_are_killed_between_batches(
     cluster: Relay, reference: Reference, tmp_path: Path
 ) -> None:

@@ -21,6 +21,7 @@ QUICK = {"dfs.client.block.write.locateFollowingBlock.initial.delay.ms": "10"}
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
 
+@pytest.mark.in_turn
 def test_state_in_hdfs_is_right_when_the_driver_is_killed_and_local_state_is_lost(
     local: Relay, reference: Reference, hdfs: HdfsService, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

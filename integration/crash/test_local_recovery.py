@@ -15,6 +15,7 @@ QUERIES = ("windows", "join")
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
 
+@pytest.mark.in_turn
 def test_a_new_process_goes_on_with_local_files_when_the_one_before_was_killed(
     reference: Reference, tmp_path: Path
 ) -> None:

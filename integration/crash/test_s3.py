@@ -18,6 +18,7 @@ LONG_MS = 900_000
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("version", [1, pytest.param(2, marks=pytest.mark.matrix)])
 def test_state_in_s3_is_right_when_the_driver_is_killed_and_local_state_is_lost(
     version: int, local: Relay, reference: Reference, s3: S3Service, tmp_path: Path

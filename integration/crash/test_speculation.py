@@ -49,6 +49,7 @@ def slower_attempts(driver: Driver) -> int:
     return sum(map(log.count, SLOWER_ATTEMPT))
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("version", [1, pytest.param(2, marks=pytest.mark.matrix)])
 def test_state_and_output_are_right_when_the_slower_attempt_commits_late(
     version: int, driver: Driver, reference: Reference, tmp_path: Path
@@ -67,6 +68,7 @@ def test_state_and_output_are_right_when_the_slower_attempt_commits_late(
     reference.check(driver, "windows", tmp_path)
 
 
+@pytest.mark.in_turn
 def test_state_and_output_are_right_when_the_slower_attempt_never_ends(
     driver: Driver, reference: Reference, tmp_path: Path
 ) -> None:

@@ -32,6 +32,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("faults", FAULTS)
 def test_state_and_output_are_right_when_a_task_fails_once(
     faults: dict[str, tuple[Any, ...]], local: Relay, reference: Reference, tmp_path: Path

@@ -32,6 +32,7 @@ EPOCH = "spark.sql.streaming.ckpt.epoch"
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.in_turn
 def test_each_run_has_the_next_epoch_and_a_sink_can_read_it(spark: SparkSession, tmp_path: Path) -> None:
     epochs: list[str | None] = []
 

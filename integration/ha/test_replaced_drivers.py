@@ -18,6 +18,7 @@ QUERY = "windows"
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("version", [1, pytest.param(2, marks=pytest.mark.matrix)])
 def test_the_next_driver_goes_on_when_one_is_killed_or_only_seems_lost(version: int, tmp_path: Path) -> None:
     conf = {FORMAT: str(version)}

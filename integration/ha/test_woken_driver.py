@@ -150,6 +150,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return s3_place(service) if request.param == "s3" else hdfs_place(service)
 
 
+@pytest.mark.in_turn
 def test_nothing_changes_when_a_driver_wakes_up_that_was_stopped_at_any_step(
     place: Place, start: Start, tmp_path: Path
 ) -> None:

@@ -108,6 +108,7 @@ class Life:
         return found
 
 
+@pytest.mark.in_turn
 def test_every_record_is_counted_once_across_savepoint_restore_kills_and_rescaling(
     kafka: KafkaService, tmp_path: Path
 ) -> None:

@@ -32,6 +32,7 @@ def produce(topic: Topic, *records: tuple[int, str, int]) -> None:
     producer.close()
 
 
+@pytest.mark.in_turn
 def test_a_silent_partition_holds_up_nothing(kafka: KafkaService, tmp_path: Path) -> None:
     jars = [pyspark_ckpt.jar_path(), *map(str, sorted(CONNECTOR.glob("*.jar")))]
 

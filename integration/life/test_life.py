@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+@pytest.mark.in_turn
 @pytest.mark.spark
 @pytest.mark.parametrize("seed", [5, 10, pytest.param(6, marks=pytest.mark.matrix)])
 def test_a_keyed_program_tells_what_dicts_tell_wherever_it_goes_on(

@@ -34,6 +34,7 @@ _CASES = {
 _BOTH_WAYS = tuple({BACKEND: backend} for backend in ("memory", "rocksdb", "memory", "rocksdb"))
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("name", "version"),
     [

@@ -78,6 +78,7 @@ def rule(at: int, name: str, lowest: int | None) -> dict[str, Any]:
     return {"at": at, "name": name, "lowest": lowest}
 
 
+@pytest.mark.in_turn
 def test_rules_are_the_same_for_all_keys_after_restarts_and_at_another_parallelism(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -153,6 +153,7 @@ _TAKEN = {
 """The others show what these show."""
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("operator", "behind"),
     [
@@ -175,6 +176,7 @@ def test_rows_and_state_are_the_same_when_spark_joins_partitions_behind_an_opera
     assert rows == expected_rows
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("operator", sampled(_OPERATORS, set(_OPERATORS) - {"with_states"}))
 def test_rows_and_state_are_the_same_when_a_sink_joins_partitions_and_then_does_not(
     operator: str, plain: Callable[[str], Played], spark: SparkSession, tmp_path: Path

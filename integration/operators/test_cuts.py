@@ -101,6 +101,7 @@ def _play(spark: SparkSession, query: Query, schema: str, batches: Sequence[Any]
     return sorted(found)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("program", ["Carts", "CartColumns"])
 def test_carts_come_to_the_same_for_every_cut(program: str, seed: int, spark: SparkSession, tmp_path: Path) -> None:
@@ -118,6 +119,7 @@ def test_carts_come_to_the_same_for_every_cut(program: str, seed: int, spark: Sp
         assert _play(spark, query, "user string, item string, at timestamp", batches, tmp_path / name) == wanted, name
 
 
+@pytest.mark.in_turn
 def test_totals_come_to_the_same_for_every_cut_with_amounts_that_are_null(spark: SparkSession, tmp_path: Path) -> None:
     random = Random(3)
     rows = [(random.choice(["a", "b", None]), random.choice([None, 1, -5, 1 << 60])) for _ in range(30)]
@@ -138,6 +140,7 @@ def test_totals_come_to_the_same_for_every_cut_with_amounts_that_are_null(spark:
         assert {user: (n, total) for user, n, total in found} == wanted, name
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("seed", SEEDS)
 def test_groundings_come_to_the_same_for_every_cut(
     seed: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

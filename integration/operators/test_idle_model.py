@@ -134,6 +134,7 @@ class Life:
         path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("seed", [int(seed) for seed in os.environ.get("CKPT_IDLE_SEEDS", "5").split(",")])
 def test_watermarks_of_a_random_life_are_those_of_the_model(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     life = Life(spark, tmp_path, random.Random(seed))

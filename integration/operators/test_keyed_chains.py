@@ -125,6 +125,7 @@ class Chain:
         return [row for row in _sum(events, self.last_s, 1 << 30) if row[0] < FAR_S]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_chain_outputs_what_plain_python_does(seed: int, spark: SparkSession, tmp_path: Path) -> None:
     chain = Chain(seed)

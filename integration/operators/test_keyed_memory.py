@@ -151,6 +151,7 @@ def _play(spark: SparkSession, query: Any, source: Source, folder: Path) -> list
     return found
 
 
+@pytest.mark.in_turn
 def test_a_batch_of_many_keys_takes_little_memory(spark: SparkSession, tmp_path: Path) -> None:
     query = keyed(ManyKeys(), _OUT, "number")
     found = _play(spark, lambda frames: query([_texts(frames[0])]), _SIZES, tmp_path)
@@ -170,6 +171,7 @@ def test_a_batch_of_much_output_takes_little_memory(spark: SparkSession, tmp_pat
     assert found[1][1] - found[0][1] < MAX_HELD_MB < OUTPUT_ROWS * OUTPUT_BYTES >> 20
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("query", [_much_of_key, pytest.param(_much_of_group, marks=pytest.mark.matrix)])
 def test_a_key_that_writes_much_takes_little_memory(query: Any, spark: SparkSession, tmp_path: Path) -> None:  # noqa: ANN401
     source = Source("keys long", (((1_000,),), ((WRITTEN,),), ((0,),)))

@@ -151,6 +151,7 @@ def _exploded(query: Query) -> Query:
     return explode
 
 
+@pytest.mark.in_turn
 def test_hundreds_of_thousands_of_due_timers_fire_once_each(spark: SparkSession, tmp_path: Path) -> None:
     source = Source(_SCHEMA, (((1, _MANY, _at(0), 0),), ((0, 0, _at(20), 0),), ((0, 0, _at(30), 0),)))
     query = _exploded(keyed(ManyColumns(), _OUT))

@@ -25,6 +25,7 @@ _CASE = replace(test_aggregation.CASES["window, watermark, append"], runs=(6,))
 _PREFIX = "spark.sql.streaming.stateStore.ckpt."
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("kind", "seconds", "checkpoint_format"),
     [

@@ -195,6 +195,7 @@ def test_states_and_timers_of_event_time_are_those_of_spark(
     assert set(actual) == set(expected)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("of_frames", FORMS)
 def test_times_to_live_and_timers_of_processing_time_are_those_of_spark(
     of_frames: bool,  # noqa: FBT001

@@ -66,6 +66,7 @@ CASES = {
 }
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(("name", "version"), [(name, 1 + number % 2) for number, name in enumerate(CASES)])
 def test_rows_and_state_are_those_of_sparks_own_store(
     name: str, version: int, spark: SparkSession, tmp_path: Path
@@ -87,6 +88,7 @@ def _evolving(schema: str, other_values: tuple[object, ...]) -> Query:
     return query
 
 
+@pytest.mark.in_turn
 def test_values_of_earlier_schemas_are_read_as_on_sparks_own_store_when_schemas_evolve(
     spark: SparkSession, tmp_path: Path
 ) -> None:

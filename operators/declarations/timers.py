@@ -115,7 +115,7 @@ def to_microseconds(at: object) -> int:
             return microseconds_at(at)
         except (TypeError, ValueError, OverflowError) as problem:
             raise _no_instant(at) from problem
-    if isinstance(at, bool) or not hasattr(at, "__index__"):
+    if isinstance(at, (bool, np.bool_)) or not hasattr(at, "__index__"):
         raise _no_instant(at)
     try:
         at_ms = operator.index(at)

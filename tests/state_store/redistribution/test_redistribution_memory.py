@@ -76,6 +76,7 @@ NAMES = (
 )
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", sampled(NAMES, LEFT_OUT))
 def test_a_task_takes_little_memory_when_its_partition_is_large(name: str, tmp_path: Path) -> None:
     case = CASES[name]

@@ -1,0 +1,34 @@
+"""Long tests that take turns: each has one, and a wrong setting is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from integration.turns import IN_TURN, TURNS, find_turn, take
+
+
+def test_every_test_has_its_turn() -> None:
+    names = list("abcdefgh")
+    parts = [take(names, turn) for turn in range(TURNS)]
+    assert sorted(sum(parts, [])) == names
+    assert take(names, None) == names
+
+
+def test_every_older_spark_has_its_turn() -> None:
+    assert sorted(sum((take(list(IN_TURN), turn) for turn in range(TURNS)), [])) == sorted(IN_TURN)
+
+
+def test_the_turn_is_that_of_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CKPT_TURN", "all")
+    assert find_turn() is None
+    monkeypatch.setenv("CKPT_TURN", "2")
+    assert find_turn() == 2
+    monkeypatch.delenv("CKPT_TURN")
+    assert find_turn() in {None, *range(TURNS)}
+
+
+@pytest.mark.parametrize("wrong", ["3", "-1", "x"])
+def test_a_turn_that_there_is_not_is_refused(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CKPT_TURN", wrong)
+    with pytest.raises(ValueError, match=f"CKPT_TURN is '{wrong}'"):
+        find_turn()
