@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import pytest
 
 from integration.turns import IN_TURN, TURNS, find_turn, take
@@ -10,12 +12,13 @@ from integration.turns import IN_TURN, TURNS, find_turn, take
 def test_every_test_has_its_turn() -> None:
     names = list("abcdefgh")
     parts = [take(names, turn) for turn in range(TURNS)]
-    assert sorted(sum(parts, [])) == names
+    assert sorted(chain.from_iterable(parts)) == names
     assert take(names, None) == names
 
 
 def test_every_older_spark_has_its_turn() -> None:
-    assert sorted(sum((take(list(IN_TURN), turn) for turn in range(TURNS)), [])) == sorted(IN_TURN)
+    parts = [take(list(IN_TURN), turn) for turn in range(TURNS)]
+    assert sorted(chain.from_iterable(parts)) == sorted(IN_TURN)
 
 
 def test_the_turn_is_that_of_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
