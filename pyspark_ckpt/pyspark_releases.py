@@ -28,6 +28,8 @@ _FIRST_WITH_COLLATIONS = "4.0"
 _FIRST_WITH_COMMIT_IDS = (4, 0)
 _FIRST_WITH_COMMIT_IDS_FOR_ALL = (4, 1)
 _FIRST_THAT_FINDS_EXTENSIONS = (4, 0)
+_WITHOUT_CLASSES_OF_THE_JAR = ("4.0.0",)
+"""Releases that lack classes which the jar of their minor release calls: 4.0.0 has no CollationAwareMurmur3Hash."""
 
 
 def find_release() -> str:
@@ -39,6 +41,16 @@ def find_release() -> str:
 def find_minor_release() -> str:
     """Return the minor release of PySpark that is installed, such as "4.3"."""
     return ".".join(find_release().split(".")[:2])
+
+
+def refuse_incomplete_release() -> None:
+    """Raise InvalidInputError for a release that lacks classes which later patches of its minor release have."""
+    release = find_release()
+    if release in _WITHOUT_CLASSES_OF_THE_JAR:
+        raise InvalidInputError(
+            f"PySpark {release} is installed, which lacks classes of Spark that this package calls.",
+            hint=f"Install a later patch of Spark {find_minor_release()}.",
+        )
 
 
 def has_commit_ids_for_all() -> bool:

@@ -16,6 +16,7 @@ from pyspark_ckpt.pyspark_releases import (
     find_release,
     finds_extensions,
     has_commit_ids_for_all,
+    refuse_incomplete_release,
     require_commit_ids,
 )
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError, NotFoundError
@@ -46,8 +47,8 @@ _DEFAULT_PYTHON = "PYSPARK_CKPT_DEFAULT_PYTHON"
 def jar_path() -> str:
     """Return the absolute path of the shim's jar for the installed PySpark.
 
-    Raises InvalidInputError (there is no jar for its release of Spark), NotFoundError (no jar was ever built),
-    ProcessError (PySpark is not installed).
+    Raises InvalidInputError (there is no jar for its release of Spark, or that lacks classes which the jar calls),
+    NotFoundError (no jar was ever built), ProcessError (PySpark is not installed).
     """
     require_extra("pyspark", "jar_path()")
     minor = find_minor_release()
@@ -62,6 +63,7 @@ def jar_path() -> str:
             f"PySpark {find_release()} is installed, and this pyspark-ckpt is for Spark {', '.join(sorted(jars))}.",
             hint="Install one of these, or a pyspark-ckpt that knows this one. In a checkout, `make jar` builds more.",
         )
+    refuse_incomplete_release()
     return str(jars[minor])
 
 

@@ -40,7 +40,7 @@ def install(monkeypatch: pytest.MonkeyPatch, release: str) -> None:
 
 
 @pytest.mark.parametrize("minor", MINORS)
-@pytest.mark.parametrize("rest", [".0", ".9", ".0.dev1"])
+@pytest.mark.parametrize("rest", [".1", ".9", ".1.dev1"])
 def test_the_jar_is_that_of_the_installed_release(
     minor: str, rest: str, jars: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,6 +58,12 @@ def test_a_release_without_a_jar_is_refused_with_those_that_have_one(
     assert f"PySpark {release} is installed, and this pyspark-ckpt is for Spark 3.5, 4.0, 4.1, 4.2, 4.3." in str(
         refused.value
     )
+
+
+def test_a_patch_that_lacks_classes_of_its_jar_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, "4.0.0")
+    with pytest.raises(InvalidInputError, match=r"PySpark 4\.0\.0 .* Install a later patch of Spark 4\.0\."):
+        pyspark_ckpt.spark_conf()
 
 
 @pytest.mark.parametrize("minor", MINORS)
