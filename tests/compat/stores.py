@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
-from pyspark_ckpt.state_store.database import Database, Tuning, write_table_file
+from pyspark_ckpt.state_store.database import Reader, Tuning, write_table_file
 from pyspark_ckpt.state_store.format.keys import MARKER_KEY, encode_hashed_key, encode_ordered_key, state_range
 from pyspark_ckpt.state_store.options import parse
 from tests.lab import DESCRIPTOR, Lab
@@ -116,18 +118,19 @@ def _key(number: int, key: str, *, ordered: bool) -> bytes:
 
 
 def _rows(answer: dict[str, Any]) -> Rows:
-    database = Database(Path(answer["db"]), TUNING, read_only=True)
-    try:
-        stored = dict(database.rows())
-    finally:
-        database.close()
+    """Read what a call of ``begin`` has answered, as the JVM does: a live database changes its files meanwhile."""
     found: Rows = {}
-    for state in answer["states"]:
-        first, last = state_range(state["number"])
-        inside = {key: value.decode() for key, value in stored.items() if first <= key < last}
-        cut = slice(2, -4) if state["descriptor"]["ordered"] else slice(6, None)
-        found[state["name"]] = {key[cut].decode(): value for key, value in inside.items()}
-        assert state["rows"] == len(inside), "row counts are exact"
+    with TemporaryDirectory() as folder:
+        reader = Reader(Path(answer["db"]), TUNING, Path(folder) / "secondary" if answer["live"] else None)
+        try:
+            for state in answer["states"]:
+                portions = reader.portions(*state_range(state["number"]))
+                inside = {key: value.decode() for key, value in chain.from_iterable(portions)}
+                cut = slice(2, -4) if state["descriptor"]["ordered"] else slice(6, None)
+                found[state["name"]] = {key[cut].decode(): value for key, value in inside.items()}
+                assert state["rows"] == len(inside), "row counts are exact"
+        finally:
+            reader.close()
     return found
 
 
