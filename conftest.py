@@ -41,12 +41,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     Order the rest: tests without Spark first, then the longest.
     """
-    wanted = [item for item in items if not _is_left_out(item)]
-    in_turn = sorted((item for item in wanted if _is_in_turn(item)), key=lambda item: item.nodeid)
-    later = set(in_turn) - set(take(in_turn, find_turn()))
-    wanted = [item for item in wanted if item not in later]
-    config.hook.pytest_deselected(items=[*set(items) - set(wanted)])
-    items[:] = wanted
+    left_out = {item for item in items if _is_left_out(item)}
+    in_turn = [item for item in items if item not in left_out and _is_in_turn(item)]
+    in_turn.sort(key=lambda item: item.nodeid)
+    left_out |= set(in_turn) - set(take(in_turn, find_turn()))
+    config.hook.pytest_deselected(items=list(left_out))
+    items[:] = [item for item in items if item not in left_out]
     items.sort(key=lambda item: (item.nodeid.startswith("integration/"), not item.nodeid.startswith(LONGEST)))
 
 

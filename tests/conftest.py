@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from integration.sample import ALL
 from pyspark_ckpt.state_store.blobs import MeteredPlace, Traffic, place_at
 from pyspark_ckpt.state_store.checkpoints import workplace as store_version_module
 from tests.hdfs_service import hdfs
@@ -21,7 +21,7 @@ __all__ = ["hdfs", "s3"]
 
 MakeLab = Callable[..., Lab]
 
-EXAMPLES = 100 if os.environ.get("CKPT_MATRIX") == "all" else 30
+EXAMPLES = 100 if ALL else 30
 settings.register_profile("ckpt", deadline=None, max_examples=EXAMPLES)  # a machine may be busy
 settings.load_profile("ckpt")
 
