@@ -12,7 +12,7 @@ JAVA   := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 VENV   := .venv
 PY     := $(VENV)/bin/python
 SPARK  := 4.3
-OTHERS := 3.5 4.0 4.1 4.2
+OTHERS := $(filter-out $(SPARK),$(patsubst jvm-bridge/src/spark-%,%,$(wildcard jvm-bridge/src/spark-*)))
 JAR    := pyspark_ckpt/jars/pyspark-ckpt-spark-$(SPARK).jar
 OTHER_JARS := $(OTHERS:%=pyspark_ckpt/jars/pyspark-ckpt-spark-%.jar)
 SHIM   := $(shell find jvm-bridge/src/main jvm-bridge/src/spark-* -type f)
@@ -77,6 +77,11 @@ endif
 
 bench: compiled $(JAR) $(S3_READY) ## ours against Spark's own providers: a table, and a plot in bench/out
 	@$(PY) -m integration.bench $(ARGS)
+
+# The same on an older Spark, for the workloads that it has: make bench-spark-3.5 ARGS="--only aggregation dedup join".
+bench-spark-%: $(VENV)/.ready .tools/spark-%/.ready pyspark_ckpt/jars/pyspark-ckpt-spark-%.jar
+	@.tools/spark-$*/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[spark$(subst .,,$*),bench]'
+	@PYSPARK_PYTHON=$(CURDIR)/.tools/spark-$*/bin/python .tools/spark-$*/bin/python -m integration.bench $(ARGS)
 
 soak: compiled $(JAR) $(S3_READY) $(HDFS_READY) $(SBT_READY) .tools/spark.jsa ## random kills and faults on real Spark; ARGS="--minutes 60 --seed 1"
 	@$(PY) -m integration.soak $(ARGS)

@@ -11,6 +11,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 import pyspark_ckpt as ckpt
+from integration.short import has
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -84,7 +85,7 @@ class Later(ckpt.KeyedProcessor):
 
 
 def make_queries(spark: SparkSession, rows: DataFrame) -> Mapping[str, DataFrame]:
-    """Return frames with COLUMNS. ``rows``: a stream with TIMED."""
+    """Return frames with COLUMNS, by name: those that the installed Spark has. ``rows``: a stream with TIMED."""
     initial = spark.sql("SELECT 1 AS k, 100L AS n")
     program = COLUMNS, "Append", "None"
     chain = rows.withWatermark("at", "0 seconds")
@@ -99,10 +100,11 @@ def make_queries(spark: SparkSession, rows: DataFrame) -> Mapping[str, DataFrame
         name: frame.groupBy(f.window("at", "10 seconds"), "k").agg(f.sum("n").alias("n")).select("k", "n")
         for name, frame in (("chain", chain), ("idle", busy.union(silent)))
     }
+    of_rows = {"rows": keyed.transform_with_state(Visits(), *program, initial_state=initial)} if has("4.1") else {}
     return {
         **windows,
+        **of_rows,
         "with_states": rows.groupBy("k").applyInPandasWithState(called, COLUMNS, "none int", "append", "NoTimeout"),
-        "rows": keyed.transform_with_state(Visits(), *program, initial_state=initial),
         "frames": keyed.transform_with_state_in_pandas(VisitsOfFrames(), *program, initial_state=initial),
         "spark": rows.groupBy("k").transformWithStateInPandas(
             VisitsOfFrames(), *program, initialState=initial.groupBy("k")

@@ -38,6 +38,8 @@ from integration.bench.variants import (
     WITHOUT_STATE,
 )
 from integration.bench.worker import Sample
+from integration.turns import OLDER
+from pyspark_ckpt.pyspark_releases import find_release
 
 Figure: TypeAlias = Callable[[Sample], float]
 
@@ -230,11 +232,13 @@ BARS: tuple[Bar, ...] = (
     ),
 )
 
+BARS_OF_OLDER_RELEASES = tuple(_against_rocksdb(workload, 1.0) for workload in ("aggregation", "dedup", "join"))
+
 
 def judge(results: Mapping[str, Measured], figure: Figure = execution_ms) -> list[Verdict]:
     """The verdict on every bar whose workloads were measured."""
     verdicts = []
-    for bar in BARS:
+    for bar in BARS_OF_OLDER_RELEASES if find_release().startswith(OLDER) else BARS:
         if not {bar.ours.workload, *(side.workload for side in bar.theirs)} <= set(results):
             continue
         against, theirs = min(

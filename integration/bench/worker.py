@@ -11,7 +11,7 @@ import os
 import queue
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing import spawn
 from pathlib import Path
@@ -23,6 +23,7 @@ from integration.bench.keyed import FORMS
 from integration.bench.rules import FORMS as RULE_FORMS
 from integration.bench.variants import SESSION_SETTINGS, Variant
 from integration.bench.workloads import FILES_A_BATCH, SCHEMA, Workload
+from integration.progress import recent_progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -86,8 +87,12 @@ class Worker:
     def processor_ms(self) -> float:
         """Processor time that the process, its JVM and all that they have started have taken until now."""
         mine = psutil.Process(self._process.pid)
-        spent = [each.cpu_times() for each in (mine, *mine.children(recursive=True))]
-        return 1000 * sum(each.user + each.system for each in spent)
+        spent_s = 0.0
+        for each in (mine, *mine.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+                times = each.cpu_times()
+                spent_s += times.user + times.system
+        return 1000 * spent_s
 
     def restart(self) -> None:
         """Stop the query, unload every store, and start the query again: its next batch restores the state."""
@@ -206,17 +211,17 @@ class _Session:
         self._gate.open(go_on=True)
         self._waiting = self._gate.wait_for_arrival(query)
         turn_ms = (time.perf_counter() - started) * 1000
-        progress = next(each for each in reversed(query.recentProgress) if each.batchId == batch)
+        progress = next(each for each in reversed(recent_progress(query)) if each.batchId == batch)
         operators = progress.stateOperators
-        processes = _engine_processes()
+        memory_bytes, open_files = _memory_and_files()
         return Sample(
             batch=batch,
             execution_ms=self._gate.execution_ms,
             turn_ms=turn_ms,
             commit_ms=sum(operator.commitTimeMs for operator in operators),
             state_rows=sum(operator.numRowsTotal for operator in operators),
-            memory_bytes=sum(process.memory_info().rss for process in processes),
-            open_files=sum(process.num_fds() for process in processes),
+            memory_bytes=memory_bytes,
+            open_files=open_files,
             duration_ms=dict(progress.durationMs),
             custom=dict(operators[0].customMetrics) if operators else {},
         )
@@ -290,9 +295,14 @@ def _session(variant: Variant) -> SparkSession:
     return builder.getOrCreate()
 
 
-def _engine_processes() -> list[psutil.Process]:
-    """The JVM and everything it started: the state server belongs to the bill."""
-    return psutil.Process().children(recursive=True)
+def _memory_and_files() -> tuple[int, int]:
+    """Bytes of memory and open files of the JVM and of all that it has started: the state server is one of these."""
+    memory_bytes = open_files = 0
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+            memory_bytes += process.memory_info().rss
+            open_files += process.num_fds()
+    return memory_bytes, open_files
 
 
 def _jvm(spark: SparkSession) -> Any:  # noqa: ANN401 - py4j

@@ -17,11 +17,15 @@ from integration.operators import (
 from integration.operators.keyed import EVENTS, TOTALS, Totals, keyed
 from integration.operators.providers import BACKEND, HDFS_BACKED, IN_MEMORY, OURS, ROCKSDB
 from integration.operators.replay import Case, collect_into, replay, run, write_inputs
+from integration.progress import recent_progress
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from integration.operators.providers import Provider
 
 _CASES = {
     "aggregation": test_aggregation.CASES["window, watermark, append"],
@@ -65,12 +69,24 @@ def test_a_keyed_operator_goes_on_when_its_backend_changes(spark: SparkSession, 
     assert replay(spark, switched, OURS, tmp_path / "actual") == expected
 
 
-def test_a_store_is_read_from_memory_alone_when_its_backend_is_memory(spark: SparkSession, tmp_path: Path) -> None:
+def _metrics(spark: SparkSession, provider: Provider, folder: Path) -> list[Mapping[str, int]]:
+    """Those of the store in four batches of an aggregation."""
     case = Case(test_aggregation.CASES["by key, update"].query, (inputs.events(seed=1),), "update", runs=(4,))
-    write_inputs(case, tmp_path, 0, 4)
-    query = run(IN_MEMORY.session(spark), case, tmp_path, collect_into({}))
-    metrics = [operator.customMetrics for each in query.recentProgress for operator in each.stateOperators]
+    write_inputs(case, folder, 0, 4)
+    query = run(provider.session(spark), case, folder, collect_into({}))
+    metrics = [operator.customMetrics for each in recent_progress(query) for operator in each.stateOperators]
     assert len(metrics) >= 4
+    return metrics
+
+
+def test_a_store_is_read_from_memory_alone_when_its_backend_is_memory(spark: SparkSession, tmp_path: Path) -> None:
+    metrics = _metrics(spark, IN_MEMORY, tmp_path)
     assert all(each["ckptMemoryBytes"] > 0 for each in metrics)
     assert {each["ckptCacheMisses"] + each["ckptExistenceReads"] + each["ckptCatchUpTimeMs"] for each in metrics} == {0}
     assert {each["ckptMemoryFallbacks"] for each in metrics} == {0}
+
+
+def test_a_batch_finds_the_rows_of_the_batch_before_in_memory(spark: SparkSession, tmp_path: Path) -> None:
+    later = _metrics(spark, OURS, tmp_path)[1:]
+    assert {each["ckptExistenceReads"] for each in later} == {0}
+    assert all(each["ckptCacheHits"] == each["ckptWrittenRows"] > 0 for each in later)

@@ -46,6 +46,10 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
 
   private[ckpt] def creator: CkptStateStoreProvider = provider
 
+  /** Whether it is an open read store of this version. `id`: that of the version, if there are any. */
+  private[ckpt] def canBecomeWritable(version: Long, id: Option[String]): Boolean =
+    status == Open && !canWrite && version == this.version && (id.isEmpty || id == txn.begun.id)
+
   /** Makes a read store the write store of the same transaction. */
   private[ckpt] def upgrade(): StateStore = {
     require(Open, "upgrade")

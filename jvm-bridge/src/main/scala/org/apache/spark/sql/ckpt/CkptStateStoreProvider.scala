@@ -86,7 +86,8 @@ class CkptStateStoreProvider extends MinorStateStoreProvider with MinorReaders w
   }
 
   override def getReadStore(version: Long, stateStoreCkptId: Option[String]): ReadStateStore =
-    new CkptStateStore(this, loading(version, stateStoreCkptId)(begin(version, stateStoreCkptId)), writable = false)
+    opened(new CkptStateStore(this, loading(version, stateStoreCkptId)(begin(version, stateStoreCkptId)),
+        writable = false))
 
   /** Runs `load`, and reports a version that does not exist under Spark's own condition. */
   private[ckpt] def loading(version: Long, id: Option[String])(load: => Transaction): Transaction = {

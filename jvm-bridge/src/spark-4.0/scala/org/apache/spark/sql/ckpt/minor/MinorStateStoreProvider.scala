@@ -4,7 +4,8 @@ import org.apache.spark.sql.ckpt.ProviderOperations
 import org.apache.spark.sql.execution.streaming.state.{StateStore, StateStoreProvider}
 
 /** Spark asks for no snapshot. */
-private[ckpt] trait MinorStateStoreProvider extends ProviderOperations with StateStoreProvider with StoreOpening {
+private[ckpt] trait MinorStateStoreProvider
+  extends ProviderOperations with StateStoreProvider with StoreOpening with ReadStores {
   override def getStore(version: Long, stateStoreCkptId: Option[String]): StateStore =
-    getStore(version, stateStoreCkptId, forceSnapshotOnCommit = false, loadEmpty = false)
+    storeToWrite(version, stateStoreCkptId)
 }

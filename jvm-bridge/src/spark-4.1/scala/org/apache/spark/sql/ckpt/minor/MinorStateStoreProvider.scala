@@ -5,7 +5,7 @@ import org.apache.spark.sql.execution.streaming.state.{ReadStateStore, StateStor
 
 /** Spark asks for no snapshot; it reports metrics of single stores. */
 private[ckpt] trait MinorStateStoreProvider
-  extends ProviderOperations with StateStoreProvider with StoreOpening with InstanceMetrics {
+  extends ProviderOperations with StateStoreProvider with StoreOpening with InstanceMetrics with ReadStores {
   override def getStore(version: Long, stateStoreCkptId: Option[String]): StateStore =
     getStore(version, stateStoreCkptId, forceSnapshotOnCommit = false, loadEmpty = false)
 
