@@ -13,6 +13,7 @@ import org.apache.spark.sql.ckpt.codec.{Families, FamilySpec}
 import org.apache.spark.sql.ckpt.minor.{
   DriverReports,
   KeyStateEncoderSpec,
+  MaintenanceThreads,
   MinorReaders,
   MinorStateStoreProvider,
   RowValidation,
@@ -41,6 +42,7 @@ class CkptStateStoreProvider extends MinorStateStoreProvider with MinorReaders w
   private[ckpt] var families: Families = _
   @volatile private var snapshotAsked = false
   private val wasMaintained = new AtomicBoolean
+  private val isInMaintenance = new AtomicBoolean
 
   override protected def open(
       stateStoreId: StateStoreId,
@@ -121,19 +123,21 @@ class CkptStateStoreProvider extends MinorStateStoreProvider with MinorReaders w
 
   /** Starts one round of maintenance when the run first writes this store. Spark makes the first one only after its
     * maintenance interval. A run that is shorter would leave no snapshot and delete nothing, and so would all later ones.
-    * A failure is only logged: on a thread without a handler, it would end the executor.
     */
-  private def maintainFirst(): Unit = if (wasMaintained.compareAndSet(false, true)) {
-    served.runtime.maintain { () =>
-      try {
-        doMaintenance()
-      } catch {
-        case NonFatal(failure) => logWarning(s"the first maintenance of $label failed", failure)
-      }
+  private def maintainFirst(): Unit = if (wasMaintained.compareAndSet(false, true)) maintainInBackground()
+
+  override def doMaintenance(): Unit = if (MaintenanceThreads.isOne) maintainInBackground() else maintain()
+
+  /** Runs a round of maintenance on one of the threads of this executor, unless a round runs or waits. */
+  private def maintainInBackground(): Unit = if (isInMaintenance.compareAndSet(false, true)) {
+    val begins = served.runtime.maintain { () =>
+      try maintain()
+      finally isInMaintenance.set(false)
     }
+    if (!begins) isInMaintenance.set(false)
   }
 
-  override def doMaintenance(): Unit = {
+  private def maintain(): Unit = {
     doSnapshotMaintenance()
     doCleanupMaintenance()
   }

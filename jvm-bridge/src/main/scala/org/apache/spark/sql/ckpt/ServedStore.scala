@@ -1,5 +1,7 @@
 package org.apache.spark.sql.ckpt
 
+import scala.util.control.NonFatal
+
 import com.fasterxml.jackson.databind.JsonNode
 import com.fasterxml.jackson.databind.node.ObjectNode
 import org.apache.hadoop.conf.Configuration
@@ -37,11 +39,15 @@ private[ckpt] final class ServedStore(
 
   def usesCheckpointIds: Boolean = CheckpointIds.areUsed(conf)
 
-  /** The query's number of partitions, as its offset log fixes it. */
-  def partitions: Int = {
+  /** The query's number of partitions, as its offset log fixes it.
+    *
+    * The Hadoop configuration of a query's store has the confs of the query's session, as they were when the batch was
+    * planned. The confs of a task can be others: a foreachBatch function may set some, or read its frame in another session.
+    */
+  def partitions: Int = Option(hadoopConf.get(StatefulPartitions)).fold {
     val sqlConf = SQLConf.get
     sqlConf.getConfString(StatefulPartitions, sqlConf.numShufflePartitions.toString).toInt
-  }
+  }(_.toInt)
 
   /** The handle of this store in the running server. In a new server the store is opened again. */
   def handle(): Opened = synchronized {
@@ -103,7 +109,9 @@ private[ckpt] final class ServedStore(
     tolerant(s"close of $label")(server.call("close", Json.obj().put("handle", handle)))
   }
 
-  /** One round of maintenance. A failure is only logged: maintenance runs again, and the store must stay loaded. */
+  /** One round of maintenance. A failure is only logged: maintenance runs again, and the store must stay loaded. Spark
+    * would unload it; Spark 3.5, all stores of the executor.
+    */
   def maintain(method: String, ask: ObjectNode => ObjectNode): Option[JsonNode] =
     lastHandle.filter(_.server.alive).flatMap { open =>
       var answer: Option[JsonNode] = None
@@ -136,11 +144,13 @@ private[ckpt] final class ServedStore(
       action
     } catch {
       case failure: CkptException => logWarning(s"$what: ${failure.getMessage}")
+      case NonFatal(failure) => logWarning(what, failure)
     }
 }
 
 private[ckpt] object ServedStore {
   final case class Opened(server: StateServer, handle: Long)
 
-  private val StatefulPartitions = "spark.sql.streaming.internal.stateStore.partitions"
+  /** A conf of a query's own session. */
+  val StatefulPartitions = "spark.sql.streaming.internal.stateStore.partitions"
 }

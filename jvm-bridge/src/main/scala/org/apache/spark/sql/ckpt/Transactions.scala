@@ -1,13 +1,14 @@
 package org.apache.spark.sql.ckpt
 
 import java.util.UUID
-import java.util.concurrent.{ConcurrentLinkedQueue, RejectedExecutionException}
+import java.util.concurrent.ConcurrentLinkedQueue
 
 import scala.util.control.NonFatal
 
 import com.fasterxml.jackson.databind.node.ObjectNode
 import org.rocksdb.RocksDBException
 
+import org.apache.spark.TaskContext
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.ckpt.minor.RunId
 import org.apache.spark.sql.ckpt.rows.{NearCache, Residence}
@@ -27,6 +28,7 @@ private[ckpt] final class Transactions(served: ServedStore, settings: Settings) 
   private val idleWriters = new ConcurrentLinkedQueue[DeltaWriter]
   @volatile private var lastLivePath: String = _
   @volatile private var catchingUp = new CancellableTask(() => ())
+  private val closing = new Closing
 
   if (settings.isInMemory) residents.add(this)
 
@@ -51,13 +53,23 @@ private[ckpt] final class Transactions(served: ServedStore, settings: Settings) 
     catchingUp.cancelOrAwait()
     val runtime = served.runtime
     val place = if (served.isInQuery) residence else Residence.none(runtime.budget)
-    val (begun, reader) = beginView(version, call(writes), canWait = place.isOn)
-    val view = new LateView(begun, () => beginView(version, call(false), canWait = false))
-    val txn = new Transaction(
-      begun, reader, () => view.reader(), runtime.readers, cache, runtime.budget, place, isCurrent,
-      failure => served.reportDamage(view.begun, failure.getMessage), () => view.close())
-    txn.loadMs = (System.nanoTime - started) / 1000000
-    txn
+    val end = closing.enter()
+    try {
+      val (begun, reader) = beginView(version, call(writes), canWait = place.isOn)
+      val view = new LateView(begun, () => beginView(version, call(false), canWait = false))
+      val txn = new Transaction(
+        begun, reader, () => view.reader(), runtime.readers, cache, runtime.budget, place, isCurrent,
+        failure => served.reportDamage(view.begun, failure.getMessage),
+        () =>
+          try view.close()
+          finally end())
+      txn.loadMs = (System.nanoTime - started) / 1000000
+      txn
+    } catch {
+      case failure: Throwable =>
+        end()
+        throw failure
+    }
   }
 
   /** Begins in the state server, and opens a view of the version. With `canWait` there is none if the near cache has all
@@ -200,11 +212,7 @@ private[ckpt] final class Transactions(served: ServedStore, settings: Settings) 
     if (open.nonEmpty && path != null) {
       val task = new CancellableTask(() => catchUp(open.get, path, at))
       catchingUp = task
-      try {
-        at.background.execute(task)
-      } catch {
-        case _: RejectedExecutionException => () // the runtime has ended, and so have its views
-      }
+      at.runLater(task) // if not, the runtime has ended, and so have its views
     }
   }
 
@@ -223,11 +231,18 @@ private[ckpt] final class Transactions(served: ServedStore, settings: Settings) 
     served.abort(txn.begun)
   }
 
-  /** Closes the store. */
-  def close(): Unit = {
-    val first = served.stopOpening()
+  /** Closes the store, once the transactions of running tasks have ended. A task does not wait for it: Spark 3.5 and 4.0
+    * let tasks close other stores, under a lock that all tasks of the executor need.
+    */
+  def close(): Unit = if (served.stopOpening()) {
+    closing.whenEmpty { () =>
+      if (TaskContext.get() == null || !served.runtime.runLater(() => closeNow())) closeNow()
+    }
+  }
+
+  private def closeNow(): Unit = {
     catchingUp.cancelOrAwait()
-    if (first) cache.close()
+    cache.close()
     leaveMemory()
     residents.remove(this)
     Iterator.continually(idleWriters.poll()).takeWhile(_ != null).foreach(_.close())

@@ -2,14 +2,22 @@ package org.apache.spark.sql.ckpt
 package plan
 
 import org.apache.spark.sql.Dataset
-import org.apache.spark.sql.ckpt.minor.{CheckpointIds, QuerySession, StateStoreWriter, StreamExecution}
+import org.apache.spark.sql.ckpt.minor.{
+  CheckpointIds,
+  QuerySession,
+  StateStoreWriter,
+  StatefulOperatorStateInfo,
+  StreamExecution
+}
 import org.apache.spark.sql.execution.streaming.sources.ForeachBatchSink
 
 /** Reports a `foreachBatch` function that has read only a part of its frame, or nothing.
   *
   * Partitions that it has not read are not processed, and their state has no next version. In checkpoint format 2,
-  * Spark detects this after the function by an assertion without a message. If this package keeps the query's state,
-  * the same check runs right after the function, and its error names the operator, the partitions and what to do.
+  * Spark detects this after the function by an assertion without a message. In format 1 it commits the batch, and no
+  * later batch can run. If this package keeps the query's state, a check runs right after the function, and its error
+  * names the operator, the partitions and what to do. In format 1 the check counts tasks, not partitions: it passes a
+  * function that reads one part several times.
   */
 private[ckpt] object ForeachBatchCheck {
 
@@ -31,28 +39,35 @@ private[ckpt] object ForeachBatchCheck {
   /** The same check as Spark's assertion (`StateStoreWriter.getStateStoreCheckpointInfo`). */
   private def requireWhole(query: StreamExecution, batch: Long): Unit = {
     val conf = QuerySession.of(query).sessionState.conf
-    Option(query.lastExecution).toSeq.flatMap(_.executedPlan.collect { case writer: StateStoreWriter => writer })
-      .flatMap(writer => CheckpointIds.committedPartitions(writer, conf).map(writer -> _)).foreach {
-        case (writer, processed) =>
-          val info = writer.stateInfo.get
-          // A limit has one partition, whatever number other operators have.
-          val isWhole = processed.size == info.numPartitions ||
-            processed.size == 1 && writer.outputPartitioning.numPartitions == 1
-          if (!isWhole) {
-            val missing = (0 until info.numPartitions).filterNot(processed)
-            throw refusal(batch, info.operatorId, missing, info.numPartitions)
-          }
+    val plan = Option(query.lastExecution).map(_.executedPlan)
+    plan.toSeq.flatMap(_.collect { case writer: StateStoreWriter => writer }).foreach { writer =>
+      val info = writer.stateInfo.get
+      // A limit has one partition, whatever number other operators have.
+      val partitions = if (writer.outputPartitioning.numPartitions == 1) 1 else info.numPartitions
+      CheckpointIds.committedPartitions(writer, conf) match {
+        case Some(processed) =>
+          val missing = (0 until partitions).filterNot(processed)
+          if (missing.nonEmpty) throw refusal(batch, info, partitions, missing.length, s" (${few(missing)})")
+        case None =>
+          val tasks = writer.metrics(Tasks).value
+          if (tasks < partitions) throw refusal(batch, info, partitions, partitions - tasks, "")
       }
+    }
   }
 
-  private def refusal(batch: Long, operator: Long, missing: Seq[Int], partitions: Int): CkptException = {
-    val few = missing.take(ShownPartitions).mkString(", ") + (if (missing.length > ShownPartitions) ", ..." else "")
+  private def few(partitions: Seq[Int]): String =
+    partitions.take(ShownPartitions).mkString(", ") + (if (partitions.length > ShownPartitions) ", ..." else "")
+
+  private def refusal(
+      batch: Long, info: StatefulOperatorStateInfo, partitions: Int, missing: Long, which: String): CkptException =
     CkptErrors.invalidInput(
-      s"The foreachBatch function read only a part of its frame, or nothing: in batch $batch, ${missing.length} of " +
-        s"$partitions partitions of operator $operator were not processed ($few).",
+      s"The foreachBatch function read only a part of its frame, or nothing: in batch $batch, $missing of " +
+        s"$partitions partitions of operator ${info.operatorId} were not processed$which.",
       "Read all of the frame in each call, with a write, collect() or count() of the whole frame: take, head, first, " +
         "show and limit read only a part. If the function needs no rows of a batch, let it call count() anyway.")
-  }
+
+  /** The metric of an operator that has the number of its tasks that have ended. */
+  private val Tasks = "numShufflePartitions"
 
   private val ShownPartitions = 10
 }

@@ -41,13 +41,16 @@ private[ckpt] object IdleInputs {
 
   /** Must be called on the query's own thread, before it plans a batch. */
   def follow(query: StreamExecution): Unit = query match {
-    case batches: MicroBatchExecution if inputsOf(query.analyzedPlan).exists(_.idleAfterMs.nonEmpty) =>
+    case batches: MicroBatchExecution if areIn(query.analyzedPlan) =>
       val field = classOf[MicroBatchExecution].getDeclaredField("errorNotifier")
       field.setAccessible(true)
       field.set(batches, new EachTrigger(batches, field.get(batches).asInstanceOf[ErrorNotifier]))
       QuerySession.of(query).conf.set(Followed, query.id.toString)
     case _ =>
   }
+
+  /** Whether a query has inputs that may be idle. */
+  def areIn(plan: LogicalPlan): Boolean = inputsOf(plan).exists(_.idleAfterMs.nonEmpty)
 
   /** The inputs of a query's analyzed plan, in its order. */
   def inputsOf(plan: LogicalPlan): Seq[WatermarkInput] = {

@@ -1,7 +1,7 @@
 package org.apache.spark.sql.ckpt
 package plan
 
-import org.apache.spark.sql.ckpt.minor.{QuerySession, StreamExecution}
+import org.apache.spark.sql.ckpt.minor.{QuerySession, StreamExecution, WatermarkNodes}
 import org.apache.spark.sql.internal.SQLConf
 
 /** Gives each operator of a query with keyed operators exchanges of its own.
@@ -15,7 +15,12 @@ private[ckpt] object OwnExchanges {
 
   /** Must be called on the query's own thread, before it plans a batch. */
   def giveTo(query: StreamExecution): Unit =
-    if (query.analyzedPlan.exists(_.isInstanceOf[KeyedOperator])) {
+    if (query.analyzedPlan.exists(_.isInstanceOf[KeyedOperator]) || needsAllInputs(query)) {
       QuerySession.of(query).conf.set(SQLConf.EXCHANGE_REUSE_ENABLED.key, "false")
     }
+
+  /** Whether inputs of the watermark that may be idle are found in the executed plan by their order: so each must be there.
+    */
+  private def needsAllInputs(query: StreamExecution): Boolean =
+    WatermarkNodes.areFoundByOrder && IdleInputs.areIn(query.analyzedPlan)
 }

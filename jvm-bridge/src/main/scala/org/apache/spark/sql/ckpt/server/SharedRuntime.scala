@@ -19,9 +19,7 @@ private[ckpt] final class SharedRuntime(val settings: Settings) extends Logging 
   val readers: Readers = new Readers(() => home.readers, budget)
   val residents = new ResidentStores
 
-  /** Runs work between two batches. */
-  val background: ExecutorService = SharedRuntime.daemons("ckpt-background")
-
+  private val background = SharedRuntime.daemons("ckpt-background")
   private val maintenance = SharedRuntime.daemons("ckpt-maintenance")
 
   @volatile private var home: LocalFolder = _
@@ -71,12 +69,18 @@ private[ckpt] final class SharedRuntime(val settings: Settings) extends Logging 
     home = next
   }
 
-  /** Runs a round of maintenance in the background, unless the runtime has ended. */
-  def maintain(round: Runnable): Unit =
+  /** Runs a round of maintenance in the background; false if the runtime has ended. */
+  def maintain(round: Runnable): Boolean = execute(maintenance, round)
+
+  /** Runs work between two batches in the background; false if the runtime has ended. */
+  def runLater(work: Runnable): Boolean = execute(background, work)
+
+  private def execute(threads: ExecutorService, work: Runnable): Boolean =
     try {
-      maintenance.execute(round)
+      threads.execute(work)
+      true
     } catch {
-      case _: RejectedExecutionException => ()
+      case _: RejectedExecutionException => false
     }
 
   /** Ends this runtime, so that one with other settings replaces it. */

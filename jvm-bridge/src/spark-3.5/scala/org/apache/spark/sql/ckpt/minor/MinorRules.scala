@@ -16,7 +16,10 @@ import org.apache.spark.sql.execution.streaming.state.{StateStoreId, SymmetricHa
 import org.apache.spark.sql.internal.SQLConf
 
 private[ckpt] object MinorRules {
-  def addTo(extensions: SparkSessionExtensions): Unit = extensions.injectColumnar(_ => OperatorRecords)
+  def addTo(extensions: SparkSessionExtensions): Unit = {
+    extensions.injectColumnar(_ => StatefulPartitions)
+    extensions.injectColumnar(_ => OperatorRecords)
+  }
 }
 
 /** Records the operators of a query in its checkpoint before the first batch, as Spark itself does from 4.0 on.
@@ -31,16 +34,13 @@ private[minor] object OperatorRecords extends ColumnarRule {
     if (isOfQuery && CkptStateStoreProvider.isChosen(SQLConf.get)) {
       plan.foreach {
         case writer: StateStoreWriter =>
-          writer.stateInfo.filter(info => info.storeVersion == 0 && isOfCheckpoint(info))
+          writer.stateInfo.filter(info => info.storeVersion == 0 && StatefulPartitions.isOfBatch(info))
             .foreach(info => record(writer, info, hadoopConf))
         case _ =>
       }
     }
     plan
   }
-
-  /** Whether the plan is to run: Spark explains plans with the relative path "<unknown>". */
-  private def isOfCheckpoint(info: StatefulOperatorStateInfo): Boolean = new Path(info.checkpointLocation).isAbsolute
 
   private def record(writer: StateStoreWriter, info: StatefulOperatorStateInfo, hadoopConf: Configuration): Unit = {
     val path = new Path(info.checkpointLocation, s"${info.operatorId}/_metadata/metadata")

@@ -11,6 +11,8 @@ import org.apache.spark.sql.execution.streaming.AcceptsLatestSeenOffsetHandler
 private[ckpt] object WatermarkNodes {
   type Id = Int
 
+  def areFoundByOrder: Boolean = true
+
   def of(plan: LogicalPlan): Seq[(Id, EventTimeWatermark)] =
     plan.collect { case node: EventTimeWatermark => node }.zipWithIndex.map(_.swap)
 

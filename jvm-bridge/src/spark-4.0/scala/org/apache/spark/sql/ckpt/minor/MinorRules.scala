@@ -2,7 +2,7 @@ package org.apache.spark.sql.ckpt.minor
 
 import org.apache.spark.sql.SparkSessionExtensions
 
-/** None: Spark itself records the operators of a query in its checkpoint. */
+/** Spark itself records the operators of a query in its checkpoint. */
 private[ckpt] object MinorRules {
-  def addTo(extensions: SparkSessionExtensions): Unit = ()
+  def addTo(extensions: SparkSessionExtensions): Unit = extensions.injectColumnar(_ => StatefulPartitions)
 }

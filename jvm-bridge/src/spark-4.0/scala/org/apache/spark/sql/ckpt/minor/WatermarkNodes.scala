@@ -9,6 +9,8 @@ import org.apache.spark.sql.execution.SparkPlan
 private[ckpt] object WatermarkNodes {
   type Id = UUID
 
+  def areFoundByOrder: Boolean = false
+
   /** A frame that is used twice has one. */
   def of(plan: LogicalPlan): Seq[(Id, EventTimeWatermark)] =
     plan.collect { case node: EventTimeWatermark => node.nodeId -> node }.distinctBy(_._1)

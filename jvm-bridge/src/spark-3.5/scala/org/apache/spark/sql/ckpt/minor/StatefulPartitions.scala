@@ -1,0 +1,28 @@
+package org.apache.spark.sql.ckpt.minor
+
+import org.apache.hadoop.fs.Path
+
+import org.apache.spark.sql.catalyst.rules.Rule
+import org.apache.spark.sql.ckpt.ServedStore
+import org.apache.spark.sql.execution.{ColumnarRule, SparkPlan}
+
+/** Keeps the number of a query's partitions in a conf of the query's own session, as Spark itself does from 4.1 on.
+  *
+  * Spark 3.5 and 4.0 have it in `spark.sql.shuffle.partitions` alone, which a foreachBatch function may set.
+  */
+private[minor] object StatefulPartitions extends ColumnarRule {
+  override def preColumnarTransitions: Rule[SparkPlan] = { plan =>
+    if (plan.session.sparkContext.getLocalProperty(StreamExecution.QUERY_ID_KEY) != null) {
+      plan.foreach {
+        case writer: StateStoreWriter => writer.stateInfo.filter(isOfBatch).foreach { info =>
+            plan.session.conf.set(ServedStore.StatefulPartitions, info.numPartitions.toString)
+          }
+        case _ =>
+      }
+    }
+    plan
+  }
+
+  /** Whether the plan is to run: Spark explains plans with the relative path "<unknown>". */
+  def isOfBatch(info: StatefulOperatorStateInfo): Boolean = new Path(info.checkpointLocation).isAbsolute
+}
