@@ -14,6 +14,7 @@ import org.scalatest.concurrent.Eventually
 import org.scalatest.funsuite.AnyFunSuite
 import org.scalatest.time.{Seconds, Span}
 
+import org.apache.spark.TaskContext
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{UnsafeProjection, UnsafeRow}
 import org.apache.spark.sql.ckpt.server.{Settings, SharedRuntime}
@@ -388,6 +389,32 @@ abstract class ProviderTests(backend: String) extends AnyFunSuite with BeforeAnd
     Files.delete(state)
     Files.move(away, state)
     transaction(one, first)(store => assert(store.get(key("a", 1)).getLong(0) == 1))
+  }
+
+  test("a store that is closed under a task ends after the task") {
+    val closed = start()
+    val task = TaskContext.empty()
+    task.getLocalProperties.setProperty(StreamExecution.QUERY_ID_KEY, "query")
+    TaskContext.setTaskContext(task)
+    try {
+      val store = provider.getStore(0, None)
+      store.put(key("a", 1), value(1))
+      val closing = new Thread(() => provider.close())
+      closing.start()
+      closing.join()
+      intercept[CkptException](closed.getStore(0, None))
+      store.put(key("b", 2), value(2))
+      assert(store.commit() == 1)
+      val id = store.getStateStoreCheckpointInfo().stateStoreCkptId
+      assert(closed.served.holdsHandle)
+      task.markTaskCompleted(None)
+      eventually(assert(!closed.served.holdsHandle))
+      TaskContext.unset()
+      start()
+      transaction(1, id)(next => assert(next.get(key("b", 2)).getLong(0) == 2))
+    } finally {
+      TaskContext.unset()
+    }
   }
 
   test("a first maintenance that fails ends no thread") {
