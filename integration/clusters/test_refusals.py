@@ -32,6 +32,7 @@ def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin" / "python"
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [

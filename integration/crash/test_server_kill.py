@@ -49,6 +49,7 @@ def test_every_step_is_among_those_at_which_the_state_server_is_killed() -> None
     assert {step for steps in STEPS for step in steps} == NAMES
 
 
+@pytest.mark.in_turn
 @pytest.mark.spark
 @pytest.mark.kill
 @pytest.mark.parametrize(("steps", "name", "version"), ALL if SOAK else SAMPLE, ids=str)

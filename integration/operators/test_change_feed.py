@@ -127,6 +127,7 @@ _LEFT_OUT = {
 }
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", sampled(_CASES, _LEFT_OUT))
 def test_the_change_feed_equals_sparks_batch_by_batch(
     name: str, spark: SparkSession, provider: Provider, tmp_path: Path

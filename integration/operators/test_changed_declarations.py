@@ -172,6 +172,7 @@ LEFT_OUT = {"kind", "name", "max_parallelism", "uid, with_states"}
 """One partition shows these as well: see tests/operators/encoding/test_evolution.py."""
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("change", "checkpoint_format"),
     [

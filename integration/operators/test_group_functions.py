@@ -156,6 +156,7 @@ def both(
     return expected, actual
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("function", "state"),
     [

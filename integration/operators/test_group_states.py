@@ -18,6 +18,7 @@ from integration.operators.placement import partition_of, stored_rows
 from integration.operators.providers import OURS, ROCKSDB
 from integration.operators.replay import Case, collect_into, run, write_inputs
 from integration.operators.sources import Source
+from integration.progress import recent_progress
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -195,7 +196,7 @@ def test_groups_that_have_timed_out_have_their_states_and_expired_rows_are_freed
     case = Case(query, (_COMING_AND_GOING,), output_mode="update")
     write_inputs(case, tmp_path, 0, len(_COMING_AND_GOING.batches))
     batches: dict[int, Lines] = {}
-    progresses = run(OURS.session(spark), case, tmp_path, collect_into(batches)).recentProgress
+    progresses = recent_progress(run(OURS.session(spark), case, tmp_path, collect_into(batches)))
     assert [
         [(row.user, row.ends, row.seen) for row in map(_parsed, batches[number])] for number in sorted(batches)
     ] == [

@@ -19,6 +19,7 @@ from integration.conftest import SHUFFLE_PARTITIONS
 from integration.operators.providers import OURS
 from integration.operators.replay import Case, collect_into, run, write_inputs
 from integration.operators.sources import Source
+from integration.progress import recent_progress
 from integration.savepoints.test_rescale import move
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
@@ -224,7 +225,7 @@ def test_states_begin_with_the_initial_ones_and_go_on_as_plain_python_does(
         given = {"initial_state": initial} if begin == 0 or seed == 0 else {}
         case = Case(_query(processor, **given), (Source(_COLUMNS, life.batches),), "update")
         write_inputs(case, tmp_path, begin, end)
-        for progress in run(session, case, tmp_path, collect_into(batches)).recentProgress:
+        for progress in recent_progress(run(session, case, tmp_path, collect_into(batches))):
             assert progress.numInputRows == len(life.batches[progress.batchId])
             counted = progress.stateOperators[0].customMetrics.get("it/given", 0)
             assert counted == (len(life.given) if life.is_by_hand and progress.batchId == 0 else 0)
@@ -375,7 +376,7 @@ def test_each_operator_of_a_chain_has_its_own_initial_state_and_the_watermark_is
     progress: list[Any] = []
     for end in (2, 4):
         write_inputs(case, tmp_path, end - 2, end)
-        progress += run(OURS.session(spark), case, tmp_path, collect_into(batches)).recentProgress
+        progress += recent_progress(run(OURS.session(spark), case, tmp_path, collect_into(batches)))
     assert progress[-1].eventTime["watermark"] == at(9999).strftime("%Y-%m-%dT%H:%M:%S.000Z")
     assert {operator.customMetrics["ckptLateRows"] for each in progress for operator in each.stateOperators[1:]} == {0}
     assert {operator.numRowsDroppedByWatermark for each in progress for operator in each.stateOperators} == {0}

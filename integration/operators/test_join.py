@@ -165,6 +165,7 @@ _LEFT_OUT = {
 }
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", sampled(CASES, _LEFT_OUT))
 def test_join_equals_sparks_when_replayed_with_a_restart(name: str, compare: Compare) -> None:
     in_one_store = name.endswith(("3", "4"))

@@ -19,6 +19,7 @@ from integration.conftest import SHUFFLE_PARTITIONS
 from integration.operators.providers import OURS
 from integration.operators.replay import Case, collect_into, run, write_inputs
 from integration.operators.sources import Source
+from integration.progress import recent_progress
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.options import PREFIX
 
@@ -399,7 +400,7 @@ def test_late_rows_go_to_their_method_and_are_counted(processor: Any, spark: Spa
         lambda frame, batch: found.extend((batch, row.n) for row in frame.collect()),
     )
     assert sorted(found) == [(0, 100), (1, 200), (2, 150), (2, 300), (3, -50), (3, 400)]
-    metrics = [operator.customMetrics for progress in finished.recentProgress for operator in progress.stateOperators]
+    metrics = [operator.customMetrics for progress in recent_progress(finished) for operator in progress.stateOperators]
     assert [each["ckptLateRows"] for each in metrics][:4] == [0, 0, 0, 1]
 
 
@@ -417,7 +418,7 @@ def test_output_that_is_late_for_the_next_operator_is_counted_or_refused(spark: 
     case = Case(query("count"), (_LATE,))
     write_inputs(case, tmp_path / "counted", 0, 4)
     finished = run(OURS.session(spark), case, tmp_path / "counted", collect_into({}))
-    metrics = [operator.customMetrics for progress in finished.recentProgress for operator in progress.stateOperators]
+    metrics = [operator.customMetrics for progress in recent_progress(finished) for operator in progress.stateOperators]
     assert [each["ckptLateOutputRows"] for each in metrics][:4] == [0, 0, 0, 1]
     case = Case(query("fail"), (_LATE,))
     write_inputs(case, tmp_path / "refused", 0, 4)

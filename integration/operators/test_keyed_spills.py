@@ -185,6 +185,7 @@ _CASES: Mapping[str, tuple[int, Sequence[Rows]]] = {
 """How many partitions, and which users have rows when."""
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("case", "processor"),
     [
@@ -297,6 +298,7 @@ def _grouped(frames: Sequence[DataFrame]) -> DataFrame:
     return _texts(frames).groupBy("user").applyInPandasWithState(function, _KEPT, "n int", "update", "EventTimeTimeout")
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     "query", [lambda frames: keyed(KeptOfKeys(), _KEPT)([_texts(frames)]), _grouped], ids=["keyed", "with_states"]
 )

@@ -65,6 +65,7 @@ def remove_stores(folder: Path) -> None:
     shutil.rmtree(folder / "stores", ignore_errors=True)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("name", "damage"),
     [

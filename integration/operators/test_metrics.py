@@ -11,6 +11,7 @@ from integration.conftest import PARTITIONS
 from integration.operators import test_aggregation
 from integration.operators.providers import CHECKPOINT_FORMAT, OURS
 from integration.operators.replay import collect_into, run, write_inputs
+from integration.progress import recent_progress
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +28,7 @@ def test_progress_shows_requests_and_the_forecast_of_a_restore(
     write_inputs(_CASE, tmp_path, 0, 4)
     session = OURS.session(spark, **{CHECKPOINT_FORMAT: str(checkpoint_format)})
     finished = run(session, _CASE, tmp_path, collect_into({}))
-    metrics = [operator.customMetrics for progress in finished.recentProgress for operator in progress.stateOperators]
+    metrics = [operator.customMetrics for progress in recent_progress(finished) for operator in progress.stateOperators]
     assert len(metrics) >= 4
     for number, each in enumerate(metrics, 1):
         assert each["ckptWriteRequests"] >= PARTITIONS * (1 if checkpoint_format == 2 else 2)

@@ -12,6 +12,7 @@ import pytest
 from integration.operators import test_aggregation
 from integration.operators.providers import CHECKPOINT_FORMAT, OURS
 from integration.operators.replay import Lines, collect_into, run, write_inputs
+from integration.progress import recent_progress
 from tests.outages import KINDS, wire
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def test_a_query_waits_when_its_place_is_away_between_and_during_batches(
             ended.set()
             thread.join()
     assert stormy == calm
-    metrics = [operator.customMetrics for progress in finished.recentProgress for operator in progress.stateOperators]
+    metrics = [operator.customMetrics for progress in recent_progress(finished) for operator in progress.stateOperators]
     assert sum(each["ckptPlaceWaitTimeMs"] for each in metrics) > 0
 
 
@@ -118,7 +119,7 @@ def test_progress_shows_no_requests_to_the_checkpoint_when_state_is_elsewhere(
     write_inputs(_CASE, tmp_path, 0, 3)
     session = OURS.session(spark, **{CHECKPOINT_FORMAT: "2", f"{_PREFIX}remote": str(tmp_path / "elsewhere")})
     finished = run(session, _CASE, tmp_path, collect_into({}))
-    metrics = [operator.customMetrics for progress in finished.recentProgress for operator in progress.stateOperators]
+    metrics = [operator.customMetrics for progress in recent_progress(finished) for operator in progress.stateOperators]
     written = sum(path.suffix == ".delta" for path in (tmp_path / "elsewhere").rglob("*"))
     assert sum(each["ckptWriteRequests"] for each in metrics) == written
     assert sum(each["ckptReadRequests"] for each in metrics) == 0

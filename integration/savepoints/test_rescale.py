@@ -95,6 +95,7 @@ def sampled(numbers: Mapping[str, tuple[int, ...]]) -> list[tuple[str, tuple[int
     return [(name, (n, m, n, m)[: len(own)]) for name, own in numbers.items() for n, m in permutations(ALL_NUMBERS, 2)]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(("name", "numbers"), sampled({name: numbers for name, (_, numbers) in CASES.items()}))
 def test_a_query_goes_on_as_if_it_had_never_been_rescaled(
     name: str, numbers: tuple[int, ...], spark: SparkSession, tmp_path: Path

@@ -76,6 +76,7 @@ def restore(sums: Sums, target: str, names: Sequence[str], **how: Any) -> None: 
     ckpt.restore(str(sums.folder / "saved"), str(sums.folder / target), source_names=names, **how)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(("checkpoint_format", "kind"), [("1", "native"), ("2", "canonical")])
 @pytest.mark.parametrize("log_format", ["1", "2"])
 def test_sources_get_names_and_others_come_before_them(

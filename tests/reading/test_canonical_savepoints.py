@@ -192,6 +192,7 @@ def test_the_command_line_reads_counts_and_gets(saved: Path, capsys: pytest.Capt
     assert run("get", "--key", '"nobody"')[0] == 1
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", sorted(expected("v1")["queries"]))
 def test_all_states_of_sparks_operators_are_read_as_from_the_checkpoint(name: str, tmp_path: Path) -> None:
     checkpoint = unpack("v1", name, tmp_path / name)

@@ -99,6 +99,7 @@ def test_a_broadcast_state_survives_a_restart_and_any_parallelism(tmp_path: Path
                 assert len(restored.run(AMOUNTS)) == 5
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("kind", ["native", "canonical"])
 @pytest.mark.parametrize("parallelism", [1, 2, 4, 5, 11])
 def test_lists_are_split_evenly_or_united(tmp_path: Path, kind: Any, parallelism: int) -> None:  # noqa: ANN401

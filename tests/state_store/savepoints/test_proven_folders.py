@@ -90,6 +90,7 @@ def test_a_live_checkpoint_is_kept_when_nothing_says_what_is_of_its_savepoint(qu
         assert files(saved) == before
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("kind", SAVEPOINT_KINDS)
 @pytest.mark.parametrize("there", ["savepoint", "checkpoint"])
 @pytest.mark.parametrize("step", ["copy_sources", "copy_operators", "copy_id", "read_partitions"])

@@ -108,6 +108,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(savepoints, "LocalProcesses", RunHere)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("step", ["copy_logs", "copy_id", "is_complete", "forget"])
 @pytest.mark.parametrize("partitions", [2, 3])
 @pytest.mark.parametrize("kind", SAVEPOINT_KINDS)
