@@ -7,6 +7,7 @@ import org.apache.spark.sql.ckpt.minor.{
   QuerySession,
   StateStoreWriter,
   StatefulOperatorStateInfo,
+  StoreNames,
   StreamExecution
 }
 import org.apache.spark.sql.execution.streaming.sources.ForeachBatchSink
@@ -49,7 +50,7 @@ private[ckpt] object ForeachBatchCheck {
           val missing = (0 until partitions).filterNot(processed)
           if (missing.nonEmpty) throw refusal(batch, info, partitions, missing.length, s" (${few(missing)})")
         case None =>
-          val tasks = writer.metrics(Tasks).value
+          val tasks = writer.metrics(Stores).value / StoreNames.of(writer).size
           if (tasks < partitions) throw refusal(batch, info, partitions, partitions - tasks, "")
       }
     }
@@ -66,8 +67,8 @@ private[ckpt] object ForeachBatchCheck {
       "Read all of the frame in each call, with a write, collect() or count() of the whole frame: take, head, first, " +
         "show and limit read only a part. If the function needs no rows of a batch, let it call count() anyway.")
 
-  /** The metric of an operator that has the number of its tasks that have ended. */
-  private val Tasks = "numShufflePartitions"
+  /** The metric of an operator that has the number of stores of the tasks that have ended. */
+  private val Stores = "numStateStoreInstances"
 
   private val ShownPartitions = 10
 }

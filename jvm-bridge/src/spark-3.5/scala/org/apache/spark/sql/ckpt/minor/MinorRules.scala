@@ -10,9 +10,7 @@ import org.apache.spark.sql.catalyst.rules.Rule
 import org.apache.spark.sql.ckpt.CkptStateStoreProvider
 import org.apache.spark.sql.ckpt.server.Json
 import org.apache.spark.sql.execution.{ColumnarRule, SparkPlan}
-import org.apache.spark.sql.execution.streaming.{SessionWindowStateStoreSaveExec, StreamingSymmetricHashJoinExec}
-import org.apache.spark.sql.execution.streaming.StreamingSymmetricHashJoinHelper.{LeftSide, RightSide}
-import org.apache.spark.sql.execution.streaming.state.{StateStoreId, SymmetricHashJoinStateManager}
+import org.apache.spark.sql.execution.streaming.SessionWindowStateStoreSaveExec
 import org.apache.spark.sql.internal.SQLConf
 
 private[ckpt] object MinorRules {
@@ -64,7 +62,7 @@ private[minor] object OperatorRecords extends ColumnarRule {
     record.putObject("operatorInfo").put("operatorId", info.operatorId)
       .put("operatorName", nameOf(writer))
     val stores = record.putArray("stateStoreInfo")
-    namesOfStores(writer).foreach { name =>
+    StoreNames.of(writer).foreach { name =>
       stores.addObject().put("storeName", name).put("numColsPrefixKey", prefixColumns(writer))
         .put("numPartitions", info.numPartitions)
     }
@@ -75,11 +73,6 @@ private[minor] object OperatorRecords extends ColumnarRule {
   private def nameOf(writer: StateStoreWriter): String = writer match {
     case _: SessionWindowStateStoreSaveExec => "sessionWindowStateStoreSaveExec"
     case _ => writer.getProgress().operatorName
-  }
-
-  private def namesOfStores(writer: StateStoreWriter): Seq[String] = writer match {
-    case _: StreamingSymmetricHashJoinExec => SymmetricHashJoinStateManager.allStateStoreNames(LeftSide, RightSide)
-    case _ => Seq(StateStoreId.DEFAULT_STORE_NAME)
   }
 
   private def prefixColumns(writer: StateStoreWriter): Int = writer match {
