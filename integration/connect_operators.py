@@ -100,13 +100,14 @@ def make_queries(spark: SparkSession, rows: DataFrame) -> Mapping[str, DataFrame
         name: frame.groupBy(f.window("at", "10 seconds"), "k").agg(f.sum("n").alias("n")).select("k", "n")
         for name, frame in (("chain", chain), ("idle", busy.union(silent)))
     }
-    of_rows = {"rows": keyed.transform_with_state(Visits(), *program, initial_state=initial)} if has("4.1") else {}
-    return {
+    found = {
         **windows,
-        **of_rows,
         "with_states": rows.groupBy("k").applyInPandasWithState(called, COLUMNS, "none int", "append", "NoTimeout"),
         "frames": keyed.transform_with_state_in_pandas(VisitsOfFrames(), *program, initial_state=initial),
-        "spark": rows.groupBy("k").transformWithStateInPandas(
-            VisitsOfFrames(), *program, initialState=initial.groupBy("k")
-        ),
     }
+    if has("4.1"):
+        found["rows"] = keyed.transform_with_state(Visits(), *program, initial_state=initial)
+        found["spark"] = rows.groupBy("k").transformWithStateInPandas(
+            VisitsOfFrames(), *program, initialState=initial.groupBy("k")
+        )
+    return found

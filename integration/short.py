@@ -34,6 +34,7 @@ SHORT = {
     "integration/savepoints/test_rescale_keyed.py": "3.5",
     "integration/savepoints/test_rescale.py": "3.5",
     "integration/savepoints/test_running.py": "3.5",
+    "integration/test_connect.py": "4.0",
     "integration/test_frozen.py": "3.5",
 }
 """The tests, and the release of Spark from which on it has what they are about."""
@@ -59,6 +60,7 @@ IN_TURN = (
     "integration/operators/test_aggregation.py",
     "integration/operators/test_change_feed.py",
     "integration/operators/test_connect_inputs.py",
+    "integration/operators/test_foreach_batch.py",
     "integration/operators/test_group_functions.py",
     "integration/operators/test_idle_silence.py",
     "integration/operators/test_keyed.py",
