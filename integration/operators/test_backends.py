@@ -20,7 +20,7 @@ from integration.operators.replay import Case, collect_into, replay, run, write_
 from integration.progress import recent_progress
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -69,7 +69,7 @@ def test_a_keyed_operator_goes_on_when_its_backend_changes(spark: SparkSession, 
     assert replay(spark, switched, OURS, tmp_path / "actual") == expected
 
 
-def _metrics(spark: SparkSession, provider: Provider, folder: Path) -> list[Mapping[str, int]]:
+def _metrics(spark: SparkSession, provider: Provider, folder: Path) -> Sequence[Mapping[str, int]]:
     """Those of the store in four batches of an aggregation."""
     case = Case(test_aggregation.CASES["by key, update"].query, (inputs.events(seed=1),), "update", runs=(4,))
     write_inputs(case, folder, 0, 4)
