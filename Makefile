@@ -80,7 +80,7 @@ bench: compiled $(JAR) $(S3_READY) ## ours against Spark's own providers: a tabl
 
 # The same on an older Spark, for the workloads that it has: make bench-spark-3.5 ARGS="--only aggregation dedup join".
 bench-spark-%: $(VENV)/.ready .tools/spark-%/.ready pyspark_ckpt/jars/pyspark-ckpt-spark-%.jar
-	@.tools/spark-$*/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[spark$(subst .,,$*),bench]'
+	@.tools/spark-$*/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[spark$(subst .,,$*),bench]' --config-settings editable_mode=strict
 	@PYSPARK_PYTHON=$(CURDIR)/.tools/spark-$*/bin/python .tools/spark-$*/bin/python -m integration.bench $(ARGS)
 
 soak: compiled $(JAR) $(S3_READY) $(HDFS_READY) $(SBT_READY) .tools/spark.jsa ## random kills and faults on real Spark; ARGS="--minutes 60 --seed 1"
@@ -174,7 +174,7 @@ $(VENV)/.ready: pyproject.toml
 .tools/spark-%/.ready: pyproject.toml | $(VENV)/.ready
 	@test -x .tools/spark-$*/bin/python || $(PYTHON) -m venv .tools/spark-$*
 	@echo "Installing PySpark $* into .tools/spark-$*: some minutes the first time"
-	@.tools/spark-$*/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[spark$(subst .,,$*),short-tests]'
+	@.tools/spark-$*/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[spark$(subst .,,$*),short-tests]' --config-settings editable_mode=strict
 	@touch $@
 
 .tools/bin/versitygw:

@@ -16,7 +16,6 @@ from pyspark.sql.connect.client import DefaultChannelBuilder
 
 import pyspark_ckpt as ckpt
 from integration.connect_operators import TIMED, make_queries
-from integration.short import has
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from tests.ports import find_free_port
 
@@ -103,8 +102,6 @@ def main(folder: Path) -> None:
     for key, value in {**ckpt.spark_conf(python=sys.executable), **_SETTINGS}.items():
         builder = builder.config(key, value)
     spark = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
-    if not has("4.1"):
-        ckpt.register_state_source(spark)
     queries = _play_queries(spark, folder)
     counters = [_play(spark, folder, folder / "one") for _ in range(2)]
     query = spark.readStream.format("rate").load().writeStream.format("noop")
