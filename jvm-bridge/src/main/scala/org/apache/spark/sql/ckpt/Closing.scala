@@ -24,17 +24,23 @@ private[ckpt] final class Closing {
   private def leave(): Unit = {
     val due = synchronized {
       tasks -= 1
-      close.filter(_ => tasks == 0)
+      if (tasks == 0) takeClose() else None
     }
     due.foreach(_())
   }
 
-  /** Runs `action` when no task is left, perhaps at once. Must be called only once. */
+  /** Runs `action` once, when no task is left, perhaps at once. */
   def whenEmpty(action: () => Unit): Unit = {
-    val isEmpty = synchronized {
+    val due = synchronized {
       close = Some(action)
-      tasks == 0
+      if (tasks == 0) takeClose() else None
     }
-    if (isEmpty) action()
+    due.foreach(_())
+  }
+
+  private def takeClose(): Option[() => Unit] = {
+    val taken = close
+    close = None
+    taken
   }
 }
