@@ -39,6 +39,9 @@ S3A_READY := .tools/s3a/.ready
 KAFKA_READY := .tools/kafka/.ready
 endif
 
+# Strict: in folders of its own, as for users, in which Spark looks for data sources.
+INSTALL := -m pip install --quiet --disable-pip-version-check --config-settings editable_mode=strict --editable
+
 NO_SBT := needs sbt, or Maven to fetch it: neither is installed
 
 export SPARK_LOCAL_IP ?= 127.0.0.1
@@ -80,7 +83,7 @@ bench: compiled $(JAR) $(S3_READY) ## ours against Spark's own providers: a tabl
 
 # The same on an older Spark, for the workloads that it has: make bench-spark-3.5 ARGS="--only aggregation dedup join".
 bench-spark-%: $(VENV)/.ready .tools/spark-%/.ready pyspark_ckpt/jars/pyspark-ckpt-spark-%.jar
-	@.tools/spark-$*/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[spark$(subst .,,$*),bench]' --config-settings editable_mode=strict
+	@.tools/spark-$*/bin/python $(INSTALL) '.[spark$(subst .,,$*),bench]'
 	@PYSPARK_PYTHON=$(CURDIR)/.tools/spark-$*/bin/python .tools/spark-$*/bin/python -m integration.bench $(ARGS)
 
 soak: compiled $(JAR) $(S3_READY) $(HDFS_READY) $(SBT_READY) .tools/spark.jsa ## random kills and faults on real Spark; ARGS="--minutes 60 --seed 1"
@@ -167,14 +170,14 @@ $(VENV)/.ready: pyproject.toml
 		{ echo "Java 17 or newer is needed: install it, or set JAVA_HOME."; exit 1; }
 	@test -x $(PY) || { echo "Making $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "Installing PySpark and the tools into $(VENV): some minutes the first time"
-	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev]' --config-settings editable_mode=strict
+	@$(PY) $(INSTALL) '.[dev]'
 	@touch $@
 
 # An older Spark, and what the short set of tests needs.
 .tools/spark-%/.ready: pyproject.toml | $(VENV)/.ready
 	@test -x .tools/spark-$*/bin/python || $(PYTHON) -m venv .tools/spark-$*
 	@echo "Installing PySpark $* into .tools/spark-$*: some minutes the first time"
-	@.tools/spark-$*/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[spark$(subst .,,$*),short-tests]' --config-settings editable_mode=strict
+	@.tools/spark-$*/bin/python $(INSTALL) '.[spark$(subst .,,$*),short-tests]'
 	@touch $@
 
 .tools/bin/versitygw:

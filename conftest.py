@@ -8,8 +8,7 @@ import pytest
 
 from integration.sample import ALL
 from integration.short import IN_TURN, PARTS, has
-from integration.turns import OLDER, TURNS, find_turn, take
-from pyspark_ckpt.pyspark_releases import find_release
+from integration.turns import TURNS, find_turn, is_older, take
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
@@ -59,7 +58,7 @@ def pytest_report_header() -> str:
 def _is_in_turn(item: pytest.Item) -> bool:
     if item.get_closest_marker("in_turn"):
         return True
-    return find_release().startswith(OLDER) and item.nodeid.startswith(IN_TURN)
+    return is_older() and item.nodeid.startswith(IN_TURN)
 
 
 def _is_left_out(item: pytest.Item) -> bool:

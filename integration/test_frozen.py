@@ -57,7 +57,7 @@ def test_a_savepoint_of_a_checkpoint_of_an_older_spark_goes_on_with_another_para
 
 
 @pytest.mark.parametrize(("kind", "partitions"), [("native", 2), ("native", 3), ("canonical", 3)])
-@pytest.mark.parametrize("name", SAVED if "v1" in KNOWN else [])
+@pytest.mark.parametrize("name", SAVED)
 def test_a_query_goes_on_from_a_savepoint_of_an_earlier_release(
     name: str, kind: Kind, partitions: int, spark: SparkSession, tmp_path: Path
 ) -> None:

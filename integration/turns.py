@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from integration.sample import ALL
+from pyspark_ckpt.pyspark_releases import find_release
 
 TURNS = 3
 EVERY_TIME = ("3.5",)
@@ -35,6 +36,11 @@ def find_turn() -> int | None:
             raise ValueError(f"CKPT_TURN is {given!r}: set it to a number from 0 to {TURNS - 1}, or to `all`.")
         return int(given)
     return _committed_s() // _HOUR_S % TURNS
+
+
+def is_older() -> bool:
+    """Whether the Spark that is installed is one of the older ones."""
+    return find_release().startswith(OLDER)
 
 
 def take(each: list[T], turn: int | None) -> list[T]:

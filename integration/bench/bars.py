@@ -38,8 +38,7 @@ from integration.bench.variants import (
     WITHOUT_STATE,
 )
 from integration.bench.worker import Sample
-from integration.turns import OLDER
-from pyspark_ckpt.pyspark_releases import find_release
+from integration.turns import is_older
 
 Figure: TypeAlias = Callable[[Sample], float]
 
@@ -238,7 +237,7 @@ BARS_OF_OLDER_RELEASES = tuple(_against_rocksdb(workload, 1.0) for workload in (
 def judge(results: Mapping[str, Measured], figure: Figure = execution_ms) -> list[Verdict]:
     """The verdict on every bar whose workloads were measured."""
     verdicts = []
-    for bar in BARS_OF_OLDER_RELEASES if find_release().startswith(OLDER) else BARS:
+    for bar in BARS_OF_OLDER_RELEASES if is_older() else BARS:
         if not {bar.ours.workload, *(side.workload for side in bar.theirs)} <= set(results):
             continue
         against, theirs = min(

@@ -87,9 +87,10 @@ class CkptStateStoreProvider extends MinorStateStoreProvider with MinorReaders w
     new CkptStateStore(this, txn, writable = true)
   }
 
-  override def getReadStore(version: Long, stateStoreCkptId: Option[String]): ReadStateStore =
-    opened(new CkptStateStore(this, loading(version, stateStoreCkptId)(begin(version, stateStoreCkptId)),
-        writable = false))
+  override def getReadStore(version: Long, stateStoreCkptId: Option[String]): ReadStateStore = {
+    val txn = loading(version, stateStoreCkptId)(begin(version, stateStoreCkptId))
+    opened(new CkptStateStore(this, txn, writable = false))
+  }
 
   /** Runs `load`, and reports a version that does not exist under Spark's own condition. */
   private[ckpt] def loading(version: Long, id: Option[String])(load: => Transaction): Transaction = {

@@ -1,7 +1,5 @@
 package org.apache.spark.sql.ckpt
 
-import java.util.concurrent.atomic.AtomicBoolean
-
 import org.apache.spark.TaskContext
 
 /** Lets the work of running tasks end before what it uses is closed. Spark may unload a store while tasks use it: when
@@ -11,14 +9,13 @@ private[ckpt] final class Closing {
   private var tasks = 0
   private var close: Option[() => Unit] = None
 
-  /** Notes that a task uses it. Returns what ends that; a second call does nothing. Other users are not waited for. */
+  /** Notes that a task uses it. Returns what ends that, to be called once. Other users are not waited for. */
   def enter(): () => Unit =
-    if (TaskContext.get() == null) { () =>
-      ()
+    if (TaskContext.get() == null) {
+      Closing.NoTask
     } else {
       synchronized(tasks += 1)
-      val isOver = new AtomicBoolean
-      () => if (isOver.compareAndSet(false, true)) leave()
+      () => leave()
     }
 
   private def leave(): Unit = {
@@ -43,4 +40,8 @@ private[ckpt] final class Closing {
     close = None
     taken
   }
+}
+
+private[ckpt] object Closing {
+  private val NoTask = () => ()
 }

@@ -58,9 +58,6 @@ private[ckpt] final class ServedStore(
     opened
   }
 
-  /** Whether the store is open in a server. */
-  private[ckpt] def holdsHandle: Boolean = synchronized(opened != null)
-
   /** The last handle, whose server may have ended; None if there is none, or if the store is closed. */
   def lastHandle: Option[Opened] = synchronized(Option(opened).filterNot(_ => closed))
 

@@ -398,6 +398,9 @@ abstract class ProviderTests(backend: String) extends AnyFunSuite with BeforeAnd
     TaskContext.setTaskContext(task)
     try {
       val store = provider.getStore(0, None)
+      val reading = closed.begin(0, None)
+      val local = Paths.get(reading.begun.path)
+      closed.transactions.end(reading)
       store.put(key("a", 1), value(1))
       val closing = new Thread(() => provider.close())
       closing.start()
@@ -406,9 +409,9 @@ abstract class ProviderTests(backend: String) extends AnyFunSuite with BeforeAnd
       store.put(key("b", 2), value(2))
       assert(store.commit() == 1)
       val id = store.getStateStoreCheckpointInfo().stateStoreCkptId
-      assert(closed.served.holdsHandle)
+      assert(Files.exists(local))
       task.markTaskCompleted(None)
-      eventually(assert(!closed.served.holdsHandle))
+      eventually(assert(!Files.exists(local)))
       TaskContext.unset()
       start()
       transaction(1, id)(next => assert(next.get(key("b", 2)).getLong(0) == 2))

@@ -28,13 +28,9 @@ private[ckpt] object MinorRules {
 private[minor] object OperatorRecords extends ColumnarRule {
   override def preColumnarTransitions: Rule[SparkPlan] = { plan =>
     lazy val hadoopConf = plan.session.sessionState.newHadoopConf()
-    val isOfQuery = plan.session.sparkContext.getLocalProperty(StreamExecution.QUERY_ID_KEY) != null
-    if (isOfQuery && CkptStateStoreProvider.isChosen(SQLConf.get)) {
-      plan.foreach {
-        case writer: StateStoreWriter =>
-          writer.stateInfo.filter(info => info.storeVersion == 0 && StatefulPartitions.isOfBatch(info))
-            .foreach(info => record(writer, info, hadoopConf))
-        case _ =>
+    if (CkptStateStoreProvider.isChosen(SQLConf.get)) {
+      BatchOperators.in(plan).foreach { case (writer, info) =>
+        if (info.storeVersion == 0) record(writer, info, hadoopConf)
       }
     }
     plan

@@ -22,10 +22,11 @@ private[ckpt] trait ReadStores extends ProviderOperations {
   }
 
   /** The store with which the current task reads the version, or a new one; it writes the next version. */
-  protected def storeToWrite(version: Long, id: Option[String]): StateStore =
-    Option(TaskContext.get()).flatMap(task => Option(ofTasks.get(task))).filter(_.canBecomeWritable(version,
-        id)) match {
+  protected def storeToWrite(version: Long, id: Option[String]): StateStore = {
+    val ofTask = Option(TaskContext.get()).flatMap(task => Option(ofTasks.get(task)))
+    ofTask.filter(_.canBecomeWritable(version, id)) match {
       case Some(store) => upgradeReadStoreToWriteStore(store, version, id, forceSnapshotOnCommit = false)
       case None => getStore(version, id, forceSnapshotOnCommit = false, loadEmpty = false)
     }
+  }
 }

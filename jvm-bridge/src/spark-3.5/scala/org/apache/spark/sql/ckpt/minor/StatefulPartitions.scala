@@ -1,7 +1,5 @@
 package org.apache.spark.sql.ckpt.minor
 
-import org.apache.hadoop.fs.Path
-
 import org.apache.spark.sql.catalyst.rules.Rule
 import org.apache.spark.sql.ckpt.ServedStore
 import org.apache.spark.sql.execution.{ColumnarRule, SparkPlan}
@@ -12,17 +10,9 @@ import org.apache.spark.sql.execution.{ColumnarRule, SparkPlan}
   */
 private[minor] object StatefulPartitions extends ColumnarRule {
   override def preColumnarTransitions: Rule[SparkPlan] = { plan =>
-    if (plan.session.sparkContext.getLocalProperty(StreamExecution.QUERY_ID_KEY) != null) {
-      plan.foreach {
-        case writer: StateStoreWriter => writer.stateInfo.filter(isOfBatch).foreach { info =>
-            plan.session.conf.set(ServedStore.StatefulPartitions, info.numPartitions.toString)
-          }
-        case _ =>
-      }
+    BatchOperators.in(plan).headOption.foreach { case (_, info) =>
+      plan.session.conf.set(ServedStore.StatefulPartitions, info.numPartitions.toString)
     }
     plan
   }
-
-  /** Whether the plan is to run: Spark explains plans with the relative path "<unknown>". */
-  def isOfBatch(info: StatefulOperatorStateInfo): Boolean = new Path(info.checkpointLocation).isAbsolute
 }
