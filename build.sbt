@@ -49,7 +49,7 @@ lazy val bridge = shim("bridge", "4.3", file("."), python).settings(
   libraryDependencies += "org.scalatest" %% "scalatest" % "3.2.20" % Test,
   Test / fork := true,
   Test / baseDirectory := baseDirectory.value,
-  Test / testOptions += Tests.Argument(TestFrameworks.ScalaTest, "-oD"), // with how long each test took
+  Test / testOptions += Tests.Argument(TestFrameworks.ScalaTest, "-oDI"), // how long each took; failures again at the end
   // What Spark's own launcher gives its JVMs on Java 17.
   Test / javaOptions ++= Seq("-Xmx1g", "-Dio.netty.tryReflectionSetAccessible=true") ++
     Seq("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC") ++ // they live for a minute

@@ -52,6 +52,14 @@ class SharedRuntimeSuite extends AnyFunSuite with RuntimeFolder {
     assert(lost.kind == "ProcessError" && lost.retryable)
   }
 
+  /** Kills the server's process. Returns when this process has seen its end, as `Process.isAlive` reports it: a
+    * `ProcessHandle` may report it earlier.
+    */
+  private def kill(server: StateServer): Unit = {
+    ProcessHandle.current.children.forEach(child => child.destroyForcibly(): Unit)
+    while (server.alive) Thread.sleep(1)
+  }
+
   /** What a killed executor has left. */
   private def leave(name: String): Path = {
     val home = Files.createDirectory(folder.resolve(name))
@@ -81,10 +89,7 @@ class SharedRuntimeSuite extends AnyFunSuite with RuntimeFolder {
     val runtime = SharedRuntime.get(settings(python))
     val killed = runtime.server()
     val scratch = Files.createDirectories(killed.home.resolve("readers").resolve("secondary-1"))
-    ProcessHandle.current.children.forEach { each =>
-      each.destroyForcibly()
-      each.onExit.get(10, TimeUnit.SECONDS): Unit
-    }
+    kill(killed)
     val next = runtime.server()
     assert((next ne killed) && next.home == killed.home)
     assert(Files.exists(scratch))
@@ -158,8 +163,7 @@ class SharedRuntimeSuite extends AnyFunSuite with RuntimeFolder {
   test("moves to another folder when its own is gone") {
     val runtime = SharedRuntime.get(settings(python))
     val first = runtime.server()
-    ProcessHandle.current.children.forEach(each => each.destroyForcibly(): Unit)
-    while (first.alive) Thread.onSpinWait()
+    kill(first)
     Readers.deleteFolder(first.home)
     val next = runtime.server()
     assert(next.alive && next.home != first.home && Files.isDirectory(next.home))
