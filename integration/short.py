@@ -50,6 +50,9 @@ PARTS = {
     "state_metadata_equals_sparks": "4.2",  # in checkpoint format 2
     "goes_on_from_a_savepoint_of_an_earlier_release": "4.3",  # which ran on 4.3 alone
     "a_processor_goes_on": "4.0",
+    "by_the_names_of_their_sources": "4.2",
+    "named_sources": "4.2",
+    "names_their_sources": "4.2",
     "equal_strings_of_different_bytes": "4.0",  # collations
     "of_spark[_mixed": "4.0",  # VARIANT
     "another_provider_is_not_stopped": "4.0",  # Spark 3.5 does not write down which one it is

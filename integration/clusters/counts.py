@@ -36,7 +36,7 @@ def main(folder: Path, master: str, runs: int) -> None:
             query.awaitTermination()
             last = query.lastProgress
             assert last is not None
-            metrics |= {name for operator in last.stateOperators for name in operator.customMetrics}
+            metrics |= {name for operator in last["stateOperators"] for name in operator["customMetrics"]}
     jars = [path.rpartition("/")[2] for path in str(spark.conf.get("spark.jars")).split(",")]
     print(json.dumps({"counts": counts, "metrics": sorted(metrics), "jars": sorted(jars)}))
     spark.stop()

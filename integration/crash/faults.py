@@ -12,6 +12,8 @@ from pyspark_ckpt.pyspark_releases import has_commit_ids_for_all
 from pyspark_ckpt.state_store.failpoints import NAMES
 
 FORMATS = (1, 2) if has_commit_ids_for_all() else (1,)
+NEWEST = FORMATS[-1]
+"""The newest checkpoint format of this Spark. The reference has none but these."""
 FAIL_POINTS = f"{OPTIONS}failPoints"
 SOAK = os.environ.get("CKPT_CRASH") == "soak"
 
@@ -23,7 +25,7 @@ def sample() -> list[Scenario]:
     points = sorted(NAMES)
     if SOAK:
         return list(product(points, QUERIES, FORMATS))
-    return [(point, QUERIES[n % len(QUERIES)], FORMATS[(n // 2) % 2]) for n, point in enumerate(points)]
+    return [(point, QUERIES[n % len(QUERIES)], FORMATS[(n // 2) % len(FORMATS)]) for n, point in enumerate(points)]
 
 
 def label(scenario: Scenario) -> str:

@@ -8,13 +8,13 @@ import psutil
 import pytest
 
 from integration.crash.driver import Driver, Relay
-from integration.crash.faults import Scenario, armed, few, label
+from integration.crash.faults import NEWEST, Scenario, armed, few, label
 from integration.crash.processes import eventually
 from integration.crash.reference import Reference, order
 from pyspark_ckpt.testing.crashes.processes import kill
 
 AT_STEPS = [
-    ("begin.before", "join", 2),
+    ("begin.before", "join", NEWEST),
     ("commit.before_answer", "windows", 1),
 ]
 SHORT_MS = 2_000  # every other executor passes the step, too, and goes on after this time
@@ -44,7 +44,7 @@ def test_state_and_output_are_right_when_an_executor_is_killed(
 def test_state_and_output_are_right_when_all_executors_are_killed_between_batches(
     cluster: Relay, reference: Reference, tmp_path: Path
 ) -> None:
-    reference.start_from_half("join", 2, tmp_path)
+    reference.start_from_half("join", NEWEST, tmp_path)
     driver = cluster.driver()
     go = tmp_path / "go"
     driver.send("run", runs=[order("join", tmp_path, hold={"batch": 3, "file": str(go)})])

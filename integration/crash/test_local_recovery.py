@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from integration.crash.driver import OPTIONS, Driver
+from integration.crash.faults import NEWEST
 from integration.crash.processes import eventually
 from integration.crash.reference import Reference, order
 
@@ -20,7 +21,7 @@ def test_a_new_process_goes_on_with_local_files_when_the_one_before_was_killed(
     reference: Reference, tmp_path: Path
 ) -> None:
     for name in QUERIES:
-        reference.start_from_half(name, 2, tmp_path)
+        reference.start_from_half(name, NEWEST, tmp_path)
     home = tmp_path / "home"
     conf = {f"{OPTIONS}localDir": str(home)}
     hold = {"batch": 4, "file": str(tmp_path / "never")}

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from integration.crash.driver import Relay
-from integration.crash.faults import FORMATS, SOAK, Scenario, all_armed, few, label, sample
+from integration.crash.faults import FORMATS, NEWEST, SOAK, Scenario, all_armed, few, label, sample
 from integration.crash.processes import eventually
 from integration.crash.reference import Reference, order
 from integration.crash.workload import QUERIES
 from pyspark_ckpt.state_store.failpoints import NAMES
 
 IN_CLUSTER = [
-    ("commit.after_ingest", "groups", 2),
-    ("restore.after_download", "dedup", 2),
+    ("commit.after_ingest", "groups", NEWEST),
+    ("restore.after_download", "dedup", NEWEST),
 ]
 
 
@@ -74,7 +74,7 @@ def test_state_and_output_are_right_when_a_state_server_of_a_cluster_is_killed(
 def test_state_and_output_are_right_when_idle_state_servers_are_killed_between_batches(
     local: Relay, reference: Reference, tmp_path: Path
 ) -> None:
-    reference.start_from_half("join", 2, tmp_path)
+    reference.start_from_half("join", NEWEST, tmp_path)
     driver = local.driver()
     go = tmp_path / "go"
     driver.send("run", runs=[order("join", tmp_path, hold={"batch": 3, "file": str(go)})])

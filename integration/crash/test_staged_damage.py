@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from integration.crash.driver import Driver, Relay
-from integration.crash.faults import all_armed
+from integration.crash.faults import NEWEST, all_armed
 from integration.crash.reference import Reference, order
 
 POINT = "commit.before_upload"
@@ -54,10 +54,10 @@ def _harm_staged_files(driver: Driver, pattern: str, harm: Callable[[bytes], byt
 def test_a_batch_is_tried_again_when_what_it_has_staged_is_damaged(
     name: str, pattern: str, harm: str, local: Relay, reference: Reference, tmp_path: Path
 ) -> None:
-    reference.start_from_half(name, 2, tmp_path)
+    reference.start_from_half(name, NEWEST, tmp_path)
     driver = local.driver()
     driver.lose_local_state()
-    driver.send("run", runs=[order(name, tmp_path, conf=all_armed((POINT,), f"sleep={WAIT_MS}", 2))])
+    driver.send("run", runs=[order(name, tmp_path, conf=all_armed((POINT,), f"sleep={WAIT_MS}", NEWEST))])
     driver.await_fired(POINT)
     assert _harm_staged_files(driver, pattern, HARMS[harm])
     driver.receive()

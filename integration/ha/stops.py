@@ -17,6 +17,7 @@ import pyspark
 import pyspark_ckpt
 from integration.crash import processes
 from integration.crash.driver import Driver
+from integration.short import has
 from pyspark_ckpt.testing.crashes.processes import find_marked
 from tests.java_program import JAVA
 
@@ -93,9 +94,16 @@ def jars(folder: Path) -> str:
     classes = folder / "classes"
     classes.mkdir(parents=True)
     path = os.pathsep.join(map(str, Path(pyspark.__file__).with_name("jars").glob("*.jar")))
+    source = folder / SOURCE.name
+    source.write_text(_place_of_spark(SOURCE.read_text(encoding="utf-8")), encoding="utf-8")
     compiler = [*JAVA, "-m", "jdk.compiler/com.sun.tools.javac.Main", "--release", "17", "-cp", path]
-    subprocess.run([*compiler, "-d", str(classes), str(SOURCE)], check=True)
+    subprocess.run([*compiler, "-d", str(classes), str(source)], check=True)
     with zipfile.ZipFile(folder / "holding.jar", "w") as jar:
         for each in classes.iterdir():
             jar.write(each, each.name)
     return ",".join([pyspark_ckpt.jar_path(), str(folder / "holding.jar")])
+
+
+def _place_of_spark(source: str) -> str:
+    """Return the source with the package in which this Spark has its checkpoint files."""
+    return source if has("4.1") else source.replace(".streaming.checkpointing.", ".streaming.")
