@@ -50,6 +50,7 @@ PARTS = {
     "state_metadata_equals_sparks": "4.2",  # in checkpoint format 2
     "goes_on_from_a_savepoint_of_an_earlier_release": "4.3",  # which ran on 4.3 alone
     "a_processor_goes_on": "4.0",
+    "executors_read_a_partition_each": "4.0",  # the data source
     "by_the_names_of_their_sources": "4.2",
     "named_sources": "4.2",
     "names_their_sources": "4.2",

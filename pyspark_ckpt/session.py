@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -34,6 +35,7 @@ _PYTHON = PREFIX + "python"
 _WORKER_PYTHON = "spark.pyspark.python"
 _DAEMON = "spark.python.daemon.module"
 _OUR_DAEMON = "pyspark_ckpt.daemon"
+_OUR_JAR = re.compile(r"pyspark-ckpt-spark-[0-9.]+\.jar")
 _CHECKPOINT_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _COMMIT_IDS = "2"
 _EXTENSIONS = "spark.sql.extensions"
@@ -131,6 +133,7 @@ def configure(builder: SparkSession.Builder, **options: str | float) -> SparkSes
             conf[_DAEMON] = _OUR_DAEMON
     jar = conf[_JARS]
     jars = _split(str(already[_JARS])) if _JARS in already else _jars_set_elsewhere(jar)
+    _refuse_jars_of_other_releases(jars, jar)
     conf[_JARS] = _join(jars, jar)
     if _EXTENSIONS in conf:
         conf[_EXTENSIONS] = _join(_split(str(already.get(_EXTENSIONS) or _set_elsewhere(_EXTENSIONS))), _OUR_EXTENSIONS)
@@ -160,10 +163,24 @@ def _join(names: Sequence[str], ours: str) -> str:
     return ",".join(names if ours in names else [*names, ours])
 
 
+def _refuse_jars_of_other_releases(jars: Sequence[str], ours: str) -> None:
+    """Raise InvalidInputError if a session would have the jar for another release of Spark, too."""
+    name = ours.rpartition("/")[2]
+    for jar in jars:
+        other = jar.rpartition("/")[2]
+        if _OUR_JAR.fullmatch(other) and other != name:
+            raise InvalidInputError(
+                f"The session is to have {jar}, which is for another Spark: PySpark {find_release()} is installed.",
+                hint=f"Leave it out of spark.jars and --jars: configure() adds {name}.",
+            )
+
+
 def _jars_set_elsewhere(jar: str) -> list[str]:
     """Return the jars that the session would have if the builder set none. A builder's setting hides them."""
     arguments = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
     by_flag = [_split(value) for flag, value in pairwise(arguments) if flag == "--jars"]
+    if by_flag:
+        _refuse_jars_of_other_releases(by_flag[-1], jar)
     if by_flag and jar not in by_flag[-1] and not _jvm_is_running():
         raise InvalidInputError(
             f"PYSPARK_SUBMIT_ARGS has --jars, which hides every other jar from the driver. Add {jar} there."

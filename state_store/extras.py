@@ -32,10 +32,11 @@ def require_extra(module: str, what: str) -> None:
 
 
 def require_jar(*, is_there: bool) -> None:
-    """Raise InvalidInputError unless the jar is on the class path of a session, or of its Spark Connect server."""
+    """Raise InvalidInputError unless the jar and its extensions are in a session, or in its Spark Connect server."""
     if not is_there:
         raise InvalidInputError(
-            "The session does not have the jar of pyspark-ckpt on its class path.",
-            hint="Call pyspark_ckpt.configure(builder) before you create the session. Start a Spark Connect server "
-            "with the settings of pyspark_ckpt.spark_conf().",
+            "The session does not have the jar of pyspark-ckpt, or its extensions.",
+            hint="Call pyspark_ckpt.configure(builder) before you create the session. A session or a Spark Connect "
+            "server that is started in another way needs all settings of pyspark_ckpt.spark_conf() from the start: "
+            "spark.jars and, for PySpark 3.5, spark.sql.extensions cannot be set later.",
         )

@@ -85,6 +85,16 @@ def test_extensions_of_the_user_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pyspark_ckpt.configure(_builder({}))._options[EXTENSIONS] == f"a.B,{OURS}"
 
 
+def test_the_jar_for_another_release_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, "3.5.9")
+    other, refusal = "file:/opt/pyspark-ckpt-spark-4.3.jar", r"is for another Spark: PySpark 3\.5\.9 is installed"
+    with pytest.raises(InvalidInputError, match=rf"The session is to have {other}, which {refusal}"):
+        pyspark_ckpt.configure(_builder({"spark.jars": f"a.jar,{other}"}))
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"--jars {other} pyspark-shell")
+    with pytest.raises(InvalidInputError, match=refusal):
+        pyspark_ckpt.configure(_builder({}))
+
+
 def test_checkpoint_format_2_is_refused_before_spark_4(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, "3.5.9")
     with pytest.raises(InvalidInputError, match=r"checkpointFormatVersion=2 needs Spark 4\.0 or newer"):

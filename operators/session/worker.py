@@ -329,7 +329,8 @@ def _view(ticket: Ticket) -> View | None:
         view, held = _catch_up(ticket)
         if held != base and (not ticket.live or held is None or held.version < base.version):
             view.reader.close()  # a live database only moves forward: this one has lost its newest records
-            raise FormatError(f"The database in {ticket.db} is damaged: it shows {held}, not {base}.")
+            there = _count_files(Path(ticket.db))
+            raise FormatError(f"The database in {ticket.db} is damaged: it shows {held}, not {base}; {there}.")
     if held != base:
         view.reader.close()
         raise LifecycleError(
@@ -342,6 +343,17 @@ def _view(ticket: Ticket) -> View | None:
     while len(_views) > READERS_KEPT:
         _views.popitem(last=False)[1].reader.close()
     return view
+
+
+def _count_files(folder: Path) -> str:
+    """Return what a message says of the files of a database."""
+    try:
+        names = sorted(path.name for path in folder.iterdir())
+    except OSError as problem:
+        return f"its folder cannot be listed ({problem.strerror})"
+    tables = sum(name.endswith(".sst") for name in names)
+    others = [name for name in names if name.startswith(("CURRENT", "MANIFEST"))]
+    return f"there are {tables} table files, {', '.join(others) or 'and nothing that names them'}"
 
 
 def _catch_up(ticket: Ticket) -> tuple[View, Marker | None]:

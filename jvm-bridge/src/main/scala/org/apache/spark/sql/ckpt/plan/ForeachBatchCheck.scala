@@ -5,12 +5,14 @@ import org.apache.spark.sql.Dataset
 import org.apache.spark.sql.ckpt.minor.{
   CheckpointIds,
   QuerySession,
+  SessionWindowStateStoreSaveExec,
   StateStoreWriter,
   StatefulOperatorStateInfo,
   StoreNames,
   StreamExecution
 }
 import org.apache.spark.sql.execution.streaming.sources.ForeachBatchSink
+import org.apache.spark.sql.streaming.OutputMode
 
 /** Reports a `foreachBatch` function that has read only a part of its frame, or nothing.
   *
@@ -18,7 +20,7 @@ import org.apache.spark.sql.execution.streaming.sources.ForeachBatchSink
   * Spark detects this after the function by an assertion without a message. In format 1 it commits the batch, and no
   * later batch can run. If this package keeps the query's state, a check runs right after the function, and its error
   * names the operator, the partitions and what to do. In format 1 the check counts tasks, not partitions: it passes a
-  * function that reads one part several times.
+  * function that reads one part several times, and any function for session windows in output mode complete.
   */
 private[ckpt] object ForeachBatchCheck {
 
@@ -49,11 +51,18 @@ private[ckpt] object ForeachBatchCheck {
         case Some(processed) =>
           val missing = (0 until partitions).filterNot(processed)
           if (missing.nonEmpty) throw refusal(batch, info, partitions, missing.length, s" (${few(missing)})")
-        case None =>
+        case None if isCounted(writer) =>
           val tasks = writer.metrics(Stores).value / StoreNames.of(writer).size
           if (tasks < partitions) throw refusal(batch, info, partitions, partitions - tasks, "")
+        case None => ()
       }
     }
+  }
+
+  /** Whether the operator counts the stores of its tasks. Session windows do not if all of them are output. */
+  private def isCounted(writer: StateStoreWriter): Boolean = writer match {
+    case sessions: SessionWindowStateStoreSaveExec => !sessions.outputMode.contains(OutputMode.Complete())
+    case _ => true
   }
 
   private def few(partitions: Seq[Int]): String =

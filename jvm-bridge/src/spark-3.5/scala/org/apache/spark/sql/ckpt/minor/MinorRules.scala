@@ -10,7 +10,6 @@ import org.apache.spark.sql.catalyst.rules.Rule
 import org.apache.spark.sql.ckpt.CkptStateStoreProvider
 import org.apache.spark.sql.ckpt.server.Json
 import org.apache.spark.sql.execution.{ColumnarRule, SparkPlan}
-import org.apache.spark.sql.execution.streaming.SessionWindowStateStoreSaveExec
 import org.apache.spark.sql.internal.SQLConf
 
 private[ckpt] object MinorRules {

@@ -10,6 +10,7 @@ private[minor] trait MovedNames {
   type HDFSMetadataLog[T <: AnyRef] = streaming.HDFSMetadataLog[T]
   type MicroBatchExecution = streaming.MicroBatchExecution
   type MultipleWatermarkPolicy = streaming.MultipleWatermarkPolicy
+  type SessionWindowStateStoreSaveExec = streaming.SessionWindowStateStoreSaveExec
   type State = streaming.State
   type StateManager = state.FlatMapGroupsWithStateExecHelper.StateManager
   type StateStoreWriter = streaming.StateStoreWriter

@@ -11,6 +11,7 @@ private[minor] trait MovedNames {
   type HDFSMetadataLog[T <: AnyRef] = checkpointing.HDFSMetadataLog[T]
   type MicroBatchExecution = runtime.MicroBatchExecution
   type MultipleWatermarkPolicy = runtime.MultipleWatermarkPolicy
+  type SessionWindowStateStoreSaveExec = stateful.SessionWindowStateStoreSaveExec
   type State = runtime.State
   type StateManager = flatmapgroupswithstate.FlatMapGroupsWithStateExecHelper.StateManager
   type StateStoreWriter = stateful.StateStoreWriter
