@@ -89,7 +89,7 @@ def savepoint(
     if kind not in ("native", "canonical"):
         raise InvalidInputError(f"kind must be 'native' or 'canonical', got {kind!r}.")
     location, target = _find_checkpoint(query_or_checkpoint), location_text(target, "target")
-    given = _options(options, location, target)
+    given = collect_options(options, location, target)
     with _job(f"savepoint to {target}", only_copies=kind == "native" and not digests) as (runner, progress):
         return create(location, target, given, runner, progress, written_by=_version(), kind=kind, digests=digests)
 
@@ -123,7 +123,7 @@ def stop_with_savepoint(
             f"Query {query.id} does not run any more.", hint="Call savepoint() with its checkpointLocation."
         )
     location, target = _find_checkpoint(query), location_text(target, "target")
-    given = _options(options, location, target)
+    given = collect_options(options, location, target)
     place, checkpoint = open_target(target, given), Checkpoint(location, given)
     refuse_nested(place, checkpoint, "a savepoint")
     refuse_unless_empty(place, "a savepoint")
@@ -177,7 +177,7 @@ def restore(
         raise InvalidInputError("`source_names` is empty.", hint="Leave it out to keep the sources as they are.")
     savepoint_or_checkpoint = location_text(savepoint_or_checkpoint, "savepoint_or_checkpoint")
     checkpoint_location = location_text(checkpoint_location, "checkpoint_location")
-    given = _options(options, savepoint_or_checkpoint, checkpoint_location)
+    given = collect_options(options, savepoint_or_checkpoint, checkpoint_location)
     request = RestoreRequest(
         parallelism, query_id, dict(uid_map or {}), allow_non_restored_state, tuple(source_names or ())
     )
@@ -198,7 +198,7 @@ def restore(
         source.info.rows,
     )
     at_end = partial(claim_restored, savepoint_or_checkpoint, given, source.info) if claims else None
-    return _run(restoration, checkpoint_location, at_end)
+    return run_restore(restoration, checkpoint_location, at_end)
 
 
 def rescale(
@@ -217,11 +217,11 @@ def rescale(
     """
     checkpoint = location_text(checkpoint, "checkpoint")
     new_checkpoint = location_text(new_checkpoint, "new_checkpoint")
-    given = _options(options, checkpoint, new_checkpoint)
+    given = collect_options(options, checkpoint, new_checkpoint)
     source = Checkpoint(checkpoint, given)
     with pin(source) as newest:
         operators = list_operators(source, newest)
-        return _run(
+        return run_restore(
             QueryRestore(source, newest, operators, new_checkpoint, RestoreRequest(parallelism, query_id), given),
             new_checkpoint,
         )
@@ -239,7 +239,8 @@ def explain(restoration: QueryRestore, *, counts: bool) -> RestoreExplanation:
         return explanation.explain(restoration.plan, runner, progress)
 
 
-def _run(restoration: QueryRestore, target: str, at_end: AtEnd | None = None) -> Restored:
+def run_restore(restoration: QueryRestore, target: str, at_end: AtEnd | None = None) -> Restored:
+    """Run a restore in a Spark job or in processes of this machine, and show its progress. Raises as ``restore``."""
     size = sum(operator.size_bytes for operator in restoration.plan.operators)
     with _job(f"restore to {target}", size) as (runner, progress):
         return restoration.run(runner, progress, at_end)
@@ -276,7 +277,7 @@ def _is_remote(session: SparkSession) -> bool:
     return not hasattr(session, "_jsparkSession")
 
 
-def _options(given: Mapping[str, str] | None, *locations: str) -> Options:
+def collect_options(given: Mapping[str, str] | None, *locations: str) -> Options:
     """Combine the options of the session with the ``given`` ones, which win.
 
     In a session, ``s3a:`` locations use the settings of Hadoop's S3A. These contain secret keys and are part of the

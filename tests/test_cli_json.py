@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pyspark_ckpt.cli.main import main
+from tests.adoption.written import unpack_all
 from tests.compat.frozen import unpack
 from tests.documents import ROOT
 from tests.saved_query import Query, written
@@ -79,6 +80,7 @@ def test_fields_are_those_that_are_documented(
         ("savepoint verify", (canonical,)),
         ("savepoint restore", (canonical, new, "-n", "3")),
         ("rescale", (query.location, f"{new}-2", "-n", "3")),
+        ("adopt", (str(unpack_all(quick_path / "spark") / "hdfs"), f"{new}-4")),
         (EXPLAINED, ("rescale", query.location, f"{new}-3", "-n", "3", "--explain")),
         ("savepoint delete", (native,)),
     ]

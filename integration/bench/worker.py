@@ -115,6 +115,11 @@ class Worker:
         moved: Moved = self._call("rescale", str(checkpoint), str(target), partitions)
         return moved
 
+    def adopt(self, checkpoint: Path, target: Path, partitions: int) -> Moved:
+        """Make ``target`` a checkpoint of ours from one of Spark's own provider, with so many partitions."""
+        moved: Moved = self._call("adopt", str(checkpoint), str(target), partitions)
+        return moved
+
     def repartition(self, checkpoint: Path, partitions: int) -> Moved:
         """Have Spark repartition the state of a stopped query by a batch of its own."""
         moved: Moved = self._call("repartition", str(checkpoint), partitions)
@@ -256,6 +261,13 @@ class _Session:
 
         started = time.perf_counter()
         done = pyspark_ckpt.rescale(checkpoint, target, partitions)
+        return Moved(time.perf_counter() - started, done.copied_bytes, done.rewritten_bytes)
+
+    def adopt(self, checkpoint: str, target: str, partitions: int) -> Moved:
+        import pyspark_ckpt
+
+        started = time.perf_counter()
+        done = pyspark_ckpt.adopt(checkpoint, target, partitions)
         return Moved(time.perf_counter() - started, done.copied_bytes, done.rewritten_bytes)
 
     def repartition(self, checkpoint: str, partitions: int) -> Moved:

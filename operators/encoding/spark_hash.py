@@ -32,7 +32,7 @@ class SparkHash:
 
     def __init__(self, kinds: Sequence[pa.DataType]) -> None:
         """Hash columns of these types, in this order."""
-        self._columns = [_make_hash(kind) for kind in kinds]
+        self._columns = [hash_value(kind) for kind in kinds]
 
     def __call__(self, key: Sequence[Any]) -> int:
         """Return the hash of one key."""
@@ -42,7 +42,8 @@ class SparkHash:
         return state
 
 
-def _make_hash(kind: pa.DataType) -> Hash:
+def hash_value(kind: pa.DataType) -> Hash:
+    """Return the function that chains a value of a type, None for null, to a hash."""
     if pa.types.is_null(kind):
         return lambda _, seed: seed
     body = _body(kind)
@@ -52,10 +53,10 @@ def _make_hash(kind: pa.DataType) -> Hash:
 def _body(kind: pa.DataType) -> Hash:
     if pa.types.is_struct(kind):
         names = [field.name for field in kind]
-        fields = [_make_hash(field.type) for field in kind]
+        fields = [hash_value(field.type) for field in kind]
         return lambda value, seed: _chain(fields, get_fields(value, names), seed)
     if pa.types.is_list(kind):
-        element = _make_hash(kind.value_type)
+        element = hash_value(kind.value_type)
         return lambda value, seed: _chain([element] * len(value), get_elements(value), seed)
     if pa.types.is_decimal(kind):
         write = writer(kind)

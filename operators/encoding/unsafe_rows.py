@@ -125,7 +125,7 @@ class _Memory:
         """Return values whose words are ``content`` (0 if null), in rows or arrays that begin at ``begins``."""
         if pa.types.is_null(kind):
             return pa.nulls(len(content))
-        if _has_fixed_width(kind):
+        if is_in_word(kind):
             return _read_fixed(kind, content, valid)
         starts, sizes = begins + (content >> 32), content & 0xFFFFFFFF
         self._check(starts, sizes)
@@ -212,12 +212,13 @@ class _Memory:
         return _array(kind, valid, [little_endian])
 
 
-def _has_fixed_width(kind: pa.DataType) -> bool:
+def is_in_word(kind: pa.DataType) -> bool:
+    """Return whether a value of this type is in the word of its field."""
     return int(kind.precision) <= _LONG_DECIMAL if pa.types.is_decimal(kind) else is_fixed_width(kind)
 
 
 def _element_width(kind: pa.DataType) -> int:
-    if pa.types.is_decimal(kind) or not _has_fixed_width(kind):
+    if pa.types.is_decimal(kind) or not is_in_word(kind):
         return WORD
     return max(1, int(kind.bit_width) // 8)
 

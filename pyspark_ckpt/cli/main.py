@@ -1,4 +1,4 @@
-"""The command line: ``pyspark-ckpt checkpoint | savepoint | rescale | state``, also as ``python -m pyspark_ckpt``.
+"""The command line: ``pyspark-ckpt checkpoint | savepoint | rescale | adopt | state``, or ``python -m pyspark_ckpt``.
 
 Needs neither Spark nor a JVM. Exit codes: 0 success, 1 a reported problem or failure, 2 an invalid call, 130 Ctrl-C,
 141 nobody reads the output. What a command does is imported when it runs, so that help and completion are quick.
@@ -248,6 +248,21 @@ def rescale(**given: Any) -> int:  # noqa: ANN401 - the arguments of the functio
     from pyspark_ckpt.cli import savepoints
 
     return savepoints.rescale(**given)
+
+
+@commands.command("adopt")
+@place("checkpoint")
+@place("target")
+@click.option("-n", "--parallelism", type=int, metavar="N", help="The number of partitions; default: the same.")
+@QUERY_ID
+@explain_options
+@store_options
+@json_flag
+def move_in(**given: Any) -> int:  # noqa: ANN401 - the arguments of the function it calls
+    """Copy a checkpoint of Spark's RocksDB or HDFS-backed provider, as one of this store. The query must be stopped."""
+    from pyspark_ckpt.cli import savepoints
+
+    return savepoints.move_in(**given)
 
 
 @commands.group

@@ -1,4 +1,4 @@
-"""``pyspark-ckpt savepoint create | list | inspect | verify | restore | delete`` and ``pyspark-ckpt rescale``."""
+"""``pyspark-ckpt savepoint create | list | inspect | verify | restore | delete``, ``rescale`` and ``adopt``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from pyspark_ckpt import savepoints
+from pyspark_ckpt.adopt import adopt, plan
 from pyspark_ckpt.cli.arguments import Explain
 from pyspark_ckpt.cli.json_forms import (
     describe_explanation,
@@ -217,6 +218,23 @@ def rescale(
         return _explain(plan, explain, as_json=as_json)
     done = savepoints.rescale(checkpoint, target, parallelism, query_id=query_id, options=settings)
     return _print_restored(done, as_json=as_json)
+
+
+def move_in(
+    checkpoint: str,
+    target: str,
+    settings: Settings,
+    parallelism: int | None,
+    query_id: QueryId,
+    *,
+    explain: Explain | None,
+    as_json: bool,
+) -> int:
+    """Copy the checkpoint of a stopped query whose state is in one of Spark's own providers."""
+    if explain:
+        planned = plan(checkpoint, target, RestoreRequest(parallelism, query_id), parse(settings))
+        return _explain(planned, explain, as_json=as_json)
+    return _print_restored(adopt(checkpoint, target, parallelism, query_id=query_id, options=settings), as_json=as_json)
 
 
 def _explain(restoration: QueryRestore, how: Explain, *, as_json: bool) -> int:

@@ -54,6 +54,12 @@ class Operator:
     name: str
     stores: tuple[str, ...]
     partitions: int
+    prefix_columns: tuple[int, ...] = ()
+    """For each store, how many columns of its keys Spark scans by, as its metadata says."""
+    schema_files: tuple[str, ...] = ()
+    """For each store, Spark's path of the file with the schemas of its states; empty if there is none."""
+    properties: str = ""
+    """JSON of an operator with several states in a store; else empty."""
 
 
 @dataclass(frozen=True)
@@ -283,6 +289,8 @@ class Checkpoint:
 class _StoreInfo(msgspec.Struct):
     storeName: str  # noqa: N815 - Spark's names, here and below
     numPartitions: Count  # noqa: N815
+    numColsPrefixKey: Count = 0  # noqa: N815
+    stateSchemaFilePaths: tuple[str, ...] = ()  # noqa: N815
 
 
 class _OperatorInfo(msgspec.Struct):
@@ -293,6 +301,7 @@ class _OperatorInfo(msgspec.Struct):
 class _OperatorMetadata(msgspec.Struct):
     operatorInfo: _OperatorInfo  # noqa: N815
     stateStoreInfo: list[_StoreInfo]  # noqa: N815
+    operatorPropertiesJson: str = ""  # noqa: N815
 
 
 def _operator(content: bytes, number: int, where: str) -> Operator:
@@ -305,4 +314,7 @@ def _operator(content: bytes, number: int, where: str) -> Operator:
             f"{where} is damaged: operator {entry.operatorInfo.operatorId} cannot have "
             f"{partitions} partitions of the stores {list(stores)}."
         )
-    return Operator(number, entry.operatorInfo.operatorName, stores, partitions)
+    prefixes = tuple(store.numColsPrefixKey for store in entry.stateStoreInfo)
+    schemas = tuple((store.stateSchemaFilePaths or ("",))[-1] for store in entry.stateStoreInfo)
+    properties = entry.operatorPropertiesJson
+    return Operator(number, entry.operatorInfo.operatorName, stores, partitions, prefixes, schemas, properties)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 import xxhash
@@ -22,9 +23,18 @@ from pyspark_ckpt.state_store.format.partition_states import Scope, find_scope
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.redistribution.canonical import SavedRows
 from pyspark_ckpt.state_store.redistribution.merged_states import require_equal_states, require_mergeable
+from pyspark_ckpt.state_store.redistribution.strategies.base import Strategy
 from pyspark_ckpt.state_store.savepoints.savepoint import NAME, Savepoint, SavepointInfo
 
 MIN_PARTITIONS = 1
+
+
+class OtherStores(Protocol):
+    """Stores of another kind than ours, from which a checkpoint is made."""
+
+    def strategy(self, operator: OperatorVersion, url: str) -> Strategy:
+        """Return how the stores of an operator are moved. ``url``: of the target."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -43,6 +53,8 @@ class RestorePlan:
     """By operator and store, if the source is a canonical savepoint; else empty."""
     info: SavepointInfo | None
     """The content of ``savepoint.json`` if the source is a savepoint."""
+    others: OtherStores | None = None
+    """If the source is not a checkpoint of this store."""
 
     def get_saved(self, operator: OperatorVersion, name: str) -> SavedRows | None:
         """Return the rows of a store, if the source is a canonical savepoint."""
@@ -58,6 +70,8 @@ class RestorePlan:
 
     def is_copied(self, operator: OperatorVersion) -> bool:
         """Return whether the operator's stores are copied as they are."""
+        if self.others is not None:
+            return False
         is_renamed = any(uid in self.uid_map for uid in operator.uids)
         is_same = self.partitions == self.old_partitions and not is_renamed and not self.saved_rows
         return is_same and not has_unions(operator)

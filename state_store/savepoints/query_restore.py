@@ -50,7 +50,7 @@ from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner
 from pyspark_ckpt.state_store.savepoints.finished import refuse_checkpoint
 from pyspark_ckpt.state_store.savepoints.movement import Movement
 from pyspark_ckpt.state_store.savepoints.nesting import refuse_nested, refuse_nested_state
-from pyspark_ckpt.state_store.savepoints.plan import Origin, RestorePlan
+from pyspark_ckpt.state_store.savepoints.plan import Origin, OtherStores, RestorePlan
 from pyspark_ckpt.state_store.savepoints.possession import (
     LOOK_S,
     OwnFolder,
@@ -95,11 +95,13 @@ class QueryRestore:
         options: Options,
         files: Sequence[QueryFile] | None = None,
         saved: Sequence[SavedRows] = (),
+        others: OtherStores | None = None,
     ) -> None:
         """Plan the restore of ``operators``, all at ``version``.
 
         ``files``: what Spark's files must be, if known. Their ``metadata`` is ignored: it was checked before.
-        ``saved``: rows of the operators, if the source is a canonical savepoint. Raises InvalidInputError, FormatError.
+        ``saved``: rows of the operators, if the source is a canonical savepoint. ``others``: what moves them, if they
+        are in stores of another kind. Raises InvalidInputError, FormatError.
         """
         self._source, self._version = source, version
         self._files = files
@@ -117,6 +119,7 @@ class QueryRestore:
             request.uid_map,
             {(rows.operator, rows.name): rows for rows in saved},
             source.info if isinstance(source, Savepoint) else None,
+            others,
         )
         self._place = self.plan.place
         self._recorded: RecordedRequest | None = None

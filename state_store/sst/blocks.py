@@ -17,7 +17,7 @@ from pyspark_ckpt.state_store.arrays.packed import WIDEST, Bytes, Integers, Pack
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.sst.layout import MORE, SUFFIX_BYTES
 
-DELETION, VALUE = 0, 1
+DELETION, VALUE, MERGE = 0, 1, 2
 ENTRY_BYTES = 128
 """Memory for each entry in addition to its key and its value."""
 _MAX_SHIFT = 56
@@ -69,12 +69,15 @@ class ParsedEntries:
         in_keys = int(keys.sum()) if widest > WIDEST else len(keys) * widest
         return in_keys + int(others.sum()) + len(keys) * ENTRY_BYTES
 
-    def entries(self, what: str) -> Entries:
-        """Put the entries together. Raises FormatError that names ``what``."""
+    def entries(self, what: str, *, may_merge: bool = False) -> Entries:
+        """Put the entries together. Raises FormatError that names ``what``, also for merge operands unless allowed."""
         if not len(self.at):
             return Entries(Packed.of([]), Packed.of([]), np.zeros(0, np.uint64), np.zeros(0, np.uint8))
         values = Packed(self.data, self.at + self.own, self.size)
-        return _with_keys(self.data, self.shared, self.own, self.at, values, what)
+        found = _with_keys(self.data, self.shared, self.own, self.at, values, what)
+        if (found.kinds > (MERGE if may_merge else VALUE)).any():
+            raise FormatError(f"{what} is damaged: it has entries that are neither values nor deletions.")
+        return found
 
 
 def parse_entries(blocks: Sequence[bytes | memoryview], what: str) -> ParsedEntries:
@@ -201,8 +204,6 @@ def _with_keys(data: Bytes, shared: Integers, own: Integers, at: Integers, value
     suffix_at = keys.at + size - SUFFIX_BYTES
     suffixes = np.ndarray((max(0, len(keys.data) - 7),), "<u8", keys.data, 0, (1,))[suffix_at]
     kinds = (suffixes & np.uint64(0xFF)).astype(np.uint8)
-    if (kinds > VALUE).any():
-        raise FormatError(f"{what} is damaged: it has entries that are neither values nor deletions.")
     return Entries(keys.before(SUFFIX_BYTES), values, suffixes >> np.uint64(8), kinds)
 
 

@@ -188,13 +188,14 @@ class StoredBlocks:
 class SortedTable:
     """One open table file. Unknown features are rejected as damage: no release has written them."""
 
-    def __init__(self, path: Path, bounds: tuple[bytes, bytes]) -> None:
+    def __init__(self, path: Path, bounds: tuple[bytes, bytes], *, may_merge: bool = False) -> None:
         """Open the file and read its properties. Raises FormatError, StorageError, FileNotFoundError.
 
         ``bounds``: the first and last key of the file, as the database lists them. A range deletion may extend beyond
-        them, where other files have it as well.
+        them, where other files have it as well. ``may_merge``: whether it may have merge operands, which this store
+        never writes.
         """
-        self.path, self._bounds = path, bounds
+        self.path, self._bounds, self._may_merge = path, bounds, may_merge
         self.first_key = bounds[0]
         try:
             self._file = os.open(path, os.O_RDONLY)
@@ -215,6 +216,11 @@ class SortedTable:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def merge_operands(self) -> int:
+        """How many entries of the file add to the value of a key."""
+        return self._count("rocksdb.merge.operands")
 
     @property
     def rows(self) -> int:
@@ -283,7 +289,9 @@ class SortedTable:
         return meta, read_handle(footer, at)[0]
 
     def _refuse_unknown(self) -> None:
-        if self._count("rocksdb.merge.operands") or self._count("rocksdb.block.based.table.index.type", fixed=True):
+        if (self.merge_operands and not self._may_merge) or self._count(
+            "rocksdb.block.based.table.index.type", fixed=True
+        ):
             raise self.make_damage_error("it has merge operands or a partitioned index, which this store never writes")
 
     def _count(self, name: str, *, fixed: bool = False) -> int:

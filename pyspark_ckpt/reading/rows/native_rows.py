@@ -21,8 +21,10 @@ from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from pyspark_ckpt.operators.encoding.column_hash import hash_columns
 from pyspark_ckpt.operators.encoding.key_codec import KeyCodec
 from pyspark_ckpt.operators.encoding.spark_hash import SparkHash
 from pyspark_ckpt.operators.encoding.unsafe_rows import read_rows
@@ -100,19 +102,35 @@ class NativeRows:
             keys = keys.take(pa.array(positions))
         return Decoded([keys, struct_column(self._value_fields, columns, len(values))], positions)
 
+    def hash_keys(self, keys: Sequence[bytes]) -> npt.NDArray[np.uint32]:
+        """Return the unsigned hashes that place stored keys, without the states' numbers and hashes in them.
+
+        Raises FormatError, InvalidInputError (a collation).
+        """
+        self._refuse_collations()
+        try:
+            columns = self._decode_keys(keys)
+        except (ValueError, IndexError, OverflowError, struct.error, pa.ArrowException) as problem:
+            raise FormatError(f"{self._whose} has a key that does not fit its column types: {problem}.") from problem
+        placing = [columns[n] for n in self._placing]
+        return hash_columns([placing[0].field(0)] if self._is_of_entries else placing, len(keys))
+
     def find_wanted(self, key: Sequence[Any]) -> Wanted:
         """See StateCodec."""
-        if "__COLLATIONS" in repr(self._schema_of_keys):
-            raise InvalidInputError(
-                f"{self._whose} has keys with a collation; only Spark can compute their hash, so keys cannot be found.",
-                hint="Read the whole state and filter it.",
-            )
+        self._refuse_collations()
         placing = [key[n] for n in self._placing] if len(key) == len(self.key_fields) else list(key)
         encoded = self._choose_codec(key).encode(key)
         kinds = [field.type for field in self.placing_fields]
         if self._is_of_entries:
             placing, kinds = [get_fields(placing[0], _ENTRY)[0]], [kinds[0].field(0).type]
         return Wanted(SparkHash(kinds)(placing), b"", tuple(key), encoded)
+
+    def _refuse_collations(self) -> None:
+        if "__COLLATIONS" in repr(self._schema_of_keys):
+            raise InvalidInputError(
+                f"{self._whose} has keys with a collation; only Spark can compute their hash, so keys cannot be found.",
+                hint="Read the whole state and filter it.",
+            )
 
     def has_key(self, row: Any, wanted: Wanted) -> bool:  # noqa: ANN401 - see StateCodec
         """See StateCodec."""

@@ -37,18 +37,18 @@ def require_partitions(content: bytes, where: str) -> int:
 def refuse_other_provider(checkpoint: BlobPlace, batch: int) -> None:
     """Raise InvalidInputError if ``batch`` ran with another state store provider; FormatError, StorageError."""
     try:
-        found = _read_confs(checkpoint, batch).get(PROVIDER_CONF, PROVIDER_CLASS)
+        found = read_confs(checkpoint, batch).get(PROVIDER_CONF, PROVIDER_CLASS)
     except NotFoundError:  # the query has deleted the log since: this batch is not asked for again
         return
     if found != PROVIDER_CLASS:
         raise InvalidInputError(
             f"{checkpoint.url}: the query keeps its state in {found}, not in pyspark-ckpt.",
-            hint="State of another provider cannot be read or moved. Start the query with an empty "
-            "checkpointLocation, in a session that pyspark_ckpt.configure(builder) has set up.",
+            hint="To move it, stop the query and use `pyspark-ckpt adopt`: see docs/moving-in.md.",
         )
 
 
-def _read_confs(checkpoint: BlobPlace, batch: int) -> dict[str, Any]:
+def read_confs(checkpoint: BlobPlace, batch: int) -> dict[str, Any]:
+    """Return the confs that a batch ran with, as the log has them. Raises NotFoundError, FormatError, StorageError."""
     name = f"offsets/{batch}"
     where = f"{checkpoint.url}/{name}"
     return _confs(split_lines(checkpoint.get(name), where)[1], where)

@@ -11,6 +11,7 @@ import msgspec
 from pyspark_ckpt.state_store.checkpoints.query.entries import PARTITIONS_CONF, change_entry, decode_json, find_confs
 from pyspark_ckpt.state_store.checkpoints.query.files import QUERY
 from pyspark_ckpt.state_store.checkpoints.query.source_names import SourceNames
+from pyspark_ckpt.state_store.format.names import PROVIDER_CLASS, PROVIDER_CONF
 
 _OPERATOR = re.compile(r"state/([0-9]+)/_metadata/(?:metadata|v2/[0-9]+)")
 _SCHEMA_FILE = re.compile(r".*/(state/[0-9]+/_stateSchema/.+)", re.DOTALL)
@@ -54,7 +55,10 @@ class LogRewriter:
         return msgspec.json.encode(decode_json(content, where) | {"id": self._query_id})
 
     def _offsets(self, entry: dict[str, Any], where: str) -> None:
-        find_confs(entry, where)[PARTITIONS_CONF] = str(self._partitions)
+        confs = find_confs(entry, where)
+        confs[PARTITIONS_CONF] = str(self._partitions)
+        if PROVIDER_CONF in confs:  # it may be that of another provider, from which the state was moved
+            confs[PROVIDER_CONF] = PROVIDER_CLASS
 
     def _commit(self, entry: dict[str, Any]) -> None:
         if entry.get("stateUniqueIds"):
@@ -65,6 +69,12 @@ class LogRewriter:
             store["numPartitions"] = self._partitions
             if paths := store.get("stateSchemaFilePaths"):
                 store["stateSchemaFilePaths"] = [move_schema_file(path, self._target) for path in paths]
+
+
+def find_schema_file(path: str) -> str | None:
+    """Return the name in its checkpoint of a schema file of Spark, by the path that Spark has stored."""
+    found = _SCHEMA_FILE.fullmatch(path)
+    return None if found is None else found[1]
 
 
 def move_schema_file(path: str, checkpoint: str) -> str:

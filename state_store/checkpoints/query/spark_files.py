@@ -15,15 +15,19 @@ import re
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import combinations
+from typing import Any, NamedTuple
 
 import msgspec
 
+from pyspark_ckpt.state_store.checkpoints.query.entries import decode_json
 from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.state_store.format.remote import DEFAULT_STORE
 
 _SOURCE = re.compile(rb"[A-Za-z0-9_]{1,255}")
 _SOURCE_LOG = re.compile(r"sources/([A-Za-z0-9_]{1,255})/([0-9]{1,18})(\.compact)?")
 _SCHEMA = re.compile(r"state/[0-9]+/(?:[0-9]+/(?:[^/]+/)?_metadata/schema|_stateSchema/.*)")
 _VERSION = re.compile(rb"v[0-9]{1,9}")
+_SCHEMA_ID_BYTES = 2
 MAX_REPEATED = 8
 """So many lines of an entry are looked at as sources that may be there twice."""
 _OF_KAFKA = b"\0"
@@ -118,6 +122,49 @@ def _check_source_log(content: bytes, where: str, *, is_of_files: bool) -> None:
         for number, entry in enumerate(entries, 2):
             if entry.startswith((b"{", b"[")) or (entry and is_of_files):
                 _check_json(entry, f"line {number} of {where}")
+
+
+class StateSchema(NamedTuple):
+    """The schemas of a state, as Spark's JSON, and of its key encoder, None if the file does not name it."""
+
+    name: str
+    keys: Any
+    values: Any
+    encoder: Any = None
+
+
+def read_schemas(content: bytes, where: str) -> list[StateSchema]:
+    """Return the schemas of the states of a store. Raises FormatError."""
+    version, rest = _read_text(content, where)
+    if version == b"v1":
+        keys, rest = _read_text(rest, where)
+        values, rest = _read_text(rest, where)
+        return [StateSchema(DEFAULT_STORE, decode_json(keys, where), decode_json(values, where))]
+    if version == b"v2":
+        keys, rest = _read_chunks(rest, where)
+        values, rest = _read_chunks(rest, where)
+        return [StateSchema(DEFAULT_STORE, decode_json(keys, where), decode_json(values, where))]
+    if version != b"v3":
+        raise FormatError(f"{where} begins with {version!r}, and not with the version of a schema that is known.")
+    found = []
+    count, rest = int.from_bytes(rest[:4], "big"), rest[4:]
+    for _ in range(count):
+        name, rest = _read_text(rest, where)
+        keys, rest = _read_chunks(rest[_SCHEMA_ID_BYTES:], where)
+        values, rest = _read_chunks(rest[_SCHEMA_ID_BYTES:], where)
+        encoder, rest = _read_chunks(rest, where)
+        _, rest = _read_chunks(rest, where)  # the schema of keys in a map
+        found.append(StateSchema(name.decode(), *(decode_json(each, where) for each in (keys, values, encoder))))
+    return found
+
+
+def _read_chunks(content: bytes, where: str) -> tuple[bytes, bytes]:
+    """Return a text in several pieces, and what follows."""
+    text, rest = b"", content[4:]
+    for _ in range(int.from_bytes(content[:4], "big")):
+        chunk, rest = _read_text(rest, where)
+        text += chunk
+    return text, rest
 
 
 def _check_schema(content: bytes, where: str) -> None:

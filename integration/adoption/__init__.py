@@ -1,0 +1,1 @@
+"""Queries that move from one of Spark's own providers to ours."""

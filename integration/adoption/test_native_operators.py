@@ -1,0 +1,116 @@
+"""Every operator, first on one of Spark's own providers and then on ours: as if it had never moved."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING
+
+import pytest
+
+from integration.conftest import SHUFFLE_PARTITIONS
+from integration.operators import (
+    test_aggregation,
+    test_chains,
+    test_deduplication,
+    test_grouped_python,
+    test_join,
+    test_limit,
+    test_scala_groups,
+    test_session_windows,
+)
+from integration.operators.providers import CHECKPOINT_FORMAT, HDFS_BACKED, OURS, ROCKSDB, Provider
+from integration.operators.replay import collect_into, read_state, replay, run, write_inputs
+from integration.sample import ALL
+from integration.savepoints.test_rescale import without_partitions
+from integration.short import has
+from pyspark_ckpt.adopt import adopt
+from pyspark_ckpt.state_store.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from integration.operators.replay import Case, Lines
+
+_ROCKSDB = "spark.sql.streaming.stateStore.rocksdb."
+_CHANGELOG = {f"{_ROCKSDB}changelogCheckpointing.enabled": "true"}
+PROVIDERS = {
+    "rocksdb": ROCKSDB,
+    "rocksdb with changelog": Provider("changelog", ROCKSDB.provider_class, {**ROCKSDB.settings, **_CHANGELOG}),
+    "rocksdb, format 2": Provider("format 2", ROCKSDB.provider_class, {CHECKPOINT_FORMAT: "2", **_CHANGELOG}),
+    "hdfs": HDFS_BACKED,
+}
+CASES = {
+    "aggregation of windows": (test_aggregation.CASES["window, watermark, append"], 7),
+    "aggregation by keys of all types": (test_aggregation.CASES["keys of all types"], 2),
+    "global aggregation": (test_aggregation.CASES["everything, update"], 4),
+    "deduplication": (test_deduplication.CASES["event time among the columns"], 4),
+    "deduplication within a watermark": (test_deduplication.CASES["within watermark, columns"], 8),
+    "session windows": (test_session_windows.CASES["one key"], 2),
+    "session windows of two keys": (test_session_windows.CASES["two keys"], 5),
+    "limit": (test_limit.CASES["reached in the third batch"], 3),
+    "join, format 2": (test_join.CASES["leftOuter, format 2"], 4),
+    "python groups": (test_grouped_python.CASES["event time"], 4),
+    "scala groups": (test_scala_groups.CASES["event time, format 2"], 5),
+    "scala groups, format 1": (test_scala_groups.CASES["event time, format 1"], 4),
+    "two operators": (test_chains.CASES["windows of a join"], 4),
+    "three operators": (test_chains.CASES["windows of python groups"], 3),
+}
+if has("4.1"):
+    from integration.operators import test_transform_with_state
+
+    CASES |= {
+        "join, format 3": (test_join.CASES["fullOuter, format 3"], 2),
+        "join, format 4": (test_join.CASES["leftOuter, format 4"], 3),
+        "transformWithState": (test_transform_with_state.CASES["rows"], 2),
+        "transformWithState, times to live": (test_transform_with_state.CASES["values that live for a day"], 4),
+    }
+_ROCKSDB_ALONE = {"join, format 3", "join, format 4", "transformWithState", "transformWithState, times to live"}
+_ALL = list(product(CASES, PROVIDERS))
+_SAMPLE = [(case, list(PROVIDERS)[number % len(PROVIDERS)]) for number, case in enumerate(CASES)]
+_LEFT_OUT = {(case, "hdfs") for case in _ROCKSDB_ALONE}
+
+
+@pytest.mark.in_turn
+@pytest.mark.parametrize(("name", "provider"), [each for each in (_ALL if ALL else _SAMPLE) if each not in _LEFT_OUT])
+def test_a_query_goes_on_with_its_state_as_if_it_had_not_moved(
+    name: str, provider: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    case, partitions = CASES[name]
+    before = PROVIDERS[provider]
+    expected = replay(spark, case, before, tmp_path / "expected")
+    batches, state = _move(spark, case, before, partitions, tmp_path / "actual")
+    assert any(expected.batches.values())
+    assert batches == expected.batches
+    assert without_partitions(state) == without_partitions(expected.state)
+
+
+def test_state_without_a_schema_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
+    case = test_join.CASES["inner, format 1"]
+    write_inputs(case, tmp_path, 0, 1)
+    run(ROCKSDB.session(spark, **case.settings), case, tmp_path, collect_into({}))
+    with pytest.raises(
+        InvalidInputError, match=r"\(symmetricHashJoin\) has no schema of its state in .*stateSchemaCheck"
+    ):
+        adopt(tmp_path / "checkpoint", tmp_path / "adopted")
+    assert not (tmp_path / "adopted").exists()
+
+
+def _move(
+    spark: SparkSession, case: Case, before: Provider, partitions: int, folder: Path
+) -> tuple[dict[int, Lines], tuple[Lines, ...]]:
+    """Run the first files, adopt, and run the others; return the output of each batch, and the state."""
+    batches: dict[int, Lines] = {}
+    first, *others = case.runs
+    write_inputs(case, folder, 0, first)
+    session = before.session(spark, **case.settings)
+    case.prepare(session, case, folder)
+    run(session, case, folder, collect_into(batches))
+    adopt(folder / "checkpoint", folder / "adopted", partitions)
+    session = OURS.session(spark, **case.settings, **{SHUFFLE_PARTITIONS: str(partitions)})
+    for more in others:
+        write_inputs(case, folder, first, first + more)
+        run(session, case, folder, collect_into(batches), "adopted")
+        first += more
+    return batches, read_state(session, case, folder, "adopted")

@@ -1,0 +1,111 @@
+"""Rows of Spark's own providers as rows of this store: other keys, the same values.
+
+::
+
+    RocksDB provider, whole key     00 UnsafeRow                           value  00 UnsafeRow
+    RocksDB provider, prefix scan   what Spark's encoder makes of the key  value  00 UnsafeRow
+    HDFS-backed provider            UnsafeRow of the whole key             value  UnsafeRow
+
+This store has the bytes of a whole key without a version, and those of Spark's encoders as they are.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pyspark_ckpt.adoption.split_rows import join_prefix
+from pyspark_ckpt.adoption.stores import Provider
+from pyspark_ckpt.reading.rows.native_rows import NativeRows
+from pyspark_ckpt.state_store.arrays.order import in_order
+from pyspark_ckpt.state_store.arrays.packed import Packed
+from pyspark_ckpt.state_store.arrays.rows import PackedRows
+from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.state_store.format.keys import ORDERED_BIT, state_head
+from pyspark_ckpt.state_store.format.meta import StateMeta
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+_VERSION = b"\x00"
+_SPARKS_SIZE = struct.Struct("<I")
+_SIZE = struct.Struct(">I")
+_WHOLE = "NoPrefixKeyStateEncoderSpec"
+
+
+class RowConverter:
+    """Converts the rows of one state."""
+
+    def __init__(self, state: StateMeta, name: str, provider: Provider, whose: str, delimiter: bytes = b"") -> None:
+        """``name``: of the state, or of a store with only one. ``whose``: the state's name in errors.
+
+        ``delimiter``: what is between several values of a key. Raises FormatError, InvalidInputError.
+        """
+        self._whose = whose
+        self._provider = provider
+        self._number = state.number
+        self._is_whole = state.descriptor.encoder.get("keyStateEncoderType") == _WHOLE
+        self._codec = NativeRows(state.descriptor, name, whose)
+        self._kinds = [field.type for field in self._codec.key_fields]
+        self._is_multiple = state.descriptor.multiple_values
+        self._delimiter = delimiter
+        self._prefix_columns = int(state.descriptor.encoder.get("numColsPrefixKey", 0))
+
+    def convert(self, rows: Sequence[tuple[bytes, bytes]]) -> tuple[PackedRows, npt.NDArray[np.uint32]]:
+        """Return rows under their stored keys, in key order, and their unsigned hashes.
+
+        Raises FormatError, InvalidInputError (keys that only Spark can hash).
+        """
+        keys = self._keys([key for key, _ in rows])
+        values = self._values([value for _, value in rows])
+        hashes = self._codec.hash_keys(keys)
+        stored = self._place(Packed.of(keys), hashes)
+        order, _ = in_order(stored)
+        return PackedRows(stored.take(order), Packed.of(values).take(order)), hashes
+
+    def _keys(self, keys: Sequence[bytes]) -> list[bytes]:
+        if self._provider == "hdfs":
+            if self._is_whole:
+                return list(keys)
+            return [join_prefix(key, self._kinds, self._prefix_columns) for key in keys]
+        return self._strip(keys, "key") if self._is_whole else list(keys)
+
+    def _values(self, values: Sequence[bytes]) -> list[bytes]:
+        if self._provider == "hdfs":
+            return list(values)
+        return [self._split(value) for value in values] if self._is_multiple else self._strip(values, "value")
+
+    def _split(self, stored: bytes) -> bytes:
+        """Return several values of a key, each with its size before it, without their versions and delimiters."""
+        parts, at = [], 0
+        while at < len(stored):
+            (size,) = _SPARKS_SIZE.unpack_from(stored, at)
+            at += _SPARKS_SIZE.size
+            value = stored[at : at + size]
+            if len(value) != size or size < len(_VERSION):
+                raise FormatError(f"{self._whose} has a value that should have {size} bytes from byte {at} on.")
+            parts += [_SIZE.pack(size - len(_VERSION)), *self._strip([value], "value")]
+            at += size
+            if at < len(stored):
+                if not stored.startswith(self._delimiter, at):
+                    raise FormatError(f"{self._whose} has values without {self._delimiter!r} between them.")
+                at += len(self._delimiter)
+        return b"".join(parts)
+
+    def _strip(self, stored: Sequence[bytes], what: str) -> list[bytes]:
+        if not all(each.startswith(_VERSION) for each in stored):
+            wrong = next(each for each in stored if not each.startswith(_VERSION))
+            raise FormatError(
+                f"{self._whose} has a {what} that begins with {wrong[:1].hex()!r}, and not with the version '00'."
+            )
+        return [each[1:] for each in stored]
+
+    def _place(self, keys: Packed, hashes: npt.NDArray[np.uint32]) -> Packed:
+        heads = hashes.astype(">u4").view("u1").reshape(len(keys), 4)
+        if self._number & ORDERED_BIT:
+            return Packed.of(
+                [state_head(self._number) + key + at.tobytes() for key, at in zip(keys.strings(), heads, strict=True)]
+            )
+        return keys.behind_heads(heads).prefix(state_head(self._number))

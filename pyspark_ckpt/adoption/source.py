@@ -1,0 +1,209 @@
+"""The stateful operators of a query that keeps its state in one of Spark's own providers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from pyspark_ckpt.adoption.stores import Provider
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator
+from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, refuse_unnamed_operators
+from pyspark_ckpt.state_store.checkpoints.query.entries import read_confs
+from pyspark_ckpt.state_store.checkpoints.query.rewriter import find_schema_file
+from pyspark_ckpt.state_store.checkpoints.query.spark_files import StateSchema, read_schemas
+from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.format.keys import EMPTY_ID
+from pyspark_ckpt.state_store.format.meta import EMPTY_META, Descriptor, StoreMeta
+from pyspark_ckpt.state_store.format.names import PROVIDER_CLASS, PROVIDER_CONF
+from pyspark_ckpt.state_store.format.remote import store_folder
+from pyspark_ckpt.state_store.identity import Identity
+from pyspark_ckpt.state_store.json_objects import decode_as
+
+_PACKAGE = "org.apache.spark.sql.execution.streaming.state"
+PROVIDERS: dict[str, Provider] = {
+    f"{_PACKAGE}.RocksDBStateStoreProvider": "rocksdb",
+    f"{_PACKAGE}.HDFSBackedStateStoreProvider": "hdfs",
+}
+
+
+_CONFS = "spark.sql.streaming.stateStore."
+_MERGE_CONF = f"{_CONFS}rocksdb.mergeOperatorVersion"
+_DELIMITERS = {"1": b","}
+_PLAIN = {f"{_CONFS}encodingFormat": "unsaferow", f"{_CONFS}rowChecksum.enabled": "false"}
+EVENT_TIME = "__event_time"
+MULTIPLE = ("keyWithTsToValues", "tsWithKey")
+"""Ends of the names of states of a join that have several values for a key."""
+INTERNAL = ("keyToNumValues", "tsWithKey")
+"""Ends of the names of states of a join that Spark keeps to find others."""
+_ORDERED = ("RangeKeyScan", "TimestampAsPrefixKey", "TimestampAsPostfixKey")
+_LIST = "ListState"
+
+
+class _Variable(msgspec.Struct):
+    stateName: str  # noqa: N815 - Spark's names, here and below
+    stateVariableType: str  # noqa: N815
+
+
+class _Properties(msgspec.Struct):
+    stateVariables: list[_Variable] = []  # noqa: N815
+
+
+def find_lists(operator: Operator) -> set[str]:
+    """Return the names of the states of an operator that are lists. Raises FormatError."""
+    if not operator.properties:
+        return set()
+    what = f"The properties of operator {operator.number} ({operator.name})"
+    properties = decode_as(operator.properties.encode(), _Properties, what)
+    return {each.stateName for each in properties.stateVariables if each.stateVariableType == _LIST}
+
+
+def is_of_join(name: str, ends: tuple[str, ...]) -> bool:
+    """Return whether a state of a join has such an end of its name."""
+    side, _, kind = name.partition("-")
+    return side in ("left", "right") and kind in ends
+
+
+def is_ordered(encoder: Mapping[str, Any]) -> bool:
+    """Return whether Spark scans the keys in order: see ``KeyCodec.needsOrder`` in the shim."""
+    return str(encoder.get("keyStateEncoderType")).startswith(_ORDERED)
+
+
+def is_timed(encoder: Mapping[str, Any]) -> bool:
+    """Return whether keys have an event time that is not among their columns here."""
+    return str(encoder.get("keyStateEncoderType")).startswith("TimestampAs")
+
+
+def without_time(schema: Any) -> Any:  # noqa: ANN401 - JSON
+    """Return the schema of keys without the event time, which Spark writes as their last column."""
+    fields = [each for each in schema["fields"] if each["name"] != EVENT_TIME]
+    return {**schema, "fields": fields}
+
+
+class SparkState:
+    """The state of a query in one of Spark's own providers, at its newest committed version."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        """Raises InvalidInputError (another provider, or state that cannot be moved), FormatError, StorageError."""
+        self.checkpoint = checkpoint
+        self.version = checkpoint.newest_version
+        if self.version < 1:
+            raise InvalidInputError(
+                f"{checkpoint.place.url}: no batch is committed yet, so there is no state to move.",
+                hint="Start the query with an empty checkpointLocation, in a session that "
+                "pyspark_ckpt.configure(builder) has set up.",
+            )
+        self._confs = read_confs(checkpoint.place, self.version - 1)
+        self.provider = self._find_provider()
+        self.delimiter = self._find_delimiter()
+        self.operators = list(self._read_operators())
+
+    def _find_provider(self) -> Provider:
+        place = self.checkpoint.place
+        name = self._confs.get(PROVIDER_CONF)
+        if name is None:
+            raise InvalidInputError(
+                f"{place.url} is of Spark 3.5, which writes down neither the provider of state nor the operators: "
+                "its state cannot be moved."
+            )
+        if name == PROVIDER_CLASS:
+            raise InvalidInputError(
+                f"{place.url}: the query keeps its state in pyspark-ckpt already.",
+                hint="To change the number of partitions, use `pyspark-ckpt rescale`.",
+            )
+        if name not in PROVIDERS:
+            raise InvalidInputError(
+                f"{place.url}: the query keeps its state in {name}, which cannot be read.",
+                hint=f"State of {' and '.join(each.rpartition('.')[2] for each in PROVIDERS)} can be moved.",
+            )
+        return PROVIDERS[str(name)]
+
+    def _find_delimiter(self) -> bytes:
+        """Return what Spark's RocksDB has put between values that were added to a key.
+
+        Raises InvalidInputError (rows in a form that cannot be read), FormatError, StorageError.
+        """
+        for conf, plain in _PLAIN.items():
+            if (found := self._confs.get(conf, plain)) != plain:
+                raise InvalidInputError(
+                    f"{self.checkpoint.place.url}: the query runs with {conf}={found}, and its state cannot be read.",
+                    hint=f"State can be moved that was written with {conf}={plain}.",
+                )
+        return _DELIMITERS.get(str(self._confs.get(_MERGE_CONF, "1")), b"")
+
+    def _read_operators(self) -> Iterator[OperatorVersion]:
+        operators = self.checkpoint.operators()
+        refuse_unnamed_operators(self.checkpoint, len(operators))
+        for operator in operators:
+            partitions = self.checkpoint.partitions_in_use(operator)
+            states = {name: self._describe(operator, name) for name in operator.stores}
+            ids = [self._ids(operator, partition) for partition in range(partitions)]
+            stores = {
+                name: tuple(
+                    self._store(Identity(operator.number, partition, name), meta, ids[partition].get(name, EMPTY_ID))
+                    for partition in range(partitions)
+                )
+                for name, meta in states.items()
+            }
+            yield OperatorVersion(operator, stores)
+
+    def _store(self, identity: Identity, meta: StoreMeta, commit_id: str) -> StoreVersion:
+        url = f"{self.checkpoint.place.url}/{store_folder(identity)}"
+        found = self.checkpoint.workplace.place(url).walk()
+        size = sum(blob.size_bytes for blob in found)
+        return StoreVersion(identity, url, msgspec.structs.replace(meta, id=commit_id), len(found), size)
+
+    def _describe(self, operator: Operator, name: str) -> StoreMeta:
+        """Return the states of a store, as this store would describe them."""
+        meta = EMPTY_META
+        lists = find_lists(operator)
+        for schema in self._read_schemas(operator, name):
+            encoder = schema.encoder or self._choose_encoder(operator, name)
+            keys = without_time(schema.keys) if is_timed(encoder) else schema.keys
+            descriptor = Descriptor(
+                ordered=is_ordered(encoder),
+                multiple_values=schema.name in lists or is_of_join(schema.name, MULTIPLE),
+                internal=schema.name.startswith("$") or is_of_join(schema.name, INTERNAL),
+                key_schema=keys,
+                value_schema=schema.values,
+                key_encoder=encoder,
+            )
+            meta, _ = meta.with_state(schema.name, descriptor)
+        return msgspec.structs.replace(meta, version=self.version)
+
+    def _read_schemas(self, operator: Operator, name: str) -> list[StateSchema]:
+        place, first = self.checkpoint.place, store_folder(Identity(operator.number, 0, name))
+        spark_path = operator.schema_files[operator.stores.index(name)]
+        file = find_schema_file(spark_path) or f"{first}/_metadata/schema"
+        try:
+            return read_schemas(place.get(file), f"{place.url}/{file}")
+        except NotFoundError as problem:
+            raise InvalidInputError(
+                f"Operator {operator.number} ({operator.name}) has no schema of its state in {place.url}/{file}.",
+                hint="Spark writes it when a query starts, unless spark.sql.streaming.stateStore.stateSchemaCheck is "
+                "false. Start the query once without that conf, and try again.",
+            ) from problem
+
+    def _choose_encoder(self, operator: Operator, name: str) -> dict[str, Any]:
+        if prefix := operator.prefix_columns[operator.stores.index(name)]:
+            return {"keyStateEncoderType": "PrefixKeyScanStateEncoderSpec", "numColsPrefixKey": prefix}
+        return {"keyStateEncoderType": "NoPrefixKeyStateEncoderSpec"}
+
+    def _ids(self, operator: Operator, partition: int) -> dict[str, str]:
+        """Return the ids of the commits of a partition's stores; none in checkpoint format 1."""
+        named = self.checkpoint.ids(operator.number)
+        if not named:
+            return {}
+        if len(operator.stores) == 1:
+            return {operator.stores[0]: named[partition][0]}
+        found = {}
+        for name in operator.stores:
+            url = f"{self.checkpoint.place.url}/{store_folder(Identity(operator.number, partition, name))}"
+            files = {blob.name.partition(".")[0] for blob in self.checkpoint.workplace.place(url).list()}
+            own = [each for each in named[partition] if f"{self.version}_{each}" in files]
+            if len(own) != 1:
+                raise FormatError(f"{url} should have the files of one of the commits {named[partition]}.")
+            found[name] = own[0]
+        return found

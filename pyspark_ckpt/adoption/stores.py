@@ -1,0 +1,304 @@
+"""The rows of one store of Spark's own providers at one version, read from its files.
+
+::
+
+    <store>/<version>.snapshot, <version>.delta              HDFS-backed provider
+    <store>/<version>[_<id>].zip, SSTs/, <version>[_<id>].changelog     RocksDB provider
+
+A zip has the small files of a RocksDB database, and ``metadata``: which table files below ``SSTs`` it has. With ids
+(checkpoint format 2), a changelog names the commits since the last snapshot; without, versions follow one another.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from pyspark_ckpt.adoption.records import Change, LineageItem, read_changelog, read_changes
+from pyspark_ckpt.adoption.streams import open_stream
+from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
+from pyspark_ckpt.state_store.database.scratch import ScratchDatabase
+from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
+from pyspark_ckpt.state_store.format.keys import EMPTY_ID
+from pyspark_ckpt.state_store.json_objects import DAMAGE, Count
+from pyspark_ckpt.state_store.sst.merged_rows import has_merges, merge_rows
+
+Provider: TypeAlias = Literal["rocksdb", "hdfs"]
+
+CHANGES_AT_ONCE = 4096
+MAX_ZIP_BYTES = 1 << 30
+"""The small files of a database are a few kilobytes; RocksDB's own log may be larger."""
+_METADATA = "metadata"
+_TABLES = "SSTs"
+_LOGS = "logs"
+
+
+class Step(NamedTuple):
+    """A commit of a store: its version, and its id in checkpoint format 2, else empty."""
+
+    version: int
+    id: str
+
+    def name(self, suffix: str) -> str:
+        """Return the name of a file of this commit."""
+        return f"{self.version}_{self.id}.{suffix}" if self.id else f"{self.version}.{suffix}"
+
+
+class Chain(NamedTuple):
+    """What makes a version: the snapshot, None for an empty store, and the later commits in order."""
+
+    base: Step | None
+    later: tuple[Step, ...]
+
+
+class _TableFile(msgspec.Struct):
+    localFileName: str  # noqa: N815 - Spark's names, here and below
+    dfsSstFileName: str  # noqa: N815
+    sizeBytes: Count  # noqa: N815
+
+
+class _LogFile(msgspec.Struct):
+    localFileName: str  # noqa: N815
+    dfsLogFileName: str  # noqa: N815
+    sizeBytes: Count  # noqa: N815
+
+
+class Metadata(msgspec.Struct):
+    """What a snapshot of Spark's RocksDB provider says of itself."""
+
+    sstFiles: list[_TableFile] = []  # noqa: N815
+    logFiles: list[_LogFile] | None = None  # noqa: N815
+    columnFamilyMapping: dict[str, int] | None = None  # noqa: N815
+
+
+class LoadedStore(NamedTuple):
+    """A database with the rows of a store under Spark's keys, and the names of its states by their numbers.
+
+    There are no names if the store has one state, whose keys have no number.
+    """
+
+    database: ScratchDatabase
+    families: dict[int, str]
+
+
+@dataclass(frozen=True)
+class StoreFiles:
+    """The files of one store in ``place``, of the commit ``step``.
+
+    ``delimiter``: what Spark's RocksDB has put between values that were added to a key.
+    """
+
+    place: BlobPlace
+    provider: Provider
+    step: Step
+    delimiter: bytes = b""
+
+    @classmethod
+    def of(cls, workplace: Workplace, store: StoreVersion, provider: Provider, delimiter: bytes) -> StoreFiles:
+        """Return the files of a store, whose id is that of Spark's commit log. Raises InvalidInputError."""
+        commit_id = "" if store.meta.id == EMPTY_ID else store.meta.id
+        return cls(workplace.place(store.url), provider, Step(store.meta.version, commit_id), delimiter)
+
+    def load(self, folder: Path) -> LoadedStore:
+        """Return the rows of the store, in a database in the new ``folder``.
+
+        Raises NotFoundError (a file is missing), FormatError (damage), InvalidInputError (rows that cannot be read),
+        StorageError. Each names the file.
+        """
+        return _load_rocksdb(self, folder) if self.provider == "rocksdb" else _load_hdfs(self, folder)
+
+    def names(self) -> set[str]:
+        """Return the names of all files of the store, without those of its sub-folders."""
+        return {blob.name for blob in self.place.list()}
+
+    def fetch(self, name: str, path: Path) -> Path:
+        """Download a file to ``path``. Raises NotFoundError, StorageError."""
+        self.place.download(name, path)
+        return path
+
+    def where(self, name: str) -> str:
+        """Return what messages call a file."""
+        return f"{self.place.url}/{name}"
+
+
+def _load_hdfs(files: StoreFiles, folder: Path) -> LoadedStore:
+    folder.mkdir(mode=0o700)
+    names, version = files.names(), files.step.version
+    snapshots = [each for each in range(version, 0, -1) if f"{each}.snapshot" in names]
+    base = snapshots[0] if snapshots else 0
+    parts = [f"{base}.snapshot"] * bool(base) + [f"{each}.delta" for each in range(base + 1, version + 1)]
+    _require(files, parts, names)
+    database = ScratchDatabase(folder / "db")
+    try:
+        for name in parts:
+            _apply(database, _changes(files, name, folder), files.delimiter)
+    except BaseException:
+        database.close()
+        raise
+    return LoadedStore(database, {})
+
+
+def _load_rocksdb(files: StoreFiles, folder: Path) -> LoadedStore:
+    folder.mkdir(mode=0o700)
+    names = files.names()
+    chain = find_chain(files, names, folder)
+    _require_changelogs(files, chain.later, names)
+    metadata = Metadata() if chain.base is None else _unpack(files, chain.base, folder / "db")
+    database = ScratchDatabase(folder / "db")
+    if metadata.columnFamilyMapping:  # in a store with one state, nothing is added to a value
+        database = _without_merges(database, folder, files.delimiter)
+    try:
+        for step in chain.later:
+            _apply(database, _read_logged(files, step.name("changelog"), folder), files.delimiter)
+    except BaseException:
+        database.close()
+        raise
+    return LoadedStore(database, {number: name for name, number in (metadata.columnFamilyMapping or {}).items()})
+
+
+def _without_merges(database: ScratchDatabase, folder: Path, delimiter: bytes) -> ScratchDatabase:
+    """Return a database with the same rows, of which each has a value of its own."""
+    try:
+        files = database.table_files()
+        if not has_merges(database.folder, files):
+            return database
+        merged = ScratchDatabase(folder / "merged")
+        try:
+            merged.write(merge_rows(database.folder, files, delimiter))
+        except BaseException:
+            merged.close()
+            raise
+    except BaseException:
+        database.close()
+        raise
+    database.close()
+    return merged
+
+
+def _apply(database: ScratchDatabase, changes: Iterator[Change], delimiter: bytes) -> None:
+    """Write changes in their order."""
+    waiting: dict[bytes, bytes | None] = {}
+    for key, value, is_added in changes:
+        if is_added and value is not None:
+            before = waiting[key] if key in waiting else database.get(key)
+            waiting[key] = value if before is None else before + delimiter + value
+        else:
+            waiting[key] = value
+        if len(waiting) >= CHANGES_AT_ONCE:
+            database.write(waiting.items())
+            waiting.clear()
+    database.write(waiting.items())
+
+
+def find_chain(files: StoreFiles, names: set[str], folder: Path) -> Chain:
+    """Return the newest snapshot at or before the commit, and the commits after it. Raises as ``load``."""
+    step: Step | None = files.step
+    later: list[Step] = []
+    while step is not None and step.name("zip") not in names:
+        later.insert(0, step)
+        step = _before(files, step, names, folder)
+    return Chain(step, tuple(later))
+
+
+def _before(files: StoreFiles, step: Step, names: set[str], folder: Path) -> Step | None:
+    """Return the commit before another one; None for the empty store."""
+    if step.version <= 1:
+        return None
+    if not step.id:
+        return Step(step.version - 1, "")
+    name = step.name("changelog")
+    _require_changelogs(files, [step], names)
+    lineage = _read_lineage(files, name, folder)
+    found = [each for each in lineage if each.version == step.version - 1]
+    if not found:
+        raise FormatError(f"{files.where(name)} is damaged: its lineage does not name version {step.version - 1}.")
+    return Step(found[0].version, found[0].checkpointUniqueId)
+
+
+def _read_lineage(files: StoreFiles, name: str, folder: Path) -> tuple[LineageItem, ...]:
+    path, where = files.fetch(name, folder / name), files.where(name)
+    with open_stream(path, where) as stream:
+        lineage = read_changelog(stream, where).lineage
+    path.unlink()
+    return lineage or ()
+
+
+def _changes(files: StoreFiles, name: str, folder: Path) -> Iterator[Change]:
+    path, where = files.fetch(name, folder / name), files.where(name)
+    with open_stream(path, where) as stream:
+        yield from read_changes(stream, where)
+    path.unlink()
+
+
+def _read_logged(files: StoreFiles, name: str, folder: Path) -> Iterator[Change]:
+    path, where = files.fetch(name, folder / name), files.where(name)
+    with open_stream(path, where) as stream:
+        yield from read_changelog(stream, where).changes
+    path.unlink()
+
+
+def _unpack(files: StoreFiles, step: Step, folder: Path) -> Metadata:
+    """Make ``folder`` the database of a snapshot."""
+    folder.mkdir(mode=0o700)
+    name = step.name("zip")
+    path, where = files.fetch(name, folder.with_name("snapshot.zip")), files.where(name)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for entry in archive.infolist():
+                _require_plain(entry.filename, where)
+                if entry.file_size > MAX_ZIP_BYTES:
+                    raise FormatError(f"{where} is damaged: {entry.filename!r} has {entry.file_size} bytes.")
+                archive.extract(entry, folder)
+    except (zipfile.BadZipFile, EOFError, OSError, ValueError) as problem:
+        raise FormatError(f"{where} is damaged: {problem}.") from problem
+    path.unlink()
+    metadata = _read_metadata(folder / _METADATA, where)
+    stored = [(each.localFileName, f"{_TABLES}/{each.dfsSstFileName}", each.sizeBytes) for each in metadata.sstFiles]
+    logs = metadata.logFiles or []
+    stored += [(each.localFileName, f"{_LOGS}/{each.dfsLogFileName}", each.sizeBytes) for each in logs]
+    for local, remote, size_bytes in stored:
+        _require_plain(local, where)
+        if files.place.download(remote, folder / local) != size_bytes:
+            raise FormatError(f"{files.where(remote)} is damaged: it should have {size_bytes} bytes.")
+    return metadata
+
+
+def _read_metadata(path: Path, where: str) -> Metadata:
+    try:
+        found = msgspec.json.decode(path.read_bytes().partition(b"\n")[2], type=Metadata)
+    except (OSError, *DAMAGE) as problem:
+        raise FormatError(f"{where} is damaged: its metadata cannot be read: {problem}.") from problem
+    path.unlink()
+    return found
+
+
+def _require_plain(name: str, where: str) -> None:
+    if "/" in name or name in ("", ".", ".."):
+        raise FormatError(f"{where} is damaged: it names the file {name!r}.")
+
+
+def _require_changelogs(files: StoreFiles, steps: Sequence[Step], names: set[str]) -> None:
+    """Raise NotFoundError unless each commit has a changelog: none of them has a snapshot."""
+    for step in steps:
+        name, snapshot = step.name("changelog"), step.name("zip")
+        if name not in names:
+            raise NotFoundError(
+                f"{files.place.url} has neither {snapshot} nor {name}, and version {files.step.version} of the store "
+                "needs one of them.",
+                hint="Restore the file from a backup of the checkpoint.",
+            )
+
+
+def _require(files: StoreFiles, wanted: list[str], names: set[str]) -> None:
+    missing = [name for name in wanted if name not in names]
+    if missing:
+        raise NotFoundError(
+            f"{files.where(missing[0])} is missing, and version {files.step.version} of the store needs it.",
+            hint="Restore the file from a backup of the checkpoint.",
+        )

@@ -1,0 +1,74 @@
+"""A database of rows that come in any order: one of Spark's RocksDB provider, or a new one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+
+import rocksdict
+
+from pyspark_ckpt.state_store.database.failures import failures
+from pyspark_ckpt.state_store.database.tables import TableFile, list_table_files
+
+PORTION_ROWS = 8192
+BATCH_ROWS = 4096
+MEMTABLE_BYTES = 16 << 20
+
+
+class ScratchDatabase:
+    """Rows by their raw keys, in a folder that is deleted afterwards. It is not durable."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open the database in ``folder``, or create it. Raises StorageError, FormatError (it is damaged)."""
+        self.folder = folder
+        options = rocksdict.Options(raw_mode=True)
+        options.create_if_missing(True)
+        options.set_write_buffer_size(MEMTABLE_BYTES)
+        options.set_keep_log_file_num(1)
+        self._unlogged = rocksdict.WriteOptions()
+        self._unlogged.disable_wal = True  # type: ignore[method-assign,assignment]  # a property, typed as a method
+        with failures(f"open the database {folder}"):
+            self._db = rocksdict.Rdict(str(folder), options, column_families={"default": options})
+
+    def write(self, rows: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """Write rows in their order; None deletes one. Raises StorageError."""
+        waiting = iter(rows)
+        with failures(f"write to the database {self.folder}"):
+            while some := list(islice(waiting, BATCH_ROWS)):
+                batch = rocksdict.WriteBatch(raw_mode=True)
+                for key, value in some:
+                    if value is None:
+                        batch.delete(key)
+                    else:
+                        batch.put(key, value)
+                self._db.write(batch, self._unlogged)
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of a row, None if there is no such row. Raises StorageError, FormatError."""
+        with failures(f"read the database {self.folder}"):
+            value = self._db.get(key)
+        return None if value is None else bytes(value)
+
+    def table_files(self) -> list[TableFile]:
+        """Return the table files, as ``list_table_files`` does. Raises StorageError."""
+        with failures(f"read the database {self.folder}"):
+            return list_table_files(self._db)
+
+    def portions(self) -> Iterator[list[tuple[bytes, bytes]]]:
+        """Yield all rows in the order of their keys, in portions. Raises StorageError, FormatError."""
+        with failures(f"read the database {self.folder}"):
+            last = b""
+            rows = self._db.items()
+            while some := list(islice(rows, PORTION_ROWS)):
+                yield some  # type: ignore[misc]  # raw mode: keys and values are bytes
+                last = some[-1][0] + b"\0"  # type: ignore[operator,assignment]
+            # The iterator ends in the same way when it fails.
+            behind = self._db.iter()
+            behind.seek(last)
+            if not behind.valid():
+                behind.status()
+
+    def close(self) -> None:
+        """Release the database."""
+        self._db.close()

@@ -1,0 +1,131 @@
+"""Spark's compressed state files: read piece by piece, and refused by name when they are damaged."""
+
+from __future__ import annotations
+
+import random
+import re
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import xxhash
+
+from pyspark_ckpt.adoption.records import Change, read_changelog, read_changes
+from pyspark_ckpt.adoption.streams import ByteStream, open_stream
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
+
+CONTENT = bytes(range(256)) * 300
+
+
+def _lz4(content: bytes, block: int = 32_768) -> bytes:
+    """As lz4-java writes a stream: blocks, some of them as they are, and an empty one at the end."""
+    codec = pa.Codec("lz4_raw")
+    parts = []
+    for at in range(0, len(content), block):
+        plain = content[at : at + block]
+        stored = codec.compress(plain, asbytes=True)
+        token, stored = (0x25, stored) if at % (2 * block) == 0 else (0x15, plain)
+        checksum = xxhash.xxh32_intdigest(plain, 0x9747B28C) & 0xFFFFFFF
+        parts.append(b"LZ4Block" + struct.pack("<BiiI", token, len(stored), len(plain), checksum) + stored)
+    return b"".join([*parts, b"LZ4Block" + struct.pack("<BiiI", 0x15, 0, 0, 0)])
+
+
+def _zstd(content: bytes) -> bytes:
+    return bytes(pa.Codec("zstd").compress(content, asbytes=True))
+
+
+def _snappy(content: bytes) -> bytes:
+    codec = pa.Codec("snappy")
+    blocks = [codec.compress(content[at : at + 9000], asbytes=True) for at in range(0, len(content), 9000)]
+    head = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
+    return head + b"".join(struct.pack(">i", len(block)) + block for block in blocks)
+
+
+WRITERS = {"lz4": _lz4, "zstd": _zstd, "snappy": _snappy}
+
+
+@contextmanager
+def _stream(content: bytes, folder: Path) -> Iterator[ByteStream]:
+    (folder / "file").write_bytes(content)
+    with open_stream(folder / "file", "the file") as stream:
+        yield stream
+
+
+@pytest.mark.parametrize("codec", WRITERS)
+def test_a_compressed_file_is_read_in_pieces_of_any_size(codec: str, tmp_path: Path) -> None:
+    draw, at = random.Random(1), 0
+    with _stream(WRITERS[codec](CONTENT), tmp_path) as stream:
+        while at < len(CONTENT):
+            count = min(draw.choice([0, 1, 7, 5000, 40_000]), len(CONTENT) - at)
+            assert CONTENT[at:].startswith(stream.peek(3))
+            assert stream.take(count) == CONTENT[at : at + count]
+            at += count
+        assert stream.peek(1) == b""
+        with pytest.raises(FormatError, match="the file is damaged: it ends within a record"):
+            stream.take(1)
+
+
+@pytest.mark.parametrize("codec", WRITERS)
+def test_a_cut_file_is_an_error_that_names_it(codec: str, tmp_path: Path) -> None:
+    whole = WRITERS[codec](CONTENT)
+    draw = random.Random(2)
+    for end in [0, 1, 8, len(whole) - 40, *(draw.randrange(len(whole) - 40) for _ in range(100))]:
+        with (
+            pytest.raises(FormatError, match="the file is damaged"),
+            _stream(whole[:end], tmp_path) as stream,
+        ):
+            stream.take(len(CONTENT))
+
+
+def test_a_flipped_bit_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    whole = bytearray(_lz4(CONTENT))
+    levels = {found.end() for found in re.finditer(b"LZ4Block", whole)}
+    draw = random.Random(3)
+    for _ in range(300):
+        at, bit = draw.randrange(len(whole) - 21), 1 << draw.randrange(8)
+        whole[at] ^= bit
+        is_harmless = at in levels and bit < 0x10  # how well a block is compressed
+        outcome = nullcontext() if is_harmless else pytest.raises(FormatError, match="the file is damaged")
+        with outcome, _stream(bytes(whole), tmp_path) as stream:
+            assert stream.take(len(CONTENT)) == CONTENT
+        whole[at] ^= bit
+
+
+def test_records_are_read_in_each_version(tmp_path: Path) -> None:
+    def text(value: str) -> bytes:
+        return struct.pack(">H", len(value)) + value.encode()
+
+    def sized(value: bytes) -> bytes:
+        return struct.pack(">i", len(value)) + value
+
+    end = struct.pack(">i", -1)
+    plain = sized(b"key") + sized(b"value") + sized(b"gone") + end + end
+    typed = b"\x01" + sized(b"key") + sized(b"value") + b"\x11" + sized(b"key") + sized(b"more")
+    typed += b"\x10" + sized(b"gone") + end + b"\x00"
+    lineage = text('[{"version":4,"checkpointUniqueId":"a-b"}]')
+    put, gone, added = Change(b"key", b"value"), Change(b"gone", None), Change(b"key", b"more", is_added=True)
+    with _stream(_lz4(plain), tmp_path) as stream:
+        assert list(read_changes(stream, "file")) == [put, gone]
+    for content, changes, named in [
+        (plain, [put, gone], None),
+        (text("v2") + typed, [put, added, gone], None),
+        (text("v3") + lineage + plain, [put, gone], [(4, "a-b")]),
+        (text("v4") + lineage + typed, [put, added, gone], [(4, "a-b")]),
+    ]:
+        with _stream(_lz4(content), tmp_path) as stream:
+            found = read_changelog(stream, "file")
+            assert list(found.changes) == changes
+            assert (found.lineage and [(each.version, each.checkpointUniqueId) for each in found.lineage]) == named
+    with pytest.raises(FormatError, match="there is more after its end"), _stream(_lz4(plain + b"x"), tmp_path) as more:
+        list(read_changes(more, "file"))
+
+
+def test_a_codec_that_is_not_supported_is_named(tmp_path: Path) -> None:
+    with (
+        pytest.raises(InvalidInputError, match=r"the file is compressed with lzf.*compression.codec=lz4"),
+        _stream(b"ZV\x01\x00\x05hello", tmp_path),
+    ):
+        pass
