@@ -42,7 +42,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from pyspark_ckpt import testing
-    from pyspark_ckpt.adopt import adopt
+    from pyspark_ckpt.moving_in import adopt
     from pyspark_ckpt.operators import (
         AggregatingState,
         BroadcastInput,
@@ -133,7 +133,7 @@ _LATER = {
     # Spark looks for DefaultSource in every package whose name begins with pyspark_.
     **dict.fromkeys(("register_state_source", "DefaultSource"), "pyspark_ckpt.state_source"),
     **dict.fromkeys(("SavepointInfo",), "pyspark_ckpt.state_store.savepoints.savepoint"),
-    **dict.fromkeys(("adopt",), "pyspark_ckpt.adopt"),
+    **dict.fromkeys(("adopt",), "pyspark_ckpt.moving_in"),
     **dict.fromkeys(("savepoint", "stop_with_savepoint", "restore", "rescale"), "pyspark_ckpt.savepoints"),
 }
 

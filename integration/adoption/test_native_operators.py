@@ -23,7 +23,7 @@ from integration.operators.replay import collect_into, read_state, replay, run, 
 from integration.sample import ALL
 from integration.savepoints.test_rescale import without_partitions
 from integration.short import has
-from pyspark_ckpt.adopt import adopt
+from pyspark_ckpt.moving_in import adopt
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:

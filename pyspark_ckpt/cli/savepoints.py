@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from pyspark_ckpt import savepoints
-from pyspark_ckpt.adopt import adopt, plan
 from pyspark_ckpt.cli.arguments import Explain
 from pyspark_ckpt.cli.json_forms import (
     describe_explanation,
@@ -19,6 +18,7 @@ from pyspark_ckpt.cli.json_forms import (
     describe_verification,
 )
 from pyspark_ckpt.cli.operators import SHORT_ID, FilesRead, describe_reading, name_operator
+from pyspark_ckpt.moving_in import adopt, plan
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.digests import Digest

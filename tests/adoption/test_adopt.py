@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_ckpt.adopt import adopt
+from pyspark_ckpt import adopt
 from pyspark_ckpt.cli.main import main
 from pyspark_ckpt.reading import open_state
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
