@@ -307,3 +307,9 @@ def test_every_package_on_disk_is_installed() -> None:
         ".".join(each.parts if each.parts[0] == "pyspark_ckpt" else ("pyspark_ckpt", *each.parts)) for each in folders
     }
     assert set(declared) == found
+
+
+def test_a_public_name_is_the_same_whenever_it_is_used() -> None:
+    for name in pyspark_ckpt.__all__:
+        first = getattr(pyspark_ckpt, name)
+        assert getattr(pyspark_ckpt, name) is first, f"the module of {name} hides it"
