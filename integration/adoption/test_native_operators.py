@@ -24,6 +24,7 @@ from integration.sample import ALL
 from integration.savepoints.test_rescale import without_partitions
 from integration.short import has
 from pyspark_ckpt.moving_in import adopt
+from pyspark_ckpt.pyspark_releases import has_commit_ids_for_all
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -38,9 +39,12 @@ _CHANGELOG = {f"{_ROCKSDB}changelogCheckpointing.enabled": "true"}
 PROVIDERS = {
     "rocksdb": ROCKSDB,
     "rocksdb with changelog": Provider("changelog", ROCKSDB.provider_class, {**ROCKSDB.settings, **_CHANGELOG}),
-    "rocksdb, format 2": Provider("format 2", ROCKSDB.provider_class, {CHECKPOINT_FORMAT: "2", **_CHANGELOG}),
     "hdfs": HDFS_BACKED,
 }
+if has_commit_ids_for_all():
+    PROVIDERS["rocksdb, format 2"] = Provider(
+        "format 2", ROCKSDB.provider_class, {CHECKPOINT_FORMAT: "2", **_CHANGELOG}
+    )
 CASES = {
     "aggregation of windows": (test_aggregation.CASES["window, watermark, append"], 7),
     "aggregation by keys of all types": (test_aggregation.CASES["keys of all types"], 2),
@@ -86,6 +90,11 @@ def test_a_query_goes_on_with_its_state_as_if_it_had_not_moved(
     assert without_partitions(state) == without_partitions(expected.state)
 
 
+def _ours(before: Provider) -> Provider:
+    """Our provider. A checkpoint keeps its format, unless this Spark can change it."""
+    return OURS if has("4.2") else OURS.in_format(int(before.settings[CHECKPOINT_FORMAT]))
+
+
 def test_state_without_a_schema_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
     case = test_join.CASES["inner, format 1"]
     write_inputs(case, tmp_path, 0, 1)
@@ -108,7 +117,7 @@ def _move(
     case.prepare(session, case, folder)
     run(session, case, folder, collect_into(batches))
     adopt(folder / "checkpoint", folder / "adopted", partitions)
-    session = OURS.session(spark, **case.settings, **{SHUFFLE_PARTITIONS: str(partitions)})
+    session = _ours(before).session(spark, **case.settings, **{SHUFFLE_PARTITIONS: str(partitions)})
     for more in others:
         write_inputs(case, folder, first, first + more)
         run(session, case, folder, collect_into(batches), "adopted")
