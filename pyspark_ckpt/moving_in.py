@@ -49,7 +49,7 @@ def adopt(
 def plan(checkpoint: str, new_checkpoint: str, request: RestoreRequest, options: Options) -> QueryRestore:
     """Return the plan of a move. Raises as ``adopt``."""
     state = SparkState(Checkpoint(checkpoint, options))
-    stores = SparkStores(state.checkpoint.workplace, state.provider, state.delimiter)
+    stores = SparkStores(state.checkpoint.workplace, state.form)
     return QueryRestore(
         state.checkpoint, state.version, state.operators, new_checkpoint, request, options, others=stores
     )

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from itertools import product
 from typing import TYPE_CHECKING
 
 import pytest
 
 from integration.conftest import SHUFFLE_PARTITIONS
-from integration.operators import (
-    test_aggregation,
-    test_chains,
-    test_deduplication,
-    test_grouped_python,
-    test_join,
-    test_limit,
-    test_scala_groups,
-    test_session_windows,
-)
+from integration.operators import test_join, test_session_windows
 from integration.operators.providers import CHECKPOINT_FORMAT, HDFS_BACKED, OURS, ROCKSDB, Provider
 from integration.operators.replay import collect_into, read_state, replay, run, write_inputs
 from integration.sample import ALL
+from integration.savepoints import test_rescale
 from integration.savepoints.test_rescale import without_partitions
 from integration.short import has
 from pyspark_ckpt.moving_in import adopt
@@ -45,39 +36,22 @@ if has_commit_ids_for_all():
     PROVIDERS["rocksdb, format 2"] = Provider(
         "format 2", ROCKSDB.provider_class, {CHECKPOINT_FORMAT: "2", **_CHANGELOG}
     )
-CASES = {
-    "aggregation of windows": (test_aggregation.CASES["window, watermark, append"], 7),
-    "aggregation by keys of all types": (test_aggregation.CASES["keys of all types"], 2),
-    "global aggregation": (test_aggregation.CASES["everything, update"], 4),
-    "deduplication": (test_deduplication.CASES["event time among the columns"], 4),
-    "deduplication within a watermark": (test_deduplication.CASES["within watermark, columns"], 8),
-    "session windows": (test_session_windows.CASES["one key"], 2),
-    "session windows of two keys": (test_session_windows.CASES["two keys"], 5),
-    "limit": (test_limit.CASES["reached in the third batch"], 3),
-    "join, format 2": (test_join.CASES["leftOuter, format 2"], 4),
-    "python groups": (test_grouped_python.CASES["event time"], 4),
-    "scala groups": (test_scala_groups.CASES["event time, format 2"], 5),
-    "scala groups, format 1": (test_scala_groups.CASES["event time, format 1"], 4),
-    "two operators": (test_chains.CASES["windows of a join"], 4),
-    "three operators": (test_chains.CASES["windows of python groups"], 3),
-}
-if has("4.1"):
-    from integration.operators import test_transform_with_state
+_REFUSED = {"join, format 1", "transformWithState, Avro"}
+CASES = {name: (case, numbers[1]) for name, (case, numbers) in test_rescale.CASES.items() if name not in _REFUSED}
+CASES["session windows of two keys"] = (test_session_windows.CASES["two keys"], 5)
+_ROCKSDB_ALONE = ("join, format 3", "join, format 4", "transformWithState")
 
-    CASES |= {
-        "join, format 3": (test_join.CASES["fullOuter, format 3"], 2),
-        "join, format 4": (test_join.CASES["leftOuter, format 4"], 3),
-        "transformWithState": (test_transform_with_state.CASES["rows"], 2),
-        "transformWithState, times to live": (test_transform_with_state.CASES["values that live for a day"], 4),
-    }
-_ROCKSDB_ALONE = {"join, format 3", "join, format 4", "transformWithState", "transformWithState, times to live"}
-_ALL = list(product(CASES, PROVIDERS))
-_SAMPLE = [(case, list(PROVIDERS)[number % len(PROVIDERS)]) for number, case in enumerate(CASES)]
-_LEFT_OUT = {(case, "hdfs") for case in _ROCKSDB_ALONE}
+
+def _list_providers(name: str) -> list[str]:
+    return [each for each in PROVIDERS if each != "hdfs" or not name.startswith(_ROCKSDB_ALONE)]
+
+
+_ALL = [(name, provider) for name in CASES for provider in _list_providers(name)]
+_SAMPLE = [(name, own[number % len(own)]) for number, name in enumerate(CASES) if (own := _list_providers(name))]
 
 
 @pytest.mark.in_turn
-@pytest.mark.parametrize(("name", "provider"), [each for each in (_ALL if ALL else _SAMPLE) if each not in _LEFT_OUT])
+@pytest.mark.parametrize(("name", "provider"), _ALL if ALL else _SAMPLE)
 def test_a_query_goes_on_with_its_state_as_if_it_had_not_moved(
     name: str, provider: str, spark: SparkSession, tmp_path: Path
 ) -> None:

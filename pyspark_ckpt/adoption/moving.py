@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from pyspark_ckpt.adoption.rows import RowConverter
-from pyspark_ckpt.adoption.stores import Provider, StoreFiles
+from pyspark_ckpt.adoption.stores import Form, StoreFiles
 from pyspark_ckpt.state_store.arrays.rows import PackedRows
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
@@ -39,16 +39,14 @@ FAMILY_BYTES = 2
 
 @dataclass(frozen=True)
 class AdoptTask:
-    """Splits one of Spark's stores for the new ``partitions``."""
+    """Splits one of Spark's stores for the new ``partitions``. ``old_partitions``: how many have state."""
 
     workplace: Workplace
     source: StoreVersion
-    provider: Provider
-    delimiter: bytes
+    form: Form
     target: str
     old_partitions: int
     partitions: int
-    is_single: bool
 
     @property
     def key(self) -> str:
@@ -58,7 +56,7 @@ class AdoptTask:
     def __call__(self) -> Split:
         """Write the runs of all new partitions. Raises StorageError, FormatError, NotFoundError, InvalidInputError."""
         identity = self.source.identity
-        files = StoreFiles.of(self.workplace, self.source, self.provider, self.delimiter)
+        files = StoreFiles.of(self.workplace, self.source, self.form)
         tallies, written = defaultdict[str, Tally](Tally), defaultdict[int, list[Path]](list)
         with self.workplace.folder() as folder:
             loaded = files.load(folder / "old")
@@ -94,7 +92,7 @@ class AdoptTask:
         identity = self.source.identity
         name = identity.name if state.name == DEFAULT_STORE else state.name
         whose = f"{identity}, state {state.name!r}"
-        return RowConverter(state, name, self.provider, whose, self.delimiter)
+        return RowConverter(state, name, self.form, whose)
 
     def _write(self, rows: PackedRows, folder: Path) -> dict[int, list[Path]]:
         folder.mkdir(mode=0o700)
@@ -105,9 +103,8 @@ class AdoptTask:
 
     def _require_partition(self, hashes: np.ndarray) -> None:
         """Raise FormatError unless the rows belong to the partition in which Spark has them: it proves the hashes."""
-        own = 0 if self.is_single else self.source.identity.partition
-        places = assign_partitions(hashes, 1 if self.is_single else self.old_partitions)
-        if len(wrong := np.flatnonzero(places != own)):
+        places = assign_partitions(hashes, self.old_partitions)
+        if len(wrong := np.flatnonzero(places != self.source.identity.partition)):
             raise FormatError(
                 f"{self.source.identity}: {len(wrong)} of {len(places)} rows belong to other partitions by the hash of "
                 f"their keys, the first to partition {places[wrong[0]]} of {self.old_partitions}.",
@@ -121,26 +118,14 @@ class MoveSparkRows:
     """Moves the rows of the stores of one name. See Strategy."""
 
     workplace: Workplace
-    provider: Provider
-    delimiter: bytes
+    form: Form
     url: str
     old_partitions: int
-    is_single: bool
 
     def move(self, stores: Sequence[StoreVersion], new: Sequence[NewStore], run: RunTasks) -> Moved:
         """See Strategy."""
         tasks = [
-            AdoptTask(
-                self.workplace,
-                store,
-                self.provider,
-                self.delimiter,
-                self.url,
-                self.old_partitions,
-                len(new),
-                self.is_single,
-            )
-            for store in stores
+            AdoptTask(self.workplace, store, self.form, self.url, self.old_partitions, len(new)) for store in stores
         ]
         splits: list[Split] = run(tasks, Split)
         runs = [split.runs for split in splits]
@@ -153,15 +138,12 @@ class SparkStores:
     """Chooses how the stores of a query in one of Spark's own providers are moved. See ``OtherStores``."""
 
     workplace: Workplace
-    provider: Provider
-    delimiter: bytes
+    form: Form
 
     def strategy(self, operator: OperatorVersion, url: str) -> MoveSparkRows:
         """See ``OtherStores``."""
-        is_single = operator.layout is Layout.SINGLE
-        return MoveSparkRows(
-            self.workplace, self.provider, self.delimiter, url, operator.operator.partitions, is_single
-        )
+        partitions = 1 if operator.layout is Layout.SINGLE else operator.operator.partitions
+        return MoveSparkRows(self.workplace, self.form, url, partitions)
 
 
 def _portions(database: ScratchDatabase) -> Iterator[list[tuple[bytes, bytes]]]:

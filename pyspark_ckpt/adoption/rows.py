@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pyspark_ckpt.adoption.split_rows import join_prefix
-from pyspark_ckpt.adoption.stores import Provider
+from pyspark_ckpt.adoption.stores import Form
 from pyspark_ckpt.reading.rows.native_rows import NativeRows
 from pyspark_ckpt.state_store.arrays.order import in_order
 from pyspark_ckpt.state_store.arrays.packed import Packed
@@ -38,19 +38,18 @@ _WHOLE = "NoPrefixKeyStateEncoderSpec"
 class RowConverter:
     """Converts the rows of one state."""
 
-    def __init__(self, state: StateMeta, name: str, provider: Provider, whose: str, delimiter: bytes = b"") -> None:
+    def __init__(self, state: StateMeta, name: str, form: Form, whose: str) -> None:
         """``name``: of the state, or of a store with only one. ``whose``: the state's name in errors.
 
-        ``delimiter``: what is between several values of a key. Raises FormatError, InvalidInputError.
+        Raises FormatError, InvalidInputError.
         """
         self._whose = whose
-        self._provider = provider
+        self._form = form
         self._number = state.number
         self._is_whole = state.descriptor.encoder.get("keyStateEncoderType") == _WHOLE
         self._codec = NativeRows(state.descriptor, name, whose)
         self._kinds = [field.type for field in self._codec.key_fields]
         self._is_multiple = state.descriptor.multiple_values
-        self._delimiter = delimiter
         self._prefix_columns = int(state.descriptor.encoder.get("numColsPrefixKey", 0))
 
     def convert(self, rows: Sequence[tuple[bytes, bytes]]) -> tuple[PackedRows, npt.NDArray[np.uint32]]:
@@ -66,14 +65,14 @@ class RowConverter:
         return PackedRows(stored.take(order), Packed.of(values).take(order)), hashes
 
     def _keys(self, keys: Sequence[bytes]) -> list[bytes]:
-        if self._provider == "hdfs":
+        if self._form.provider == "hdfs":
             if self._is_whole:
                 return list(keys)
             return [join_prefix(key, self._kinds, self._prefix_columns) for key in keys]
         return self._strip(keys, "key") if self._is_whole else list(keys)
 
     def _values(self, values: Sequence[bytes]) -> list[bytes]:
-        if self._provider == "hdfs":
+        if self._form.provider == "hdfs":
             return list(values)
         return [self._split(value) for value in values] if self._is_multiple else self._strip(values, "value")
 
@@ -89,9 +88,9 @@ class RowConverter:
             parts += [_SIZE.pack(size - len(_VERSION)), *self._strip([value], "value")]
             at += size
             if at < len(stored):
-                if not stored.startswith(self._delimiter, at):
-                    raise FormatError(f"{self._whose} has values without {self._delimiter!r} between them.")
-                at += len(self._delimiter)
+                if not stored.startswith(self._form.delimiter, at):
+                    raise FormatError(f"{self._whose} has values without {self._form.delimiter!r} between them.")
+                at += len(self._form.delimiter)
         return b"".join(parts)
 
     def _strip(self, stored: Sequence[bytes], what: str) -> list[bytes]:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import msgspec
 
-from pyspark_ckpt.adoption.stores import Provider
+from pyspark_ckpt.adoption.stores import Form, Provider
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, refuse_unnamed_operators
 from pyspark_ckpt.state_store.checkpoints.query.entries import read_confs
 from pyspark_ckpt.state_store.checkpoints.query.rewriter import find_schema_file
 from pyspark_ckpt.state_store.checkpoints.query.spark_files import StateSchema, read_schemas
-from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion
+from pyspark_ckpt.state_store.checkpoints.workplace import THREADS, StoreVersion
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.keys import EMPTY_ID
 from pyspark_ckpt.state_store.format.meta import EMPTY_META, Descriptor, StoreMeta
@@ -28,10 +30,10 @@ PROVIDERS: dict[str, Provider] = {
     f"{_PACKAGE}.HDFSBackedStateStoreProvider": "hdfs",
 }
 
-
 _CONFS = "spark.sql.streaming.stateStore."
 _MERGE_CONF = f"{_CONFS}rocksdb.mergeOperatorVersion"
 _DELIMITERS = {"1": b","}
+"""What RocksDB's merge operator puts between values, by its version in Spark; later ones put nothing."""
 _PLAIN = {f"{_CONFS}encodingFormat": "unsaferow", f"{_CONFS}rowChecksum.enabled": "false"}
 EVENT_TIME = "__event_time"
 MULTIPLE = ("keyWithTsToValues", "tsWithKey")
@@ -96,8 +98,9 @@ class SparkState:
                 "pyspark_ckpt.configure(builder) has set up.",
             )
         self._confs = read_confs(checkpoint.place, self.version - 1)
-        self.provider = self._find_provider()
-        self.delimiter = self._find_delimiter()
+        provider = self._find_provider()
+        self._refuse_other_rows()
+        self.form = Form(provider, _DELIMITERS.get(str(self._confs.get(_MERGE_CONF, "1")), b""))
         self.operators = list(self._read_operators())
 
     def _find_provider(self) -> Provider:
@@ -120,40 +123,41 @@ class SparkState:
             )
         return PROVIDERS[str(name)]
 
-    def _find_delimiter(self) -> bytes:
-        """Return what Spark's RocksDB has put between values that were added to a key.
-
-        Raises InvalidInputError (rows in a form that cannot be read), FormatError, StorageError.
-        """
+    def _refuse_other_rows(self) -> None:
+        """Raise InvalidInputError if rows are in a form that cannot be read."""
         for conf, plain in _PLAIN.items():
             if (found := self._confs.get(conf, plain)) != plain:
                 raise InvalidInputError(
                     f"{self.checkpoint.place.url}: the query runs with {conf}={found}, and its state cannot be read.",
                     hint=f"State can be moved that was written with {conf}={plain}.",
                 )
-        return _DELIMITERS.get(str(self._confs.get(_MERGE_CONF, "1")), b"")
 
     def _read_operators(self) -> Iterator[OperatorVersion]:
         operators = self.checkpoint.operators()
         refuse_unnamed_operators(self.checkpoint, len(operators))
-        for operator in operators:
-            partitions = self.checkpoint.partitions_in_use(operator)
-            states = {name: self._describe(operator, name) for name in operator.stores}
-            ids = [self._ids(operator, partition) for partition in range(partitions)]
-            stores = {
-                name: tuple(
-                    self._store(Identity(operator.number, partition, name), meta, ids[partition].get(name, EMPTY_ID))
-                    for partition in range(partitions)
-                )
-                for name, meta in states.items()
-            }
-            yield OperatorVersion(operator, stores)
+        with ThreadPoolExecutor(THREADS) as pool:
+            for operator in operators:
+                partitions = range(self.checkpoint.partitions_in_use(operator))
+                stores = {}
+                for name in operator.stores:
+                    meta = self._describe(operator, name)
+                    identities = [Identity(operator.number, partition, name) for partition in partitions]
+                    stores[name] = tuple(pool.map(partial(self._find_store, meta=meta), identities))
+                yield OperatorVersion(operator, stores)
 
-    def _store(self, identity: Identity, meta: StoreMeta, commit_id: str) -> StoreVersion:
-        url = f"{self.checkpoint.place.url}/{store_folder(identity)}"
-        found = self.checkpoint.workplace.place(url).walk()
+    def _find_store(self, identity: Identity, meta: StoreMeta) -> StoreVersion:
+        """Return a store: its files, and the id of its commit in checkpoint format 2."""
+        place = self.checkpoint.workplace.place(f"{self.checkpoint.place.url}/{store_folder(identity)}")
+        found = place.walk()
+        commit_id = EMPTY_ID
+        if named := self.checkpoint.ids(identity.operator):
+            ids, begins = named[identity.partition], {blob.name.partition(".")[0] for blob in found}
+            own = ids if len(ids) == 1 else [each for each in ids if f"{self.version}_{each}" in begins]
+            if len(own) != 1:
+                raise FormatError(f"{place.url} should have the files of one of the commits {ids}.")
+            commit_id = own[0]
         size = sum(blob.size_bytes for blob in found)
-        return StoreVersion(identity, url, msgspec.structs.replace(meta, id=commit_id), len(found), size)
+        return StoreVersion(identity, place.url, msgspec.structs.replace(meta, id=commit_id), len(found), size)
 
     def _describe(self, operator: Operator, name: str) -> StoreMeta:
         """Return the states of a store, as this store would describe them."""
@@ -190,20 +194,3 @@ class SparkState:
         if prefix := operator.prefix_columns[operator.stores.index(name)]:
             return {"keyStateEncoderType": "PrefixKeyScanStateEncoderSpec", "numColsPrefixKey": prefix}
         return {"keyStateEncoderType": "NoPrefixKeyStateEncoderSpec"}
-
-    def _ids(self, operator: Operator, partition: int) -> dict[str, str]:
-        """Return the ids of the commits of a partition's stores; none in checkpoint format 1."""
-        named = self.checkpoint.ids(operator.number)
-        if not named:
-            return {}
-        if len(operator.stores) == 1:
-            return {operator.stores[0]: named[partition][0]}
-        found = {}
-        for name in operator.stores:
-            url = f"{self.checkpoint.place.url}/{store_folder(Identity(operator.number, partition, name))}"
-            files = {blob.name.partition(".")[0] for blob in self.checkpoint.workplace.place(url).list()}
-            own = [each for each in named[partition] if f"{self.version}_{each}" in files]
-            if len(own) != 1:
-                raise FormatError(f"{url} should have the files of one of the commits {named[partition]}.")
-            found[name] = own[0]
-        return found

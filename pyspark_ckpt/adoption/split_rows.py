@@ -1,7 +1,7 @@
 """Parts of an UnsafeRow as rows of their own, byte by byte as Spark writes them.
 
 See ``operators/encoding/unsafe_rows.py`` for the format. Source: ``UnsafeRowWriter`` of Spark 4.3. A decimal of more
-than 18 digits has 16 bytes behind the words, also if it is null.
+than 18 digits has 16 bytes after the words, even if it is null.
 """
 
 from __future__ import annotations

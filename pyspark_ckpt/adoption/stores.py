@@ -12,7 +12,8 @@ A zip has the small files of a RocksDB database, and ``metadata``: which table f
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
@@ -20,7 +21,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import msgspec
 
 from pyspark_ckpt.adoption.records import Change, LineageItem, read_changelog, read_changes
-from pyspark_ckpt.adoption.streams import open_stream
+from pyspark_ckpt.adoption.streams import ByteStream, open_stream
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
 from pyspark_ckpt.state_store.database.scratch import ScratchDatabase
@@ -88,22 +89,26 @@ class LoadedStore(NamedTuple):
 
 
 @dataclass(frozen=True)
-class StoreFiles:
-    """The files of one store in ``place``, of the commit ``step``.
+class Form:
+    """How a query has stored its state. ``delimiter``: what RocksDB has put between values that were added to a key."""
 
-    ``delimiter``: what Spark's RocksDB has put between values that were added to a key.
-    """
-
-    place: BlobPlace
     provider: Provider
-    step: Step
     delimiter: bytes = b""
 
+
+@dataclass(frozen=True)
+class StoreFiles:
+    """The files of one store in ``place``, of the commit ``step``."""
+
+    place: BlobPlace
+    form: Form
+    step: Step
+
     @classmethod
-    def of(cls, workplace: Workplace, store: StoreVersion, provider: Provider, delimiter: bytes) -> StoreFiles:
+    def of(cls, workplace: Workplace, store: StoreVersion, form: Form) -> StoreFiles:
         """Return the files of a store, whose id is that of Spark's commit log. Raises InvalidInputError."""
         commit_id = "" if store.meta.id == EMPTY_ID else store.meta.id
-        return cls(workplace.place(store.url), provider, Step(store.meta.version, commit_id), delimiter)
+        return cls(workplace.place(store.url), form, Step(store.meta.version, commit_id))
 
     def load(self, folder: Path) -> LoadedStore:
         """Return the rows of the store, in a database in the new ``folder``.
@@ -111,7 +116,7 @@ class StoreFiles:
         Raises NotFoundError (a file is missing), FormatError (damage), InvalidInputError (rows that cannot be read),
         StorageError. Each names the file.
         """
-        return _load_rocksdb(self, folder) if self.provider == "rocksdb" else _load_hdfs(self, folder)
+        return _load_rocksdb(self, folder) if self.form.provider == "rocksdb" else _load_hdfs(self, folder)
 
     def names(self) -> set[str]:
         """Return the names of all files of the store, without those of its sub-folders."""
@@ -135,12 +140,7 @@ def _load_hdfs(files: StoreFiles, folder: Path) -> LoadedStore:
     parts = [f"{base}.snapshot"] * bool(base) + [f"{each}.delta" for each in range(base + 1, version + 1)]
     _require(files, parts, names)
     database = ScratchDatabase(folder / "db")
-    try:
-        for name in parts:
-            _apply(database, _changes(files, name, folder), files.delimiter)
-    except BaseException:
-        database.close()
-        raise
+    _replay(database, (_read_delta(files, name, folder) for name in parts), files.form.delimiter)
     return LoadedStore(database, {})
 
 
@@ -152,13 +152,9 @@ def _load_rocksdb(files: StoreFiles, folder: Path) -> LoadedStore:
     metadata = Metadata() if chain.base is None else _unpack(files, chain.base, folder / "db")
     database = ScratchDatabase(folder / "db")
     if metadata.columnFamilyMapping:  # in a store with one state, nothing is added to a value
-        database = _without_merges(database, folder, files.delimiter)
-    try:
-        for step in chain.later:
-            _apply(database, _read_logged(files, step.name("changelog"), folder), files.delimiter)
-    except BaseException:
-        database.close()
-        raise
+        database = _without_merges(database, folder, files.form.delimiter)
+    logs = (_read_logged(files, step.name("changelog"), folder) for step in chain.later)
+    _replay(database, logs, files.form.delimiter)
     return LoadedStore(database, {number: name for name, number in (metadata.columnFamilyMapping or {}).items()})
 
 
@@ -179,6 +175,16 @@ def _without_merges(database: ScratchDatabase, folder: Path, delimiter: bytes) -
         raise
     database.close()
     return merged
+
+
+def _replay(database: ScratchDatabase, logs: Iterable[Iterator[Change]], delimiter: bytes) -> None:
+    """Apply logs in their order. After an error, the database is closed."""
+    try:
+        for changes in logs:
+            _apply(database, changes, delimiter)
+    except BaseException:
+        database.close()
+        raise
 
 
 def _apply(database: ScratchDatabase, changes: Iterator[Change], delimiter: bytes) -> None:
@@ -222,24 +228,26 @@ def _before(files: StoreFiles, step: Step, names: set[str], folder: Path) -> Ste
 
 
 def _read_lineage(files: StoreFiles, name: str, folder: Path) -> tuple[LineageItem, ...]:
-    path, where = files.fetch(name, folder / name), files.where(name)
-    with open_stream(path, where) as stream:
-        lineage = read_changelog(stream, where).lineage
-    path.unlink()
-    return lineage or ()
+    with _open(files, name, folder) as stream:
+        return read_changelog(stream, files.where(name)).lineage or ()
 
 
-def _changes(files: StoreFiles, name: str, folder: Path) -> Iterator[Change]:
-    path, where = files.fetch(name, folder / name), files.where(name)
-    with open_stream(path, where) as stream:
-        yield from read_changes(stream, where)
-    path.unlink()
+def _read_delta(files: StoreFiles, name: str, folder: Path) -> Iterator[Change]:
+    with _open(files, name, folder) as stream:
+        yield from read_changes(stream, files.where(name))
 
 
 def _read_logged(files: StoreFiles, name: str, folder: Path) -> Iterator[Change]:
-    path, where = files.fetch(name, folder / name), files.where(name)
-    with open_stream(path, where) as stream:
-        yield from read_changelog(stream, where).changes
+    with _open(files, name, folder) as stream:
+        yield from read_changelog(stream, files.where(name)).changes
+
+
+@contextmanager
+def _open(files: StoreFiles, name: str, folder: Path) -> Iterator[ByteStream]:
+    """Download a file to ``folder`` and open it; delete it afterwards."""
+    path = files.fetch(name, folder / name)
+    with open_stream(path, files.where(name)) as stream:
+        yield stream
     path.unlink()
 
 

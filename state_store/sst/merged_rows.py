@@ -73,10 +73,8 @@ def _resolve(entries: Iterator[_Entry], delimiter: bytes) -> bytes | None:
     """Return the value of a key from its entries, new ones first; None if it has none."""
     added: list[bytes] = []
     for entry in entries:
-        if entry.kind == MERGE:
-            added.append(entry.value)
-            continue
         if entry.kind != DELETION:
             added.append(entry.value)
-        break
+        if entry.kind != MERGE:
+            break
     return delimiter.join(reversed(added)) if added else None

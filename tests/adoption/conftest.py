@@ -10,6 +10,6 @@ from tests.adoption.written import unpack_all
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of all checkpoints."""
     return unpack_all(tmp_path_factory.mktemp("spark"))

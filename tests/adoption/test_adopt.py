@@ -24,8 +24,8 @@ def _rows(checkpoint: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("parallelism", [None, 1, 5])
-def test_all_forms_become_the_same_state(parallelism: int | None, written: Path, tmp_path: Path) -> None:
-    done = {form: adopt(written / form, tmp_path / form, parallelism) for form in FORMS if form != "rocksdb"}
+def test_all_forms_become_the_same_state(parallelism: int | None, checkpoints: Path, tmp_path: Path) -> None:
+    done = {form: adopt(checkpoints / form, tmp_path / form, parallelism) for form in FORMS if form != "rocksdb"}
     first, *others = (_rows(tmp_path / form) for form in done)
     assert len(first) == done["hdfs"].states[0].digest.rows == 22
     assert all(rows == first for rows in others)
@@ -39,19 +39,19 @@ def test_all_forms_become_the_same_state(parallelism: int | None, written: Path,
         assert main(["checkpoint", "verify", str(tmp_path / form)]) == 0
 
 
-def test_the_old_checkpoint_is_not_changed(written: Path, tmp_path: Path) -> None:
+def test_the_old_checkpoint_is_not_changed(checkpoints: Path, tmp_path: Path) -> None:
     def content() -> dict[str, bytes]:
-        return {str(path): path.read_bytes() for path in written.rglob("*") if path.is_file()}
+        return {str(path): path.read_bytes() for path in checkpoints.rglob("*") if path.is_file()}
 
     before = content()
     for form in (*FORMS, "join-4", "processor"):
-        adopt(written / form, tmp_path / form)
+        adopt(checkpoints / form, tmp_path / form)
     assert content() == before
 
 
-def test_every_state_of_a_store_is_moved(written: Path, tmp_path: Path) -> None:
+def test_every_state_of_a_store_is_moved(checkpoints: Path, tmp_path: Path) -> None:
     for name in ("join-4", "processor"):
-        adopt(written / name, tmp_path / name, 4)
+        adopt(checkpoints / name, tmp_path / name, 4)
     with open_state(tmp_path / "processor", operator=0, state="ids") as state:
         ids = state.to_arrow()
     assert ids.num_rows > len(set(ids["key"].combine_chunks().field("user").to_pylist())) > 1
@@ -59,23 +59,23 @@ def test_every_state_of_a_store_is_moved(written: Path, tmp_path: Path) -> None:
         assert state.to_arrow().num_rows == 11
 
 
-def test_an_interrupted_move_is_finished_by_the_same_call(written: Path, tmp_path: Path) -> None:
-    expected = adopt(written / "changelog", tmp_path / "whole", 4)
-    changelog = written / "changelog" / "state" / "0" / "1" / "12.zip"
+def test_an_interrupted_move_is_finished_by_the_same_call(checkpoints: Path, tmp_path: Path) -> None:
+    expected = adopt(checkpoints / "changelog", tmp_path / "whole", 4)
+    changelog = checkpoints / "changelog" / "state" / "0" / "1" / "12.zip"
     content = changelog.read_bytes()
     changelog.write_bytes(content[:-40])
     with pytest.raises(FormatError, match=r"12\.zip is damaged.*An unfinished restore is left"):
-        adopt(written / "changelog", tmp_path / "target", 4)
+        adopt(checkpoints / "changelog", tmp_path / "target", 4)
     assert not (tmp_path / "target" / "commits").exists()
     with pytest.raises(InvalidInputError, match="to 4 partitions"):
-        adopt(written / "hdfs", tmp_path / "target", 4)
+        adopt(checkpoints / "hdfs", tmp_path / "target", 4)
     changelog.write_bytes(content)
-    assert adopt(written / "changelog", tmp_path / "target", 4).states == expected.states
+    assert adopt(checkpoints / "changelog", tmp_path / "target", 4).states == expected.states
     assert _rows(tmp_path / "target") == _rows(tmp_path / "whole")
 
 
-def test_what_cannot_be_moved_is_refused_by_name(written: Path, tmp_path: Path) -> None:
-    adopt(written / "hdfs", tmp_path / "ours")
+def test_what_cannot_be_moved_is_refused_by_name(checkpoints: Path, tmp_path: Path) -> None:
+    adopt(checkpoints / "hdfs", tmp_path / "ours")
     copy = tmp_path / "copy"
     cases: list[tuple[dict[str, str | None], str]] = [
         ({PROVIDER_CONF: PROVIDER_CLASS}, "in pyspark-ckpt already"),
@@ -85,7 +85,7 @@ def test_what_cannot_be_moved_is_refused_by_name(written: Path, tmp_path: Path) 
         ({"spark.sql.streaming.stateStore.rowChecksum.enabled": "true"}, "rowChecksum.enabled=true"),
     ]
     for conf, said in cases:
-        shutil.copytree(written / "hdfs", copy)
+        shutil.copytree(checkpoints / "hdfs", copy)
         log = copy / "offsets" / "11"
         version, entry, *rest = log.read_text().split("\n")
         changed = json.loads(entry)
@@ -97,9 +97,9 @@ def test_what_cannot_be_moved_is_refused_by_name(written: Path, tmp_path: Path) 
         shutil.rmtree(copy)
 
 
-def test_rows_in_a_wrong_partition_are_refused(written: Path, tmp_path: Path) -> None:
+def test_rows_in_a_wrong_partition_are_refused(checkpoints: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
-    shutil.copytree(written / "hdfs", copy)
+    shutil.copytree(checkpoints / "hdfs", copy)
     first, second = copy / "state" / "0" / "0", copy / "state" / "0" / "1"
     for name in ("12.delta", "11.delta", "11.snapshot", "10.snapshot"):
         (second / name).unlink(missing_ok=True)
@@ -109,9 +109,9 @@ def test_rows_in_a_wrong_partition_are_refused(written: Path, tmp_path: Path) ->
         adopt(copy, tmp_path / "target")
 
 
-def test_a_missing_file_is_named(written: Path, tmp_path: Path) -> None:
+def test_a_missing_file_is_named(checkpoints: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
-    shutil.copytree(written / "hdfs", copy)
+    shutil.copytree(checkpoints / "hdfs", copy)
     (copy / "state" / "0" / "2" / "12.delta").unlink()
     with pytest.raises(NotFoundError, match=r"state/0/2/12\.delta is missing, and version 12"):
         adopt(copy, tmp_path / "target")

@@ -82,11 +82,11 @@ def move_schema_file(path: str, checkpoint: str) -> str:
 
     The scheme of a bucket stays the one that Spark has used, or is S3A's: ``s3:`` is known to few Sparks.
     """
-    found = _SCHEMA_FILE.fullmatch(path)
-    if found is None:
+    name = find_schema_file(path)
+    if name is None:
         return path
     url = f"file:{checkpoint}" if checkpoint.startswith("/") else checkpoint
     if url.startswith("s3:"):
         before = _OF_S3.match(path)
         url = url.replace("s3", before[0] if before else "s3a", 1)
-    return f"{url.rstrip('/')}/{found[1]}"
+    return f"{url.rstrip('/')}/{name}"

@@ -136,13 +136,10 @@ class StateSchema(NamedTuple):
 def read_schemas(content: bytes, where: str) -> list[StateSchema]:
     """Return the schemas of the states of a store. Raises FormatError."""
     version, rest = _read_text(content, where)
-    if version == b"v1":
-        keys, rest = _read_text(rest, where)
-        values, rest = _read_text(rest, where)
-        return [StateSchema(DEFAULT_STORE, decode_json(keys, where), decode_json(values, where))]
-    if version == b"v2":
-        keys, rest = _read_chunks(rest, where)
-        values, rest = _read_chunks(rest, where)
+    if version in (b"v1", b"v2"):
+        read = _read_text if version == b"v1" else _read_chunks
+        keys, rest = read(rest, where)
+        values, rest = read(rest, where)
         return [StateSchema(DEFAULT_STORE, decode_json(keys, where), decode_json(values, where))]
     if version != b"v3":
         raise FormatError(f"{where} begins with {version!r}, and not with the version of a schema that is known.")
@@ -173,10 +170,7 @@ def _check_schema(content: bytes, where: str) -> None:
         raise FormatError(f"{where} is damaged: it does not begin with the version of a schema.")
     if version == b"v2":
         for what in ("keys", "values"):
-            chunks, rest, schema = int.from_bytes(rest[:4], "big"), rest[4:], b""
-            for _ in range(chunks):
-                chunk, rest = _read_text(rest, where)
-                schema += chunk
+            schema, rest = _read_chunks(rest, where)
             _check_json(schema, f"the schema of {what} in {where}")
 
 
