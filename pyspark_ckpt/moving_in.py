@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pyspark_ckpt.adoption.moving import SparkStores
+from pyspark_ckpt.adoption.recognition import SparkCheckpoint
 from pyspark_ckpt.adoption.source import SparkState
 from pyspark_ckpt.savepoints import collect_options, run_restore
-from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.location import Location, location_text
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.savepoints.query_restore import QueryRestore
@@ -48,8 +48,8 @@ def adopt(
 
 def plan(checkpoint: str, new_checkpoint: str, request: RestoreRequest, options: Options) -> QueryRestore:
     """Return the plan of a move. Raises as ``adopt``."""
-    state = SparkState(Checkpoint(checkpoint, options))
-    stores = SparkStores(state.checkpoint.workplace, state.form)
+    state = SparkState(SparkCheckpoint(checkpoint, options))
+    stores = SparkStores(state.checkpoint.workplace, state.form, tuple(state.checkpoint.unnamed))
     return QueryRestore(
         state.checkpoint, state.version, state.operators, new_checkpoint, request, options, others=stores
     )

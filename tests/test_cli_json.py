@@ -80,7 +80,7 @@ def test_fields_are_those_that_are_documented(
         ("savepoint verify", (canonical,)),
         ("savepoint restore", (canonical, new, "-n", "3")),
         ("rescale", (query.location, f"{new}-2", "-n", "3")),
-        ("adopt", (str(unpack_all(quick_path / "spark") / "hdfs"), f"{new}-4")),
+        ("adopt", (str(unpack_all("4.3", quick_path / "spark") / "hdfs"), f"{new}-4")),
         (EXPLAINED, ("rescale", query.location, f"{new}-3", "-n", "3", "--explain")),
         ("savepoint delete", (native,)),
     ]

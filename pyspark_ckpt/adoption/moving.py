@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from pyspark_ckpt.adoption.recognition import describe
 from pyspark_ckpt.adoption.rows import RowConverter
 from pyspark_ckpt.adoption.stores import Form, StoreFiles
 from pyspark_ckpt.state_store.arrays.rows import PackedRows
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Operator
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.checkpoints.state_rows import Tally, digest_tallies
@@ -23,6 +26,7 @@ from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.format.meta import StateMeta
 from pyspark_ckpt.state_store.format.remote import DEFAULT_STORE
 from pyspark_ckpt.state_store.redistribution.assembly import Assembled, JoinTask, NewStore, run_files
+from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner
 from pyspark_ckpt.state_store.redistribution.splitting import (
     PartitionWriters,
     Split,
@@ -31,45 +35,43 @@ from pyspark_ckpt.state_store.redistribution.splitting import (
 )
 from pyspark_ckpt.state_store.redistribution.strategies.base import Moved, RunTasks
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
 RUN_BYTES = 64 << 20
 """About how many bytes of rows are sorted at once."""
 FAMILY_BYTES = 2
 """The number of a state, little-endian, before the keys of a store with several."""
 
 
+class SparkRows(NamedTuple):
+    """Rows of one state under their stored keys, in key order, and their unsigned hashes in any order."""
+
+    state: str
+    rows: PackedRows
+    hashes: npt.NDArray[np.uint32]
+
+
 @dataclass(frozen=True)
-class AdoptTask:
-    """Splits one of Spark's stores for the new ``partitions``. ``old_partitions``: how many have state."""
+class SparkStore:
+    """One of Spark's stores. ``partitions``: how many of its operator have state."""
 
     workplace: Workplace
     source: StoreVersion
     form: Form
-    target: str
-    old_partitions: int
     partitions: int
 
-    @property
-    def key(self) -> str:
-        """The name of the task, unique in its redistribution."""
-        return f"adopt-{self.source.identity.key}"
+    def read(self, folder: Path) -> Iterator[SparkRows]:
+        """Yield all rows in portions. ``folder``, a new one, is for files meanwhile.
 
-    def __call__(self) -> Split:
-        """Write the runs of all new partitions. Raises StorageError, FormatError, NotFoundError, InvalidInputError."""
-        identity = self.source.identity
-        files = StoreFiles.of(self.workplace, self.source, self.form)
-        tallies, written = defaultdict[str, Tally](Tally), defaultdict[int, list[Path]](list)
-        with self.workplace.folder() as folder:
-            loaded = files.load(folder / "old")
-            with closing(loaded.database) as database:
-                of_states = self._rows_of_states(loaded.families, database)
-                for number, (converter, name, rows) in enumerate(of_states):
-                    packed, hashes = converter.convert(rows)
-                    self._require_partition(hashes)
-                    tallies[name].count(packed)
-                    for partition, paths in self._write(packed, folder / f"run-{number}").items():
-                        written[partition] += paths
-            sent = send_all(self.workplace.place(self.target), identity, written)
-        return Split(digest_tallies(tallies), sent)
+        Raises StorageError, FormatError, NotFoundError, InvalidInputError.
+        """
+        loaded = StoreFiles.of(self.workplace, self.source, self.form).load(folder)
+        with closing(loaded.database) as database:
+            for converter, name, rows in self._rows_of_states(loaded.families, database):
+                packed, hashes = converter.convert(rows)
+                self._require_partition(hashes)
+                yield SparkRows(name, packed, hashes)
 
     def _rows_of_states(
         self, families: Mapping[int, str], database: ScratchDatabase
@@ -94,56 +96,127 @@ class AdoptTask:
         whose = f"{identity}, state {state.name!r}"
         return RowConverter(state, name, self.form, whose)
 
-    def _write(self, rows: PackedRows, folder: Path) -> dict[int, list[Path]]:
-        folder.mkdir(mode=0o700)
-        writers = PartitionWriters(folder, self.workplace.tuning(), self.partitions)
-        for _ in writers.passes():
-            writers.write(rows)
-        return writers.files
-
-    def _require_partition(self, hashes: np.ndarray) -> None:
+    def _require_partition(self, hashes: npt.NDArray[np.uint32]) -> None:
         """Raise FormatError unless the rows belong to the partition in which Spark has them: it proves the hashes."""
-        places = assign_partitions(hashes, self.old_partitions)
+        places = assign_partitions(hashes, self.partitions)
         if len(wrong := np.flatnonzero(places != self.source.identity.partition)):
             raise FormatError(
                 f"{self.source.identity}: {len(wrong)} of {len(places)} rows belong to other partitions by the hash of "
-                f"their keys, the first to partition {places[wrong[0]]} of {self.old_partitions}.",
+                f"their keys, the first to partition {places[wrong[0]]} of {self.partitions}.",
                 hint="The checkpoint is of a query that places its keys in another way, or is damaged. Its state is "
                 "not moved.",
             )
 
 
 @dataclass(frozen=True)
+class AdoptTask:
+    """Splits one of Spark's stores for the new ``partitions``. ``target``: the URL of the new checkpoint."""
+
+    store: SparkStore
+    target: str
+    partitions: int
+
+    @property
+    def key(self) -> str:
+        """The name of the task, unique in its redistribution."""
+        return f"adopt-{self.store.source.identity.key}"
+
+    def __call__(self) -> Split:
+        """Write the runs of all new partitions. Raises StorageError, FormatError, NotFoundError, InvalidInputError."""
+        workplace = self.store.workplace
+        tallies, written = defaultdict[str, Tally](Tally), defaultdict[int, list[Path]](list)
+        with workplace.folder() as folder:
+            for number, (state, rows, _) in enumerate(self.store.read(folder / "old")):
+                tallies[state].count(rows)
+                for partition, paths in self._write(rows, folder / f"run-{number}").items():
+                    written[partition] += paths
+            sent = send_all(workplace.place(self.target), self.store.source.identity, written)
+        return Split(digest_tallies(tallies), sent)
+
+    def _write(self, rows: PackedRows, folder: Path) -> dict[int, list[Path]]:
+        folder.mkdir(mode=0o700)
+        writers = PartitionWriters(folder, self.store.workplace.tuning(), self.partitions)
+        for _ in writers.passes():
+            writers.write(rows)
+        return writers.files
+
+
+@dataclass(frozen=True)
+class CountSparkRows:
+    """Counts the rows of one of Spark's stores for each of the new ``partitions``."""
+
+    store: SparkStore
+    partitions: int
+
+    @property
+    def key(self) -> str:
+        """The name of the task, unique in its job."""
+        return f"count-{self.store.source.identity.key}"
+
+    def __call__(self) -> list[int]:
+        """Read the store. Raises StorageError, FormatError, NotFoundError, InvalidInputError."""
+        counts = np.zeros(self.partitions, np.int64)
+        with self.store.workplace.folder() as folder:
+            for _, _, hashes in self.store.read(folder / "old"):
+                counts += np.bincount(assign_partitions(hashes, self.partitions), minlength=self.partitions)
+        found: list[int] = counts.tolist()
+        return found
+
+
+@dataclass(frozen=True)
 class MoveSparkRows:
     """Moves the rows of the stores of one name. See Strategy."""
 
-    workplace: Workplace
-    form: Form
+    stores: SparkStores
     url: str
     old_partitions: int
 
     def move(self, stores: Sequence[StoreVersion], new: Sequence[NewStore], run: RunTasks) -> Moved:
         """See Strategy."""
-        tasks = [
-            AdoptTask(self.workplace, store, self.form, self.url, self.old_partitions, len(new)) for store in stores
-        ]
-        splits: list[Split] = run(tasks, Split)
-        runs = [split.runs for split in splits]
-        joins = [JoinTask(self.workplace, each, self.url, run_files(runs, each.identity.partition)) for each in new]
+        old = [self.stores.get(store, self.old_partitions) for store in stores]
+        splits: list[Split] = run([AdoptTask(store, self.url, len(new)) for store in old], Split)
+        runs, workplace = [split.runs for split in splits], self.stores.workplace
+        joins = [JoinTask(workplace, each, self.url, run_files(runs, each.identity.partition)) for each in new]
         return Moved([split.digests for split in splits], run(joins, Assembled))
 
 
 @dataclass(frozen=True)
 class SparkStores:
-    """Chooses how the stores of a query in one of Spark's own providers are moved. See ``OtherStores``."""
+    """The stores of a query in one of Spark's own providers, and how they are moved. See ``OtherStores``.
+
+    ``unnamed``: operators of which Spark has not written down what they are.
+    """
 
     workplace: Workplace
     form: Form
+    unnamed: tuple[Operator, ...] = ()
 
     def strategy(self, operator: OperatorVersion, url: str) -> MoveSparkRows:
         """See ``OtherStores``."""
-        partitions = 1 if operator.layout is Layout.SINGLE else operator.operator.partitions
-        return MoveSparkRows(self.workplace, self.form, url, partitions)
+        return MoveSparkRows(self, url, _count_partitions(operator))
+
+    def count_rows(
+        self, operator: OperatorVersion, partitions: int, runner: Runner, progress: Progress
+    ) -> Sequence[int]:
+        """See ``OtherStores``."""
+        stores = [self.get(store, _count_partitions(operator)) for each in operator.stores.values() for store in each]
+        counts: list[list[int]] = runner([CountSparkRows(store, partitions) for store in stores], progress)
+        return [sum(of_partition) for of_partition in zip(*counts, strict=True)]
+
+    def describe_operators(self, partitions: int) -> dict[str, bytes]:
+        """See ``OtherStores``."""
+        return {
+            f"state/{each.number}/_metadata/metadata": describe(replace(each, partitions=partitions))
+            for each in self.unnamed
+        }
+
+    def get(self, store: StoreVersion, partitions: int) -> SparkStore:
+        """Return a store of an operator that has state in ``partitions`` partitions."""
+        return SparkStore(self.workplace, store, self.form, partitions)
+
+
+def _count_partitions(operator: OperatorVersion) -> int:
+    return 1 if operator.layout is Layout.SINGLE else operator.operator.partitions
 
 
 def _portions(database: ScratchDatabase) -> Iterator[list[tuple[bytes, bytes]]]:

@@ -9,8 +9,9 @@ from typing import Any
 
 import msgspec
 
+from pyspark_ckpt.adoption.recognition import SparkCheckpoint
 from pyspark_ckpt.adoption.stores import Form, Provider
-from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Operator
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, refuse_unnamed_operators
 from pyspark_ckpt.state_store.checkpoints.query.entries import read_confs
 from pyspark_ckpt.state_store.checkpoints.query.rewriter import find_schema_file
@@ -29,6 +30,7 @@ PROVIDERS: dict[str, Provider] = {
     f"{_PACKAGE}.RocksDBStateStoreProvider": "rocksdb",
     f"{_PACKAGE}.HDFSBackedStateStoreProvider": "hdfs",
 }
+_DEFAULT_PROVIDER = f"{_PACKAGE}.HDFSBackedStateStoreProvider"
 
 _CONFS = "spark.sql.streaming.stateStore."
 _MERGE_CONF = f"{_CONFS}rocksdb.mergeOperatorVersion"
@@ -87,7 +89,7 @@ def without_time(schema: Any) -> Any:  # noqa: ANN401 - JSON
 class SparkState:
     """The state of a query in one of Spark's own providers, at its newest committed version."""
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
+    def __init__(self, checkpoint: SparkCheckpoint) -> None:
         """Raises InvalidInputError (another provider, or state that cannot be moved), FormatError, StorageError."""
         self.checkpoint = checkpoint
         self.version = checkpoint.newest_version
@@ -105,12 +107,7 @@ class SparkState:
 
     def _find_provider(self) -> Provider:
         place = self.checkpoint.place
-        name = self._confs.get(PROVIDER_CONF)
-        if name is None:
-            raise InvalidInputError(
-                f"{place.url} is of Spark 3.5, which writes down neither the provider of state nor the operators: "
-                "its state cannot be moved."
-            )
+        name = self._confs.get(PROVIDER_CONF, _DEFAULT_PROVIDER)
         if name == PROVIDER_CLASS:
             raise InvalidInputError(
                 f"{place.url}: the query keeps its state in pyspark-ckpt already.",

@@ -255,7 +255,7 @@ def _explain(restoration: QueryRestore, how: Explain, *, as_json: bool) -> int:
                 names[each.number],
                 each.layout,
                 f"{each.old_partitions} to {each.partitions}",
-                each.rows,
+                "" if each.rows is None else each.rows,
                 each.objects,
                 size_text(each.size_bytes),
                 each.how,
@@ -263,7 +263,10 @@ def _explain(restoration: QueryRestore, how: Explain, *, as_json: bool) -> int:
             for each in plan.operators
         ],
     )
-    print(f"about {plan.seconds:.0f} s on {count_text(plan.processors, 'processor')}")
+    if plan.seconds is None:
+        print_text("rows and time are not known: without --quick, all rows are read and counted")
+    else:
+        print(f"about {plan.seconds:.0f} s on {count_text(plan.processors, 'processor')}")
     for each in plan.operators:
         if each.expected_rows:
             known = "counted" if each.is_counted else "if they are spread evenly"

@@ -13,6 +13,7 @@ from pyspark_ckpt.state_store.savepoints.plan import RestorePlan
 from pyspark_ckpt.state_store.savepoints.request import ExplainedOperator, RestoreExplanation
 
 COPIED, SPLIT, CLIPPED = "objects are copied", "rows are split and joined", "stores are clipped"
+CONVERTED = "rows are converted, split and joined"
 ROW_S, COPY_BYTES_PER_S = 3e-6, 200e6
 """How long one processor takes to read, split, write and re-read a row, and how fast objects are copied."""
 
@@ -27,10 +28,17 @@ def explain(
     """
     processors = os.cpu_count() or 1
     operators = tuple(_explain_operator(plan, each, runner, progress) for each in plan.operators)
-    work_s = sum(
-        each.size_bytes / COPY_BYTES_PER_S + (each.rows * ROW_S if each.how != COPIED else 0) for each in operators
-    )
-    return RestoreExplanation(operators, processors, work_s / processors)
+    work_s = [_estimate_work_s(each) for each in operators]
+    known = [each for each in work_s if each is not None]
+    return RestoreExplanation(operators, processors, sum(known) / processors if known == work_s else None)
+
+
+def _estimate_work_s(operator: ExplainedOperator) -> float | None:
+    """Return how long one processor takes; None if it is not known how many rows it moves."""
+    copy_s = operator.size_bytes / COPY_BYTES_PER_S
+    if operator.how == COPIED:
+        return copy_s
+    return None if operator.rows is None else copy_s + operator.rows * ROW_S
 
 
 def _explain_operator(
@@ -38,19 +46,22 @@ def _explain_operator(
 ) -> ExplainedOperator:
     how = COPIED
     if not plan.is_copied(operator):
-        how = CLIPPED if operator.layout is Layout.KEY_GROUPS and not plan.saved_rows else SPLIT
-    is_counted = how != COPIED and runner is not None and operator.layout is not Layout.SINGLE
+        is_clipped = operator.layout is Layout.KEY_GROUPS and not plan.saved_rows
+        how = CLIPPED if is_clipped else CONVERTED if plan.others is not None else SPLIT
+    is_single = operator.layout is Layout.SINGLE
+    is_counted = how != COPIED and runner is not None and (not is_single or plan.others is not None)
+    expected = () if how == COPIED else tuple(_forecast_rows(plan, operator, runner, progress))
     return ExplainedOperator(
         operator.operator.number,
         operator.operator.name,
         operator.layout.value,
-        plan.old_partitions if plan.saved_rows and operator.layout is not Layout.SINGLE else operator.partitions,
+        plan.old_partitions if plan.saved_rows and not is_single else operator.partitions,
         plan.count_partitions(operator),
-        sum(operator.rows().values()),
+        sum(operator.rows().values()) if plan.others is None else sum(expected) if is_counted else None,
         operator.objects,
         operator.size_bytes,
         how,
-        () if how == COPIED else tuple(_forecast_rows(plan, operator, runner, progress)),
+        expected,
         is_counted,
     )
 
@@ -58,8 +69,11 @@ def _explain_operator(
 def _forecast_rows(
     plan: RestorePlan, operator: OperatorVersion, runner: Runner | None, progress: Progress
 ) -> Sequence[int]:
-    """Return the expected rows of each new partition."""
-    number, rows = plan.count_partitions(operator), sum(operator.rows().values())
+    """Return the expected rows of each new partition; none if they are not known."""
+    number = plan.count_partitions(operator)
+    if plan.others is not None:
+        return () if runner is None else plan.others.count_rows(operator, number, runner, progress)
+    rows = sum(operator.rows().values())
     if runner is not None and operator.layout is not Layout.SINGLE:
         if not plan.saved_rows:
             return count_rows(plan.workplace, operator, number, runner, progress)

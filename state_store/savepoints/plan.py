@@ -22,6 +22,7 @@ from pyspark_ckpt.state_store.format.meta import check_uid
 from pyspark_ckpt.state_store.format.partition_states import Scope, find_scope
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.redistribution.canonical import SavedRows
+from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner
 from pyspark_ckpt.state_store.redistribution.merged_states import require_equal_states, require_mergeable
 from pyspark_ckpt.state_store.redistribution.strategies.base import Strategy
 from pyspark_ckpt.state_store.savepoints.savepoint import NAME, Savepoint, SavepointInfo
@@ -34,6 +35,16 @@ class OtherStores(Protocol):
 
     def strategy(self, operator: OperatorVersion, url: str) -> Strategy:
         """Return how the stores of an operator are moved. ``url``: of the target."""
+        ...
+
+    def count_rows(
+        self, operator: OperatorVersion, partitions: int, runner: Runner, progress: Progress
+    ) -> Sequence[int]:
+        """Count the rows of each new partition of an operator. Raises as ``Strategy.move``."""
+        ...
+
+    def describe_operators(self, partitions: int) -> Mapping[str, bytes]:
+        """Return files of operators that the source lacks, by name: ``partitions`` is how many they have now."""
         ...
 
 
@@ -63,6 +74,10 @@ class RestorePlan:
     def get_recorded(self, operator: OperatorVersion, name: str) -> dict[str, Digest]:
         """Return the digests of a store's states that the source savepoint has recorded."""
         return {} if self.info is None else self.info.digests_of(operator.operator.number, name)
+
+    def describe_operators(self) -> Mapping[str, bytes]:
+        """Return files of operators that the target gets in addition to those of the source, by name."""
+        return {} if self.others is None else self.others.describe_operators(self.partitions)
 
     def count_partitions(self, operator: OperatorVersion) -> int:
         """Return how many partitions of the operator will have state."""

@@ -222,6 +222,8 @@ class QueryRestore:
         change = self._proving(self._rewriting(recorded, ids))
         copy_logs(self._source.place, self._version - 1, self._rename_sources(own), change)
         copy_operators(self._source.place, own, change)
+        for name, content in self.plan.describe_operators().items():
+            own.put(name, content)
         self._require_all(change)
         return Restored(
             self._place.url,

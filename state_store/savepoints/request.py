@@ -113,6 +113,7 @@ class FinishedRequest(msgspec.Struct, frozen=True):
 class ExplainedOperator:
     """What a restore does with one operator. ``expected_rows``: of each new partition; empty if stores are copied.
 
+    ``rows`` is None, and ``expected_rows`` is empty, if the state is in a store of Spark's and was not read.
     ``is_counted``: whether rows were read to count them; otherwise an even spread is assumed.
     """
 
@@ -121,7 +122,7 @@ class ExplainedOperator:
     layout: str
     old_partitions: int
     partitions: int
-    rows: int
+    rows: int | None
     objects: int
     size_bytes: int
     how: str
@@ -131,8 +132,11 @@ class ExplainedOperator:
 
 @dataclass(frozen=True)
 class RestoreExplanation:
-    """What a restore does, and about how many seconds it takes on the processors of this machine."""
+    """What a restore does, and about how many seconds it takes on the processors of this machine.
+
+    ``seconds`` is None if it is not known how many rows there are.
+    """
 
     operators: tuple[ExplainedOperator, ...]
     processors: int
-    seconds: float
+    seconds: float | None

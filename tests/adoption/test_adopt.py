@@ -80,7 +80,6 @@ def test_what_cannot_be_moved_is_refused_by_name(checkpoints: Path, tmp_path: Pa
     cases: list[tuple[dict[str, str | None], str]] = [
         ({PROVIDER_CONF: PROVIDER_CLASS}, "in pyspark-ckpt already"),
         ({PROVIDER_CONF: "com.other.Provider"}, r"in com\.other\.Provider, which cannot be read"),
-        ({PROVIDER_CONF: None}, "is of Spark 3.5"),
         ({"spark.sql.streaming.stateStore.encodingFormat": "avro"}, "encodingFormat=avro"),
         ({"spark.sql.streaming.stateStore.rowChecksum.enabled": "true"}, "rowChecksum.enabled=true"),
     ]

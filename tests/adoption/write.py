@@ -19,9 +19,9 @@ PROVIDERS = {"rocksdb": "RocksDBStateStoreProvider", "hdfs": "HDFSBackedStateSto
 BATCHES = 6
 
 
-def main(folder: Path, provider: str, options: set[str]) -> None:
-    """Count rows by user and hour, in six runs of two batches each."""
-    conf: dict[str, bool | float | int | str | None] = {
+def configure(provider: str, options: set[str]) -> dict[str, bool | float | int | str | None]:
+    """Return the conf of a session with a provider."""
+    return {
         "spark.sql.shuffle.partitions": "3",
         f"{_STORE}providerClass": _PACKAGE + PROVIDERS[provider],
         f"{_STORE}rocksdb.changelogCheckpointing.enabled": str("changelog" in options).lower(),
@@ -29,7 +29,11 @@ def main(folder: Path, provider: str, options: set[str]) -> None:
         f"{_STORE}minDeltasForSnapshot": "4",
         f"{_STORE}maintenanceInterval": "2s",
     }
-    spark = SparkSession.builder.master("local[2]").config(map=conf).getOrCreate()
+
+
+def main(folder: Path, provider: str, options: set[str]) -> None:
+    """Count rows by user and hour, in six runs of two batches each."""
+    spark = SparkSession.builder.master("local[2]").config(map=configure(provider, options)).getOrCreate()
     (folder / "in").mkdir(parents=True)
     rows = spark.readStream.schema("user string, amount long, ts timestamp").json(str(folder / "in"))
     hours = rows.withWatermark("ts", "1 hour").groupBy("user", f.window("ts", "1 hour"))

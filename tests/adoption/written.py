@@ -1,7 +1,9 @@
-"""Checkpoints that Spark 4.3.0 has written with its own providers, in ``spark-4.3.tar.xz``.
+"""Checkpoints that Spark has written with its own providers.
 
-An aggregation with each provider and in each form (versions 1 to 12, and 1 to 6 for the one without changelogs; see
-``write.py``), a join in state format 4, and a processor with a time to live.
+``spark-4.3.tar.xz``, by Spark 4.3.0: an aggregation with each provider and in each form (versions 1 to 12, and 1 to 6
+for the one without changelogs; see ``write.py``), a join in state format 4, and a processor with a time to live.
+
+``spark-3.5.tar.xz``, by Spark 3.5.9: many operators with each provider. See ``write_operators.py``.
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ FORMS: dict[str, Provider] = {"rocksdb": "rocksdb", "changelog": "rocksdb", "for
 VERSIONS = {"rocksdb": 6}
 
 
-def unpack_all(folder: Path) -> Path:
-    """Unpack all checkpoints below ``folder``, and return it."""
-    with tarfile.open(Path(__file__).with_name("spark-4.3.tar.xz")) as archive:
+def unpack_all(spark: str, folder: Path) -> Path:
+    """Unpack all checkpoints of a release below ``folder``, and return it."""
+    with tarfile.open(Path(__file__).with_name(f"spark-{spark}.tar.xz")) as archive:
         archive.extractall(folder, filter="data")
     return folder

@@ -67,6 +67,7 @@ private[ckpt] object FollowQueries {
       OwnExchanges.giveTo(query)
       ForeachBatchCheck.addTo(query)
       IdleInputs.follow(query)
+      OtherProvider.warnOf(query)
     }
 
     override def onQueryProgress(event: StreamingQueryListener.QueryProgressEvent): Unit = ()
