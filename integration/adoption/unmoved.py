@@ -24,7 +24,7 @@ def main(folder: Path) -> None:
         writer = rows.groupBy("value").count().writeStream.format("noop").outputMode("update")
         query = writer.option("checkpointLocation", str(folder / checkpoint)).start()
         while (query.lastProgress or {"batchId": -1})["batchId"] < 1 and query.exception() is None:
-            query.awaitTermination(0.2)
+            query.awaitTermination(1)
         query.stop()
     spark.stop()
 
