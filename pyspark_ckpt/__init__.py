@@ -43,6 +43,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from pyspark_ckpt import testing
     from pyspark_ckpt.moving_in import adopt
+    from pyspark_ckpt.moving_out import hand_back
     from pyspark_ckpt.operators import (
         AggregatingState,
         BroadcastInput,
@@ -113,6 +114,7 @@ __all__ = [
     "adopt",
     "configure",
     "connect",
+    "hand_back",
     "jar_path",
     "keyed",
     "open_state",
@@ -133,7 +135,8 @@ _LATER = {
     # Spark looks for DefaultSource in every package whose name begins with pyspark_.
     **dict.fromkeys(("register_state_source", "DefaultSource"), "pyspark_ckpt.state_source"),
     **dict.fromkeys(("SavepointInfo",), "pyspark_ckpt.state_store.savepoints.savepoint"),
-    **dict.fromkeys(("adopt",), "pyspark_ckpt.moving_in"),
+    "adopt": "pyspark_ckpt.moving_in",
+    "hand_back": "pyspark_ckpt.moving_out",
     **dict.fromkeys(("savepoint", "stop_with_savepoint", "restore", "rescale"), "pyspark_ckpt.savepoints"),
 }
 

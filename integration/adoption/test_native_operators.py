@@ -26,24 +26,22 @@ if TYPE_CHECKING:
     from integration.operators.replay import Case, Lines
 
 _ROCKSDB = "spark.sql.streaming.stateStore.rocksdb."
-_CHANGELOG = {f"{_ROCKSDB}changelogCheckpointing.enabled": "true"}
+CHANGELOG = {f"{_ROCKSDB}changelogCheckpointing.enabled": "true"}
 PROVIDERS = {
     "rocksdb": ROCKSDB,
-    "rocksdb with changelog": Provider("changelog", ROCKSDB.provider_class, {**ROCKSDB.settings, **_CHANGELOG}),
+    "rocksdb with changelog": Provider("changelog", ROCKSDB.provider_class, {**ROCKSDB.settings, **CHANGELOG}),
     "hdfs": HDFS_BACKED,
 }
 if has_commit_ids_for_all():
-    PROVIDERS["rocksdb, format 2"] = Provider(
-        "format 2", ROCKSDB.provider_class, {CHECKPOINT_FORMAT: "2", **_CHANGELOG}
-    )
+    PROVIDERS["rocksdb, format 2"] = Provider("format 2", ROCKSDB.provider_class, {CHECKPOINT_FORMAT: "2", **CHANGELOG})
 _REFUSED = {"join, format 1", "transformWithState, Avro"}
 CASES = {name: (case, numbers[1]) for name, (case, numbers) in test_rescale.CASES.items() if name not in _REFUSED}
 CASES["session windows of two keys"] = (test_session_windows.CASES["two keys"], 5)
-_ROCKSDB_ALONE = ("join, format 3", "join, format 4", "transformWithState")
+ROCKSDB_ALONE = ("join, format 3", "join, format 4", "transformWithState")
 
 
 def _list_providers(name: str) -> list[str]:
-    return [each for each in PROVIDERS if each != "hdfs" or not name.startswith(_ROCKSDB_ALONE)]
+    return [each for each in PROVIDERS if each != "hdfs" or not name.startswith(ROCKSDB_ALONE)]
 
 
 _ALL = [(name, provider) for name in CASES for provider in _list_providers(name)]

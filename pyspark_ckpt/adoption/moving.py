@@ -193,13 +193,13 @@ class SparkStores:
 
     def strategy(self, operator: OperatorVersion, url: str) -> MoveSparkRows:
         """See ``OtherStores``."""
-        return MoveSparkRows(self, url, _count_partitions(operator))
+        return MoveSparkRows(self, url, count_partitions(operator))
 
     def count_rows(
         self, operator: OperatorVersion, partitions: int, runner: Runner, progress: Progress
     ) -> Sequence[int]:
         """See ``OtherStores``."""
-        stores = [self.get(store, _count_partitions(operator)) for each in operator.stores.values() for store in each]
+        stores = [self.get(store, count_partitions(operator)) for each in operator.stores.values() for store in each]
         counts: list[list[int]] = runner([CountSparkRows(store, partitions) for store in stores], progress)
         return [sum(of_partition) for of_partition in zip(*counts, strict=True)]
 
@@ -215,7 +215,8 @@ class SparkStores:
         return SparkStore(self.workplace, store, self.form, partitions)
 
 
-def _count_partitions(operator: OperatorVersion) -> int:
+def count_partitions(operator: OperatorVersion) -> int:
+    """Return in how many partitions Spark has the state of an operator."""
     return 1 if operator.layout is Layout.SINGLE else operator.operator.partitions
 
 

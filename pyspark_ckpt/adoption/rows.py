@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _VERSION = b"\x00"
 _SPARKS_SIZE = struct.Struct("<I")
 _SIZE = struct.Struct(">I")
-_WHOLE = "NoPrefixKeyStateEncoderSpec"
+WHOLE = "NoPrefixKeyStateEncoderSpec"
 
 
 class RowConverter:
@@ -46,7 +46,7 @@ class RowConverter:
         self._whose = whose
         self._form = form
         self._number = state.number
-        self._is_whole = state.descriptor.encoder.get("keyStateEncoderType") == _WHOLE
+        self._is_whole = state.descriptor.encoder.get("keyStateEncoderType") == WHOLE
         self._codec = NativeRows(state.descriptor, name, whose)
         self._kinds = [field.type for field in self._codec.key_fields]
         self._is_multiple = state.descriptor.multiple_values

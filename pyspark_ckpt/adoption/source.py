@@ -11,6 +11,7 @@ import msgspec
 
 from pyspark_ckpt.adoption.recognition import SparkCheckpoint
 from pyspark_ckpt.adoption.stores import Form, Provider
+from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Operator
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, refuse_unnamed_operators
 from pyspark_ckpt.state_store.checkpoints.query.entries import read_confs
@@ -86,6 +87,21 @@ def without_time(schema: Any) -> Any:  # noqa: ANN401 - JSON
     return {**schema, "fields": fields}
 
 
+def find_form(checkpoint: BlobPlace, version: int, provider: Provider) -> Form:
+    """Return how a query stores rows with a provider. Raises InvalidInputError if they are in a form that is not known.
+
+    ``version``: a committed one. Raises NotFoundError, FormatError, StorageError.
+    """
+    confs = read_confs(checkpoint, version - 1)
+    for conf, plain in _PLAIN.items():
+        if (found := confs.get(conf, plain)) != plain:
+            raise InvalidInputError(
+                f"{checkpoint.url}: the query runs with {conf}={found}, and its state cannot be moved.",
+                hint=f"State can be moved that was written with {conf}={plain}.",
+            )
+    return Form(provider, _DELIMITERS.get(str(confs.get(_MERGE_CONF, "1")), b""))
+
+
 class SparkState:
     """The state of a query in one of Spark's own providers, at its newest committed version."""
 
@@ -99,15 +115,13 @@ class SparkState:
                 hint="Start the query with an empty checkpointLocation, in a session that "
                 "pyspark_ckpt.configure(builder) has set up.",
             )
-        self._confs = read_confs(checkpoint.place, self.version - 1)
         provider = self._find_provider()
-        self._refuse_other_rows()
-        self.form = Form(provider, _DELIMITERS.get(str(self._confs.get(_MERGE_CONF, "1")), b""))
+        self.form = find_form(checkpoint.place, self.version, provider)
         self.operators = list(self._read_operators())
 
     def _find_provider(self) -> Provider:
         place = self.checkpoint.place
-        name = self._confs.get(PROVIDER_CONF, _DEFAULT_PROVIDER)
+        name = read_confs(place, self.version - 1).get(PROVIDER_CONF, _DEFAULT_PROVIDER)
         if name == PROVIDER_CLASS:
             raise InvalidInputError(
                 f"{place.url}: the query keeps its state in pyspark-ckpt already.",
@@ -119,15 +133,6 @@ class SparkState:
                 hint=f"State of {' and '.join(each.rpartition('.')[2] for each in PROVIDERS)} can be moved.",
             )
         return PROVIDERS[str(name)]
-
-    def _refuse_other_rows(self) -> None:
-        """Raise InvalidInputError if rows are in a form that cannot be read."""
-        for conf, plain in _PLAIN.items():
-            if (found := self._confs.get(conf, plain)) != plain:
-                raise InvalidInputError(
-                    f"{self.checkpoint.place.url}: the query runs with {conf}={found}, and its state cannot be read.",
-                    hint=f"State can be moved that was written with {conf}={plain}.",
-                )
 
     def _read_operators(self) -> Iterator[OperatorVersion]:
         operators = self.checkpoint.operators()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -27,25 +28,61 @@ def join_prefix(row: bytes, kinds: Sequence[pa.DataType], prefix: int) -> bytes:
     return _LENGTH.pack(len(first)) + first + _VERSION + take_fields(row, kinds, range(prefix, len(kinds)))
 
 
+def split_prefix(key: bytes, kinds: Sequence[pa.DataType], prefix: int) -> bytes:
+    """Return the whole row of a key as Spark's encoder for prefix scans makes it. Raises ValueError, struct.error."""
+    (size,) = _LENGTH.unpack_from(key)
+    first, rest = key[_LENGTH.size : _LENGTH.size + size], key[_LENGTH.size + size :]
+    if len(first) != size or not (first.startswith(_VERSION) and rest.startswith(_VERSION)):
+        raise ValueError(f"a key of {len(key)} bytes has no two rows, the first of them of {size} bytes")
+    first, rest = first[len(_VERSION) :], rest[len(_VERSION) :]
+    return _write([*_fields(first, kinds[:prefix]), *_fields(rest, kinds[prefix:])], kinds)
+
+
 def take_fields(row: bytes, kinds: Sequence[pa.DataType], which: Sequence[int]) -> bytes:
     """Return the row of some fields of a row with fields of these ``kinds``. Raises ValueError, struct.error."""
-    begin, own = _words_begin(len(kinds)), _words_begin(len(which))
+    fields = _fields(row, kinds)
+    return _write([fields[number] for number in which], [kinds[number] for number in which])
+
+
+class _Field(NamedTuple):
+    """A field of a row: whether it is null, its word, and what lies after the words, None if nothing can."""
+
+    is_null: bool
+    word: int
+    content: bytes | None
+
+
+def _fields(row: bytes, kinds: Sequence[pa.DataType]) -> list[_Field]:
+    begin = _words_begin(len(kinds))
     nulls = int.from_bytes(row[:begin], "little")
-    bitmap, words, behind = 0, [], b""
-    for place, number in enumerate(which):
-        kind, is_null = kinds[number], bool(nulls >> number & 1)
+    fields = []
+    for number, kind in enumerate(kinds):
+        is_null = bool(nulls >> number & 1)
         (word,) = _FIELD.unpack_from(row, begin + _WORD * number)
-        bitmap |= is_null << place
-        if not is_in_word(kind):
-            at, size = word >> 32, word & 0xFFFFFFFF
-            content = b"" if is_null else row[at : at + size]
-            if len(content) != size * (not is_null):
-                raise ValueError(f"a field should have {size} bytes from byte {at} on, of {len(row)}")
+        if is_in_word(kind):
+            fields.append(_Field(is_null, word, None))
+            continue
+        at, size = word >> 32, word & 0xFFFFFFFF
+        content = b"" if is_null else row[at : at + size]
+        if len(content) != size * (not is_null):
+            raise ValueError(f"a field should have {size} bytes from byte {at} on, of {len(row)}")
+        fields.append(_Field(is_null, word, content))
+    return fields
+
+
+def _write(fields: Sequence[_Field], kinds: Sequence[pa.DataType]) -> bytes:
+    begin = _words_begin(len(fields))
+    bitmap, words, behind = 0, [], b""
+    for place, (kind, field) in enumerate(zip(kinds, fields, strict=True)):
+        bitmap |= field.is_null << place
+        word, content = field.word, field.content
+        if content is not None:
             is_decimal = pa.types.is_decimal(kind)
-            word = 0 if is_null and not is_decimal else own + _WORD * len(which) + len(behind) << 32 | len(content)
+            at = begin + _WORD * len(fields) + len(behind)
+            word = 0 if field.is_null and not is_decimal else at << 32 | len(content)
             behind += content.ljust(_LONG_DECIMAL_BYTES if is_decimal else -(-len(content) // _WORD) * _WORD, b"\0")
         words.append(_FIELD.pack(word))
-    return bitmap.to_bytes(own, "little") + b"".join(words) + behind
+    return bitmap.to_bytes(begin, "little") + b"".join(words) + behind
 
 
 def _words_begin(fields: int) -> int:

@@ -35,8 +35,8 @@ Provider: TypeAlias = Literal["rocksdb", "hdfs"]
 CHANGES_AT_ONCE = 4096
 MAX_ZIP_BYTES = 1 << 30
 """The small files of a database are a few kilobytes; RocksDB's own log may be larger."""
-_METADATA = "metadata"
-_TABLES = "SSTs"
+METADATA = "metadata"
+TABLES = "SSTs"
 _LOGS = "logs"
 
 
@@ -58,7 +58,9 @@ class Chain(NamedTuple):
     later: tuple[Step, ...]
 
 
-class _TableFile(msgspec.Struct):
+class TableName(msgspec.Struct):
+    """A table file of a snapshot: its name in the database, its name below ``SSTs``, and its size."""
+
     localFileName: str  # noqa: N815 - Spark's names, here and below
     dfsSstFileName: str  # noqa: N815
     sizeBytes: Count  # noqa: N815
@@ -70,12 +72,16 @@ class _LogFile(msgspec.Struct):
     sizeBytes: Count  # noqa: N815
 
 
-class Metadata(msgspec.Struct):
+class Metadata(msgspec.Struct, omit_defaults=True):
     """What a snapshot of Spark's RocksDB provider says of itself."""
 
-    sstFiles: list[_TableFile] = []  # noqa: N815
+    sstFiles: list[TableName]  # noqa: N815
+    numKeys: int  # noqa: N815
     logFiles: list[_LogFile] | None = None  # noqa: N815
+    numInternalKeys: int | None = None  # noqa: N815
     columnFamilyMapping: dict[str, int] | None = None  # noqa: N815
+    columnFamilyTypeMap: dict[str, bool] | None = None  # noqa: N815
+    maxColumnFamilyId: int | None = None  # noqa: N815
 
 
 class LoadedStore(NamedTuple):
@@ -149,7 +155,7 @@ def _load_rocksdb(files: StoreFiles, folder: Path) -> LoadedStore:
     names = files.names()
     chain = find_chain(files, names, folder)
     _require_changelogs(files, chain.later, names)
-    metadata = Metadata() if chain.base is None else _unpack(files, chain.base, folder / "db")
+    metadata = Metadata([], 0) if chain.base is None else _unpack(files, chain.base, folder / "db")
     database = ScratchDatabase(folder / "db")
     if metadata.columnFamilyMapping:  # in a store with one state, nothing is added to a value
         database = _without_merges(database, folder, files.form.delimiter)
@@ -266,8 +272,8 @@ def _unpack(files: StoreFiles, step: Step, folder: Path) -> Metadata:
     except (zipfile.BadZipFile, EOFError, OSError, ValueError) as problem:
         raise FormatError(f"{where} is damaged: {problem}.") from problem
     path.unlink()
-    metadata = _read_metadata(folder / _METADATA, where)
-    stored = [(each.localFileName, f"{_TABLES}/{each.dfsSstFileName}", each.sizeBytes) for each in metadata.sstFiles]
+    metadata = _read_metadata(folder / METADATA, where)
+    stored = [(each.localFileName, f"{TABLES}/{each.dfsSstFileName}", each.sizeBytes) for each in metadata.sstFiles]
     logs = metadata.logFiles or []
     stored += [(each.localFileName, f"{_LOGS}/{each.dfsLogFileName}", each.sizeBytes) for each in logs]
     for local, remote, size_bytes in stored:

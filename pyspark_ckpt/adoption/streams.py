@@ -25,10 +25,10 @@ from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 
 PIECE_BYTES = 1 << 20
 MAX_BLOCK_BYTES = 256 << 20
-_LZ4 = b"LZ4Block"
+LZ4_MAGIC = b"LZ4Block"
 _LZ4_HEAD = struct.Struct("<BiiI")
 _LZ4_METHOD = 0xF0
-_LZ4_SEED, _LZ4_CHECKED = 0x9747B28C, 0xFFFFFFF
+LZ4_SEED, LZ4_SUM_MASK = 0x9747B28C, 0xFFFFFFF
 _LZ4_RAW, _LZ4_COMPRESSED = 0x10, 0x20
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _SNAPPY = b"\x82SNAPPY\x00"
@@ -92,9 +92,9 @@ def open_stream(path: Path, where: str) -> Iterator[ByteStream]:
 
 
 def _decompress(file: BinaryIO, where: str) -> Iterator[bytes]:
-    head = file.read(len(_LZ4))
+    head = file.read(len(LZ4_MAGIC))
     file.seek(0)
-    if head.startswith(_LZ4):
+    if head.startswith(LZ4_MAGIC):
         return _of_lz4(file, where)
     if head.startswith(_ZSTD):
         return _of_zstd(file, where)
@@ -111,9 +111,9 @@ def _decompress(file: BinaryIO, where: str) -> Iterator[bytes]:
 
 def _of_lz4(file: BinaryIO, where: str) -> Iterator[bytes]:
     codec = pa.Codec("lz4_raw")
-    while magic := file.read(len(_LZ4)):
+    while magic := file.read(len(LZ4_MAGIC)):
         head = file.read(_LZ4_HEAD.size)
-        if magic != _LZ4 or len(head) < _LZ4_HEAD.size:
+        if magic != LZ4_MAGIC or len(head) < _LZ4_HEAD.size:
             raise FormatError(f"{where} is damaged: a block has no head.")
         token, stored, size, checksum = _LZ4_HEAD.unpack(head)
         block = _read_block(file, stored, size, where)
@@ -121,7 +121,7 @@ def _of_lz4(file: BinaryIO, where: str) -> Iterator[bytes]:
             block = _inflate(codec, block, size, where)
         elif token & _LZ4_METHOD != _LZ4_RAW or stored != size:
             raise FormatError(f"{where} is damaged: a block has the token {token:#04x} and {stored} bytes.")
-        if size and xxhash.xxh32_intdigest(block, _LZ4_SEED) & _LZ4_CHECKED != checksum:
+        if size and xxhash.xxh32_intdigest(block, LZ4_SEED) & LZ4_SUM_MASK != checksum:
             raise FormatError(f"{where} is damaged: the checksum of a block is wrong.")
         yield block
 

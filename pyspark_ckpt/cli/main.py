@@ -1,4 +1,4 @@
-"""The command line: ``pyspark-ckpt checkpoint | savepoint | rescale | adopt | state``, or ``python -m pyspark_ckpt``.
+"""The command line: ``pyspark-ckpt``, or ``python -m pyspark_ckpt``.
 
 Needs neither Spark nor a JVM. Exit codes: 0 success, 1 a reported problem or failure, 2 an invalid call, 130 Ctrl-C,
 141 nobody reads the output. What a command does is imported when it runs, so that help and completion are quick.
@@ -263,6 +263,23 @@ def move_in(**given: Any) -> int:  # noqa: ANN401 - the arguments of the functio
     from pyspark_ckpt.cli import savepoints
 
     return savepoints.move_in(**given)
+
+
+@commands.command("hand-back")
+@place("checkpoint")
+@place("target")
+@click.option(
+    "--provider", type=click.Choice(["rocksdb", "hdfs"]), default="rocksdb", help="Spark's provider; default: rocksdb."
+)
+@QUERY_ID
+@explain_options
+@store_options
+@json_flag
+def hand_back(**given: Any) -> int:  # noqa: ANN401 - the arguments of the function it calls
+    """Copy a checkpoint as one of Spark's RocksDB or HDFS-backed provider. The query must be stopped."""
+    from pyspark_ckpt.cli import savepoints
+
+    return savepoints.hand_back(**given)
 
 
 @commands.group

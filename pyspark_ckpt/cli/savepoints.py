@@ -1,4 +1,4 @@
-"""``pyspark-ckpt savepoint create | list | inspect | verify | restore | delete``, ``rescale`` and ``adopt``."""
+"""``pyspark-ckpt savepoint create | list | inspect | verify | restore | delete``, and moves of whole checkpoints."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from pyspark_ckpt import savepoints
+from pyspark_ckpt import moving_in, moving_out, savepoints
+from pyspark_ckpt.adoption.stores import Provider
 from pyspark_ckpt.cli.arguments import Explain
 from pyspark_ckpt.cli.json_forms import (
     describe_explanation,
@@ -18,7 +19,6 @@ from pyspark_ckpt.cli.json_forms import (
     describe_verification,
 )
 from pyspark_ckpt.cli.operators import SHORT_ID, FilesRead, describe_reading, name_operator
-from pyspark_ckpt.moving_in import adopt, plan
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.digests import Digest
@@ -232,9 +232,28 @@ def move_in(
 ) -> int:
     """Copy the checkpoint of a stopped query whose state is in one of Spark's own providers."""
     if explain:
-        planned = plan(checkpoint, target, RestoreRequest(parallelism, query_id), parse(settings))
+        planned = moving_in.plan(checkpoint, target, RestoreRequest(parallelism, query_id), parse(settings))
         return _explain(planned, explain, as_json=as_json)
-    return _print_restored(adopt(checkpoint, target, parallelism, query_id=query_id, options=settings), as_json=as_json)
+    done = moving_in.adopt(checkpoint, target, parallelism, query_id=query_id, options=settings)
+    return _print_restored(done, as_json=as_json)
+
+
+def hand_back(
+    checkpoint: str,
+    target: str,
+    settings: Settings,
+    provider: Provider,
+    query_id: QueryId,
+    *,
+    explain: Explain | None,
+    as_json: bool,
+) -> int:
+    """Copy the checkpoint of a stopped query as one of Spark's own providers."""
+    if explain:
+        planned = moving_out.plan(checkpoint, target, provider, query_id, parse(settings))
+        return _explain(planned, explain, as_json=as_json)
+    done = moving_out.hand_back(checkpoint, target, provider, query_id=query_id, options=settings)
+    return _print_restored(done, as_json=as_json)
 
 
 def _explain(restoration: QueryRestore, how: Explain, *, as_json: bool) -> int:

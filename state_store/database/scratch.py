@@ -19,10 +19,13 @@ MEMTABLE_BYTES = 16 << 20
 class ScratchDatabase:
     """Rows by their raw keys, in a folder that is deleted afterwards. It is not durable."""
 
-    def __init__(self, folder: Path) -> None:
-        """Open the database in ``folder``, or create it. Raises StorageError, FormatError (it is damaged)."""
+    def __init__(self, folder: Path, options: rocksdict.Options | None = None) -> None:
+        """Open the database in ``folder``, or create it. Raises StorageError, FormatError (it is damaged).
+
+        ``options``: other ones than RocksDB's defaults, in raw mode.
+        """
         self.folder = folder
-        options = rocksdict.Options(raw_mode=True)
+        options = options or rocksdict.Options(raw_mode=True)
         options.create_if_missing(True)
         options.set_write_buffer_size(MEMTABLE_BYTES)
         options.set_keep_log_file_num(1)
@@ -49,6 +52,13 @@ class ScratchDatabase:
         with failures(f"read the database {self.folder}"):
             value = self._db.get(key)
         return None if value is None else bytes(value)
+
+    def seal(self) -> list[str]:
+        """Write all rows into as few table files as possible, and return their names. Raises StorageError."""
+        with failures(f"compact the database {self.folder}"):
+            self._db.flush()
+            self._db.compact_range(None, None)
+        return [table.name for table in self.table_files()]
 
     def table_files(self) -> list[TableFile]:
         """Return the table files, as ``list_table_files`` does. Raises StorageError."""

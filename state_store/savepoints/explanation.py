@@ -13,7 +13,7 @@ from pyspark_ckpt.state_store.savepoints.plan import RestorePlan
 from pyspark_ckpt.state_store.savepoints.request import ExplainedOperator, RestoreExplanation
 
 COPIED, SPLIT, CLIPPED = "objects are copied", "rows are split and joined", "stores are clipped"
-CONVERTED = "rows are converted, split and joined"
+CONVERTED, WRITTEN = "rows are converted, split and joined", "rows are converted"
 ROW_S, COPY_BYTES_PER_S = 3e-6, 200e6
 """How long one processor takes to read, split, write and re-read a row, and how fast objects are copied."""
 
@@ -47,7 +47,15 @@ def _explain_operator(
     how = COPIED
     if not plan.is_copied(operator):
         is_clipped = operator.layout is Layout.KEY_GROUPS and not plan.saved_rows
-        how = CLIPPED if is_clipped else CONVERTED if plan.others is not None else SPLIT
+        how = (
+            CLIPPED
+            if is_clipped
+            else CONVERTED
+            if plan.others is not None
+            else WRITTEN
+            if plan.target is not None
+            else SPLIT
+        )
     is_single = operator.layout is Layout.SINGLE
     is_counted = how != COPIED and runner is not None and (not is_single or plan.others is not None)
     expected = () if how == COPIED else tuple(_forecast_rows(plan, operator, runner, progress))

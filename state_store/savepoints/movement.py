@@ -171,6 +171,8 @@ class Movement:
         return done[0]
 
     def _strategy(self, operator: OperatorVersion, name: str, partitions: int, gathered: Gathered) -> Strategy:
+        if self._plan.target is not None:
+            return self._plan.target.strategy(operator)
         if self._plan.others is not None:
             return self._plan.others.strategy(operator, self._place.url)
         is_keyed_operator = operator.layout is Layout.KEY_GROUPS

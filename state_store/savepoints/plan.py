@@ -48,6 +48,19 @@ class OtherStores(Protocol):
         ...
 
 
+class OtherTarget(Protocol):
+    """Stores of another kind than ours, which are made from those of a checkpoint."""
+
+    @property
+    def provider_class(self) -> str:
+        """The class by which Spark knows the kind."""
+        ...
+
+    def strategy(self, operator: OperatorVersion) -> Strategy:
+        """Return how the stores of an operator are moved."""
+        ...
+
+
 @dataclass(frozen=True)
 class RestorePlan:
     """One restore. ``place``: the target; ``operators``: all operators that have state."""
@@ -66,6 +79,8 @@ class RestorePlan:
     """The content of ``savepoint.json`` if the source is a savepoint."""
     others: OtherStores | None = None
     """If the source is not a checkpoint of this store."""
+    target: OtherTarget | None = None
+    """If the target will not be one."""
 
     def get_saved(self, operator: OperatorVersion, name: str) -> SavedRows | None:
         """Return the rows of a store, if the source is a canonical savepoint."""
@@ -85,7 +100,7 @@ class RestorePlan:
 
     def is_copied(self, operator: OperatorVersion) -> bool:
         """Return whether the operator's stores are copied as they are."""
-        if self.others is not None:
+        if self.others is not None or self.target is not None:
             return False
         is_renamed = any(uid in self.uid_map for uid in operator.uids)
         is_same = self.partitions == self.old_partitions and not is_renamed and not self.saved_rows

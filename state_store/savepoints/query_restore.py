@@ -50,7 +50,7 @@ from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner
 from pyspark_ckpt.state_store.savepoints.finished import refuse_checkpoint
 from pyspark_ckpt.state_store.savepoints.movement import Movement
 from pyspark_ckpt.state_store.savepoints.nesting import refuse_nested, refuse_nested_state
-from pyspark_ckpt.state_store.savepoints.plan import Origin, OtherStores, RestorePlan
+from pyspark_ckpt.state_store.savepoints.plan import Origin, OtherStores, OtherTarget, RestorePlan
 from pyspark_ckpt.state_store.savepoints.possession import (
     LOOK_S,
     OwnFolder,
@@ -96,12 +96,13 @@ class QueryRestore:
         files: Sequence[QueryFile] | None = None,
         saved: Sequence[SavedRows] = (),
         others: OtherStores | None = None,
+        other_target: OtherTarget | None = None,
     ) -> None:
         """Plan the restore of ``operators``, all at ``version``.
 
         ``files``: what Spark's files must be, if known. Their ``metadata`` is ignored: it was checked before.
         ``saved``: rows of the operators, if the source is a canonical savepoint. ``others``: what moves them, if they
-        are in stores of another kind. Raises InvalidInputError, FormatError.
+        are in stores of another kind; ``other_target``: if they are to be. Raises InvalidInputError, FormatError.
         """
         self._source, self._version = source, version
         self._files = files
@@ -120,6 +121,7 @@ class QueryRestore:
             {(rows.operator, rows.name): rows for rows in saved},
             source.info if isinstance(source, Savepoint) else None,
             others,
+            other_target,
         )
         self._place = self.plan.place
         self._recorded: RecordedRequest | None = None
@@ -150,7 +152,7 @@ class QueryRestore:
                 copy_id(self._source.place, own, self._rewriting(recorded, {}))
             self._require(is_complete(self._place, recorded))
             if at_end is not None:
-                if before is not None:  # it may have lost state since the earlier run
+                if before is not None and self.plan.target is None:  # it may have lost state since the earlier run
                     list_operators(Checkpoint(self._place.url, self.plan.options), self._version)
                 self._end(recorded, at_end)
             forget(self._place, recorded)
@@ -211,9 +213,10 @@ class QueryRestore:
         for operator in self.plan.operators:
             states, made = work.redistribute(operator)
             proven += states
-            ids[str(operator.operator.number)] = self._ids(operator, made)
-            if not self._source.ids(operator.operator.number):
-                work.decide_winners(made)
+            if self.plan.target is None:
+                ids[str(operator.operator.number)] = self._ids(operator, made)
+                if not self._source.ids(operator.operator.number):
+                    work.decide_winners(made)
         own.require()
         for identity, url in work.pointers:
             point_to(self.plan.workplace.place(url), self._place, identity)
@@ -237,7 +240,8 @@ class QueryRestore:
 
     def _rewriting(self, recorded: RecordedRequest, ids: Ids) -> LogRewriter:
         batch, target = self._version - 1, self._place.url
-        return LogRewriter(batch, self.plan.partitions, ids, recorded.query_id, target, self._names)
+        change = LogRewriter(batch, self.plan.partitions, ids, recorded.query_id, target, self._names)
+        return change if self.plan.target is None else change.for_provider(self.plan.target.provider_class)
 
     def _rename_sources(self, own: OwnFolder) -> Target:
         return own if self._names is None else RenamingTarget(own, self._names.rename_file)
@@ -287,6 +291,7 @@ class QueryRestore:
             self._origin.digest,
             uuid.uuid4().hex,
             self._request.source_names,
+            self._request.provider,
         )
         require_exclusive(self._place, "restores", "Restore to another place.")
         if self.plan.options.remote:

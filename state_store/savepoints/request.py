@@ -17,13 +17,17 @@ QueryId: TypeAlias = Literal["keep", "new"]
 
 @dataclass(frozen=True)
 class RestoreRequest:
-    """The request for a restore. ``partitions``: None keeps their number. ``source_names``: of all sources, or none."""
+    """The request for a restore. ``partitions``: None keeps their number. ``source_names``: of all sources, or none.
+
+    ``provider``: the class of the provider of Spark's that is to have the state; empty for this store.
+    """
 
     partitions: int | None = None
     query_id: QueryId = "keep"
     uid_map: Mapping[str, str] = field(default_factory=dict)
     allow_non_restored_state: bool = False
     source_names: tuple[str, ...] = ()
+    provider: str = ""
 
 
 class RecordedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -31,8 +35,8 @@ class RecordedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``source_digest``: of what the source held, since another savepoint or checkpoint may be at its URL now. ``run``: a
     random id. A folder that is deleted and restored once more is thus never taken for the one that it was. Both are
-    empty in what an earlier build wrote. ``source_names`` is not written if it is empty: then the record is as builds
-    have written it that did not know it, and so is its digest in ``metadata``.
+    empty in what an earlier build wrote. ``source_names`` and ``provider`` are not written if they are empty:
+    then the record is as builds have written it that did not know them, and so is its digest in ``metadata``.
     """
 
     source: str
@@ -46,6 +50,7 @@ class RecordedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     source_digest: str = ""
     run: str = ""
     source_names: tuple[str, ...] = ()
+    provider: str = ""
 
     def is_repeated_by(self, other: RecordedRequest) -> bool:
         """Return whether ``other`` is the same restore, apart from what is chosen at random."""
@@ -58,6 +63,7 @@ class RecordedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
             and self.keeps_id == (request.query_id == "keep")
             and request.partitions in (None, self.partitions)
             and request.source_names == self.source_names
+            and request.provider == self.provider
         )
 
 

@@ -39,6 +39,7 @@ def read_recorded(place: BlobPlace) -> tuple[RecordedRequest | None, Restored | 
 def make_refusal(place: BlobPlace, before: RecordedRequest, recorded: RecordedRequest) -> InvalidInputError:
     """Return the error for a target of another restore, which is recorded as ``before``. Raises StorageError."""
     what = f"{before.source}, version {before.version}, to {count_text(before.partitions, 'partition')}"
+    what += f" of {before.provider.rpartition('.')[2]}" if before.provider else ""
     is_complete = find_kind(place) is FolderKind.CHECKPOINT
     same_source = msgspec.structs.replace(recorded, source_digest=before.source_digest)
     if before.is_repeated_by(same_source):

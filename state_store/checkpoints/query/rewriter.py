@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import msgspec
 
-from pyspark_ckpt.state_store.checkpoints.query.entries import PARTITIONS_CONF, change_entry, decode_json, find_confs
+from pyspark_ckpt.state_store.checkpoints.query.entries import (
+    PARTITIONS_CONF,
+    change_entry,
+    decode_json,
+    find_confs,
+    split_lines,
+)
 from pyspark_ckpt.state_store.checkpoints.query.files import QUERY
 from pyspark_ckpt.state_store.checkpoints.query.source_names import SourceNames
 from pyspark_ckpt.state_store.format.names import PROVIDER_CLASS, PROVIDER_CONF
@@ -16,6 +23,13 @@ from pyspark_ckpt.state_store.format.names import PROVIDER_CLASS, PROVIDER_CONF
 _OPERATOR = re.compile(r"state/([0-9]+)/_metadata/(?:metadata|v2/[0-9]+)")
 _SCHEMA_FILE = re.compile(r".*/(state/[0-9]+/_stateSchema/.+)", re.DOTALL)
 _OF_S3 = re.compile(r"s3[an]?(?=:)")
+_WITHOUT_IDS = b"v1"
+"""The version of the commit log in checkpoint format 1."""
+_OF_SPARKS = {
+    "spark.sql.streaming.stateStore.compression.codec": "lz4",
+    "spark.sql.streaming.stateStore.checkpointFormatVersion": "1",
+}
+"""What Spark records of the files of its own providers, where it does."""
 
 Ids = Mapping[str, Sequence[Sequence[str]]]
 """The ids of state that a commit names, by operator, partition and store."""
@@ -37,6 +51,13 @@ class LogRewriter:
         self._ids = ids
         self._query_id = query_id
         self._names = names
+        self._provider = PROVIDER_CLASS
+
+    def for_provider(self, provider_class: str) -> LogRewriter:
+        """Return the same change for a checkpoint of one of Spark's own providers, in checkpoint format 1."""
+        other = copy(self)
+        other._provider = provider_class  # noqa: SLF001 - of this class
+        return other
 
     def __call__(self, name: str, content: bytes, where: str) -> bytes:
         """Return the new content of an object. Raises FormatError that names ``where`` the old content is."""
@@ -47,6 +68,9 @@ class LogRewriter:
         if name.startswith("offsets/"):
             changed = change_entry(content, where, lambda entry: self._offsets(entry, where))
             return changed if self._names is None else self._names.name_offsets(changed, where)
+        if name.startswith("commits/") and self._provider != PROVIDER_CLASS:
+            _, *rest = split_lines(change_entry(content, where, _forget_ids), where)
+            return b"\n".join([_WITHOUT_IDS, *rest])
         if name == f"commits/{self._batch}":
             return change_entry(content, where, self._commit)
         return content
@@ -58,7 +82,9 @@ class LogRewriter:
         confs = find_confs(entry, where)
         confs[PARTITIONS_CONF] = str(self._partitions)
         if PROVIDER_CONF in confs:  # it may be that of another provider, from which the state was moved
-            confs[PROVIDER_CONF] = PROVIDER_CLASS
+            confs[PROVIDER_CONF] = self._provider
+        if self._provider != PROVIDER_CLASS:
+            confs.update({conf: value for conf, value in _OF_SPARKS.items() if conf in confs})
 
     def _commit(self, entry: dict[str, Any]) -> None:
         if entry.get("stateUniqueIds"):
@@ -69,6 +95,10 @@ class LogRewriter:
             store["numPartitions"] = self._partitions
             if paths := store.get("stateSchemaFilePaths"):
                 store["stateSchemaFilePaths"] = [move_schema_file(path, self._target) for path in paths]
+
+
+def _forget_ids(entry: dict[str, Any]) -> None:
+    entry.pop("stateUniqueIds", None)
 
 
 def find_schema_file(path: str) -> str | None:

@@ -1,0 +1,1 @@
+"""Writes the state of a query into the files of Spark's own state store providers."""

@@ -1,0 +1,76 @@
+"""Moves a query from this store to one of Spark's own state store providers: copies its checkpoint, state included."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from pyspark_ckpt.adoption.source import PROVIDERS, find_form
+from pyspark_ckpt.adoption.stores import Provider
+from pyspark_ckpt.handover.moving import SparksTarget, find_refusals
+from pyspark_ckpt.savepoints import collect_options, run_restore
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.checkpoints.inventory import list_operators
+from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
+from pyspark_ckpt.state_store.location import Location, location_text
+from pyspark_ckpt.state_store.options import Options
+from pyspark_ckpt.state_store.savepoints.query_restore import QueryRestore
+from pyspark_ckpt.state_store.savepoints.request import QueryId, Restored, RestoreRequest
+
+
+def hand_back(
+    checkpoint: Location,
+    new_checkpoint: Location,
+    provider: Provider = "rocksdb",
+    *,
+    query_id: QueryId = "keep",
+    options: Mapping[str, str] | None = None,
+) -> Restored:
+    """Move a stopped query from this store to one of Spark's own providers: write a checkpoint to ``new_checkpoint``.
+
+    ``checkpoint``: the checkpointLocation of a query whose state is in this store. It is read and not changed.
+    ``provider``: "rocksdb" for Spark's RocksDB provider, "hdfs" for the HDFS-backed one. The unchanged program
+    continues from the new checkpoint with the batch after the last committed one, also in a session without this
+    package. The checkpoint has format 1 (``spark.sql.streaming.stateStore.checkpointFormatVersion``), and as many
+    partitions as before.
+
+    When it returns, the new checkpoint is complete and durable, and shares no file with the old one. All rows were read
+    before and after, and digests of all states are equal. To finish an interrupted call, repeat it; until then no query
+    can start there.
+
+    ``query_id`` and ``options`` as for ``adopt``.
+
+    Raises InvalidInputError (state that the provider does not have: keyed operators, and several states in a store of
+    "hdfs"), NotFoundError (a file is missing), FormatError (damage), LifecycleError (no batch is committed),
+    StorageError.
+    """
+    checkpoint = location_text(checkpoint, "checkpoint")
+    new_checkpoint = location_text(new_checkpoint, "new_checkpoint")
+    given = collect_options(options, checkpoint, new_checkpoint)
+    return run_restore(plan(checkpoint, new_checkpoint, provider, query_id, given), new_checkpoint)
+
+
+def plan(checkpoint: str, new_checkpoint: str, provider: Provider, query_id: QueryId, options: Options) -> QueryRestore:
+    """Return the plan of a move. Raises as ``hand_back``."""
+    classes = {form: name for name, form in PROVIDERS.items()}
+    if provider not in classes:
+        raise InvalidInputError(f"`provider` must be one of {sorted(classes)}, got {provider!r}.")
+    source = Checkpoint(checkpoint, options)
+    version = source.newest_version
+    if not version:
+        raise LifecycleError(
+            f"{source.place.url} cannot be handed back: no batch of the query has been committed yet.",
+            hint="Start the query with an empty checkpointLocation, in a session without pyspark-ckpt.",
+        )
+    source.refuse_other_provider()
+    operators = list_operators(source, version)
+    form = find_form(source.place, version, provider)
+    if refusals := list(find_refusals(operators, provider)):
+        raise InvalidInputError(
+            f"{source.place.url} cannot be handed back to {classes[provider].rpartition('.')[2]}: {refusals[0]}",
+            hint="See docs/moving-in.md. `pyspark-ckpt state read` has the rows of all states.",
+        )
+    target = SparksTarget(source.workplace, form, classes[provider])
+    request = RestoreRequest(None, query_id, provider=target.provider_class)
+    own = replace(options, remote="")  # the new state lies in the checkpoint
+    return QueryRestore(source, version, operators, new_checkpoint, request, own, other_target=target)
