@@ -1,6 +1,6 @@
-"""Long tests, and older Sparks, that take turns: ``make test`` runs a third of them, another third after each hour.
+"""Long tests, and older Sparks, that take turns: ``make test`` runs a sixth of them, another sixth after each hour.
 
-The hour is that of the newest commit, so that a commit always has the same tests. ``CKPT_TURN`` sets the third, 0 to 2;
+The hour is that of the newest commit, so that a commit always has the same tests. ``CKPT_TURN`` sets the sixth, 0 to 5;
 ``CKPT_TURN=all`` and ``CKPT_MATRIX=all`` take all.
 ``python -m integration.turns`` prints the older Sparks of this turn.
 """
@@ -16,7 +16,7 @@ from typing import TypeVar
 from integration.sample import ALL
 from pyspark_ckpt.pyspark_releases import find_release
 
-TURNS = 3
+TURNS = 6
 EVERY_TIME = ("3.5",)
 IN_TURN = ("4.0", "4.1", "4.2")
 OLDER = EVERY_TIME + IN_TURN
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 def find_turn() -> int | None:
-    """Which third it is; None: all of them."""
+    """Which sixth it is; None: all of them."""
     given = os.environ.get("CKPT_TURN", "all" if ALL else "")
     if given == "all":
         return None
@@ -48,6 +48,11 @@ def take(each: list[T], turn: int | None) -> list[T]:
     return each if turn is None else each[turn::TURNS]
 
 
+def take_older(turn: int | None) -> list[str]:
+    """Those older Sparks whose turn it is: one of them each time."""
+    return list(IN_TURN) if turn is None else [IN_TURN[turn % len(IN_TURN)]]
+
+
 def _committed_s() -> int:
     """When the newest commit was made, in seconds since 1970; 0 where there is no repository."""
     git = shutil.which("git")
@@ -59,4 +64,4 @@ def _committed_s() -> int:
 
 
 if __name__ == "__main__":
-    print(*EVERY_TIME, *take(list(IN_TURN), find_turn()))
+    print(*EVERY_TIME, *take_older(find_turn()))

@@ -99,6 +99,7 @@ def test_a_command_ends_in_silence_when_nobody_reads(checkpoint: str) -> None:
         assert (done.returncode, done.stdout or b"", done.stderr or b"") == (141, b"", b""), call
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     "encoding",
     [{"PYTHONIOENCODING": "ascii"}, {"PYTHONIOENCODING": "ascii:strict"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}],

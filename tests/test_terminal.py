@@ -64,6 +64,7 @@ def test_tables_fit_a_terminal_and_lose_nothing(checkpoint: Path) -> None:
         assert "…" not in shown
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("columns", [COLUMNS, NARROW])
 def test_no_word_is_cut_on_a_narrow_terminal(columns: int, checkpoint: Path, tmp_path: Path) -> None:
     saved = str(tmp_path / "saved")

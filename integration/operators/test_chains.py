@@ -132,6 +132,7 @@ _LEFT_OUT = {
 }
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", sampled(CASES, _LEFT_OUT))
 def test_chain_equals_sparks_when_replayed_with_a_restart(name: str, compare: Compare) -> None:
     compare(CASES[name])

@@ -142,6 +142,7 @@ def _play_all(
     return found
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("checkpoint_format", [1, 2])
 def test_timers_are_added_removed_and_found_again(checkpoint_format: int, spark: SparkSession, tmp_path: Path) -> None:
     programs = [Plain(), Timed(), Timed(), Plain(), Plain(), Timed(), TimedByBothClocks(), Plain(), Timed(), Timed()]

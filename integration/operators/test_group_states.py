@@ -119,6 +119,7 @@ def count_on(_key: Any, frames: Iterator[pd.DataFrame], _state: GroupState, coun
     yield pd.DataFrame({"rows": [count.rows.value()]})
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("by", [_KEYS[first : first + 6] for first in range(0, len(_KEYS), 6)], ids="+".join)
 def test_groups_of_every_type_have_states_of_their_own_where_spark_puts_them(
     by: list[str], spark: SparkSession, tmp_path: Path

@@ -42,6 +42,7 @@ PLACES = {
 }
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("place", PLACES)
 def test_an_idle_input_holds_up_no_windows_joins_and_timers(spark: SparkSession, tmp_path: Path, place: str) -> None:
     query, expected = PLACES[place]

@@ -362,6 +362,7 @@ def test_a_date_that_python_does_not_have_is_refused_by_operator_and_column_for_
 _KEYS = [name for name in inputs.kinds(seed=5).schema.replace("<", " ").split() if name.startswith("c_")]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("by", [_KEYS[first : first + 4] for first in range(0, len(_KEYS), 4)], ids="+".join)
 def test_keys_of_every_type_are_those_that_spark_groups_by(by: list[str], spark: SparkSession, tmp_path: Path) -> None:
     source = inputs.kinds(seed=7)

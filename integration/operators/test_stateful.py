@@ -175,6 +175,7 @@ def _without_clock(rows: list[str]) -> list[str]:
     return sorted(row.partition("|")[2] for row in rows)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("of_frames", FORMS)
 def test_states_and_timers_of_event_time_are_those_of_spark(
     of_frames: bool,  # noqa: FBT001
@@ -236,6 +237,7 @@ def test_rows_and_keys_of_every_type_are_those_of_spark(
     compare(spark, tmp_path, Watcher(of_frames=of_frames), OUTPUT, source, of_frames=of_frames, by="c_long")
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("of_frames", FORMS)
 def test_output_of_every_type_is_that_of_spark(
     of_frames: bool,  # noqa: FBT001

@@ -28,6 +28,7 @@ def _known(states: tuple[ProvenState, ...]) -> list[ProvenState]:
     return sorted((each for each in states if each.digest.rows), key=lambda each: (each.store, each.name))
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("provider", ["rocksdb", "hdfs"])
 def test_state_that_moves_in_out_and_in_again_is_the_same(
     provider: Provider, checkpoints: Path, older_checkpoints: Path, tmp_path: Path

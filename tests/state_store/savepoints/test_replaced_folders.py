@@ -279,6 +279,7 @@ def test_a_writer_that_stood_still_leaves_a_newer_savepoint(
             assert not Savepoint(str(saved), parse({})).verify_files()
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("there", "partitions", "checkpoint_format"),
     [
