@@ -8,6 +8,8 @@ from __future__ import annotations
 from pyspark_ckpt.pyspark_releases import find_release
 
 SHORT = {
+    "integration/adoption/test_handing_back.py": "3.5",
+    "integration/adoption/test_native_operators.py": "3.5",
     "integration/operators/test_aggregation.py": "3.5",
     "integration/operators/test_backends.py::test_a_batch_finds_the_rows_of_the_batch_before_in_memory": "3.5",
     "integration/operators/test_backends.py::test_a_store_is_read_from_memory_alone_when_its_backend_is_memory": "3.5",

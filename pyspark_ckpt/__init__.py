@@ -42,6 +42,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from pyspark_ckpt import testing
+    from pyspark_ckpt.branching import branch
     from pyspark_ckpt.moving_in import adopt
     from pyspark_ckpt.moving_out import hand_back
     from pyspark_ckpt.operators import (
@@ -112,6 +113,7 @@ __all__ = [
     "VectorProcessor",
     "__version__",
     "adopt",
+    "branch",
     "configure",
     "connect",
     "hand_back",
@@ -136,6 +138,7 @@ _LATER = {
     **dict.fromkeys(("register_state_source", "DefaultSource"), "pyspark_ckpt.state_source"),
     **dict.fromkeys(("SavepointInfo",), "pyspark_ckpt.state_store.savepoints.savepoint"),
     "adopt": "pyspark_ckpt.moving_in",
+    "branch": "pyspark_ckpt.branching",
     "hand_back": "pyspark_ckpt.moving_out",
     **dict.fromkeys(("savepoint", "stop_with_savepoint", "restore", "rescale"), "pyspark_ckpt.savepoints"),
 }

@@ -88,7 +88,7 @@ def savepoint(
     """
     if kind not in ("native", "canonical"):
         raise InvalidInputError(f"kind must be 'native' or 'canonical', got {kind!r}.")
-    location, target = _find_checkpoint(query_or_checkpoint), location_text(target, "target")
+    location, target = find_checkpoint(query_or_checkpoint), location_text(target, "target")
     given = collect_options(options, location, target)
     with _job(f"savepoint to {target}", only_copies=kind == "native" and not digests) as (runner, progress):
         return create(location, target, given, runner, progress, written_by=_version(), kind=kind, digests=digests)
@@ -122,7 +122,7 @@ def stop_with_savepoint(
         raise LifecycleError(
             f"Query {query.id} does not run any more.", hint="Call savepoint() with its checkpointLocation."
         )
-    location, target = _find_checkpoint(query), location_text(target, "target")
+    location, target = find_checkpoint(query), location_text(target, "target")
     given = collect_options(options, location, target)
     place, checkpoint = open_target(target, given), Checkpoint(location, given)
     refuse_nested(place, checkpoint, "a savepoint")
@@ -298,7 +298,8 @@ def collect_options(given: Mapping[str, str] | None, *locations: str) -> Options
     return replace(options, s3a=settings)
 
 
-def _find_checkpoint(query: StreamingQuery | Location) -> str:
+def find_checkpoint(query: StreamingQuery | Location) -> str:
+    """Return the checkpointLocation of a query. Raises InvalidInputError."""
     if isinstance(query, (str, PathLike)) or not hasattr(query, "runId"):
         return location_text(query, "query_or_checkpoint")
     return str(_execution(query).resolvedCheckpointRoot())

@@ -81,6 +81,7 @@ def test_fields_are_those_that_are_documented(
         ("savepoint restore", (canonical, new, "-n", "3")),
         ("rescale", (query.location, f"{new}-2", "-n", "3")),
         ("adopt", (str(unpack_all("4.3", quick_path / "spark") / "hdfs"), f"{new}-4")),
+        ("branch", (query.location, f"{new}-6")),
         ("hand-back", (f"{new}-4", f"{new}-5")),
         (EXPLAINED, ("rescale", query.location, f"{new}-3", "-n", "3", "--explain")),
         ("savepoint delete", (native,)),

@@ -265,6 +265,19 @@ def move_in(**given: Any) -> int:  # noqa: ANN401 - the arguments of the functio
     return savepoints.move_in(**given)
 
 
+@commands.command
+@place("checkpoint")
+@place("target")
+@click.option("--batch", type=int, metavar="N", help="A batch that the query retains; default: the last committed one.")
+@store_options
+@json_flag
+def branch(**given: Any) -> int:  # noqa: ANN401 - the arguments of the function it calls
+    """Fork a query, which may run: write a checkpoint from which another one continues."""
+    from pyspark_ckpt.cli import savepoints
+
+    return savepoints.branch(**given)
+
+
 @commands.command("hand-back")
 @place("checkpoint")
 @place("target")

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from pyspark_ckpt import moving_in, moving_out, savepoints
+from pyspark_ckpt import branching, moving_in, moving_out, savepoints
 from pyspark_ckpt.adoption.stores import Provider
 from pyspark_ckpt.cli.arguments import Explain
 from pyspark_ckpt.cli.json_forms import (
@@ -236,6 +236,11 @@ def move_in(
         return _explain(planned, explain, as_json=as_json)
     done = moving_in.adopt(checkpoint, target, parallelism, query_id=query_id, options=settings)
     return _print_restored(done, as_json=as_json)
+
+
+def branch(checkpoint: str, target: str, settings: Settings, batch: int | None, *, as_json: bool) -> int:
+    """Make another checkpoint from a retained batch of a query."""
+    return _print_restored(branching.branch(checkpoint, target, batch=batch, options=settings), as_json=as_json)
 
 
 def hand_back(

@@ -70,8 +70,16 @@ def share_object(source: BlobPlace, file: StoredFile, target: BlobPlace, new_nam
 
     Objects never change, and the file exists as long as one of its names does.
     """
-    if not (isinstance(target, CanLink) and target.link_from(source, file.name, new_name)):
+    if not link_object(source, file.name, target, new_name):
         copy_object(source, file, target, new_name)
+
+
+def link_object(source: BlobPlace, name: str, target: BlobPlace, new_name: str) -> bool:
+    """Make ``new_name`` another name of an object's file, where the places can. Return whether it is one now.
+
+    Raises NotFoundError, ConflictError (``new_name`` exists), StorageError.
+    """
+    return isinstance(target, CanLink) and target.link_from(source, name, new_name)
 
 
 @contextmanager

@@ -89,6 +89,7 @@ class Checkpoint:
         self.workplace = Workplace(options)
         self._places: dict[Identity, BlobPlace] = {}
         self._newest_version: int | None = None
+        self._earlier: int | None = None
         self._ids: dict[str, list[list[str]]] | None = None
         self._operators: list[Operator] | None = None
         self.place = self.workplace.resolve(location)
@@ -119,6 +120,15 @@ class Checkpoint:
     def _find_newest_version(self) -> int:
         return max(list_batches(self.place, "commits"), default=-1) + 1
 
+    def go_back(self, version: int) -> None:
+        """Take an earlier committed ``version`` for the newest one from now on.
+
+        Raises InvalidInputError (it is not committed), StorageError.
+        """
+        self.require_committed(version)
+        self.look_again()
+        self._newest_version = self._earlier = version
+
     def refuse_other_provider(self) -> None:
         """Raise InvalidInputError if the query keeps state in another provider's store. Raises StorageError."""
         if self.operators():
@@ -131,6 +141,7 @@ class Checkpoint:
 
     def look_again(self) -> None:
         """Forget which version is the newest, its commits and the operators: they are read again when needed."""
+        self._earlier = None
         self._newest_version = self._ids = self._operators = None
 
     def require_committed(self, version: int) -> None:
@@ -162,7 +173,10 @@ class Checkpoint:
         if any(blob.name.rpartition("/")[2] == "metadata" for blob in self.place.list(folder, "metadata")):
             return f"{folder}/metadata"
         names = (blob.name.rpartition("/")[2] for blob in self.place.list(f"{folder}/v2"))
-        newest = max((name for name in names if BATCH.fullmatch(name)), key=int, default=None)
+        known = [
+            name for name in names if BATCH.fullmatch(name) and (self._earlier is None or int(name) < self._earlier)
+        ]
+        newest = max(known, key=int, default=None)
         return None if newest is None else f"{folder}/v2/{newest}"
 
     def stores(self) -> Iterator[tuple[Operator, Identity]]:

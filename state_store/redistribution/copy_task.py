@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
-from pyspark_ckpt.state_store.blobs.transfers import copy_object, describe, fetch, is_copied_by_service, is_intact, send
+from pyspark_ckpt.state_store.blobs.transfers import (
+    copy_object,
+    describe,
+    fetch,
+    is_copied_by_service,
+    is_intact,
+    link_object,
+    send,
+)
 from pyspark_ckpt.state_store.checkpoints.workplace import THREADS, StoreVersion, Workplace
 from pyspark_ckpt.state_store.errors import ConflictError, FormatError, NotFoundError
 from pyspark_ckpt.state_store.format.delta import download_delta
 from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.manifest import ManifestFile, read_manifest
-from pyspark_ckpt.state_store.format.names import DeltaName, snapshot_name
+from pyspark_ckpt.state_store.format.names import TABLE_FOLDER, DeltaName, snapshot_name
 from pyspark_ckpt.state_store.json_objects import Count, read_again
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.restore.store_restorer import make_damage_error
@@ -25,7 +34,7 @@ from pyspark_ckpt.state_store.sst.table_check import check_table
 
 
 class CopiedObject(msgspec.Struct, frozen=True):
-    """An object of a store: its name in the store's folder, and its size."""
+    """An object of a store: its name in the store's folder, and its size, which is 0 if it is a link to the old one."""
 
     name: str
     size_bytes: Count
@@ -41,14 +50,24 @@ class Copied(msgspec.Struct, frozen=True):
         """Bytes of all objects."""
         return sum(each.size_bytes for each in self.objects)
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether all table files are links to the old ones."""
+        tables = [each for each in self.objects if each.name.startswith(f"{TABLE_FOLDER}/")]
+        return all(each.size_bytes == 0 for each in tables)
+
 
 @dataclass(frozen=True)
 class CopyTask:
-    """Copies one store into the folder at the URL ``target``. Objects that another attempt has copied there stay."""
+    """Copies one store into the folder at the URL ``target``. Objects that another attempt has copied there stay.
+
+    ``shares``: on a file system, the new names of table files are links to the old files, which are not read.
+    """
 
     workplace: Workplace
     source: StoreVersion
     target: str
+    shares: bool = False
 
     @property
     def key(self) -> str:
@@ -83,9 +102,17 @@ class CopyTask:
         """Copy the table files, and then the manifest, which makes them a snapshot."""
         content, manifest = read_manifest(source, base)
         with self.workplace.folder() as folder, ThreadPoolExecutor(THREADS) as pool:
-            copied = list(pool.map(lambda file: _copy_table(source, file, target, folder), manifest.objects().values()))
+            copied = list(pool.map(lambda file: self._table(source, file, target, folder), manifest.objects().values()))
         target.put(snapshot_name(base), content)
         return [*copied, CopiedObject(snapshot_name(base), len(content))]
+
+    def _table(self, source: BlobPlace, file: ManifestFile, target: BlobPlace, folder: Path) -> CopiedObject:
+        name = file.as_stored_file.name
+        if self.shares:
+            with suppress(ConflictError):  # another attempt was here: its object is verified
+                if link_object(source, name, target, name):
+                    return CopiedObject(name, 0)
+        return _copy_table(source, file, target, folder)
 
     def _deltas(
         self, source: BlobPlace, target: BlobPlace, lineage: Lineage, steps: Sequence[DeltaName]

@@ -15,10 +15,9 @@ from pyspark_ckpt.state_store.checkpoints.digests import Digest, Digests, combin
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, list_operators
 from pyspark_ckpt.state_store.checkpoints.query.copying import (
     copy_id,
+    copy_logs,
     copy_operators,
-    copy_sources,
     read_logs,
-    write_logs,
 )
 from pyspark_ckpt.state_store.checkpoints.query.entries import read_partitions
 from pyspark_ckpt.state_store.checkpoints.query.files import operator_names
@@ -93,7 +92,7 @@ def create(
         operators = _list_operators(checkpoint, version, kind)
         possession.take(version)
         own = possession.folder
-        files = [*write_logs(logs, own), *copy_sources(checkpoint.place, own)]
+        files = copy_logs(logs, checkpoint.place, own)
         stores: list[SavedStore] = []
         rows: list[SavedRows] = []
         read: dict[tuple[int, str, str], Digest] = {}

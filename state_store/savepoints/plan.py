@@ -81,6 +81,8 @@ class RestorePlan:
     """If the source is not a checkpoint of this store."""
     target: OtherTarget | None = None
     """If the target will not be one."""
+    shares: bool = False
+    """Whether table files that are copied may be links to those of the source."""
 
     def get_saved(self, operator: OperatorVersion, name: str) -> SavedRows | None:
         """Return the rows of a store, if the source is a canonical savepoint."""

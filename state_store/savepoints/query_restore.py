@@ -28,6 +28,7 @@ from pyspark_ckpt.state_store.checkpoints.query.copying import (
     copy_id,
     copy_logs,
     copy_operators,
+    read_logs,
 )
 from pyspark_ckpt.state_store.checkpoints.query.entries import read_partitions
 from pyspark_ckpt.state_store.checkpoints.query.files import QUERY, log_names, operator_names
@@ -122,6 +123,7 @@ class QueryRestore:
             source.info if isinstance(source, Savepoint) else None,
             others,
             other_target,
+            request.shares,
         )
         self._place = self.plan.place
         self._recorded: RecordedRequest | None = None
@@ -210,6 +212,7 @@ class QueryRestore:
         work = Movement(self.plan, recorded, runner, progress, own.require)
         proven: list[ProvenState] = []
         ids: dict[str, list[list[str]]] = {}
+        logs = read_logs(self._source.place, self._version - 1)  # first: a query that runs soon deletes them
         for operator in self.plan.operators:
             states, made = work.redistribute(operator)
             proven += states
@@ -223,7 +226,7 @@ class QueryRestore:
         if self._request.allow_non_restored_state:
             own.put(f"{CHECKPOINT_FOLDER}/{NON_RESTORED_STATE_NAME}", b"")
         change = self._proving(self._rewriting(recorded, ids))
-        copy_logs(self._source.place, self._version - 1, self._rename_sources(own), change)
+        copy_logs(logs, self._source.place, self._rename_sources(own), change)
         copy_operators(self._source.place, own, change)
         for name, content in self.plan.describe_operators().items():
             own.put(name, content)

@@ -20,6 +20,7 @@ class RestoreRequest:
     """The request for a restore. ``partitions``: None keeps their number. ``source_names``: of all sources, or none.
 
     ``provider``: the class of the provider of Spark's that is to have the state; empty for this store.
+    ``shares``: whether table files that are copied may be links.
     """
 
     partitions: int | None = None
@@ -28,6 +29,7 @@ class RestoreRequest:
     allow_non_restored_state: bool = False
     source_names: tuple[str, ...] = ()
     provider: str = ""
+    shares: bool = False
 
 
 class RecordedRequest(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -39,20 +39,11 @@ class RenamingTarget:
         self._target.delete(self._rename(name))
 
 
-def copy_logs(source: BlobPlace, batch: int, target: Target, change: ContentRewrite = check_content) -> list[QueryFile]:
-    """Copy the logs of a query as of ``batch``, and the files of its sources.
-
-    Do this first: a running query soon deletes its logs. ``change`` makes the new content of an object from its name,
-    its content and where that is. Raises NotFoundError, FormatError, StorageError.
-    """
-    return _copy(lambda: log_names(source, batch), source, target, change)
-
-
 def read_logs(source: BlobPlace, batch: int) -> dict[str, bytes]:
-    """Return the logs that a query needs to continue after ``batch``, by name, to write them with ``write_logs``.
+    """Return the logs that a query needs to continue after ``batch``, by name, to write them with ``copy_logs``.
 
-    Do this first, as ``copy_logs``. What would be refused in a copy of the logs or of the sources is refused here.
-    Raises NotFoundError, FormatError, InvalidInputError (a link to a folder), StorageError.
+    Do this first: a running query soon deletes its logs. What would be refused in a copy of the logs or of the sources
+    is refused here. Raises NotFoundError, FormatError, InvalidInputError (a link to a folder), StorageError.
     """
     names = [name for name in log_names(source, batch) if is_log(name)]
     logs = {name: check_content(name, source.get(name), f"{source.url}/{name}") for name in names}
@@ -61,16 +52,19 @@ def read_logs(source: BlobPlace, batch: int) -> dict[str, bytes]:
     return logs
 
 
-def write_logs(logs: Mapping[str, bytes], target: Target) -> list[QueryFile]:
-    """Write logs into ``target``. Raises StorageError."""
-    for name, content in logs.items():
+def copy_logs(
+    logs: Mapping[str, bytes], source: BlobPlace, target: Target, change: ContentRewrite = check_content
+) -> list[QueryFile]:
+    """Write logs that were read from ``source``, and copy the files of its sources, which are read after the logs.
+
+    ``change`` makes the new content of an object from its name, its content and where that is. Raises NotFoundError,
+    FormatError, InvalidInputError (a link to a folder), StorageError.
+    """
+    changed = {name: change(name, content, f"{source.url}/{name}") for name, content in logs.items()}
+    for name, content in changed.items():
         target.put(name, content)
-    return [QueryFile.of(name, content) for name, content in logs.items()]
-
-
-def copy_sources(source: BlobPlace, target: Target) -> list[QueryFile]:
-    """Copy the files of the sources of a query, after its logs were read. Raises as ``copy_logs``."""
-    return _copy(lambda: source_file_names(source), source, target, check_content)
+    written = [QueryFile.of(name, content) for name, content in changed.items()]
+    return [*written, *_copy(lambda: source_file_names(source), source, target, change)]
 
 
 def copy_operators(source: BlobPlace, target: Target, change: ContentRewrite = check_content) -> list[QueryFile]:

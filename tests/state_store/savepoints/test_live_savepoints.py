@@ -36,7 +36,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, step: str, act: Callable[[], obje
     monkeypatch.setattr(f"{CREATION}.{step}", stepped)
 
 
-@pytest.mark.parametrize("step", ["write_logs", "_copy_stores", "copy_operators", "copy_id", "read_partitions", "seal"])
+@pytest.mark.parametrize("step", ["copy_logs", "_copy_stores", "copy_operators", "copy_id", "read_partitions", "seal"])
 def test_a_savepoint_that_is_deleted_while_it_is_taken_fails_and_what_is_left_can_be_deleted(
     step: str, quick_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,88 @@
+"""A branch has the state of a retained batch, and shares files that either checkpoint may delete."""
+
+from __future__ import annotations
+
+import shutil
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+
+from pyspark_ckpt import branch
+from pyspark_ckpt.cli.main import main
+from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError, NotFoundError
+from tests.s3_server import S3Service
+from tests.saved_query import QUERY, Query, files, stored, written
+
+
+def _tables(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.sst"))
+
+
+def test_a_branch_of_each_retained_batch_has_its_state(quick_path: Path) -> None:
+    query = Query(str(quick_path / "query"), 2)
+    known = []
+    for _ in range(5):
+        query.run(snapshots=True)
+        known.append(deepcopy(query.rows))
+    before = files(quick_path / "query")
+    for batch, rows in enumerate(known):
+        target = quick_path / f"branch-{batch}"
+        done = branch(query.location, target, batch=batch)
+        assert (done.version, done.partitions, stored(str(target))) == (batch + 1, 2, (batch + 1, 2, rows))
+        assert done.query_id != QUERY
+        assert (target / "commits" / str(batch)).exists()
+        assert not (target / "commits" / str(batch + 1)).exists()
+    assert branch(query.location, quick_path / "newest").version == query.version
+    assert stored(str(quick_path / "newest")) == (query.version, 2, query.rows)
+    assert files(quick_path / "query") == before
+
+
+def test_table_files_are_shared_and_belong_to_each_checkpoint(quick_path: Path) -> None:
+    query = written(quick_path / "query", 2)
+    done = branch(query.location, quick_path / "branch")
+    tables = _tables(quick_path / "branch")
+    assert tables
+    assert all(table.stat().st_nlink == 2 for table in tables)
+    assert all(each.digest.sum is None for each in done.states)
+    rows = deepcopy(query.rows)
+    query.run(3, snapshots=True)
+    assert main(["checkpoint", "gc", query.location, "--keep", "1", "-o", "retentionGracePeriod=0"]) == 0
+    assert stored(str(quick_path / "branch")) == (done.version, 2, rows)
+    assert main(["checkpoint", "gc", str(quick_path / "branch"), "--keep", "1", "-o", "retentionGracePeriod=0"]) == 0
+    assert stored(query.location) == (query.version, 2, query.rows)
+    shutil.rmtree(quick_path / "query")
+    assert main(["checkpoint", "verify", str(quick_path / "branch")]) == 0
+    assert all(table.stat().st_nlink == 1 for table in _tables(quick_path / "branch"))
+
+
+def test_objects_are_copied_and_verified_where_they_cannot_be_shared(quick_path: Path, s3: S3Service) -> None:
+    query, target = written(quick_path / "query", 2), s3.new_folder()
+    done = branch(query.location, target, options=s3.options)
+    assert all(each.digest.sum is not None for each in done.states)
+    assert done.copied_bytes > 0
+
+
+def test_a_batch_that_is_not_there_is_refused(quick_path: Path) -> None:
+    query, target = written(quick_path / "query", 2, batches=4), quick_path / "never"
+    for wrong in (4, -1, True, "1"):
+        with pytest.raises(InvalidInputError, match=r"has no version|must be a whole number"):
+            branch(query.location, target, batch=wrong)  # type: ignore[arg-type]
+    query.purge(2)
+    with pytest.raises(NotFoundError, match=r"no longer has the logs of batch 0: it has those of 2 batches, from 2 on"):
+        branch(query.location, target, batch=0)
+    with pytest.raises(LifecycleError, match="no batch of the query has been committed"):
+        branch(Query(str(quick_path / "empty"), 2).location, target)
+    assert not target.exists()
+
+
+def test_an_interrupted_branch_is_finished_by_the_same_call(quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    query, target = written(quick_path / "query", 2), quick_path / "branch"
+    with monkeypatch.context() as patched:
+        patched.setattr("pyspark_ckpt.state_store.savepoints.query_restore.copy_operators", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            branch(query.location, target)
+    with pytest.raises(InvalidInputError):
+        stored(str(target))
+    assert branch(query.location, target).version == query.version
+    assert stored(str(target)) == (query.version, 2, query.rows)
