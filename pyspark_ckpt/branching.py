@@ -46,7 +46,8 @@ def branch(
     given = collect_options(options, location, target)
     source = Checkpoint(location, given)
     if batch is not None:
-        if not isinstance(batch, int) or isinstance(batch, bool):
+        given_batch: object = batch  # from Python, which does not check types
+        if not isinstance(given_batch, int) or isinstance(given_batch, bool):
             raise InvalidInputError(f"`batch` must be a whole number, got {batch!r}.")
         source.go_back(batch + 1)
         _require_logs(source, batch)

@@ -24,7 +24,6 @@ from pyspark_ckpt.spark_job import QUICK_BYTES, SparkJob, master_here
 from pyspark_ckpt.state_store.blobs import S3aSettings
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.inventory import list_operators
-from pyspark_ckpt.state_store.checkpoints.query.entries import refuse_other_provider
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.extras import require_extra, require_jar
 from pyspark_ckpt.state_store.local.files import make_scratch_folder
@@ -127,8 +126,7 @@ def stop_with_savepoint(
     place, checkpoint = open_target(target, given), Checkpoint(location, given)
     refuse_nested(place, checkpoint, "a savepoint")
     refuse_unless_empty(place, "a savepoint")
-    if checkpoint.operators():
-        refuse_other_provider(checkpoint.place, checkpoint.newest_version - 1)
+    checkpoint.refuse_other_provider()
     _finish(query, timeout_s)
     return savepoint(location, target, kind=kind, digests=digests, options=options)
 

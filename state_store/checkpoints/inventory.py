@@ -85,9 +85,12 @@ def list_operators(
 ) -> list[OperatorVersion]:
     """Return all operators at ``version``, with three or four requests for each store.
 
-    Raises NotFoundError (a store has no such version), FormatError, StorageError.
+    Raises NotFoundError (a store has no such version), InvalidInputError (state of another provider, whose operators are
+    not named), FormatError, StorageError.
     """
     stores = list(checkpoint.stores())
+    if not stores:
+        checkpoint.refuse_other_provider()
     refuse_unnamed_operators(checkpoint, len({operator.number for operator, _ in stores}))
     found: dict[int, dict[str, list[StoreVersion]]] = {}
     with ThreadPoolExecutor(THREADS) as pool:
