@@ -85,8 +85,8 @@ def list_operators(
 ) -> list[OperatorVersion]:
     """Return all operators at ``version``, with three or four requests for each store.
 
-    Raises NotFoundError (a store has no such version), InvalidInputError (state of another provider, whose operators are
-    not named), FormatError, StorageError.
+    Raises NotFoundError (a store has no such version), InvalidInputError (state of another provider, without names for
+    its operators), FormatError, StorageError.
     """
     stores = list(checkpoint.stores())
     if not stores:

@@ -93,7 +93,7 @@ def test_a_live_checkpoint_is_kept_when_nothing_says_what_is_of_its_savepoint(qu
 @pytest.mark.in_turn
 @pytest.mark.parametrize("kind", SAVEPOINT_KINDS)
 @pytest.mark.parametrize("there", ["savepoint", "checkpoint"])
-@pytest.mark.parametrize("step", ["copy_sources", "copy_operators", "copy_id", "read_partitions"])
+@pytest.mark.parametrize("step", ["copy_logs", "copy_operators", "copy_id", "read_partitions"])
 def test_a_writer_whose_savepoint_was_deleted_leaves_what_is_there_now(
     step: str,
     there: str,
@@ -126,7 +126,7 @@ def test_no_state_is_written_where_another_savepoint_is_now(
     step: str, quick_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query, target = written(quick_path / "query", 2, operators=(1,)), quick_path / "target"
-    first(monkeypatch, f"{CREATION}.copy_sources", lambda: LocalPlace(target).put("savepoint.unfinished", b"1 1"))
+    first(monkeypatch, f"{CREATION}.copy_logs", lambda: LocalPlace(target).put("savepoint.unfinished", b"1 1"))
     monkeypatch.setattr(f"{CREATION}.{step}", lambda *_: pytest.fail("state was written"))
     with pytest.raises(ConflictError, match="was deleted while it was being taken"):
         savepoints.savepoint(query.location, target, kind="canonical" if step == "export" else "native")

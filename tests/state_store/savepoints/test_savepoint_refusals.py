@@ -117,7 +117,7 @@ def test_a_savepoint_that_is_interrupted_says_what_is_left(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pyspark_ckpt.state_store.savepoints.creation.copy_sources", interrupt)
+    monkeypatch.setattr("pyspark_ckpt.state_store.savepoints.creation.copy_logs", interrupt)
     assert main(["savepoint", "create", query.location, str(target)]) == 130
     told = capsys.readouterr().err
     assert "pyspark-ckpt: interrupted\nAn unfinished savepoint is left: remove it by" in told
