@@ -71,7 +71,7 @@ if TYPE_CHECKING:
         with_states,
         with_watermark,
     )
-    from pyspark_ckpt.reading import StateReader, StoredState, open_state
+    from pyspark_ckpt.reading import StateDiff, StateReader, StoredState, diff, open_state
     from pyspark_ckpt.savepoints import rescale, restore, savepoint, stop_with_savepoint
     from pyspark_ckpt.state_source import register_state_source
     from pyspark_ckpt.state_store.savepoints.savepoint import SavepointInfo
@@ -102,6 +102,7 @@ __all__ = [
     "ProcessError",
     "ReducingState",
     "SavepointInfo",
+    "StateDiff",
     "StateReader",
     "StorageError",
     "StoredState",
@@ -116,6 +117,7 @@ __all__ = [
     "branch",
     "configure",
     "connect",
+    "diff",
     "hand_back",
     "jar_path",
     "keyed",
@@ -133,7 +135,7 @@ __all__ = [
 
 _LATER = {
     **{name: "pyspark_ckpt.operators" for name in __all__ if name not in globals()},  # except those below
-    **dict.fromkeys(("StateReader", "StoredState", "open_state"), "pyspark_ckpt.reading"),
+    **dict.fromkeys(("StateDiff", "StateReader", "StoredState", "diff", "open_state"), "pyspark_ckpt.reading"),
     # Spark looks for DefaultSource in every package whose name begins with pyspark_.
     **dict.fromkeys(("register_state_source", "DefaultSource"), "pyspark_ckpt.state_source"),
     **dict.fromkeys(("SavepointInfo",), "pyspark_ckpt.state_store.savepoints.savepoint"),

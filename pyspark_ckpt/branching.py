@@ -61,8 +61,8 @@ def _require_logs(source: Checkpoint, batch: int) -> None:
     """Raise NotFoundError if the query has deleted the logs of a batch; StorageError."""
     retained = list_batches(source.place, "offsets") & list_batches(source.place, "commits")
     if batch not in retained:
+        there = f"it has those of {len(retained)} batches, from {min(retained)} on" if retained else "it has none"
         raise NotFoundError(
-            f"{source.place.url} no longer has the logs of batch {batch}: it has those of {len(retained)} batches, "
-            f"from {min(retained)} on.",
+            f"{source.place.url} no longer has the logs of batch {batch}: {there}.",
             hint="Name one of these. spark.sql.streaming.minBatchesToRetain says how many a query retains.",
         )

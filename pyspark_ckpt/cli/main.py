@@ -300,18 +300,27 @@ def state() -> None:
     """Read the state in a checkpoint or a savepoint."""
 
 
-def _selection(command: Any) -> Any:  # noqa: ANN401 - a command in the making
-    """Add the arguments that select a state."""
+def _which_state(command: Any) -> Any:  # noqa: ANN401 - a command in the making
+    """Add the arguments that select one of the states of a checkpoint, and how its rows are printed."""
     for decorate in (
         click.option(
             "--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", help="Default: table."
         ),
-        click.option("--without-expired", is_flag=True, help="Leave out rows past their time to live."),
-        version_option,
         click.option("--state", metavar="NAME", help="Name of the state; not needed if there is only one."),
         click.option("--store", metavar="NAME", help="Name of a store of a stream-stream join."),
         click.option("--operator", type=int, metavar="N", help="Number of an operator; see checkpoint inspect."),
         click.option("--uid", metavar="UID", help="Uid of a keyed operator."),
+    ):
+        command = decorate(command)
+    return command
+
+
+def _selection(command: Any) -> Any:  # noqa: ANN401 - a command in the making
+    """Add the arguments that select a state of one version."""
+    for decorate in (
+        click.option("--without-expired", is_flag=True, help="Leave out rows past their time to live."),
+        version_option,
+        _which_state,
         store_options,
         place("checkpoint"),
     ):
@@ -341,6 +350,23 @@ def count(form: str, **selection: Any) -> int:  # noqa: ANN401 - see _selection
     from pyspark_ckpt.cli import states
 
     return states.count(states.open_selected(**selection), form)
+
+
+@state.command("diff")
+@place("a")
+@place("b")
+@click.option(
+    "--version-a", type=int, metavar="N", help="Version of the state in A; default: the newest committed one."
+)
+@click.option("--version-b", type=int, metavar="N", help="The same in B.")
+@_which_state
+@LIMIT
+@store_options
+def compare(form: str, limit: int | None, **selection: Any) -> int:  # noqa: ANN401 - see _selection
+    """Show the rows in which a state of A differs from that of B; exit code 1 if there are any."""
+    from pyspark_ckpt.cli import states
+
+    return states.compare(form, limit, **selection)
 
 
 @state.command

@@ -1,4 +1,4 @@
-"""``pyspark-ckpt state read | count | get``: the rows of one state, on the terminal or for programs."""
+"""``pyspark-ckpt state read | count | get | diff``: the rows of one state, on the terminal or for programs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from pyspark_ckpt.cli.arguments import TABLE_ROWS
+from pyspark_ckpt.reading.differences import diff
 from pyspark_ckpt.reading.json_values import json_values
 from pyspark_ckpt.reading.reader import StateReader
 from pyspark_ckpt.reading.rows.keyed_rows import LISTS, MAPS, TIMERS
@@ -74,6 +75,24 @@ def get(opened: StateReader, key: Any, form: str, limit: int | None) -> int:  # 
             print(_explain_missing(state.state, key), file=sys.stderr)
     _print(found.schema.names, (row for batch in found.to_batches() for row in _rows(batch)), form, limit)
     return int(found.num_rows == 0)
+
+
+def compare(
+    form: str,
+    limit: int | None,
+    a: str,
+    b: str,
+    settings: dict[str, str],
+    **selection: Any,  # noqa: ANN401 - those of ``diff``
+) -> int:
+    """Print the rows in which a state differs; exit code 1 if there are any."""
+    with diff(a, b, options=settings, **selection) as differences:
+        rows: Iterator[list[Any]] = (row for batch in differences.batches() for row in _rows(batch))
+        first = next(rows, None)
+        if first is None:
+            print("The state is the same on both sides.", file=sys.stderr)
+        _print(differences.schema.names, rows if first is None else chain([first], rows), form, limit)
+    return int(first is not None)
 
 
 def _explain_missing(state: StoredState, key: Any) -> str:  # noqa: ANN401 - a value of JSON

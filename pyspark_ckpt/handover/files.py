@@ -80,7 +80,7 @@ def write_database(
     is for files meanwhile. Raises StorageError.
     """
     folder.mkdir(mode=0o700)
-    with closing(ScratchDatabase(folder / "db", spark_options())) as database:
+    with closing(ScratchDatabase(folder / "db", _make_options())) as database:
         database.write(rows)
         names = database.seal()
     tables, size_bytes = [], 0
@@ -106,7 +106,7 @@ def write_database(
     return size_bytes + len(content)
 
 
-def spark_options() -> rocksdict.Options:
+def _make_options() -> rocksdict.Options:
     """Return options of a database that RocksDB of each Spark opens."""
     options = rocksdict.Options(raw_mode=True)
     options.create_if_missing(True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cached_property
 from itertools import islice
 from types import TracebackType
@@ -31,8 +32,9 @@ from pyspark_ckpt.reading.sources import Source, open_source, state_at
 from pyspark_ckpt.reading.stored_state import Selection, StoredState, states_as_html
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.workplace import THREADS
-from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
-from pyspark_ckpt.state_store.format.keys import read_hash
+from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError, LifecycleError
+from pyspark_ckpt.state_store.format.key_groups import read_max_parallelism
+from pyspark_ckpt.state_store.format.keys import read_hash, state_head
 from pyspark_ckpt.state_store.format.meta import StateMeta
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.location import Location, location_text
@@ -198,6 +200,33 @@ class StateReader:
             if own is not None and own.rows:
                 with self._source.rows(state, each, own) as rows:
                     yield from self._batches(state, each, own, prove_copy(own, state.whose, rows))
+
+    @contextmanager
+    def open_rows(self, partition: int) -> Iterator[Iterator[tuple[bytes, bytes]]]:
+        """Give the stored keys and values of a partition, in key order. Raises as ``batches`` does."""
+        own = self._own(self.state, partition)
+        if own is None or not own.rows:
+            yield iter(())
+            return
+        with self._source.rows(self.state, partition, own) as rows:
+            yield prove_copy(own, self.state.whose, rows)
+
+    def describe_split(self, partition: int) -> tuple[StateCodec, bool, bytes]:
+        """Return the codec of the rows of a partition, whether they are in key order, and how their keys begin.
+
+        The partition must have the state. Raises as ``batches`` does.
+        """
+        own = self._own(self.state, partition)
+        if own is None:
+            raise InternalError(f"{self.state.whose} has no rows in partition {partition}.")
+        return self.state.codec(own.descriptor), own.descriptor.ordered, state_head(own.number)
+
+    def is_split_as(self, other: StateReader) -> bool:
+        """Return whether both have each key in the partition of the same number."""
+        mine, theirs = self.state, other.state
+        are_alike = type(self._source) is type(other._source) and self.partitions == other.partitions
+        groups, their_groups = (read_max_parallelism(each.descriptor, each.whose) for each in (mine, theirs))
+        return are_alike and groups == their_groups
 
     def to_arrow(self) -> pa.Table:
         """Return all rows, in memory, as an Arrow table. Raises as ``batches`` does."""

@@ -1,0 +1,232 @@
+"""``diff``: the rows in which a state differs between two versions, checkpoints or savepoints.
+
+Both sides are read in the order of their stored keys, which do not depend on the number of partitions. Two portions of
+rows are in memory at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import chain, islice
+from types import TracebackType
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from typing_extensions import Self
+
+from pyspark_ckpt.reading.reader import StateReader, open_state
+from pyspark_ckpt.reading.row_location import read_stored_row
+from pyspark_ckpt.state_store.arrays.order import are_equal, in_order, join_runs
+from pyspark_ckpt.state_store.arrays.packed import concatenate
+from pyspark_ckpt.state_store.arrays.rows import PackedRows
+from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.format.keys import STATE_BYTES
+from pyspark_ckpt.state_store.location import Location
+
+CHANGE, SIDE = pa.field("change", pa.string()), pa.field("side", pa.string())
+REMOVED, ADDED, CHANGED = "removed", "added", "changed"
+PORTION_ROWS = 16_384
+BATCH_KEYS = 4096
+_SPLIT_BYTES = 4
+"""The number of a split, before each value while rows are compared."""
+
+
+def diff(
+    a: Location,
+    b: Location,
+    *,
+    uid: str | None = None,
+    operator: int | None = None,
+    state: str | None = None,
+    store: str | None = None,
+    version_a: int | None = None,
+    version_b: int | None = None,
+    options: Mapping[str, str] | None = None,
+) -> StateDiff:
+    """Compare one state of ``a`` with the same state of ``b``, two versions of it by default the newest committed ones.
+
+    ``a``, ``b``: checkpointLocations or savepoints, perhaps the same one, with any number of partitions. The other
+    arguments are those of ``open_state``. Close the result, or use a ``with`` block.
+
+    Raises InvalidInputError (no checkpoint, no such state or version), StorageError.
+    """
+
+    def open_side(location: Location, version: int | None) -> StateReader:
+        return open_state(
+            location, uid=uid, operator=operator, state=state, store=store, version=version, options=options
+        )
+
+    with ExitStack() as stack:
+        left = stack.enter_context(open_side(a, version_a))
+        right = open_side(b, version_b)
+        stack.pop_all()
+    return StateDiff(left, right)
+
+
+class _Difference(NamedTuple):
+    """A stored key without the number of its state, and the values on both sides, each after the number of its split.
+
+    None: the side has no such key.
+    """
+
+    key: bytes
+    a: bytes | None
+    b: bytes | None
+
+
+class StateDiff:
+    """The differences of one state. Rows that are equal on both sides are not shown.
+
+    The columns are ``change`` ("removed": only ``a`` has the row; "added": only ``b`` has it; "changed"), ``side`` ("a"
+    or "b"), and those of ``open_state`` without the place of the row. Of a row that has changed there are two, that of
+    ``a`` first. Rows are equal if their stored bytes are: a value that was written again, with another time of its time
+    to live, has changed.
+    """
+
+    def __init__(self, a: StateReader, b: StateReader) -> None:
+        """See ``diff``. Closes both readers at the end."""
+        self._a, self._b = a, b
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release both sides. May be called twice."""
+        self._a.close()
+        self._b.close()
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns. Raises InvalidInputError (the state has other types on the other side), as ``open_state``."""
+        a, b = (side.state.codec().fields for side in (self._a, self._b))
+        if a != b:
+            raise InvalidInputError(
+                f"{self._a.state.whose} has the columns {_show(a)} in {self._a.checkpoint.place.url}, "
+                f"and {_show(b)} in {self._b.checkpoint.place.url}.",
+                hint="Only states of the same types can be compared.",
+            )
+        return pa.schema([CHANGE, SIDE, *a])
+
+    def batches(self) -> Generator[pa.RecordBatch, None, None]:
+        """Yield the differences in a bounded amount of memory.
+
+        Raises as ``schema`` does, NotFoundError, FormatError.
+        """
+        schema = self.schema
+        found = self._find()
+        while some := list(islice(found, BATCH_KEYS)):
+            yield self._decode(some, schema)
+
+    def to_arrow(self) -> pa.Table:
+        """Return all differences, in memory. Raises as ``batches`` does."""
+        return pa.Table.from_batches(self.batches(), self.schema)
+
+    def _find(self) -> Iterator[_Difference]:
+        a, b = self._a, self._b
+        with ExitStack() as stack:
+            if a.is_split_as(b):
+                for split in a.shown_partitions:
+                    yield from _compare(_read(a, [split], stack), _read(b, [split], stack))
+                    stack.close()
+            else:
+                yield from _compare(_read(a, a.shown_partitions, stack), _read(b, b.shown_partitions, stack))
+
+    def _decode(self, found: Sequence[_Difference], schema: pa.Schema) -> pa.RecordBatch:
+        """Return differences as columns: those of ``a`` and then of ``b``, brought into the order of their keys."""
+        changes, sides, orders, columns = [], [], [], []
+        for name, reader in (("a", self._a), ("b", self._b)):
+            own = [(number, each.key, value) for number, each in enumerate(found) if (value := getattr(each, name))]
+            for split in sorted({value[:_SPLIT_BYTES] for _, _, value in own}):
+                some = [each for each in own if each[2].startswith(split)]
+                codec, is_ordered, head = reader.describe_split(int.from_bytes(split, "big"))
+                rows = [
+                    read_stored_row(head + key, value[_SPLIT_BYTES:], is_ordered=is_ordered) for _, key, value in some
+                ]
+                decoded = codec.decode(rows)
+                positions = [some[row][0] for row in decoded.rows.tolist()]
+                changes += [_name(found[position]) for position in positions]
+                sides += [name] * len(positions)
+                orders += positions
+                columns.append(decoded.columns)
+        order = np.lexsort((np.array(sides), np.array(orders)))
+        whole = [pa.concat_arrays(parts) for parts in zip(*columns, strict=True)]
+        batch = pa.RecordBatch.from_arrays(
+            [pa.array(changes, pa.string()), pa.array(sides, pa.string()), *whole], schema=schema
+        )
+        return batch.take(pa.array(order))
+
+
+def _read(reader: StateReader, splits: Sequence[int], stack: ExitStack) -> Iterator[PackedRows]:
+    """Return rows of some splits in key order, without the number of the state."""
+    runs = [_portions(stack.enter_context(reader.open_rows(split)), split) for split in splits]
+    return join_runs(runs)
+
+
+def _portions(rows: Iterator[tuple[bytes, bytes]], split: int) -> Iterator[PackedRows]:
+    head = split.to_bytes(_SPLIT_BYTES, "big")
+    while some := list(islice(rows, PORTION_ROWS)):
+        packed = PackedRows.of(some)
+        yield PackedRows(packed.keys.behind(STATE_BYTES), packed.values.prefix(head))
+
+
+def _compare(a: Iterator[PackedRows], b: Iterator[PackedRows]) -> Iterator[_Difference]:
+    left, right = _next(a), _next(b)
+    while left is not None and right is not None:
+        cut = min(left.keys[len(left) - 1], right.keys[len(right) - 1])
+        (some, left), (others, right) = _part(left, cut, a), _part(right, cut, b)
+        yield from _find_changes(some, others)
+    for rest, run in ((left, a), (right, b)):
+        for rows in chain([] if rest is None else [rest], run):
+            for key, value in rows.rows():
+                yield _Difference(key, value, None) if run is a else _Difference(key, None, value)
+
+
+def _part(rows: PackedRows, cut: bytes, run: Iterator[PackedRows]) -> tuple[PackedRows, PackedRows | None]:
+    """Return the rows up to a key, and the next ones."""
+    low, high = 0, len(rows)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if rows.keys[middle] <= cut else (low, middle)
+    rest = rows.take(slice(low, None)) if low < len(rows) else _next(run)
+    return rows.take(slice(low)), rest
+
+
+def _next(run: Iterator[PackedRows]) -> PackedRows | None:
+    return next((rows for rows in run if len(rows)), None)
+
+
+def _find_changes(a: PackedRows, b: PackedRows) -> Iterator[_Difference]:
+    """Yield what differs between rows of one range of keys, in key order."""
+    keys, values = concatenate([a.keys, b.keys]), concatenate([a.values, b.values])
+    order, is_same = in_order(keys)
+    seconds = np.flatnonzero(is_same)
+    firsts = seconds - 1
+    old, new = (values.take(order[places]).behind(_SPLIT_BYTES) for places in (firsts, seconds))
+    is_equal = are_equal(old, new) if len(seconds) else np.zeros(0, np.bool_)
+    shown = np.ones(len(order), np.bool_)
+    shown[seconds] = False
+    shown[firsts[is_equal]] = False
+    for place in np.flatnonzero(shown).tolist():
+        position = int(order[place])
+        key, value = keys[position], values[position]
+        if place + 1 < len(order) and is_same[place + 1]:
+            yield _Difference(key, value, values[int(order[place + 1])])
+        else:
+            yield _Difference(key, value, None) if position < len(a) else _Difference(key, None, value)
+
+
+def _name(found: _Difference) -> str:
+    if found.b is None:
+        return REMOVED
+    return ADDED if found.a is None else CHANGED
+
+
+def _show(fields: Sequence[pa.Field]) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in fields)
