@@ -44,18 +44,7 @@ def _estimate_work_s(operator: ExplainedOperator) -> float | None:
 def _explain_operator(
     plan: RestorePlan, operator: OperatorVersion, runner: Runner | None, progress: Progress
 ) -> ExplainedOperator:
-    how = COPIED
-    if not plan.is_copied(operator):
-        is_clipped = operator.layout is Layout.KEY_GROUPS and not plan.saved_rows
-        how = (
-            CLIPPED
-            if is_clipped
-            else CONVERTED
-            if plan.others is not None
-            else WRITTEN
-            if plan.target is not None
-            else SPLIT
-        )
+    how = _find_how(plan, operator)
     is_single = operator.layout is Layout.SINGLE
     is_counted = how != COPIED and runner is not None and (not is_single or plan.others is not None)
     expected = () if how == COPIED else tuple(_forecast_rows(plan, operator, runner, progress))
@@ -72,6 +61,17 @@ def _explain_operator(
         expected,
         is_counted,
     )
+
+
+def _find_how(plan: RestorePlan, operator: OperatorVersion) -> str:
+    """Return how the state of an operator is moved."""
+    if plan.is_copied(operator):
+        return COPIED
+    if plan.target is not None:
+        return WRITTEN
+    if plan.others is not None:
+        return CONVERTED
+    return CLIPPED if operator.layout is Layout.KEY_GROUPS and not plan.saved_rows else SPLIT
 
 
 def _forecast_rows(
