@@ -38,7 +38,7 @@ from pyspark_ckpt.state_store.redistribution.strategies.base import Moved, RunTa
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-RUN_BYTES = 64 << 20
+RUN_BYTES = 32 << 20
 """About how many bytes of rows are sorted at once."""
 FAMILY_BYTES = 2
 """The number of a state, little-endian, before the keys of a store with several."""
@@ -79,6 +79,10 @@ class SparkStore:
         """Yield portions of rows of one state each: what converts them, the name of the state, and the rows."""
         converters = {state.name: self._make_converter(state) for state in self.source.meta.states}
         if not families:
+            if len(converters) != 1:
+                raise FormatError(
+                    f"{self.source.identity} has the states {sorted(converters)}, and its files do not number them."
+                )
             (name,) = converters
             for rows in _portions(database):
                 yield converters[name], name, rows

@@ -4,7 +4,7 @@ Spark writes that down from 4.0 on. Before, each operator is told by what it kee
 in Spark 3.5 (``statefulOperators.scala``, ``SymmetricHashJoinStateManager``, ``FlatMapGroupsWithStateExecHelper``)::
 
     join                 stores left-keyToNumValues, left-keyWithIndexToValue, and the same of the right side
-    limit                key (key: void)
+    limit                key (key: void), value (value: bigint)
     deduplication        value (__dummy__: void), or within the watermark (expiresAtMicros: bigint)
     function of groups   value (groupState, perhaps timeoutTimestamp)
     session windows      the last column of the key is sessionStartTime, and the value has a session window
@@ -86,7 +86,10 @@ def _read_schemas(place: BlobPlace, number: int) -> dict[str, StateSchema]:
 
 def _recognize(schemas: dict[str, StateSchema], number: int, partitions: int, where: str) -> Operator:
     if DEFAULT_STORE in schemas:
-        name, prefix = _name_operator(schemas[DEFAULT_STORE])
+        try:
+            name, prefix = _name_operator(schemas[DEFAULT_STORE])
+        except (LookupError, TypeError, AttributeError) as problem:
+            raise FormatError(f"The schema of state in {where} is damaged: {problem!r}.") from problem
         return Operator(number, name, (DEFAULT_STORE,), partitions, (prefix,), ("",))
     if missing := [store for store in JOIN_STORES if store not in schemas]:
         raise FormatError(f"{where} has no schema of the store {missing[0]!r} of a join.")
@@ -97,7 +100,7 @@ def _name_operator(schema: StateSchema) -> tuple[str, int]:
     """Return Spark's name of an operator with one store, and how many columns of its key it scans by."""
     keys, values = _fields(schema.keys), _fields(schema.values)
     names = [each["name"] for each in values]
-    if [(each["name"], each["type"]) for each in keys] == [("key", "void")]:
+    if _name_types(keys) == [("key", "void")] and _name_types(values) == [("value", "long")]:
         return "globalLimit", 0
     if names == ["__dummy__"] and values[0]["type"] == "void":
         return "dedupe", 0
@@ -115,3 +118,7 @@ def _name_operator(schema: StateSchema) -> tuple[str, int]:
 def _fields(schema: Any) -> Sequence[Any]:  # noqa: ANN401 - JSON
     fields: Sequence[Any] = schema["fields"]
     return fields
+
+
+def _name_types(fields: Sequence[Any]) -> list[tuple[Any, Any]]:
+    return [(each["name"], each["type"]) for each in fields]

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from pyspark_ckpt.adoption.split_rows import join_prefix
 from pyspark_ckpt.adoption.stores import Form
@@ -32,7 +34,40 @@ if TYPE_CHECKING:
 _VERSION = b"\x00"
 _SPARKS_SIZE = struct.Struct("<I")
 _SIZE = struct.Struct(">I")
+_TYPES = ("type", "elementType", "keyType", "valueType")
 WHOLE = "NoPrefixKeyStateEncoderSpec"
+
+
+def make_key_codec(state: StateMeta, name: str, whose: str) -> NativeRows:
+    """Return what hashes the keys of a state. Raises FormatError, InvalidInputError: the keys cannot be hashed.
+
+    Values are not read, and may be of any type. Text is taken as bytes: Spark's hash is the same, and its text need not
+    be valid.
+    """
+    nothing = {"type": "struct", "fields": []}
+    codec = NativeRows(
+        msgspec.structs.replace(
+            state.descriptor,
+            key_schema=_as_bytes(state.descriptor.key_schema),
+            value_schema=nothing,
+            value_schemas=None,
+        ),
+        name,
+        whose,
+    )
+    codec.hash_keys([])
+    return codec
+
+
+def _as_bytes(schema: Any) -> Any:  # noqa: ANN401 - JSON
+    """Return Spark's JSON of a type with bytes in place of text."""
+    if isinstance(schema, list):
+        return [_as_bytes(each) for each in schema]
+    if isinstance(schema, dict):
+        return {
+            what: "binary" if what in _TYPES and each == "string" else _as_bytes(each) for what, each in schema.items()
+        }
+    return schema
 
 
 class RowConverter:
@@ -47,7 +82,7 @@ class RowConverter:
         self._form = form
         self._number = state.number
         self._is_whole = state.descriptor.encoder.get("keyStateEncoderType") == WHOLE
-        self._codec = NativeRows(state.descriptor, name, whose)
+        self._codec = make_key_codec(state, name, whose)
         self._kinds = [field.type for field in self._codec.key_fields]
         self._is_multiple = state.descriptor.multiple_values
         self._prefix_columns = int(state.descriptor.encoder.get("numColsPrefixKey", 0))
@@ -57,8 +92,11 @@ class RowConverter:
 
         Raises FormatError, InvalidInputError (keys that only Spark can hash).
         """
-        keys = self._keys([key for key, _ in rows])
-        values = self._values([value for _, value in rows])
+        try:
+            keys = self._keys([key for key, _ in rows])
+            values = self._values([value for _, value in rows])
+        except (ValueError, IndexError, struct.error) as problem:
+            raise FormatError(f"{self._whose} has a row that does not fit its types: {problem}.") from problem
         hashes = self._codec.hash_keys(keys)
         stored = self._place(Packed.of(keys), hashes)
         order, _ = in_order(stored)
@@ -78,8 +116,9 @@ class RowConverter:
 
     def _split(self, stored: bytes) -> bytes:
         """Return several values of a key, each with its size before it, without their versions and delimiters."""
-        parts, at = [], 0
-        while at < len(stored):
+        parts: list[bytes] = []
+        at = 0
+        while at < len(stored) or not parts:
             (size,) = _SPARKS_SIZE.unpack_from(stored, at)
             at += _SPARKS_SIZE.size
             value = stored[at : at + size]
@@ -91,6 +130,8 @@ class RowConverter:
                 if not stored.startswith(self._form.delimiter, at):
                     raise FormatError(f"{self._whose} has values without {self._form.delimiter!r} between them.")
                 at += len(self._form.delimiter)
+                if at == len(stored):
+                    raise FormatError(f"{self._whose} has values that end with {self._form.delimiter!r}.")
         return b"".join(parts)
 
     def _strip(self, stored: Sequence[bytes], what: str) -> list[bytes]:

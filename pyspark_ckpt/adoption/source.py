@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -10,11 +10,13 @@ from typing import Any
 import msgspec
 
 from pyspark_ckpt.adoption.recognition import SparkCheckpoint
+from pyspark_ckpt.adoption.rows import RowConverter
 from pyspark_ckpt.adoption.stores import Form, Provider
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Operator
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, refuse_unnamed_operators
-from pyspark_ckpt.state_store.checkpoints.query.entries import read_confs
+from pyspark_ckpt.state_store.checkpoints.layout import SINGLE_OPERATORS
+from pyspark_ckpt.state_store.checkpoints.query.entries import read_confs, read_partitions
 from pyspark_ckpt.state_store.checkpoints.query.rewriter import find_schema_file
 from pyspark_ckpt.state_store.checkpoints.query.spark_files import StateSchema, read_schemas
 from pyspark_ckpt.state_store.checkpoints.workplace import THREADS, StoreVersion
@@ -22,7 +24,7 @@ from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotF
 from pyspark_ckpt.state_store.format.keys import EMPTY_ID
 from pyspark_ckpt.state_store.format.meta import EMPTY_META, Descriptor, StoreMeta
 from pyspark_ckpt.state_store.format.names import PROVIDER_CLASS, PROVIDER_CONF
-from pyspark_ckpt.state_store.format.remote import store_folder
+from pyspark_ckpt.state_store.format.remote import DEFAULT_STORE, store_folder
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import decode_as
 
@@ -94,12 +96,17 @@ def find_form(checkpoint: BlobPlace, version: int, provider: Provider) -> Form:
     """
     confs = read_confs(checkpoint, version - 1)
     for conf, plain in _PLAIN.items():
-        if (found := confs.get(conf, plain)) != plain:
+        if str(found := confs.get(conf, plain)).lower() != plain:
             raise InvalidInputError(
                 f"{checkpoint.url}: the query runs with {conf}={found}, and its state cannot be moved.",
                 hint=f"State can be moved that was written with {conf}={plain}.",
             )
     return Form(provider, _DELIMITERS.get(str(confs.get(_MERGE_CONF, "1")), b""))
+
+
+def _fields(schema: Any) -> list[Any]:  # noqa: ANN401 - JSON
+    fields = schema.get("fields") if isinstance(schema, dict) else None
+    return fields if isinstance(fields, list) else []
 
 
 class SparkState:
@@ -118,6 +125,12 @@ class SparkState:
         provider = self._find_provider()
         self.form = find_form(checkpoint.place, self.version, provider)
         self.operators = list(self._read_operators())
+        if not self.operators:
+            raise InvalidInputError(
+                f"{checkpoint.place.url} has no state.",
+                hint="If the query has a stateful operator, restore the folder `state` from a backup. If not, there is "
+                "nothing to move: start the query on its checkpoint.",
+            )
 
     def _find_provider(self) -> Provider:
         place = self.checkpoint.place
@@ -127,30 +140,72 @@ class SparkState:
                 f"{place.url}: the query keeps its state in pyspark-ckpt already.",
                 hint="To change the number of partitions, use `pyspark-ckpt rescale`.",
             )
-        if name not in PROVIDERS:
+        if not isinstance(name, str) or name not in PROVIDERS:
             raise InvalidInputError(
                 f"{place.url}: the query keeps its state in {name}, which cannot be read.",
                 hint=f"State of {' and '.join(each.rpartition('.')[2] for each in PROVIDERS)} can be moved.",
             )
-        return PROVIDERS[str(name)]
+        return PROVIDERS[name]
 
     def _read_operators(self) -> Iterator[OperatorVersion]:
         operators = self.checkpoint.operators()
         refuse_unnamed_operators(self.checkpoint, len(operators))
         with ThreadPoolExecutor(THREADS) as pool:
             for operator in operators:
-                partitions = range(self.checkpoint.partitions_in_use(operator))
+                metas = {name: self._describe(operator, name) for name in operator.stores}
+                for name, meta in metas.items():
+                    self._require_keys(operator, name, meta)
+                partitions = self._count_partitions(operator, metas.values())
                 stores = {}
-                for name in operator.stores:
-                    meta = self._describe(operator, name)
-                    identities = [Identity(operator.number, partition, name) for partition in partitions]
+                for name, meta in metas.items():
+                    identities = [Identity(operator.number, partition, name) for partition in range(partitions)]
                     stores[name] = tuple(pool.map(partial(self._find_store, meta=meta), identities))
                 yield OperatorVersion(operator, stores)
+
+    def _require_keys(self, operator: Operator, name: str, meta: StoreMeta) -> None:
+        """Raise InvalidInputError if keys of a store cannot be hashed, FormatError if their types are damaged."""
+        for state in meta.states:
+            whose = f"{self.checkpoint.place.url}, operator {operator.number} ({operator.name}), state {state.name!r}"
+            try:
+                RowConverter(state, name if state.name == DEFAULT_STORE else state.name, self.form, whose)
+            except FormatError as problem:
+                raise InvalidInputError(
+                    f"{whose} cannot be moved, because its keys cannot be hashed. {problem.message}", hint=problem.hint
+                ) from problem
+
+    def _count_partitions(self, operator: Operator, metas: Iterable[StoreMeta]) -> int:
+        """Return in how many partitions Spark has the state of an operator.
+
+        Raises FormatError if the number is not that of the query, or if there is state in others.
+        """
+        place, what = self.checkpoint.place, f"operator {operator.number} ({operator.name})"
+        recorded = read_partitions(place, self.version - 1)
+        if operator.partitions != recorded:
+            raise FormatError(
+                f"{place.url}: {what} has {operator.partitions} partitions by its metadata, and {recorded} by the "
+                "offset log."
+            )
+        states = [state for meta in metas for state in meta.states]
+        has_no_key = bool(states) and all(not _fields(state.descriptor.key_schema) for state in states)
+        if operator.name not in SINGLE_OPERATORS and not has_no_key:
+            return operator.partitions
+        folders = {blob.name.split("/")[2] for blob in place.walk(f"state/{operator.number}")}
+        if others := folders - {"0"} - {name for name in folders if not name.isdecimal()}:
+            raise FormatError(
+                f"{place.url}: {what} keeps all its state in partition 0, and there is state of partition "
+                f"{min(others)}."
+            )
+        return 1
 
     def _find_store(self, identity: Identity, meta: StoreMeta) -> StoreVersion:
         """Return a store: its files, and the id of its commit in checkpoint format 2."""
         place = self.checkpoint.workplace.place(f"{self.checkpoint.place.url}/{store_folder(identity)}")
         found = place.walk()
+        if not any("_metadata/" not in blob.name for blob in found):
+            raise NotFoundError(
+                f"{place.url} has no file of the state of {identity}, and each partition has some.",
+                hint="Restore the folder from a backup of the checkpoint.",
+            )
         commit_id = EMPTY_ID
         if named := self.checkpoint.ids(identity.operator):
             ids, begins = named[identity.partition], {blob.name.partition(".")[0] for blob in found}

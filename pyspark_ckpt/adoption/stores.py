@@ -12,6 +12,7 @@ A zip has the small files of a RocksDB database, and ``metadata``: which table f
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from pyspark_ckpt.state_store.sst.merged_rows import has_merges, merge_rows
 Provider: TypeAlias = Literal["rocksdb", "hdfs"]
 
 CHANGES_AT_ONCE = 4096
+BYTES_AT_ONCE = 16 << 20
 MAX_ZIP_BYTES = 1 << 30
 """The small files of a database are a few kilobytes; RocksDB's own log may be larger."""
 METADATA = "metadata"
@@ -194,18 +196,28 @@ def _replay(database: ScratchDatabase, logs: Iterable[Iterator[Change]], delimit
 
 
 def _apply(database: ScratchDatabase, changes: Iterator[Change], delimiter: bytes) -> None:
-    """Write changes in their order."""
-    waiting: dict[bytes, bytes | None] = {}
+    """Write changes in their order. What is added to a key is joined when it is written."""
+    waiting: dict[bytes, list[bytes]] = {}  # no values: the key is deleted
+    size = 0
+
+    def write() -> None:
+        database.write((key, delimiter.join(values) if values else None) for key, values in waiting.items())
+        waiting.clear()
+
     for key, value, is_added in changes:
+        size += len(key) + len(value or b"")
         if is_added and value is not None:
-            before = waiting[key] if key in waiting else database.get(key)
-            waiting[key] = value if before is None else before + delimiter + value
+            if key not in waiting:
+                before = database.get(key)
+                waiting[key] = [] if before is None else [before]
+                size += len(before or b"")
+            waiting[key].append(value)
         else:
-            waiting[key] = value
-        if len(waiting) >= CHANGES_AT_ONCE:
-            database.write(waiting.items())
-            waiting.clear()
-    database.write(waiting.items())
+            waiting[key] = [] if value is None else [value]
+        if len(waiting) >= CHANGES_AT_ONCE or size >= BYTES_AT_ONCE:
+            write()
+            size = 0
+    write()
 
 
 def find_chain(files: StoreFiles, names: set[str], folder: Path) -> Chain:
@@ -269,7 +281,7 @@ def _unpack(files: StoreFiles, step: Step, folder: Path) -> Metadata:
                 if entry.file_size > MAX_ZIP_BYTES:
                     raise FormatError(f"{where} is damaged: {entry.filename!r} has {entry.file_size} bytes.")
                 archive.extract(entry, folder)
-    except (zipfile.BadZipFile, EOFError, OSError, ValueError) as problem:
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, RuntimeError) as problem:
         raise FormatError(f"{where} is damaged: {problem}.") from problem
     path.unlink()
     metadata = _read_metadata(folder / METADATA, where)
@@ -293,7 +305,7 @@ def _read_metadata(path: Path, where: str) -> Metadata:
 
 
 def _require_plain(name: str, where: str) -> None:
-    if "/" in name or name in ("", ".", ".."):
+    if "/" in name or "\0" in name or name in ("", ".", ".."):
         raise FormatError(f"{where} is damaged: it names the file {name!r}.")
 
 

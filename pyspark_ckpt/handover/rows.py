@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import struct
 
-from pyspark_ckpt.adoption.rows import WHOLE
+from pyspark_ckpt.adoption.rows import WHOLE, make_key_codec
 from pyspark_ckpt.adoption.split_rows import split_prefix
 from pyspark_ckpt.adoption.stores import Form
-from pyspark_ckpt.reading.rows.native_rows import NativeRows
 from pyspark_ckpt.state_store.arrays.rows import PackedRows
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.format.keys import HASH_BYTES, ORDERED_BIT, STATE_BYTES
@@ -31,7 +30,7 @@ class RowReverter:
         self._is_ordered = bool(state.number & ORDERED_BIT)
         self._is_whole = state.descriptor.encoder.get("keyStateEncoderType") == WHOLE
         self._is_multiple = state.descriptor.multiple_values
-        fields = NativeRows(state.descriptor, name, whose).key_fields
+        fields = make_key_codec(state, name, whose).key_fields
         self._kinds = [field.type for field in fields]
         self._prefix_columns = int(state.descriptor.encoder.get("numColsPrefixKey", 0))
 

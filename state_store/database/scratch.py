@@ -12,6 +12,7 @@ from pyspark_ckpt.state_store.database.failures import failures
 from pyspark_ckpt.state_store.database.tables import TableFile, list_table_files
 
 PORTION_ROWS = 8192
+PORTION_BYTES = 4 << 20
 BATCH_ROWS = 4096
 MEMTABLE_BYTES = 16 << 20
 
@@ -69,10 +70,10 @@ class ScratchDatabase:
         """Yield all rows in the order of their keys, in portions. Raises StorageError, FormatError."""
         with failures(f"read the database {self.folder}"):
             last = b""
-            rows = self._db.items()
-            while some := list(islice(rows, PORTION_ROWS)):
-                yield some  # type: ignore[misc]  # raw mode: keys and values are bytes
-                last = some[-1][0] + b"\0"  # type: ignore[operator,assignment]
+            rows: Iterator[tuple[bytes, bytes]] = self._db.items()  # type: ignore[assignment]  # raw mode
+            while some := _take_portion(rows):
+                yield some
+                last = some[-1][0] + b"\0"
             # The iterator ends in the same way when it fails.
             behind = self._db.iter()
             behind.seek(last)
@@ -82,3 +83,14 @@ class ScratchDatabase:
     def close(self) -> None:
         """Release the database."""
         self._db.close()
+
+
+def _take_portion(rows: Iterator[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Take the next rows: so many, or so many bytes; none at the end."""
+    taken, size = [], 0
+    for key, value in islice(rows, PORTION_ROWS):
+        taken.append((key, value))
+        size += len(key) + len(value)
+        if size >= PORTION_BYTES:
+            break
+    return taken

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -141,7 +141,9 @@ class QueryRestore:
         meanwhile), NotFoundError, FormatError (damage, or a digest that differs), StorageError (the same call may be
         repeated).
         """
-        with explaining_what_is_left(self._describe_what_is_left), advising_to_verify(self._source):
+        is_ours = self.plan.others is None  # only then there is a command that verifies it
+        advising = advising_to_verify(self._source) if is_ours else nullcontext()
+        with explaining_what_is_left(self._describe_what_is_left), advising:
             recorded, before = self._begin()
             own = OwnFolder(self._place, lambda: self._require(is_unfinished(self._place, recorded)))
             if before is None:

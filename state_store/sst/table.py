@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_ckpt.state_store.arrays.packed import Bytes, Integers, Packed
-from pyspark_ckpt.state_store.errors import FormatError, StorageError
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, StorageError
 from pyspark_ckpt.state_store.sst.blocks import parse_entries, varints
 from pyspark_ckpt.state_store.sst.layout import (
     FOOTER_BYTES,
@@ -28,6 +28,7 @@ from pyspark_ckpt.state_store.sst.layout import (
     LZ4HC,
     MAGIC,
     MAX_BLOCK_BYTES,
+    OTHER_COMPRESSIONS,
     PLAIN,
     SUFFIX_BYTES,
     TRAILER_BYTES,
@@ -179,6 +180,12 @@ class StoredBlocks:
         if (sums != said).any():
             raise self.table.make_damage_error("the checksum of a block is wrong")
         unknown = set(self._kinds.tolist()) - {PLAIN, *_CODECS}
+        if unknown and self.table.may_merge and (other := OTHER_COMPRESSIONS.get(min(unknown))):
+            raise InvalidInputError(
+                f"{self.table.path} is compressed with {other}, and has values that were added to others: these "
+                "cannot be read.",
+                hint="Such values can be read without compression, and with lz4 or zstd.",
+            )
         if unknown:
             raise self.table.make_damage_error(f"a block has the unknown compression type {min(unknown)}")
         if (too_long := (self._kinds != PLAIN) & (self._inflated[0] > MAX_BLOCK_BYTES)).any():
@@ -195,7 +202,7 @@ class SortedTable:
         them, where other files have it as well. ``may_merge``: whether it may have merge operands, which this store
         never writes.
         """
-        self.path, self._bounds, self._may_merge = path, bounds, may_merge
+        self.path, self._bounds, self.may_merge = path, bounds, may_merge
         self.first_key = bounds[0]
         try:
             self._file = os.open(path, os.O_RDONLY)
@@ -289,7 +296,7 @@ class SortedTable:
         return meta, read_handle(footer, at)[0]
 
     def _refuse_unknown(self) -> None:
-        if (self.merge_operands and not self._may_merge) or self._count(
+        if (self.merge_operands and not self.may_merge) or self._count(
             "rocksdb.block.based.table.index.type", fixed=True
         ):
             raise self.make_damage_error("it has merge operands or a partitioned index, which this store never writes")
