@@ -15,7 +15,7 @@ from pyspark_ckpt.adoption.stores import Form, Provider
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Operator
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, refuse_unnamed_operators
-from pyspark_ckpt.state_store.checkpoints.layout import SINGLE_OPERATORS
+from pyspark_ckpt.state_store.checkpoints.layout import keeps_one_partition
 from pyspark_ckpt.state_store.checkpoints.query.entries import read_confs, read_partitions
 from pyspark_ckpt.state_store.checkpoints.query.rewriter import find_schema_file
 from pyspark_ckpt.state_store.checkpoints.query.spark_files import StateSchema, read_schemas
@@ -104,11 +104,6 @@ def find_form(checkpoint: BlobPlace, version: int, provider: Provider) -> Form:
     return Form(provider, _DELIMITERS.get(str(confs.get(_MERGE_CONF, "1")), b""))
 
 
-def _fields(schema: Any) -> list[Any]:  # noqa: ANN401 - JSON
-    fields = schema.get("fields") if isinstance(schema, dict) else None
-    return fields if isinstance(fields, list) else []
-
-
 class SparkState:
     """The state of a query in one of Spark's own providers, at its newest committed version."""
 
@@ -186,8 +181,7 @@ class SparkState:
                 "offset log."
             )
         states = [state for meta in metas for state in meta.states]
-        has_no_key = bool(states) and all(not _fields(state.descriptor.key_schema) for state in states)
-        if operator.name not in SINGLE_OPERATORS and not has_no_key:
+        if not states or not keeps_one_partition(operator.name, states):
             return operator.partitions
         folders = {blob.name.split("/")[2] for blob in place.walk(f"state/{operator.number}")}
         if others := folders - {"0"} - {name for name in folders if not name.isdecimal()}:

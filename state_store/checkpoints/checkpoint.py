@@ -21,6 +21,7 @@ from pyspark_ckpt.state_store.attempts.commit_log import read_ids
 from pyspark_ckpt.state_store.attempts.winners import Evidence, resolve
 from pyspark_ckpt.state_store.blobs import BlobPlace, find_options
 from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, find_savepoint_kind, make_refusal
+from pyspark_ckpt.state_store.checkpoints.layout import keeps_one_partition
 from pyspark_ckpt.state_store.checkpoints.missing_state import explain_missing
 from pyspark_ckpt.state_store.checkpoints.query.entries import refuse_other_provider
 from pyspark_ckpt.state_store.checkpoints.query.files import BATCH, list_batches
@@ -187,12 +188,22 @@ class Checkpoint:
                     yield operator, Identity(operator.number, partition, store)
 
     def partitions_in_use(self, operator: Operator) -> int:
-        """Return how many partitions have state: 1 for an operator that needs all rows in one place."""
+        """Return how many partitions have state: 1 for an operator that needs all rows in one place.
+
+        An operator with keys has state in all of them, whether it is there or lost. Raises FormatError, StorageError.
+        """
         ids = self.ids(operator.number)
         if ids:
             return len(ids)
-        others = (Identity(operator.number, number, operator.stores[0]) for number in range(1, operator.partitions))
-        return operator.partitions if any(self.find_place(each).list() for each in others) else 1
+        first, *others = (
+            Identity(operator.number, number, operator.stores[0]) for number in range(operator.partitions)
+        )
+        if any(self.find_place(each).list() for each in others):
+            return operator.partitions
+        with suppress(NotFoundError):  # whoever reads the first partition is told so
+            states = self.meta(first, self.newest_version).states if self.newest_version else ()
+            return 1 if keeps_one_partition(operator.name, states) else operator.partitions
+        return 1
 
     def ids(self, operator: int) -> list[list[str]]:
         """Return the ids, by partition and store, that the commit log names for an operator at the newest version.

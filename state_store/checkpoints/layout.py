@@ -33,6 +33,11 @@ def find_layout(operator_name: str, partitions: int, partitions_in_use: int, met
     return Layout.SINGLE if is_alone or operator_name in SINGLE_OPERATORS else Layout.REMAINDERS
 
 
+def keeps_one_partition(operator_name: str, states: Sequence[StateMeta]) -> bool:
+    """Return whether an operator keeps all of its state in one partition: it has no keys, or no states yet."""
+    return operator_name in SINGLE_OPERATORS or all(map(_has_no_key, states))
+
+
 def count_key_groups(operator_name: str, metas: Sequence[StoreMeta]) -> int:
     """Return the number of key groups of a keyed operator from the ``metas`` of its stores. Raises FormatError."""
     found = {number for meta in metas for state in meta.states if (number := _read_key_groups(state, operator_name))}

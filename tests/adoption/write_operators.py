@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,13 +24,19 @@ FILES = 3
 
 
 def write_file(folder: Path, number: int) -> None:
-    """Write the rows of one file: those of an hour, of some users again and again."""
+    """Write the rows of one file: those of an hour, of some users again and again.
+
+    Spark reads files in the order of their times.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     rows = [
         {"user": f"u{(n * 7 + number) % 9}", "amount": n, "ts": f"2026-01-01T{number:02d}:{n:02d}:00"}
         for n in range(25)
     ]
-    (folder / f"{number}.json").write_text("\n".join(map(json.dumps, rows)))
+    path = folder / f"{number}.json"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    now_s = time.time()
+    os.utime(path, (now_s, now_s + number))
 
 
 def _count(key: tuple[Any, ...], frames: Iterator[Any], state: Any) -> Iterator[Any]:  # noqa: ANN401 - GroupState

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_ckpt import savepoints
+from pyspark_ckpt import open_state, savepoints
 from pyspark_ckpt.cli.main import main
 from pyspark_ckpt.state_store.blobs import LocalPlace
 from pyspark_ckpt.state_store.errors import (
@@ -139,3 +139,22 @@ def test_a_savepoint_that_fails_while_it_begins_says_what_is_left(
         savepoints.savepoint(query.location, str(target))
     assert "An unfinished savepoint is left" in failed.value.hint
     assert "The same call may be repeated" in failed.value.hint
+
+
+@pytest.mark.parametrize("operators", [(0,), (2,)])
+def test_state_of_the_first_partition_alone_is_not_taken_for_all_of_it(
+    operators: tuple[int, ...], quick_path: Path
+) -> None:
+    query, target = written(quick_path / "query", 3, operators=operators, checkpoint_format=1), quick_path / "never"
+    for partition in (1, 2):
+        shutil.rmtree(quick_path / "query" / "state" / "0" / str(partition))
+    for act in (
+        lambda: savepoints.savepoint(query.location, target),
+        lambda: savepoints.rescale(query.location, target, 1),
+    ):
+        with pytest.raises(NotFoundError, match=r"operator 0, partition [12], .* its objects are lost"):
+            act()
+    assert not target.exists()
+    assert main(["checkpoint", "verify", query.location]) == 1
+    with open_state(query.location, operator=0) as state, pytest.raises(NotFoundError, match="its objects are lost"):
+        _ = state.states
