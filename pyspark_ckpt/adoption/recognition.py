@@ -47,6 +47,10 @@ class SparkCheckpoint(Checkpoint):
         yield from named
         yield from self.unnamed
 
+    def partitions_in_use(self, operator: Operator) -> int:
+        """Return how many partitions may have state; how many have it is told by its keys: see ``SparkState``."""
+        return operator.partitions
+
     def _recognize(self, first: int) -> Iterator[Operator]:
         """Yield the operators from number ``first`` on. Raises FormatError, StorageError."""
         batch = self.newest_version - 1
