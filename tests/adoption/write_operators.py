@@ -59,7 +59,10 @@ def _join(rows: DataFrame) -> DataFrame:
 
 
 QUERIES: dict[str, tuple[str, Callable[[DataFrame], DataFrame]]] = {
-    "aggregation": ("update", lambda rows: rows.groupBy("user").agg(f.count("*"), f.collect_list("amount"))),
+    "aggregation": (
+        "update",
+        lambda rows: rows.groupBy("user").agg(f.count("*"), f.sort_array(f.collect_list("amount"))),
+    ),
     "aggregation of all": ("update", lambda rows: rows.groupBy().agg(f.sum("amount"))),
     "deduplication": ("append", lambda rows: rows.dropDuplicates(["user", "amount"])),
     "deduplication within the watermark": ("append", lambda rows: rows.dropDuplicatesWithinWatermark(["user"])),
