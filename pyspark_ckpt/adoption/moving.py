@@ -27,6 +27,7 @@ from pyspark_ckpt.state_store.format.meta import StateMeta
 from pyspark_ckpt.state_store.format.remote import DEFAULT_STORE
 from pyspark_ckpt.state_store.redistribution.assembly import Assembled, JoinTask, NewStore, run_files
 from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner
+from pyspark_ckpt.state_store.redistribution.row_forecast import sum_counts
 from pyspark_ckpt.state_store.redistribution.splitting import (
     PartitionWriters,
     Split,
@@ -204,8 +205,7 @@ class SparkStores:
     ) -> Sequence[int]:
         """See ``OtherStores``."""
         stores = [self.get(store, count_partitions(operator)) for each in operator.stores.values() for store in each]
-        counts: list[list[int]] = runner([CountSparkRows(store, partitions) for store in stores], progress)
-        return [sum(of_partition) for of_partition in zip(*counts, strict=True)]
+        return sum_counts(runner([CountSparkRows(store, partitions) for store in stores], progress), partitions)
 
     def describe_operators(self, partitions: int) -> dict[str, bytes]:
         """See ``OtherStores``."""

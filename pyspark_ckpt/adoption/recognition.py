@@ -26,7 +26,8 @@ from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator
 from pyspark_ckpt.state_store.checkpoints.query.entries import read_partitions
 from pyspark_ckpt.state_store.checkpoints.query.spark_files import StateSchema, read_schemas
 from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
-from pyspark_ckpt.state_store.format.remote import DEFAULT_STORE
+from pyspark_ckpt.state_store.format.remote import DEFAULT_STORE, store_folder
+from pyspark_ckpt.state_store.identity import Identity
 
 JOIN_STORES = ("left-keyToNumValues", "left-keyWithIndexToValue", "right-keyToNumValues", "right-keyWithIndexToValue")
 _OF_PYTHON = "applyInPandasWithState"
@@ -76,8 +77,7 @@ def _read_schemas(place: BlobPlace, number: int) -> dict[str, StateSchema]:
     """Return the schemas of an operator by store; none if there is no such operator, or not one with one state each."""
     found: dict[str, StateSchema] = {}
     for store in (DEFAULT_STORE, *JOIN_STORES):
-        folder = f"state/{number}/0" if store == DEFAULT_STORE else f"state/{number}/0/{store}"
-        name = f"{folder}/_metadata/schema"
+        name = f"{store_folder(Identity(number, 0, store))}/_metadata/schema"
         try:
             content = place.get(name)
         except NotFoundError:

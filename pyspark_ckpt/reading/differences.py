@@ -18,7 +18,7 @@ from typing_extensions import Self
 
 from pyspark_ckpt.reading.reader import StateReader, open_state
 from pyspark_ckpt.reading.row_location import read_stored_row
-from pyspark_ckpt.state_store.arrays.order import are_equal, in_order, join_runs
+from pyspark_ckpt.state_store.arrays.order import are_equal, in_order, join_runs, next_portion, part_run
 from pyspark_ckpt.state_store.arrays.packed import concatenate
 from pyspark_ckpt.state_store.arrays.rows import PackedRows
 from pyspark_ckpt.state_store.errors import InvalidInputError
@@ -177,29 +177,15 @@ def _portions(rows: Iterator[tuple[bytes, bytes]], split: int) -> Iterator[Packe
 
 
 def _compare(a: Iterator[PackedRows], b: Iterator[PackedRows]) -> Iterator[_Difference]:
-    left, right = _next(a), _next(b)
+    left, right = next_portion(a), next_portion(b)
     while left is not None and right is not None:
         cut = min(left.keys[len(left) - 1], right.keys[len(right) - 1])
-        (some, left), (others, right) = _part(left, cut, a), _part(right, cut, b)
+        (some, left), (others, right) = part_run(left, a, cut), part_run(right, b, cut)
         yield from _find_changes(some, others)
     for rest, run in ((left, a), (right, b)):
         for rows in chain([] if rest is None else [rest], run):
             for key, value in rows.rows():
                 yield _Difference(key, value, None) if run is a else _Difference(key, None, value)
-
-
-def _part(rows: PackedRows, cut: bytes, run: Iterator[PackedRows]) -> tuple[PackedRows, PackedRows | None]:
-    """Return the rows up to a key, and the next ones."""
-    low, high = 0, len(rows)
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (middle + 1, high) if rows.keys[middle] <= cut else (low, middle)
-    rest = rows.take(slice(low, None)) if low < len(rows) else _next(run)
-    return rows.take(slice(low)), rest
-
-
-def _next(run: Iterator[PackedRows]) -> PackedRows | None:
-    return next((rows for rows in run if len(rows)), None)
 
 
 def _find_changes(a: PackedRows, b: PackedRows) -> Iterator[_Difference]:

@@ -25,14 +25,13 @@ def join_runs(runs: Sequence[Iterator[PackedRows]]) -> Iterator[PackedRows]:
 
     One portion of each run is in memory at a time. Portions may be empty.
     """
-    heads = [(rows, run) for run in runs if (rows := _next(run)) is not None]
+    heads = [(rows, run) for run in runs if (rows := next_portion(run)) is not None]
     while len(heads) > 1:
         cut = min(rows.keys[len(rows) - 1] for rows, _ in heads)
         below, above = [], []
         for rows, run in heads:
-            count = bisect_right(rows.keys, cut)
-            below.append(rows.take(slice(count)))
-            rest = rows.take(slice(count, None)) if count < len(rows) else _next(run)
+            some, rest = part_run(rows, run, cut)
+            below.append(some)
             if rest is not None:
                 above.append((rest, run))
         heads = above
@@ -44,7 +43,13 @@ def join_runs(runs: Sequence[Iterator[PackedRows]]) -> Iterator[PackedRows]:
         yield from run
 
 
-def _next(run: Iterator[PackedRows]) -> PackedRows | None:
+def part_run(rows: PackedRows, run: Iterator[PackedRows], cut: bytes) -> tuple[PackedRows, PackedRows | None]:
+    """Return the rows up to the key ``cut``, and the next portion of the run, which begins with ``rows``."""
+    count = bisect_right(rows.keys, cut)
+    return rows.take(slice(count)), rows.take(slice(count, None)) if count < len(rows) else next_portion(run)
+
+
+def next_portion(run: Iterator[PackedRows]) -> PackedRows | None:
     """Return the next portion that has rows, None if there is none."""
     return next((rows for rows in run if len(rows)), None)
 

@@ -91,7 +91,9 @@ def count_rows(
     """Count the rows of each new partition of an operator. Raises StorageError, FormatError, NotFoundError."""
     groups = _groups(operator)
     stores = [store for each in operator.stores.values() for store in each]
-    return _sum(runner([CountTask(workplace, store, partitions, groups) for store in stores], progress), partitions)
+    return sum_counts(
+        runner([CountTask(workplace, store, partitions, groups) for store in stores], progress), partitions
+    )
 
 
 def count_rows_of_files(
@@ -109,7 +111,7 @@ def count_rows_of_files(
         for rows in saved
         for number in range(len(rows.files))
     ]
-    return _sum(runner(tasks, progress), partitions)
+    return sum_counts(runner(tasks, progress), partitions)
 
 
 def estimate_rows(operator: OperatorVersion, partitions: int) -> list[int]:
@@ -133,5 +135,6 @@ def _groups(operator: OperatorVersion) -> int:
     return operator.key_groups if operator.layout is Layout.KEY_GROUPS else 0
 
 
-def _sum(counts: Sequence[Sequence[int]], partitions: int) -> list[int]:
+def sum_counts(counts: Sequence[Sequence[int]], partitions: int) -> list[int]:
+    """Return the rows of each new partition, by those that each task has counted."""
     return [sum(each[partition] for each in counts) for partition in range(partitions)]

@@ -40,6 +40,7 @@ from pyspark_ckpt.state_store.errors import CkptError, ConflictError, FormatErro
 from pyspark_ckpt.state_store.format.names import (
     CHECKPOINT_FOLDER,
     NON_RESTORED_STATE_NAME,
+    PROVIDER_CLASS,
 )
 from pyspark_ckpt.state_store.format.remote import folder_of_query, point_to
 from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
@@ -245,8 +246,8 @@ class QueryRestore:
 
     def _rewriting(self, recorded: RecordedRequest, ids: Ids) -> LogRewriter:
         batch, target = self._version - 1, self._place.url
-        change = LogRewriter(batch, self.plan.partitions, ids, recorded.query_id, target, self._names)
-        return change if self.plan.target is None else change.for_provider(self.plan.target.provider_class)
+        provider = PROVIDER_CLASS if self.plan.target is None else self.plan.target.provider_class
+        return LogRewriter(batch, self.plan.partitions, ids, recorded.query_id, target, self._names, provider)
 
     def _rename_sources(self, own: OwnFolder) -> Target:
         return own if self._names is None else RenamingTarget(own, self._names.rename_file)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,19 +13,13 @@ from pyspark_ckpt.cli.main import main
 from pyspark_ckpt.reading import open_state
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.names import PROVIDER_CLASS, PROVIDER_CONF
-from tests.adoption.written import FORMS
-
-
-def _rows(checkpoint: Path) -> list[dict[str, Any]]:
-    with open_state(checkpoint, operator=0) as state:
-        rows = state.to_arrow().select(["key", "value"]).to_pylist()
-    return sorted(rows, key=repr)
+from tests.adoption.written import FORMS, read_rows
 
 
 @pytest.mark.parametrize("parallelism", [None, 1, 5])
 def test_all_forms_become_the_same_state(parallelism: int | None, checkpoints: Path, tmp_path: Path) -> None:
     done = {form: adopt(checkpoints / form, tmp_path / form, parallelism) for form in FORMS if form != "rocksdb"}
-    first, *others = (_rows(tmp_path / form) for form in done)
+    first, *others = (read_rows(tmp_path / form) for form in done)
     assert len(first) == done["hdfs"].states[0].digest.rows == 22
     assert all(rows == first for rows in others)
     assert len({each.states for each in done.values()}) == 1
@@ -71,7 +64,7 @@ def test_an_interrupted_move_is_finished_by_the_same_call(checkpoints: Path, tmp
         adopt(checkpoints / "hdfs", tmp_path / "target", 4)
     changelog.write_bytes(content)
     assert adopt(checkpoints / "changelog", tmp_path / "target", 4).states == expected.states
-    assert _rows(tmp_path / "target") == _rows(tmp_path / "whole")
+    assert read_rows(tmp_path / "target") == read_rows(tmp_path / "whole")
 
 
 def test_what_cannot_be_moved_is_refused_by_name(checkpoints: Path, tmp_path: Path) -> None:

@@ -6,16 +6,15 @@ import random
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pyspark_ckpt import adopt, hand_back
-from pyspark_ckpt.reading import open_state
 from pyspark_ckpt.state_store.blobs import place_at
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoints.request import Restored
+from tests.adoption.written import read_rows
 from tests.hdfs_service import HdfsService
 from tests.mortal_process import Mortal, is_checkpoint, left_behind, mortal, survives
 from tests.s3_server import S3Service
@@ -76,12 +75,7 @@ def test_checkpoints_move_from_and_to_other_places(
         there, here = f"{folder}/{provider}", quick_path / provider
         assert hand_back(f"{folder}/ours", there, provider, options=options).states == expected.states
         assert adopt(there, here, 2, options=options).states == expected.states
-        assert _rows(here) == _rows(quick_path / "here")
-
-
-def _rows(checkpoint: Path) -> list[dict[str, Any]]:
-    with open_state(checkpoint, operator=0) as state:
-        return sorted(state.to_arrow().select(["key", "value"]).to_pylist(), key=repr)
+        assert read_rows(here) == read_rows(quick_path / "here")
 
 
 def test_state_outside_of_its_checkpoint_is_handed_back_into_it(checkpoints: Path, quick_path: Path) -> None:

@@ -10,11 +10,19 @@ from __future__ import annotations
 
 import tarfile
 from pathlib import Path
+from typing import Any
 
 from pyspark_ckpt.adoption.stores import Provider
+from pyspark_ckpt.reading import open_state
 
 FORMS: dict[str, Provider] = {"rocksdb": "rocksdb", "changelog": "rocksdb", "format-2": "rocksdb", "hdfs": "hdfs"}
 VERSIONS = {"rocksdb": 6}
+
+
+def read_rows(checkpoint: Path) -> list[dict[str, Any]]:
+    """The keys and values of the only state of a checkpoint of this store, sorted."""
+    with open_state(checkpoint, operator=0) as state:
+        return sorted(state.to_arrow().select(["key", "value"]).to_pylist(), key=repr)
 
 
 def unpack_all(spark: str, folder: Path) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from copy import copy
 from typing import Any
 
 import msgspec
@@ -39,11 +38,19 @@ class LogRewriter:
     """Changes the files of a query for a restore: partitions, ids of state, its own id, paths, names of sources."""
 
     def __init__(
-        self, batch: int, partitions: int, ids: Ids, query_id: str, target: str, names: SourceNames | None = None
+        self,
+        batch: int,
+        partitions: int,
+        ids: Ids,
+        query_id: str,
+        target: str,
+        names: SourceNames | None = None,
+        provider: str = PROVIDER_CLASS,
     ) -> None:
         """``ids``: those that the commit of ``batch`` is to name, if it names any. ``names``: if sources get them.
 
-        ``target``: the URL of the new checkpoint.
+        ``target``: the URL of the new checkpoint. ``provider``: the class of the provider that has the state there; one
+        of Spark's own has it in checkpoint format 1.
         """
         self._batch = batch
         self._target = target
@@ -51,13 +58,7 @@ class LogRewriter:
         self._ids = ids
         self._query_id = query_id
         self._names = names
-        self._provider = PROVIDER_CLASS
-
-    def for_provider(self, provider_class: str) -> LogRewriter:
-        """Return the same change for a checkpoint of one of Spark's own providers, in checkpoint format 1."""
-        other = copy(self)
-        other._provider = provider_class  # noqa: SLF001 - of this class
-        return other
+        self._provider = provider
 
     def __call__(self, name: str, content: bytes, where: str) -> bytes:
         """Return the new content of an object. Raises FormatError that names ``where`` the old content is."""
