@@ -34,7 +34,7 @@ endif
 # For the tests, where there is Maven to fetch them: Hadoop's mini cluster, a real HDFS, and its connector to S3; Kafka's
 # broker, and Spark's connector to it.
 ifneq ($(shell command -v mvn),)
-HDFS_READY := .tools/hadoop-client-minicluster-3.5.0.jar
+HDFS_READY := .tools/hdfs/.ready
 S3A_READY := .tools/s3a/.ready
 KAFKA_READY := .tools/kafka/.ready
 endif
@@ -175,7 +175,13 @@ $(VENV)/.ready: pyproject.toml
 
 # An older Spark, and what the short set of tests needs.
 .tools/spark-%/.ready: pyproject.toml | $(VENV)/.ready
-	@test -x .tools/spark-$*/bin/python || $(PYTHON) -m venv .tools/spark-$*
+	@test -x .tools/spark-$*/bin/python || { \
+		for python in $(if $(filter 3.5,$*),$(PYTHON) python3.11 python3.10,$(PYTHON)); do \
+			$$python -c 'import sys; sys.exit("$*" == "3.5" and sys.version_info >= (3, 12))' 2>/dev/null && break; \
+			python=; \
+		done; \
+		test "$$python" || { echo "Spark 3.5 needs Python 3.10 or 3.11: install one, or leave it out: make test SPARKS=4.0"; exit 1; }; \
+		$$python -m venv .tools/spark-$*; }
 	@echo "Installing PySpark $* into .tools/spark-$*: some minutes the first time"
 	@.tools/spark-$*/bin/python $(INSTALL) '.[spark$(subst .,,$*),short-tests]'
 	@touch $@
@@ -189,9 +195,11 @@ $(VENV)/.ready: pyproject.toml
 	@mkdir -p .tools && rm -f $@
 	@$(PY) -m integration.class_archive $@ >.tools/class_archive.log 2>&1 || { cat .tools/class_archive.log; exit 1; }
 
-.tools/hadoop-client-minicluster-3.5.0.jar:
-	@mkdir -p .tools
-	@mvn -q -B dependency:copy -Dartifact=org.apache.hadoop:hadoop-client-minicluster:3.5.0 -DoutputDirectory=.tools
+.tools/hdfs/.ready: tests/hdfs_service.xml
+	@echo "Fetching Hadoop's mini cluster, the HDFS of the tests"
+	@rm -rf .tools/hdfs
+	@mvn -q -B -f $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/.tools/hdfs
+	@touch $@
 
 .tools/s3a/.ready: integration/s3a/pom.xml
 	@echo "Fetching S3A, Hadoop's connector to S3, for the tests"

@@ -10,7 +10,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyspark
 import pytest
 from hdfs_native import Client
 
@@ -19,8 +18,7 @@ from tests.java_program import next_line, tell
 
 ADDRESS = "PYSPARK_CKPT_TEST_HDFS"
 PROGRAM = Path(__file__).with_name("MiniHdfs.java")
-MINI_CLUSTER = Path(__file__).parents[1] / ".tools" / "hadoop-client-minicluster-3.5.0.jar"
-LIBRARIES = ("hadoop-client-api", "hadoop-client-runtime", "slf4j-api", "log4j", "jcl-over-slf4j")
+MINI_CLUSTER = Path(__file__).parents[1] / ".tools" / "hdfs"
 
 _RUNNING = pytest.StashKey["HdfsService"]()
 
@@ -100,18 +98,15 @@ def running(folder: Path) -> Iterator[HdfsService]:
             yield service
         finally:
             service.client.delete(service.folder, recursive=True)
-    elif MINI_CLUSTER.exists():
+    elif jars := sorted(MINI_CLUSTER.glob("*.jar")):
         log = folder.parent / f"{folder.name}.log"
-        with java_program.running(PROGRAM, _class_path(), folder, log) as process:
+        with java_program.running(PROGRAM, jars, folder, log) as process:
             address = next_line(process)
             yield HdfsService(address, "/tests", Client(address), process)
     else:
-        pytest.skip(f"NOT RUN: needs Maven (make fetches {MINI_CLUSTER.name}), or {ADDRESS}=hdfs://host:port/folder.")
-
-
-def _class_path() -> list[Path]:
-    jars = Path(pyspark.__file__).parent / "jars"
-    return [MINI_CLUSTER, *(jar for name in LIBRARIES for jar in jars.glob(f"{name}*.jar"))]
+        pytest.skip(
+            f"NOT RUN: needs Hadoop's mini cluster, which make fetches by Maven, or {ADDRESS}=hdfs://host:port/folder."
+        )
 
 
 @pytest.fixture(scope="session")
