@@ -41,7 +41,7 @@ from pyspark_ckpt.state_store.format.names import PROVIDER_CLASS  # noqa: E402
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from pyspark_ckpt import testing
+    from pyspark_ckpt import changes, testing
     from pyspark_ckpt.branching import branch
     from pyspark_ckpt.moving_in import adopt
     from pyspark_ckpt.moving_out import hand_back
@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from pyspark_ckpt.savepoints import rescale, restore, savepoint, stop_with_savepoint
     from pyspark_ckpt.state_source import register_state_source
     from pyspark_ckpt.state_store.savepoints.savepoint import SavepointInfo
+    from pyspark_ckpt.state_writing import write_state
 
 __all__ = [
     "PROVIDER_CLASS",
@@ -115,6 +116,7 @@ __all__ = [
     "__version__",
     "adopt",
     "branch",
+    "changes",
     "configure",
     "connect",
     "diff",
@@ -131,8 +133,10 @@ __all__ = [
     "testing",
     "with_states",
     "with_watermark",
+    "write_state",
 ]
 
+_MODULES = ("changes", "testing")
 _LATER = {
     **{name: "pyspark_ckpt.operators" for name in __all__ if name not in globals()},  # except those below
     **dict.fromkeys(("StateDiff", "StateReader", "StoredState", "diff", "open_state"), "pyspark_ckpt.reading"),
@@ -142,14 +146,15 @@ _LATER = {
     "adopt": "pyspark_ckpt.moving_in",
     "branch": "pyspark_ckpt.branching",
     "hand_back": "pyspark_ckpt.moving_out",
+    "write_state": "pyspark_ckpt.state_writing",
     **dict.fromkeys(("savepoint", "stop_with_savepoint", "restore", "rescale"), "pyspark_ckpt.savepoints"),
 }
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - each name is what its module has
     """Import a public name on first use. Raises ProcessError if it needs PySpark, which is not installed."""
-    if name == "testing":
-        return import_module("pyspark_ckpt.testing")
+    if name in _MODULES:
+        return import_module(f"pyspark_ckpt.{name}")
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if _LATER[name] == "pyspark_ckpt.state_source":

@@ -89,8 +89,8 @@ def savepoint(
         raise InvalidInputError(f"kind must be 'native' or 'canonical', got {kind!r}.")
     location, target = find_checkpoint(query_or_checkpoint), location_text(target, "target")
     given = collect_options(options, location, target)
-    with _job(f"savepoint to {target}", only_copies=kind == "native" and not digests) as (runner, progress):
-        return create(location, target, given, runner, progress, written_by=_version(), kind=kind, digests=digests)
+    with run_job(f"savepoint to {target}", only_copies=kind == "native" and not digests) as (runner, progress):
+        return create(location, target, given, runner, progress, written_by=describe_release(), kind=kind, digests=digests)
 
 
 def stop_with_savepoint(
@@ -233,19 +233,19 @@ def explain(restoration: QueryRestore, *, counts: bool) -> RestoreExplanation:
     if not counts:
         return explanation.explain(restoration.plan, None)
     size = sum(operator.size_bytes for operator in restoration.plan.operators)
-    with _job(f"rows of {restoration.plan.source_url}", size) as (runner, progress):
+    with run_job(f"rows of {restoration.plan.source_url}", size) as (runner, progress):
         return explanation.explain(restoration.plan, runner, progress)
 
 
 def run_restore(restoration: QueryRestore, target: str, at_end: AtEnd | None = None) -> Restored:
     """Run a restore in a Spark job or in processes of this machine, and show its progress. Raises as ``restore``."""
     size = sum(operator.size_bytes for operator in restoration.plan.operators)
-    with _job(f"restore to {target}", size) as (runner, progress):
+    with run_job(f"restore to {target}", size) as (runner, progress):
         return restoration.run(runner, progress, at_end)
 
 
 @contextmanager
-def _job(what: str, size_bytes: int = QUICK_BYTES, *, only_copies: bool = False) -> Iterator[tuple[Runner, Progress]]:
+def run_job(what: str, size_bytes: int = QUICK_BYTES, *, only_copies: bool = False) -> Iterator[tuple[Runner, Progress]]:
     """Choose the runner of an operation's tasks, and show their progress."""
     session = _active_session()
     runner: Runner = RunHere() if size_bytes < SMALL_BYTES else LocalProcesses()
@@ -336,7 +336,7 @@ def _waits_for_trigger(thread: Any) -> bool:  # noqa: ANN401 - an object of the 
     return (("SystemClock", "waitTillTime"), ("ProcessingTimeExecutor", "execute")) in pairwise(calls)
 
 
-def _version() -> str:
+def describe_release() -> str:
     """Return the release that writes a savepoint, and that of PySpark if it is installed."""
     ours = f"pyspark-ckpt {version('pyspark-ckpt')}"
     try:

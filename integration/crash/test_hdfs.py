@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from integration.crash.driver import Relay
-from integration.crash.faults import all_armed
+from integration.crash.faults import NEWEST, all_armed
 from integration.crash.reference import Reference, order
 from pyspark_ckpt.cli.main import main
 from tests.hdfs_service import HdfsService
@@ -32,7 +32,7 @@ def test_state_in_hdfs_is_right_when_the_driver_is_killed_and_local_state_is_los
 
     doomed = local.driver()
     doomed.lose_local_state()
-    doomed.send("run", runs=orders(conf={**QUICK, **all_armed(STEPS, f"sleep={LONG_MS}", 2)}))
+    doomed.send("run", runs=orders(conf={**QUICK, **all_armed(STEPS, f"sleep={LONG_MS}", NEWEST)}))
     for step in STEPS:
         doomed.await_fired(step)
     doomed.kill_driver()

@@ -14,16 +14,21 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from heapq import heappop, heappush
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 from typing_extensions import override
 
 from pyspark_ckpt.operators.declarations.timers import MICROSECONDS, round_up_ms
 from pyspark_ckpt.operators.rows.base import BaseRows
-from pyspark_ckpt.operators.rows.ordered_rows import INSTANT, CountedRows
+from pyspark_ckpt.operators.rows.ordered_rows import INSTANT, CountedRows, encode_ordered_keys
 from pyspark_ckpt.operators.rows.state_rows import Written
+from pyspark_ckpt.state_store.arrays.packed import Packed
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.format.keys import HASH_BYTES
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 ROUNDED, EXACT = b"\x01", b"\x02"
 """The values of rows with a rounded and with an exact instant."""
@@ -47,6 +52,13 @@ def timer_key(at_us: int, row: bytes) -> bytes:
     if rest:
         instant += _REST.pack(_HAS_REST, rest)
     return instant + row[HASH_BYTES:] + row[:HASH_BYTES]
+
+
+def encode_timer_keys(at_us: NDArray[np.int64], rows: Packed) -> Packed:
+    """``timer_key`` for many rows, each with its instant."""
+    if (at_us % MICROSECONDS).any():
+        return Packed.of(list(map(timer_key, at_us.tolist(), rows.strings())))
+    return encode_ordered_keys((at_us // MICROSECONDS).view(np.uint64) + np.uint64(_ZERO), rows)
 
 
 def encode_rounded_key(at_us: int, row: bytes) -> bytes:

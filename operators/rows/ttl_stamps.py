@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 STEPS_IN_A_LIFE = 8
 _MARK = 0x80
 _STAMP = struct.Struct("<BBq")
+_STAMPS = np.dtype([("mark", "u1"), ("step_bits", "u1"), ("written_ms", "<i8")])
 MAX_STEP_BITS = 62
 
 
@@ -43,7 +44,7 @@ class Life:
         self._unbegun_ms = 0 if self.begins_late else -1
         self.refreshed_by_reads = ttl.refresh == "on_read_and_write"
         self._shows_expired = ttl.show_expired
-        self.step_bits = max(0, (ttl.duration_ms // STEPS_IN_A_LIFE).bit_length() - 1)
+        self.step_bits = count_step_bits(ttl.duration_ms)
         self._stamp = _STAMP.pack(_MARK, self.step_bits, now_ms)
         self.index_instant = max(0, now_ms) >> self.step_bits << self.step_bits
         """The instant under which rows that are written now are in the index."""
@@ -95,6 +96,24 @@ class Life:
         return self._stamp + stored[_STAMP.size :]
 
 
+def count_step_bits(duration_ms: int) -> int:
+    """Return the binary logarithm of the step of an expiry index for rows that live this long."""
+    return max(0, (duration_ms // STEPS_IN_A_LIFE).bit_length() - 1)
+
+
+def find_instants(step_bits: int | NDArray[np.int64], written_ms: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the instants under which rows are in the index that were written at these times."""
+    instants: NDArray[np.int64] = np.maximum(written_ms, 0) >> step_bits << step_bits
+    return instants
+
+
+def stamp_all(values: Packed, step_bits: int, written_ms: NDArray[np.int64]) -> Packed:
+    """Return rows, each with the stamp of a time of its own."""
+    stamps = np.empty(len(values), _STAMPS)
+    stamps["mark"], stamps["step_bits"], stamps["written_ms"] = _MARK, step_bits, written_ms
+    return values.behind_heads(stamps.view(np.uint8).reshape(len(values), _STAMP.size))
+
+
 def split_stamp(stored: bytes) -> tuple[int | None, bytes]:
     """Return when a row's life began and its value. The time is None if it has not begun. Raises FormatError."""
     if not _is_stamped(stored):
@@ -142,7 +161,7 @@ class Stamps:
     @property
     def instants(self) -> NDArray[np.int64]:
         """``index_instant`` of each, -1 without a stamp."""
-        return np.where(self.there, np.maximum(self.written_ms, 0) >> self.bits << self.bits, -1)
+        return np.where(self.there, find_instants(self.bits, self.written_ms), -1)
 
 
 def _is_stamped(stored: bytes) -> bool:

@@ -81,10 +81,11 @@ class SavedRows(msgspec.Struct, frozen=True):
 
 
 class Exported(msgspec.Struct, frozen=True):
-    """One file, and digests of the states that have rows in it."""
+    """One file, and digests of the states that have rows in it. ``added``: of the rows that were in no run."""
 
     file: StoredFile
     digests: dict[str, Digest]
+    added: dict[str, Digest] = {}
 
 
 @dataclass(frozen=True)
@@ -112,11 +113,16 @@ class ExportTask:
             try:
                 if paths:
                     database.ingest(paths)
+                added = self.complete(database, folder)
                 digests = self._write(database, folder / "rows.parquet")
             finally:
                 database.close()
             name = f"{ROWS_FOLDER}/{self.identity.operator}/{self.identity.name}/{self.identity.partition:05d}.parquet"
-            return Exported(send(place, name, folder / "rows.parquet"), digests)
+            return Exported(send(place, name, folder / "rows.parquet"), digests, added)
+
+    def complete(self, _database: Database, _folder: Path) -> dict[str, Digest]:
+        """Add rows that follow from those of the runs. Return their digests by state: there are none here."""
+        return {}
 
     def _write(self, database: Database, path: Path) -> dict[str, Digest]:
         import pyarrow.parquet as pq  # noqa: PLC0415 - the state server never needs it, and it is slow to import

@@ -46,8 +46,8 @@ class Merged:
 
     def rename(self, uid_map: Mapping[str, str]) -> Merged:
         """Return the same with other uids of keyed operators, whose states are named after them."""
-        names = {state.name: new for state in self.states if (new := _name(state, uid_map)) != state.name}
-        states = tuple(_rename(state, names.get(state.name, state.name), uid_map) for state in self.states)
+        states = tuple(rename_uid(state, uid_map) for state in self.states)
+        names = {old.name: new.name for old, new in zip(self.states, states, strict=True) if new.name != old.name}
         return replace(self, states=states, names=names)
 
     def meta(self, version: int, commit_id: str, partitions: int, rows: Mapping[str, int]) -> StoreMeta:
@@ -103,17 +103,12 @@ def merge_states(metas: Sequence[StoreMeta], what: str) -> Merged:
     return Merged(whole.states, whole.counter, whole.keyed_counter, numbers)
 
 
-def _name(state: StateMeta, uid_map: Mapping[str, str]) -> str:
-    uid = state.uid
-    if uid is None or uid not in uid_map:
-        return state.name
-    return f"{uid_map[uid]}/{state.name.removeprefix(f'{uid}/')}"
-
-
-def _rename(state: StateMeta, name: str, uid_map: Mapping[str, str]) -> StateMeta:
+def rename_uid(state: StateMeta, uid_map: Mapping[str, str]) -> StateMeta:
+    """Return the state with the new uid of its keyed operator, if it gets one. It is named after its uid."""
     uid = state.uid
     if uid is None or uid not in uid_map:
         return state
+    name = f"{uid_map[uid]}/{state.name.removeprefix(f'{uid}/')}"
     encoder = {**state.descriptor.encoder, "keyed": uid_map[uid]}
     return msgspec.structs.replace(
         state, name=name, descriptor=msgspec.structs.replace(state.descriptor, key_encoder=encoder)

@@ -67,7 +67,8 @@ class SplitTask:
     """Splits one store for the new ``partitions``. ``numbers``: the new numbers of its states.
 
     It splits by remainders of the hash or, if ``key_groups`` is not 0, by ranges of that many key groups.
-    ``writes_copies``: whether it writes broadcast states, of which one copy is enough.
+    ``writes_copies``: whether it writes broadcast states, of which one copy is enough. ``left_out``: the names of
+    states that are not read.
     """
 
     workplace: Workplace
@@ -78,6 +79,7 @@ class SplitTask:
     key_groups: int = 0
     is_keyed: bool = False
     writes_copies: bool = True
+    left_out: frozenset[str] = frozenset()
 
     @property
     def key(self) -> str:
@@ -94,15 +96,16 @@ class SplitTask:
                 digests, spark_rows = self._write(restored, writers)  # the same in each pass
             require_counts(read_counts(restored.database, restored.meta), digests, str(identity))
             require_digests(restored.meta.states, digests, str(identity))
-            left_out = () if self.writes_copies else [each.name for each in select_copies(restored.meta)]
-            written = {name: each for name, each in digests.items() if name not in left_out}
+            copies = () if self.writes_copies else [each.name for each in select_copies(restored.meta)]
+            written = {name: each for name, each in digests.items() if name not in copies}
             return Split(written, send_all(self.workplace.place(self.target), identity, writers.files), spark_rows)
 
     def _write(self, restored: RestoredStore, writers: PartitionWriters) -> tuple[dict[str, Digest], list[bytes]]:
         """Write all rows except Spark's own rows of a keyed operator; return digests, and the values of those."""
         digests: dict[str, Digest] = {}
         spark_rows = []
-        for state in sorted(restored.meta.states, key=lambda state: self.numbers[state.number]):
+        states = [state for state in restored.meta.states if state.name not in self.left_out]
+        for state in sorted(states, key=lambda state: self.numbers[state.number]):
             rows = scan_state(restored.database, state.number)
             if self.is_keyed and not is_keyed(state):
                 spark_rows += [value for portion in rows for value in portion.values.strings()]

@@ -88,7 +88,7 @@ def create(
     refuse_unless_empty(place, "a savepoint")
     possession = Possession(place, checkpoint.place)
     explaining = explaining_what_is_left(possession.describe_what_is_left)
-    with explaining, advising_to_verify(checkpoint), _hold_logs(checkpoint) as (version, logs):
+    with explaining, advising_to_verify(checkpoint), hold_logs(checkpoint) as (version, logs):
         operators = _list_operators(checkpoint, version, kind)
         possession.take(version)
         own = possession.folder
@@ -116,7 +116,7 @@ def create(
             checkpoint=checkpoint.place.url,
             version=version,
             partitions=read_partitions(place, version - 1),
-            operators=tuple(_save(operator, read) for operator in operators),
+            operators=tuple(describe_operator(operator, read) for operator in operators),
             stores=tuple(stores),
             files=tuple(files),
             rows=tuple(rows),
@@ -182,14 +182,14 @@ def _list_operators(checkpoint: Checkpoint, version: int, kind: Kind) -> list[Op
     operators = list_operators(checkpoint, version)
     list(operator_names(checkpoint.place))  # none is a link
     for operator in operators:
-        _save(operator, {})  # its layout and types can be read
+        describe_operator(operator, {})  # its layout and types can be read
     if kind == "canonical":
         require_mergeable(operators)
     return operators
 
 
 @contextmanager
-def _hold_logs(checkpoint: Checkpoint) -> Iterator[tuple[int, Mapping[str, bytes]]]:
+def hold_logs(checkpoint: Checkpoint) -> Iterator[tuple[int, Mapping[str, bytes]]]:
     """Pin a version and read the logs of its batch at once: the query may delete its own at any time."""
     for attempt in range(LOG_ATTEMPTS):
         with pin(checkpoint) as version:
@@ -263,7 +263,8 @@ def _unpin(pins: Pins, pin: Pin) -> None:
         _log.warning("could not remove %s, which ends by itself in %.0f s: %s", pin.name, PIN_S, problem)
 
 
-def _save(operator: OperatorVersion, digests: Mapping[tuple[int, str, str], Digest]) -> SavedOperator:
+def describe_operator(operator: OperatorVersion, digests: Mapping[tuple[int, str, str], Digest]) -> SavedOperator:
+    """Return an operator as a savepoint lists it. ``digests``: by operator, store and state, as far as they are known."""
     rows = operator.rows()
     states = {
         (store, state.name): state

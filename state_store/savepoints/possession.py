@@ -93,8 +93,8 @@ class OwnFolder:
 class Possession:
     """The right to write a savepoint into one place."""
 
-    def __init__(self, place: BlobPlace, checkpoint: BlobPlace) -> None:
-        """``place`` is the target of a savepoint of ``checkpoint``. Nothing is written."""
+    def __init__(self, place: BlobPlace, checkpoint: BlobPlace | None) -> None:
+        """``place`` is the target of a savepoint of ``checkpoint``, if it is of one. Nothing is written."""
         self._place, self._checkpoint = place, checkpoint
         self._mark = b""
         self.folder = OwnFolder(place, self.require)
@@ -157,6 +157,8 @@ class Possession:
 
     def _refuse_if_seen(self) -> None:
         """Raise InvalidInputError if the mark appears inside the checkpoint: two names may mean one folder."""
+        if self._checkpoint is None:
+            return
         for blob in self._checkpoint.walk():
             if blob.name.rpartition("/")[2] == UNFINISHED and blob.size_bytes == len(self._mark):
                 with suppress(NotFoundError):  # the mark of another savepoint, which has finished meanwhile

@@ -1,0 +1,83 @@
+"""Changes of state, for ``write_state``: which rows a state gets, and what happens to states and uids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+    from pyspark_ckpt.operators.declarations.states import Declared
+
+    Rows: TypeAlias = pa.Table | pa.RecordBatchReader | Iterable[pa.RecordBatch] | pd.DataFrame | DataFrame
+
+
+@dataclass(frozen=True)
+class Put:
+    """All rows of a state of the keyed operator ``uid``, in place of those that it has.
+
+    ``state``: the name of a state that is there, whose types stay; or a declaration, such as ``ValueState("views",
+    "long")`` or ``Count.views``, for a new state or new types.
+
+    ``rows``: an Arrow table, reader or batches, a pandas frame, or a Spark frame that is not a stream. They have the
+    columns that ``open_state`` shows: ``key``, a struct, or the columns of the key by their names; ``value``; ``index``
+    of elements of lists; ``map_key`` of entries of maps; ``at`` and ``namespace`` of timers; ``written_at`` where rows
+    have a time to live (left out or null: now or, in event time, with the first watermark). ``partition``,
+    ``key_group``, ``hash``, ``expires_at``, ``at_ms`` and ``clock`` may be there and are not read.
+
+    ``key``: the columns of the key with their types, such as ``"user string"``, and ``max_parallelism``, as ``keyed``
+    has it: for an operator that is not there yet, only.
+    """
+
+    uid: str
+    state: str | Declared
+    rows: Rows
+    key: str | None = None
+    max_parallelism: int | None = None
+
+
+@dataclass(frozen=True)
+class Transform:
+    """The rows of a state, changed by a function.
+
+    ``function`` gets Arrow tables, with the columns that ``open_state`` shows, and returns tables with the same
+    columns: fewer rows, more, or other ones. It is called for some thousand rows at a time, and the rows of one key may
+    come in two calls. ``declared``: the state with new types, if the function returns such.
+    """
+
+    uid: str
+    state: str
+    function: Callable[[pa.Table], pa.Table]
+    declared: Declared | None = None
+
+
+@dataclass(frozen=True)
+class Drop:
+    """A state goes, with all its rows; ``state`` None: all states of the uid."""
+
+    uid: str
+    state: str | None = None
+
+
+@dataclass(frozen=True)
+class Rename:
+    """A state gets another name; ``state`` None: the uid does. The rows stay as they are."""
+
+    uid: str
+    to: str
+    state: str | None = None
+
+
+@dataclass(frozen=True)
+class SetMaxParallelism:
+    """The keys of the operator are in this many key groups from now on. The rows stay as they are."""
+
+    uid: str
+    max_parallelism: int
+
+
+Change: TypeAlias = Put | Transform | Drop | Rename | SetMaxParallelism

@@ -1,0 +1,60 @@
+"""Write state: a savepoint with rows that the user gives, for a query that has never run, or in place of others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pyspark_ckpt.changes import Change
+from pyspark_ckpt.reading.sources import state_at
+from pyspark_ckpt.savepoints import collect_options, describe_release, run_job
+from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.location import Location, location_text
+from pyspark_ckpt.state_store.savepoints.savepoint import SavepointInfo
+from pyspark_ckpt.writing.creation import NewQuery, Writing
+
+
+def write_state(
+    source: Location | None,
+    target: Location,
+    changes: Sequence[Change],
+    *,
+    parallelism: int = 200,
+    offsets: Sequence[object] = (None,),
+    checkpoint_format: int = 2,
+    options: Mapping[str, str] | None = None,
+) -> SavepointInfo:
+    """Write a canonical savepoint into the empty folder ``target``: the state of ``source``, with ``changes``.
+
+    ``source``: a savepoint of either kind, or the checkpoint of a query, running or stopped, whose last committed batch
+    is taken. It is read and not changed. Its offsets are those of the new savepoint. ``changes``: of
+    ``pyspark_ckpt.changes``, applied one after another. A query continues from the savepoint after ``restore``.
+
+    ``source`` None: the savepoint is of a query that has never run. Its operators are the uids of the changes, in the
+    order in which Spark numbers them: an operator comes before those that read its output. ``offsets``: where each
+    source of the program begins: JSON as Spark writes it, or None for where the program starts it, such as its
+    ``startingOffsets``. ``parallelism``: that of the savepoint, which a restore may change. ``checkpoint_format``: 1 for
+    Spark 3.5 and 4.0.
+
+    When it returns, the savepoint is complete and durable. All rows that stay were read before and after, and digests
+    are equal; rows that are given are counted. After an error there may be an unfinished savepoint, which nothing
+    restores. ``options`` as for ``savepoint``.
+
+    Raises InvalidInputError (a change that does not fit the state, rows that do not fit their types, several for one
+    place, a target that is not empty), LifecycleError (no committed batch), ConflictError (another savepoint is being
+    written there), NotFoundError, FormatError (damage), StorageError; and what a function of a change raises.
+    """
+    if isinstance(changes, (str, Mapping)) or not isinstance(changes, Sequence):
+        raise InvalidInputError(
+            f"`changes` must be a list, got {repr(changes)[:200]} of type {type(changes).__name__}.",
+            hint="Give a list of changes: see pyspark_ckpt.changes.",
+        )
+    target = location_text(target, "target")
+    if source is None:
+        given = collect_options(options, target)
+        opened = NewQuery(parallelism, offsets, checkpoint_format)
+    else:
+        location = location_text(source, "source")
+        given = collect_options(options, location, target)
+        opened = state_at(location, given)
+    with run_job(f"savepoint to {target}") as (runner, progress):
+        return Writing(opened, target, given, runner, progress, describe_release()).run(changes)

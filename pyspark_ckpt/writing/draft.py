@@ -1,0 +1,285 @@
+"""The states of a query as a list of changes leaves them: worked out from metadata, before any row is read."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+import pyarrow as pa
+
+from pyspark_ckpt.changes import Change, Drop, Put, Rename, SetMaxParallelism, Transform
+from pyspark_ckpt.operators.bound.declared_states import DeclaredStates, with_types
+from pyspark_ckpt.operators.declarations.states import Declared
+from pyspark_ckpt.operators.frames import read_groups, resolve_columns
+from pyspark_ckpt.operators.rows.expiry import index_name
+from pyspark_ckpt.operators.types.value_types import make_handed_schema
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Operator
+from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
+from pyspark_ckpt.state_store.checkpoints.layout import Layout
+from pyspark_ckpt.state_store.display import suggest
+from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError
+from pyspark_ckpt.state_store.format.key_groups import MAX_PARALLELISM, read_max_parallelism
+from pyspark_ckpt.state_store.format.meta import EMPTY_META, Descriptor, StateMeta, StoreMeta, check_uid
+from pyspark_ckpt.state_store.format.remote import DEFAULT_STORE
+from pyspark_ckpt.state_store.redistribution.merged_states import merge_states, rename_uid
+from pyspark_ckpt.writing.row_encoders import WrittenState
+
+if TYPE_CHECKING:
+    from pyspark_ckpt.changes import Rows
+
+KEYED_OPERATOR = "applyInPandasWithState"
+"""Spark's name for the operator in its plan that a keyed operator is."""
+GROUPS = "default"
+"""Spark's name for the state that has the row of each partition's group."""
+_ROUTE_SCHEMA = {
+    "type": "struct",
+    "fields": [{"name": "__ckpt_route", "type": "integer", "nullable": True, "metadata": {}}],
+}
+ChangeRows: TypeAlias = Callable[[pa.Table], pa.Table]
+
+
+@dataclass(frozen=True)
+class StoredRows:
+    """Rows of a state of the source, and the functions that change them, one after another."""
+
+    uid: str
+    name: str
+    functions: tuple[ChangeRows, ...]
+
+
+@dataclass(frozen=True)
+class GivenRows:
+    """Rows that the user gives, and the functions that change them, one after another."""
+
+    rows: Rows
+    functions: tuple[ChangeRows, ...] = ()
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The keys of a keyed operator: their columns with the names of their types, and the number of their groups."""
+
+    schema: Mapping[str, str]
+    max_parallelism: int
+
+
+@dataclass
+class StoreDraft:
+    """One store of an operator: its states with their new names, numbers and types.
+
+    ``numbers``: those of the states in the new meta by those in each store of the source. ``kept``: the names in the
+    source of states whose rows stay, by their new names. ``written``: the rows of other states. ``keys``: by uid.
+    """
+
+    operator: Operator
+    name: str
+    layout: Layout
+    meta: StoreMeta
+    numbers: Sequence[Mapping[int, int]] = ()
+    kept: dict[str, str] = field(default_factory=dict)
+    written: dict[str, GivenRows | StoredRows] = field(default_factory=dict)
+    keys: dict[str, Keys] = field(default_factory=dict)
+
+    def states_of(self, uid: str) -> dict[str, StateMeta]:
+        """Return the states of an operator by their names in the program, without indexes."""
+        return {
+            state.name.removeprefix(f"{uid}/"): state
+            for state in self.meta.states
+            if state.uid == uid and state.is_counted
+        }
+
+    def find_written(self, name: str, now_ms: int) -> WrittenState:
+        """Return what is needed to encode rows of a state. Raises InternalError."""
+        state = self.meta.state(name)
+        if state is None:
+            raise InternalError(f"State {name!r} gets rows and is not among the states.")
+        return WrittenState(state, self.meta.state(index_name(name)), f"State {name!r}", now_ms)
+
+    def remove(self, name: str) -> None:
+        """Remove a state and its index."""
+        for each in (name, index_name(name)):
+            self.meta = self.meta.without_state(each)
+            self.forget_rows(each)
+
+    def forget_rows(self, name: str) -> None:
+        """Leave out the rows that a state has so far."""
+        self.kept.pop(name, None)
+        self.written.pop(name, None)
+
+    def declare(self, uid: str, declared: Declared) -> str:
+        """Put a declared state in the place of one of its name, if there is one; return its stored name."""
+        (typed,) = with_types({declared.name: declared}, f"Operator {uid!r}")
+        keys = self.keys[uid]
+        placement = {"max_parallelism": keys.max_parallelism}
+        described = DeclaredStates(uid, (typed,)).describe_new(keys.schema, placement)
+        (name, _), *_ = described
+        self.remove(name)
+        for each, descriptor in described:
+            self.meta, _ = self.meta.with_state(each, descriptor, keyed=True)
+        return name
+
+    def replace_states(self, change: Callable[[StateMeta], StateMeta]) -> None:
+        """Change states, and what is noted under their names."""
+        names = {state.name: change(state).name for state in self.meta.states}
+        self.meta = msgspec.structs.replace(self.meta, states=tuple(map(change, self.meta.states)))
+        self.kept = {names[name]: old for name, old in self.kept.items()}
+        self.written = {names[name]: rows for name, rows in self.written.items()}
+
+
+class Draft:
+    """All stores of a query, changed step by step. Nothing is read or written."""
+
+    def __init__(self, operators: Sequence[OperatorVersion] | None) -> None:
+        """``operators``: of the source; None for a query that has never run, and gets them from the changes.
+
+        Raises InvalidInputError, FormatError.
+        """
+        self._is_new = operators is None
+        self.stores: list[StoreDraft] = [
+            _draft_store(operator, name) for operator in operators or () for name in operator.stores
+        ]
+
+    def apply(self, change: Change) -> None:
+        """Apply a change. Raises InvalidInputError (a uid or state that is not there, or is already)."""
+        if isinstance(change, Put):
+            self._put(change)
+        elif isinstance(change, Transform):
+            self._transform(change)
+        elif isinstance(change, Drop):
+            self._drop(change)
+        elif isinstance(change, Rename):
+            self._rename(change)
+        elif isinstance(change, SetMaxParallelism):
+            self._set_max_parallelism(change)
+        else:
+            raise InvalidInputError(
+                f"{repr(change)[:200]} of type {type(change).__name__} is not a change of state.",
+                hint="Give Put, Transform, Drop, Rename and SetMaxParallelism of pyspark_ckpt.changes.",
+            )
+
+    def _put(self, change: Put) -> None:
+        check_uid(change.uid, f"Put to {change.uid!r}")
+        store = self._find_or_add(change)
+        if isinstance(change.state, Declared):
+            name = store.declare(change.uid, change.state)
+        else:
+            name = _require_state(store, change.uid, change.state).name
+        _forget_rows(store, name)
+        store.written[name] = GivenRows(change.rows)
+
+    def _transform(self, change: Transform) -> None:
+        store = self._find(change.uid)
+        name = _require_state(store, change.uid, change.state).name
+        if not callable(change.function):
+            raise InvalidInputError(f"State {name!r}: the function of a Transform is {change.function!r}.")
+        before = store.written.get(name)
+        if before is None:
+            uid, _, old = store.kept[name].partition("/")
+            before = StoredRows(uid, old, ())
+        if change.declared is not None:
+            if change.declared.name != change.state:
+                raise InvalidInputError(
+                    f"State {name!r} is transformed, and declared as {change.declared.name!r}.",
+                    hint="Declare it with its name. Rename gives it another one.",
+                )
+            store.declare(change.uid, change.declared)
+        _forget_rows(store, name)
+        store.written[name] = replace(before, functions=(*before.functions, change.function))
+
+    def _drop(self, change: Drop) -> None:
+        store = self._find(change.uid)
+        for name in list(store.states_of(change.uid)) if change.state is None else [change.state]:
+            store.remove(_require_state(store, change.uid, name).name)
+
+    def _rename(self, change: Rename) -> None:
+        store = self._find(change.uid)
+        if change.state is None:
+            check_uid(change.to, f"Rename of {change.uid!r}")
+            if any(change.to in each.keys for each in self.stores):
+                raise InvalidInputError(f"uid {change.uid!r} cannot become {change.to!r}: that one is there, too.")
+            store.replace_states(lambda state: rename_uid(state, {change.uid: change.to}))
+            store.keys[change.to] = store.keys.pop(change.uid)
+            return
+        old = _require_state(store, change.uid, change.state)
+        given: object = change.to  # from Python, which does not check types
+        if not isinstance(given, str) or not given:
+            raise InvalidInputError(f"State {old.name!r} cannot become {given!r}: a name is a text that is not empty.")
+        if change.to in store.states_of(change.uid):
+            raise InvalidInputError(f"State {old.name!r} cannot become {change.to!r}: that one is there, too.")
+        new = f"{change.uid}/{change.to}"
+        names = {old.name: new, index_name(old.name): index_name(new)}
+        store.replace_states(lambda state: msgspec.structs.replace(state, name=names.get(state.name, state.name)))
+
+    def _set_max_parallelism(self, change: SetMaxParallelism) -> None:
+        store = self._find(change.uid)
+        groups = read_groups(change.max_parallelism, f"SetMaxParallelism of {change.uid!r}")
+        store.replace_states(lambda state: _with_groups(state, groups))
+        store.keys = {uid: replace(keys, max_parallelism=groups) for uid, keys in store.keys.items()}
+
+    def _find_or_add(self, change: Put) -> StoreDraft:
+        """Return the store of a keyed operator. In a new query, it is made if there is none."""
+        if not self._is_new or any(change.uid in store.keys for store in self.stores):
+            return self._find(change.uid)
+        if change.key is None:
+            raise InvalidInputError(
+                f"Operator {change.uid!r} is new, and its first Put has no `key`.",
+                hint="Give the columns of the key with their types: key='user string'.",
+            )
+        columns = make_handed_schema(resolve_columns(change.key, f"Put to {change.uid!r}: the key"))
+        schema = {column.name: str(column.type) for column in columns}
+        groups = MAX_PARALLELISM if change.max_parallelism is None else change.max_parallelism
+        keys = Keys(schema, read_groups(groups, f"Put to {change.uid!r}"))
+        meta = msgspec.structs.replace(EMPTY_META, version=1, id=uuid.uuid4().hex)
+        meta, _ = meta.with_state(GROUPS, Descriptor(key_schema=_ROUTE_SCHEMA))
+        operator = Operator(len(self.stores), KEYED_OPERATOR, (DEFAULT_STORE,), 1)
+        self.stores.append(StoreDraft(operator, DEFAULT_STORE, Layout.KEY_GROUPS, meta, keys={change.uid: keys}))
+        return self.stores[-1]
+
+    def _find(self, uid: str) -> StoreDraft:
+        found = [store for store in self.stores if uid in store.keys]
+        if not found:
+            known = sorted({uid for store in self.stores for uid in store.keys})
+            raise InvalidInputError(
+                f"There is no keyed operator with the uid {uid!r}; there are {known}.{suggest(str(uid), known)}"
+            )
+        return found[0]
+
+
+def _draft_store(operator: OperatorVersion, name: str) -> StoreDraft:
+    stores, what = operator.stores[name], f"operator {operator.operator.number}, store {name!r}"
+    whole = merge_states([store.meta for store in stores], what)
+    first = stores[0].meta
+    meta = whole.meta(first.version, first.id, len(stores), operator.count_rows(name))
+    keys = {
+        state.uid: Keys(state.descriptor.key_schema, read_max_parallelism(state.descriptor, what) or MAX_PARALLELISM)
+        for state in meta.states
+        if state.uid is not None
+    }
+    kept = {state.name: state.name for state in meta.states}
+    return StoreDraft(operator.operator, name, operator.layout, meta, whole.numbers, kept, keys=keys)
+
+
+def _require_state(store: StoreDraft, uid: str, name: object) -> StateMeta:
+    states = store.states_of(uid)
+    if not isinstance(name, str) or name not in states:
+        more = suggest(name, states) if isinstance(name, str) else ""
+        raise InvalidInputError(
+            f"Operator {uid!r} has no state {name!r}; it has {sorted(states)}.{more}",
+            hint="For a new state, give its declaration in place of its name.",
+        )
+    return states[name]
+
+
+def _forget_rows(store: StoreDraft, name: str) -> None:
+    store.forget_rows(name)
+    store.forget_rows(index_name(name))
+
+
+def _with_groups(state: StateMeta, groups: int) -> StateMeta:
+    if state.uid is None:
+        return state
+    encoder = {**state.descriptor.encoder, "max_parallelism": groups}
+    return msgspec.structs.replace(state, descriptor=msgspec.structs.replace(state.descriptor, key_encoder=encoder))

@@ -1,0 +1,70 @@
+"""The rows that a user gives for a state, in any of the forms that a table has, as Arrow batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from pyspark_ckpt.reading.reader import StateReader
+from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.writing.draft import GivenRows, StoredRows
+
+BATCH_ROWS = 65_536
+
+
+def is_spark_frame(rows: object) -> bool:
+    """Whether rows are a frame of PySpark, of a Connect client or not. Imports nothing."""
+    return hasattr(rows, "mapInArrow") and hasattr(rows, "isStreaming")
+
+
+def list_batches(given: GivenRows | StoredRows, open_source: Callable[[str, str], StateReader]) -> Iterator[pa.RecordBatch]:
+    """Yield rows in batches, changed by their functions. ``open_source`` opens a state of the source by its name.
+
+    Raises InvalidInputError (no rows, or a function that returns none), and what reading raises.
+    """
+    if isinstance(given, StoredRows):
+        with open_source(given.uid, given.name) as state:
+            yield from _change(state.batches(), given)
+    else:
+        yield from _change(_list_given(given.rows), given)
+
+
+def _change(batches: Iterable[pa.RecordBatch], given: GivenRows | StoredRows) -> Iterator[pa.RecordBatch]:
+    if not given.functions:
+        yield from batches
+        return
+    for batch in batches:
+        rows = pa.Table.from_batches([batch])
+        for function in given.functions:
+            rows = function(rows)
+            if not isinstance(rows, pa.Table):
+                raise InvalidInputError(
+                    f"The function of a Transform returned {repr(rows)[:200]} of type {type(rows).__name__}.",
+                    hint="Return a pyarrow.Table, which may be empty.",
+                )
+        yield from rows.combine_chunks().to_batches()
+
+
+def _list_given(rows: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - see changes.Put
+    """Yield rows in batches. Raises InvalidInputError (they are none)."""
+    if isinstance(rows, (pa.Table, pa.RecordBatch)):
+        table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
+        yield from table.to_batches(BATCH_ROWS)
+        return
+    if type(rows).__module__.startswith("pandas."):
+        yield from pa.Table.from_pandas(rows, preserve_index=False).to_batches(BATCH_ROWS)
+        return
+    if isinstance(rows, (str, bytes)) or not isinstance(rows, Iterable):
+        raise InvalidInputError(
+            f"Rows are given as {repr(rows)[:200]} of type {type(rows).__name__}.",
+            hint="Give an Arrow table, a reader or batches, a pandas frame, or a Spark frame.",
+        )
+    for batch in rows:
+        if not isinstance(batch, pa.RecordBatch):
+            raise InvalidInputError(
+                f"Rows have {repr(batch)[:200]} of type {type(batch).__name__} in place of an Arrow batch.",
+                hint="Give an Arrow table: pyarrow.Table.from_pylist(rows).",
+            )
+        yield batch

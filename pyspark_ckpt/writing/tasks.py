@@ -1,0 +1,160 @@
+"""The tasks of a write: encode given rows into sorted runs, keep those of other states, join both into files."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+from typing_extensions import override
+
+from pyspark_ckpt.operators.rows.list_layout import SEQUENCE, Head
+from pyspark_ckpt.state_store.arrays.rows import PackedRows
+from pyspark_ckpt.state_store.blobs.transfers import StoredFile
+from pyspark_ckpt.state_store.checkpoints.digests import Digest
+from pyspark_ckpt.state_store.checkpoints.state_rows import Tally, digest_tallies, scan_state
+from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
+from pyspark_ckpt.state_store.database import Database, write_table_file
+from pyspark_ckpt.state_store.format.key_groups import MAX_PARALLELISM
+from pyspark_ckpt.state_store.identity import Identity
+from pyspark_ckpt.state_store.json_objects import Count
+from pyspark_ckpt.state_store.redistribution.canonical import ExportTask, SavedRows, fetch_rows, rows_in
+from pyspark_ckpt.state_store.redistribution.splitting import PartitionWriters, Split, send_all
+from pyspark_ckpt.writing.row_encoders import RowEncoder, WrittenState
+
+RUN_BYTES = 32 << 20
+"""About how many bytes of given rows are encoded and sorted at once."""
+
+
+class Encoded(msgspec.Struct, frozen=True):
+    """Rows that were given for a state: as runs, their number, and when the first of them is due if they are timers."""
+
+    split: Split
+    given: Count
+    earliest_ms: int | None
+
+
+@dataclass(frozen=True)
+class EncodeRows:
+    """Encodes rows of one state into runs, one for each of the ``ranges`` of hashes that has any, below ``target``."""
+
+    workplace: Workplace
+    state: WrittenState
+    identity: Identity
+    target: str
+    ranges: int
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Encoded:
+        """Write the runs. Raises InvalidInputError (rows that are not of the state), StorageError."""
+        encoder = RowEncoder(self.state)
+        tallies, written = defaultdict[str, Tally](Tally), defaultdict[int, list[Path]](list)
+        given, numbers = 0, count()
+        with self.workplace.folder() as folder:
+            for rows in _portions(batches):
+                given += len(rows)
+                for name, encoded in encoder.encode(rows):
+                    tallies[name].count(encoded)
+                    for each, paths in self._write(encoded, folder / f"run-{next(numbers)}").items():
+                        written[each] += paths
+            sent = send_all(self.workplace.place(self.target), self.identity, written)
+        return Encoded(Split(digest_tallies(tallies), sent), given, encoder.earliest_ms)
+
+    def _write(self, rows: PackedRows, folder: Path) -> dict[int, list[Path]]:
+        folder.mkdir(mode=0o700)
+        writers = PartitionWriters(folder, self.workplace.tuning(), self.ranges, MAX_PARALLELISM)
+        for _ in writers.passes():
+            writers.write(rows)
+        return writers.files
+
+
+@dataclass(frozen=True)
+class KeepTask:
+    """Splits a file of a canonical savepoint into the new ``ranges``; see SplitTask. States ``left_out`` are not read.
+
+    Unlike an import, it keeps the rows of states that belong to partitions.
+    """
+
+    workplace: Workplace
+    source: str
+    rows: SavedRows
+    number: int
+    target: str
+    ranges: int
+    left_out: frozenset[str]
+
+    @property
+    def key(self) -> str:
+        """The name of the task, unique in its job."""
+        return f"keep-{self.identity.key}"
+
+    @property
+    def identity(self) -> Identity:
+        """The file as a store of its own, whose partition is the range."""
+        return Identity(self.rows.operator, self.number, self.rows.name)
+
+    def __call__(self) -> Split:
+        """Write the runs of all ranges. Raises StorageError, FormatError, NotFoundError."""
+        with self.workplace.folder() as folder:
+            path = fetch_rows(self.workplace, self.source, self.rows, self.number, folder)
+            writers = PartitionWriters(folder, self.workplace.tuning(), self.ranges, MAX_PARALLELISM)
+            for _ in writers.passes():
+                tallies = defaultdict[str, Tally](Tally)  # the same in each pass
+                for state, portion in rows_in(path, self.source, self.rows, self.number):
+                    if state.name not in self.left_out:
+                        tallies[state.name].count(portion)
+                        writers.write(portion)
+            sent = send_all(self.workplace.place(self.target), self.identity, writers.files)
+            return Split(digest_tallies(tallies), sent)
+
+
+@dataclass(frozen=True)
+class JoinTask(ExportTask):
+    """Writes the file of one range. The lists that are written, ``lists``, get their heads here."""
+
+    lists: tuple[tuple[str, int], ...] = ()
+
+    @override
+    def complete(self, database: Database, folder: Path) -> dict[str, Digest]:
+        """See ExportTask. A head comes before the elements of its list and counts up to the last one."""
+        added = {}
+        for name, number in self.lists:
+            rows = [(key, Head(end).encode()) for key, end in _find_ends(database, number)]
+            if rows:
+                path = folder / f"heads-{number}.sst"
+                write_table_file(path, rows, self.workplace.tuning())
+                database.ingest([path])
+                tally = Tally()
+                tally.count(PackedRows.of(rows))
+                added[name] = tally.digest
+        return added
+
+
+def _find_ends(database: Database, number: int) -> Iterator[tuple[bytes, int]]:
+    """Yield the keys of lists, as those of heads, in order, and the number after the last element of each."""
+    last, end = b"", 0
+    for rows in scan_state(database, number):
+        for key in rows.keys.strings():
+            of_list = key[: -SEQUENCE.size]
+            if last and of_list != last:
+                yield last, end
+            last, end = of_list, SEQUENCE.unpack_from(key, len(of_list))[0] + 1
+    if last:
+        yield last, end
+
+
+def _portions(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Yield rows in tables of about RUN_BYTES."""
+    some: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        some.append(batch)
+        size += batch.nbytes
+        if size >= RUN_BYTES:
+            yield pa.Table.from_batches(some)
+            some, size = [], 0
+    if some:
+        yield pa.Table.from_batches(some)
