@@ -10,7 +10,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -294,6 +294,14 @@ def collect_options(given: Mapping[str, str] | None, *locations: str) -> Options
     conf = session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
     settings = S3aSettings({f"{S3A}{name}": value for name, value in conf.getPropsWithPrefix(S3A).items()})
     return replace(options, s3a=settings)
+
+
+def read_session_confs(names: Iterable[str]) -> dict[str, str]:
+    """Return what the active session has of some confs; nothing without a session."""
+    session = _active_session()
+    if session is None:
+        return {}
+    return {name: value for name in names if (value := session.conf.get(name, None)) is not None}
 
 
 def find_checkpoint(query: StreamingQuery | Location) -> str:

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from pyspark_ckpt.changes import Change
 from pyspark_ckpt.reading.sources import state_at
-from pyspark_ckpt.savepoints import collect_options, describe_release, run_job
+from pyspark_ckpt.savepoints import collect_options, describe_release, read_session_confs, run_job
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.location import Location, location_text
 from pyspark_ckpt.state_store.savepoints.savepoint import SavepointInfo
-from pyspark_ckpt.writing.creation import NewQuery, Writing
+from pyspark_ckpt.writing.creation import Writing
+from pyspark_ckpt.writing.first_files import FIRST_CONFS, NewQuery
 
 
 def write_state(
@@ -33,7 +34,7 @@ def write_state(
     order in which Spark numbers them: an operator comes before those that read its output. ``offsets``: where each
     source of the program begins: JSON as Spark writes it, or None for where the program starts it, such as its
     ``startingOffsets``. ``parallelism``: that of the savepoint, which a restore may change. ``checkpoint_format``: 1 for
-    Spark 3.5 and 4.0.
+    Spark 3.5 and 4.0. The confs that Spark keeps for a query are those of the active session, or else Spark's defaults.
 
     When it returns, the savepoint is complete and durable. All rows that stay were read before and after, and digests
     are equal; rows that are given are counted. After an error there may be an unfinished savepoint, which nothing
@@ -51,7 +52,7 @@ def write_state(
     target = location_text(target, "target")
     if source is None:
         given = collect_options(options, target)
-        opened = NewQuery(parallelism, offsets, checkpoint_format)
+        opened = NewQuery(parallelism, offsets, checkpoint_format, read_session_confs(FIRST_CONFS))
     else:
         location = location_text(source, "source")
         given = collect_options(options, location, target)

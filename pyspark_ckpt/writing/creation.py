@@ -49,7 +49,7 @@ from pyspark_ckpt.state_store.savepoints.savepoint import (
     refuse_unless_empty,
 )
 from pyspark_ckpt.writing.draft import GROUPS, Draft, GivenRows, StoreDraft
-from pyspark_ckpt.writing.first_files import make_first_files
+from pyspark_ckpt.writing.first_files import NewQuery, make_first_files
 from pyspark_ckpt.writing.given_rows import is_spark_frame, list_batches
 from pyspark_ckpt.writing.tasks import Encoded, EncodeRows, JoinTask, KeepTask
 
@@ -60,15 +60,6 @@ UNKNOWN_BYTES = 1 << 30
 """The size that rows are taken to have whose size nobody knows before they are read."""
 DUE_AT_ONCE_MS = 0
 """When Spark is to call a partition with new timers: as soon as it has a clock. The operator then says when next."""
-
-
-@dataclass(frozen=True)
-class NewQuery:
-    """What the first files of a query say that has never run."""
-
-    partitions: int
-    offsets: Sequence[object]
-    checkpoint_format: int
 
 
 @dataclass(frozen=True)
@@ -170,7 +161,7 @@ class Writing:
     def _write_files(self, own: OwnFolder, draft: Draft, logs: Mapping[str, bytes]) -> list[QueryFile]:
         source = self.source
         if isinstance(source, NewQuery):
-            files = make_first_files(draft.stores, source.partitions, source.offsets, source.checkpoint_format)
+            files = make_first_files(source, draft.stores)
             for name, content in files.items():
                 own.put(name, content)
             return [QueryFile.of(name, content) for name, content in files.items()]

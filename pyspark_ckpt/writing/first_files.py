@@ -6,6 +6,7 @@ import json
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark_ckpt.state_store.checkpoints.query.entries import PARTITIONS_CONF
@@ -14,31 +15,72 @@ from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.names import PROVIDER_CLASS, PROVIDER_CONF
 from pyspark_ckpt.writing.draft import StoreDraft
 
+FIRST_CONFS: Mapping[str, str] = {
+    "spark.sql.dropDuplicates.deterministicKeyOrder.enabled": "true",
+    "spark.sql.function.protobufExtensions.enabled": "false",
+    "spark.sql.optimizer.pruneFiltersCanPruneStreamingSubplan": "false",
+    "spark.sql.streaming.aggregation.stateFormatVersion": "2",
+    "spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion": "2",
+    "spark.sql.streaming.join.stateFormatVersion": "2",
+    "spark.sql.streaming.multipleWatermarkPolicy": "min",
+    "spark.sql.streaming.queryEvolution.enableSourceEvolution": "false",
+    "spark.sql.streaming.stateStore.compression.codec": "lz4",
+    "spark.sql.streaming.stateStore.encodingFormat": "unsaferow",
+    "spark.sql.streaming.stateStore.rocksdb.formatVersion": "5",
+    "spark.sql.streaming.stateStore.rocksdb.mergeOperatorVersion": "2",
+    "spark.sql.streaming.stateStore.rowChecksum.enabled": "false",
+    "spark.sql.streaming.statefulOperator.alwaysNullableOutput.enabled": "true",
+    "spark.sql.streaming.statefulOperator.useStrictDistribution": "true",
+}
+"""What Spark 4.3 logs with the first batch of a query, and keeps for it. For a conf that is not there, a query gets the
+value that Spark had before the conf, such as an older layout of state. Others ignore those that they do not know.
+Source: OffsetSeqMetadata."""
 NO_OFFSET = "-"
 """What Spark's offset log has for a source that has not been read: it then starts where the program says."""
 
 
-def make_first_files(
-    stores: Sequence[StoreDraft], partitions: int, offsets: Sequence[object], checkpoint_format: int
-) -> dict[str, bytes]:
-    """Return the files by name. ``offsets``: of each source, None for where the program starts it.
+@dataclass(frozen=True)
+class NewQuery:
+    """What the first files of a query say that has never run.
 
-    Raises InvalidInputError.
+    ``offsets``: of each source, None for where the program starts it. ``confs``: those that differ from FIRST_CONFS.
     """
-    if checkpoint_format not in (1, 2):
-        raise InvalidInputError(f"`checkpoint_format` must be 1 or 2, got {checkpoint_format!r}.")
-    conf = {PARTITIONS_CONF: str(partitions), PROVIDER_CONF: PROVIDER_CLASS}
+
+    partitions: int
+    offsets: Sequence[object]
+    checkpoint_format: int
+    confs: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        """Raises InvalidInputError."""
+        given: Mapping[str, Any] = vars(self)  # from Python, which does not check types
+        if not isinstance(given["partitions"], int) or isinstance(given["partitions"], bool) or self.partitions < 1:
+            raise InvalidInputError(f"`parallelism` must be a whole number from 1 on, got {self.partitions!r}.")
+        if given["checkpoint_format"] not in (1, 2) or isinstance(given["checkpoint_format"], bool):
+            raise InvalidInputError(f"`checkpoint_format` must be 1 or 2, got {self.checkpoint_format!r}.")
+        if isinstance(given["offsets"], (str, Mapping)) or not isinstance(given["offsets"], Sequence) or not self.offsets:
+            raise InvalidInputError(
+                f"`offsets` must be a list with an offset for each source, got {self.offsets!r}.",
+                hint="None starts a source where the program says.",
+            )
+
+
+def make_first_files(
+    query: NewQuery, stores: Sequence[StoreDraft]
+) -> dict[str, bytes]:
+    """Return the files by name. Raises InvalidInputError (an offset that is none)."""
+    conf = {**FIRST_CONFS, **query.confs, PARTITIONS_CONF: str(query.partitions), PROVIDER_CONF: PROVIDER_CLASS}
     times = {"batchWatermarkMs": 0, "batchTimestampMs": round(time.time() * 1000), "conf": conf}
     commit: dict[str, Any] = {"nextBatchWatermarkMs": 0}
-    if checkpoint_format > 1:
-        commit["stateUniqueIds"] = {str(each.operator.number): [[each.meta.id]] * partitions for each in stores}
+    if query.checkpoint_format > 1:
+        commit["stateUniqueIds"] = {str(each.operator.number): [[each.meta.id]] * query.partitions for each in stores}
     files = {
         QUERY: json.dumps({"id": str(uuid.uuid4())}),
-        "offsets/0": "\n".join(["v1", json.dumps(times), *map(_write_offset, offsets)]),
-        "commits/0": f"v{checkpoint_format}\n{json.dumps(commit)}",
+        "offsets/0": "\n".join(["v1", json.dumps(times), *map(_write_offset, query.offsets)]),
+        "commits/0": f"v{query.checkpoint_format}\n{json.dumps(commit)}",
     }
     for store in stores:
-        files[f"state/{store.operator.number}/_metadata/metadata"] = _describe(store, partitions)
+        files[f"state/{store.operator.number}/_metadata/metadata"] = _describe(store, query.partitions)
     return {name: text.encode() for name, text in files.items()}
 
 
