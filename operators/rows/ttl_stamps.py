@@ -28,6 +28,8 @@ _MARK = 0x80
 _STAMP = struct.Struct("<BBq")
 _STAMPS = np.dtype([("mark", "u1"), ("step_bits", "u1"), ("written_ms", "<i8")])
 MAX_STEP_BITS = 62
+NEVER = -1
+"""The time of a row that was not written since its state has a time to live."""
 
 
 class Life:
@@ -108,10 +110,12 @@ def find_instants(step_bits: int | NDArray[np.int64], written_ms: NDArray[np.int
 
 
 def stamp_all(values: Packed, step_bits: int, written_ms: NDArray[np.int64]) -> Packed:
-    """Return rows, each with the stamp of a time of its own."""
+    """Return rows, each with the stamp of a time of its own; a row whose time is NEVER gets no stamp."""
     stamps = np.empty(len(values), _STAMPS)
     stamps["mark"], stamps["step_bits"], stamps["written_ms"] = _MARK, step_bits, written_ms
-    return values.behind_heads(stamps.view(np.uint8).reshape(len(values), _STAMP.size))
+    stamped = values.behind_heads(stamps.view(np.uint8).reshape(len(values), _STAMP.size))
+    stamp_bytes = np.where(written_ms == NEVER, _STAMP.size, 0)
+    return Packed(stamped.data, stamped.at + stamp_bytes, stamped.size - stamp_bytes)
 
 
 def split_stamp(stored: bytes) -> tuple[int | None, bytes]:

@@ -19,12 +19,13 @@ from pyspark_ckpt.operators.encoding.value_codec import make_value_codec
 from pyspark_ckpt.operators.rows.list_layout import encode_numbers
 from pyspark_ckpt.operators.rows.ordered_rows import THERE, encode_ordered_keys
 from pyspark_ckpt.operators.rows.timer_rows import EXACT, encode_timer_keys
-from pyspark_ckpt.operators.rows.ttl_stamps import count_step_bits, find_instants, stamp_all
+from pyspark_ckpt.operators.rows.ttl_stamps import NEVER, count_step_bits, find_instants, stamp_all
+from pyspark_ckpt.operators.types.columns import validity
 from pyspark_ckpt.operators.types.conversions import WRONG_VALUE
 from pyspark_ckpt.operators.types.exact_columns import exact_column
 from pyspark_ckpt.operators.types.stored_types import arrow_type
 from pyspark_ckpt.operators.types.type_names import arrow_type_named
-from pyspark_ckpt.reading.rows.keyed_rows import INSTANTS, LISTS, MAPS, TIMERS, VALUES
+from pyspark_ckpt.reading.rows.keyed_rows import INSTANTS, LISTS, MAPS, TIMERS, VALUES, has_ended
 from pyspark_ckpt.reading.rows.partition_rows import BROADCASTS, OPERATOR_LISTS
 from pyspark_ckpt.state_store.arrays.order import in_order
 from pyspark_ckpt.state_store.arrays.packed import Packed, side_by_side
@@ -89,8 +90,8 @@ class RowEncoder:
                 raise FormatError(f"The metadata of {self._whose} has no type for its values.")
             self._value_kind = arrow_type(schemas.schemas[schemas.current - 1])
             self._values = make_value_codec(self._value_kind, schemas.current, self._whose)
-        ttl = descriptor.ttl if isinstance(descriptor.ttl, TimeToLive) and not descriptor.ttl.has_ended else None
-        self._ttl = ttl
+        self._ttl = descriptor.ttl if isinstance(descriptor.ttl, TimeToLive) else None
+        self._has_life = target.index is not None and not has_ended(descriptor)
         self._earliest_ms: int | None = None
 
     @property
@@ -104,7 +105,7 @@ class RowEncoder:
         if self._kind == TIMERS:
             return [_AT, _NAMESPACE]
         entry = {LISTS: [_INDEX], OPERATOR_LISTS: [_INDEX], MAPS: [_MAP_KEY]}.get(self._kind, [])
-        return [*entry, _VALUE, *([_WRITTEN] if self._ttl is not None else [])]
+        return [*entry, _VALUE, *([_WRITTEN] if self._has_life else [])]
 
     def encode(self, rows: pa.Table) -> Iterator[tuple[str, PackedRows]]:
         """Yield the stored rows by the name of their state, each sorted.
@@ -123,11 +124,14 @@ class RowEncoder:
             self._refuse_twins(rows, int(order[int(np.argmax(are_twins))]))
         places = places.take(order)
         values = self._values.encode_packed(self._take(rows, _VALUE, self._value_kind)).take(order)
-        if self._ttl is not None:
+        if self._target.index is not None and self._has_life:
             written_ms = self._take_written(rows)[order]
-            step_bits = count_step_bits(self._ttl.duration_ms)
+            # Metadata of the first release does not say how long rows live: then each has its own instant.
+            step_bits = 0 if self._ttl is None else count_step_bits(self._ttl.duration_ms)
             values = stamp_all(values, step_bits, written_ms)
-            yield self._encode_index(places, find_instants(step_bits, written_ms))
+            timed = written_ms != NEVER
+            instants = find_instants(step_bits, written_ms[timed])
+            yield self._target.index.name, _make_index(self._target.index, places.take(timed), instants)
         yield self._target.state.name, PackedRows(places.prefix(self._head), values)
 
     def _find_key_fields(self, descriptor: Descriptor) -> list[pa.Field]:
@@ -232,23 +236,15 @@ class RowEncoder:
 
     def _take_written(self, rows: pa.Table) -> NDArray[np.int64]:
         """Return when each row was written, in ms since 1970; 0 for those that wait for the first watermark."""
-        absent_ms = 0 if self._ttl is not None and self._ttl.clock == "event" else self._target.now_ms
+        waits = self._ttl is not None and self._ttl.clock == "event"
         if _WRITTEN not in rows.column_names:
-            return np.full(len(rows), absent_ms, np.int64)
+            return np.full(len(rows), 0 if waits else self._target.now_ms, np.int64)
         micros = self._take(rows, _WRITTEN, INSTANTS, has_nulls=True).cast(pa.int64())
-        found = pc.fill_null(pc.divide(micros, MICROSECONDS), absent_ms).to_numpy()
+        there = validity(micros)
+        found = pc.fill_null(pc.divide(micros, MICROSECONDS), 0).to_numpy()
         if len(found) and int(found.min()) < 0:
             raise InvalidInputError(f"{self._whose}: a row was written before 1970, by its column {_WRITTEN!r}.")
-        return found
-
-    def _encode_index(self, places: Packed, instants: NDArray[np.int64]) -> tuple[str, PackedRows]:
-        index = self._target.index
-        if index is None:
-            raise FormatError(f"{self._whose} has a time to live and no index of its rows.")
-        keys = encode_ordered_keys(instants, places)
-        order, _ = in_order(keys)
-        values = Packed.of([THERE]).take(np.zeros(len(keys), np.int64))
-        return index.name, PackedRows(keys.take(order).prefix(state_head(index.number)), values)
+        return np.where(there, found, 0 if waits else NEVER)
 
     def _encode_timers(self, suffixes: Packed, rows: pa.Table) -> PackedRows:
         at_us = self._take(rows, _AT, INSTANTS).cast(pa.int64()).to_numpy()
@@ -264,3 +260,11 @@ class RowEncoder:
             self._earliest_ms = first_ms if self._earliest_ms is None else min(first_ms, self._earliest_ms)
         values = Packed.of([EXACT]).take(np.zeros(len(keys), np.int64))
         return PackedRows(keys.take(order).prefix(self._head), values)
+
+
+def _make_index(index: StateMeta, places: Packed, instants: NDArray[np.int64]) -> PackedRows:
+    """Return the rows of an expiry index, sorted."""
+    keys = encode_ordered_keys(instants, places)
+    order, _ = in_order(keys)
+    values = Packed.of([THERE]).take(np.zeros(len(keys), np.int64))
+    return PackedRows(keys.take(order).prefix(state_head(index.number)), values)
