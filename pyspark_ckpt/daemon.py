@@ -24,7 +24,7 @@ from typing import NoReturn
 SPARKS = "pyspark.daemon"
 IMPORTED = (
     "pyspark.worker",
-    "pyspark_ckpt.spark_job",
+    "pyspark_ckpt.jobs.spark_job",
     "pyspark_ckpt.state_store.server.stores",
 )
 NUMERIC = (

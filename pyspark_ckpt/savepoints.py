@@ -19,8 +19,8 @@ from itertools import pairwise
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from pyspark_ckpt.connect_job import ConnectJob
-from pyspark_ckpt.spark_job import QUICK_BYTES, SparkJob, master_here
+from pyspark_ckpt.jobs.connect_job import ConnectJob
+from pyspark_ckpt.jobs.spark_job import QUICK_BYTES, SparkJob, master_here
 from pyspark_ckpt.state_store.blobs import S3aSettings
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.inventory import list_operators
@@ -90,7 +90,9 @@ def savepoint(
     location, target = find_checkpoint(query_or_checkpoint), location_text(target, "target")
     given = collect_options(options, location, target)
     with run_job(f"savepoint to {target}", only_copies=kind == "native" and not digests) as (runner, progress):
-        return create(location, target, given, runner, progress, written_by=describe_release(), kind=kind, digests=digests)
+        return create(
+            location, target, given, runner, progress, written_by=describe_release(), kind=kind, digests=digests
+        )
 
 
 def stop_with_savepoint(
@@ -245,7 +247,9 @@ def run_restore(restoration: QueryRestore, target: str, at_end: AtEnd | None = N
 
 
 @contextmanager
-def run_job(what: str, size_bytes: int = QUICK_BYTES, *, only_copies: bool = False) -> Iterator[tuple[Runner, Progress]]:
+def run_job(
+    what: str, size_bytes: int = QUICK_BYTES, *, only_copies: bool = False
+) -> Iterator[tuple[Runner, Progress]]:
     """Choose the runner of an operation's tasks, and show their progress."""
     session = _active_session()
     runner: Runner = RunHere() if size_bytes < SMALL_BYTES else LocalProcesses()

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pyspark_ckpt.changes import Change
 from pyspark_ckpt.reading.sources import state_at
 from pyspark_ckpt.savepoints import collect_options, describe_release, read_session_confs, run_job
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.location import Location, location_text
 from pyspark_ckpt.state_store.savepoints.savepoint import SavepointInfo
@@ -33,8 +34,9 @@ def write_state(
     ``source`` None: the savepoint is of a query that has never run. Its operators are the uids of the changes, in the
     order in which Spark numbers them: an operator comes before those that read its output. ``offsets``: where each
     source of the program begins: JSON as Spark writes it, or None for where the program starts it, such as its
-    ``startingOffsets``. ``parallelism``: that of the savepoint, which a restore may change. ``checkpoint_format``: 1 for
-    Spark 3.5 and 4.0. The confs that Spark keeps for a query are those of the active session, or else Spark's defaults.
+    ``startingOffsets``. ``parallelism``: that of the savepoint, which a restore may change. ``checkpoint_format``: 1
+    for Spark 3.5 and 4.0. The confs that Spark keeps for a query are those of the active session, or else Spark's
+    defaults.
 
     When it returns, the savepoint is complete and durable. All rows that stay were read before and after, and digests
     are equal; rows that are given are counted. After an error there may be an unfinished savepoint, which nothing
@@ -50,6 +52,7 @@ def write_state(
             hint="Give a list of changes: see pyspark_ckpt.changes.",
         )
     target = location_text(target, "target")
+    opened: NewQuery | Checkpoint
     if source is None:
         given = collect_options(options, target)
         opened = NewQuery(parallelism, offsets, checkpoint_format, read_session_confs(FIRST_CONFS))

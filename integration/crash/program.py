@@ -19,12 +19,15 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import pyspark_ckpt
 from integration.crash import workload
+from integration.crash.driver import FORMAT
 from integration.operators.placement import stored_rows
 from integration.progress import recent_progress
 from integration.short import has
 from pyspark_ckpt import savepoints
 from pyspark_ckpt.state_store.blobs import LocalPlace
-from pyspark_ckpt.state_store.options import PREFIX, parse
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.checkpoints.query.files import list_batches
+from pyspark_ckpt.state_store.options import PREFIX, Options, parse
 
 HOLD_LIMIT_S = 150.0
 END = "all batches are done"
@@ -137,17 +140,22 @@ def state(
     spark: SparkSession, name: str, folder: str, conf: Mapping[str, str] | None = None, checkpoint: str = ""
 ) -> list[list[str]]:
     """All rows of the state of query ``name``, as sorted text, one list for each view."""
-    session = _session(spark, conf or {})
     checkpoint = checkpoint or str(Path(folder) / "checkpoint")
+    options = parse({key.removeprefix(PREFIX): each for key, each in (conf or {}).items() if key.startswith(PREFIX)})
     if name in ("keyed", "groups") or not has("4.0"):  # Spark's reader, new in 4.0, shows Spark's own states
-        options = parse(
-            {key.removeprefix(PREFIX): each for key, each in (conf or {}).items() if key.startswith(PREFIX)}
-        )
         return [sorted(map(repr, stored_rows(checkpoint, options)))]
+    # Before 4.3, Spark's reader reads the logs of one checkpoint format, that of its session.
+    session = _session(spark, {**(conf or {}), FORMAT: _find_format(checkpoint, options)})
     return [
         sorted(map(repr, session.read.format("statestore").options(**view).load(checkpoint).collect()))
         for view in workload.state_views(name)
     ]
+
+
+def _find_format(checkpoint: str, options: Options) -> str:
+    """The checkpoint format of the newest commit, which begins with a line such as ``v2``."""
+    place = Checkpoint(checkpoint, options).place
+    return place.get(f"commits/{max(list_batches(place, 'commits'))}").split(b"\n")[0].decode().removeprefix("v")
 
 
 def savepoint(_spark: SparkSession, checkpoint: str, target: str, stuck_at: str = "") -> int:

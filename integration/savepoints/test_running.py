@@ -16,7 +16,7 @@ from pyspark.sql import functions as f
 from integration.conftest import SHUFFLE_PARTITIONS
 from integration.operators.providers import OURS, ROCKSDB
 from pyspark_ckpt import savepoints
-from pyspark_ckpt.spark_job import SparkJob
+from pyspark_ckpt.jobs.spark_job import SparkJob
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError, StorageError
 
 if TYPE_CHECKING:

@@ -148,9 +148,7 @@ class DeclaredStates:
                 check_change(state, described[state.name], kept.get(state.name))
         return declared
 
-    def describe_new(
-        self, key_schema: Mapping[str, str], placement: Mapping[str, Any]
-    ) -> list[tuple[str, Descriptor]]:
+    def describe_new(self, key_schema: Mapping[str, str], placement: Mapping[str, Any]) -> list[tuple[str, Descriptor]]:
         """Return the same for states that are not in the store yet."""
         return self._describe_states([()], key_schema, {"keyed": self.uid, **placement})
 

@@ -58,16 +58,18 @@ class NewQuery:
             raise InvalidInputError(f"`parallelism` must be a whole number from 1 on, got {self.partitions!r}.")
         if given["checkpoint_format"] not in (1, 2) or isinstance(given["checkpoint_format"], bool):
             raise InvalidInputError(f"`checkpoint_format` must be 1 or 2, got {self.checkpoint_format!r}.")
-        if isinstance(given["offsets"], (str, Mapping)) or not isinstance(given["offsets"], Sequence) or not self.offsets:
+        if (
+            isinstance(given["offsets"], (str, Mapping))
+            or not isinstance(given["offsets"], Sequence)
+            or not self.offsets
+        ):
             raise InvalidInputError(
                 f"`offsets` must be a list with an offset for each source, got {self.offsets!r}.",
                 hint="None starts a source where the program says.",
             )
 
 
-def make_first_files(
-    query: NewQuery, stores: Sequence[StoreDraft]
-) -> dict[str, bytes]:
+def make_first_files(query: NewQuery, stores: Sequence[StoreDraft]) -> dict[str, bytes]:
     """Return the files by name. Raises InvalidInputError (an offset that is none)."""
     conf = {**FIRST_CONFS, **query.confs, PARTITIONS_CONF: str(query.partitions), PROVIDER_CONF: PROVIDER_CLASS}
     times = {"batchWatermarkMs": 0, "batchTimestampMs": round(time.time() * 1000), "conf": conf}

@@ -19,7 +19,9 @@ def is_spark_frame(rows: object) -> bool:
     return hasattr(rows, "mapInArrow") and hasattr(rows, "isStreaming")
 
 
-def list_batches(given: GivenRows | StoredRows, open_source: Callable[[str, str], StateReader]) -> Iterator[pa.RecordBatch]:
+def list_batches(
+    given: GivenRows | StoredRows, open_source: Callable[[str, str], StateReader]
+) -> Iterator[pa.RecordBatch]:
     """Yield rows in batches, changed by their functions. ``open_source`` opens a state of the source by its name.
 
     Raises InvalidInputError (no rows, or a function that returns none), and what reading raises.

@@ -205,7 +205,8 @@ class RowEncoder:
         if self._kind == OPERATOR_LISTS:
             if pc.any(pc.less(keys[0], 0)).as_py():
                 raise InvalidInputError(f"{self._whose}: a row has a partition below 0.")
-            return keys[0].to_numpy().astype(np.uint32)
+            partitions: NDArray[np.uint32] = keys[0].to_numpy().astype(np.uint32)
+            return partitions
         return hash_columns(keys, count)
 
     def _encode_keys(self, keys: Sequence[pa.Array]) -> Packed:

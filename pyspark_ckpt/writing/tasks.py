@@ -14,7 +14,6 @@ from typing_extensions import override
 
 from pyspark_ckpt.operators.rows.list_layout import SEQUENCE, Head
 from pyspark_ckpt.state_store.arrays.rows import PackedRows
-from pyspark_ckpt.state_store.blobs.transfers import StoredFile
 from pyspark_ckpt.state_store.checkpoints.digests import Digest
 from pyspark_ckpt.state_store.checkpoints.state_rows import Tally, digest_tallies, scan_state
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace

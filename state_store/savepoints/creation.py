@@ -264,7 +264,7 @@ def _unpin(pins: Pins, pin: Pin) -> None:
 
 
 def describe_operator(operator: OperatorVersion, digests: Mapping[tuple[int, str, str], Digest]) -> SavedOperator:
-    """Return an operator as a savepoint lists it. ``digests``: by operator, store and state, as far as they are known."""
+    """Return an operator as a savepoint lists it. ``digests``: those that are known, by operator, store and state."""
     rows = operator.rows()
     states = {
         (store, state.name): state

@@ -1,0 +1,1 @@
+"""The tasks of offline work as jobs of a Spark session: of a classic one, and of a Spark Connect client."""

@@ -1,0 +1,196 @@
+"""Write the rows of one store of a savepoint: those that stay, and those that are given."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from pyspark_ckpt.reading.reader import StateReader
+from pyspark_ckpt.state_store.blobs.transfers import StoredFile
+from pyspark_ckpt.state_store.checkpoints.digests import Digest, combine, require_equal
+from pyspark_ckpt.state_store.checkpoints.layout import Layout
+from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
+from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.format.key_groups import MAX_PARALLELISM
+from pyspark_ckpt.state_store.format.meta import StoreMeta
+from pyspark_ckpt.state_store.format.partition_states import Scope, find_scope
+from pyspark_ckpt.state_store.format.spark_groups import GroupTimesRow
+from pyspark_ckpt.state_store.identity import Identity
+from pyspark_ckpt.state_store.redistribution.assembly import run_files
+from pyspark_ckpt.state_store.redistribution.canonical import RANGE_BYTES, Exported, SavedRows
+from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner
+from pyspark_ckpt.state_store.redistribution.splitting import Split, SplitTask
+from pyspark_ckpt.writing.draft import GivenRows, StoreDraft, StoredRows
+from pyspark_ckpt.writing.given_rows import is_spark_frame, list_batches
+from pyspark_ckpt.writing.tasks import Encoded, EncodeRows, JoinTask, KeepTask
+
+UNKNOWN_BYTES = 1 << 30
+"""The size that rows are taken to have whose size nobody knows before they are read."""
+DUE_AT_ONCE_MS = 0
+"""When Spark is to call a partition with new timers: as soon as it has a clock. The operator then says when next."""
+
+
+@dataclass(frozen=True)
+class StoreSource:
+    """What a store has so far: its versions in all partitions, or its rows in the canonical savepoint at ``url``.
+
+    ``open_state`` opens one of its states by uid and name.
+    """
+
+    stores: Sequence[StoreVersion]
+    saved: SavedRows | None
+    url: str
+    open_state: Callable[[str, str], StateReader]
+
+
+@dataclass(frozen=True)
+class StoreWriting:
+    """The rows of one store, as ``draft`` has it, below the URL ``target``."""
+
+    workplace: Workplace
+    draft: StoreDraft
+    source: StoreSource
+    target: str
+    runner: Runner
+    progress: Progress
+
+    def run(self) -> SavedRows:
+        """Write the files of all ranges. Raises as ``write_state``."""
+        number, name = self.draft.operator.number, self.draft.name
+        splits = self._keep()
+        now_ms = round(time.time() * 1000)
+        encoded = {
+            state: self._encode(state, given, part, now_ms)
+            for part, (state, given) in enumerate(self.draft.written.items())
+        }
+        runs = [split.runs for split in (*splits, *(each.split for each in encoded.values()))]
+        written = {state: self.draft.find_written(state, now_ms) for state in encoded}
+        lists = tuple((state, each.state.number) for state, each in written.items() if each.is_list)
+        tasks = [
+            JoinTask(
+                self.workplace,
+                Identity(number, each, name),
+                self.draft.meta.states,
+                self.target,
+                run_files(runs, each),
+                lists,
+            )
+            for each in range(self._ranges)
+        ]
+        done: list[Exported] = self.runner(tasks, self.progress)
+        after, heads = combine(each.digests for each in done), combine(each.added for each in done)
+        for state, each in encoded.items():
+            _require_given(state, each.given, after.get(state, Digest()), heads.get(state, Digest()))
+        new_names = {old: new for new, old in self.draft.kept.items()}
+        kept = combine({new_names[old]: each for old, each in split.digests.items()} for split in splits)
+        before = combine([kept, *(each.split.digests for each in encoded.values()), heads])
+        require_equal(before, after, f"operator {number}, store {name!r}")
+        times = [value for split in splits for value in split.spark_rows]
+        times += self.source.saved.spark_rows if self.source.saved is not None else ()
+        due = [each.earliest_ms for each in encoded.values() if each.earliest_ms is not None]
+        if due:  # no timer counts as fired already
+            times.append(GroupTimesRow(min(due) - 1, min(due) - 1, DUE_AT_ONCE_MS).encode())
+        files = tuple(each.file for each in done)
+        meta = _count_rows(self.draft, after)
+        return SavedRows(number, name, self.draft.layout.value, meta, files, dict(after), tuple(times))
+
+    @cached_property
+    def _ranges(self) -> int:
+        """How many files the rows get."""
+        kept = sum(each.size_bytes for each in self.source.stores) if self.draft.kept else 0
+        given = sum(map(_guess_bytes, self.draft.written.values()))
+        return max(1, min(MAX_PARALLELISM, (kept + given) // RANGE_BYTES))
+
+    def _keep(self) -> list[Split]:
+        """Split the rows that stay."""
+        source, target = self.source, self.target
+        states = {state.name for store in source.stores for state in store.meta.states}
+        left_out = frozenset(states - set(self.draft.kept.values()))
+        tasks: list[Any] = []
+        if source.saved is not None:
+            tasks = [
+                KeepTask(self.workplace, source.url, source.saved, each, target, self._ranges, left_out)
+                for each in range(len(source.saved.files))
+            ]
+        else:
+            is_keyed = self.draft.layout is Layout.KEY_GROUPS
+            tasks = [
+                SplitTask(
+                    self.workplace,
+                    store,
+                    target,
+                    self._ranges,
+                    numbers,
+                    MAX_PARALLELISM,
+                    is_keyed,
+                    writes_copies=store is source.stores[0],
+                    left_out=left_out,
+                )
+                for store, numbers in zip(source.stores, self.draft.numbers, strict=True)
+            ]
+        splits: list[Split] = self.runner(tasks, self.progress)
+        return splits
+
+    def _encode(self, name: str, given: GivenRows | StoredRows, part: int, now_ms: int) -> Encoded:
+        identity = Identity(self.draft.operator.number, part, self.draft.name)
+        state = self.draft.find_written(name, now_ms)
+        encode = EncodeRows(self.workplace, state, identity, self.target, self._ranges)
+        if isinstance(given, GivenRows) and is_spark_frame(given.rows) and not given.functions:
+            return _encode_in_spark(given.rows, encode)
+        return encode(list_batches(given, self.source.open_state))
+
+
+def _require_given(name: str, given: int, found: Digest, heads: Digest) -> None:
+    """Raise InvalidInputError if there are fewer rows than were given: some of them have the same place."""
+    places = found.rows - heads.rows
+    if places != given:
+        raise InvalidInputError(
+            f"State {name!r}: {given:,} rows were given for {places:,} places: some have the same key, and the same "
+            "index or map_key if they have one.",
+            hint="Give one row for each value, element or entry.",
+        )
+
+
+def _count_rows(draft: StoreDraft, digests: Mapping[str, Digest]) -> StoreMeta:
+    """Return the metadata of a store with these rows."""
+    states = []
+    for state in draft.meta.states:
+        found = digests.get(state.name, Digest())
+        is_copy = find_scope(state) is Scope.BROADCAST  # only such states have a digest in the metadata
+        digest = found.sum if is_copy and found.sum is not None else state.digest
+        states.append(msgspec.structs.replace(state, rows=found.rows if state.is_counted else 0, digest=digest))
+    return msgspec.structs.replace(draft.meta, states=tuple(states))
+
+
+def _encode_in_spark(frame: Any, encode: EncodeRows) -> Encoded:  # noqa: ANN401 - a frame of Spark or of Connect
+    """Encode the rows of a Spark frame in the tasks of a job. Raises InvalidInputError, and what Spark raises."""
+    if frame.isStreaming:
+        raise InvalidInputError(
+            "Rows are given as a stream.", hint="Give a frame that is not a stream: spark.read in place of readStream."
+        )
+
+    def encode_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"encoded": [msgspec.json.encode(encode(batches))]})
+
+    done = [
+        msgspec.json.decode(row.encoded, type=Encoded)
+        for row in frame.mapInArrow(encode_partition, "encoded binary").collect()
+    ]
+    runs: dict[int, list[StoredFile]] = {}
+    for each in done:
+        for number, files in each.split.runs.items():
+            runs.setdefault(number, []).extend(files)
+    due = [each.earliest_ms for each in done if each.earliest_ms is not None]
+    split = Split(combine(each.split.digests for each in done), runs)
+    return Encoded(split, sum(each.given for each in done), min(due, default=None))
+
+
+def _guess_bytes(given: GivenRows | StoredRows) -> int:
+    rows = given.rows if isinstance(given, GivenRows) else None
+    return rows.nbytes if isinstance(rows, (pa.Table, pa.RecordBatch)) else UNKNOWN_BYTES
