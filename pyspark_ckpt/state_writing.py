@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pyspark_ckpt.changes import Change
+from pyspark_ckpt.changes import Change, Put
+from pyspark_ckpt.jobs.spark_job import QUICK_BYTES
 from pyspark_ckpt.reading.sources import state_at
 from pyspark_ckpt.savepoints import collect_options, describe_release, read_session_confs, run_job
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.location import Location, location_text
-from pyspark_ckpt.state_store.savepoints.savepoint import SavepointInfo
+from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint, SavepointInfo
 from pyspark_ckpt.writing.creation import Writing
 from pyspark_ckpt.writing.first_files import FIRST_CONFS, NewQuery
+from pyspark_ckpt.writing.given_rows import guess_bytes
 
 
 def write_state(
@@ -60,5 +62,13 @@ def write_state(
         location = location_text(source, "source")
         given = collect_options(options, location, target)
         opened = state_at(location, given)
-    with run_job(f"savepoint to {target}") as (runner, progress):
+    with run_job(f"savepoint to {target}", _guess_bytes(opened, changes)) as (runner, progress):
         return Writing(opened, target, given, runner, progress, describe_release()).run(changes)
+
+
+def _guess_bytes(source: NewQuery | Checkpoint, changes: Sequence[Change]) -> int:
+    """Return about how much state the savepoint will have."""
+    kept = QUICK_BYTES if isinstance(source, Checkpoint) else 0
+    if isinstance(source, Savepoint):
+        kept = source.info.size_bytes
+    return kept + sum(guess_bytes(change.rows) for change in changes if isinstance(change, Put))

@@ -12,11 +12,18 @@ from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.writing.draft import GivenRows, StoredRows
 
 BATCH_ROWS = 65_536
+UNKNOWN_BYTES = 1 << 30
+"""The size that rows are taken to have whose size nobody knows before they are read."""
 
 
 def is_spark_frame(rows: object) -> bool:
     """Whether rows are a frame of PySpark, of a Connect client or not. Imports nothing."""
     return hasattr(rows, "mapInArrow") and hasattr(rows, "isStreaming")
+
+
+def guess_bytes(rows: object) -> int:
+    """Return about how much memory rows take."""
+    return rows.nbytes if isinstance(rows, (pa.Table, pa.RecordBatch)) else UNKNOWN_BYTES
 
 
 def list_batches(

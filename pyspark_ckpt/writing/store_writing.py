@@ -27,11 +27,9 @@ from pyspark_ckpt.state_store.redistribution.canonical import RANGE_BYTES, Expor
 from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner
 from pyspark_ckpt.state_store.redistribution.splitting import Split, SplitTask
 from pyspark_ckpt.writing.draft import GivenRows, StoreDraft, StoredRows
-from pyspark_ckpt.writing.given_rows import is_spark_frame, list_batches
+from pyspark_ckpt.writing.given_rows import UNKNOWN_BYTES, guess_bytes, is_spark_frame, list_batches
 from pyspark_ckpt.writing.tasks import Encoded, EncodeRows, JoinTask, KeepTask
 
-UNKNOWN_BYTES = 1 << 30
-"""The size that rows are taken to have whose size nobody knows before they are read."""
 DUE_AT_ONCE_MS = 0
 """When Spark is to call a partition with new timers: as soon as it has a clock. The operator then says when next."""
 
@@ -104,7 +102,10 @@ class StoreWriting:
     def _ranges(self) -> int:
         """How many files the rows get."""
         kept = sum(each.size_bytes for each in self.source.stores) if self.draft.kept else 0
-        given = sum(map(_guess_bytes, self.draft.written.values()))
+        given = sum(
+            guess_bytes(each.rows) if isinstance(each, GivenRows) else UNKNOWN_BYTES
+            for each in self.draft.written.values()
+        )
         return max(1, min(MAX_PARALLELISM, (kept + given) // RANGE_BYTES))
 
     def _keep(self) -> list[Split]:
@@ -189,8 +190,3 @@ def _encode_in_spark(frame: Any, encode: EncodeRows) -> Encoded:  # noqa: ANN401
     due = [each.earliest_ms for each in done if each.earliest_ms is not None]
     split = Split(combine(each.split.digests for each in done), runs)
     return Encoded(split, sum(each.given for each in done), min(due, default=None))
-
-
-def _guess_bytes(given: GivenRows | StoredRows) -> int:
-    rows = given.rows if isinstance(given, GivenRows) else None
-    return rows.nbytes if isinstance(rows, (pa.Table, pa.RecordBatch)) else UNKNOWN_BYTES
