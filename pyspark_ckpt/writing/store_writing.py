@@ -20,7 +20,7 @@ from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.key_groups import MAX_PARALLELISM
 from pyspark_ckpt.state_store.format.meta import StoreMeta
 from pyspark_ckpt.state_store.format.partition_states import Scope, find_scope
-from pyspark_ckpt.state_store.format.spark_groups import GroupTimesRow
+from pyspark_ckpt.state_store.format.spark_groups import make_times_before
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.redistribution.assembly import run_files
 from pyspark_ckpt.state_store.redistribution.canonical import RANGE_BYTES, Exported, SavedRows
@@ -29,9 +29,6 @@ from pyspark_ckpt.state_store.redistribution.splitting import Split, SplitTask
 from pyspark_ckpt.writing.draft import GivenRows, StoreDraft, StoredRows
 from pyspark_ckpt.writing.given_rows import UNKNOWN_BYTES, guess_bytes, is_spark_frame, list_batches
 from pyspark_ckpt.writing.tasks import Encoded, EncodeRows, JoinTask, KeepTask
-
-DUE_AT_ONCE_MS = 0
-"""When Spark is to call a partition with new timers: as soon as it has a clock. The operator then says when next."""
 
 
 @dataclass(frozen=True)
@@ -91,9 +88,13 @@ class StoreWriting:
         require_equal(before, after, f"operator {number}, store {name!r}")
         times = [value for split in splits for value in split.spark_rows]
         times += self.source.saved.spark_rows if self.source.saved is not None else ()
-        due = [each.earliest_ms for each in encoded.values() if each.earliest_ms is not None]
-        if due:  # no timer counts as fired already
-            times.append(GroupTimesRow(min(due) - 1, min(due) - 1, DUE_AT_ONCE_MS).encode())
+        due_ms: dict[str, int] = {}
+        for state, each in encoded.items():
+            if each.earliest_ms is not None:
+                clock = str(written[state].state.descriptor.encoder["clock"])
+                due_ms[clock] = min(each.earliest_ms, due_ms.get(clock, each.earliest_ms))
+        if due_ms:
+            times.append(make_times_before(due_ms, times, f"operator {number}"))
         files = tuple(each.file for each in done)
         meta = _count_rows(self.draft, after)
         return SavedRows(number, name, self.draft.layout.value, meta, files, dict(after), tuple(times))

@@ -11,7 +11,7 @@ The value has the clocks of the group's last call, and the time when Spark is to
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from pyspark_ckpt.state_store.errors import FormatError
@@ -19,6 +19,8 @@ from pyspark_ckpt.state_store.format.keys import encode_hashed_key
 from pyspark_ckpt.state_store.format.spark_hash import hash_int_signed
 
 NO_TIME_OUT = -1
+AT_ONCE_MS = 0
+"""A time-out that has passed as soon as there is a clock."""
 _U32 = 0xFFFFFFFF
 _KEY = struct.Struct("<qi4x")
 _VALUE = struct.Struct("<qqqqqq")
@@ -60,6 +62,18 @@ class GroupTimesRow(NamedTuple):
             raise FormatError(f"{what}: Spark's row of the partition is {value.hex()!r}, which has no valid clocks.")
         _, _, time_out, _, watermark, processing = _VALUE.unpack(value)
         return cls(watermark, processing, time_out)
+
+
+def make_times_before(due_ms: Mapping[str, int], values: Sequence[bytes], what: str) -> bytes:
+    """Return a row for new timers, to be joined with the old ``values``: no timer counts as fired already.
+
+    ``due_ms``: when the first timers of each clock are due. No clock is later than in the old rows, since an operator's
+    clocks do not go back, and Spark calls the group as soon as it can. Raises as ``join_times``.
+    """
+    old = GroupTimesRow.decode(join_times(values, what), what) if values else GroupTimesRow(0, 0)
+    clocks = (("event", old.watermark_ms), ("processing", old.processing_ms))
+    watermark_ms, processing_ms = (min(ms, due_ms[clock] - 1) if clock in due_ms else ms for clock, ms in clocks)
+    return GroupTimesRow(watermark_ms, processing_ms, AT_ONCE_MS).encode()
 
 
 def join_times(values: Sequence[bytes], what: str) -> bytes:
