@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from pyspark_ckpt.changes import Change, Put
 from pyspark_ckpt.jobs.spark_job import QUICK_BYTES
@@ -13,7 +14,7 @@ from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.location import Location, location_text
 from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint, SavepointInfo
 from pyspark_ckpt.writing.creation import Writing
-from pyspark_ckpt.writing.first_files import FIRST_CONFS, NewQuery
+from pyspark_ckpt.writing.first_files import CHECKPOINT_FORMAT, FIRST_CONFS, NewQuery
 from pyspark_ckpt.writing.given_rows import guess_bytes
 
 
@@ -24,7 +25,7 @@ def write_state(
     *,
     parallelism: int = 200,
     offsets: Sequence[object] = (None,),
-    checkpoint_format: int = 2,
+    checkpoint_format: Literal[1, 2] | None = None,
     options: Mapping[str, str] | None = None,
 ) -> SavepointInfo:
     """Write a canonical savepoint into the empty folder ``target``: the state of ``source``, with ``changes``.
@@ -34,11 +35,12 @@ def write_state(
     ``pyspark_ckpt.changes``, applied one after another. A query continues from the savepoint after ``restore``.
 
     ``source`` None: the savepoint is of a query that has never run. Its operators are the uids of the changes, in the
-    order in which Spark numbers them: an operator comes before those that read its output. ``offsets``: where each
-    source of the program begins: JSON as Spark writes it, or None for where the program starts it, such as its
-    ``startingOffsets``. ``parallelism``: that of the savepoint, which a restore may change. ``checkpoint_format``: 1
-    for Spark 3.5 and 4.0. The confs that Spark keeps for a query are those of the active session, or else Spark's
-    defaults.
+    order in which Spark numbers them: from the sink to the sources, so an operator comes before those that it reads.
+    ``offsets``: where each source of the program begins: JSON as Spark writes it, or None for where the program starts
+    it, such as its ``startingOffsets``. ``parallelism``: that of the savepoint, which a restore may change.
+    ``checkpoint_format``: that of the query's session, which is 1 on Spark 3.5 and 4.0; None for that of the active
+    session, or 2 without one. Other confs that Spark keeps for a query are also those of the active session, or else
+    Spark's defaults.
 
     When it returns, the savepoint is complete and durable. All rows that stay were read before and after, and digests
     are equal; rows that are given are counted. After an error there may be an unfinished savepoint, which nothing
@@ -57,7 +59,12 @@ def write_state(
     opened: NewQuery | Checkpoint
     if source is None:
         given = collect_options(options, target)
-        opened = NewQuery(parallelism, offsets, checkpoint_format, read_session_confs(FIRST_CONFS))
+        found = read_session_confs((*FIRST_CONFS, CHECKPOINT_FORMAT))
+        confs = {name: found[name] for name in FIRST_CONFS if name in found}
+        chosen = (
+            int(found.get(CHECKPOINT_FORMAT, 1 if found else 2)) if checkpoint_format is None else checkpoint_format
+        )
+        opened = NewQuery(parallelism, offsets, chosen, confs)
     else:
         location = location_text(source, "source")
         given = collect_options(options, location, target)

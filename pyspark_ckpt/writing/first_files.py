@@ -35,6 +35,7 @@ FIRST_CONFS: Mapping[str, str] = {
 """What Spark 4.3 logs with the first batch of a query, and keeps for it. For a conf that is not there, a query gets the
 value that Spark had before the conf, such as an older layout of state. Others ignore those that they do not know.
 Source: OffsetSeqMetadata."""
+CHECKPOINT_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 NO_OFFSET = "-"
 """What Spark's offset log has for a source that has not been read: it then starts where the program says."""
 

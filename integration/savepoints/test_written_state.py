@@ -1,0 +1,163 @@
+"""Queries that have never run begin with state that was written for them; others go on with state that was mended."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import pyspark_ckpt as ckpt
+from integration.conftest import PARTITIONS
+from pyspark_ckpt import changes, open_state, restore, savepoint, write_state
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+DAY = dt.timedelta(days=1)
+LONG_AGO = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
+
+
+class Visits(ckpt.KeyedProcessor):
+    """Counts, and shows all that it has of a key."""
+
+    views = ckpt.ValueState("views", "long", default=0)
+    seen = ckpt.ListState("seen", "string")
+    shares = ckpt.MapState("shares", "int", "double")
+    lately = ckpt.ValueState("lately", "long", ttl=ckpt.Ttl(DAY))
+    alarms = ckpt.Timers("alarms", clock="processing")
+
+    def process(self, _ctx: ckpt.Context, key: Any, rows: Any) -> Iterator[Any]:  # noqa: ANN401
+        self.views.update(self.views.value() + len(rows))
+        yield (
+            key.user,
+            self.views.value(),
+            repr((list(self.seen.get()), dict(self.shares.items()), self.lately.value())),
+        )
+
+    def on_timer(self, _ctx: ckpt.Context, key: Any, timer: ckpt.Timer) -> Iterator[Any]:  # noqa: ANN401
+        yield key.user, -1, f"{timer.at}"
+
+
+class Names(ckpt.KeyedProcessor):
+    """The second of two operators."""
+
+    known = ckpt.ValueState("known", "long")
+
+    def process(self, _ctx: ckpt.Context, key: Any, rows: Any) -> Iterator[Any]:  # noqa: ANN401
+        yield key.user, self.known.value() or 0, rows[-1].what
+
+
+OUTPUT = "user string, views long, what string"
+
+
+def _visits(spark: SparkSession) -> DataFrame:
+    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load()
+    users = rows.selectExpr("concat('u', value) AS user")
+    return ckpt.keyed(users, by="user", uid="visits").process(Visits(), output=OUTPUT)
+
+
+def _named(spark: SparkSession) -> DataFrame:
+    return ckpt.keyed(_visits(spark), by="user", uid="names").process(Names(), output=OUTPUT)
+
+
+def _run(frame: DataFrame, checkpoint: Path, batches: int) -> dict[int, list[Any]]:
+    """Run a query for some batches; return its output by batch."""
+    shown: dict[int, list[Any]] = {}
+
+    def write(rows: DataFrame, batch: int) -> None:
+        shown[batch] = sorted(tuple(row) for row in rows.collect())
+        if len(shown) == batches:
+            raise RuntimeError("enough")
+
+    query = (
+        frame.writeStream.outputMode("update")
+        .foreachBatch(write)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(processingTime="0 seconds")
+        .start()
+    )
+    try:
+        query.awaitTermination(300)
+    except Exception as problem:
+        if "enough" not in str(problem):
+            raise
+    return shown
+
+
+def _make_changes(spark: SparkSession) -> list[changes.Change]:
+    counts = spark.createDataFrame([(f"u{n}", n) for n in range(50)], "user string, value long")
+    seen = pa.table({"user": ["u1", "u1", "u2"], "index": [1, 0, 0], "value": ["b", "a", "c"]})
+    shares = pa.table({"user": ["u1", "u1", "u2"], "map_key": [1, 0, 0], "value": [1.5, 2.5, 3.0]})
+    old = [LONG_AGO if n % 2 else dt.datetime.now(dt.timezone.utc) for n in range(50)]
+    lately = pa.table(
+        {
+            "user": [f"u{n}" for n in range(50)],
+            "value": list(range(50)),
+            "written_at": pa.array(old, pa.timestamp("us", "UTC")),
+        }
+    )
+    alarms = pa.table({"user": ["u1", "u9"], "at": pa.array([LONG_AGO, LONG_AGO + DAY], pa.timestamp("us", "UTC"))})
+    return [
+        changes.Put("visits", Visits.views, counts, key="user string"),
+        changes.Put("visits", Visits.seen, seen),
+        changes.Put("visits", Visits.shares, shares),
+        changes.Put("visits", Visits.lately, lately),
+        changes.Put("visits", Visits.alarms, alarms),
+    ]
+
+
+def test_a_query_begins_with_the_state_that_was_written_for_it(spark: SparkSession, tmp_path: Path) -> None:
+    write_state(None, tmp_path / "saved", _make_changes(spark), parallelism=7)
+    restore(tmp_path / "saved", tmp_path / "query", parallelism=PARTITIONS)
+    shown = _run(_visits(spark), tmp_path / "query", 2)
+    assert shown == {
+        1: [
+            ("u0", 1, "([], {}, 0)"),
+            ("u1", -1, f"{LONG_AGO}"),
+            ("u1", 2, "(['a', 'b'], {0: 2.5, 1: 1.5}, None)"),
+            ("u2", 3, "(['c'], {0: 3.0}, 2)"),
+            ("u3", 4, "([], {}, None)"),
+            ("u4", 5, "([], {}, 4)"),
+            ("u9", -1, f"{LONG_AGO + DAY}"),
+        ],
+        2: [
+            ("u5", 6, "([], {}, None)"),
+            ("u6", 7, "([], {}, 6)"),
+            ("u7", 8, "([], {}, None)"),
+            ("u8", 9, "([], {}, 8)"),
+            ("u9", 10, "([], {}, None)"),
+        ],
+    }
+
+
+def test_operators_are_numbered_from_the_sink_to_the_sources(spark: SparkSession, tmp_path: Path) -> None:
+    known = pa.table({"user": ["u1", "u3"], "value": [10, 30]})
+    put = changes.Put("names", Names.known, known, key="user string")
+    write_state(None, tmp_path / "saved", [put, *_make_changes(spark)[:1]], parallelism=PARTITIONS)
+    restore(tmp_path / "saved", tmp_path / "query")
+    assert _run(_named(spark), tmp_path / "query", 1) == {
+        1: [(f"u{n}", {1: 10, 3: 30}.get(n, 0), "([], {}, None)") for n in range(5)]
+    }
+    with open_state(tmp_path / "query", uid="visits", state="views", version=1) as views:
+        assert views.get("u49") == 49
+
+
+def test_a_query_goes_on_with_a_value_that_was_mended(spark: SparkSession, tmp_path: Path) -> None:
+    def mend(rows: pa.Table) -> pa.Table:
+        is_wrong = pc.equal(pc.struct_field(rows["key"], "user"), "u3")
+        return rows.set_column(1, "value", pc.if_else(is_wrong, 1000, rows["value"]))
+
+    _run(_visits(spark), tmp_path / "query", 3)
+    savepoint(tmp_path / "query", tmp_path / "saved")
+    write_state(tmp_path / "saved", tmp_path / "mended", [changes.Transform("visits", "views", mend)])
+    restore(tmp_path / "mended", tmp_path / "again")
+    with open_state(tmp_path / "again", uid="visits", state="views") as views:
+        assert views.get("u3") == 1000
+        assert views.get("u4") == 1
+    shown = _run(_visits(spark), tmp_path / "again", 1)
+    assert shown == {2: [(f"u{n}", 1, "([], {}, None)") for n in range(10, 15)]}
