@@ -248,11 +248,11 @@ GOOD = pa.table({"user": ["a"], "value": [1]})
         (changes.Put(UID, "seen", GOOD), "has no column 'index'"),
         (changes.Put(UID, "m", GOOD), "has no state 'm'"),
         (changes.Put("tset", "n", GOOD), "no keyed operator with the uid 'tset'.*Did you mean 'test'"),
-        (changes.Put(UID, "n", 7), "Rows are given as 7"),  # type: ignore[arg-type]
+        (changes.Put(UID, "n", 7), "Rows are given as 7"),
         (changes.Drop(UID, "m"), "has no state 'm'"),
         (changes.Rename(UID, "seen", "n"), "cannot become 'seen'"),
         (changes.SetMaxParallelism(UID, 0), "max_parallelism"),
-        (changes.Transform(UID, "n", lambda _: 1), "returned 1 of type int"),  # type: ignore[arg-type,return-value]
+        (changes.Transform(UID, "n", lambda _: 1), "returned 1 of type int"),
         ("drop n", "is not a change of state"),
     ],
 )
