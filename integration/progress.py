@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import StreamingQueryProgress
@@ -13,6 +14,11 @@ if TYPE_CHECKING:
 def recent_progress(query: StreamingQuery) -> list[StreamingQueryProgress]:
     """The newest progress of a query: Spark 3.5 has it as plain JSON."""
     return [_made(each) for each in query.recentProgress]
+
+
+def read_instant(text: str) -> datetime:
+    """Return an instant of a progress, such as ``2026-01-01T00:00:00.000Z``."""
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))  # Python 3.10 does not read Z
 
 
 def _made(progress: Any) -> StreamingQueryProgress:  # noqa: ANN401 - JSON

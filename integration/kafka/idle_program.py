@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
@@ -13,6 +13,7 @@ from pyspark.sql import functions as f
 
 from integration.crash.program import serve
 from integration.operators.idle_queries import START, in_outer_join, in_timers, in_union
+from integration.progress import read_instant
 
 Query: TypeAlias = Callable[..., DataFrame]
 
@@ -36,7 +37,7 @@ def run(spark: SparkSession, *, name: str, checkpoint: str, servers: str, topic:
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
     watermarks = [each for progress in query.recentProgress if (each := progress.eventTime.get("watermark"))]
-    watermark = (datetime.fromisoformat(watermarks[-1]) - START) // timedelta(minutes=1)
+    watermark = (read_instant(watermarks[-1]) - START) // timedelta(minutes=1)
     return {"out": sorted(out), "watermark": watermark}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pyspark_ckpt as ckpt
@@ -11,6 +10,7 @@ from integration.conftest import SHUFFLE_PARTITIONS
 from integration.moves import make_checkpoint
 from integration.operators.providers import OURS
 from integration.operators.sources import Source
+from integration.progress import read_instant
 from tests.life.course import DELAY, Course, Run
 from tests.life.program import INPUT, OUTPUT
 from tests.life.rules import RULES
@@ -72,7 +72,7 @@ def _run(
         place = next(files) if progress["numInputRows"] else None
         given = () if place is None else course.batches[place]
         broadcast = None if course.rules is None else () if place is None else course.rules[place]
-        mark = datetime.fromisoformat(progress["eventTime"]["watermark"])
+        mark = read_instant(progress["eventTime"]["watermark"])
         batch = progress["batchId"]
         found.append((batch, int(mark.timestamp() * 1000), given, broadcast, recorded[batch]))
     if len(found) != len(recorded) or next(files, None) is not None:

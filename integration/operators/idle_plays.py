@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from integration.operators.idle_queries import START
 from integration.operators.providers import OURS, Provider
 from integration.operators.sources import Source
-from integration.progress import recent_progress
+from integration.progress import read_instant, recent_progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -110,7 +110,7 @@ def minutes(query: StreamingQuery) -> int | None:
     watermarks = [each for progress in recent_progress(query) if (each := progress.eventTime.get("watermark"))]
     if not watermarks:
         return None
-    found = datetime.fromisoformat(watermarks[-1])
+    found = read_instant(watermarks[-1])
     return (found - START) // timedelta(minutes=1)
 
 
