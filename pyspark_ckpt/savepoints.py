@@ -300,11 +300,11 @@ def collect_options(given: Mapping[str, str] | None, *locations: str) -> Options
     return replace(options, s3a=settings)
 
 
-def read_session_confs(names: Iterable[str]) -> dict[str, str]:
-    """Return what the active session has of some confs; nothing without a session."""
+def read_session_confs(names: Iterable[str]) -> dict[str, str] | None:
+    """Return those of some confs that are set in the active session; None without a session."""
     session = _active_session()
     if session is None:
-        return {}
+        return None
     return {name: value for name in names if (value := session.conf.get(name, None)) is not None}
 
 
