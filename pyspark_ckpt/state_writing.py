@@ -60,11 +60,9 @@ def write_state(
     if source is None:
         given = collect_options(options, target)
         found = read_session_confs((*FIRST_CONFS, CHECKPOINT_FORMAT))
-        confs = {name: found[name] for name in FIRST_CONFS if name in found}
-        chosen = (
-            int(found.get(CHECKPOINT_FORMAT, 1 if found else 2)) if checkpoint_format is None else checkpoint_format
-        )
-        opened = NewQuery(parallelism, offsets, chosen, confs)
+        session_format = 2 if found is None else int(found.pop(CHECKPOINT_FORMAT, 1))  # 1 is Spark's default
+        chosen = session_format if checkpoint_format is None else checkpoint_format
+        opened = NewQuery(parallelism, offsets, chosen, found or {})
     else:
         location = location_text(source, "source")
         given = collect_options(options, location, target)
