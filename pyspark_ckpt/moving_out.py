@@ -53,7 +53,8 @@ def hand_back(
 def plan(checkpoint: str, new_checkpoint: str, provider: Provider, query_id: QueryId, options: Options) -> QueryRestore:
     """Return the plan of a move. Raises as ``hand_back``."""
     classes = {form: name for name, form in PROVIDERS.items()}
-    if provider not in classes:
+    given: object = provider  # from Python, which does not check types
+    if not isinstance(given, str) or given not in classes:
         raise InvalidInputError(f"`provider` must be one of {sorted(classes)}, got {provider!r}.")
     source = Checkpoint(checkpoint, options)
     version = source.newest_version

@@ -285,6 +285,11 @@ def collect_options(given: Mapping[str, str] | None, *locations: str) -> Options
     In a session, ``s3a:`` locations use the settings of Hadoop's S3A. These contain secret keys and are part of the
     options, so they are looked up only if such a location is named.
     """
+    if given is not None and not isinstance(given, Mapping):
+        raise InvalidInputError(
+            f"`options` must be a mapping, got {repr(given)[:200]} of type {type(given).__name__}.",
+            hint="Give values by their names: {'s3Region': 'eu-north-1'}.",
+        )
     session = _active_session()
     found = {} if session is None else read_settings(partial(session.conf.get, default=None))
     options = parse({**found, **(given or {})})

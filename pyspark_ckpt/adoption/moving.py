@@ -80,6 +80,8 @@ class SparkStore:
         """Yield portions of rows of one state each: what converts them, the name of the state, and the rows."""
         converters = {state.name: self._make_converter(state) for state in self.source.meta.states}
         if not families:
+            if not converters and not any(_portions(database)):  # a store gets its states with its first rows
+                return
             if len(converters) != 1:
                 raise FormatError(
                     f"{self.source.identity} has the states {sorted(converters)}, and its files do not number them."

@@ -6,14 +6,15 @@ rows are in memory at a time.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import chain, islice
 from types import TracebackType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
+from msgspec import UNSET
 from typing_extensions import Self
 
 from pyspark_ckpt.reading.reader import StateReader, open_state
@@ -23,11 +24,18 @@ from pyspark_ckpt.state_store.arrays.packed import concatenate
 from pyspark_ckpt.state_store.arrays.rows import PackedRows
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.keys import STATE_BYTES
+from pyspark_ckpt.state_store.format.meta import Descriptor
 from pyspark_ckpt.state_store.location import Location
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+T = TypeVar("T")
 
 CHANGE, SIDE = pa.field("change", pa.string()), pa.field("side", pa.string())
 REMOVED, ADDED, CHANGED = "removed", "added", "changed"
 PORTION_ROWS = 16_384
+PORTION_BYTES = 4 << 20
 BATCH_KEYS = 4096
 _SPLIT_BYTES = 4
 """The number of a split, before each value while rows are compared."""
@@ -48,9 +56,10 @@ def diff(
     """Compare one state of ``a`` with the same state of ``b``, two versions of it by default the newest committed ones.
 
     ``a``, ``b``: checkpointLocations or savepoints, perhaps the same one, with any number of partitions. The other
-    arguments are those of ``open_state``. Close the result, or use a ``with`` block.
+    arguments are those of ``open_state``. Close the result, or use a ``with`` block. If one side has no such state, as
+    before its first row, all rows are those of the other side.
 
-    Raises InvalidInputError (no checkpoint, no such state or version), StorageError.
+    Raises InvalidInputError (no checkpoint, no such version, no such state on either side), FormatError, StorageError.
     """
 
     def open_side(location: Location, version: int | None) -> StateReader:
@@ -60,9 +69,10 @@ def diff(
 
     with ExitStack() as stack:
         left = stack.enter_context(open_side(a, version_a))
-        right = open_side(b, version_b)
+        right = stack.enter_context(open_side(b, version_b))
+        found = StateDiff(left, right)
         stack.pop_all()
-    return StateDiff(left, right)
+    return found
 
 
 class _Difference(NamedTuple):
@@ -75,19 +85,28 @@ class _Difference(NamedTuple):
     a: bytes | None
     b: bytes | None
 
+    def count_bytes(self) -> int:
+        """Return the bytes of the values."""
+        return len(self.a or b"") + len(self.b or b"")
+
 
 class StateDiff:
     """The differences of one state. Rows that are equal on both sides are not shown.
 
     The columns are ``change`` ("removed": only ``a`` has the row; "added": only ``b`` has it; "changed"), ``side`` ("a"
     or "b"), and those of ``open_state`` without the place of the row. Of a row that has changed there are two, that of
-    ``a`` first. Rows are equal if their stored bytes are: a value that was written again, with another time of its time
-    to live, has changed.
+    ``a`` first. Rows are equal if all that is shown of them is: a value that was written again, with another time of
+    its time to live, has changed.
     """
 
     def __init__(self, a: StateReader, b: StateReader) -> None:
-        """See ``diff``. Closes both readers at the end."""
+        """See ``diff``. Closes both readers at the end. Raises InvalidInputError, FormatError, StorageError."""
         self._a, self._b = a, b
+        self._sides = [each for each in (a, b) if each.has_state] or [a]
+        self._has_forms = any(_has_forms(each.state.descriptor) for each in self._sides)
+
+    def __repr__(self) -> str:
+        return f"StateDiff(a={self._a!r}, b={self._b!r})"
 
     def __enter__(self) -> Self:
         return self
@@ -105,7 +124,8 @@ class StateDiff:
     @property
     def schema(self) -> pa.Schema:
         """The columns. Raises InvalidInputError (the state has other types on the other side), as ``open_state``."""
-        a, b = (side.state.codec().fields for side in (self._a, self._b))
+        a, *others = (side.state.codec().fields for side in self._sides)
+        b = others[0] if others else a
         if a != b:
             raise InvalidInputError(
                 f"{self._a.state.whose} has the columns {_show(a)} in {self._a.checkpoint.place.url}, "
@@ -121,17 +141,30 @@ class StateDiff:
         """
         schema = self.schema
         found = self._find()
-        while some := list(islice(found, BATCH_KEYS)):
-            yield self._decode(some, schema)
+        while some := _take(found, BATCH_KEYS, _Difference.count_bytes):
+            batch = self._decode(some, schema)
+            yield _without_equal(batch) if self._has_forms else batch
 
     def to_arrow(self) -> pa.Table:
         """Return all differences, in memory. Raises as ``batches`` does."""
         return pa.Table.from_batches(self.batches(), self.schema)
 
+    def to_pandas(self) -> pd.DataFrame:
+        """Return all differences, in memory, as a pandas frame. Raises as ``batches`` does."""
+        frame: pd.DataFrame = self.to_arrow().to_pandas()
+        return frame
+
     def _find(self) -> Iterator[_Difference]:
         a, b = self._a, self._b
         with ExitStack() as stack:
-            if a.is_split_as(b):
+            if len(self._sides) == 1:
+                (only,) = self._sides
+                for split in only.shown_partitions:
+                    rows = _read(only, [split], stack)
+                    none: Iterator[PackedRows] = iter(())
+                    yield from _compare(rows, none) if only is a else _compare(none, rows)
+                    stack.close()
+            elif a.is_split_as(b):
                 for split in a.shown_partitions:
                     yield from _compare(_read(a, [split], stack), _read(b, [split], stack))
                     stack.close()
@@ -171,9 +204,9 @@ def _read(reader: StateReader, splits: Sequence[int], stack: ExitStack) -> Itera
 
 def _portions(rows: Iterator[tuple[bytes, bytes]], split: int) -> Iterator[PackedRows]:
     head = split.to_bytes(_SPLIT_BYTES, "big")
-    while some := list(islice(rows, PORTION_ROWS)):
+    while some := _take(rows, PORTION_ROWS, _count_bytes):
         packed = PackedRows.of(some)
-        yield PackedRows(packed.keys.behind(STATE_BYTES), packed.values.prefix(head))
+        yield PackedRows(packed.keys.behind(STATE_BYTES), packed.values.prefix(head))  # noqa: PD011 - of PackedRows
 
 
 def _compare(a: Iterator[PackedRows], b: Iterator[PackedRows]) -> Iterator[_Difference]:
@@ -190,7 +223,7 @@ def _compare(a: Iterator[PackedRows], b: Iterator[PackedRows]) -> Iterator[_Diff
 
 def _find_changes(a: PackedRows, b: PackedRows) -> Iterator[_Difference]:
     """Yield what differs between rows of one range of keys, in key order."""
-    keys, values = concatenate([a.keys, b.keys]), concatenate([a.values, b.values])
+    keys, values = concatenate([a.keys, b.keys]), concatenate([a.values, b.values])  # noqa: PD011 - of PackedRows
     order, is_same = in_order(keys)
     seconds = np.flatnonzero(is_same)
     firsts = seconds - 1
@@ -206,6 +239,45 @@ def _find_changes(a: PackedRows, b: PackedRows) -> Iterator[_Difference]:
             yield _Difference(key, value, values[int(order[place + 1])])
         else:
             yield _Difference(key, value, None) if position < len(a) else _Difference(key, None, value)
+
+
+def _take(found: Iterator[T], most: int, count_bytes: Callable[[T], int]) -> list[T]:
+    """Take the next ones: ``most``, or PORTION_BYTES of them; none at the end."""
+    taken, size = [], 0
+    for each in islice(found, most):
+        taken.append(each)
+        size += count_bytes(each)
+        if size >= PORTION_BYTES:
+            break
+    return taken
+
+
+def _count_bytes(row: tuple[bytes, bytes]) -> int:
+    return len(row[0]) + len(row[1])
+
+
+def _has_forms(descriptor: Descriptor) -> bool:
+    """Whether equal values may have other bytes, because types have changed since some were written."""
+    stored = descriptor.value_schema
+    histories = (
+        [each.get("schemas", ()) for each in stored.values() if isinstance(each, dict)]
+        if isinstance(stored, dict)
+        else []
+    )
+    own = () if descriptor.value_schemas is UNSET else descriptor.value_schemas
+    return any(len(each) > 1 for each in (*histories, own))
+
+
+def _without_equal(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Leave out rows that have changed in bytes alone: two that follow one another and show the same."""
+    shown = list(map(repr, batch.drop_columns([CHANGE.name, SIDE.name]).to_pylist()))
+    sides, changes = (batch.column(field.name).to_pylist() for field in (SIDE, CHANGE))
+    kept = np.ones(len(batch), np.bool_)
+    for second in range(1, len(shown)):
+        is_pair = changes[second] == CHANGED and (sides[second - 1], sides[second]) == ("a", "b")
+        if is_pair and shown[second - 1] == shown[second]:
+            kept[second - 1 : second + 1] = False
+    return batch.filter(pa.array(kept))
 
 
 def _name(found: _Difference) -> str:

@@ -21,7 +21,7 @@ from typing_extensions import Self
 from pyspark_ckpt.operators.types.columns import python_values
 from pyspark_ckpt.operators.types.conversions import WRONG_VALUE
 from pyspark_ckpt.reading.batch_clocks import clock_ms
-from pyspark_ckpt.reading.catalog import Catalog
+from pyspark_ckpt.reading.catalog import Catalog, without_internal
 from pyspark_ckpt.reading.json_values import from_json
 from pyspark_ckpt.reading.kept_folders import KeptFolders
 from pyspark_ckpt.reading.row_location import PLACE, place_columns, prove_copy, read_stored_row
@@ -77,6 +77,17 @@ def open_state(
             f"version must be an integer, got {version!r} of type {type(version).__name__}.",
             hint="Give a version, or None for the newest one.",
         )
+    for name, given, kind in (
+        ("uid", uid, str),
+        ("operator", operator, int),
+        ("state", state, str),
+        ("store", store, str),
+    ):
+        if given is not None and (isinstance(given, bool) or not isinstance(given, kind)):
+            raise InvalidInputError(
+                f"{name} must be {'a text' if kind is str else 'an integer'}, got {repr(given)[:200]} of type "
+                f"{type(given).__name__}.",
+            )
     if options is not None and not isinstance(options, Mapping):
         raise InvalidInputError(
             f"options must be a mapping, got {repr(options)[:200]} of type {type(options).__name__}.",
@@ -168,6 +179,12 @@ class StateReader:
         """The only selected state. Raises InvalidInputError (lists what is there), FormatError, StorageError."""
         self._threads()
         return self._known or self._catalog.one(self._wanted, of_all_partitions=True)
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the version has a state that is selected. Raises FormatError, StorageError."""
+        found = self.states
+        return bool(found if self._wanted.state is not None else without_internal(found))
 
     @property
     def schema(self) -> pa.Schema:

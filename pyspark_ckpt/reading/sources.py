@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Executor
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -126,13 +126,15 @@ class StoresSource:
             place, commit = self._checkpoint.find_place(identity), self._checkpoint.find_commit(identity, self._version)
             return closing(RangeReader(place, commit, self._tuning, self._pool, str(identity), folder))
 
-        try:
-            with _choose_folders(wanted, self._kept).use(identity, begin) as reader:
-                yield reader.open(keys).rows_in(*keys)
-        except FormatError as problem:
-            raise FormatError(
-                f"{own.name!r} in version {self._version} of {identity}: {problem.message}", hint=problem.hint
-            ) from problem
+        def list_rows(reader: RangeReader) -> Rows:
+            with _naming(what):
+                yield from reader.open(keys).rows_in(*keys)
+
+        what = f"{own.name!r} in version {self._version} of {identity}"
+        with ExitStack() as stack:
+            with _naming(what):
+                reader = stack.enter_context(_choose_folders(wanted, self._kept).use(identity, begin))
+            yield list_rows(reader)
 
 
 class FilesSource:
@@ -208,6 +210,15 @@ def open_source(checkpoint: Checkpoint, version: int, pool: Executor, kept: Kept
     if isinstance(checkpoint, Savepoint) and checkpoint.info.kind == "canonical":
         return FilesSource(checkpoint, version, kept)
     return StoresSource(checkpoint, version, pool, kept)
+
+
+@contextmanager
+def _naming(what: str) -> Iterator[None]:
+    """Name ``what`` in a FormatError that is raised within."""
+    try:
+        yield
+    except FormatError as problem:
+        raise FormatError(f"{what}: {problem.message}", hint=problem.hint) from problem
 
 
 def _choose_folders(wanted: Wanted | None, kept: KeptFolders) -> KeptFolders:

@@ -141,6 +141,10 @@ def search_sorted(numbers: Words, sought: Words) -> tuple[Integers, Bools]:
 def are_equal(keys: Packed, others: Packed) -> Bools:
     """Return which keys equal the other key at the same position."""
     is_same: Bools = keys.size == others.size
-    for number in range(-(-int(keys.size.max(initial=0)) // WORD)):
+    last = -(-int(keys.size.max(initial=0)) // WORD)
+    for number in range(min(last, WIDE // WORD)):
         is_same &= keys.words(number) == others.words(number)
+    if last > WIDE // WORD:
+        for place in np.flatnonzero(is_same & (keys.size > WIDE)).tolist():
+            is_same[place] = keys[place] == others[place]
     return is_same

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 import rocksdict
 
 from pyspark_ckpt.state_store.database.failures import failures
 from pyspark_ckpt.state_store.database.tables import TableFile, list_table_files
+
+Value = TypeVar("Value", bytes, "bytes | None")
 
 PORTION_ROWS = 8192
 PORTION_BYTES = 4 << 20
@@ -39,7 +42,7 @@ class ScratchDatabase:
         """Write rows in their order; None deletes one. Raises StorageError."""
         waiting = iter(rows)
         with failures(f"write to the database {self.folder}"):
-            while some := list(islice(waiting, BATCH_ROWS)):
+            while some := _take_portion(waiting, BATCH_ROWS):
                 batch = rocksdict.WriteBatch(raw_mode=True)
                 for key, value in some:
                     if value is None:
@@ -71,7 +74,7 @@ class ScratchDatabase:
         with failures(f"read the database {self.folder}"):
             last = b""
             rows: Iterator[tuple[bytes, bytes]] = self._db.items()  # type: ignore[assignment]  # raw mode
-            while some := _take_portion(rows):
+            while some := _take_portion(rows, PORTION_ROWS):
                 yield some
                 last = some[-1][0] + b"\0"
             # The iterator ends in the same way when it fails.
@@ -85,12 +88,12 @@ class ScratchDatabase:
         self._db.close()
 
 
-def _take_portion(rows: Iterator[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Take the next rows: so many, or so many bytes; none at the end."""
+def _take_portion(rows: Iterator[tuple[bytes, Value]], most: int) -> list[tuple[bytes, Value]]:
+    """Take the next rows: ``most``, or PORTION_BYTES of them; none at the end."""
     taken, size = [], 0
-    for key, value in islice(rows, PORTION_ROWS):
+    for key, value in islice(rows, most):
         taken.append((key, value))
-        size += len(key) + len(value)
+        size += len(key) + len(value or b"")
         if size >= PORTION_BYTES:
             break
     return taken

@@ -61,7 +61,7 @@ class Copied(msgspec.Struct, frozen=True):
 class CopyTask:
     """Copies one store into the folder at the URL ``target``. Objects that another attempt has copied there stay.
 
-    ``shares``: on a file system, the new names of table files are links to the old files, which are not read.
+    ``shares``: on a file system, the new names of table files are links to the old files.
     """
 
     workplace: Workplace
@@ -111,6 +111,7 @@ class CopyTask:
         if self.shares:
             with suppress(ConflictError):  # another attempt was here: its object is verified
                 if link_object(source, name, target, name):
+                    _require_intact(target, file)
                     return CopiedObject(name, 0)
         return _copy_table(source, file, target, folder)
 
@@ -136,12 +137,18 @@ def _copy_table(source: BlobPlace, file: ManifestFile, target: BlobPlace, folder
             else:
                 _copy_checked(source, file, target, folder / file.name)
         except ConflictError:  # another attempt was here
-            if not is_intact(target, stored):
-                target.delete(stored.name)
-                raise FormatError(f"{target.url}/{stored.name} is damaged: its checksum is wrong.") from None
+            _require_intact(target, file)
 
     read_again(copy)
     return CopiedObject(stored.name, stored.size_bytes)
+
+
+def _require_intact(target: BlobPlace, file: ManifestFile) -> None:
+    """Raise FormatError for a table file that has another checksum than in the manifest, and delete it."""
+    stored = file.as_stored_file
+    if not is_intact(target, stored):
+        target.delete(stored.name)
+        raise FormatError(f"{target.url}/{stored.name} is damaged: its checksum is wrong.")
 
 
 def _copy_checked(source: BlobPlace, file: ManifestFile, target: BlobPlace, path: Path) -> None:

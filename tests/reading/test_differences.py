@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import pyspark_ckpt as ckpt
 from pyspark_ckpt import adopt, diff, open_state, rescale, savepoint
 from pyspark_ckpt.cli.main import main
 from pyspark_ckpt.state_store.errors import InvalidInputError
@@ -108,10 +110,71 @@ def test_states_that_cannot_be_compared_are_refused(adopted: Path, tmp_path: Pat
     join = unpack("v1", "join", tmp_path / "join")
     with open_state(join) as opened:
         some = opened.states[0]
-    with (
-        diff(adopted / "ours-hdfs", join, operator=0, state=some.stored_name) as differences,
-        pytest.raises(InvalidInputError),
-    ):
-        differences.to_arrow()
+    with pytest.raises(InvalidInputError, match="4 states for"):
+        diff(adopted / "ours-hdfs", join, operator=0, state=some.stored_name)
+    with pytest.raises(InvalidInputError, match="no state for uid 'nobody'"):
+        diff(adopted / "ours-hdfs", join, uid="nobody")
+    for wrong in ({"uid": 5}, {"uid": ["u"]}, {"operator": "0"}, {"state": b"s"}):
+        with pytest.raises(InvalidInputError, match="must be"):
+            diff(join, join, **wrong)
     with pytest.raises(InvalidInputError, match="has no version 99"):
         diff(join, join, version_b=99)
+
+
+class _Noted(ckpt.KeyedProcessor):
+    n = ckpt.ValueState("n", "struct<n: long>")
+    log = ckpt.ListState("log", "binary")
+
+    def process(self, _ctx: ckpt.Context, _key: Any, rows: Any) -> Iterator[Any]:  # noqa: ANN401
+        for row in rows:
+            self.n.update((row.n,))
+            self.log.add(bytes([row.n]) * row.size)
+        yield from ()
+
+
+class _NotedLater(_Noted):
+    n = ckpt.ValueState("n", "struct<n: long, more: string>")
+
+    def process(self, _ctx: ckpt.Context, _key: Any, rows: Any) -> Iterator[Any]:  # noqa: ANN401
+        for row in rows:
+            self.n.update((row.n, None))
+        yield from ()
+
+
+def _harness(processor: ckpt.KeyedProcessor, folder: Path) -> ckpt.testing.Harness:
+    stream = ckpt.testing.keyed("k string, n int, size int", by="k", uid="u", parallelism=2, folder=folder)
+    return stream.process(processor, "k string")
+
+
+def test_values_that_are_written_again_by_a_newer_type_are_equal(tmp_path: Path) -> None:
+    with _harness(_Noted(), tmp_path / "query") as harness:
+        harness.run([("a", 1, 1), ("b", 2, 1), ("c", 3, 1)])
+        checkpoint = harness.checkpoint
+    with _harness(_NotedLater(), tmp_path / "query") as harness:
+        harness.run([("d", 4, 1)])
+        harness.run([("a", 1, 1), ("b", 9, 1)])
+    with diff(checkpoint, checkpoint, uid="u", state="n", version_a=2) as differences:
+        shown = [(row["key"]["k"], row["side"], row["value"]["n"]) for row in differences.to_arrow().to_pylist()]
+        assert len(differences.to_pandas()) == 2
+    assert shown == [("b", "a", 2), ("b", "b", 9)]
+
+
+def test_all_rows_are_of_one_side_if_the_other_has_no_such_state(tmp_path: Path) -> None:
+    with _harness(_Noted(), tmp_path / "query") as harness:
+        harness.run([])
+        harness.run([("a", 1, 1), ("b", 2, 1)])
+        checkpoint = harness.checkpoint
+    with _harness(_Noted(), tmp_path / "empty") as harness:
+        harness.run([])
+        for a, b, change in ((harness.checkpoint, checkpoint, "added"), (checkpoint, harness.checkpoint, "removed")):
+            with diff(a, b, uid="u", state="n") as differences:
+                assert [row["change"] for row in differences.to_arrow().to_pylist()] == [change] * 2
+
+
+def test_large_values_are_compared_too(tmp_path: Path) -> None:
+    with _harness(_Noted(), tmp_path / "query") as harness:
+        harness.run([(f"{key}", 1, 1 << 20) for key in range(40)])
+        harness.run([(f"{key}", 2, 1 << 20) for key in range(0, 40, 2)])
+        with diff(harness.checkpoint, harness.checkpoint, uid="u", state="log", version_a=1) as differences:
+            rows = sum(batch.num_rows for batch in differences.batches())
+    assert rows == 20  # elements that were added; the heads of their lists have changed and are not shown
