@@ -34,10 +34,11 @@ def branch(
     ``query_or_checkpoint``: a running query, or a checkpointLocation. ``batch``: one that the query still retains; None
     for the last committed one. ``options`` as for ``savepoint``.
 
-    On one file system, the table files of the new checkpoint are hard links to those of the old one, and are not read:
-    ``states`` of the result then have no digests. Each checkpoint deletes its own names, and a file exists as long as
-    one of them does. Elsewhere, objects are copied with their checksums, and all rows are read before and after. An
-    interrupted call is finished by the same call, if the query has made no batch since, or ``batch`` is given.
+    On one file system, the table files of the new checkpoint are hard links to those of the old one: their checksums
+    are compared, and ``states`` of the result have no digests. Each checkpoint deletes its own names, and a file exists
+    as long as one of them does. Elsewhere, objects are copied with their checksums, and all rows are read before and
+    after. An interrupted call is finished by the same call, if the query has made no batch since, or ``batch`` is
+    given.
 
     Raises InvalidInputError (no checkpoint, a batch that is not committed, a target that is not empty), LifecycleError
     (no committed batch), NotFoundError (the batch is no longer retained), FormatError (damage), StorageError.
@@ -49,8 +50,12 @@ def branch(
         given_batch: object = batch  # from Python, which does not check types
         if not isinstance(given_batch, int) or isinstance(given_batch, bool):
             raise InvalidInputError(f"`batch` must be a whole number, got {batch!r}.")
-        source.go_back(batch + 1)
+        last = source.newest_version - 1
+        if not 0 <= batch <= last:
+            there = f"the last committed one is {last}" if last >= 0 else "none is committed yet"
+            raise InvalidInputError(f"{source.place.url} has no batch {batch}: {there}.")
         _require_logs(source, batch)
+        source.go_back(batch + 1)
     with pin(source) as version:
         operators = list_operators(source, version)
         request = RestoreRequest(query_id="new", shares=True)
@@ -59,7 +64,9 @@ def branch(
 
 def _require_logs(source: Checkpoint, batch: int) -> None:
     """Raise NotFoundError if the query has deleted the logs of a batch; StorageError."""
-    retained = list_batches(source.place, "offsets") & list_batches(source.place, "commits")
+    planned, committed = list_batches(source.place, "offsets"), list_batches(source.place, "commits")
+    # A query continues after a batch with the offsets of this one and of the one before.
+    retained = {each for each in planned & committed if each == 0 or each - 1 in planned}
     if batch not in retained:
         there = f"it has those of {len(retained)} batches, from {min(retained)} on" if retained else "it has none"
         raise NotFoundError(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from integration.adoption.halves import CASES, ROCKSDB_ALONE, WITH_CHANGELOG, pair, play
+from integration.conftest import SHUFFLE_PARTITIONS
 from integration.operators.providers import HDFS_BACKED, OURS, ROCKSDB
 from integration.operators.replay import collect_into, replay, run, write_inputs
 from pyspark_ckpt.moving_out import hand_back
@@ -37,6 +39,20 @@ def test_a_query_goes_on_without_this_store_as_if_it_had_never_been_on_it(
     expected = replay(spark, case, after, tmp_path / "expected")
     batches, state = play(spark, case, (OURS, after), lambda old, new: hand_back(old, new, kind), tmp_path / "actual")
     assert any(expected.batches.values())
+    assert batches == expected.batches
+    assert state == expected.state
+
+
+@pytest.mark.parametrize(("name", "provider"), [("aggregation of windows", "rocksdb"), ("join, format 2", "hdfs")])
+def test_a_query_goes_on_when_partitions_have_had_no_rows(
+    name: str, provider: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    case, _ = CASES[name]
+    case = replace(case, settings={**case.settings, SHUFFLE_PARTITIONS: "23"})
+    kind, after = PROVIDERS[provider]
+    expected = replay(spark, case, after, tmp_path / "expected")
+
+    batches, state = play(spark, case, (OURS, after), lambda old, new: hand_back(old, new, kind), tmp_path / "actual")
     assert batches == expected.batches
     assert state == expected.state
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from pyspark_ckpt.adoption.moving import FAMILY_BYTES, SparkStore, count_partitions
+from pyspark_ckpt.adoption.rows import make_key_codec
 from pyspark_ckpt.adoption.stores import Form, Provider
 from pyspark_ckpt.handover.files import Family, write_database, write_snapshot
 from pyspark_ckpt.handover.rows import RowReverter
@@ -19,6 +20,7 @@ from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.checkpoints.state_rows import Tally, digest_tallies, refuse_stray_rows, scan_state
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
 from pyspark_ckpt.state_store.database import Database
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.format.keys import EMPTY_ID, ORDERED_BIT
 from pyspark_ckpt.state_store.format.meta import StoreMeta
 from pyspark_ckpt.state_store.format.remote import DEFAULT_STORE
@@ -91,6 +93,7 @@ class HandBackTask:
     ) -> Iterator[tuple[bytes, bytes]]:
         identity = self.source.identity
         for state in meta.states:
+            tallies[state.name] = Tally()
             name = identity.name if state.name == DEFAULT_STORE else state.name
             reverter = RowReverter(state, name, self.form, f"{identity}, state {state.name!r}")
             head = families[state.name].number.to_bytes(FAMILY_BYTES, "little") if families else b""
@@ -131,6 +134,19 @@ def find_refusals(operators: Sequence[OperatorVersion], provider: Provider) -> I
             yield f"{what} is a keyed operator, with the uids {operator.uids}, and Spark has none."
         elif provider == "hdfs" and any(map(_needs_rocksdb, operator.metas)):
             yield f"{what} has several states in a store, or scans keys in order, and needs `provider` 'rocksdb'."
+    for operator in operators:
+        yield from _find_unhashed(operator)
+
+
+def _find_unhashed(operator: OperatorVersion) -> Iterator[str]:
+    """Yield which states have keys that cannot be hashed, and so cannot be proved to be in their partition."""
+    what = f"operator {operator.operator.number} ({operator.operator.name})"
+    for name, stores in operator.stores.items():
+        for state in {state.name: state for store in stores for state in store.meta.states}.values():
+            try:
+                make_key_codec(state, name if state.name == DEFAULT_STORE else state.name, what)
+            except (FormatError, InvalidInputError) as problem:
+                yield f"the keys of {what}, state {state.name!r}, cannot be hashed. {problem.message}"
 
 
 def _needs_rocksdb(meta: StoreMeta) -> bool:

@@ -6,11 +6,16 @@ from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, find_kind
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
-from pyspark_ckpt.state_store.checkpoints.query.entries import read_partitions
+from pyspark_ckpt.state_store.checkpoints.query.entries import read_confs, read_partitions
 from pyspark_ckpt.state_store.checkpoints.query.sources import parse_offsets
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.lineage import Lineage
-from pyspark_ckpt.state_store.format.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME
+from pyspark_ckpt.state_store.format.names import (
+    CHECKPOINT_FOLDER,
+    NON_RESTORED_STATE_NAME,
+    PROVIDER_CLASS,
+    PROVIDER_CONF,
+)
 from pyspark_ckpt.state_store.format.remote import folder_of_query, is_same_place, store_folder
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.options import Options
@@ -34,6 +39,7 @@ def refuse_checkpoint(plan: RestorePlan, wanted: RecordedRequest, *, allows_non_
     there, partitions = _open(place, plan.workplace.options)
     is_origin = bool(origin) and is_within(place, origin)
     is_like = there.newest_version >= wanted.version and partitions == wanted.partitions and not is_origin
+    is_like = is_like and _read_provider(there) == (wanted.provider or PROVIDER_CLASS)
     has_made = _has_made(plan, wanted, there, allows_non_restored_state=allows_non_restored_state) if is_like else False
     if has_made and there.query_id == wanted.query_id:
         has_run = " The query has run since." if there.newest_version > wanted.version else ""
@@ -74,6 +80,14 @@ def _has_made(
         return False
     answers = [_is_made_by(plan, wanted, there, operator, name) for operator in made for name in operator.stores]
     return False if False in answers else None if None in answers else True
+
+
+def _read_provider(there: Checkpoint) -> str:
+    """Return the class of the provider that has the state of a query. Raises StorageError."""
+    try:
+        return str(read_confs(there.place, there.newest_version - 1).get(PROVIDER_CONF, PROVIDER_CLASS))
+    except (NotFoundError, FormatError):  # the log does not say
+        return PROVIDER_CLASS
 
 
 def _has_its_sources(source: BlobPlace, wanted: RecordedRequest, there: BlobPlace) -> bool | None:

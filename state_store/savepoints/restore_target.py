@@ -51,7 +51,8 @@ def make_refusal(place: BlobPlace, before: RecordedRequest, recorded: RecordedRe
             f"{place.url} has {'the checkpoint' if is_complete else 'an unfinished restore'} of {what}, and {changed}.",
             hint=f"{is_usable}To restore what is there now, name a new folder.",
         )
-    is_later = before.is_repeated_by(msgspec.structs.replace(same_source, version=before.version))
+    is_same_call = before.is_repeated_by(msgspec.structs.replace(same_source, version=before.version))
+    is_later = is_same_call and recorded.version > before.version
     if is_complete and is_later:
         return InvalidInputError(
             f"{place.url} has the checkpoint of {what}, and {before.source} is at version {recorded.version} now.",

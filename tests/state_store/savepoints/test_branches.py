@@ -11,7 +11,7 @@ import pytest
 from pyspark_ckpt import branch
 from pyspark_ckpt.cli.main import main
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
-from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError, NotFoundError
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, LifecycleError, NotFoundError
 from pyspark_ckpt.state_store.options import parse
 from tests.s3_server import S3Service
 from tests.saved_query import Query, files, stored, written
@@ -58,6 +58,39 @@ def test_table_files_are_shared_and_belong_to_each_checkpoint(quick_path: Path) 
     assert all(table.stat().st_nlink == 1 for table in _tables(quick_path / "branch"))
 
 
+def test_a_damaged_table_file_is_not_shared(quick_path: Path) -> None:
+    query = Query(str(quick_path / "query"), 1)
+    query.run(3)
+    for identity in query.identities():
+        query.snapshot(identity)
+    query.run(1)
+    for table in _tables(quick_path / "query"):
+        table.write_bytes(table.read_bytes()[:-1] + b"x")
+    branch(query.location, quick_path / "branch")
+    assert stored(query.location) == stored(str(quick_path / "branch")) == (query.version, 1, query.rows)
+    assert not _tables(quick_path / "branch")
+    for identity in query.identities():
+        query.snapshot(identity)
+    for delta in (quick_path / "query").rglob("*.delta"):
+        delta.unlink()
+    for table in _tables(quick_path / "query"):
+        table.write_bytes(table.read_bytes()[:-1] + b"x")
+    with pytest.raises(FormatError, match="its checksum is wrong"):
+        branch(query.location, quick_path / "never")
+
+
+def test_another_batch_into_an_unfinished_branch_is_told_to_repeat_the_first_call(
+    quick_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query, target = written(quick_path / "query", 2, batches=4), quick_path / "branch"
+    with monkeypatch.context() as patched:
+        patched.setattr("pyspark_ckpt.state_store.savepoints.query_restore.copy_operators", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            branch(query.location, target)
+    with pytest.raises(InvalidInputError, match="Repeat that restore, with the same arguments"):
+        branch(query.location, target, batch=query.version - 2)
+
+
 def test_objects_are_copied_and_verified_where_they_cannot_be_shared(quick_path: Path, s3: S3Service) -> None:
     query, target = written(quick_path / "query", 2), s3.new_folder()
     done = branch(query.location, target, options=s3.options)
@@ -68,11 +101,12 @@ def test_objects_are_copied_and_verified_where_they_cannot_be_shared(quick_path:
 def test_a_batch_that_is_not_there_is_refused(quick_path: Path) -> None:
     query, target = written(quick_path / "query", 2, batches=4), quick_path / "never"
     for wrong in (4, -1, True, "1"):
-        with pytest.raises(InvalidInputError, match=r"has no version|must be a whole number"):
+        with pytest.raises(InvalidInputError, match=r"has no batch|must be a whole number"):
             branch(query.location, target, batch=wrong)  # type: ignore[arg-type]
     query.purge(2)
-    with pytest.raises(NotFoundError, match=r"no longer has the logs of batch 0: it has those of 2 batches, from 2 on"):
-        branch(query.location, target, batch=0)
+    for gone in (0, 2):  # the offsets of the batch before are needed, too
+        with pytest.raises(NotFoundError, match=rf"logs of batch {gone}: it has those of 1 batches, from 3 on"):
+            branch(query.location, target, batch=gone)
     with pytest.raises(LifecycleError, match="no batch of the query has been committed"):
         branch(Query(str(quick_path / "empty"), 2).location, target)
     assert not target.exists()
