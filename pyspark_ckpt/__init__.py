@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from pyspark_ckpt.savepoints import rescale, restore, savepoint, stop_with_savepoint
     from pyspark_ckpt.state_source import register_state_source
     from pyspark_ckpt.state_store.savepoints.savepoint import SavepointInfo
-    from pyspark_ckpt.state_writing import write_state
+    from pyspark_ckpt.state_writing import explain_changes, write_state
 
 __all__ = [
     "PROVIDER_CLASS",
@@ -120,6 +120,7 @@ __all__ = [
     "configure",
     "connect",
     "diff",
+    "explain_changes",
     "hand_back",
     "jar_path",
     "keyed",
@@ -146,7 +147,7 @@ _LATER = {
     "adopt": "pyspark_ckpt.moving_in",
     "branch": "pyspark_ckpt.branching",
     "hand_back": "pyspark_ckpt.moving_out",
-    "write_state": "pyspark_ckpt.state_writing",
+    **dict.fromkeys(("explain_changes", "write_state"), "pyspark_ckpt.state_writing"),
     **dict.fromkeys(("savepoint", "stop_with_savepoint", "restore", "rescale"), "pyspark_ckpt.savepoints"),
 }
 

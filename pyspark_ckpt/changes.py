@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -82,3 +82,29 @@ class SetMaxParallelism:
 
 
 Change: TypeAlias = Put | Transform | Drop | Rename | SetMaxParallelism
+
+
+@dataclass(frozen=True)
+class Migration:
+    """Changes under a name, which are made once.
+
+    The savepoint notes the name, and so do all checkpoints and savepoints that are made of it. ``write_state`` leaves
+    out a migration that the source has had. So a program can keep the list of all its migrations, in their order, and
+    apply it to any of its savepoints.
+    """
+
+    name: str
+    changes: Sequence[Change]
+
+
+def describe(change: Change) -> str:
+    """Return what a change does, in a few words."""
+    if isinstance(change, Put):
+        name = change.state if isinstance(change.state, str) else getattr(change.state, "name", change.state)
+        return f"put {change.uid}/{name}"
+    if isinstance(change, Transform):
+        return f"transform {change.uid}/{change.state}"
+    if isinstance(change, SetMaxParallelism):
+        return f"set max_parallelism of {change.uid} to {change.max_parallelism}"
+    of = change.uid if change.state is None else f"{change.uid}/{change.state}"
+    return f"drop {of}" if isinstance(change, Drop) else f"rename {of} to {change.to}"

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from pyspark_ckpt.changes import Change, Put
+from pyspark_ckpt.changes import Change, Migration, Put
 from pyspark_ckpt.jobs.spark_job import QUICK_BYTES
 from pyspark_ckpt.reading.sources import state_at
 from pyspark_ckpt.savepoints import collect_options, describe_release, read_session_confs, run_job
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.location import Location, location_text
+from pyspark_ckpt.state_store.options import Options
+from pyspark_ckpt.state_store.redistribution.jobs import RunHere
 from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint, SavepointInfo
 from pyspark_ckpt.writing.creation import Writing
+from pyspark_ckpt.writing.explanation import ExplainedChanges
 from pyspark_ckpt.writing.first_files import CHECKPOINT_FORMAT, FIRST_CONFS, NewQuery
 from pyspark_ckpt.writing.given_rows import guess_bytes
 
@@ -21,7 +24,7 @@ from pyspark_ckpt.writing.given_rows import guess_bytes
 def write_state(
     source: Location | None,
     target: Location,
-    changes: Sequence[Change],
+    changes: Sequence[Change | Migration],
     *,
     parallelism: int = 200,
     offsets: Sequence[object] = (None,),
@@ -32,7 +35,8 @@ def write_state(
 
     ``source``: a savepoint of either kind, or the checkpoint of a query, running or stopped, whose last committed batch
     is taken. It is read and not changed. Its offsets are those of the new savepoint. ``changes``: of
-    ``pyspark_ckpt.changes``, applied one after another. A query continues from the savepoint after ``restore``.
+    ``pyspark_ckpt.changes``, applied one after another; a ``Migration`` that the source has had is left out. A query
+    continues from the savepoint after ``restore``.
 
     ``source`` None: the savepoint is of a query that has never run. Its operators are the uids of the changes, in the
     order in which Spark numbers them: from the sink to the sources, so an operator comes before those that it reads.
@@ -50,30 +54,67 @@ def write_state(
     place, a target that is not empty), LifecycleError (no committed batch), ConflictError (another savepoint is being
     written there), NotFoundError, FormatError (damage), StorageError; and what a function of a change raises.
     """
+    target = location_text(target, "target")
+    opened, given = _open(source, changes, _NewRun(parallelism, offsets, checkpoint_format), options, target)
+    with run_job(f"savepoint to {target}", _guess_bytes(opened, changes)) as (runner, progress):
+        return Writing(opened, target, given, runner, progress, describe_release()).run(changes)
+
+
+def explain_changes(
+    source: Location | None,
+    changes: Sequence[Change | Migration],
+    *,
+    samples: int = 5,
+    options: Mapping[str, str] | None = None,
+) -> ExplainedChanges:
+    """Return what ``write_state`` would do with these changes. Writes nothing.
+
+    All rows that would be written are made and checked, of a Spark frame ``samples`` rows. So many rows of each state
+    are kept. Two rows for one place are found if they are near to each other; ``write_state`` finds all.
+
+    Raises as ``write_state``.
+    """
+    opened, given = _open(source, changes, _NewRun(1, (None,), None), options)
+    return Writing(opened, "", given, RunHere(), lambda _done, _all: None, "").explain(changes, samples)
+
+
+class _NewRun(NamedTuple):
+    """What is given for a query that has never run."""
+
+    parallelism: int
+    offsets: Sequence[object]
+    checkpoint_format: Literal[1, 2] | None
+
+
+def _open(
+    source: Location | None, changes: object, new: _NewRun, options: Mapping[str, str] | None, *locations: str
+) -> tuple[NewQuery | Checkpoint, Options]:
+    """Open what the changes are of; return it with the options of the call.
+
+    Raises InvalidInputError, FormatError, StorageError.
+    """
     if isinstance(changes, (str, Mapping)) or not isinstance(changes, Sequence):
         raise InvalidInputError(
             f"`changes` must be a list, got {repr(changes)[:200]} of type {type(changes).__name__}.",
             hint="Give a list of changes: see pyspark_ckpt.changes.",
         )
-    target = location_text(target, "target")
-    opened: NewQuery | Checkpoint
-    if source is None:
-        given = collect_options(options, target)
-        found = read_session_confs((*FIRST_CONFS, CHECKPOINT_FORMAT))
-        session_format = 2 if found is None else int(found.pop(CHECKPOINT_FORMAT, 1))  # 1 is Spark's default
-        chosen = session_format if checkpoint_format is None else checkpoint_format
-        opened = NewQuery(parallelism, offsets, chosen, found or {})
-    else:
+    if source is not None:
         location = location_text(source, "source")
-        given = collect_options(options, location, target)
-        opened = state_at(location, given)
-    with run_job(f"savepoint to {target}", _guess_bytes(opened, changes)) as (runner, progress):
-        return Writing(opened, target, given, runner, progress, describe_release()).run(changes)
+        given = collect_options(options, location, *locations)
+        return state_at(location, given), given
+    found = read_session_confs((*FIRST_CONFS, CHECKPOINT_FORMAT))
+    session_format = 2 if found is None else int(found.pop(CHECKPOINT_FORMAT, 1))  # 1 is Spark's default
+    chosen = session_format if new.checkpoint_format is None else new.checkpoint_format
+    return NewQuery(new.parallelism, new.offsets, chosen, found or {}), collect_options(options, *locations)
 
 
-def _guess_bytes(source: NewQuery | Checkpoint, changes: Sequence[Change]) -> int:
+def _guess_bytes(source: NewQuery | Checkpoint, changes: Sequence[Change | Migration]) -> int:
     """Return about how much state the savepoint will have."""
     kept = QUICK_BYTES if isinstance(source, Checkpoint) else 0
     if isinstance(source, Savepoint):
         kept = source.info.size_bytes
-    return kept + sum(guess_bytes(change.rows) for change in changes if isinstance(change, Put))
+    single: list[object] = []
+    for each in changes:
+        within: object = each.changes if isinstance(each, Migration) else [each]
+        single += within if isinstance(within, Sequence) else []
+    return kept + sum(guess_bytes(change.rows) for change in single if isinstance(change, Put))

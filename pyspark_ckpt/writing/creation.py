@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from pyspark_ckpt.changes import Change
+from pyspark_ckpt.changes import Change, Migration
 from pyspark_ckpt.reading.reader import StateReader
 from pyspark_ckpt.reading.stored_state import Selection
 from pyspark_ckpt.state_store.blobs import BlobPlace
@@ -16,6 +16,12 @@ from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, list_operators
 from pyspark_ckpt.state_store.checkpoints.query.copying import copy_id, copy_logs, copy_operators, read_logs
 from pyspark_ckpt.state_store.checkpoints.query.entries import check_content, read_partitions
+from pyspark_ckpt.state_store.checkpoints.query.migrations import (
+    MIGRATIONS_FILE,
+    AppliedMigration,
+    read_migrations,
+    write_migrations,
+)
 from pyspark_ckpt.state_store.checkpoints.query.proof import LogProof, QueryFile
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
 from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError
@@ -37,7 +43,9 @@ from pyspark_ckpt.state_store.savepoints.savepoint import (
     refuse_unless_empty,
 )
 from pyspark_ckpt.writing.draft import Draft, StoreDraft
+from pyspark_ckpt.writing.explanation import ExplainedChanges, OpenState, explain
 from pyspark_ckpt.writing.first_files import NewQuery, make_first_files
+from pyspark_ckpt.writing.migrations import ChosenChanges
 from pyspark_ckpt.writing.store_writing import StoreSource, StoreWriting
 
 
@@ -52,7 +60,7 @@ class Writing:
     progress: Progress
     written_by: str
 
-    def run(self, changes: Sequence[Change]) -> SavepointInfo:
+    def run(self, given: Sequence[Change | Migration]) -> SavepointInfo:
         """Write the savepoint. Raises as ``write_state``."""
         workplace = Workplace(replace(self.options, remote=""))
         place = workplace.resolve(self.target)
@@ -64,8 +72,9 @@ class Writing:
         possession = Possession(place, self.source.place if isinstance(self.source, Checkpoint) else None)
         with explaining_what_is_left(possession.describe_what_is_left), self._hold() as (version, logs):
             operators = self._list_operators(version)
+            chosen = ChosenChanges.of(given, self._read_migrations())
             draft = Draft(operators)
-            for change in changes:
+            for change in chosen.changes:
                 draft.apply(change)
             if isinstance(self.source, NewQuery) and not draft.stores:
                 raise InvalidInputError("A query that has never run has no state, and no rows are put into it.")
@@ -81,14 +90,15 @@ class Writing:
                 ).run()
                 for store in draft.stores
             ]
-            info = self._finish(place, possession, version, logs, draft, rows)
+            info = self._finish(place, possession, version, logs, draft, chosen.migrations, rows)
         possession.release()
         return info
 
     def _find_source(self, store: StoreDraft, operators: Sequence[OperatorVersion] | None, version: int) -> StoreSource:
         source = self.source
+        opened = self._find_reader(version)
         if not isinstance(source, Checkpoint):
-            return StoreSource((), None, "", _refuse_to_read)
+            return StoreSource((), None, "", opened)
         place = store.operator.number, store.name
         stores = next(
             stores
@@ -101,8 +111,27 @@ class Writing:
             stores,
             next((each for each in saved if (each.operator, each.name) == place), None),
             source.place.url,
-            lambda uid, name: StateReader(source, Selection(uid=uid, state=name), version),
+            opened,
         )
+
+    def explain(self, given: Sequence[Change | Migration], samples: int) -> ExplainedChanges:
+        """Return what ``run`` would do to states. Writes nothing. Raises as ``write_state``."""
+        with self._hold() as (version, _):
+            operators, made_before = self._list_operators(version), self._read_migrations()
+            chosen = ChosenChanges.of(given, made_before)
+            draft = Draft(operators)
+            for change in chosen.changes:
+                draft.apply(change)
+            now_ms = round(time.time() * 1000)
+            states = tuple(explain(draft, Draft(operators), self._find_reader(version), samples, now_ms))
+        return ExplainedChanges(states, tuple(each.name for each in chosen.migrations[len(made_before) :]))
+
+    def _find_reader(self, version: int) -> OpenState:
+        """Return what opens a state of the source by uid and name."""
+        source = self.source
+        if not isinstance(source, Checkpoint):
+            return _refuse_to_read
+        return lambda uid, name: StateReader(source, Selection(uid=uid, state=name), version)
 
     @contextmanager
     def _hold(self) -> Iterator[tuple[int, Mapping[str, bytes]]]:
@@ -114,6 +143,9 @@ class Writing:
         else:
             with hold_logs(self.source) as held:
                 yield held
+
+    def _read_migrations(self) -> tuple[AppliedMigration, ...]:
+        return read_migrations(self.source.place) if isinstance(self.source, Checkpoint) else ()
 
     def _list_operators(self, version: int) -> list[OperatorVersion] | None:
         if isinstance(self.source, NewQuery):
@@ -132,12 +164,17 @@ class Writing:
         version: int,
         logs: Mapping[str, bytes],
         draft: Draft,
+        migrations: tuple[AppliedMigration, ...],
         rows: Sequence[SavedRows],
     ) -> SavepointInfo:
         own = possession.folder
         for blob in place.walk(WORK_FOLDER):
             own.delete(blob.name)
-        files = self._write_files(own, draft, logs)
+        files = {file.name: file for file in self._write_files(own, draft, logs)}
+        if migrations:
+            content = write_migrations(migrations)
+            own.put(MIGRATIONS_FILE, content)
+            files[MIGRATIONS_FILE] = QueryFile.of(MIGRATIONS_FILE, content)
         possession.require()
         info = SavepointInfo(
             format=SAVEPOINT_FORMAT,
@@ -150,7 +187,7 @@ class Writing:
             partitions=read_partitions(place, version - 1),
             operators=tuple(describe_operator(each, {}) for each in _list_saved(place, draft, rows)),
             stores=(),
-            files=tuple(files),
+            files=tuple(files.values()),
             rows=tuple(rows),
         )
         own.put(NAME, seal(info))

@@ -9,6 +9,7 @@
     scrub.json                               how far stored objects were re-read, see ``scrub``
     _ckpt/runs/<epoch:010d>.run              in the folder of the checkpoint: a run of the query
     _ckpt/non-restored-state.allowed         in the folder of the checkpoint, if a restore allowed such state
+    _ckpt/migrations.json                    in the folder of the checkpoint, if its state was changed by migrations
 
 Versions have 20 digits so that the order of names is the order of versions. Objects with other names are foreign (Spark
 keeps ``_metadata`` there) and are neither read nor deleted.
@@ -34,6 +35,8 @@ WATERMARKS_FOLDER = f"{CHECKPOINT_FOLDER}/watermarks"
 """A folder in a checkpoint: after each batch, what the next one needs to know of inputs that can be idle."""
 NON_RESTORED_STATE_NAME = "non-restored-state.allowed"
 """An object in the folder of the checkpoint. If it exists, states that no operator declares are left alone."""
+MIGRATIONS_NAME = "migrations.json"
+"""An object in the folder of the checkpoint or savepoint: the named changes of state that were made, in order."""
 LAST_EPOCH = 10**10 - 1
 TABLE_FOLDER = "sst"
 SCRUB_NAME = "scrub.json"

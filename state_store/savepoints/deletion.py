@@ -29,6 +29,7 @@ from pyspark_ckpt.state_store.errors import ConflictError, FormatError, InvalidI
 from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.names import (
     CHECKPOINT_FOLDER,
+    MIGRATIONS_NAME,
     NON_RESTORED_STATE_NAME,
     ROWS_FOLDER,
     WATERMARKS_FOLDER,
@@ -56,7 +57,7 @@ _STATE = re.compile(r"(state/[0-9]+/[0-9]+(?:/(?!_metadata/|sst/)[^/]+)?)/((?:ss
 _OTHERS = re.compile(
     r"sources/[0-9]+/.+|state/[0-9]+/(?:[0-9]+/)?(?:[^/]+/)?_[^/]+/.+"
     rf"|{ROWS_FOLDER}/[0-9]+/[^/]+/[0-9]+\.parquet"
-    rf"|{CHECKPOINT_FOLDER}/{re.escape(NON_RESTORED_STATE_NAME)}"
+    rf"|{CHECKPOINT_FOLDER}/(?:{re.escape(NON_RESTORED_STATE_NAME)}|{re.escape(MIGRATIONS_NAME)})"
     rf"|{WATERMARKS_FOLDER}/[0-9]{{1,18}}"
     rf"|{WORK_FOLDER}/(?:done/[^/]+\.json|runs/[^/]+/[0-9]+/[^/]+\.sst)"
 )

@@ -10,8 +10,9 @@
     state/<operator>/_stateSchema/...     schemas of transformWithState
     state/<operator>/0/<store>/_metadata/schema
 
-A restore may have added _ckpt/non-restored-state.allowed. A query with inputs that can be idle also has
-_ckpt/watermarks/<batch>, v1 and JSON, which the jar writes before Spark commits the batch.
+A restore may have added _ckpt/non-restored-state.allowed, and changes of state _ckpt/migrations.json. A query with
+inputs that can be idle also has _ckpt/watermarks/<batch>, v1 and JSON, which the jar writes before Spark commits the
+batch.
 
 To continue after batch N, a query needs the offsets of N - 1 and N and the commit of N. If batch N + 1 was planned and
 not committed, it runs again with its offsets: a sink that has seen some of its rows then sees the same rows.
@@ -24,7 +25,12 @@ from collections.abc import Iterator
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.errors import InvalidInputError, NotFoundError
-from pyspark_ckpt.state_store.format.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME, WATERMARKS_FOLDER
+from pyspark_ckpt.state_store.format.names import (
+    CHECKPOINT_FOLDER,
+    MIGRATIONS_NAME,
+    NON_RESTORED_STATE_NAME,
+    WATERMARKS_FOLDER,
+)
 from pyspark_ckpt.state_store.json_objects import MAX_LONG
 
 QUERY = "metadata"
@@ -69,12 +75,13 @@ def find_watermarks(checkpoint: BlobPlace, batch: int) -> list[str]:
 
 
 def operator_names(checkpoint: BlobPlace) -> Iterator[str]:
-    """Yield the names of the files that describe operators, stores and types, and that allow undeclared state.
+    """Yield the names of the files that describe operators, stores, types and migrations, or allow undeclared state.
 
     Raises InvalidInputError for a link to a folder, StorageError.
     """
     yield from _walk(checkpoint, "state", but_for=_STATE_ROWS)
-    yield from (blob.name for blob in checkpoint.list(CHECKPOINT_FOLDER, prefix=NON_RESTORED_STATE_NAME))
+    for own in (NON_RESTORED_STATE_NAME, MIGRATIONS_NAME):
+        yield from (blob.name for blob in checkpoint.list(CHECKPOINT_FOLDER, prefix=own))
 
 
 def source_file_names(checkpoint: BlobPlace) -> Iterator[str]:

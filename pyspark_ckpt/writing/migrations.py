@@ -1,0 +1,65 @@
+"""Which of the given changes are made: those of migrations that the source has had are not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark_ckpt.changes import Change, Migration, describe
+from pyspark_ckpt.state_store.checkpoints.query.migrations import AppliedMigration
+from pyspark_ckpt.state_store.errors import InvalidInputError
+
+
+@dataclass(frozen=True)
+class ChosenChanges:
+    """The changes to make, and all migrations of the savepoint that is made: those of the source, and the new ones."""
+
+    changes: tuple[Change, ...]
+    migrations: tuple[AppliedMigration, ...]
+
+    @classmethod
+    def of(cls, given: Sequence[Change | Migration], before: tuple[AppliedMigration, ...]) -> ChosenChanges:
+        """Choose from the ``given`` ones. ``before``: the migrations of the source.
+
+        Raises InvalidInputError (a migration without a name or changes, two with one name, or one that comes before
+        another that was made already).
+        """
+        changes: list[Change] = []
+        made, now_ms = list(before), round(time.time() * 1000)
+        names = [each.name for each in given if isinstance(each, Migration)]
+        known = {each.name for each in before}
+        for position, each in enumerate(given):
+            if not isinstance(each, Migration):
+                changes.append(each)
+                continue
+            _require_migration(each, names)
+            if each.name in known:
+                continue
+            later = [other.name for other in given[position:] if isinstance(other, Migration) and other.name in known]
+            if later:
+                raise InvalidInputError(
+                    f"Migration {each.name!r} comes before {later[0]!r}, which was made already.",
+                    hint="Put new migrations at the end of the list.",
+                )
+            changes += each.changes
+            made.append(AppliedMigration(each.name, now_ms, tuple(map(describe, each.changes))))
+        return cls(tuple(changes), tuple(made))
+
+
+def _require_migration(migration: Migration, names: Sequence[str]) -> None:
+    name: object = migration.name  # from Python, which does not check types
+    if not isinstance(name, str) or not name:
+        raise InvalidInputError(f"A migration has the name {name!r}: give it a text that is not empty.")
+    if names.count(name) > 1:
+        raise InvalidInputError(f"Two migrations have the name {name!r}.", hint="Give each a name of its own.")
+    changes: object = migration.changes
+    if (
+        isinstance(changes, str)
+        or not isinstance(changes, Sequence)
+        or any(isinstance(each, Migration) for each in changes)
+    ):
+        raise InvalidInputError(
+            f"Migration {name!r} has {repr(changes)[:200]} of type {type(changes).__name__} as its changes.",
+            hint="Give a list of changes: see pyspark_ckpt.changes.",
+        )

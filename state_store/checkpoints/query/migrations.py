@@ -1,0 +1,43 @@
+"""The named changes of state that a query has had, in a file that goes with its checkpoints and savepoints."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.errors import NotFoundError
+from pyspark_ckpt.state_store.format.names import CHECKPOINT_FOLDER, MIGRATIONS_NAME
+from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
+from pyspark_ckpt.state_store.json_objects import MAX_LONG, seal
+
+MIGRATIONS_FORMAT = 1
+MIGRATIONS_FILE = f"{CHECKPOINT_FOLDER}/{MIGRATIONS_NAME}"
+_MAX_BYTES = 16 << 20
+
+
+class AppliedMigration(msgspec.Struct, frozen=True):
+    """A migration: its name, when it was made, in ms since 1970, and what it did, in words."""
+
+    name: str
+    at_ms: Annotated[int, msgspec.Meta(ge=0, le=MAX_LONG)]
+    changes: tuple[str, ...]
+
+
+class _File(msgspec.Struct, frozen=True):
+    format: int
+    migrations: tuple[AppliedMigration, ...]
+
+
+def read_migrations(place: BlobPlace) -> tuple[AppliedMigration, ...]:
+    """Return the migrations of a checkpoint or savepoint, in their order. Raises FormatError, StorageError."""
+    try:
+        return read_sealed(place, MIGRATIONS_FILE, _File, _MAX_BYTES, known=MIGRATIONS_FORMAT).migrations
+    except NotFoundError:
+        return ()
+
+
+def write_migrations(migrations: tuple[AppliedMigration, ...]) -> bytes:
+    """Return the content of the file."""
+    return seal(_File(MIGRATIONS_FORMAT, migrations))
