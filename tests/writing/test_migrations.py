@@ -17,6 +17,7 @@ from pyspark_ckpt.state_store.checkpoints.query.migrations import read_migration
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 N = ckpt.ValueState("n", "long")
+WRONG: Any = changes.Migration  # from Python, which does not check types
 ROWS = pa.table({"user": ["a", "b", "c"], "value": [1, 2, 3]})
 
 
@@ -90,9 +91,9 @@ def test_what_they_would_do_is_told_and_nothing_is_written(saved: Path, tmp_path
         ([RENAMED, DOUBLED], "Migration 'rename' comes before 'double', which was made already"),
         ([RENAMED, changes.Migration("rename", [])], "Two migrations have the name 'rename'"),
         ([changes.Migration("", [])], "has the name ''"),
-        ([changes.Migration("x", "drop")], "has 'drop' of type str as its changes"),
-        ([changes.Migration("x", [DOUBLED])], "as its changes"),
-        ([changes.Migration("x", None)], "has None of type NoneType"),
+        ([WRONG("x", "drop")], "has 'drop' of type str as its changes"),
+        ([WRONG("x", [DOUBLED])], "as its changes"),
+        ([WRONG("x", None)], "has None of type NoneType"),
     ],
 )
 def test_a_wrong_list_is_refused(given: Any, said: str, saved: Path, tmp_path: Path) -> None:  # noqa: ANN401
