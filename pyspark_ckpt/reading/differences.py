@@ -1,7 +1,8 @@
 """``diff``: the rows in which a state differs between two versions, checkpoints or savepoints.
 
 Both sides are read in the order of their stored keys, which do not depend on the number of partitions. Two portions of
-rows are in memory at a time.
+rows are in memory at a time. Between two versions of one checkpoint, the deltas say which keys may differ, and only
+these are looked up.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ REMOVED, ADDED, CHANGED = "removed", "added", "changed"
 PORTION_ROWS = 16_384
 PORTION_BYTES = 4 << 20
 BATCH_KEYS = 4096
+LOOKED_UP_KEYS = 512
 _SPLIT_BYTES = 4
 """The number of a split, before each value while rows are compared."""
 
@@ -166,6 +168,11 @@ class StateDiff:
                     stack.close()
             elif a.is_split_as(b):
                 for split in a.shown_partitions:
+                    older, newer = (a, b) if a.version <= b.version else (b, a)
+                    keys = newer.find_touched(older, split)
+                    if keys is not None:
+                        yield from _compare_some(a, b, split, keys)
+                        continue
                     yield from _compare(_read(a, [split], stack), _read(b, [split], stack))
                     stack.close()
             else:
@@ -219,6 +226,20 @@ def _compare(a: Iterator[PackedRows], b: Iterator[PackedRows]) -> Iterator[_Diff
         for rows in chain([] if rest is None else [rest], run):
             for key, value in rows.rows():
                 yield _Difference(key, value, None) if run is a else _Difference(key, None, value)
+
+
+def _compare_some(a: StateReader, b: StateReader, split: int, keys: Sequence[bytes]) -> Iterator[_Difference]:
+    """Yield what differs between the rows of some keys, all of those that may."""
+    if not keys:
+        return
+    head = split.to_bytes(_SPLIT_BYTES, "big")
+    with a.look_up(split) as get_a, b.look_up(split) as get_b:
+        for begin in range(0, len(keys), LOOKED_UP_KEYS):
+            some = list(keys[begin : begin + LOOKED_UP_KEYS])
+            for key, old, new in zip(some, get_a(some), get_b(some), strict=True):
+                if old != new:
+                    values = (None if value is None else head + value for value in (old, new))
+                    yield _Difference(key[STATE_BYTES:], *values)
 
 
 def _find_changes(a: PackedRows, b: PackedRows) -> Iterator[_Difference]:

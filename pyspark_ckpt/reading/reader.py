@@ -28,7 +28,7 @@ from pyspark_ckpt.reading.row_location import PLACE, place_columns, prove_copy, 
 from pyspark_ckpt.reading.rows.keyed_rows import INSTANTS, find_ttl, has_ended
 from pyspark_ckpt.reading.rows.partition_rows import BROADCASTS
 from pyspark_ckpt.reading.rows.state_codec import StateCodec, StoredRow, Wanted
-from pyspark_ckpt.reading.sources import Source, open_source, state_at
+from pyspark_ckpt.reading.sources import Source, StoresSource, Values, open_source, state_at
 from pyspark_ckpt.reading.stored_state import Selection, StoredState, states_as_html
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.workplace import THREADS
@@ -237,6 +237,28 @@ class StateReader:
         if own is None:
             raise InternalError(f"{self.state.whose} has no rows in partition {partition}.")
         return self.state.codec(own.descriptor), own.descriptor.ordered, state_head(own.number)
+
+    def find_touched(self, older: StateReader, partition: int) -> list[bytes] | None:
+        """Return the stored keys that commits have named since ``older``, an older version of the same checkpoint.
+
+        None if that is not known without reading all rows. Raises as ``batches`` does.
+        """
+        own, known = self._own(self.state, partition), older._own(older.state, partition)
+        is_same = self.checkpoint.place.url == older.checkpoint.place.url and self.version >= older.version
+        if not is_same or own is None or known is None or own.number != known.number:
+            return None
+        if not isinstance(self._source, StoresSource):
+            return None
+        return self._source.find_touched(self.state, partition, own, older.version)
+
+    @contextmanager
+    def look_up(self, partition: int) -> Iterator[Callable[[list[bytes]], Values]]:
+        """Give what returns the values of stored keys of a partition of a checkpoint. Raises as ``batches`` does."""
+        own = self._own(self.state, partition)
+        if own is None or not isinstance(self._source, StoresSource):
+            raise InternalError(f"Partition {partition} of {self.state.whose} has no store to look up rows in.")
+        with self._source.look_up(self.state, partition, own) as get_many:
+            yield get_many
 
     def is_split_as(self, other: StateReader) -> bool:
         """Return whether both have each key in the partition of the same number."""

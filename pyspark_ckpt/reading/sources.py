@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
@@ -25,8 +25,10 @@ from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.redistribution.canonical import SavedRows, WantedRows, fetch_rows, find_file, rows_in
 from pyspark_ckpt.state_store.restore.range_restorer import RangeReader
+from pyspark_ckpt.state_store.restore.touched_keys import list_touched_keys
 from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint
 
+Values: TypeAlias = list["bytes | None"]
 Rows: TypeAlias = Iterator[tuple[bytes, bytes]]
 """Stored keys and values, in the order of the keys."""
 
@@ -135,6 +137,27 @@ class StoresSource:
             with _naming(what):
                 reader = stack.enter_context(_choose_folders(wanted, self._kept).use(identity, begin))
             yield list_rows(reader)
+
+    @contextmanager
+    def look_up(self, state: StoredState, split: int, own: StateMeta) -> Iterator[Callable[[list[bytes]], Values]]:
+        """Give what returns the values of stored keys of a split, None where absent. Raises as ``rows``."""
+        identity = Identity(state.operator.number, split, state.store)
+        place, commit = self._checkpoint.find_place(identity), self._checkpoint.find_commit(identity, self._version)
+        with (
+            self._checkpoint.workplace.folder() as folder,
+            closing(RangeReader(place, commit, self._tuning, self._pool, str(identity), folder)) as reader,
+        ):
+            with _naming(f"{own.name!r} in version {self._version} of {identity}"):
+                database = reader.open(state_range(own.number))
+            yield database.get_many
+
+    def find_touched(self, state: StoredState, split: int, own: StateMeta, since: int) -> list[bytes] | None:
+        """Return the stored keys of a split that versions after ``since`` name; see ``list_touched_keys``."""
+        identity = Identity(state.operator.number, split, state.store)
+        place, commits = self._checkpoint.find_place(identity), [since, self._version]
+        older, newer = (self._checkpoint.find_commit(identity, each) for each in commits)
+        with self._checkpoint.workplace.folder() as folder:
+            return list_touched_keys(place, older, newer, state_range(own.number), folder / "delta")
 
 
 class FilesSource:

@@ -12,7 +12,7 @@ import pytest
 import pyspark_ckpt as ckpt
 from pyspark_ckpt import adopt, diff, open_state, rescale, savepoint
 from pyspark_ckpt.cli.main import main
-from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError
 from tests.adoption.written import unpack_all
 from tests.compat.frozen import unpack
 
@@ -178,3 +178,24 @@ def test_large_values_are_compared_too(tmp_path: Path) -> None:
         with diff(harness.checkpoint, harness.checkpoint, uid="u", state="log", version_a=1) as differences:
             rows = sum(batch.num_rows for batch in differences.batches())
     assert rows == 20  # elements that were added; the heads of their lists have changed and are not shown
+
+
+def test_between_two_versions_only_keys_that_commits_name_are_looked_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with _harness(_Noted(), tmp_path / "query") as harness:
+        harness.run([(f"{key}", 1, 1) for key in range(100)])
+        harness.run([("7", 1, 1), ("8", 2, 1)])
+        with monkeypatch.context() as patched:
+            patched.setattr("pyspark_ckpt.reading.differences._read", lambda *_: pytest.fail("it reads all rows"))
+            with diff(harness.checkpoint, harness.checkpoint, uid="u", state="n", version_a=1) as differences:
+                assert [row["key"]["k"] for row in differences.to_arrow().to_pylist()] == ["8", "8"]
+            with diff(harness.checkpoint, harness.checkpoint, uid="u", state="n", version_b=1) as differences:
+                assert [row["side"] for row in differences.to_arrow().to_pylist()] == ["a", "b"]
+        (delta,) = harness.checkpoint.glob("state/0/0/00000000000000000002-*.delta")
+        delta.rename(delta.with_suffix(".lost"))
+        with (
+            pytest.raises(CkptError),
+            diff(harness.checkpoint, harness.checkpoint, uid="u", version_a=1, state="n") as lost,
+        ):
+            lost.to_arrow()

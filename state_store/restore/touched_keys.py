@@ -1,0 +1,58 @@
+"""Which keys the commits between two versions of a store have written or deleted, read from their deltas."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import closing
+from pathlib import Path
+
+from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.errors import NotFoundError
+from pyspark_ckpt.state_store.format.delta import read_delta
+from pyspark_ckpt.state_store.format.keys import Marker
+from pyspark_ckpt.state_store.format.lineage import Lineage
+from pyspark_ckpt.state_store.sst.blocks import parse_entries
+from pyspark_ckpt.state_store.sst.table import BlockRange, SortedTable
+
+MAX_DELTA_BYTES = 64 << 20
+"""Larger deltas are not read for their keys, which are held in memory."""
+BLOCKS_AT_ONCE = 64
+
+
+def list_touched_keys(
+    place: BlobPlace, older: Marker, newer: Marker, wanted: tuple[bytes, bytes], folder: Path
+) -> list[bytes] | None:
+    """Return the keys from ``wanted[0]`` up to ``wanted[1]`` that commits after ``older`` up to ``newer`` name, sorted.
+
+    A key is among them also if it has the same value in the end. None if the deltas do not say it: they are not all
+    there, are larger than MAX_DELTA_BYTES, or ``newer`` was not made of ``older``. ``folder``, a new one, gets the
+    deltas one by one. Raises FormatError, StorageError.
+    """
+    lineage = Lineage.read(place)
+    try:
+        base, steps = lineage.chain(newer, lambda at: at.version <= older.version or at not in lineage.deltas)
+        sizes = [lineage.deltas[step.commit][1].size_bytes for step in steps]
+        if base != older or sum(sizes) > MAX_DELTA_BYTES:
+            return None
+        found: set[bytes] = set()
+        for step, size_bytes in zip(steps, sizes, strict=True):
+            delta = read_delta(place, step, size_bytes, folder)
+            for path in delta.files:
+                with closing(SortedTable(path, wanted)) as table:
+                    if table.hidden:
+                        return None
+                    found.update(_list_keys(table, *wanted))
+            shutil.rmtree(folder)
+    except NotFoundError:  # retention has deleted one since
+        return None
+    return sorted(found)
+
+
+def _list_keys(table: SortedTable, begin: bytes, end: bytes) -> set[bytes]:
+    found: set[bytes] = set()
+    span = table.span(begin, end)
+    for first in range(span.first, span.behind, BLOCKS_AT_ONCE):
+        blocks = BlockRange(table, first, min(first + BLOCKS_AT_ONCE, span.behind)).read().blocks()
+        keys = parse_entries(blocks, str(table.path)).entries(str(table.path)).keys.strings()
+        found.update(key for key in keys if begin <= key < end)
+    return found
