@@ -8,7 +8,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from integration.bench import rescale
+from integration.bench import offline, rescale
 from integration.bench import snapshots as engine
 from integration.bench.against import compare
 from integration.bench.bars import judge
@@ -21,6 +21,7 @@ QUICK_FACTOR = 20
 QUICK_ROUNDS = 3
 ENGINE = "engine"
 RESCALE = "rescale"
+OFFLINE = "offline"
 
 
 def main() -> None:
@@ -32,7 +33,7 @@ def main() -> None:
     bench = Bench(scratch, OUT / "logs")
     results: dict[str, Measured] = {}
     run = Run(rounds, arguments.quick, results, [], [])
-    names = [name for name in arguments.only if name not in (ENGINE, RESCALE)]
+    names = [name for name in arguments.only if name not in (ENGINE, RESCALE, OFFLINE)]
     factor = QUICK_FACTOR if arguments.quick else 1
     try:
         if arguments.against:
@@ -44,6 +45,8 @@ def main() -> None:
             run = replace(run, engine=engine.measure(rounds, factor, scratch))
         if RESCALE in arguments.only or not arguments.only:
             run = replace(run, engine=[*run.engine, *rescale.measure(rounds, factor, scratch, OUT / "logs")])
+        if OFFLINE in arguments.only or not arguments.only:
+            run = replace(run, engine=[*run.engine, *offline.measure(rounds, factor, scratch, OUT / "logs")])
         for workload in named(names) if names or not arguments.only else ():
             print(f"{workload.name}: {workload.what}", flush=True)
             chosen = workload.smaller(QUICK_FACTOR) if arguments.quick else workload
@@ -67,7 +70,8 @@ def _arguments() -> argparse.Namespace:
         nargs="+",
         default=[],
         metavar="NAME",
-        help=f"only these workloads; {ENGINE}: snapshots and restores, {RESCALE}: savepoints and rescaling",
+        help=f"only these workloads; {ENGINE}: snapshots and restores, {RESCALE}: savepoints and rescaling, "
+        f"{OFFLINE}: state that is written and compared",
     )
     parser.add_argument(
         "--against",

@@ -34,11 +34,13 @@ _PATIENCE_S = 120
 
 
 @dataclass
-class _Subject:
+class Subject:
     """A variant: its process, its checkpoint of ``FEW`` partitions, and what was measured."""
 
     worker: Worker
     folder: Path
+    built_ms: float = 0.0
+    """How long the first batch took, which has every key."""
     splits: list[Moved] = field(default_factory=list)
     merges: list[Moved] = field(default_factory=list)
     adopted: list[Moved] = field(default_factory=list)
@@ -64,7 +66,7 @@ def measure(rounds: int, factor: int, scratch: Path, logs: Path) -> list[Figure]
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         ours, keyed, spark = (
-            _filled(variant, workload, inputs, folder, logs, stack)
+            fill(variant, workload, inputs, folder, logs, stack)
             for variant in (RESCALED, RESCALED_KEYED, REPARTITIONED)
         )
         savepoint = _savepoint(ours, rounds)
@@ -78,16 +80,17 @@ def measure(rounds: int, factor: int, scratch: Path, logs: Path) -> list[Figure]
     return [*_ratios(ours, keyed, spark), savepoint, _first_batch("aggregation", ours), _first_batch("keyed", keyed)]
 
 
-def _filled(
+def fill(
     variant: Variant, workload: Workload, inputs: list[Path], folder: Path, logs: Path, stack: ExitStack
-) -> _Subject:
+) -> Subject:
     """A query of the variant with all its state, stopped; of ours, there are snapshots of it."""
     name = variant.name.replace(", ", "-")
     worker = Worker(variant, logs / f"{name}.log")
     stack.callback(worker.close)
-    subject = _Subject(worker, folder / name)
+    subject = Subject(worker, folder / name)
     worker.start(workload, inputs, subject.few)
-    for _ in range(1 + SMALL_BATCHES):
+    subject.built_ms = worker.step().execution_ms
+    for _ in range(SMALL_BATCHES):
         worker.step()
     if variant.ours:  # of a batch that another one has followed
         _await_snapshots(subject.few, workload.partitions)
@@ -103,7 +106,7 @@ def _await_snapshots(checkpoint: Path, stores: int) -> None:
         time.sleep(0.1)
 
 
-def _rescale(subject: _Subject, workload: Workload, inputs: list[Path]) -> None:
+def _rescale(subject: Subject, workload: Workload, inputs: list[Path]) -> None:
     """Rescale to many partitions and from there back; then continue the query with many."""
     copy, many, back = _copied(subject), subject.folder / "many", subject.folder / "back"
     subject.splits.append(subject.worker.rescale(copy, many, MANY))
@@ -118,7 +121,7 @@ def _rescale(subject: _Subject, workload: Workload, inputs: list[Path]) -> None:
     shutil.rmtree(many)
 
 
-def _copied(subject: _Subject) -> Path:
+def _copied(subject: Subject) -> Path:
     """A copy of the checkpoint that every round begins with, all of it written to the disk."""
     copy = subject.folder / "copy"
     shutil.copytree(subject.few, copy)
@@ -126,21 +129,21 @@ def _copied(subject: _Subject) -> Path:
     return copy
 
 
-def _adopt(spark: _Subject, ours: _Subject) -> None:
+def _adopt(spark: Subject, ours: Subject) -> None:
     """Move Spark's checkpoint to our store, for many partitions."""
     target = ours.folder / "adopted"
     spark.adopted.append(ours.worker.adopt(spark.few, target, MANY))
     shutil.rmtree(target)
 
 
-def _repartition(spark: _Subject) -> None:
+def _repartition(spark: Subject) -> None:
     copy = _copied(spark)
     spark.splits.append(spark.worker.repartition(copy, MANY))
     spark.merges.append(spark.worker.repartition(copy, FEW))
     shutil.rmtree(copy)
 
 
-def _savepoint(subject: _Subject, rounds: int) -> Figure:
+def _savepoint(subject: Subject, rounds: int) -> Figure:
     """A native savepoint over ``cp -r`` of its objects, and a sync of every copy, in turn."""
     target, copy = subject.folder / "savepoint", subject.folder / "copy"
     ours, copies, size = [], [], 0
@@ -158,7 +161,7 @@ def _savepoint(subject: _Subject, rounds: int) -> Figure:
     return Figure("a savepoint over cp -r and sync of its objects", ratio, 1.5, detail)
 
 
-def _ratios(ours: _Subject, keyed: _Subject, spark: _Subject) -> list[Figure]:
+def _ratios(ours: Subject, keyed: Subject, spark: Subject) -> list[Figure]:
     """Ours over Spark's, and the share of its bytes that a split of a keyed operator has written anew."""
     figures = [
         Figure(
@@ -191,7 +194,7 @@ def _ratios(ours: _Subject, keyed: _Subject, spark: _Subject) -> list[Figure]:
     return figures
 
 
-def _first_batch(what: str, subject: _Subject) -> Figure:
+def _first_batch(what: str, subject: Subject) -> Figure:
     detail = f"first {median(subject.first_ms):.0f} ms, warm {median(subject.warm_ms):.0f} ms, {MANY} partitions"
     ratio = Ratio.of(subject.first_ms, subject.warm_ms)
     return Figure(f"{what}: the first batch after a restore over a warm one", ratio, 2.0, detail)

@@ -1,0 +1,95 @@
+"""State without its query: five million keys are written, and two versions of them are compared.
+
+A keyed operator builds the state in one batch, and changes one key in a hundred in each of two more. Then its rows are
+written as a savepoint of a query that has never run, and the last two versions are compared, in this process. A
+comparison is measured against the reading of a tenth of one version.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+import pyspark_ckpt as ckpt
+from integration.bench.bars import Ratio
+from integration.bench.keyed import Vectorised
+from integration.bench.rescale import FEW, SMALL_BATCHES, fill
+from integration.bench.snapshots import Figure
+from integration.bench.variants import RESCALED_KEYED
+from integration.bench.workloads import RESCALE
+from pyspark_ckpt import changes
+
+PART = 10
+"""A comparison is measured against the reading of one in so many rows."""
+
+
+def measure(rounds: int, factor: int, scratch: Path, logs: Path) -> list[Figure]:
+    """All bars of state that is written and compared, on ``factor`` times less data."""
+    print("offline: 5M keys written, and two versions of them compared", flush=True)
+    folder = scratch / "offline"
+    workload = replace(RESCALE, keys=RESCALE.keys // factor, partitions=FEW)
+    inputs = workload.write(folder, 1 + SMALL_BATCHES + 1)
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        subject = fill(RESCALED_KEYED, workload, inputs, folder, logs, stack)
+        subject.worker.close()
+        built_s = subject.built_ms / 1000
+        written, compared, read = [], [], []
+        for number in range(rounds):
+            written.append(_write(subject.few, folder / "written"))
+            compared.append(_compare(subject.few))
+            read.append(_read(subject.few))
+            print(
+                f"  round {number + 1}: written {written[-1]:.1f} s, by the query {built_s:.1f} s; "
+                f"compared {compared[-1]:.2f} s, a tenth read {read[-1]:.2f} s",
+                flush=True,
+            )
+    return [
+        Figure(
+            "write_state: 5M keys of a value state, over the batch of a keyed operator that builds them",
+            Ratio.of(written, [built_s] * len(written)),
+            1 / 5,
+            f"written {median(written):.1f} s, by the query, all keys at once, {built_s:.1f} s",
+        ),
+        Figure(
+            "diff of two versions of 5M keys, 1% differ, over reading 10% of one",
+            Ratio.of(compared, read),
+            1.5,
+            f"compared {median(compared):.2f} s, read {median(read):.2f} s",
+        ),
+    ]
+
+
+def _write(checkpoint: Path, target: Path) -> float:
+    """Write the rows of a state as a savepoint; return the seconds that it took."""
+    with ckpt.open_state(checkpoint) as state:
+        uid, rows = state.state.uid, state.to_arrow()
+    assert uid is not None
+    started = time.perf_counter()
+    ckpt.write_state(None, target, [changes.Put(uid, Vectorised.totals, rows, key="key bigint")])
+    taken = time.perf_counter() - started
+    shutil.rmtree(target)
+    return taken
+
+
+def _compare(checkpoint: Path) -> float:
+    with ckpt.open_state(checkpoint) as state:
+        newest, uid, name = state.version, state.state.uid, state.state.name
+    started = time.perf_counter()
+    with ckpt.diff(checkpoint, checkpoint, uid=uid, state=name, version_a=newest - 1) as differences:
+        rows = sum(batch.num_rows for batch in differences.batches())
+    assert rows
+    return time.perf_counter() - started
+
+
+def _read(checkpoint: Path) -> float:
+    """Return the seconds for a tenth of the rows: of one partition, and of as much of it as that is."""
+    started = time.perf_counter()
+    with ckpt.open_state(checkpoint) as state:
+        rows = sum(batch.num_rows for batch in state.batches(0))
+        whole = state.count()
+    return float((time.perf_counter() - started) * whole / PART / rows)
