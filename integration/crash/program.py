@@ -145,7 +145,8 @@ def state(
     if name in ("keyed", "groups") or not has("4.0"):  # Spark's reader, new in 4.0, shows Spark's own states
         return [sorted(map(repr, stored_rows(checkpoint, options)))]
     # Before 4.3, Spark's reader reads the logs of one checkpoint format, that of its session.
-    session = _session(spark, {**(conf or {}), FORMAT: _find_format(checkpoint, options)})
+    own = {} if has("4.3") else {FORMAT: _find_format(checkpoint, options)}
+    session = _session(spark, {**(conf or {}), **own})
     return [
         sorted(map(repr, session.read.format("statestore").options(**view).load(checkpoint).collect()))
         for view in workload.state_views(name)

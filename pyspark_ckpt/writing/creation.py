@@ -76,6 +76,8 @@ class Writing:
             draft = Draft(operators)
             for change in chosen.changes:
                 draft.apply(change)
+            partitions = self._count_partitions(version)
+            draft.settle(partitions)
             if isinstance(self.source, NewQuery) and not draft.stores:
                 raise InvalidInputError("A query that has never run has no state, and no rows are put into it.")
             possession.take(version)
@@ -85,6 +87,7 @@ class Writing:
                     store,
                     self._find_source(store, operators, version),
                     place.url,
+                    partitions,
                     self.runner,
                     self.progress,
                 ).run()
@@ -122,8 +125,10 @@ class Writing:
             draft = Draft(operators)
             for change in chosen.changes:
                 draft.apply(change)
-            now_ms = round(time.time() * 1000)
-            states = tuple(explain(draft, Draft(operators), self._find_reader(version), samples, now_ms))
+            now_ms, partitions = round(time.time() * 1000), self._count_partitions(version)
+            draft.settle(partitions)
+            opened = self._find_reader(version)
+            states = tuple(explain(draft, Draft(operators), opened, samples, now_ms, partitions))
         return ExplainedChanges(states, tuple(each.name for each in chosen.migrations[len(made_before) :]))
 
     def _find_reader(self, version: int) -> OpenState:
@@ -143,6 +148,10 @@ class Writing:
         else:
             with hold_logs(self.source) as held:
                 yield held
+
+    def _count_partitions(self, version: int) -> int:
+        source = self.source
+        return source.partitions if isinstance(source, NewQuery) else read_partitions(source.place, version - 1)
 
     def _read_migrations(self) -> tuple[AppliedMigration, ...]:
         return read_migrations(self.source.place) if isinstance(self.source, Checkpoint) else ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -12,8 +12,9 @@ import pyarrow as pa
 
 from pyspark_ckpt.changes import Change, Drop, Put, Rename, SetMaxParallelism, Transform
 from pyspark_ckpt.operators.bound.declared_states import DeclaredStates, with_types
+from pyspark_ckpt.operators.declarations.counters import Counter
 from pyspark_ckpt.operators.declarations.states import Declared
-from pyspark_ckpt.operators.frames import read_groups, resolve_columns
+from pyspark_ckpt.operators.frames import check_key, read_groups, resolve_columns
 from pyspark_ckpt.operators.rows.expiry import index_name
 from pyspark_ckpt.operators.types.value_types import make_handed_schema
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Operator
@@ -25,7 +26,7 @@ from pyspark_ckpt.state_store.format.key_groups import MAX_PARALLELISM, read_max
 from pyspark_ckpt.state_store.format.meta import EMPTY_META, Descriptor, StateMeta, StoreMeta, check_uid
 from pyspark_ckpt.state_store.format.remote import DEFAULT_STORE
 from pyspark_ckpt.state_store.redistribution.merged_states import merge_states, rename_uid
-from pyspark_ckpt.writing.row_encoders import WrittenState
+from pyspark_ckpt.writing.given_columns import WrittenState
 
 if TYPE_CHECKING:
     from pyspark_ckpt.changes import Rows
@@ -39,6 +40,11 @@ _ROUTE_SCHEMA = {
     "fields": [{"name": "__ckpt_route", "type": "integer", "nullable": True, "metadata": {}}],
 }
 ChangeRows: TypeAlias = Callable[[pa.Table], pa.Table]
+
+
+def is_spark_frame(rows: object) -> bool:
+    """Whether rows are a frame of PySpark, of a Connect client or not. Imports nothing."""
+    return hasattr(rows, "mapInArrow") and hasattr(rows, "isStreaming")
 
 
 @dataclass(frozen=True)
@@ -91,12 +97,12 @@ class StoreDraft:
             if state.uid == uid and state.is_counted
         }
 
-    def find_written(self, name: str, now_ms: int) -> WrittenState:
+    def find_written(self, name: str, now_ms: int, partitions: int) -> WrittenState:
         """Return what is needed to encode rows of a state. Raises InternalError."""
         state = self.meta.state(name)
         if state is None:
             raise InternalError(f"State {name!r} gets rows and is not among the states.")
-        return WrittenState(state, self.meta.state(index_name(name)), f"State {name!r}", now_ms)
+        return WrittenState(state, self.meta.state(index_name(name)), f"State {name!r}", now_ms, partitions)
 
     def remove(self, name: str) -> None:
         """Remove a state and its index."""
@@ -111,6 +117,8 @@ class StoreDraft:
 
     def declare(self, uid: str, declared: Declared) -> str:
         """Put a declared state in the place of one of its name, if there is one; return its stored name."""
+        if isinstance(declared, Counter):
+            raise InvalidInputError(f"Operator {uid!r}: {declared.name!r} is a counter, which has no rows.")
         (typed,) = with_types({declared.name: declared}, f"Operator {uid!r}")
         keys = self.keys[uid]
         placement = {"max_parallelism": keys.max_parallelism}
@@ -142,6 +150,24 @@ class Draft:
             _draft_store(operator, name) for operator in operators or () for name in operator.stores
         ]
 
+    def settle(self, partitions: int) -> None:
+        """Complete the stores when all changes are applied. ``partitions``: of the savepoint.
+
+        A keyed operator without any state is left as one that has had no rows. Raises InvalidInputError (a new operator
+        with fewer key groups than partitions).
+        """
+        for store in self.stores:
+            for uid, keys in store.keys.items():
+                if self._is_new and keys.max_parallelism < partitions:
+                    raise InvalidInputError(
+                        f"Operator {uid!r} has max_parallelism {keys.max_parallelism}, and the savepoint the "
+                        f"parallelism {partitions}.",
+                        hint=f"Give write_state a parallelism of {keys.max_parallelism} or less.",
+                    )
+            if store.layout is Layout.KEY_GROUPS and not any(state.uid for state in store.meta.states):
+                store.meta = msgspec.structs.replace(store.meta, states=())
+                store.layout, store.kept = Layout.REMAINDERS, {}
+
     def apply(self, change: Change) -> None:
         """Apply a change. Raises InvalidInputError (a uid or state that is not there, or is already)."""
         if isinstance(change, Put):
@@ -163,6 +189,12 @@ class Draft:
     def _put(self, change: Put) -> None:
         check_uid(change.uid, f"Put to {change.uid!r}")
         store = self._find_or_add(change)
+        given = [rows.rows for each in self.stores for rows in each.written.values() if isinstance(rows, GivenRows)]
+        if isinstance(change.rows, (Iterator, pa.RecordBatchReader)) and any(rows is change.rows for rows in given):
+            raise InvalidInputError(
+                f"Put to {change.uid!r}: its rows are a reader that another Put has, too, and can be read once.",
+                hint="Give a table, or a reader for each.",
+            )
         if isinstance(change.state, Declared):
             name = store.declare(change.uid, change.state)
         else:
@@ -176,10 +208,20 @@ class Draft:
         if not callable(change.function):
             raise InvalidInputError(f"State {name!r}: the function of a Transform is {change.function!r}.")
         before = store.written.get(name)
+        if isinstance(before, GivenRows) and is_spark_frame(before.rows):
+            raise InvalidInputError(
+                f"State {name!r} is transformed after a Spark frame was put into it.",
+                hint="Change the frame itself.",
+            )
         if before is None:
             uid, _, old = store.kept[name].partition("/")
             before = StoredRows(uid, old, ())
         if change.declared is not None:
+            if not isinstance(change.declared, Declared):
+                raise InvalidInputError(
+                    f"State {name!r} is declared as {change.declared!r}, which is not a declaration of a state.",
+                    hint="Give one as a program has it: ValueState('n', 'double').",
+                )
             if change.declared.name != change.state:
                 raise InvalidInputError(
                     f"State {name!r} is transformed, and declared as {change.declared.name!r}.",
@@ -204,9 +246,7 @@ class Draft:
             store.keys[change.to] = store.keys.pop(change.uid)
             return
         old = _require_state(store, change.uid, change.state)
-        given: object = change.to  # from Python, which does not check types
-        if not isinstance(given, str) or not given:
-            raise InvalidInputError(f"State {old.name!r} cannot become {given!r}: a name is a text that is not empty.")
+        Declared(change.to)  # a name that a program can declare
         if change.to in store.states_of(change.uid):
             raise InvalidInputError(f"State {old.name!r} cannot become {change.to!r}: that one is there, too.")
         new = f"{change.uid}/{change.to}"
@@ -222,14 +262,15 @@ class Draft:
     def _find_or_add(self, change: Put) -> StoreDraft:
         """Return the store of a keyed operator. In a new query, it is made if there is none."""
         if not self._is_new or any(change.uid in store.keys for store in self.stores):
-            return self._find(change.uid)
+            store = self._find(change.uid)
+            _require_same_keys(change, store.keys[change.uid])
+            return store
         if change.key is None:
             raise InvalidInputError(
                 f"Operator {change.uid!r} is new, and its first Put has no `key`.",
                 hint="Give the columns of the key with their types: key='user string'.",
             )
-        columns = make_handed_schema(resolve_columns(change.key, f"Put to {change.uid!r}: the key"))
-        schema = {column.name: str(column.type) for column in columns}
+        schema = _read_key(change)
         groups = MAX_PARALLELISM if change.max_parallelism is None else change.max_parallelism
         keys = Keys(schema, read_groups(groups, f"Put to {change.uid!r}"))
         meta = msgspec.structs.replace(EMPTY_META, version=1, id=uuid.uuid4().hex)
@@ -239,6 +280,7 @@ class Draft:
         return self.stores[-1]
 
     def _find(self, uid: str) -> StoreDraft:
+        check_uid(uid, f"A change of {uid!r}")
         found = [store for store in self.stores if uid in store.keys]
         if not found:
             known = sorted({uid for store in self.stores for uid in store.keys})
@@ -246,6 +288,31 @@ class Draft:
                 f"There is no keyed operator with the uid {uid!r}; there are {known}.{suggest(str(uid), known)}"
             )
         return found[0]
+
+
+def _read_key(change: Put) -> dict[str, str]:
+    """Return the columns of the key with the names of their types. Raises InvalidInputError."""
+    who = f"Put to {change.uid!r}"
+    declared = resolve_columns(change.key or "", f"{who}: the key")
+    columns = make_handed_schema(declared)
+    for column in columns:
+        check_key(declared, column.name, column.type, f"{who}: the key")
+    return {column.name: str(column.type) for column in columns}
+
+
+def _require_same_keys(change: Put, keys: Keys) -> None:
+    """Raise InvalidInputError if a Put says something else of the keys than is known."""
+    if change.key is not None and _read_key(change) != dict(keys.schema):
+        raise InvalidInputError(
+            f"Put to {change.uid!r}: its key is {change.key!r}, and the operator has the key {dict(keys.schema)}.",
+            hint="The columns of a key cannot change: put the rows into a query that has never run.",
+        )
+    if change.max_parallelism not in (None, keys.max_parallelism):
+        raise InvalidInputError(
+            f"Put to {change.uid!r}: its max_parallelism is {change.max_parallelism!r}, and the operator has "
+            f"{keys.max_parallelism}.",
+            hint="Change it by SetMaxParallelism.",
+        )
 
 
 def _draft_store(operator: OperatorVersion, name: str) -> StoreDraft:

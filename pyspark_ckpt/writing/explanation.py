@@ -12,8 +12,8 @@ from pyspark_ckpt.operators.rows.expiry import index_name
 from pyspark_ckpt.reading.reader import StateReader
 from pyspark_ckpt.state_store.display import html_table
 from pyspark_ckpt.state_store.format.meta import StateMeta
-from pyspark_ckpt.writing.draft import Draft, GivenRows, StoreDraft, StoredRows
-from pyspark_ckpt.writing.given_rows import is_spark_frame, list_batches
+from pyspark_ckpt.writing.draft import Draft, GivenRows, StoreDraft, StoredRows, is_spark_frame
+from pyspark_ckpt.writing.given_rows import list_batches
 from pyspark_ckpt.writing.row_encoders import RowEncoder
 
 Outcome: TypeAlias = Literal["stays", "written", "dropped"]
@@ -59,7 +59,9 @@ class ExplainedChanges:
         return html_table("", header, rows)
 
 
-def explain(draft: Draft, before: Draft, open_state: OpenState, samples: int, now_ms: int) -> Iterator[ExplainedState]:
+def explain(
+    draft: Draft, before: Draft, open_state: OpenState, samples: int, now_ms: int, partitions: int
+) -> Iterator[ExplainedState]:
     """Yield what becomes of each state of the source, as ``before`` has it. Raises as ``write_state``."""
     left = {(store.operator.number, state.name): state for store in before.stores for state in _list_states(store)}
     known = set(left)
@@ -77,7 +79,7 @@ def explain(draft: Draft, before: Draft, open_state: OpenState, samples: int, no
             if given is None:
                 yield ExplainedState(uid, name, "stays", former, rows, rows)
             else:
-                after, sample = _encode(store, state.name, given, open_state, samples, now_ms)
+                after, sample = _encode(store, state.name, given, open_state, samples, now_ms, partitions)
                 yield ExplainedState(uid, name, "written", former, rows, after, sample)
     for state in left.values():
         uid, _, name = state.name.partition("/")
@@ -90,19 +92,25 @@ def _list_states(store: StoreDraft) -> list[StateMeta]:
 
 
 def _encode(
-    store: StoreDraft, name: str, given: GivenRows | StoredRows, open_state: OpenState, samples: int, now_ms: int
+    store: StoreDraft,
+    name: str,
+    given: GivenRows | StoredRows,
+    open_state: OpenState,
+    samples: int,
+    now_ms: int,
+    partitions: int,
 ) -> tuple[int, pa.Table | None]:
     """Encode all rows that would be written, of a Spark frame a sample; return their number and some of them."""
-    encoder = RowEncoder(store.find_written(name, now_ms))
+    encoder = RowEncoder(store.find_written(name, now_ms, partitions))
     if isinstance(given, GivenRows) and is_spark_frame(given.rows) and not given.functions:
         frame: Any = given.rows
         some = pa.Table.from_pandas(frame.limit(max(1, samples)).toPandas(), preserve_index=False)
-        list(encoder.encode(some))
+        list(encoder.encode(encoder.prepare(some)))
         return frame.count(), some.slice(0, samples)
     rows, sample = 0, None
     for batch in list_batches(given, open_state):
         table = pa.Table.from_batches([batch])
-        list(encoder.encode(table))
+        list(encoder.encode(encoder.prepare(table)))
         rows += len(table)
         sample = table.slice(0, samples) if sample is None else sample
     return rows, sample

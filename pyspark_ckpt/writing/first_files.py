@@ -12,6 +12,7 @@ from typing import Any
 from pyspark_ckpt.state_store.checkpoints.query.entries import PARTITIONS_CONF
 from pyspark_ckpt.state_store.checkpoints.query.files import QUERY
 from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.format.key_groups import MAX_PARALLELISM
 from pyspark_ckpt.state_store.format.names import PROVIDER_CLASS, PROVIDER_CONF
 from pyspark_ckpt.writing.draft import StoreDraft
 
@@ -55,9 +56,11 @@ class NewQuery:
     def __post_init__(self) -> None:
         """Raises InvalidInputError."""
         given: Mapping[str, Any] = vars(self)  # from Python, which does not check types
-        if not isinstance(given["partitions"], int) or isinstance(given["partitions"], bool) or self.partitions < 1:
-            raise InvalidInputError(f"`parallelism` must be a whole number from 1 on, got {self.partitions!r}.")
-        if given["checkpoint_format"] not in (1, 2) or isinstance(given["checkpoint_format"], bool):
+        if type(given["partitions"]) is not int or not 1 <= self.partitions <= MAX_PARALLELISM:
+            raise InvalidInputError(
+                f"`parallelism` must be a whole number from 1 to {MAX_PARALLELISM}, got {self.partitions!r}."
+            )
+        if type(given["checkpoint_format"]) is not int or self.checkpoint_format not in (1, 2):
             raise InvalidInputError(f"`checkpoint_format` must be 1 or 2, got {self.checkpoint_format!r}.")
         if (
             isinstance(given["offsets"], (str, Mapping))
@@ -68,6 +71,7 @@ class NewQuery:
                 f"`offsets` must be a list with an offset for each source, got {self.offsets!r}.",
                 hint="None starts a source where the program says.",
             )
+        list(map(_write_offset, self.offsets))
 
 
 def make_first_files(query: NewQuery, stores: Sequence[StoreDraft]) -> dict[str, bytes]:
@@ -91,10 +95,14 @@ def _write_offset(offset: object) -> str:
     """Return the line of a source in the offset log. Raises InvalidInputError."""
     if offset is None:
         return NO_OFFSET
-    if isinstance(offset, Mapping):
-        return json.dumps(offset)
-    if isinstance(offset, str) and offset and "\n" not in offset:
-        return offset
+    try:
+        if isinstance(offset, Mapping):
+            return json.dumps(offset, allow_nan=False)
+        if isinstance(offset, str) and len(offset.splitlines()) == 1:
+            json.loads(offset)
+            return offset
+    except (TypeError, ValueError, RecursionError):
+        pass
     raise InvalidInputError(
         f"An offset must be JSON as Spark writes it, a dict of it, or None, got {repr(offset)[:200]}.",
         hint="None starts a source where its options say, such as startingOffsets.",

@@ -12,13 +12,9 @@ from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.writing.draft import GivenRows, StoredRows
 
 BATCH_ROWS = 65_536
+BATCH_BYTES = 4 << 20
 UNKNOWN_BYTES = 1 << 30
 """The size that rows are taken to have whose size nobody knows before they are read."""
-
-
-def is_spark_frame(rows: object) -> bool:
-    """Whether rows are a frame of PySpark, of a Connect client or not. Imports nothing."""
-    return hasattr(rows, "mapInArrow") and hasattr(rows, "isStreaming")
 
 
 def guess_bytes(rows: object) -> int:
@@ -53,17 +49,22 @@ def _change(batches: Iterable[pa.RecordBatch], given: GivenRows | StoredRows) ->
                     f"The function of a Transform returned {repr(rows)[:200]} of type {type(rows).__name__}.",
                     hint="Return a pyarrow.Table, which may be empty.",
                 )
-        yield from rows.combine_chunks().to_batches()
+        yield from _part(rows)
 
 
 def _list_given(rows: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - see changes.Put
     """Yield rows in batches. Raises InvalidInputError (they are none)."""
     if isinstance(rows, (pa.Table, pa.RecordBatch)):
-        table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
-        yield from table.to_batches(BATCH_ROWS)
+        yield from _part(pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows)
         return
-    if type(rows).__module__.startswith("pandas."):
-        yield from pa.Table.from_pandas(rows, preserve_index=False).to_batches(BATCH_ROWS)
+    if type(rows).__module__.startswith("pandas.") and hasattr(rows, "columns"):
+        try:
+            table = pa.Table.from_pandas(rows, preserve_index=False)
+        except (pa.ArrowException, TypeError, ValueError) as problem:
+            raise InvalidInputError(
+                f"A pandas frame cannot become an Arrow table: {problem}.", hint="Give its columns types."
+            ) from problem
+        yield from _part(table)
         return
     if isinstance(rows, (str, bytes)) or not isinstance(rows, Iterable):
         raise InvalidInputError(
@@ -76,4 +77,14 @@ def _list_given(rows: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - see ch
                 f"Rows have {repr(batch)[:200]} of type {type(batch).__name__} in place of an Arrow batch.",
                 hint="Give an Arrow table: pyarrow.Table.from_pylist(rows).",
             )
-        yield batch
+        yield from _part(pa.Table.from_batches([batch]))
+
+
+def _part(table: pa.Table) -> Iterator[pa.RecordBatch]:
+    """Yield a table in batches of at most BATCH_ROWS rows and about BATCH_BYTES; one without rows if it has none."""
+    if not len(table):
+        yield pa.RecordBatch.from_pylist([], schema=table.schema)
+        return
+    rows = max(1, min(BATCH_ROWS, len(table) * BATCH_BYTES // max(1, table.nbytes)))
+    for begin in range(0, len(table), rows):
+        yield from table.slice(begin, rows).combine_chunks().to_batches()

@@ -26,8 +26,8 @@ from pyspark_ckpt.state_store.redistribution.assembly import run_files
 from pyspark_ckpt.state_store.redistribution.canonical import RANGE_BYTES, Exported, SavedRows
 from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner
 from pyspark_ckpt.state_store.redistribution.splitting import Split, SplitTask
-from pyspark_ckpt.writing.draft import GivenRows, StoreDraft, StoredRows
-from pyspark_ckpt.writing.given_rows import UNKNOWN_BYTES, guess_bytes, is_spark_frame, list_batches
+from pyspark_ckpt.writing.draft import GivenRows, StoreDraft, StoredRows, is_spark_frame
+from pyspark_ckpt.writing.given_rows import UNKNOWN_BYTES, guess_bytes, list_batches
 from pyspark_ckpt.writing.tasks import Encoded, EncodeRows, JoinTask, KeepTask
 
 
@@ -46,12 +46,13 @@ class StoreSource:
 
 @dataclass(frozen=True)
 class StoreWriting:
-    """The rows of one store, as ``draft`` has it, below the URL ``target``."""
+    """The rows of one store, as ``draft`` has it, below the URL ``target``. ``partitions``: of the savepoint."""
 
     workplace: Workplace
     draft: StoreDraft
     source: StoreSource
     target: str
+    partitions: int
     runner: Runner
     progress: Progress
 
@@ -65,7 +66,7 @@ class StoreWriting:
             for part, (state, given) in enumerate(self.draft.written.items())
         }
         runs = [split.runs for split in (*splits, *(each.split for each in encoded.values()))]
-        written = {state: self.draft.find_written(state, now_ms) for state in encoded}
+        written = {state: self.draft.find_written(state, now_ms, self.partitions) for state in encoded}
         lists = tuple((state, each.state.number) for state, each in written.items() if each.is_list)
         tasks = [
             JoinTask(
@@ -87,7 +88,8 @@ class StoreWriting:
         before = combine([kept, *(each.split.digests for each in encoded.values()), heads])
         require_equal(before, after, f"operator {number}, store {name!r}")
         times = [value for split in splits for value in split.spark_rows]
-        times += self.source.saved.spark_rows if self.source.saved is not None else ()
+        if self.source.saved is not None and self.draft.layout is Layout.KEY_GROUPS:
+            times += self.source.saved.spark_rows
         due_ms: dict[str, int] = {}
         for state, each in encoded.items():
             if each.earliest_ms is not None:
@@ -141,7 +143,7 @@ class StoreWriting:
 
     def _encode(self, name: str, given: GivenRows | StoredRows, part: int, now_ms: int) -> Encoded:
         identity = Identity(self.draft.operator.number, part, self.draft.name)
-        state = self.draft.find_written(name, now_ms)
+        state = self.draft.find_written(name, now_ms, self.partitions)
         encode = EncodeRows(self.workplace, state, identity, self.target, self._ranges)
         if isinstance(given, GivenRows) and is_spark_frame(given.rows) and not given.functions:
             return _encode_in_spark(given.rows, encode)

@@ -23,7 +23,8 @@ from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import Count
 from pyspark_ckpt.state_store.redistribution.canonical import ExportTask, SavedRows, fetch_rows, rows_in
 from pyspark_ckpt.state_store.redistribution.splitting import PartitionWriters, Split, send_all
-from pyspark_ckpt.writing.row_encoders import RowEncoder, WrittenState
+from pyspark_ckpt.writing.given_columns import WrittenState
+from pyspark_ckpt.writing.row_encoders import RowEncoder
 
 RUN_BYTES = 32 << 20
 """About how many bytes of given rows are encoded and sorted at once."""
@@ -53,7 +54,7 @@ class EncodeRows:
         tallies, written = defaultdict[str, Tally](Tally), defaultdict[int, list[Path]](list)
         given, numbers = 0, count()
         with self.workplace.folder() as folder:
-            for rows in _portions(batches):
+            for rows in _portions(map(encoder.prepare, map(_as_table, batches))):
                 given += len(rows)
                 for name, encoded in encoder.encode(rows):
                     tallies[name].count(encoded)
@@ -145,15 +146,19 @@ def _find_ends(database: Database, number: int) -> Iterator[tuple[bytes, int]]:
         yield last, end
 
 
-def _portions(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+def _as_table(batch: pa.RecordBatch) -> pa.Table:
+    return pa.Table.from_batches([batch])
+
+
+def _portions(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
     """Yield rows in tables of about RUN_BYTES."""
-    some: list[pa.RecordBatch] = []
+    some: list[pa.Table] = []
     size = 0
-    for batch in batches:
-        some.append(batch)
-        size += batch.nbytes
+    for table in tables:
+        some.append(table)
+        size += table.nbytes
         if size >= RUN_BYTES:
-            yield pa.Table.from_batches(some)
+            yield pa.concat_tables(some)
             some, size = [], 0
     if some:
-        yield pa.Table.from_batches(some)
+        yield pa.concat_tables(some)

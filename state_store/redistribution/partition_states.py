@@ -187,8 +187,8 @@ def _place(
     values = [value for _, rows in old for _, value in rows]
     if scope is Scope.UNION:
         return [_number(state, partition, values) for partition in range(partitions)]
-    if partitions == old_partitions:
-        of = dict(old)
+    of = dict(old)
+    if partitions == old_partitions and all(partition < partitions for partition in of):
         return [_number(state, n, [value for _, value in of.get(n, [])]) for n in range(partitions)]
     size, rest = divmod(len(values), partitions)
     ends = [size * (n + 1) + min(n + 1, rest) for n in range(partitions)]
