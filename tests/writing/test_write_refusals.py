@@ -17,6 +17,8 @@ V, W, L = ckpt.ValueState("v", "long"), ckpt.ValueState("w", "long"), ckpt.ListS
 OFFSETS = ckpt.OperatorListState("o", "long")
 ROWS = pa.table({"user": ["a", "b"], "value": [1, 2]})
 Put: Any = changes.Put  # from Python, which does not check types
+Drop: Any = changes.Drop
+Transform: Any = changes.Transform
 
 
 class _Program(ckpt.KeyedProcessor):
@@ -54,12 +56,12 @@ def saved(tmp_path: Path) -> Path:
         ([_put(key="user variant")], "cannot be a key"),
         ([_put(ckpt.Counter("c"))], "is a counter"),
         ([_put(), changes.Rename("u", "v#expiry", "v")], "a name that ends in '#expiry'"),
-        ([_put(), changes.Transform("u", "v", lambda rows: rows, "long")], "is not a declaration"),
+        ([_put(), Transform("u", "v", lambda rows: rows, "long")], "is not a declaration"),
         ([_put(rows=pd.Series([1]))], "Rows have 1 of type int"),
         ([_put(rows=pd.DataFrame({"user": ["a", 1], "value": [1, 2]}))], "cannot become an Arrow table"),
         ([_put(rows=ROWS.slice(0, 0).rename_columns(["user", "vale"]))], "Did you mean 'value'"),
         ([_put(rows=pa.table({"value": [1]}), key="value long")], "a column of the key, and of its rows"),
-        ([_put(), changes.Drop(["u"])], "give a uid"),
+        ([_put(), Drop(["u"])], "give a uid"),
     ],
 )
 def test_what_a_program_cannot_have_is_refused(given: Any, said: str, tmp_path: Path) -> None:  # noqa: ANN401
