@@ -92,6 +92,7 @@ TWO_OPERATORS = Variant("two operators in a chain", _LARGE_BATCHES, ours=True, f
 _SNAPSHOTS = {_PREFIX + "maintenanceInterval": "1s", _PREFIX + "ckpt.snapshotEveryVersions": "1"}
 RESCALED = Variant("ckpt, rescaled", _SNAPSHOTS, ours=True)
 RESCALED_KEYED = Variant("vectorised, rescaled", {**_LARGE_BATCHES, **_SNAPSHOTS}, ours=True, form="vectorised")
+PER_KEY_SAVED = replace(RESCALED_KEYED, name="per key, saved", form="per key")
 REPARTITIONED = replace(ROCKSDB, name="rocksdb, repartitioned")
 
 ALL: tuple[Variant, ...] = (

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import count
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -14,7 +16,7 @@ from typing_extensions import override
 
 from pyspark_ckpt.operators.rows.list_layout import SEQUENCE, Head
 from pyspark_ckpt.state_store.arrays.rows import PackedRows
-from pyspark_ckpt.state_store.checkpoints.digests import Digest
+from pyspark_ckpt.state_store.checkpoints.digests import Digest, combine
 from pyspark_ckpt.state_store.checkpoints.state_rows import Tally, digest_tallies, scan_state
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.database import Database, write_table_file
@@ -26,8 +28,12 @@ from pyspark_ckpt.state_store.redistribution.splitting import PartitionWriters, 
 from pyspark_ckpt.writing.given_columns import WrittenState
 from pyspark_ckpt.writing.row_encoders import RowEncoder
 
+T = TypeVar("T")
+
 RUN_BYTES = 32 << 20
-"""About how many bytes of given rows are encoded and sorted at once."""
+"""About how many bytes of given rows are encoded and sorted together."""
+PORTIONS_AT_ONCE = 2
+"""Most of the time goes to numpy and RocksDB, which release the interpreter's lock."""
 
 
 class Encoded(msgspec.Struct, frozen=True):
@@ -51,24 +57,44 @@ class EncodeRows:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Encoded:
         """Write the runs. Raises InvalidInputError (rows that are not of the state), StorageError."""
         encoder = RowEncoder(self.state)
-        tallies, written = defaultdict[str, Tally](Tally), defaultdict[int, list[Path]](list)
-        given, numbers = 0, count()
+        written = defaultdict[int, list[Path]](list)
+        given, digests, due = 0, list[dict[str, Digest]](), list[int]()
         with self.workplace.folder() as folder:
-            for rows in _portions(map(encoder.prepare, map(_as_table, batches))):
-                given += len(rows)
-                for name, encoded in encoder.encode(rows):
-                    tallies[name].count(encoded)
-                    for each, paths in self._write(encoded, folder / f"run-{next(numbers)}").items():
-                        written[each] += paths
+            portions = enumerate(_portions(map(encoder.prepare, map(_as_table, batches))))
+            tasks = (partial(self._encode, rows, folder / f"run-{number}") for number, rows in portions)
+            for done in _run_ahead(tasks, PORTIONS_AT_ONCE):
+                given += done.rows
+                digests.append(done.digests)
+                due += [] if done.earliest_ms is None else [done.earliest_ms]
+                for each, paths in done.runs.items():
+                    written[each] += paths
             sent = send_all(self.workplace.place(self.target), self.identity, written)
-        return Encoded(Split(digest_tallies(tallies), sent), given, encoder.earliest_ms)
+        return Encoded(Split(combine(digests), sent), given, min(due, default=None))
 
-    def _write(self, rows: PackedRows, folder: Path) -> dict[int, list[Path]]:
+    def _encode(self, prepared: pa.Table, folder: Path) -> _Portion:
+        """Encode and sort some rows, and write the runs of all ranges below the new ``folder``."""
+        encoder = RowEncoder(self.state)
+        tallies, runs = defaultdict[str, Tally](Tally), defaultdict[int, list[Path]](list)
         folder.mkdir(mode=0o700)
-        writers = PartitionWriters(folder, self.workplace.tuning(), self.ranges, MAX_PARALLELISM)
-        for _ in writers.passes():
-            writers.write(rows)
-        return writers.files
+        for number, (name, encoded) in enumerate(encoder.encode(prepared)):
+            tallies[name].count(encoded)
+            below = folder / f"{number}"
+            below.mkdir(mode=0o700)
+            writers = PartitionWriters(below, self.workplace.tuning(), self.ranges, MAX_PARALLELISM)
+            for _ in writers.passes():
+                writers.write(encoded)
+            for each, paths in writers.files.items():
+                runs[each] += paths
+        return _Portion(len(prepared), digest_tallies(tallies), runs, encoder.earliest_ms)
+
+
+class _Portion(NamedTuple):
+    """What was written of some rows: digests by state, and runs by range."""
+
+    rows: int
+    digests: dict[str, Digest]
+    runs: Mapping[int, list[Path]]
+    earliest_ms: int | None
 
 
 @dataclass(frozen=True)
@@ -144,6 +170,18 @@ def _find_ends(database: Database, number: int) -> Iterator[tuple[bytes, int]]:
             last, end = of_list, SEQUENCE.unpack_from(key, len(of_list))[0] + 1
     if last:
         yield last, end
+
+
+def _run_ahead(tasks: Iterable[Callable[[], T]], most: int) -> Iterator[T]:
+    """Yield the results of tasks in their order, while up to ``most`` run in threads. Raises what they raise."""
+    running = deque[Future[T]]()
+    with ThreadPoolExecutor(most) as pool:
+        for task in tasks:
+            if len(running) == most:
+                yield running.popleft().result()
+            running.append(pool.submit(task))
+        while running:
+            yield running.popleft().result()
 
 
 def _as_table(batch: pa.RecordBatch) -> pa.Table:
