@@ -13,6 +13,7 @@ from pyspark_ckpt.reading.reader import StateReader
 from pyspark_ckpt.reading.stored_state import Selection
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.checkpoints.digests import Digest
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, list_operators
 from pyspark_ckpt.state_store.checkpoints.query.copying import copy_id, copy_logs, copy_operators, read_logs
 from pyspark_ckpt.state_store.checkpoints.query.entries import check_content, read_partitions
@@ -71,13 +72,8 @@ class Writing:
         refuse_unless_empty(place, "a savepoint")
         possession = Possession(place, self.source.place if isinstance(self.source, Checkpoint) else None)
         with explaining_what_is_left(possession.describe_what_is_left), self._hold() as (version, logs):
-            operators = self._list_operators(version)
-            chosen = ChosenChanges.of(given, self._read_migrations())
-            draft = Draft(operators)
-            for change in chosen.changes:
-                draft.apply(change)
-            partitions = self._count_partitions(version)
-            draft.settle(partitions)
+            operators, partitions = self._list_operators(version), self._count_partitions(version)
+            chosen, draft = self._draft(given, operators, partitions)
             if isinstance(self.source, NewQuery) and not draft.stores:
                 raise InvalidInputError("A query that has never run has no state, and no rows are put into it.")
             possession.take(version)
@@ -101,7 +97,7 @@ class Writing:
         source = self.source
         opened = self._find_reader(version)
         if not isinstance(source, Checkpoint):
-            return StoreSource((), None, "", opened)
+            return StoreSource((), None, "", opened, {})
         place = store.operator.number, store.name
         stores = next(
             stores
@@ -109,27 +105,30 @@ class Writing:
             for name, stores in each.stores.items()
             if (each.operator.number, name) == place
         )
-        saved = source.info.rows if isinstance(source, Savepoint) else ()
-        return StoreSource(
-            stores,
-            next((each for each in saved if (each.operator, each.name) == place), None),
-            source.place.url,
-            opened,
-        )
+        saved, recorded = None, dict[str, Digest]()
+        if isinstance(source, Savepoint):
+            saved = next((each for each in source.info.rows if (each.operator, each.name) == place), None)
+            recorded = source.info.digests_of(*place)
+        return StoreSource(stores, saved, source.place.url, opened, recorded)
 
     def explain(self, given: Sequence[Change | Migration], samples: int) -> ExplainedChanges:
         """Return what ``run`` would do to states. Writes nothing. Raises as ``write_state``."""
         with self._hold() as (version, _):
-            operators, made_before = self._list_operators(version), self._read_migrations()
-            chosen = ChosenChanges.of(given, made_before)
-            draft = Draft(operators)
-            for change in chosen.changes:
-                draft.apply(change)
-            now_ms, partitions = round(time.time() * 1000), self._count_partitions(version)
-            draft.settle(partitions)
-            opened = self._find_reader(version)
+            operators, partitions = self._list_operators(version), self._count_partitions(version)
+            chosen, draft = self._draft(given, operators, partitions)
+            opened, now_ms = self._find_reader(version), round(time.time() * 1000)
             states = tuple(explain(draft, Draft(operators), opened, samples, now_ms, partitions))
-        return ExplainedChanges(states, tuple(each.name for each in chosen.migrations[len(made_before) :]))
+        return ExplainedChanges(states, tuple(each.name for each in chosen.new_migrations))
+
+    def _draft(
+        self, given: Sequence[Change | Migration], operators: Sequence[OperatorVersion] | None, partitions: int
+    ) -> tuple[ChosenChanges, Draft]:
+        """Return which changes are made, and the states as they leave them."""
+        chosen, draft = ChosenChanges.of(given, self._read_migrations()), Draft(operators)
+        for change in chosen.changes:
+            draft.apply(change)
+        draft.settle(partitions)
+        return chosen, draft
 
     def _find_reader(self, version: int) -> OpenState:
         """Return what opens a state of the source by uid and name."""

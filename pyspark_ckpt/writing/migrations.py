@@ -13,10 +13,16 @@ from pyspark_ckpt.state_store.errors import InvalidInputError
 
 @dataclass(frozen=True)
 class ChosenChanges:
-    """The changes to make, and all migrations of the savepoint that is made: those of the source, and the new ones."""
+    """The changes to make, and the migrations of the savepoint that is made: those of the source, and new ones."""
 
     changes: tuple[Change, ...]
-    migrations: tuple[AppliedMigration, ...]
+    former_migrations: tuple[AppliedMigration, ...]
+    new_migrations: tuple[AppliedMigration, ...]
+
+    @property
+    def migrations(self) -> tuple[AppliedMigration, ...]:
+        """All migrations, in their order."""
+        return self.former_migrations + self.new_migrations
 
     @classmethod
     def of(cls, given: Sequence[Change | Migration], before: tuple[AppliedMigration, ...]) -> ChosenChanges:
@@ -26,7 +32,7 @@ class ChosenChanges:
         another that was made already).
         """
         changes: list[Change] = []
-        made, now_ms = list(before), round(time.time() * 1000)
+        made, now_ms = list[AppliedMigration](), round(time.time() * 1000)
         names = [each.name for each in given if isinstance(each, Migration)]
         known = {each.name for each in before}
         for position, each in enumerate(given):
@@ -44,7 +50,7 @@ class ChosenChanges:
                 )
             changes += each.changes
             made.append(AppliedMigration(each.name, now_ms, tuple(map(describe, each.changes))))
-        return cls(tuple(changes), tuple(made))
+        return cls(tuple(changes), before, tuple(made))
 
 
 def _require_migration(migration: Migration, names: Sequence[str]) -> None:

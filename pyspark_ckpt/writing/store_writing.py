@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from pyspark_ckpt.reading.reader import StateReader
 from pyspark_ckpt.state_store.blobs.transfers import StoredFile
-from pyspark_ckpt.state_store.checkpoints.digests import Digest, combine, require_equal
+from pyspark_ckpt.state_store.checkpoints.digests import Digest, Digests, combine, require_equal
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
 from pyspark_ckpt.state_store.errors import InvalidInputError
@@ -26,6 +26,7 @@ from pyspark_ckpt.state_store.redistribution.assembly import run_files
 from pyspark_ckpt.state_store.redistribution.canonical import RANGE_BYTES, Exported, SavedRows
 from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner
 from pyspark_ckpt.state_store.redistribution.splitting import Split, SplitTask
+from pyspark_ckpt.state_store.redistribution.store_digests import require_recorded
 from pyspark_ckpt.writing.draft import GivenRows, StoreDraft, StoredRows, is_spark_frame
 from pyspark_ckpt.writing.given_rows import UNKNOWN_BYTES, guess_bytes, list_batches
 from pyspark_ckpt.writing.tasks import Encoded, EncodeRows, JoinTask, KeepTask
@@ -35,13 +36,15 @@ from pyspark_ckpt.writing.tasks import Encoded, EncodeRows, JoinTask, KeepTask
 class StoreSource:
     """What a store has so far: its versions in all partitions, or its rows in the canonical savepoint at ``url``.
 
-    ``open_state`` opens one of its states by uid and name.
+    ``open_state`` opens one of its states by uid and name. ``recorded``: the digests of its states, if the source is a
+    savepoint that has them.
     """
 
     stores: Sequence[StoreVersion]
     saved: SavedRows | None
     url: str
     open_state: Callable[[str, str], StateReader]
+    recorded: Digests
 
 
 @dataclass(frozen=True)
@@ -83,10 +86,13 @@ class StoreWriting:
         after, heads = combine(each.digests for each in done), combine(each.added for each in done)
         for state, each in encoded.items():
             _require_given(state, each.given, after.get(state, Digest()), heads.get(state, Digest()))
+        what = f"operator {number}, store {name!r}"
+        read = combine(split.digests for split in splits)
+        require_recorded(self._list_recorded(), read, f"{self.source.url}, {what}")
         new_names = {old: new for new, old in self.draft.kept.items()}
         kept = combine({new_names[old]: each for old, each in split.digests.items()} for split in splits)
         before = combine([kept, *(each.split.digests for each in encoded.values()), heads])
-        require_equal(before, after, f"operator {number}, store {name!r}")
+        require_equal(before, after, what)
         times = [value for split in splits for value in split.spark_rows]
         if self.source.saved is not None and self.draft.layout is Layout.KEY_GROUPS:
             times += self.source.saved.spark_rows
@@ -100,6 +106,16 @@ class StoreWriting:
         files = tuple(each.file for each in done)
         meta = _count_rows(self.draft, after)
         return SavedRows(number, name, self.draft.layout.value, meta, files, dict(after), tuple(times))
+
+    def _list_recorded(self) -> dict[str, Digest]:
+        """Return the recorded digests of the states that stay, but for those that are read in part."""
+        found = {}
+        for state in self.draft.meta.states:
+            old = self.draft.kept.get(state.name, "")
+            is_of_spark = self.draft.layout is Layout.KEY_GROUPS and state.uid is None
+            if old in self.source.recorded and not is_of_spark and find_scope(state) is not Scope.BROADCAST:
+                found[old] = self.source.recorded[old]
+        return found
 
     @cached_property
     def _ranges(self) -> int:
