@@ -31,6 +31,12 @@ from tests.saved_query import SAVEPOINT_KINDS, written
 from tests.state_store.restore.test_remote import started
 
 
+@pytest.fixture(autouse=True)
+def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget what other tests have found out: a proxy may get the port of an earlier one, which was of another kind."""
+    monkeypatch.setattr("pyspark_ckpt.state_store.blobs.s3.place._exclusive", {})
+
+
 @pytest.fixture
 def careless(s3: S3Service) -> Iterator[tuple[str, Faults]]:
     """The endpoint of a service that ignores ``If-None-Match``, and what it has seen."""
