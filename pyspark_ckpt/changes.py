@@ -27,8 +27,8 @@ class Put:
     columns that ``open_state`` shows: ``key``, a struct, or the columns of the key by their names; ``value``; ``index``
     of elements of lists; ``map_key`` of entries of maps; ``at`` and ``namespace`` of timers; ``written_at`` where rows
     have a time to live (left out: now or, in event time, with the first watermark; null: the row lives until it is
-    written, or as before in event time). ``partition``,
-    ``key_group``, ``hash``, ``expires_at``, ``at_ms`` and ``clock`` may be there and are not read.
+    written, or as before in event time). ``partition``, ``key_group``, ``hash``, ``expires_at``, ``at_ms`` and
+    ``clock`` may be there and are not read.
 
     ``key``: the columns of the key with their types, such as ``"user string"``, and ``max_parallelism``, as ``keyed``
     has it: for an operator that is not there yet, only.

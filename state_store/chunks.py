@@ -1,10 +1,13 @@
-"""Bytes in chunks, of files and objects that need not fit into memory."""
+"""Bytes in chunks and rows in portions, of what need not fit into memory."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Iterator
-from typing import IO, Any, Final, TypeAlias
+from itertools import islice
+from typing import IO, Any, Final, TypeAlias, TypeVar
+
+T = TypeVar("T")
 
 CHUNK_BYTES: Final = 1 << 20
 _HASHED_BYTES: Final = 1 << 17
@@ -16,6 +19,23 @@ def read_chunks(source: IO[bytes]) -> Iterator[bytes]:
     """Yield the rest of an open file, up to CHUNK_BYTES at a time. Raises what its ``read`` raises."""
     while chunk := source.read(CHUNK_BYTES):
         yield chunk
+
+
+def take_portion(items: Iterator[T], most: int, most_bytes: int, count_bytes: Callable[[T], int]) -> list[T]:
+    """Take the next items: ``most``, or about ``most_bytes`` of them; none at the end."""
+    taken, size_bytes = [], 0
+    for each in islice(items, most):
+        taken.append(each)
+        size_bytes += count_bytes(each)
+        if size_bytes >= most_bytes:
+            break
+    return taken
+
+
+def count_row_bytes(row: tuple[bytes, bytes | None]) -> int:
+    """Return the bytes of a key and its value."""
+    key, value = row
+    return len(key) + len(value or b"")
 
 
 def pour(chunks: Iterable[bytes], *takers: Taker) -> int:

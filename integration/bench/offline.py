@@ -14,6 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
+import pyarrow as pa
+
 import pyspark_ckpt as ckpt
 from integration.bench.bars import Ratio
 from integration.bench.keyed import Vectorised
@@ -40,9 +42,11 @@ def measure(rounds: int, factor: int, scratch: Path, logs: Path) -> list[Figure]
         subject = fill(RESCALED_KEYED, workload, inputs, folder, logs, stack)
         subject.worker.close()
         built_s, per_key_s = subject.built_ms / 1000, per_key.built_ms / 1000
+        with ckpt.open_state(subject.few) as state:
+            uid, rows = str(state.state.uid), state.to_arrow()
         written, compared, read = [], [], []
         for number in range(rounds):
-            written.append(_write(subject.few, folder / "written"))
+            written.append(_write(uid, rows, folder / "written"))
             compared.append(_compare(subject.few))
             read.append(_read(subject.few))
             print(
@@ -73,11 +77,8 @@ def measure(rounds: int, factor: int, scratch: Path, logs: Path) -> list[Figure]
     ]
 
 
-def _write(checkpoint: Path, target: Path) -> float:
+def _write(uid: str, rows: pa.Table, target: Path) -> float:
     """Write the rows of a state as a savepoint; return the seconds that it took."""
-    with ckpt.open_state(checkpoint) as state:
-        uid, rows = state.state.uid, state.to_arrow()
-    assert uid is not None
     started = time.perf_counter()
     ckpt.write_state(None, target, [changes.Put(uid, Vectorised.totals, rows, key="key bigint")])
     taken = time.perf_counter() - started

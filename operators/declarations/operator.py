@@ -17,6 +17,14 @@ if TYPE_CHECKING:
 
 HASH = "__ckpt_hash"
 ROUTE = "__ckpt_route"
+ROUTE_SCHEMA = {
+    "type": "struct",
+    "fields": [{"name": ROUTE, "type": "integer", "nullable": True, "metadata": {}}],
+}
+"""The key of Spark's own state of a keyed operator, GROUPS, which has a row for each partition's only group."""
+GROUPS = "default"
+SPARKS_NAME = "applyInPandasWithState"
+"""What a keyed operator is to Spark."""
 ROW = "__ckpt_row"
 TIME = "__ckpt_time"
 TIME_OF_ALL = "__ckpt_time_of_all"

@@ -7,11 +7,11 @@ these are looked up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from itertools import chain, islice
+from itertools import chain
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,7 @@ from pyspark_ckpt.reading.row_location import read_stored_row
 from pyspark_ckpt.state_store.arrays.order import are_equal, in_order, join_runs, next_portion, part_run
 from pyspark_ckpt.state_store.arrays.packed import concatenate
 from pyspark_ckpt.state_store.arrays.rows import PackedRows
+from pyspark_ckpt.state_store.chunks import count_row_bytes, take_portion
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.keys import STATE_BYTES
 from pyspark_ckpt.state_store.format.meta import Descriptor
@@ -30,8 +31,6 @@ from pyspark_ckpt.state_store.location import Location
 
 if TYPE_CHECKING:
     import pandas as pd
-
-T = TypeVar("T")
 
 CHANGE, SIDE = pa.field("change", pa.string()), pa.field("side", pa.string())
 REMOVED, ADDED, CHANGED = "removed", "added", "changed"
@@ -143,7 +142,7 @@ class StateDiff:
         """
         schema = self.schema
         found = self._find()
-        while some := _take(found, BATCH_KEYS, _Difference.count_bytes):
+        while some := take_portion(found, BATCH_KEYS, PORTION_BYTES, _Difference.count_bytes):
             batch = self._decode(some, schema)
             yield _without_equal(batch) if self._has_forms else batch
 
@@ -211,7 +210,7 @@ def _read(reader: StateReader, splits: Sequence[int], stack: ExitStack) -> Itera
 
 def _portions(rows: Iterator[tuple[bytes, bytes]], split: int) -> Iterator[PackedRows]:
     head = split.to_bytes(_SPLIT_BYTES, "big")
-    while some := _take(rows, PORTION_ROWS, _count_bytes):
+    while some := take_portion(rows, PORTION_ROWS, PORTION_BYTES, count_row_bytes):
         packed = PackedRows.of(some)
         yield PackedRows(packed.keys.behind(STATE_BYTES), packed.values.prefix(head))  # noqa: PD011 - of PackedRows
 
@@ -260,21 +259,6 @@ def _find_changes(a: PackedRows, b: PackedRows) -> Iterator[_Difference]:
             yield _Difference(key, value, values[int(order[place + 1])])
         else:
             yield _Difference(key, value, None) if position < len(a) else _Difference(key, None, value)
-
-
-def _take(found: Iterator[T], most: int, count_bytes: Callable[[T], int]) -> list[T]:
-    """Take the next ones: ``most``, or PORTION_BYTES of them; none at the end."""
-    taken, size = [], 0
-    for each in islice(found, most):
-        taken.append(each)
-        size += count_bytes(each)
-        if size >= PORTION_BYTES:
-            break
-    return taken
-
-
-def _count_bytes(row: tuple[bytes, bytes]) -> int:
-    return len(row[0]) + len(row[1])
 
 
 def _has_forms(descriptor: Descriptor) -> bool:

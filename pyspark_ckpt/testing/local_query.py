@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from pyspark_ckpt.operators.declarations.operator import ROUTE, KeyedOperator
+from pyspark_ckpt.operators.declarations.operator import GROUPS, ROUTE_SCHEMA, SPARKS_NAME, KeyedOperator
 from pyspark_ckpt.operators.session.worker import open_reader
 from pyspark_ckpt.state_store.attempts.commit_log import read_ids
 from pyspark_ckpt.state_store.blobs import S3aSettings, place_at
@@ -32,18 +32,13 @@ from pyspark_ckpt.state_store.server.stores import Handle, Stores
 from pyspark_ckpt.state_store.transactions.ticket import Ticket, WorkerTask, read_ticket, ticket_path
 from pyspark_ckpt.state_store.transactions.transaction import Status, Transaction
 from pyspark_ckpt.testing.local_source import LocalSource
+from pyspark_ckpt.writing.first_files import describe_operator
 
-OPERATOR, OPERATOR_NAME = 0, "applyInPandasWithState"
+OPERATOR = 0
 SNAPSHOT_EVERY = 10
 """After so many batches it is asked whether a snapshot is due."""
 CHECKPOINT = "checkpoint"
 """The name of the checkpoint in the folder of a query."""
-GROUPS = "default"
-"""Spark's name for the state that has the row of each group."""
-_ROUTE_SCHEMA = {
-    "type": "struct",
-    "fields": [{"name": ROUTE, "type": "integer", "nullable": True, "metadata": {}}],
-}
 _TUNING = Tuning(1 << 20)
 
 
@@ -144,7 +139,7 @@ class LocalQuery:
                 begun = self._begin(partition)
                 stack.callback(begun.handle.store.abort, begun.transaction)
                 tickets.append(begun.ticket)
-            yield LocalSource(Operator(OPERATOR, OPERATOR_NAME, (DEFAULT_STORE,), len(tickets)), tickets)
+            yield LocalSource(_make_operator(len(tickets)), tickets)
 
     def read_clocks(self) -> Clocks | None:
         """Return the clocks of the next batch, as after a restart; None before the first."""
@@ -224,7 +219,7 @@ class LocalQuery:
         """Write the row of the group; return the file, and how the number of rows changes."""
         store, transaction = batch.handle.store, batch.transaction
         before = transaction.meta.state(GROUPS)
-        number = store.create_state(transaction, GROUPS, Descriptor(key_schema=_ROUTE_SCHEMA))
+        number = store.create_state(transaction, GROUPS, Descriptor(key_schema=ROUTE_SCHEMA))
         if batch.group is None:
             return [], {}
         key = encode_route_key(number, batch.partition, self._operator.partitions)
@@ -253,13 +248,10 @@ class LocalQuery:
         return [store for (store,) in read_ids(self._place, self.version).get(str(OPERATOR), [])]
 
     def _write_first_files(self) -> None:
-        partitions = self._operator.partitions
-        info = {
-            "operatorInfo": {"operatorId": OPERATOR, "operatorName": OPERATOR_NAME},
-            "stateStoreInfo": [{"storeName": DEFAULT_STORE, "numColsPrefixKey": 0, "numPartitions": partitions}],
-        }
         self._write("metadata", json.dumps({"id": str(uuid.uuid4())}))
-        self._write(f"state/{OPERATOR}/_metadata/metadata", f"v1\n{json.dumps(info)}")
+        partitions = self._operator.partitions
+        described = describe_operator(_make_operator(partitions), partitions)
+        self._write(f"state/{OPERATOR}/_metadata/metadata", described)
 
     def _log(self, clocks: Clocks, next_watermark_ms: int, ids: Sequence[Sequence[str]]) -> None:
         """Write the entries of Spark's logs for a batch that has committed."""
@@ -281,3 +273,8 @@ class LocalQuery:
         path = self.checkpoint / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
+
+
+def _make_operator(partitions: int) -> Operator:
+    """Return the only operator of the query, as Spark has it."""
+    return Operator(OPERATOR, SPARKS_NAME, (DEFAULT_STORE,), partitions)

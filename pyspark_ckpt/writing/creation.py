@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,23 +23,22 @@ from pyspark_ckpt.state_store.checkpoints.query.migrations import (
     write_migrations,
 )
 from pyspark_ckpt.state_store.checkpoints.query.proof import LogProof, QueryFile
-from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
+from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError
 from pyspark_ckpt.state_store.format.names import WORK_FOLDER
-from pyspark_ckpt.state_store.identity import Identity
-from pyspark_ckpt.state_store.json_objects import seal
+from pyspark_ckpt.state_store.format.remote import query_id
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.redistribution.canonical import SavedRows
 from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner
 from pyspark_ckpt.state_store.redistribution.merged_states import require_equal_states
-from pyspark_ckpt.state_store.savepoints.creation import describe_operator, hold_logs
+from pyspark_ckpt.state_store.savepoints.creation import describe_operator, hold_logs, publish
 from pyspark_ckpt.state_store.savepoints.nesting import refuse_inside_another, refuse_nested
 from pyspark_ckpt.state_store.savepoints.possession import OwnFolder, Possession, explaining_what_is_left
 from pyspark_ckpt.state_store.savepoints.savepoint import (
-    NAME,
     SAVEPOINT_FORMAT,
     Savepoint,
     SavepointInfo,
+    describe_rows,
     refuse_unless_empty,
 )
 from pyspark_ckpt.writing.draft import Draft, StoreDraft
@@ -189,7 +187,7 @@ class Writing:
             kind="canonical",
             created_ms=round(time.time() * 1000),
             written_by=self.written_by,
-            query_id=_read_id(place),
+            query_id=query_id(place),
             checkpoint=self.source.place.url if isinstance(self.source, Checkpoint) else place.url,
             version=version,
             partitions=read_partitions(place, version - 1),
@@ -198,8 +196,7 @@ class Writing:
             files=tuple(files.values()),
             rows=tuple(rows),
         )
-        own.put(NAME, seal(info))
-        possession.require()
+        publish(info, place, possession)
         return info
 
     def _write_files(self, own: OwnFolder, draft: Draft, logs: Mapping[str, bytes]) -> list[QueryFile]:
@@ -224,19 +221,8 @@ def _list_saved(place: BlobPlace, draft: Draft, rows: Sequence[SavedRows]) -> li
     found: dict[int, OperatorVersion] = {}
     for store in draft.stores:
         operator = store.operator
-        each = saved[operator.number, store.name]
-        version = StoreVersion(
-            Identity(operator.number, 0, store.name),
-            place.url,
-            each.meta,
-            len(each.files),
-            sum(file.size_bytes for file in each.files),
-        )
+        version = describe_rows(saved[operator.number, store.name], place.url)
         known = found.get(operator.number)
         stores = {**(known.stores if known else {}), store.name: (version,)}
         found[operator.number] = OperatorVersion(operator, stores, store.layout)
     return list(found.values())
-
-
-def _read_id(place: BlobPlace) -> str:
-    return str(json.loads(place.get("metadata"))["id"])

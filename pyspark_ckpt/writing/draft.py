@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyspark_ckpt.changes import Change, Drop, Put, Rename, SetMaxParallelism, Transform
 from pyspark_ckpt.operators.bound.declared_states import DeclaredStates, with_types
 from pyspark_ckpt.operators.declarations.counters import Counter
+from pyspark_ckpt.operators.declarations.operator import GROUPS, ROUTE_SCHEMA, SPARKS_NAME
 from pyspark_ckpt.operators.declarations.states import Declared
 from pyspark_ckpt.operators.frames import check_key, read_groups, resolve_columns
 from pyspark_ckpt.operators.rows.expiry import index_name
@@ -31,14 +32,6 @@ from pyspark_ckpt.writing.given_columns import WrittenState
 if TYPE_CHECKING:
     from pyspark_ckpt.changes import Rows
 
-KEYED_OPERATOR = "applyInPandasWithState"
-"""Spark's name for the operator in its plan that a keyed operator is."""
-GROUPS = "default"
-"""Spark's name for the state that has the row of each partition's group."""
-_ROUTE_SCHEMA = {
-    "type": "struct",
-    "fields": [{"name": "__ckpt_route", "type": "integer", "nullable": True, "metadata": {}}],
-}
 ChangeRows: TypeAlias = Callable[[pa.Table], pa.Table]
 
 
@@ -106,14 +99,14 @@ class StoreDraft:
 
     def remove(self, name: str) -> None:
         """Remove a state and its index."""
-        for each in (name, index_name(name)):
-            self.meta = self.meta.without_state(each)
-            self.forget_rows(each)
+        self.meta = self.meta.without_state(name).without_state(index_name(name))
+        self.forget_rows(name)
 
     def forget_rows(self, name: str) -> None:
-        """Leave out the rows that a state has so far."""
-        self.kept.pop(name, None)
+        """Leave out the rows that a state has so far, and those of its index."""
         self.written.pop(name, None)
+        for each in (name, index_name(name)):
+            self.kept.pop(each, None)
 
     def declare(self, uid: str, declared: Declared) -> str:
         """Put a declared state in the place of one of its name, if there is one; return its stored name."""
@@ -199,7 +192,7 @@ class Draft:
             name = store.declare(change.uid, change.state)
         else:
             name = _require_state(store, change.uid, change.state).name
-        _forget_rows(store, name)
+        store.forget_rows(name)
         store.written[name] = GivenRows(change.rows)
 
     def _transform(self, change: Transform) -> None:
@@ -228,7 +221,7 @@ class Draft:
                     hint="Declare it with its name. Rename gives it another one.",
                 )
             store.declare(change.uid, change.declared)
-        _forget_rows(store, name)
+        store.forget_rows(name)
         store.written[name] = replace(before, functions=(*before.functions, change.function))
 
     def _drop(self, change: Drop) -> None:
@@ -274,8 +267,8 @@ class Draft:
         groups = MAX_PARALLELISM if change.max_parallelism is None else change.max_parallelism
         keys = Keys(schema, read_groups(groups, f"Put to {change.uid!r}"))
         meta = msgspec.structs.replace(EMPTY_META, version=1, id=uuid.uuid4().hex)
-        meta, _ = meta.with_state(GROUPS, Descriptor(key_schema=_ROUTE_SCHEMA))
-        operator = Operator(len(self.stores), KEYED_OPERATOR, (DEFAULT_STORE,), 1)
+        meta, _ = meta.with_state(GROUPS, Descriptor(key_schema=ROUTE_SCHEMA))
+        operator = Operator(len(self.stores), SPARKS_NAME, (DEFAULT_STORE,), 1)
         self.stores.append(StoreDraft(operator, DEFAULT_STORE, Layout.KEY_GROUPS, meta, keys={change.uid: keys}))
         return self.stores[-1]
 
@@ -338,11 +331,6 @@ def _require_state(store: StoreDraft, uid: str, name: object) -> StateMeta:
             hint="For a new state, give its declaration in place of its name.",
         )
     return states[name]
-
-
-def _forget_rows(store: StoreDraft, name: str) -> None:
-    store.forget_rows(name)
-    store.forget_rows(index_name(name))
 
 
 def _with_groups(state: StateMeta, groups: int) -> StateMeta:

@@ -8,7 +8,6 @@ from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 
-from pyspark_ckpt.operators.rows.expiry import index_name
 from pyspark_ckpt.reading.reader import StateReader
 from pyspark_ckpt.state_store.display import html_table
 from pyspark_ckpt.state_store.format.meta import StateMeta
@@ -87,8 +86,7 @@ def explain(
 
 
 def _list_states(store: StoreDraft) -> list[StateMeta]:
-    indexes = {index_name(state.name) for state in store.meta.states}
-    return [state for state in store.meta.states if state.uid is not None and state.name not in indexes]
+    return [state for state in store.meta.states if state.uid is not None and state.is_counted]
 
 
 def _encode(

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Operator
 from pyspark_ckpt.state_store.checkpoints.query.entries import PARTITIONS_CONF
 from pyspark_ckpt.state_store.checkpoints.query.files import QUERY
 from pyspark_ckpt.state_store.errors import InvalidInputError
@@ -87,7 +88,7 @@ def make_first_files(query: NewQuery, stores: Sequence[StoreDraft]) -> dict[str,
         "commits/0": f"v{query.checkpoint_format}\n{json.dumps(commit)}",
     }
     for store in stores:
-        files[f"state/{store.operator.number}/_metadata/metadata"] = _describe(store, query.partitions)
+        files[f"state/{store.operator.number}/_metadata/metadata"] = describe_operator(store.operator, query.partitions)
     return {name: text.encode() for name, text in files.items()}
 
 
@@ -109,10 +110,11 @@ def _write_offset(offset: object) -> str:
     )
 
 
-def _describe(store: StoreDraft, partitions: int) -> str:
-    operator = store.operator
+def describe_operator(operator: Operator, partitions: int) -> str:
+    """Return what Spark writes down of an operator whose stores have no prefix of their keys."""
+    stores = [{"storeName": name, "numColsPrefixKey": 0, "numPartitions": partitions} for name in operator.stores]
     info = {
         "operatorInfo": {"operatorId": operator.number, "operatorName": operator.name},
-        "stateStoreInfo": [{"storeName": store.name, "numColsPrefixKey": 0, "numPartitions": partitions}],
+        "stateStoreInfo": stores,
     }
     return f"v1\n{json.dumps(info)}"

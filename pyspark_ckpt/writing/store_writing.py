@@ -23,13 +23,14 @@ from pyspark_ckpt.state_store.format.partition_states import Scope, find_scope
 from pyspark_ckpt.state_store.format.spark_groups import make_times_before
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.redistribution.assembly import run_files
-from pyspark_ckpt.state_store.redistribution.canonical import RANGE_BYTES, Exported, SavedRows
+from pyspark_ckpt.state_store.redistribution.canonical import RANGE_BYTES, Exported, ImportTask, SavedRows
 from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner
 from pyspark_ckpt.state_store.redistribution.splitting import Split, SplitTask
 from pyspark_ckpt.state_store.redistribution.store_digests import require_recorded
 from pyspark_ckpt.writing.draft import GivenRows, StoreDraft, StoredRows, is_spark_frame
+from pyspark_ckpt.writing.given_columns import WrittenState
 from pyspark_ckpt.writing.given_rows import UNKNOWN_BYTES, guess_bytes, list_batches
-from pyspark_ckpt.writing.tasks import Encoded, EncodeRows, JoinTask, KeepTask
+from pyspark_ckpt.writing.tasks import Encoded, EncodeRows, JoinTask
 
 
 @dataclass(frozen=True)
@@ -64,12 +65,12 @@ class StoreWriting:
         number, name = self.draft.operator.number, self.draft.name
         splits = self._keep()
         now_ms = round(time.time() * 1000)
+        written = {state: self.draft.find_written(state, now_ms, self.partitions) for state in self.draft.written}
         encoded = {
-            state: self._encode(state, given, part, now_ms)
+            state: self._encode(written[state], given, part)
             for part, (state, given) in enumerate(self.draft.written.items())
         }
         runs = [split.runs for split in (*splits, *(each.split for each in encoded.values()))]
-        written = {state: self.draft.find_written(state, now_ms, self.partitions) for state in encoded}
         lists = tuple((state, each.state.number) for state, each in written.items() if each.is_list)
         tasks = [
             JoinTask(
@@ -135,7 +136,17 @@ class StoreWriting:
         tasks: list[Any] = []
         if source.saved is not None:
             tasks = [
-                KeepTask(self.workplace, source.url, source.saved, each, target, self._ranges, left_out)
+                ImportTask(
+                    self.workplace,
+                    source.url,
+                    source.saved,
+                    each,
+                    target,
+                    self._ranges,
+                    MAX_PARALLELISM,
+                    writes_placed=True,
+                    left_out=left_out,
+                )
                 for each in range(len(source.saved.files))
             ]
         else:
@@ -157,9 +168,8 @@ class StoreWriting:
         splits: list[Split] = self.runner(tasks, self.progress)
         return splits
 
-    def _encode(self, name: str, given: GivenRows | StoredRows, part: int, now_ms: int) -> Encoded:
+    def _encode(self, state: WrittenState, given: GivenRows | StoredRows, part: int) -> Encoded:
         identity = Identity(self.draft.operator.number, part, self.draft.name)
-        state = self.draft.find_written(name, now_ms, self.partitions)
         encode = EncodeRows(self.workplace, state, identity, self.target, self._ranges)
         if isinstance(given, GivenRows) and is_spark_frame(given.rows) and not given.functions:
             return _encode_in_spark(given.rows, encode)

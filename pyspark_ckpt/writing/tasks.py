@@ -1,4 +1,4 @@
-"""The tasks of a write: encode given rows into sorted runs, keep those of other states, join both into files."""
+"""The tasks of a write: encode given rows into sorted runs, and join these with others into files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pyspark_ckpt.state_store.database import Database, write_table_file
 from pyspark_ckpt.state_store.format.key_groups import MAX_PARALLELISM
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import Count
-from pyspark_ckpt.state_store.redistribution.canonical import ExportTask, SavedRows, fetch_rows, rows_in
+from pyspark_ckpt.state_store.redistribution.canonical import ExportTask
 from pyspark_ckpt.state_store.redistribution.splitting import PartitionWriters, Split, send_all
 from pyspark_ckpt.writing.given_columns import WrittenState
 from pyspark_ckpt.writing.row_encoders import RowEncoder
@@ -95,46 +95,6 @@ class _Portion(NamedTuple):
     digests: dict[str, Digest]
     runs: Mapping[int, list[Path]]
     earliest_ms: int | None
-
-
-@dataclass(frozen=True)
-class KeepTask:
-    """Splits a file of a canonical savepoint into the new ``ranges``; see SplitTask. States ``left_out`` are not read.
-
-    Unlike an import, it keeps the rows of states that belong to partitions.
-    """
-
-    workplace: Workplace
-    source: str
-    rows: SavedRows
-    number: int
-    target: str
-    ranges: int
-    left_out: frozenset[str]
-
-    @property
-    def key(self) -> str:
-        """The name of the task, unique in its job."""
-        return f"keep-{self.identity.key}"
-
-    @property
-    def identity(self) -> Identity:
-        """The file as a store of its own, whose partition is the range."""
-        return Identity(self.rows.operator, self.number, self.rows.name)
-
-    def __call__(self) -> Split:
-        """Write the runs of all ranges. Raises StorageError, FormatError, NotFoundError."""
-        with self.workplace.folder() as folder:
-            path = fetch_rows(self.workplace, self.source, self.rows, self.number, folder)
-            writers = PartitionWriters(folder, self.workplace.tuning(), self.ranges, MAX_PARALLELISM)
-            for _ in writers.passes():
-                tallies = defaultdict[str, Tally](Tally)  # the same in each pass
-                for state, portion in rows_in(path, self.source, self.rows, self.number):
-                    if state.name not in self.left_out:
-                        tallies[state.name].count(portion)
-                        writers.write(portion)
-            sent = send_all(self.workplace.place(self.target), self.identity, writers.files)
-            return Split(digest_tallies(tallies), sent)
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from pathlib import Path
-from typing import TypeVar
 
 import rocksdict
 
+from pyspark_ckpt.state_store.chunks import count_row_bytes, take_portion
 from pyspark_ckpt.state_store.database.failures import failures
 from pyspark_ckpt.state_store.database.tables import TableFile, list_table_files
-
-Value = TypeVar("Value", bytes, "bytes | None")
 
 PORTION_ROWS = 8192
 PORTION_BYTES = 4 << 20
@@ -42,7 +39,7 @@ class ScratchDatabase:
         """Write rows in their order; None deletes one. Raises StorageError."""
         waiting = iter(rows)
         with failures(f"write to the database {self.folder}"):
-            while some := _take_portion(waiting, BATCH_ROWS):
+            while some := take_portion(waiting, BATCH_ROWS, PORTION_BYTES, count_row_bytes):
                 batch = rocksdict.WriteBatch(raw_mode=True)
                 for key, value in some:
                     if value is None:
@@ -74,7 +71,7 @@ class ScratchDatabase:
         with failures(f"read the database {self.folder}"):
             last = b""
             rows: Iterator[tuple[bytes, bytes]] = self._db.items()  # type: ignore[assignment]  # raw mode
-            while some := _take_portion(rows, PORTION_ROWS):
+            while some := take_portion(rows, PORTION_ROWS, PORTION_BYTES, count_row_bytes):
                 yield some
                 last = some[-1][0] + b"\0"
             # The iterator ends in the same way when it fails.
@@ -86,14 +83,3 @@ class ScratchDatabase:
     def close(self) -> None:
         """Release the database."""
         self._db.close()
-
-
-def _take_portion(rows: Iterator[tuple[bytes, Value]], most: int) -> list[tuple[bytes, Value]]:
-    """Take the next rows: ``most``, or PORTION_BYTES of them; none at the end."""
-    taken, size = [], 0
-    for key, value in islice(rows, most):
-        taken.append((key, value))
-        size += len(key) + len(value or b"")
-        if size >= PORTION_BYTES:
-            break
-    return taken

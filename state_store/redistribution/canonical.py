@@ -141,7 +141,11 @@ class ExportTask:
 
 @dataclass(frozen=True)
 class ImportTask:
-    """Splits the rows of one file for the new ``partitions``: see SplitTask."""
+    """Splits the rows of one file for the new ``partitions``: see SplitTask.
+
+    ``writes_placed``: also rows that belong to partitions and not to keys, which others redistribute: see
+    ``partition_states``. ``left_out``: the names of states that are not read.
+    """
 
     workplace: Workplace
     source: str
@@ -150,6 +154,8 @@ class ImportTask:
     target: str
     partitions: int
     key_groups: int = 0
+    writes_placed: bool = False
+    left_out: frozenset[str] = frozenset()
 
     @property
     def key(self) -> str:
@@ -169,8 +175,10 @@ class ImportTask:
             for _ in writers.passes():
                 tallies = defaultdict[str, Tally](Tally)  # the same in each pass
                 for state, portion in rows_in(path, self.source, self.rows, self.number):
+                    if state.name in self.left_out:
+                        continue
                     tallies[state.name].count(portion)
-                    if find_scope(state) is None:  # others belong to no key: see ``partition_states``
+                    if self.writes_placed or find_scope(state) is None:
                         writers.write(portion)
             sent = send_all(self.workplace.place(self.target), self.identity, writers.files)
             return Split(digest_tallies(tallies), sent)

@@ -11,12 +11,10 @@ from pyspark_ckpt.state_store.errors import NotFoundError
 from pyspark_ckpt.state_store.format.delta import read_delta
 from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.lineage import Lineage
-from pyspark_ckpt.state_store.sst.blocks import parse_entries
-from pyspark_ckpt.state_store.sst.table import BlockRange, SortedTable
+from pyspark_ckpt.state_store.sst.table import SortedTable
 
 MAX_DELTA_BYTES = 64 << 20
 """Larger deltas are not read for their keys, which are held in memory."""
-BLOCKS_AT_ONCE = 64
 
 
 def list_touched_keys(
@@ -41,18 +39,10 @@ def list_touched_keys(
                 with closing(SortedTable(path, wanted)) as table:
                     if table.hidden:
                         return None
-                    found.update(_list_keys(table, *wanted))
+                    begin, end = wanted
+                    for entries in table.span(begin, end).entries():
+                        found.update(key for key in entries.keys.strings() if begin <= key < end)
             shutil.rmtree(folder)
     except NotFoundError:  # retention has deleted one since
         return None
     return sorted(found)
-
-
-def _list_keys(table: SortedTable, begin: bytes, end: bytes) -> set[bytes]:
-    found: set[bytes] = set()
-    span = table.span(begin, end)
-    for first in range(span.first, span.behind, BLOCKS_AT_ONCE):
-        blocks = BlockRange(table, first, min(first + BLOCKS_AT_ONCE, span.behind)).read().blocks()
-        keys = parse_entries(blocks, str(table.path)).entries(str(table.path)).keys.strings()
-        found.update(key for key in keys if begin <= key < end)
-    return found

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from threading import Event, Thread
 
-from pyspark_ckpt.state_store.blobs import RetryPolicy, with_retries
+from pyspark_ckpt.state_store.blobs import BlobPlace, RetryPolicy, with_retries
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.digests import Digest, Digests, combine, require_equal
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, list_operators
@@ -121,17 +121,22 @@ def create(
             files=tuple(files),
             rows=tuple(rows),
         )
-        content = seal(info)
-        own.put(NAME, content)  # never over that of a newer savepoint
-        try:
-            possession.require()  # a deletion may have begun before savepoint.json was there
-        except ConflictError:
-            with suppress(NotFoundError):
-                if place.get(NAME) == content:
-                    place.delete(NAME)
-            raise
+        publish(info, place, possession)
     possession.release()
     return info
+
+
+def publish(info: SavepointInfo, place: BlobPlace, possession: Possession) -> None:
+    """Write ``savepoint.json``, which completes a savepoint. Raises ConflictError (it was deleted), StorageError."""
+    content = seal(info)
+    possession.folder.put(NAME, content)  # never over that of a newer savepoint
+    try:
+        possession.require()  # a deletion may have begun before savepoint.json was there
+    except ConflictError:
+        with suppress(NotFoundError):
+            if place.get(NAME) == content:
+                place.delete(NAME)
+        raise
 
 
 def _copy_stores(

@@ -214,7 +214,7 @@ class Savepoint(Checkpoint):
         return [
             OperatorVersion(
                 Operator(each.number, each.name, each.stores, self.info.partitions),
-                {name: (self._describe_version(saved[each.number, name]),) for name in each.stores},
+                {name: (describe_rows(saved[each.number, name], self.place.url),) for name in each.stores},
                 Layout(each.layout),
             )
             for each in self.info.operators
@@ -229,11 +229,6 @@ class Savepoint(Checkpoint):
                 if Identity(each.operator, each.partition, each.name) == identity:
                     return Marker(version, each.commit_id)
             raise
-
-    def _describe_version(self, rows: SavedRows) -> StoreVersion:
-        identity = Identity(rows.operator, 0, rows.name)
-        size_bytes = sum(file.size_bytes for file in rows.files)
-        return StoreVersion(identity, self.place.url, rows.meta, len(rows.files), size_bytes)
 
     def verify_files(self) -> list[str]:
         """Return the damage outside of rows for which a restore would refuse the savepoint. Raises StorageError."""
@@ -322,6 +317,12 @@ class Savepoint(Checkpoint):
                     f"and has the commit {found.get(identity)}.",
                     hint=COPY_AGAIN,
                 )
+
+
+def describe_rows(rows: SavedRows, url: str) -> StoreVersion:
+    """Return a store of a canonical savepoint at ``url``, as its partition 0."""
+    size_bytes = sum(file.size_bytes for file in rows.files)
+    return StoreVersion(Identity(rows.operator, 0, rows.name), url, rows.meta, len(rows.files), size_bytes)
 
 
 def read_info(place: BlobPlace) -> SavepointInfo:

@@ -15,10 +15,8 @@ from typing import NamedTuple
 
 from pyspark_ckpt.state_store.database import TableFile
 from pyspark_ckpt.state_store.errors import FormatError
-from pyspark_ckpt.state_store.sst.blocks import DELETION, MERGE, parse_entries
+from pyspark_ckpt.state_store.sst.blocks import DELETION, MERGE
 from pyspark_ckpt.state_store.sst.table import BlockRange, SortedTable
-
-BLOCKS_AT_ONCE = 64
 
 
 class _Entry(NamedTuple):
@@ -62,9 +60,7 @@ def _open(folder: Path, file: TableFile) -> SortedTable:
 
 
 def _entries(table: SortedTable) -> Iterator[_Entry]:
-    for begin in range(0, len(table.blocks), BLOCKS_AT_ONCE):
-        blocks = BlockRange(table, begin, min(begin + BLOCKS_AT_ONCE, len(table.blocks))).read().blocks()
-        found = parse_entries(blocks, str(table.path)).entries(str(table.path), may_merge=True)
+    for found in BlockRange(table, 0, len(table.blocks)).entries():
         ages = (-found.sequences.astype("i8")).tolist()
         yield from map(_Entry, found.keys.strings(), ages, found.kinds.tolist(), found.values.strings())
 

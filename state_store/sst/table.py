@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from pyspark_ckpt.state_store.arrays.packed import Bytes, Integers, Packed
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, StorageError
-from pyspark_ckpt.state_store.sst.blocks import parse_entries, varints
+from pyspark_ckpt.state_store.sst.blocks import Entries, parse_entries, varints
 from pyspark_ckpt.state_store.sst.layout import (
     FOOTER_BYTES,
     FOOTER_END,
@@ -45,6 +45,7 @@ _CODECS = {LZ4: "lz4_raw", LZ4HC: "lz4_raw", ZSTD: "zstd"}
 PORTION_BYTES = 2 << 20
 """About how much of each table is read at once, unless large values were compressed much."""
 BLOCK_BYTES = 4 << 10
+BLOCKS_AT_ONCE = 64
 _U32 = struct.Struct("<I")
 _MAX_DIGITS = 8
 
@@ -115,6 +116,13 @@ class BlockRange:
     def middle(self) -> bytes:
         """A key that halves the blocks; empty if there are fewer than two."""
         return self.table.blocks.keys[(self.first + self.behind) // 2 - 1] + b"\0" if len(self) > 1 else b""
+
+    def entries(self) -> Iterator[Entries]:
+        """Yield the entries of the blocks, in portions. Raises FormatError, StorageError."""
+        for first in range(self.first, self.behind, BLOCKS_AT_ONCE):
+            part = BlockRange(self.table, first, min(first + BLOCKS_AT_ONCE, self.behind))
+            what = str(self.table.path)
+            yield parse_entries(part.read().blocks(), what).entries(what, may_merge=self.table.may_merge)
 
     def read(self) -> StoredBlocks:
         """Read the blocks; there must be at least one. Raises FormatError, StorageError."""
