@@ -71,7 +71,15 @@ if TYPE_CHECKING:
         with_states,
         with_watermark,
     )
-    from pyspark_ckpt.reading import StateDiff, StateReader, StoredState, diff, open_state
+    from pyspark_ckpt.reading import (
+        StateChangeFeed,
+        StateDiff,
+        StateReader,
+        StoredState,
+        change_feed,
+        diff,
+        open_state,
+    )
     from pyspark_ckpt.savepoints import rescale, restore, savepoint, stop_with_savepoint
     from pyspark_ckpt.state_source import register_state_source
     from pyspark_ckpt.state_store.savepoints.savepoint import SavepointInfo
@@ -103,6 +111,7 @@ __all__ = [
     "ProcessError",
     "ReducingState",
     "SavepointInfo",
+    "StateChangeFeed",
     "StateDiff",
     "StateReader",
     "StorageError",
@@ -116,6 +125,7 @@ __all__ = [
     "__version__",
     "adopt",
     "branch",
+    "change_feed",
     "changes",
     "configure",
     "connect",
@@ -140,7 +150,10 @@ __all__ = [
 _MODULES = ("changes", "testing")
 _LATER = {
     **{name: "pyspark_ckpt.operators" for name in __all__ if name not in globals()},  # except those below
-    **dict.fromkeys(("StateDiff", "StateReader", "StoredState", "diff", "open_state"), "pyspark_ckpt.reading"),
+    **dict.fromkeys(
+        ("StateChangeFeed", "StateDiff", "StateReader", "StoredState", "change_feed", "diff", "open_state"),
+        "pyspark_ckpt.reading",
+    ),
     # Spark looks for DefaultSource in every package whose name begins with pyspark_.
     **dict.fromkeys(("register_state_source", "DefaultSource"), "pyspark_ckpt.state_source"),
     **dict.fromkeys(("SavepointInfo",), "pyspark_ckpt.state_store.savepoints.savepoint"),

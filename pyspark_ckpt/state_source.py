@@ -18,6 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from pyspark_ckpt.operators.types.value_types import make_handed_schema
+from pyspark_ckpt.reading.batch_changes import Batches, StateChangeFeed, open_changes
 from pyspark_ckpt.reading.reader import StateReader
 from pyspark_ckpt.reading.sources import state_at
 from pyspark_ckpt.reading.stored_state import Selection, StoredState
@@ -31,7 +32,12 @@ if TYPE_CHECKING:
 
 NAME = "ckpt_state"
 _TRUTH = {"true": True, "false": False}
-_OWN = ("path", "uid", "operator", "state", "store", "version", "includeExpired")
+_SELECTION = ("path", "uid", "operator", "state", "store")
+_OF_A_VERSION = ("version", "includeExpired")
+_TRUTHS = {"includeExpired": True, "readChangeFeed": False}
+"""Options that are true or false, with their defaults."""
+_BATCHES = ("changeStartBatchId", "changeEndBatchId")
+_OWN = (*_SELECTION, *_OF_A_VERSION, "readChangeFeed", *_BATCHES)
 
 
 def register_state_source(spark: SparkSession) -> None:
@@ -50,7 +56,8 @@ class StateDataSource(DataSource):
     """The ``ckpt_state`` data source.
 
     Options: ``path`` (or the argument of ``load``), ``uid``, ``operator``, ``state``, ``store``, ``version``,
-    ``includeExpired``, and those of the store, such as ``s3Endpoint``. See ``open_state``.
+    ``includeExpired``, and those of the store, such as ``s3Endpoint``. See ``open_state``. With ``readChangeFeed`` it
+    has the changes of the batches from ``changeStartBatchId`` to ``changeEndBatchId``: see ``change_feed``.
     """
 
     @classmethod
@@ -59,9 +66,9 @@ class StateDataSource(DataSource):
         return NAME
 
     def schema(self) -> StructType:
-        """Return the columns of the selected state. Raises as ``open_state`` does."""
-        with open_selected_state(self.options) as state:
-            return from_arrow_schema(state.schema, prefer_timestamp_ntz=True)
+        """Return the columns of the selected state. Raises as ``open_state`` and ``change_feed`` do."""
+        with open_selected(self.options) as rows:
+            return from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of rows with ``schema``."""
@@ -79,13 +86,13 @@ class StorePartition(InputPartition):
 
 
 class _Reader(DataSourceReader):
-    """Reads the same version in all tasks, even if a query commits meanwhile."""
+    """Reads the same version or batches in all tasks, even if a query commits meanwhile."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        with open_selected_state(options) as state:
-            self._state = state.state  # found once, so that a task need not read the metadata of all stores
-            self._partitions = list(state.shown_partitions)
-            self._options = {**_lower_keys(options), "version": str(state.version)}
+        with open_selected(options) as rows:
+            self._state = rows.state  # found once, so that a task need not read the metadata of all stores
+            self._partitions = list(rows.shown_partitions)
+            self._options = {**_lower_keys(options), **_lower_keys(_fix(rows))}
         path = self._options["path"]
         if not names_scheme(path):  # a task has the working folder of its executor
             self._options["path"] = str(Path(path).absolute())
@@ -97,22 +104,32 @@ class _Reader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, StorePartition)  # noqa: S101 - one of those above
         schema = make_handed_schema(self._schema)
-        with open_selected_state(self._options, self._state) as state:
-            for batch in state.batches(partition.number):
+        with open_selected(self._options, self._state, partition.number) as rows:
+            for batch in rows.batches(partition.number):
                 yield batch if batch.schema.equals(schema) else batch.cast(schema)
 
 
-def open_selected_state(options: Mapping[str, str], known: StoredState | None = None) -> StateReader:
-    """Open the state that the options select; ``known``: see StateReader. Raises as ``open_state`` does."""
+def _fix(rows: StateReader | StateChangeFeed) -> dict[str, str]:
+    """Return the options that select what is open now, whatever is committed later."""
+    if isinstance(rows, StateReader):
+        return {"version": str(rows.version)}
+    return {"changeStartBatchId": str(rows.first_batch), "changeEndBatchId": str(rows.last_batch)}
+
+
+def open_selected(
+    options: Mapping[str, str], known: StoredState | None = None, partition: int | None = None
+) -> StateReader | StateChangeFeed:
+    """Open the state that the options select, or its changes. ``known``: see StateReader.
+
+    ``partition``: of changes, the only one that is read. Raises as ``open_state`` and ``change_feed`` do.
+    """
     given = _lower_keys(options)
     own = {name: given.pop(name.lower(), None) for name in _OWN}
     if not own["path"]:
         raise InvalidInputError(f"{NAME} needs a path.", hint="Pass a checkpointLocation or a savepoint to load().")
-    include_expired = str(own["includeExpired"] or "true").lower()
-    if include_expired not in _TRUTH:
-        raise InvalidInputError(f"Option includeExpired of {NAME} must be true or false, got {include_expired!r}.")
-    wanted = Selection(own["uid"], _number("operator", own["operator"]), own["store"], own["state"])
-    version = _number("version", own["version"])
+    numbers = {name: _number(name, own[name]) for name in ("operator", "version", *_BATCHES)}
+    include_expired, has_changes = (_truth(name, own[name], default) for name, default in _TRUTHS.items())
+    wanted = Selection(own["uid"], numbers["operator"], own["store"], own["state"])
     of_store = _store_options(given)
     if unknown := [name for name in of_store if name not in table()]:
         raise InvalidInputError(
@@ -120,8 +137,14 @@ def open_selected_state(options: Mapping[str, str], known: StoredState | None = 
             hint=f"Its own options are {', '.join(_OWN)}. Options of the store, such as s3Endpoint, are listed in "
             "docs/options.md.",
         )
+    if foreign := [name for name in (_OF_A_VERSION if has_changes else _BATCHES) if own[name] is not None]:
+        where = "with readChangeFeed" if has_changes else "without readChangeFeed"
+        raise InvalidInputError(f"Option {foreign[0]} of {NAME} has no meaning {where}.")
     checkpoint = state_at(own["path"], parse(of_store))
-    return StateReader(checkpoint, wanted, version, include_expired=_TRUTH[include_expired], known=known)
+    if not has_changes:
+        return StateReader(checkpoint, wanted, numbers["version"], include_expired=include_expired, known=known)
+    first, last = (numbers[name] for name in _BATCHES)
+    return open_changes(checkpoint, wanted, Batches(first, last), known=known, partition=partition)
 
 
 def _lower_keys(options: Mapping[str, str]) -> dict[str, str]:
@@ -132,6 +155,13 @@ def _lower_keys(options: Mapping[str, str]) -> dict[str, str]:
 def _store_options(given: Mapping[str, str]) -> dict[str, str]:
     known = {name.lower(): name for name in table()}
     return {known.get(name.removeprefix(PREFIX.lower()), name): value for name, value in given.items()}
+
+
+def _truth(name: str, text: str | None, default: bool) -> bool:  # noqa: FBT001 - of an option
+    given = str(default if text is None else text).lower()
+    if given not in _TRUTH:
+        raise InvalidInputError(f"Option {name} of {NAME} must be true or false, got {given!r}.")
+    return _TRUTH[given]
 
 
 def _number(name: str, text: str | None) -> int | None:

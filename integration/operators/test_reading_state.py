@@ -118,6 +118,9 @@ def test_states_of_a_keyed_operator_are_what_the_program_has_shown(spark: SparkS
     joined = of_rows.alias("r").join(of_total.alias("t"), f.expr("r.key <=> t.key"))
     found = joined.selectExpr("r.key.user", "r.value as rows", "t.value as total").collect()
     assert {row.user: (row.rows, row.total) for row in found} == shown
+    changes = spark.read.format("ckpt_state").options(uid="it", state="total", readChangeFeed="true").load(path)
+    totals = {(row.user, row.batch_id): row.value for row in changes.selectExpr("*", "key.user as user").collect()}
+    assert totals == {(row.user, batch): row.total for batch, rows in batches.items() for row in map(eval, rows)}
     by_hash = of_rows.selectExpr(
         "hash = hash(key.user) and key_group = shiftrightunsigned(hash, 17) as same"
     ).distinct()

@@ -370,6 +370,22 @@ def compare(form: str, limit: int | None, **selection: Any) -> int:  # noqa: ANN
 
 
 @state.command
+@place("checkpoint")
+@click.option(
+    "--first-batch", type=click.IntRange(min=0), metavar="N", help="Default: the oldest whose changes are there."
+)
+@click.option("--last-batch", type=click.IntRange(min=0), metavar="N", help="Default: the last committed one.")
+@_which_state
+@LIMIT
+@store_options
+def changes(form: str, limit: int | None, **selection: Any) -> int:  # noqa: ANN401 - see _selection
+    """Show what each batch did to the rows of a state."""
+    from pyspark_ckpt.cli import states
+
+    return states.changes(form, limit, **selection)
+
+
+@state.command
 @_selection
 @click.option("--key", required=True, type=read_json, metavar="JSON", help="A value, or an array or object of columns.")
 @LIMIT

@@ -1,4 +1,4 @@
-"""``pyspark-ckpt state read | count | get | diff``: the rows of one state, on the terminal or for programs."""
+"""``pyspark-ckpt state read | count | get | diff | changes``: rows of one state, on the terminal or for programs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from pyspark_ckpt.cli.arguments import TABLE_ROWS
+from pyspark_ckpt.reading.batch_changes import change_feed
 from pyspark_ckpt.reading.differences import diff
 from pyspark_ckpt.reading.json_values import json_values
 from pyspark_ckpt.reading.reader import StateReader
@@ -93,6 +94,25 @@ def compare(
             print("The state is the same on both sides.", file=sys.stderr)
         _print(differences.schema.names, rows if first is None else chain([first], rows), form, limit)
     return int(first is not None)
+
+
+def changes(
+    form: str,
+    limit: int | None,
+    checkpoint: str,
+    settings: dict[str, str],
+    **selection: Any,  # noqa: ANN401 - those of ``change_feed``
+) -> int:
+    """Print the changes of a state, batch by batch."""
+    with change_feed(checkpoint, options=settings, **selection) as feed:
+        rows: Iterator[list[Any]] = (row for batch in feed.batches() for row in _rows(batch))
+        first = next(rows, None)
+        if first is None:
+            batches = f"batches {feed.first_batch} to {feed.last_batch}"
+            there = f"{batches} did not change" if feed.first_batch <= feed.last_batch else "no changes are there of"
+            print(f"{there[0].upper()}{there[1:]} {feed.state.whose}.", file=sys.stderr)
+        _print(feed.schema.names, rows if first is None else chain([first], rows), form, limit)
+    return 0
 
 
 def _explain_missing(state: StoredState, key: Any) -> str:  # noqa: ANN401 - a value of JSON

@@ -28,7 +28,7 @@ from pyspark_ckpt.reading.row_location import PLACE, place_columns, prove_copy, 
 from pyspark_ckpt.reading.rows.keyed_rows import INSTANTS, find_ttl, has_ended
 from pyspark_ckpt.reading.rows.partition_rows import BROADCASTS
 from pyspark_ckpt.reading.rows.state_codec import StateCodec, StoredRow, Wanted
-from pyspark_ckpt.reading.sources import Source, StoresSource, Values, open_source, state_at
+from pyspark_ckpt.reading.sources import Source, StoresSource, Values, open_location, open_source
 from pyspark_ckpt.reading.stored_state import Selection, StoredState, states_as_html
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.workplace import THREADS
@@ -37,8 +37,7 @@ from pyspark_ckpt.state_store.format.key_groups import read_max_parallelism
 from pyspark_ckpt.state_store.format.keys import read_hash, state_head
 from pyspark_ckpt.state_store.format.meta import StateMeta
 from pyspark_ckpt.state_store.identity import Identity
-from pyspark_ckpt.state_store.location import Location, location_text
-from pyspark_ckpt.state_store.options import parse
+from pyspark_ckpt.state_store.location import Location
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,24 +76,8 @@ def open_state(
             f"version must be an integer, got {version!r} of type {type(version).__name__}.",
             hint="Give a version, or None for the newest one.",
         )
-    for name, given, kind in (
-        ("uid", uid, str),
-        ("operator", operator, int),
-        ("state", state, str),
-        ("store", store, str),
-    ):
-        if given is not None and (isinstance(given, bool) or not isinstance(given, kind)):
-            raise InvalidInputError(
-                f"{name} must be {'a text' if kind is str else 'an integer'}, got {repr(given)[:200]} of type "
-                f"{type(given).__name__}.",
-            )
-    if options is not None and not isinstance(options, Mapping):
-        raise InvalidInputError(
-            f"options must be a mapping, got {repr(options)[:200]} of type {type(options).__name__}.",
-            hint="Give values by their names: {'s3Region': 'eu-north-1'}.",
-        )
-    found = state_at(location_text(path, "path"), parse(options or {}))
-    return StateReader(found, Selection(uid, operator, store, state), version, include_expired=include_expired)
+    wanted = Selection.of(uid, operator, store, state)
+    return StateReader(open_location(path, options), wanted, version, include_expired=include_expired)
 
 
 class StateReader:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
@@ -22,7 +22,8 @@ from pyspark_ckpt.state_store.format.keys import state_range
 from pyspark_ckpt.state_store.format.meta import StateMeta, StoreMeta, is_keyed
 from pyspark_ckpt.state_store.format.names import ROWS_FOLDER
 from pyspark_ckpt.state_store.identity import Identity
-from pyspark_ckpt.state_store.options import Options
+from pyspark_ckpt.state_store.location import Location, location_text
+from pyspark_ckpt.state_store.options import Options, parse
 from pyspark_ckpt.state_store.redistribution.canonical import SavedRows, WantedRows, fetch_rows, find_file, rows_in
 from pyspark_ckpt.state_store.restore.range_restorer import RangeReader
 from pyspark_ckpt.state_store.restore.touched_keys import list_touched_keys
@@ -213,6 +214,16 @@ class FilesSource:
 
     def _find_rows(self, state: StoredState) -> SavedRows:
         return self._saved[state.operator.number, state.store]
+
+
+def open_location(path: Location, options: Mapping[str, str] | None) -> Checkpoint:
+    """Open what a user names; ``options``: those of docs/options.md without their prefix. Raises as ``state_at``."""
+    if options is not None and not isinstance(options, Mapping):
+        raise InvalidInputError(
+            f"options must be a mapping, got {repr(options)[:200]} of type {type(options).__name__}.",
+            hint="Give values by their names: {'s3Region': 'eu-north-1'}.",
+        )
+    return state_at(location_text(path, "path"), parse(options or {}))
 
 
 def state_at(location: str, options: Options) -> Checkpoint:

@@ -13,7 +13,7 @@ from pyspark_ckpt.reading.rows.partition_rows import BROADCASTS, OPERATOR_LISTS,
 from pyspark_ckpt.reading.rows.state_codec import StateCodec
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Operator
 from pyspark_ckpt.state_store.display import html_table
-from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.format.meta import Descriptor, TimeToLive
 from pyspark_ckpt.state_store.format.remote import DEFAULT_STORE
 
@@ -113,6 +113,22 @@ class Selection:
     operator: int | None = None
     store: str | None = None
     state: str | None = None
+
+    @classmethod
+    def of(cls, uid: str | None, operator: int | None, store: str | None, state: str | None) -> Selection:
+        """Return the selection that a user gives. Raises InvalidInputError (a wrong type)."""
+        for name, given, kind in (
+            ("uid", uid, str),
+            ("operator", operator, int),
+            ("state", state, str),
+            ("store", store, str),
+        ):
+            if given is not None and (isinstance(given, bool) or not isinstance(given, kind)):
+                raise InvalidInputError(
+                    f"{name} must be {'a text' if kind is str else 'an integer'}, got {repr(given)[:200]} of type "
+                    f"{type(given).__name__}.",
+                )
+        return cls(uid, operator, store, state)
 
     def includes(self, state: StoredState) -> bool:
         """Whether a state is selected."""

@@ -1,4 +1,4 @@
-"""The changes of single versions of a store: their deltas, one after another, as local files.
+"""The changes of single versions of stores: their deltas, one after another, as local files.
 
 A feed follows the lineage of one commit, as a restore does. It does not contain what a losing sibling has written. At
 most two deltas are on local disk at a time: the one that is read and the next one.
@@ -9,7 +9,9 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future, wait
+from itertools import count
 from pathlib import Path
+from typing import NamedTuple
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.errors import NotFoundError
@@ -19,13 +21,26 @@ from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.names import DeltaName
 
 
-class ChangeFeed:
-    """The deltas of several versions, oldest first. For one caller at a time."""
+class DeltaStep(NamedTuple):
+    """A delta to fetch."""
 
-    def __init__(self, place: BlobPlace, steps: Sequence[tuple[DeltaName, int]], folder: Path, pool: Executor) -> None:
-        """Fetch ``steps``, by name and size, from ``place`` into the empty ``folder``, which ``close`` deletes."""
-        self._place = place
+    place: BlobPlace
+    name: DeltaName
+    size_bytes: int
+
+    @property
+    def version(self) -> int:
+        """The version that it makes."""
+        return self.name.commit.version
+
+
+class ChangeFeed:
+    """Deltas, in the order in which they are given. For one caller at a time."""
+
+    def __init__(self, steps: Sequence[DeltaStep], folder: Path, pool: Executor) -> None:
+        """Fetch ``steps`` into the empty ``folder``, which ``close`` deletes."""
         self._steps = iter(steps)
+        self._numbers = count()
         self._folder = folder
         self._pool = pool
         self._shown: Path | None = None
@@ -39,8 +54,9 @@ class ChangeFeed:
         self._drop_shown()
         if self._coming is None:
             return None
-        delta = self._coming.result()
-        self._shown = self._folder / str(delta.store.version)
+        folder, fetched = self._coming
+        delta = fetched.result()
+        self._shown = folder
         self._coming = self._fetch()
         return delta
 
@@ -48,15 +64,15 @@ class ChangeFeed:
         """Delete all local files. May be called twice."""
         self._steps = iter(())
         if self._coming is not None:
-            wait([self._coming])
+            wait([self._coming[1]])
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _fetch(self) -> Future[Delta] | None:
+    def _fetch(self) -> tuple[Path, Future[Delta]] | None:
         step = next(self._steps, None)
         if step is None:
             return None
-        name, size_bytes = step
-        return self._pool.submit(read_delta, self._place, name, size_bytes, self._folder / str(name.commit.version))
+        folder = self._folder / str(next(self._numbers))
+        return folder, self._pool.submit(read_delta, *step, folder)
 
     def _drop_shown(self) -> None:
         if self._shown is not None:
@@ -64,17 +80,18 @@ class ChangeFeed:
             self._shown = None
 
 
-def steps_to(commit: Marker, first: int, lineage: Lineage, store: str) -> list[tuple[DeltaName, int]]:
-    """Return the deltas from version ``first`` to ``commit``, oldest first, with their sizes.
+def list_steps(place: BlobPlace, commit: Marker, first: int | None, lineage: Lineage, store: str) -> list[DeltaStep]:
+    """Return the deltas from version ``first`` to ``commit``, oldest first; ``first`` None: all that are there.
 
     Raises NotFoundError (``commit`` does not exist, or deltas are missing: the message says which batches are there).
     """
     lineage.require(commit, store)
-    missing, steps = lineage.chain(commit, lambda marker: marker.version < first or marker not in lineage.deltas)
-    if missing.version >= first:
+    begin = 1 if first is None else first
+    missing, steps = lineage.chain(commit, lambda marker: marker.version < begin or marker not in lineage.deltas)
+    if first is not None and missing.version >= first:
         there = f"those of batches {missing.version} to {commit.version - 1} are" if steps else "none can be read"
         raise NotFoundError(
             f"{store}: the changes of batch {missing.version - 1} (version {missing.version}) are not there; {there}.",
             hint="Begin with a later batch. Retention keeps the last spark.sql.streaming.minBatchesToRetain batches.",
         )
-    return [(name, lineage.deltas[name.commit][1].size_bytes) for name in steps]
+    return [DeltaStep(place, name, lineage.deltas[name.commit][1].size_bytes) for name in steps]

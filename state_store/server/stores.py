@@ -41,7 +41,7 @@ from pyspark_ckpt.state_store.local.boot import boot_id
 from pyspark_ckpt.state_store.local.column_files import ColumnFiles
 from pyspark_ckpt.state_store.local.files import make_folder
 from pyspark_ckpt.state_store.options import Options
-from pyspark_ckpt.state_store.restore.changes import ChangeFeed, steps_to
+from pyspark_ckpt.state_store.restore.changes import ChangeFeed, list_steps
 from pyspark_ckpt.state_store.server.homes import LockedFolder
 from pyspark_ckpt.state_store.server.maintenance import Maintenance
 from pyspark_ckpt.state_store.snapshots.restore_forecast import RestoreForecast
@@ -261,7 +261,7 @@ class Stores:
         """Open a feed of the changes of versions ``first`` to ``last`` and return its number.
 
         ``commit_id`` is the id of version ``last``. The feed stays open until it or its handle is closed. Raises
-        InvalidInputError (not a range of versions), StorageError, and the errors of ``steps_to``.
+        InvalidInputError (not a range of versions), StorageError, and the errors of ``list_steps``.
         """
         store = handle.store
         if not 1 <= first <= last:
@@ -270,10 +270,10 @@ class Stores:
                 f"got versions {first} to {last}."
             )
         commit = store.decisions.find_commit(handle.caller, last, commit_id)
-        steps = steps_to(commit, first, Lineage.read(store.place), str(store.identity))
+        steps = list_steps(store.place, commit, first, Lineage.read(store.place), str(store.identity))
         folder = self.local_dir / "staging" / f"changes-{self._resources.make_id()[:16]}"
         make_folder(folder, self.local_dir)
-        feed = ChangeFeed(store.place, steps, folder, self._resources.pool)
+        feed = ChangeFeed(steps, folder, self._resources.pool)
         with self._lock:
             number = next(self._feed_numbers)
             self._feeds[number] = (handle.number, feed)

@@ -10,7 +10,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 import pyspark_ckpt
 from pyspark_ckpt.operators.declarations.states import ValueState
-from pyspark_ckpt.state_source import StateDataSource, open_selected_state
+from pyspark_ckpt.reading import StateReader
+from pyspark_ckpt.state_source import StateDataSource, open_selected
 from pyspark_ckpt.state_store.blobs.metered import READS, Traffic
 from tests.reading.conftest import MakeWritten
 from tests.reading.written import UID, Written
@@ -26,12 +27,14 @@ def written(make_written: MakeWritten) -> Written:
 
 
 def test_options_have_no_case(written: Written) -> None:
-    with open_selected_state(
+    with open_selected(
         {"path": written.path, "UID": UID, "State": "n", "VERSION": "1", "INCLUDEEXPIRED": "False"}
     ) as state:
+        assert isinstance(state, StateReader)
         assert (state.version, state.count()) == (1, 40)
     prefix = "spark.sql.streaming.stateStore.ckpt."
-    with open_selected_state({"path": written.path, prefix.lower() + "s3endpoint": "http://127.0.0.1:1"}) as state:
+    with open_selected({"path": written.path, prefix.lower() + "s3endpoint": "http://127.0.0.1:1"}) as state:
+        assert isinstance(state, StateReader)
         assert state.version == 2
 
 
@@ -51,7 +54,7 @@ def test_options_have_no_case(written: Written) -> None:
 )
 def test_a_wrong_option_is_named(options: dict[str, str], words: str, written: Written) -> None:
     with pytest.raises(pyspark_ckpt.InvalidInputError, match=words):
-        open_selected_state({"path": written.path, **options} if options else {}).close()
+        open_selected({"path": written.path, **options} if options else {}).close()
 
 
 def test_a_task_reads_its_own_partition_alone(written: Written, traffic: Traffic) -> None:

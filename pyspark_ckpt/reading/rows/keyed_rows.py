@@ -106,6 +106,15 @@ class KeyedValues(_KeyedRows):
 
     def decode(self, rows: Sequence[StoredRow]) -> Decoded:
         """See StateCodec; the heads of lists give no rows."""
+        keys, positions = self.decode_keys(rows)
+        lives, values = _without_stamps([rows[position].value for position in positions.tolist()])
+        columns = [*keys, self._codec.decode_column(values)]
+        if self._has_life:
+            columns += [_instants(lives), _instants([_expiry(written, self._life_ms) for written in lives])]
+        return Decoded(columns, positions)
+
+    def decode_keys(self, rows: Sequence[StoredRow]) -> Decoded:
+        """See StateCodec; the heads of lists give no rows."""
         read = self._keys.plain.read
         keys, entries, positions = [], [], []
         for position, row in enumerate(rows):
@@ -115,11 +124,7 @@ class KeyedValues(_KeyedRows):
             keys.append(key)
             entries.append(row.key[end:])
             positions.append(position)
-        lives, values = _without_stamps([rows[position].value for position in positions])
-        columns = [self._key_column(keys), *self._entry_columns(entries), self._codec.decode_column(values)]
-        if self._has_life:
-            columns += [_instants(lives), _instants([_expiry(written, self._life_ms) for written in lives])]
-        return Decoded(columns, np.array(positions, np.int64))
+        return Decoded([self._key_column(keys), *self._entry_columns(entries)], np.array(positions, np.int64))
 
     def build_value(self, columns: pa.Table, _wanted: Wanted) -> Any:  # noqa: ANN401 - see StateCodec
         """See StateCodec: a list for a list state, a dict for a map state."""
@@ -181,6 +186,10 @@ class KeyedTimers(_KeyedRows):
         columns = [self._key_column(keys), _timestamps(at_us), at_ms]
         texts = [pa.array(namespaces, pa.string()), pa.array([self._clock] * len(rows), pa.string())]
         return Decoded([*columns, *texts], np.arange(len(rows)))
+
+    def decode_keys(self, rows: Sequence[StoredRow]) -> Decoded:
+        """See StateCodec: all columns, since timers have no values."""
+        return self.decode(rows)
 
     def build_value(self, columns: pa.Table, _wanted: Wanted) -> Any:  # noqa: ANN401 - see StateCodec
         """See StateCodec: timers, sorted by time."""

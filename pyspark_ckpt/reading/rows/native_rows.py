@@ -102,18 +102,26 @@ class NativeRows:
             keys = keys.take(pa.array(positions))
         return Decoded([keys, struct_column(self._value_fields, columns, len(values))], positions)
 
+    def decode_keys(self, rows: Sequence[StoredRow]) -> Decoded:
+        """See StateCodec; a key with several values has one row."""
+        columns = self._read_keys([row.key for row in rows])
+        return Decoded([struct_column(self.key_fields, columns, len(rows))], np.arange(len(rows)))
+
     def hash_keys(self, keys: Sequence[bytes]) -> npt.NDArray[np.uint32]:
         """Return the unsigned hashes that place stored keys, without the states' numbers and hashes in them.
 
         Raises FormatError, InvalidInputError (a collation).
         """
         self._refuse_collations()
-        try:
-            columns = self._decode_keys(keys)
-        except (ValueError, IndexError, OverflowError, struct.error, pa.ArrowException) as problem:
-            raise FormatError(f"{self._whose} has a key that does not fit its column types: {problem}.") from problem
+        columns = self._read_keys(keys)
         placing = [columns[n] for n in self._placing]
         return hash_columns([placing[0].field(0)] if self._is_of_entries else placing, len(keys))
+
+    def _read_keys(self, keys: Sequence[bytes]) -> Columns:
+        try:
+            return self._decode_keys(keys)
+        except (ValueError, IndexError, OverflowError, struct.error, pa.ArrowException) as problem:
+            raise FormatError(f"{self._whose} has a key that does not fit its column types: {problem}.") from problem
 
     def find_wanted(self, key: Sequence[Any]) -> Wanted:
         """See StateCodec."""

@@ -43,11 +43,14 @@ class OperatorListRows:
             raise FormatError(
                 f"{self._whose} must have {ELEMENT_BYTES} bytes after a partition, got {damaged[:32].hex()!r}."
             )
-        partitions = pa.array([row.hash for row in rows], pa.int32())
-        keys = struct_column(self.key_fields, [partitions], len(rows))
         index = pa.array([self._count(row.hash) for row in rows], pa.int64())
-        columns = [keys, index, self._codec.decode_column([row.value for row in rows])]
-        return Decoded(columns, np.arange(len(rows)))
+        (keys,), positions = self.decode_keys(rows)
+        return Decoded([keys, index, self._codec.decode_column([row.value for row in rows])], positions)
+
+    def decode_keys(self, rows: Sequence[StoredRow]) -> Decoded:
+        """See StateCodec; an index cannot be told from a key."""
+        partitions = pa.array([row.hash for row in rows], pa.int32())
+        return Decoded([struct_column(self.key_fields, [partitions], len(rows))], np.arange(len(rows)))
 
     def _count(self, partition: int) -> int:
         self._next[partition] += 1
@@ -83,9 +86,13 @@ class BroadcastRows:
 
     def decode(self, rows: Sequence[StoredRow]) -> Decoded:
         """See StateCodec."""
+        keys, positions = self.decode_keys(rows)
+        return Decoded([*keys, self._codec.decode_column([row.value for row in rows])], positions)
+
+    def decode_keys(self, rows: Sequence[StoredRow]) -> Decoded:
+        """See StateCodec."""
         (keys,) = self._keys.decode_columns([row.key for row in rows])
-        key = struct_column(self.key_fields, [keys], len(rows))
-        return Decoded([key, self._codec.decode_column([row.value for row in rows])], np.arange(len(rows)))
+        return Decoded([struct_column(self.key_fields, [keys], len(rows))], np.arange(len(rows)))
 
     def find_wanted(self, key: Sequence[Any]) -> Wanted:
         """See StateCodec."""

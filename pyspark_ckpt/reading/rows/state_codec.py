@@ -66,6 +66,10 @@ class StateCodec(Protocol):
         """Return the columns of stored rows. Raises FormatError."""
         ...
 
+    def decode_keys(self, rows: Sequence[StoredRow]) -> Decoded:
+        """Return the columns that keys alone make, the first ones of ``fields``. Raises FormatError."""
+        ...
+
     def find_wanted(self, key: Sequence[Any]) -> Wanted:
         """Return what to look up for a key, given by all of its columns or by those that place it.
 
