@@ -161,3 +161,14 @@ def test_a_query_goes_on_with_a_value_that_was_mended(spark: SparkSession, tmp_p
         assert views.get("u4") == 1
     shown = _run(_visits(spark), tmp_path / "again", 1)
     assert shown == {2: [(f"u{n}", 1, "([], {}, None)") for n in range(10, 15)]}
+
+
+def test_a_query_begins_with_the_savepoint_of_a_harness(spark: SparkSession, tmp_path: Path) -> None:
+    stream = ckpt.testing.keyed("user string", by="user", uid="visits", parallelism=3)
+    with stream.process(Visits(), output=OUTPUT) as harness:
+        harness.run([("u1",), ("u1",), ("u2",)])
+        harness.run([("u1",)])
+        harness.savepoint(tmp_path / "saved")
+    restore(tmp_path / "saved", tmp_path / "query", parallelism=PARTITIONS)
+    shown = _run(_visits(spark), tmp_path / "query", 1)
+    assert [row[:2] for row in shown[2]] == [("u0", 1), ("u1", 4), ("u2", 2), ("u3", 1), ("u4", 1)]

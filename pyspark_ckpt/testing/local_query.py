@@ -10,9 +10,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from pyspark_ckpt.operators.declarations.operator import GROUPS, ROUTE_SCHEMA, SPARKS_NAME, KeyedOperator
 from pyspark_ckpt.operators.session.worker import open_reader
+from pyspark_ckpt.pyspark_releases import has_commit_ids_for_all
 from pyspark_ckpt.state_store.attempts.commit_log import read_ids
 from pyspark_ckpt.state_store.blobs import S3aSettings, place_at
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator
@@ -32,7 +34,7 @@ from pyspark_ckpt.state_store.server.stores import Handle, Stores
 from pyspark_ckpt.state_store.transactions.ticket import Ticket, WorkerTask, read_ticket, ticket_path
 from pyspark_ckpt.state_store.transactions.transaction import Status, Transaction
 from pyspark_ckpt.testing.local_source import LocalSource
-from pyspark_ckpt.writing.first_files import describe_operator
+from pyspark_ckpt.writing.first_files import FIRST_CONFS, NO_OFFSET, describe_operator
 
 OPERATOR = 0
 SNAPSHOT_EVERY = 10
@@ -83,7 +85,9 @@ class LocalQuery:
             self.version = max(list_batches(self._place, "commits"), default=-1) + 1
             self._require_own_kind()
             self._ids = self._read_ids()
-            self._format = 2 if self._ids or self.version == 0 else 1
+            self._confs = FIRST_CONFS if self.version == 0 else self._read_entry("offsets")["conf"]
+            is_second = has_commit_ids_for_all() if self.version == 0 else bool(self._ids)
+            self._format = 2 if is_second else 1
             self._start()
         except BaseException:
             self._owner.close()
@@ -98,6 +102,7 @@ class LocalQuery:
     def begin(self) -> Iterator[list[PartitionBatch]]:
         """Begin an attempt of the next batch, in all partitions. Unless it commits, its writes are dropped."""
         begun: list[PartitionBatch] = []
+        self._begin_again()
         try:
             for partition in range(self._operator.partitions):
                 begun.append(self._begin(partition))  # noqa: PERF401 - those begun must end if the next one fails
@@ -113,6 +118,7 @@ class LocalQuery:
         """Commit a batch of all partitions; return its metrics. ``seen``: what the query keeps about its inputs."""
         metrics: dict[str, int] = {}
         ids: list[list[str]] = []
+        self._has_failed = True  # until all is done
         for each in batch:
             done = each.handle.store.commit(
                 each.transaction, *self._stage_group(each), num_partitions=self._operator.partitions
@@ -123,6 +129,7 @@ class LocalQuery:
         if seen is not None:
             self._write(f"{WATERMARKS_FOLDER}/{self.version}", seen)
         self._log(clocks, next_watermark_ms, ids)
+        self._has_failed = False
         self._ids, self.version = [each for (each,) in ids] if self._format > 1 else [], self.version + 1
         for each in batch:
             self._groups[each.partition] = each.group
@@ -133,6 +140,7 @@ class LocalQuery:
     @contextmanager
     def open_state(self) -> Iterator[LocalSource]:
         """Open what the last batch has committed."""
+        self._begin_again()
         with ExitStack() as stack:
             tickets = []
             for partition in range(len(self._handles)):
@@ -145,9 +153,7 @@ class LocalQuery:
         """Return the clocks of the next batch, as after a restart; None before the first."""
         if self.version == 0:
             return None
-        offsets, commit = (
-            json.loads(self._place.get(f"{log}/{self.version - 1}").split(b"\n")[1]) for log in ("offsets", "commits")
-        )
+        offsets, commit = self._read_entry("offsets"), self._read_entry("commits")
         watermark_ms = max(offsets["batchWatermarkMs"], commit["nextBatchWatermarkMs"])
         return Clocks(watermark_ms, offsets["batchTimestampMs"], offsets["batchWatermarkMs"])
 
@@ -155,6 +161,11 @@ class LocalQuery:
         """Return what the last batch has left about inputs that can be idle; None if it has left nothing."""
         names = find_watermarks(self._place, self.version - 1)
         return self._place.get(names[0]).decode() if names else None
+
+    def _begin_again(self) -> None:
+        """Begin another run if a commit has failed, as a query does: some partitions may have committed."""
+        if self._has_failed:
+            self.restart()
 
     def restart(self) -> None:
         """End the state server, as when its executor is lost, and begin another."""
@@ -173,6 +184,7 @@ class LocalQuery:
         shutil.rmtree(self._local_dir, ignore_errors=True)
 
     def _start(self) -> None:
+        self._has_failed = False
         local_dir = self._folder / f"local-{next(self._homes)}"
         folder = lock_folder(local_dir)
         if folder is None:
@@ -243,6 +255,11 @@ class LocalQuery:
                 hint="Take a savepoint, and give it to a harness with another folder as savepoint=.",
             )
 
+    def _read_entry(self, log: str) -> dict[str, Any]:
+        """Return what one of Spark's logs has of the last batch."""
+        found: dict[str, Any] = json.loads(self._place.get(f"{log}/{self.version - 1}").split(b"\n")[1])
+        return found
+
     def _read_ids(self) -> list[str]:
         """Return the ids of the last commit by partition; none in checkpoint format 1."""
         return [store for (store,) in read_ids(self._place, self.version).get(str(OPERATOR), [])]
@@ -256,13 +273,13 @@ class LocalQuery:
     def _log(self, clocks: Clocks, next_watermark_ms: int, ids: Sequence[Sequence[str]]) -> None:
         """Write the entries of Spark's logs for a batch that has committed."""
         partitions = str(self._operator.partitions)
-        conf = {PARTITIONS_CONF: partitions, PROVIDER_CONF: PROVIDER_CLASS}
+        conf = {**self._confs, PARTITIONS_CONF: partitions, PROVIDER_CONF: PROVIDER_CLASS}
         entry = {
             "batchWatermarkMs": max(0, clocks.watermark_ms),
             "batchTimestampMs": clocks.processing_ms,
             "conf": conf,
         }
-        offsets = f'v1\n{json.dumps(entry)}\n{{"logOffset":{self.version}}}'
+        offsets = f"v1\n{json.dumps(entry)}\n{NO_OFFSET}"
         self._write(f"offsets/{self.version}", offsets)
         commit = {"nextBatchWatermarkMs": max(0, next_watermark_ms)}
         named = {"stateUniqueIds": {str(OPERATOR): ids}} if self._format > 1 else {}

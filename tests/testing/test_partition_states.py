@@ -16,7 +16,7 @@ from pyspark_ckpt.state_store.attempts.agreement import Agreement
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint
-from pyspark_ckpt.testing import Harness
+from pyspark_ckpt.testing import Harness, local_query
 
 RULES = "name string, lowest int"
 OUTPUT = "user string, rule string, amount int"
@@ -166,7 +166,9 @@ class DiffersOnce(Matches):
             self.rules.put(row.name, ctx.partition if row.name == "partition" else row.lowest)
 
 
-def test_a_batch_is_run_again_after_the_copies_have_differed() -> None:
+@pytest.mark.parametrize("has_ids", [True, False])
+def test_a_batch_is_run_again_after_the_copies_have_differed(has_ids: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: FBT001
+    monkeypatch.setattr(local_query, "has_commit_ids_for_all", lambda: has_ids)  # as with other releases of Spark
     with start(DiffersOnce(), parallelism=3) as harness:
         with pytest.raises(InvalidInputError, match="differ"):
             harness.run(broadcast=[("partition", 22)])
