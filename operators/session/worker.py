@@ -8,18 +8,16 @@ the shim, or not at all.
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import uuid
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
 from itertools import chain, islice
 from operator import le
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,23 +25,20 @@ from pyspark_ckpt.operators.declarations.ttl import Clock
 from pyspark_ckpt.operators.encoding.key_codec import KeyCodec
 from pyspark_ckpt.operators.rows.base import Moment, Position, merge_rows
 from pyspark_ckpt.operators.session.spilled_rows import SpilledRows
+from pyspark_ckpt.operators.session.views import find_view, get_tuning, noting_damage
 from pyspark_ckpt.state_store.arrays.cells import Cells
 from pyspark_ckpt.state_store.arrays.packed import Packed
-from pyspark_ckpt.state_store.database import Cursor, Reader, Tuning, write_table_file
-from pyspark_ckpt.state_store.database.column_names import MIN_KEYS, columns_folder
+from pyspark_ckpt.state_store.database import Cursor, write_table_file
+from pyspark_ckpt.state_store.database.column_names import MIN_KEYS
 from pyspark_ckpt.state_store.display import write_command
 from pyspark_ckpt.state_store.errors import (
-    CkptError,
     FormatError,
     InvalidInputError,
     LifecycleError,
     NotFoundError,
-    StorageError,
 )
-from pyspark_ckpt.state_store.format.keys import EMPTY, HASH_BYTES, STATE_BYTES, Marker
+from pyspark_ckpt.state_store.format.keys import HASH_BYTES, STATE_BYTES
 from pyspark_ckpt.state_store.format.meta import Descriptor, StateMeta, is_keyed
-from pyspark_ckpt.state_store.local.damage_notes import write_note
-from pyspark_ckpt.state_store.sst.column_file import OpenColumnFiles
 from pyspark_ckpt.state_store.sst.lookup import look_up
 from pyspark_ckpt.state_store.transactions.parts import Part, PartState, declare, write_part
 from pyspark_ckpt.state_store.transactions.staged_tables import Seal, seal_file
@@ -51,20 +46,6 @@ from pyspark_ckpt.state_store.transactions.ticket import Ticket, WorkerTask, rea
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-CACHE_BYTES = 16 << 20
-OPEN_ATTEMPTS = 5
-READERS_KEPT = 4
-
-
-class View(NamedTuple):
-    """A database that another process owns, and the column files of its table files."""
-
-    reader: Reader
-    columns: OpenColumnFiles
-
-
-_views: OrderedDict[str, View] = OrderedDict()
 
 
 class WorkerSession:
@@ -89,7 +70,7 @@ class WorkerSession:
         self.numbers: Mapping[str, int] = {state.name: state.number for state in declared}
         self.descriptors: Mapping[int, Descriptor] = {state.number: state.descriptor for state in declared}
         self._declared: tuple[PartState, ...] = declared
-        view = _view(ticket)
+        view = find_view(ticket)
         self._reader = None if view is None else view.reader
         self._columns = None if view is None else view.columns
         self._cursors: dict[bytes, list[Cursor]] = {}
@@ -130,7 +111,7 @@ class WorkerSession:
             return Cells.of(self.get_many(keys.strings()))
         if self._reader is None or not len(keys):
             return Cells.absent(len(keys))
-        with _noting_damage(self._ticket):
+        with noting_damage(self._ticket):
             return look_up(self._reader, keys, self._columns)
 
     def scan(self, prefix: bytes, begin: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
@@ -144,7 +125,7 @@ class WorkerSession:
     def _read_base(self, keys: list[bytes]) -> list[bytes | None]:
         if self._reader is None or not keys:
             return [None] * len(keys)
-        with _noting_damage(self._ticket):
+        with noting_damage(self._ticket):
             if len(keys) < MIN_KEYS or not all(map(le, keys, islice(keys, 1, None))):
                 return self._reader.get_many(keys)
             return look_up(self._reader, Packed.of(keys), self._columns).strings()
@@ -159,7 +140,7 @@ class WorkerSession:
             )
         idle = self._cursors.setdefault(prefix[:STATE_BYTES], [])
         first, size = prefix + begin, len(prefix)
-        with _noting_damage(self._ticket):
+        with noting_damage(self._ticket):
             cursor = idle.pop() if idle else self._reader.cursor()
             # Keys are processed in stored order: the rows of one are followed by those of the next.
             if cursor.key is None or not cursor.left < first <= cursor.key:
@@ -177,7 +158,7 @@ class WorkerSession:
     def portions(self, prefix: bytes, end: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
         """Yield rows of the base version under ``prefix``, up to entry ``end``, in portions that are not empty."""
         if self._reader is not None:
-            with _noting_damage(self._ticket):
+            with noting_damage(self._ticket):
                 for rows in self._reader.portions(prefix, prefix + end):
                     yield [(key[len(prefix) :], value) for key, value in rows]
 
@@ -192,7 +173,7 @@ class WorkerSession:
         remaining = iter(rows)
         first = next(remaining, None)
         if first is not None:
-            tuning = _get_tuning(self._ticket.compression)
+            tuning = get_tuning(self._ticket.compression)
             path = self._new_file()
             self._written += write_table_file(path, chain([first], remaining), tuning)
             self._seals[path.name] = seal_file(path)
@@ -224,7 +205,7 @@ class WorkerSession:
     def _make_spilled_rows(self) -> SpilledRows:
         if self._spilled is None:
             folder = Path(self._ticket.staging) / f"{self.name}-spilled"
-            self._spilled = SpilledRows(folder, _get_tuning(self._ticket.compression))
+            self._spilled = SpilledRows(folder, get_tuning(self._ticket.compression))
         return self._spilled
 
     def close(self) -> None:
@@ -303,109 +284,3 @@ def naming(ticket: Ticket, uid: str) -> Iterator[None]:
             f"Keyed operator {uid!r}, partition {ticket.partition}, version {ticket.version}: {problem.message}",
             hint=problem.hint or f"Check it with {verify}, or go back to an earlier version.",
         ) from problem
-
-
-@cache
-def _get_tuning(compression: str) -> Tuning:
-    """Return the settings of all databases and table files of this process."""
-    return Tuning(CACHE_BYTES, compression)
-
-
-def open_reader(ticket: Ticket) -> Reader | None:
-    """Return a view of the rows at the ticket's base, None for version 0. It is kept open for the next task.
-
-    Raises FormatError, StorageError, LifecycleError, as WorkerSession.
-    """
-    view = _view(ticket)
-    return None if view is None else view.reader
-
-
-def _view(ticket: Ticket) -> View | None:
-    """Return a view of exactly the ticket's base, None for version 0. Views are kept for the next task."""
-    base = Marker(ticket.version, ticket.id)
-    if base == EMPTY:
-        return None
-    with _noting_damage(ticket):
-        view, held = _catch_up(ticket)
-        if held != base and (not ticket.live or held is None or held.version < base.version):
-            view.reader.close()  # a live database only moves forward: this one has lost its newest records
-            there = _count_files(Path(ticket.db))
-            raise FormatError(f"The database in {ticket.db} is damaged: it shows {held}, not {base}; {there}.")
-    if held != base:
-        view.reader.close()
-        raise LifecycleError(
-            f"The database in {ticket.db} has moved on from {base} to {held}.",
-            hint="No action is needed: the task is tried again on a copy of the version.",
-            retryable=True,
-        )
-    view.columns.check_again()
-    _views[ticket.db] = view
-    while len(_views) > READERS_KEPT:
-        _views.popitem(last=False)[1].reader.close()
-    return view
-
-
-def _count_files(folder: Path) -> str:
-    """Return what a message says of the files of a database."""
-    try:
-        names = sorted(path.name for path in folder.iterdir())
-    except OSError as problem:
-        return f"its folder cannot be listed ({problem.strerror})"
-    tables = sum(name.endswith(".sst") for name in names)
-    others = [name for name in names if name.startswith(("CURRENT", "MANIFEST"))]
-    return f"there are {tables} table files, {', '.join(others) or 'and nothing that names them'}"
-
-
-def _catch_up(ticket: Ticket) -> tuple[View, Marker | None]:
-    """Return a view of the newest version of the database, and its commit."""
-    view = _views.pop(ticket.db, None) or View(_open_reader(ticket), OpenColumnFiles(columns_folder(Path(ticket.db))))
-    try:
-        view.reader.catch_up()
-        held = view.reader.marker()
-    except CkptError:
-        view.reader.close()
-        raise
-    return view, held
-
-
-class _noting_damage:  # noqa: N801 - used as a function
-    """Leave a note for the state server if the database cannot be read within: the server then discards that copy."""
-
-    def __init__(self, ticket: Ticket) -> None:
-        self._ticket = ticket
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
-        if isinstance(problem, (FormatError, StorageError)):
-            write_note(Path(self._ticket.staging), str(problem))
-
-
-def _open_reader(ticket: Ticket) -> Reader:
-    scratch = _new_scratch(Path(ticket.staging).parents[1] / "readers") if ticket.live else None
-    for attempt in range(1, OPEN_ATTEMPTS + 1):
-        try:
-            return Reader(Path(ticket.db), _get_tuning(ticket.compression), scratch)
-        except StorageError:  # compaction may drop a file between its listing and its opening
-            if attempt == OPEN_ATTEMPTS or not ticket.live:
-                raise
-    raise AssertionError("not reached")
-
-
-def _new_scratch(folder: Path) -> Path:
-    """Return a new folder for the log of a reader. Folders of workers that do not run any more are removed."""
-    for left in folder.glob("*-*"):
-        if not _is_running(int(left.name.partition("-")[0])):
-            shutil.rmtree(left, ignore_errors=True)
-    return folder / f"{os.getpid()}-{uuid.uuid4().hex}"
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

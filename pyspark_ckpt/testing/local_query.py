@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark_ckpt.operators.declarations.operator import GROUPS, ROUTE_SCHEMA, SPARKS_NAME, KeyedOperator
-from pyspark_ckpt.operators.session.worker import open_reader
+from pyspark_ckpt.operators.session.views import open_reader
 from pyspark_ckpt.pyspark_releases import has_commit_ids_for_all
 from pyspark_ckpt.state_store.attempts.commit_log import read_ids
 from pyspark_ckpt.state_store.blobs import S3aSettings, place_at

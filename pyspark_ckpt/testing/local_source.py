@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 
-from pyspark_ckpt.operators.session.worker import open_reader
+from pyspark_ckpt.operators.session.views import open_reader
 from pyspark_ckpt.reading.row_location import find_partition, find_range
 from pyspark_ckpt.reading.rows.state_codec import Wanted
 from pyspark_ckpt.reading.sources import Rows

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_ckpt.operators.session.worker import _open_reader, _view, _views, find_ticket
-from pyspark_ckpt.state_store.errors import InvalidInputError, NotFoundError
+from pyspark_ckpt.operators.session.views import _open_reader, _views, find_view
+from pyspark_ckpt.operators.session.worker import find_ticket
+from pyspark_ckpt.state_store.database import Reader
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.transactions.ticket import WorkerTask, read_ticket, ticket_path
@@ -61,7 +63,7 @@ def test_a_worker_is_told_when_its_task_has_two_partitions_open(
 
 def read_and_end(ticket: Path) -> None:
     """Open a reader as a worker does, and end as Spark ends it."""
-    _view(read_ticket(ticket))
+    find_view(read_ticket(ticket))
     os._exit(ENDED)
 
 
@@ -77,7 +79,7 @@ def test_what_workers_that_were_ended_have_left_goes_when_another_reads_or_a_ser
     ended.join()
     assert ended.exitcode == ENDED
     (left,) = readers.iterdir()
-    view = _view(read_ticket(ticket))
+    view = find_view(read_ticket(ticket))
     assert view is not None
     try:
         (own,) = readers.iterdir()
@@ -91,6 +93,30 @@ def test_what_workers_that_were_ended_have_left_goes_when_another_reads_or_a_ser
         assert view.reader.marker() == Marker(1, base)
     finally:
         _views.popitem()[1].reader.close()
+        lab.server.stores.shut_down()
+
+
+def test_a_view_that_shows_an_older_state_is_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RocksDB shows the newest state whose files are all there, which a compaction may have deleted."""
+    lab = Lab(tmp_path)
+    handle = lab.open()
+    (base,) = lab.grow(handle, 1)
+    lab.begin(handle, 1, base, attempt=7)
+    ticket = read_ticket(ticket_path(lab.local_dir, WorkerTask(7), STORE))
+    assert ticket.live
+    shown = iter([None, None])
+    marker = Reader.marker
+    monkeypatch.setattr(Reader, "marker", lambda reader: next(shown, marker(reader)))
+    try:
+        view = find_view(ticket)
+        assert view is not None
+        assert marker(view.reader) == Marker(1, base)
+        monkeypatch.setattr(Reader, "marker", lambda _reader: None)
+        with pytest.raises(FormatError, match=r"is damaged: it shows None, not .*; there are 1 table files"):
+            find_view(ticket)
+    finally:
+        while _views:
+            _views.popitem()[1].reader.close()
         lab.server.stores.shut_down()
 
 

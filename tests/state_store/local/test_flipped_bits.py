@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_ckpt.operators.declarations.states import MapState, ValueState
-from pyspark_ckpt.operators.session import worker as worker_session
+from pyspark_ckpt.operators.session import views
 from pyspark_ckpt.state_store.errors import CkptError
 from tests.lab import CallError, Lab
 from tests.operators.session_lab import SessionLab, suffix_of
@@ -136,9 +136,9 @@ class Life:
                 self.failures.append(str(problem))
 
     def restart(self, *, lose_local: bool = False) -> None:
-        for view in worker_session._views.values():
+        for view in views._views.values():
             view.reader.close()
-        worker_session._views.clear()
+        views._views.clear()
         self.lab.server.settled()
         self.lab.restart(lose_local=lose_local)
         self.open()
