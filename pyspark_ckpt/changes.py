@@ -81,7 +81,22 @@ class SetMaxParallelism:
     max_parallelism: int
 
 
-Change: TypeAlias = Put | Transform | Drop | Rename | SetMaxParallelism
+@dataclass(frozen=True)
+class ReKey:
+    """The operator gets another key: other columns, or other types.
+
+    ``key``: the new columns with their types, as ``keyed`` has them: ``"account bigint, country string"``.
+    ``function`` gets Arrow tables of every state that belongs to keys, as ``Transform`` does, and returns them with the
+    new key: a struct ``key``, or its columns by their names. Two keys must not become one: put such rows together
+    before, and Put them.
+    """
+
+    uid: str
+    key: str
+    function: Callable[[pa.Table], pa.Table]
+
+
+Change: TypeAlias = Put | Transform | Drop | Rename | SetMaxParallelism | ReKey
 
 
 @dataclass(frozen=True)
@@ -106,5 +121,7 @@ def describe(change: Change) -> str:
         return f"transform {change.uid}/{change.state}"
     if isinstance(change, SetMaxParallelism):
         return f"set max_parallelism of {change.uid} to {change.max_parallelism}"
+    if isinstance(change, ReKey):
+        return f"key {change.uid} by {change.key}"
     of = change.uid if change.state is None else f"{change.uid}/{change.state}"
     return f"drop {of}" if isinstance(change, Drop) else f"rename {of} to {change.to}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 import pyarrow as pa
 
-from pyspark_ckpt.changes import Change, Drop, Put, Rename, SetMaxParallelism, Transform
+from pyspark_ckpt.changes import Change, Drop, Put, ReKey, Rename, SetMaxParallelism, Transform
 from pyspark_ckpt.operators.bound.declared_states import DeclaredStates, with_types
 from pyspark_ckpt.operators.declarations.counters import Counter
 from pyspark_ckpt.operators.declarations.operator import GROUPS, ROUTE_SCHEMA, SPARKS_NAME
@@ -25,6 +25,7 @@ from pyspark_ckpt.state_store.display import suggest
 from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError
 from pyspark_ckpt.state_store.format.key_groups import MAX_PARALLELISM, read_max_parallelism
 from pyspark_ckpt.state_store.format.meta import EMPTY_META, Descriptor, StateMeta, StoreMeta, check_uid
+from pyspark_ckpt.state_store.format.partition_states import find_scope
 from pyspark_ckpt.state_store.format.remote import DEFAULT_STORE
 from pyspark_ckpt.state_store.redistribution.merged_states import merge_states, rename_uid
 from pyspark_ckpt.writing.given_columns import WrittenState
@@ -108,6 +109,21 @@ class StoreDraft:
         for each in (name, index_name(name)):
             self.kept.pop(each, None)
 
+    def find_rows(self, name: str, change: Transform | ReKey) -> GivenRows | StoredRows:
+        """Return the rows of a state, to be changed by one more function. Raises InvalidInputError."""
+        what, function = type(change).__name__, change.function
+        if not callable(function):
+            raise InvalidInputError(f"State {name!r}: the function of a {what} is {function!r}.")
+        before = self.written.get(name)
+        if isinstance(before, GivenRows) and is_spark_frame(before.rows):
+            raise InvalidInputError(
+                f"State {name!r} gets a {what} after a Spark frame was put into it.", hint="Change the frame itself."
+            )
+        if before is None:
+            uid, _, old = self.kept[name].partition("/")
+            before = StoredRows(uid, old, ())
+        return replace(before, functions=(*before.functions, function))
+
     def declare(self, uid: str, declared: Declared) -> str:
         """Put a declared state in the place of one of its name, if there is one; return its stored name."""
         if isinstance(declared, Counter):
@@ -173,10 +189,12 @@ class Draft:
             self._rename(change)
         elif isinstance(change, SetMaxParallelism):
             self._set_max_parallelism(change)
+        elif isinstance(change, ReKey):
+            self._change_key(change)
         else:
             raise InvalidInputError(
                 f"{repr(change)[:200]} of type {type(change).__name__} is not a change of state.",
-                hint="Give Put, Transform, Drop, Rename and SetMaxParallelism of pyspark_ckpt.changes.",
+                hint="Give Put, Transform, Drop, Rename, SetMaxParallelism and ReKey of pyspark_ckpt.changes.",
             )
 
     def _put(self, change: Put) -> None:
@@ -198,17 +216,7 @@ class Draft:
     def _transform(self, change: Transform) -> None:
         store = self._find(change.uid)
         name = _require_state(store, change.uid, change.state).name
-        if not callable(change.function):
-            raise InvalidInputError(f"State {name!r}: the function of a Transform is {change.function!r}.")
-        before = store.written.get(name)
-        if isinstance(before, GivenRows) and is_spark_frame(before.rows):
-            raise InvalidInputError(
-                f"State {name!r} is transformed after a Spark frame was put into it.",
-                hint="Change the frame itself.",
-            )
-        if before is None:
-            uid, _, old = store.kept[name].partition("/")
-            before = StoredRows(uid, old, ())
+        before = store.find_rows(name, change)
         if change.declared is not None:
             if not isinstance(change.declared, Declared):
                 raise InvalidInputError(
@@ -222,7 +230,23 @@ class Draft:
                 )
             store.declare(change.uid, change.declared)
         store.forget_rows(name)
-        store.written[name] = replace(before, functions=(*before.functions, change.function))
+        store.written[name] = before
+
+    def _change_key(self, change: ReKey) -> None:
+        store = self._find(change.uid)
+        if store.layout is not Layout.KEY_GROUPS:
+            raise InvalidInputError(
+                f"Operator {change.uid!r} keeps its states beside one of Spark's, whose key cannot change.",
+                hint="Put the rows into a query that has never run.",
+            )
+        schema = _read_key(change.key, f"ReKey of {change.uid!r}")
+        states = [each for each in store.states_of(change.uid).values() if find_scope(each) is None]
+        for name, rows in [(each.name, store.find_rows(each.name, change)) for each in states]:
+            store.forget_rows(name)
+            store.written[name] = rows
+        changed = {name for each in states for name in (each.name, index_name(each.name))}
+        store.replace_states(lambda state: _with_key(state, schema) if state.name in changed else state)
+        store.keys[change.uid] = replace(store.keys[change.uid], schema=schema)
 
     def _drop(self, change: Drop) -> None:
         store = self._find(change.uid)
@@ -263,7 +287,7 @@ class Draft:
                 f"Operator {change.uid!r} is new, and its first Put has no `key`.",
                 hint="Give the columns of the key with their types: key='user string'.",
             )
-        schema = _read_key(change)
+        schema = _read_key(change.key, f"Put to {change.uid!r}")
         groups = MAX_PARALLELISM if change.max_parallelism is None else change.max_parallelism
         keys = Keys(schema, read_groups(groups, f"Put to {change.uid!r}"))
         meta = msgspec.structs.replace(EMPTY_META, version=1, id=uuid.uuid4().hex)
@@ -283,10 +307,9 @@ class Draft:
         return found[0]
 
 
-def _read_key(change: Put) -> dict[str, str]:
-    """Return the columns of the key with the names of their types. Raises InvalidInputError."""
-    who = f"Put to {change.uid!r}"
-    declared = resolve_columns(change.key or "", f"{who}: the key")
+def _read_key(key: str, who: str) -> dict[str, str]:
+    """Return the columns of a key with the names of their types. Raises InvalidInputError."""
+    declared = resolve_columns(key, f"{who}: the key")
     columns = make_handed_schema(declared)
     for column in columns:
         check_key(declared, column.name, column.type, f"{who}: the key")
@@ -295,10 +318,10 @@ def _read_key(change: Put) -> dict[str, str]:
 
 def _require_same_keys(change: Put, keys: Keys) -> None:
     """Raise InvalidInputError if a Put says something else of the keys than is known."""
-    if change.key is not None and _read_key(change) != dict(keys.schema):
+    if change.key is not None and _read_key(change.key, f"Put to {change.uid!r}") != dict(keys.schema):
         raise InvalidInputError(
             f"Put to {change.uid!r}: its key is {change.key!r}, and the operator has the key {dict(keys.schema)}.",
-            hint="The columns of a key cannot change: put the rows into a query that has never run.",
+            hint="Change the key by ReKey.",
         )
     if change.max_parallelism not in (None, keys.max_parallelism):
         raise InvalidInputError(
@@ -331,6 +354,10 @@ def _require_state(store: StoreDraft, uid: str, name: object) -> StateMeta:
             hint="For a new state, give its declaration in place of its name.",
         )
     return states[name]
+
+
+def _with_key(state: StateMeta, schema: Mapping[str, str]) -> StateMeta:
+    return msgspec.structs.replace(state, descriptor=msgspec.structs.replace(state.descriptor, key_schema=schema))
 
 
 def _with_groups(state: StateMeta, groups: int) -> StateMeta:
