@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Put:
-    """All rows of a state of the keyed operator ``uid``, in place of those that it has.
+    """All rows of a state of the operator ``uid``, in place of those that it has.
 
     ``state``: the name of a state that is there, whose types stay; or a declaration, such as ``ValueState("views",
     "long")`` or ``Count.views``, for a new state or new types.
@@ -32,13 +32,18 @@ class Put:
 
     ``key``: the columns of the key with their types, such as ``"user string"``, and ``max_parallelism``, as ``keyed``
     has it: for an operator that is not there yet, only.
+
+    A state of one of Spark's own operators: ``uid`` is the number of the operator, and ``store`` names its store in a
+    join. Rows have a struct ``key`` and a struct ``value``. It keeps its types, and what Spark derives from one state
+    for another, such as the counts of a join, is up to you.
     """
 
-    uid: str
+    uid: str | int
     state: str | Declared
     rows: Rows
     key: str | None = None
     max_parallelism: int | None = None
+    store: str | None = None
 
 
 @dataclass(frozen=True)
@@ -47,13 +52,15 @@ class Transform:
 
     ``function`` gets Arrow tables, with the columns that ``open_state`` shows, and returns tables with the same
     columns: fewer rows, more, or other ones. It is called for some thousand rows at a time, and the rows of one key may
-    come in two calls. ``declared``: the state with new types, if the function returns such.
+    come in two calls. ``declared``: the state with new types, if the function returns such. ``uid`` and ``store`` as of
+    Put.
     """
 
-    uid: str
+    uid: str | int
     state: str
     function: Callable[[pa.Table], pa.Table]
     declared: Declared | None = None
+    store: str | None = None
 
 
 @dataclass(frozen=True)

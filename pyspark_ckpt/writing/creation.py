@@ -41,10 +41,12 @@ from pyspark_ckpt.state_store.savepoints.savepoint import (
     describe_rows,
     refuse_unless_empty,
 )
-from pyspark_ckpt.writing.draft import Draft, StoreDraft
-from pyspark_ckpt.writing.explanation import ExplainedChanges, OpenState, explain
+from pyspark_ckpt.writing.draft import Draft
+from pyspark_ckpt.writing.explanation import ExplainedChanges, explain
 from pyspark_ckpt.writing.first_files import NewQuery, make_first_files
+from pyspark_ckpt.writing.given_rows import OpenState
 from pyspark_ckpt.writing.migrations import ChosenChanges
+from pyspark_ckpt.writing.store_draft import StoreDraft, StoredRows
 from pyspark_ckpt.writing.store_writing import StoreSource, StoreWriting
 
 
@@ -129,11 +131,13 @@ class Writing:
         return chosen, draft
 
     def _find_reader(self, version: int) -> OpenState:
-        """Return what opens a state of the source by uid and name."""
+        """Return what opens a state of the source."""
         source = self.source
         if not isinstance(source, Checkpoint):
             return _refuse_to_read
-        return lambda uid, name: StateReader(source, Selection(uid=uid, state=name), version)
+        return lambda rows: StateReader(
+            source, Selection(rows.uid, rows.operator, rows.store, rows.stored_name), version
+        )
 
     @contextmanager
     def _hold(self) -> Iterator[tuple[int, Mapping[str, bytes]]]:
@@ -211,8 +215,8 @@ class Writing:
         return [*copied, *copy_operators(source.place, own, proof), *copy_id(source.place, own, proof)]
 
 
-def _refuse_to_read(uid: str, name: str) -> StateReader:
-    raise InternalError(f"State {uid}/{name} of a query that has never run has no rows.")
+def _refuse_to_read(rows: StoredRows) -> StateReader:
+    raise InternalError(f"State {rows.stored_name} of a query that has never run has no rows.")
 
 
 def _list_saved(place: BlobPlace, draft: Draft, rows: Sequence[SavedRows]) -> list[OperatorVersion]:

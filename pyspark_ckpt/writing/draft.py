@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
 
 from pyspark_ckpt.changes import Change, Drop, Put, ReKey, Rename, SetMaxParallelism, Transform
-from pyspark_ckpt.operators.bound.declared_states import DeclaredStates, with_types
-from pyspark_ckpt.operators.declarations.counters import Counter
 from pyspark_ckpt.operators.declarations.operator import GROUPS, ROUTE_SCHEMA, SPARKS_NAME
 from pyspark_ckpt.operators.declarations.states import Declared
 from pyspark_ckpt.operators.frames import check_key, read_groups, resolve_columns
@@ -22,128 +20,16 @@ from pyspark_ckpt.state_store.checkpoints.checkpoint import Operator
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.display import suggest
-from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError
+from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.key_groups import MAX_PARALLELISM, read_max_parallelism
-from pyspark_ckpt.state_store.format.meta import EMPTY_META, Descriptor, StateMeta, StoreMeta, check_uid
+from pyspark_ckpt.state_store.format.meta import EMPTY_META, Descriptor, StateMeta, check_uid
 from pyspark_ckpt.state_store.format.partition_states import find_scope
 from pyspark_ckpt.state_store.format.remote import DEFAULT_STORE
 from pyspark_ckpt.state_store.redistribution.merged_states import merge_states, rename_uid
-from pyspark_ckpt.writing.given_columns import WrittenState
+from pyspark_ckpt.writing.store_draft import GivenRows, Keys, StoreDraft
 
 if TYPE_CHECKING:
-    from pyspark_ckpt.changes import Rows
-
-ChangeRows: TypeAlias = Callable[[pa.Table], pa.Table]
-
-
-def is_spark_frame(rows: object) -> bool:
-    """Whether rows are a frame of PySpark, of a Connect client or not. Imports nothing."""
-    return hasattr(rows, "mapInArrow") and hasattr(rows, "isStreaming")
-
-
-@dataclass(frozen=True)
-class StoredRows:
-    """Rows of a state of the source, and the functions that change them, one after another."""
-
-    uid: str
-    name: str
-    functions: tuple[ChangeRows, ...]
-
-
-@dataclass(frozen=True)
-class GivenRows:
-    """Rows that the user gives, and the functions that change them, one after another."""
-
-    rows: Rows
-    functions: tuple[ChangeRows, ...] = ()
-
-
-@dataclass(frozen=True)
-class Keys:
-    """The keys of a keyed operator: their columns with the names of their types, and the number of their groups."""
-
-    schema: Mapping[str, str]
-    max_parallelism: int
-
-
-@dataclass
-class StoreDraft:
-    """One store of an operator: its states with their new names, numbers and types.
-
-    ``numbers``: those of the states in the new meta by those in each store of the source. ``kept``: the names in the
-    source of states whose rows stay, by their new names. ``written``: the rows of other states. ``keys``: by uid.
-    """
-
-    operator: Operator
-    name: str
-    layout: Layout
-    meta: StoreMeta
-    numbers: Sequence[Mapping[int, int]] = ()
-    kept: dict[str, str] = field(default_factory=dict)
-    written: dict[str, GivenRows | StoredRows] = field(default_factory=dict)
-    keys: dict[str, Keys] = field(default_factory=dict)
-
-    def states_of(self, uid: str) -> dict[str, StateMeta]:
-        """Return the states of an operator by their names in the program, without indexes."""
-        return {
-            state.name.removeprefix(f"{uid}/"): state
-            for state in self.meta.states
-            if state.uid == uid and state.is_counted
-        }
-
-    def find_written(self, name: str, now_ms: int, partitions: int) -> WrittenState:
-        """Return what is needed to encode rows of a state. Raises InternalError."""
-        state = self.meta.state(name)
-        if state is None:
-            raise InternalError(f"State {name!r} gets rows and is not among the states.")
-        return WrittenState(state, self.meta.state(index_name(name)), f"State {name!r}", now_ms, partitions)
-
-    def remove(self, name: str) -> None:
-        """Remove a state and its index."""
-        self.meta = self.meta.without_state(name).without_state(index_name(name))
-        self.forget_rows(name)
-
-    def forget_rows(self, name: str) -> None:
-        """Leave out the rows that a state has so far, and those of its index."""
-        self.written.pop(name, None)
-        for each in (name, index_name(name)):
-            self.kept.pop(each, None)
-
-    def find_rows(self, name: str, change: Transform | ReKey) -> GivenRows | StoredRows:
-        """Return the rows of a state, to be changed by one more function. Raises InvalidInputError."""
-        what, function = type(change).__name__, change.function
-        if not callable(function):
-            raise InvalidInputError(f"State {name!r}: the function of a {what} is {function!r}.")
-        before = self.written.get(name)
-        if isinstance(before, GivenRows) and is_spark_frame(before.rows):
-            raise InvalidInputError(
-                f"State {name!r} gets a {what} after a Spark frame was put into it.", hint="Change the frame itself."
-            )
-        if before is None:
-            uid, _, old = self.kept[name].partition("/")
-            before = StoredRows(uid, old, ())
-        return replace(before, functions=(*before.functions, function))
-
-    def declare(self, uid: str, declared: Declared) -> str:
-        """Put a declared state in the place of one of its name, if there is one; return its stored name."""
-        if isinstance(declared, Counter):
-            raise InvalidInputError(f"Operator {uid!r}: {declared.name!r} is a counter, which has no rows.")
-        (typed,) = with_types({declared.name: declared}, f"Operator {uid!r}")
-        keys = self.keys[uid]
-        placement = {"max_parallelism": keys.max_parallelism}
-        described = DeclaredStates(uid, (typed,)).describe_new(keys.schema, placement)
-        (name, _), *_ = described
-        self.remove(name)
-        for each, descriptor in described:
-            self.meta, _ = self.meta.with_state(each, descriptor, keyed=True)
-        return name
-
-    def replace_states(self, change: Callable[[StateMeta], StateMeta]) -> None:
-        """Change states, and what is noted under their names."""
-        names = {state.name: change(state).name for state in self.meta.states}
-        self.meta = msgspec.structs.replace(self.meta, states=tuple(map(change, self.meta.states)))
-        self.kept = {names[name]: old for name, old in self.kept.items()}
-        self.written = {names[name]: rows for name, rows in self.written.items()}
+    pass
 
 
 class Draft:
@@ -198,26 +84,34 @@ class Draft:
             )
 
     def _put(self, change: Put) -> None:
-        check_uid(change.uid, f"Put to {change.uid!r}")
-        store = self._find_or_add(change)
         given = [rows.rows for each in self.stores for rows in each.written.values() if isinstance(rows, GivenRows)]
         if isinstance(change.rows, (Iterator, pa.RecordBatchReader)) and any(rows is change.rows for rows in given):
             raise InvalidInputError(
                 f"Put to {change.uid!r}: its rows are a reader that another Put has, too, and can be read once.",
                 hint="Give a table, or a reader for each.",
             )
-        if isinstance(change.state, Declared):
-            name = store.declare(change.uid, change.state)
+        uid = change.uid
+        if isinstance(uid, int):
+            store, name = self._find_native(uid, change)
         else:
-            name = _require_state(store, change.uid, change.state).name
+            check_uid(uid, f"Put to {uid!r}")
+            store = self._find_or_add(uid, change)
+            if isinstance(change.state, Declared):
+                name = store.declare(uid, change.state)
+            else:
+                name = _require_state(store, uid, change.state).name
         store.forget_rows(name)
         store.written[name] = GivenRows(change.rows)
 
     def _transform(self, change: Transform) -> None:
-        store = self._find(change.uid)
-        name = _require_state(store, change.uid, change.state).name
+        uid = change.uid
+        if isinstance(uid, int):
+            store, name = self._find_native(uid, change)
+        else:
+            store = self._find(uid)
+            name = _require_state(store, uid, change.state).name
         before = store.find_rows(name, change)
-        if change.declared is not None:
+        if change.declared is not None and not isinstance(uid, int):
             if not isinstance(change.declared, Declared):
                 raise InvalidInputError(
                     f"State {name!r} is declared as {change.declared!r}, which is not a declaration of a state.",
@@ -228,7 +122,7 @@ class Draft:
                     f"State {name!r} is transformed, and declared as {change.declared.name!r}.",
                     hint="Declare it with its name. Rename gives it another one.",
                 )
-            store.declare(change.uid, change.declared)
+            store.declare(uid, change.declared)
         store.forget_rows(name)
         store.written[name] = before
 
@@ -276,11 +170,11 @@ class Draft:
         store.replace_states(lambda state: _with_groups(state, groups))
         store.keys = {uid: replace(keys, max_parallelism=groups) for uid, keys in store.keys.items()}
 
-    def _find_or_add(self, change: Put) -> StoreDraft:
+    def _find_or_add(self, uid: str, change: Put) -> StoreDraft:
         """Return the store of a keyed operator. In a new query, it is made if there is none."""
-        if not self._is_new or any(change.uid in store.keys for store in self.stores):
-            store = self._find(change.uid)
-            _require_same_keys(change, store.keys[change.uid])
+        if not self._is_new or any(uid in store.keys for store in self.stores):
+            store = self._find(uid)
+            _require_same_keys(change, store.keys[uid])
             return store
         if change.key is None:
             raise InvalidInputError(
@@ -293,8 +187,48 @@ class Draft:
         meta = msgspec.structs.replace(EMPTY_META, version=1, id=uuid.uuid4().hex)
         meta, _ = meta.with_state(GROUPS, Descriptor(key_schema=ROUTE_SCHEMA))
         operator = Operator(len(self.stores), SPARKS_NAME, (DEFAULT_STORE,), 1)
-        self.stores.append(StoreDraft(operator, DEFAULT_STORE, Layout.KEY_GROUPS, meta, keys={change.uid: keys}))
+        self.stores.append(StoreDraft(operator, DEFAULT_STORE, Layout.KEY_GROUPS, meta, keys={uid: keys}))
         return self.stores[-1]
+
+    def _find_native(self, number: int, change: Put | Transform) -> tuple[StoreDraft, str]:
+        """Return the store and the name of a state of one of Spark's own operators. Raises InvalidInputError."""
+        what = f"{type(change).__name__} to operator {number}"
+        if isinstance(number, bool):
+            raise InvalidInputError(f"{what}: {number} is no number of an operator.")
+        declared = change.state if isinstance(change, Put) else change.declared
+        if isinstance(declared, Declared):
+            raise InvalidInputError(
+                f"{what}: a state of Spark's keeps its types, and is named by a text, such as 'default'."
+            )
+        if self._is_new:
+            raise InvalidInputError(
+                f"{what}: a query that has never run has no operators of Spark's.",
+                hint="Start from a savepoint of the query, whose metadata says which types their states have.",
+            )
+        stores = [store for store in self.stores if store.operator.number == number and store.is_native]
+        if change.store is not None:
+            stores = [store for store in stores if store.name == change.store]
+        found = [
+            (store, state)
+            for store in stores
+            for state in store.meta.states
+            if state.name == change.state and state.uid is None
+        ]
+        if len(found) != 1:
+            known = [
+                f"{store.operator.number}, store {store.name!r}, {state.name!r}"
+                for store in self.stores
+                for state in store.meta.states
+                if store.is_native and state.uid is None
+            ]
+            wanted = f"{change.state!r}" + ("" if change.store is None else f" in store {change.store!r}")
+            has = f"has {len(found)} states" if found else "has no state"
+            raise InvalidInputError(
+                f"{what}: it {has} {wanted}. States of Spark's operators are: {'; '.join(known) or 'none'}.",
+                hint="A keyed operator is named by its uid.",
+            )
+        ((store, state),) = found
+        return store, state.name
 
     def _find(self, uid: str) -> StoreDraft:
         check_uid(uid, f"A change of {uid!r}")

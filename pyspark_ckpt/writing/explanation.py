@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 
-from pyspark_ckpt.reading.reader import StateReader
 from pyspark_ckpt.state_store.display import html_table
 from pyspark_ckpt.state_store.format.meta import StateMeta
-from pyspark_ckpt.writing.draft import Draft, GivenRows, StoreDraft, StoredRows, is_spark_frame
-from pyspark_ckpt.writing.given_rows import list_batches
-from pyspark_ckpt.writing.row_encoders import RowEncoder
+from pyspark_ckpt.writing.draft import Draft
+from pyspark_ckpt.writing.given_rows import OpenState, list_batches
+from pyspark_ckpt.writing.store_draft import GivenRows, StoreDraft, StoredRows, is_spark_frame
+from pyspark_ckpt.writing.tasks import make_encoder
 
 Outcome: TypeAlias = Literal["stays", "written", "dropped"]
-OpenState: TypeAlias = Callable[[str, str], StateReader]
-"""Opens a state of the source by its uid and name."""
 
 
 @dataclass(frozen=True)
@@ -69,24 +67,36 @@ def explain(
             given = store.written.get(state.name)
             former = store.kept.get(state.name)
             if isinstance(given, StoredRows):
-                former = f"{given.uid}/{given.name}"
+                former = given.stored_name
             elif given is not None and (store.operator.number, state.name) in known:
                 former = state.name
             old = None if former is None else left.pop((store.operator.number, former), None)
             rows = 0 if old is None else old.rows
-            uid, _, name = state.name.partition("/")
+            uid, name = _name(store, state)
             if given is None:
                 yield ExplainedState(uid, name, "stays", former, rows, rows)
             else:
                 after, sample = _encode(store, state.name, given, open_state, samples, now_ms, partitions)
                 yield ExplainedState(uid, name, "written", former, rows, after, sample)
     for state in left.values():
-        uid, _, name = state.name.partition("/")
+        uid, _, name = state.name.partition("/")  # Spark's own states are never dropped
         yield ExplainedState(uid, name, "dropped", state.name, state.rows, 0)
 
 
 def _list_states(store: StoreDraft) -> list[StateMeta]:
-    return [state for state in store.meta.states if state.uid is not None and state.is_counted]
+    """Return the states of keyed operators, and those of Spark's that get rows."""
+    return [
+        state
+        for state in store.meta.states
+        if state.is_counted and (state.uid is not None or state.name in store.written)
+    ]
+
+
+def _name(store: StoreDraft, state: StateMeta) -> tuple[str, str]:
+    if state.uid is None:
+        return f"operator {store.operator.number}", state.name
+    uid, _, name = state.name.partition("/")
+    return uid, name
 
 
 def _encode(
@@ -99,7 +109,7 @@ def _encode(
     partitions: int,
 ) -> tuple[int, pa.Table | None]:
     """Encode all rows that would be written, of a Spark frame a sample; return their number and some of them."""
-    encoder = RowEncoder(store.find_written(name, now_ms, partitions))
+    encoder = make_encoder(store.find_written(name, now_ms, partitions))
     if isinstance(given, GivenRows) and is_spark_frame(given.rows) and not given.functions:
         frame: Any = given.rows
         some = pa.Table.from_pandas(frame.limit(max(1, samples)).toPandas(), preserve_index=False)

@@ -15,7 +15,7 @@ from pyspark_ckpt.state_store.checkpoints.query.files import QUERY
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.key_groups import MAX_PARALLELISM
 from pyspark_ckpt.state_store.format.names import PROVIDER_CLASS, PROVIDER_CONF
-from pyspark_ckpt.writing.draft import StoreDraft
+from pyspark_ckpt.writing.store_draft import StoreDraft
 
 FIRST_CONFS: Mapping[str, str] = {
     "spark.sql.dropDuplicates.deterministicKeyOrder.enabled": "true",

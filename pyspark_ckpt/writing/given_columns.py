@@ -23,6 +23,7 @@ from pyspark_ckpt.state_store.display import suggest
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.format.meta import StateMeta, TimeToLive
 from pyspark_ckpt.state_store.format.partition_states import MAX_ELEMENTS
+from pyspark_ckpt.state_store.format.remote import DEFAULT_STORE
 
 KEY, VALUE, INDEX, MAP_KEY, WRITTEN, AT, NAMESPACE = (
     "key", "value", "index", "map_key", "written_at", "at", "namespace",
@@ -39,7 +40,7 @@ _WITHOUT_KEYS = (OPERATOR_LISTS, BROADCASTS)
 class WrittenState:
     """A state that gets rows, and the index of its rows with a time to live, if it has one.
 
-    ``now_ms``: when rows are written that do not say when. ``partitions``: of the savepoint.
+    ``now_ms``: when rows are written that do not say when. ``partitions``: of the savepoint. ``store``: its name.
     """
 
     state: StateMeta
@@ -47,6 +48,17 @@ class WrittenState:
     whose: str
     now_ms: int
     partitions: int
+    store: str = DEFAULT_STORE
+
+    @property
+    def is_native(self) -> bool:
+        """Whether it is a state of one of Spark's own operators."""
+        return self.state.uid is None
+
+    @property
+    def native_name(self) -> str:
+        """The name of a state of Spark's: that of its store if the store has no other."""
+        return self.store if self.state.name == DEFAULT_STORE else self.state.name
 
     @property
     def kind(self) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from pyspark_ckpt.reading.reader import StateReader
 from pyspark_ckpt.state_store.errors import InvalidInputError
-from pyspark_ckpt.writing.draft import GivenRows, StoredRows
+from pyspark_ckpt.writing.store_draft import GivenRows, StoredRows
 
 BATCH_ROWS = 65_536
 BATCH_BYTES = 4 << 20
@@ -22,15 +22,17 @@ def guess_bytes(rows: object) -> int:
     return rows.nbytes if isinstance(rows, (pa.Table, pa.RecordBatch)) else UNKNOWN_BYTES
 
 
-def list_batches(
-    given: GivenRows | StoredRows, open_source: Callable[[str, str], StateReader]
-) -> Iterator[pa.RecordBatch]:
-    """Yield rows in batches, changed by their functions. ``open_source`` opens a state of the source by its name.
+OpenState: TypeAlias = Callable[[StoredRows], StateReader]
+"""Opens a state of the source."""
+
+
+def list_batches(given: GivenRows | StoredRows, open_source: OpenState) -> Iterator[pa.RecordBatch]:
+    """Yield rows in batches, changed by their functions.
 
     Raises InvalidInputError (no rows, or a function that returns none), and what reading raises.
     """
     if isinstance(given, StoredRows):
-        with open_source(given.uid, given.name) as state:
+        with open_source(given) as state:
             yield from _change(state.batches(), given)
     else:
         yield from _change(_list_given(given.rows), given)

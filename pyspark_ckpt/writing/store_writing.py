@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from pyspark_ckpt.reading.reader import StateReader
 from pyspark_ckpt.state_store.blobs.transfers import StoredFile
 from pyspark_ckpt.state_store.checkpoints.digests import Digest, Digests, combine, require_equal
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
@@ -27,9 +26,9 @@ from pyspark_ckpt.state_store.redistribution.canonical import RANGE_BYTES, Expor
 from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner
 from pyspark_ckpt.state_store.redistribution.splitting import Split, SplitTask
 from pyspark_ckpt.state_store.redistribution.store_digests import require_recorded
-from pyspark_ckpt.writing.draft import GivenRows, StoreDraft, StoredRows, is_spark_frame
 from pyspark_ckpt.writing.given_columns import WrittenState
-from pyspark_ckpt.writing.given_rows import UNKNOWN_BYTES, guess_bytes, list_batches
+from pyspark_ckpt.writing.given_rows import UNKNOWN_BYTES, OpenState, guess_bytes, list_batches
+from pyspark_ckpt.writing.store_draft import GivenRows, StoreDraft, StoredRows, is_spark_frame
 from pyspark_ckpt.writing.tasks import Encoded, EncodeRows, JoinTask
 
 
@@ -37,14 +36,14 @@ from pyspark_ckpt.writing.tasks import Encoded, EncodeRows, JoinTask
 class StoreSource:
     """What a store has so far: its versions in all partitions, or its rows in the canonical savepoint at ``url``.
 
-    ``open_state`` opens one of its states by uid and name. ``recorded``: the digests of its states, if the source is a
+    ``open_state`` opens one of its states. ``recorded``: the digests of its states, if the source is a
     savepoint that has them.
     """
 
     stores: Sequence[StoreVersion]
     saved: SavedRows | None
     url: str
-    open_state: Callable[[str, str], StateReader]
+    open_state: OpenState
     recorded: Digests
 
 

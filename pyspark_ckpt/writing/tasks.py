@@ -26,6 +26,7 @@ from pyspark_ckpt.state_store.json_objects import Count
 from pyspark_ckpt.state_store.redistribution.canonical import ExportTask
 from pyspark_ckpt.state_store.redistribution.splitting import PartitionWriters, Split, send_all
 from pyspark_ckpt.writing.given_columns import WrittenState
+from pyspark_ckpt.writing.native_encoder import NativeEncoder
 from pyspark_ckpt.writing.row_encoders import RowEncoder
 
 T = TypeVar("T")
@@ -34,6 +35,11 @@ RUN_BYTES = 32 << 20
 """About how many bytes of given rows are encoded and sorted together."""
 PORTIONS_AT_ONCE = 2
 """Most of the time goes to numpy and RocksDB, which release the interpreter's lock."""
+
+
+def make_encoder(state: WrittenState) -> RowEncoder | NativeEncoder:
+    """Return what encodes rows of a state. Raises FormatError, InvalidInputError (it cannot be written)."""
+    return NativeEncoder(state) if state.is_native else RowEncoder(state)
 
 
 class Encoded(msgspec.Struct, frozen=True):
@@ -56,7 +62,7 @@ class EncodeRows:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Encoded:
         """Write the runs. Raises InvalidInputError (rows that are not of the state), StorageError."""
-        encoder = RowEncoder(self.state)
+        encoder = make_encoder(self.state)
         written = defaultdict[int, list[Path]](list)
         given, digests, due = 0, list[dict[str, Digest]](), list[int]()
         with self.workplace.folder() as folder:
@@ -73,7 +79,7 @@ class EncodeRows:
 
     def _encode(self, prepared: pa.Table, folder: Path) -> _Portion:
         """Encode and sort some rows, and write the runs of all ranges below the new ``folder``."""
-        encoder = RowEncoder(self.state)
+        encoder = make_encoder(self.state)
         tallies, runs = defaultdict[str, Tally](Tally), defaultdict[int, list[Path]](list)
         folder.mkdir(mode=0o700)
         for number, (name, encoded) in enumerate(encoder.encode(prepared)):

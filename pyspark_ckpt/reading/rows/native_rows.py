@@ -65,10 +65,10 @@ class NativeRows:
         """
         self._whose = whose
         self._schema_of_keys = descriptor.key_schema
-        encoder = _encoder(descriptor.key_encoder, whose)
+        encoder = self.encoder = _encoder(descriptor.key_encoder, whose)
         self.key_fields = _key_fields(descriptor.key_schema, encoder, whose)
-        self._value_fields = _fields(descriptor.value_schema, whose)
-        self._schemas = [_fields(schema, whose) for schema in descriptor.value_schemas or ()]
+        self.value_fields = _fields(descriptor.value_schema, whose)
+        self.schemas: list[list[pa.Field]] = [_fields(schema, whose) for schema in descriptor.value_schemas or ()]
         self._is_multiple = descriptor.multiple_values
         self._decode_keys = self._key_decoder(encoder)
         self._placing = _placing_columns(name, encoder, len(self.key_fields))
@@ -82,7 +82,7 @@ class NativeRows:
     @property
     def fields(self) -> list[pa.Field]:
         """See StateCodec."""
-        return [pa.field("key", pa.struct(self.key_fields)), pa.field("value", pa.struct(self._value_fields))]
+        return [pa.field("key", pa.struct(self.key_fields)), pa.field("value", pa.struct(self.value_fields))]
 
     @property
     def is_one_to_one(self) -> bool:
@@ -100,7 +100,7 @@ class NativeRows:
         positions = np.repeat(np.arange(len(rows)), counts)
         if self._is_multiple:
             keys = keys.take(pa.array(positions))
-        return Decoded([keys, struct_column(self._value_fields, columns, len(values))], positions)
+        return Decoded([keys, struct_column(self.value_fields, columns, len(values))], positions)
 
     def decode_keys(self, rows: Sequence[StoredRow]) -> Decoded:
         """See StateCodec; a key with several values has one row."""
@@ -158,9 +158,9 @@ class NativeRows:
         return values if not is_single else values[0] if values else None
 
     def _value_columns(self, values: Sequence[bytes]) -> Columns:
-        if self._schemas:
-            return decode_evolved(self._schemas, values, _unsafe_columns)
-        return _unsafe_columns(self._value_fields, values)
+        if self.schemas:
+            return decode_evolved(self.schemas, values, _unsafe_columns)
+        return _unsafe_columns(self.value_fields, values)
 
     def _split(self, stored: Sequence[bytes]) -> tuple[Sequence[bytes], Sequence[int]]:
         """Return the single values in stored ones, and how many each stored one has."""
@@ -178,7 +178,7 @@ class NativeRows:
             counts.append(len(values) - before)
         return values, counts
 
-    def _key_decoder(self, encoder: _Encoder) -> DecodeKeys:
+    def _key_decoder(self, encoder: Encoder) -> DecodeKeys:
         kind, fields = encoder.keyStateEncoderType, self.key_fields
         if kind == "NoPrefixKeyStateEncoderSpec":
             return lambda keys: _unsafe_columns(fields, keys)
@@ -193,7 +193,7 @@ class NativeRows:
         raise InvalidInputError(f"{self._whose} uses the key encoder {kind!r}, which this release cannot read.")
 
 
-class _Encoder(msgspec.Struct):
+class Encoder(msgspec.Struct):
     """Spark's JSON of a key encoder."""
 
     keyStateEncoderType: str  # noqa: N815 - Spark's names, here and below
@@ -201,14 +201,14 @@ class _Encoder(msgspec.Struct):
     orderingOrdinals: tuple[Count, ...] = ()  # noqa: N815
 
 
-def _encoder(stored: Any, whose: str) -> _Encoder:  # noqa: ANN401 - JSON
+def _encoder(stored: Any, whose: str) -> Encoder:  # noqa: ANN401 - JSON
     try:
-        return msgspec.convert(stored, _Encoder)
+        return msgspec.convert(stored, Encoder)
     except DAMAGE as problem:
         raise FormatError(f"The stored key encoder of {whose} cannot be read: {repr(stored)[:200]}.") from problem
 
 
-def _key_fields(schema: Any, encoder: _Encoder, whose: str) -> list[pa.Field]:  # noqa: ANN401 - JSON
+def _key_fields(schema: Any, encoder: Encoder, whose: str) -> list[pa.Field]:  # noqa: ANN401 - JSON
     """Return the columns of a key. An event time is part of the key, but not of its stored schema."""
     fields, ordinals = _fields(schema, whose), encoder.orderingOrdinals
     columns = len(fields)
@@ -217,7 +217,7 @@ def _key_fields(schema: Any, encoder: _Encoder, whose: str) -> list[pa.Field]:  
     return [*fields, pa.field(EVENT_TIME, pa.int64())] if encoder.keyStateEncoderType in _TIMED else fields
 
 
-def _placing_columns(name: str, encoder: _Encoder, columns: int) -> list[int]:
+def _placing_columns(name: str, encoder: Encoder, columns: int) -> list[int]:
     """Return which columns of a key decide its partition, as ``PartitionKey.columns`` in the shim does."""
     everything, kind = list(range(columns)), encoder.keyStateEncoderType
     if kind == "PrefixKeyScanStateEncoderSpec":

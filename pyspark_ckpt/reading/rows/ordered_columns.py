@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from pyspark_ckpt.operators.types.columns import from_numbers, number_type
+from pyspark_ckpt.operators.types.columns import from_numbers, number_type, to_numbers, validity
 
-_NEGATIVE, _NULL = 0, 2
+_NEGATIVE, _OTHER, _NULL = 0, 1, 2
 
 
 def read_ordered(stored: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -28,3 +28,17 @@ def read_ordered(stored: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_floating(kind):
         bits = np.where(marks == _NEGATIVE, ~bits, bits)
     return from_numbers(kind, bits.view(dtype), marks != _NULL)
+
+
+def write_ordered(column: pa.Array) -> pa.Array:
+    """Return the inverse of ``read_ordered``: numbers as a column of bytes."""
+    dtype, valid = np.dtype(number_type(column.type)), validity(column)
+    numbers = to_numbers(column)
+    bits = np.ascontiguousarray(numbers).view(f"<i{dtype.itemsize}")
+    is_negative = bits < 0
+    if pa.types.is_floating(column.type):
+        bits = np.where(is_negative, ~bits, bits)
+    rows = np.zeros((len(column), 1 + dtype.itemsize), np.uint8)
+    rows[:, 0] = np.where(valid, np.where(is_negative, _NEGATIVE, _OTHER), _NULL)
+    rows[:, 1:] = bits.astype(f">i{dtype.itemsize}").view(np.uint8).reshape(len(column), dtype.itemsize)
+    return pa.array([row.tobytes() for row in rows], pa.binary())
