@@ -6,6 +6,7 @@ Spark looks only once: ``register_state_source`` adds it to a session that has l
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NAME = "ckpt_state"
+_NUMBER = re.compile(r"[0-9]{1,18}")
 _TRUTH = {"true": True, "false": False}
 _SELECTION = ("path", "uid", "operator", "state", "store")
 _OF_A_VERSION = ("version", "includeExpired")
@@ -102,7 +104,8 @@ class _Reader(DataSourceReader):
         return [StorePartition(number) for number in self._partitions]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, StorePartition)  # noqa: S101 - one of those above
+        if not isinstance(partition, StorePartition):  # what PySpark gives in place of an empty list of partitions
+            return
         schema = make_handed_schema(self._schema)
         with open_selected(self._options, self._state, partition.number) as rows:
             for batch in rows.batches(partition.number):
@@ -167,6 +170,6 @@ def _truth(name: str, text: str | None, default: bool) -> bool:  # noqa: FBT001 
 def _number(name: str, text: str | None) -> int | None:
     if text is None:
         return None
-    if not text.isdigit():
+    if _NUMBER.fullmatch(text) is None:
         raise InvalidInputError(f"Option {name} of {NAME} must be a whole number, got {text!r}.")
     return int(text)

@@ -20,6 +20,8 @@ from pyspark_ckpt.writing.explanation import ExplainedChanges
 from pyspark_ckpt.writing.first_files import CHECKPOINT_FORMAT, FIRST_CONFS, NewQuery
 from pyspark_ckpt.writing.given_rows import guess_bytes
 
+MAX_SAMPLES = 1_000_000
+
 
 def write_state(
     source: Location | None,
@@ -65,16 +67,20 @@ def explain_changes(
     changes: Sequence[Change | Migration],
     *,
     samples: int = 5,
+    parallelism: int = 200,
     options: Mapping[str, str] | None = None,
 ) -> ExplainedChanges:
     """Return what ``write_state`` would do with these changes. Writes nothing.
 
     All rows that would be written are made and checked, of a Spark frame ``samples`` rows. So many rows of each state
     are kept. Two rows for one place are found if they are near to each other; ``write_state`` finds all.
+    ``parallelism``: see there.
 
-    Raises as ``write_state``.
+    Raises as ``write_state``, and InvalidInputError for rows that can be read once, such as those of a reader.
     """
-    opened, given = _open(source, changes, _NewRun(1, (None,), None), options)
+    if type(samples) is not int or not 0 <= samples <= MAX_SAMPLES:
+        raise InvalidInputError(f"`samples` must be a whole number from 0 to {MAX_SAMPLES:,}, got {samples!r}.")
+    opened, given = _open(source, changes, _NewRun(parallelism, (None,), None), options)
     return Writing(opened, "", given, RunHere(), lambda _done, _all: None, "").explain(changes, samples)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from pyspark_ckpt.operators.declarations.ttl import Ttl
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
+from pyspark_ckpt.state_store.format.meta import is_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,9 +44,10 @@ class Declared:
 
         Raises InvalidInputError for an empty name, the name of an expiry index, or an invalid time to live.
         """
-        if not name or not isinstance(name, str):
+        given: object = name  # from Python, which does not check types
+        if not isinstance(given, str) or not given or not is_text(given):
             raise InvalidInputError(
-                f"A {type(self).__name__} has the name {name!r}, which is not a non-empty string.",
+                f"A {type(self).__name__} has the name {name!r}, which is not a text that can be stored.",
                 hint="Give it a name that stays the same while the state lives.",
             )
         if name.endswith(INDEX_SUFFIX):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -29,9 +29,9 @@ from pyspark_ckpt.reading.sources import open_location
 from pyspark_ckpt.reading.stored_state import Selection, StoredState
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.chunks import take_portion
-from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError
+from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError, LifecycleError, NotFoundError
 from pyspark_ckpt.state_store.format.delta import Delta
-from pyspark_ckpt.state_store.format.keys import state_range
+from pyspark_ckpt.state_store.format.keys import EMPTY, state_range
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.meta import StateMeta
 from pyspark_ckpt.state_store.identity import Identity
@@ -145,6 +145,8 @@ class StateChangeFeed:
         """See ``change_feed``. ``reader``: of the state after the last batch; closed at the end."""
         self._reader = reader
         first = None if first_batch is None else first_batch + 1
+        self._is_closed = False
+        self._lineages: dict[int, Lineage] = {}
         self._steps = {each: self._list_steps(each, first) for each in partitions}
         begins = [steps[0].version if steps else reader.version + 1 for steps in self._steps.values()]
         self.first_batch = (max(begins, default=reader.version + 1) if first is None else first) - 1
@@ -163,6 +165,7 @@ class StateChangeFeed:
 
     def close(self) -> None:
         """End the threads. May be called twice."""
+        self._is_closed = True
         self._reader.close()
 
     @property
@@ -183,9 +186,12 @@ class StateChangeFeed:
     def batches(self, partition: int | None = None) -> Generator[pa.RecordBatch, None, None]:
         """Yield the changes of all partitions, or of one, lazily and in a bounded amount of memory.
 
-        At most two deltas are on local disk at a time. Raises NotFoundError (retention has deleted one meanwhile),
+        At most two deltas are on local disk at a time. Raises InvalidInputError (the state had other types, before it
+        was dropped and made again), NotFoundError (retention has deleted a delta meanwhile), LifecycleError (closed),
         FormatError, StorageError.
         """
+        if self._is_closed:
+            raise LifecycleError("This change feed is closed.", hint="Call change_feed again.")
         if partition is not None and partition not in self._steps:
             last = max(self._steps, default=0)
             raise InvalidInputError(f"{self.state.whose} has changes in partitions 0 to {last}, not in {partition}.")
@@ -196,16 +202,18 @@ class StateChangeFeed:
             for step in of_partition
             if step.version > self.first_batch
         )
-        schema, formers = self.schema, dict[int, StateMeta]()
+        schema, formers = self.schema, dict[int, StateMeta | None]()
         with self._reader.checkpoint.workplace.folder() as folder, ThreadPoolExecutor(1) as pool:
             feed = ChangeFeed([step for _, _, step in steps], folder / "deltas", pool)
             with closing(feed):
-                for version, number, _ in steps:
+                for version, number, step in steps:
                     delta = feed.next()
                     if delta is None:
                         raise InternalError(f"The feed ended before version {version} of partition {number}.")
                     own = delta.store.state(self.state.stored_name)
-                    for each in _list_numbers(own, formers.get(number)):
+                    if number not in formers:
+                        formers[number] = self._find_former(number, step)
+                    for each in _list_numbers(own, formers[number]):
                         for columns in self._decode(delta, each, number):
                             yield pa.RecordBatch.from_arrays(columns, schema=schema)
                     if own is not None:
@@ -225,14 +233,26 @@ class StateChangeFeed:
         state, checkpoint = self.state, self._reader.checkpoint
         identity = Identity(state.operator.number, partition, state.store)
         place = checkpoint.find_place(identity)
-        lineage = Lineage.read(place)
+        lineage = self._lineages[partition] = Lineage.read(place)
         commit = checkpoint.find_commit(identity, self._reader.version, lineage)
         return list_steps(place, commit, first, lineage, str(identity))
+
+    def _find_former(self, partition: int, step: DeltaStep) -> StateMeta | None:
+        """Return the state before a delta; None if it was not there, or if retention has left nothing to tell."""
+        parent, state = step.name.parent, self.state
+        if parent == EMPTY:
+            return None
+        identity = Identity(state.operator.number, partition, state.store)
+        with suppress(NotFoundError):
+            meta = self._reader.checkpoint.read_meta(identity, parent, self._lineages[partition])
+            return meta.state(state.stored_name)
+        return None
 
     def _decode(self, delta: Delta, own: StateMeta, partition: int) -> Iterator[list[pa.Array]]:
         """Yield the columns of the changes that a commit made to the rows of a state with the number of ``own``."""
         state, batch = self.state, delta.store.version - 1
         codec = state.codec(own.descriptor)
+        self._require_types(codec, batch)
         changes = _read_changes(delta.files, state_range(own.number))
         while portion := take_portion(changes, BATCH_ROWS, BATCH_BYTES, _Change.count_bytes):
             rows = [read_stored_row(each.key, each.value or b"", is_ordered=own.descriptor.ordered) for each in portion]
@@ -244,6 +264,22 @@ class StateChangeFeed:
                 what = [pa.array([batch] * len(kinds), pa.int64()), pa.array(kinds, pa.string())]
                 places = place_columns(state, partition, [rows[each] for each in positions])
                 yield [*what, *_without_index(state, decoded.columns), *places]
+
+    def _require_types(self, codec: StateCodec, batch: int) -> None:
+        """Raise InvalidInputError if the state has other types after a batch than after the last one."""
+        known, found = (
+            [(each.name, each.type) for each in fields] for fields in (self.state.codec().fields, codec.fields)
+        )
+        if known != found:
+            raise InvalidInputError(
+                f"{self.state.whose} has the columns {_show(found)} after batch {batch}, and {_show(known)} after "
+                f"batch {self.last_batch}: it was dropped and made again.",
+                hint=f"Read up to batch {batch}, or from a later one.",
+            )
+
+
+def _show(columns: Sequence[tuple[str, pa.DataType]]) -> str:
+    return ", ".join(f"{name} {kind}" for name, kind in columns)
 
 
 def _list_numbers(own: StateMeta | None, former: StateMeta | None) -> list[StateMeta]:

@@ -13,6 +13,7 @@ from pyspark_ckpt.reading.stored_state import Selection
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.digests import Digest
+from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, find_kind
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, list_operators
 from pyspark_ckpt.state_store.checkpoints.query.copying import copy_id, copy_logs, copy_operators, read_logs
 from pyspark_ckpt.state_store.checkpoints.query.entries import check_content, read_partitions
@@ -25,7 +26,7 @@ from pyspark_ckpt.state_store.checkpoints.query.migrations import (
 from pyspark_ckpt.state_store.checkpoints.query.proof import LogProof, QueryFile
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError
-from pyspark_ckpt.state_store.format.names import WORK_FOLDER
+from pyspark_ckpt.state_store.format.names import CHECKPOINT_FOLDER, MIGRATIONS_NAME, WORK_FOLDER
 from pyspark_ckpt.state_store.format.remote import query_id
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.redistribution.canonical import SavedRows
@@ -39,6 +40,7 @@ from pyspark_ckpt.state_store.savepoints.savepoint import (
     Savepoint,
     SavepointInfo,
     describe_rows,
+    read_info,
     refuse_unless_empty,
 )
 from pyspark_ckpt.writing.draft import Draft
@@ -74,8 +76,6 @@ class Writing:
         with explaining_what_is_left(possession.describe_what_is_left), self._hold() as (version, logs):
             operators, partitions = self._list_operators(version), self._count_partitions(version)
             chosen, draft = self._draft(given, operators, partitions)
-            if isinstance(self.source, NewQuery) and not draft.stores:
-                raise InvalidInputError("A query that has never run has no state, and no rows are put into it.")
             possession.take(version)
             rows = [
                 StoreWriting(
@@ -125,9 +125,12 @@ class Writing:
     ) -> tuple[ChosenChanges, Draft]:
         """Return which changes are made, and the states as they leave them."""
         chosen, draft = ChosenChanges.of(given, self._read_migrations()), Draft(operators)
+        write_migrations(chosen.migrations)  # they must fit into the file, which is written last
         for change in chosen.changes:
             draft.apply(change)
         draft.settle(partitions)
+        if isinstance(self.source, NewQuery) and not draft.stores:
+            raise InvalidInputError("A query that has never run has no state, and no rows are put into it.")
         return chosen, draft
 
     def _find_reader(self, version: int) -> OpenState:
@@ -155,7 +158,20 @@ class Writing:
         return source.partitions if isinstance(source, NewQuery) else read_partitions(source.place, version - 1)
 
     def _read_migrations(self) -> tuple[AppliedMigration, ...]:
-        return read_migrations(self.source.place) if isinstance(self.source, Checkpoint) else ()
+        """Return the migrations of the source. A savepoint says whether it has any, and what is in the file.
+
+        Raises FormatError, StorageError, NotFoundError (the file of a savepoint is missing).
+        """
+        if not isinstance(self.source, Checkpoint):
+            return ()
+        place = self.source.place
+        if find_kind(place) is FolderKind.SAVEPOINT:
+            files = [each for each in read_info(place).files if each.name == MIGRATIONS_FILE]
+            proof = LogProof(files)
+            for blob in place.list(CHECKPOINT_FOLDER, prefix=MIGRATIONS_NAME):
+                proof(blob.name, place.get(blob.name), f"{place.url}/{blob.name}")
+            proof.require_all(place)
+        return read_migrations(place)
 
     def _list_operators(self, version: int) -> list[OperatorVersion] | None:
         if isinstance(self.source, NewQuery):

@@ -171,8 +171,13 @@ class Draft:
         store.keys = {uid: replace(keys, max_parallelism=groups) for uid, keys in store.keys.items()}
 
     def _find_or_add(self, uid: str, change: Put) -> StoreDraft:
-        """Return the store of a keyed operator. In a new query, it is made if there is none."""
-        if not self._is_new or any(uid in store.keys for store in self.stores):
+        """Return the store of a keyed operator. In a new query, it is made if there is none.
+
+        An operator without any state, such as one whose states were all dropped, has no uid any more: if it is the only
+        one, it gets the uid.
+        """
+        can_add = self._is_new or len(self._list_empty()) == 1
+        if not can_add or any(uid in store.keys for store in self.stores):
             store = self._find(uid)
             _require_same_keys(change, store.keys[uid])
             return store
@@ -184,11 +189,20 @@ class Draft:
         schema = _read_key(change.key, f"Put to {change.uid!r}")
         groups = MAX_PARALLELISM if change.max_parallelism is None else change.max_parallelism
         keys = Keys(schema, read_groups(groups, f"Put to {change.uid!r}"))
+        if not self._is_new:
+            (store,) = self._list_empty()
+            store.meta, _ = store.meta.with_state(GROUPS, Descriptor(key_schema=ROUTE_SCHEMA))
+            store.layout, store.keys[uid] = Layout.KEY_GROUPS, keys
+            return store
         meta = msgspec.structs.replace(EMPTY_META, version=1, id=uuid.uuid4().hex)
         meta, _ = meta.with_state(GROUPS, Descriptor(key_schema=ROUTE_SCHEMA))
         operator = Operator(len(self.stores), SPARKS_NAME, (DEFAULT_STORE,), 1)
         self.stores.append(StoreDraft(operator, DEFAULT_STORE, Layout.KEY_GROUPS, meta, keys={uid: keys}))
         return self.stores[-1]
+
+    def _list_empty(self) -> list[StoreDraft]:
+        """Return the stores of keyed operators without any state."""
+        return [store for store in self.stores if store.operator.name == SPARKS_NAME and not store.meta.states]
 
     def _find_native(self, number: int, change: Put | Transform) -> tuple[StoreDraft, str]:
         """Return the store and the name of a state of one of Spark's own operators. Raises InvalidInputError."""
@@ -275,8 +289,9 @@ def _draft_store(operator: OperatorVersion, name: str) -> StoreDraft:
         for state in meta.states
         if state.uid is not None
     }
-    kept = {state.name: state.name for state in meta.states}
-    return StoreDraft(operator.operator, name, operator.layout, meta, whole.numbers, kept, keys=keys)
+    names = {state.name: state.name for state in meta.states}
+    formers = {state.name: state.name for state in meta.states if state.is_counted}
+    return StoreDraft(operator.operator, name, operator.layout, meta, whole.numbers, names, formers, keys=keys)
 
 
 def _require_state(store: StoreDraft, uid: str, name: object) -> StateMeta:

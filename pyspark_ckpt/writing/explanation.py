@@ -8,7 +8,10 @@ from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 
+from pyspark_ckpt.reading.rows.keyed_rows import LISTS
+from pyspark_ckpt.reading.rows.partition_rows import BROADCASTS
 from pyspark_ckpt.state_store.display import html_table
+from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.meta import StateMeta
 from pyspark_ckpt.writing.draft import Draft
 from pyspark_ckpt.writing.given_rows import OpenState, list_batches
@@ -23,7 +26,8 @@ class ExplainedState:
     """What becomes of a state. ``former``: its uid and name in the source, if it is there.
 
     ``rows_before``, ``rows_after``: of the state. Before, the head of each list counts as a row. ``sample``: of the
-    rows that would be written, as they are given or as a function returns them.
+    rows that would be written, as they are given or as a function returns them. Elements of lists are counted, and one
+    copy of a broadcast state; of a list that stays, its stored rows, of which each key has one more.
     """
 
     uid: str
@@ -59,28 +63,49 @@ class ExplainedChanges:
 def explain(
     draft: Draft, before: Draft, open_state: OpenState, samples: int, now_ms: int, partitions: int
 ) -> Iterator[ExplainedState]:
-    """Yield what becomes of each state of the source, as ``before`` has it. Raises as ``write_state``."""
-    left = {(store.operator.number, state.name): state for store in before.stores for state in _list_states(store)}
-    known = set(left)
+    """Yield what becomes of each state of the source, as ``before`` has it.
+
+    Raises as ``write_state``, and InvalidInputError for rows that can be read once.
+    """
+    for store in draft.stores:
+        for name, rows in store.written.items():
+            if isinstance(rows, GivenRows) and isinstance(rows.rows, (Iterator, pa.RecordBatchReader)):
+                raise InvalidInputError(
+                    f"The rows of {name!r} are a reader, which can be read once: they would be gone after this.",
+                    hint="Give a table, or a new reader to write_state alone.",
+                )
+    left = {
+        (store.operator.number, store.name, state.name): (store, state)
+        for store in before.stores
+        for state in store.meta.states
+        if state.is_counted
+    }
     for store in draft.stores:
         for state in _list_states(store):
-            given = store.written.get(state.name)
-            former = store.kept.get(state.name)
-            if isinstance(given, StoredRows):
-                former = given.stored_name
-            elif given is not None and (store.operator.number, state.name) in known:
-                former = state.name
-            old = None if former is None else left.pop((store.operator.number, former), None)
-            rows = 0 if old is None else old.rows
+            given, former = store.written.get(state.name), store.formers.get(state.name)
+            old = None if former is None else left.pop((store.operator.number, store.name, former))
             uid, name = _name(store, state)
             if given is None:
-                yield ExplainedState(uid, name, "stays", former, rows, rows)
+                count = 0 if old is None else _count(*old, open_state, counts_lists=False)
+                yield ExplainedState(uid, name, "stays", former, count, count)
             else:
+                count = 0 if old is None else _count(*old, open_state)
                 after, sample = _encode(store, state.name, given, open_state, samples, now_ms, partitions)
-                yield ExplainedState(uid, name, "written", former, rows, after, sample)
-    for state in left.values():
-        uid, _, name = state.name.partition("/")  # Spark's own states are never dropped
-        yield ExplainedState(uid, name, "dropped", state.name, state.rows, 0)
+                yield ExplainedState(uid, name, "written", former, count, after, sample)
+    for store, state in left.values():
+        if state.uid is not None:
+            uid, name = _name(store, state)
+            yield ExplainedState(uid, name, "dropped", state.name, _count(store, state, open_state), 0)
+
+
+def _count(store: StoreDraft, state: StateMeta, open_state: OpenState, *, counts_lists: bool = True) -> int:
+    """Return how many rows a state of the source has, as they are shown."""
+    kind = state.descriptor.encoder.get("kind")
+    if kind == BROADCASTS or (kind == LISTS and counts_lists):
+        uid, name = _name(store, state)
+        with open_state(StoredRows(store.operator.number, store.name, uid, name)) as opened:
+            return opened.count()
+    return state.rows
 
 
 def _list_states(store: StoreDraft) -> list[StateMeta]:

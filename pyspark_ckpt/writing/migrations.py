@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from pyspark_ckpt.changes import Change, Migration, describe
 from pyspark_ckpt.state_store.checkpoints.query.migrations import AppliedMigration
 from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.format.meta import is_text
+
+MAX_NAME = 1000
 
 
 @dataclass(frozen=True)
@@ -33,13 +36,16 @@ class ChosenChanges:
         """
         changes: list[Change] = []
         made, now_ms = list[AppliedMigration](), round(time.time() * 1000)
-        names = [each.name for each in given if isinstance(each, Migration)]
+        names: list[str] = []
+        for each in given:
+            if isinstance(each, Migration):
+                _require_migration(each, names)
+                names.append(each.name)
         known = {each.name for each in before}
         for position, each in enumerate(given):
             if not isinstance(each, Migration):
                 changes.append(each)
                 continue
-            _require_migration(each, names)
             if each.name in known:
                 continue
             later = [other.name for other in given[position:] if isinstance(other, Migration) and other.name in known]
@@ -55,15 +61,17 @@ class ChosenChanges:
 
 def _require_migration(migration: Migration, names: Sequence[str]) -> None:
     name: object = migration.name  # from Python, which does not check types
-    if not isinstance(name, str) or not name:
-        raise InvalidInputError(f"A migration has the name {name!r}: give it a text that is not empty.")
-    if names.count(name) > 1:
+    if type(name) is not str or not 0 < len(name) <= MAX_NAME or not is_text(name):
+        raise InvalidInputError(
+            f"A migration has the name {repr(name)[:200]}: give it a text of 1 to {MAX_NAME} characters."
+        )
+    if name in names:
         raise InvalidInputError(f"Two migrations have the name {name!r}.", hint="Give each a name of its own.")
     changes: object = migration.changes
     if (
         isinstance(changes, str)
         or not isinstance(changes, Sequence)
-        or any(isinstance(each, Migration) for each in changes)
+        or not all(isinstance(each, Change) for each in changes)
     ):
         raise InvalidInputError(
             f"Migration {name!r} has {repr(changes)[:200]} of type {type(changes).__name__} as its changes.",

@@ -72,7 +72,8 @@ class StoreDraft:
     """One store of an operator: its states with their new names, numbers and types.
 
     ``numbers``: those of the states in the new meta by those in each store of the source. ``kept``: the names in the
-    source of states whose rows stay, by their new names. ``written``: the rows of other states. ``keys``: by uid.
+    source of states whose rows stay, by their new names. ``formers``: those of all states that are in the source.
+    ``written``: the rows of states whose rows do not stay. ``keys``: by uid.
     """
 
     operator: Operator
@@ -81,6 +82,7 @@ class StoreDraft:
     meta: StoreMeta
     numbers: Sequence[Mapping[int, int]] = ()
     kept: dict[str, str] = field(default_factory=dict)
+    formers: dict[str, str] = field(default_factory=dict)
     written: dict[str, GivenRows | StoredRows] = field(default_factory=dict)
     keys: dict[str, Keys] = field(default_factory=dict)
 
@@ -111,6 +113,7 @@ class StoreDraft:
     def remove(self, name: str) -> None:
         """Remove a state and its index."""
         self.meta = self.meta.without_state(name).without_state(index_name(name))
+        self.formers.pop(name, None)
         self.forget_rows(name)
 
     def forget_rows(self, name: str) -> None:
@@ -144,9 +147,12 @@ class StoreDraft:
         placement = {"max_parallelism": keys.max_parallelism}
         described = DeclaredStates(uid, (typed,)).describe_new(keys.schema, placement)
         (name, _), *_ = described
+        former = self.formers.get(name)
         self.remove(name)
         for each, descriptor in described:
             self.meta, _ = self.meta.with_state(each, descriptor, keyed=True)
+        if former is not None:
+            self.formers[name] = former
         return name
 
     def replace_states(self, change: Callable[[StateMeta], StateMeta]) -> None:
@@ -154,4 +160,5 @@ class StoreDraft:
         names = {state.name: change(state).name for state in self.meta.states}
         self.meta = msgspec.structs.replace(self.meta, states=tuple(map(change, self.meta.states)))
         self.kept = {names[name]: old for name, old in self.kept.items()}
+        self.formers = {names[name]: old for name, old in self.formers.items()}
         self.written = {names[name]: rows for name, rows in self.written.items()}

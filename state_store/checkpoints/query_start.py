@@ -15,6 +15,7 @@ from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.query.entries import check_content
 from pyspark_ckpt.state_store.checkpoints.query.files import QUERY, find_watermarks, list_batches, list_operator_files
+from pyspark_ckpt.state_store.checkpoints.query.migrations import read_migrations
 from pyspark_ckpt.state_store.checkpoints.query.spark_files import (
     check_form,
     choose_source_files,
@@ -91,6 +92,10 @@ class _Start:
             )
         of_sources = self._read_files(choose_source_files(sources), "or reads files again", may_go=True)
         of_operators = self._read_files(list_operator_files(place), may_go=True)
+        try:
+            read_migrations(place)
+        except FormatError as problem:
+            self._problems.append(f"{problem.message} The state of the query cannot be written or copied with it.")
         counts = len(logs), len(of_sources), len(of_operators)
         return StartFiles(*counts, self._bytes_read, tuple(self._problems))
 

@@ -73,9 +73,18 @@ class Descriptor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.key_encoder if isinstance(self.key_encoder, dict) else {}
 
 
+def is_text(value: str) -> bool:
+    """Return whether a string can be stored as UTF-8: one with half of a surrogate pair cannot."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def check_uid(uid: object, who: str) -> None:
     """Raise InvalidInputError about ``who`` unless ``uid`` can name a keyed operator in a checkpoint."""
-    if not isinstance(uid, str) or not uid or "/" in uid:
+    if not isinstance(uid, str) or not uid or "/" in uid or not is_text(uid):
         raise InvalidInputError(f"{who}: give a uid without '/' that stays the same when the program changes.")
 
 

@@ -118,9 +118,17 @@ class BlockRange:
         return self.table.blocks.keys[(self.first + self.behind) // 2 - 1] + b"\0" if len(self) > 1 else b""
 
     def entries(self) -> Iterator[Entries]:
-        """Yield the entries of the blocks, in portions. Raises FormatError, StorageError."""
-        for first in range(self.first, self.behind, BLOCKS_AT_ONCE):
-            part = BlockRange(self.table, first, min(first + BLOCKS_AT_ONCE, self.behind))
+        """Yield the entries of the blocks, in portions of some blocks or about PORTION_BYTES.
+
+        Raises FormatError, StorageError.
+        """
+        ends = np.cumsum(self.size)
+        first = self.first
+        while first < self.behind:
+            done = int(ends[first - self.first - 1]) if first > self.first else 0
+            fit = self.first + int(np.searchsorted(ends, done + PORTION_BYTES, "right"))
+            part = BlockRange(self.table, first, max(first + 1, min(fit, first + BLOCKS_AT_ONCE, self.behind)))
+            first = part.behind
             what = str(self.table.path)
             yield parse_entries(part.read().blocks(), what).entries(what, may_merge=self.table.may_merge)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from pyspark_ckpt import changes, explain_changes, open_state, restore, savepoin
 from pyspark_ckpt.cli.main import main
 from pyspark_ckpt.state_store.blobs import place_at
 from pyspark_ckpt.state_store.checkpoints.query.migrations import read_migrations
-from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 
 N = ckpt.ValueState("n", "long")
 WRONG: Any = changes.Migration  # from Python, which does not check types
@@ -101,3 +102,156 @@ def test_a_wrong_list_is_refused(given: Any, said: str, saved: Path, tmp_path: P
     with pytest.raises(InvalidInputError, match=said):
         write_state(tmp_path / "first", tmp_path / "never", given)
     assert not (tmp_path / "never").exists()
+
+
+@pytest.mark.parametrize("kind", ["canonical", "native"])
+def test_a_savepoint_whose_migrations_are_gone_or_of_another_is_refused(kind: Any, saved: Path, tmp_path: Path) -> None:  # noqa: ANN401
+    write_state(saved, tmp_path / "first", [DOUBLED])
+    restore(tmp_path / "first", tmp_path / "query")
+    savepoint(tmp_path / "query", tmp_path / "again", kind=kind)
+    write_state(saved, tmp_path / "other", [changes.Migration("other", [])])
+    file = tmp_path / "again" / "_ckpt" / "migrations.json"
+    kept = file.read_bytes()
+    file.unlink()
+    for call in (explain_changes, lambda *given: write_state(given[0], tmp_path / "no", given[1])):
+        with pytest.raises(NotFoundError, match=r"migrations.json is missing, which the savepoint was taken with"):
+            call(tmp_path / "again", [DOUBLED])
+        file.write_bytes((tmp_path / "other" / "_ckpt" / "migrations.json").read_bytes())
+        with pytest.raises(FormatError, match=r"migrations.json is damaged: it is not what the savepoint was taken"):
+            call(tmp_path / "again", [DOUBLED])
+        file.unlink()
+    file.write_bytes(kept)
+    assert explain_changes(tmp_path / "again", [DOUBLED]).migrations == ()
+    assert not (tmp_path / "no").exists()
+
+
+def test_damaged_migrations_of_a_checkpoint_are_found_and_not_copied(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_state(saved, tmp_path / "first", [DOUBLED])
+    restore(tmp_path / "first", tmp_path / "query", parallelism=2)
+    file = tmp_path / "query" / "_ckpt" / "migrations.json"
+    content = bytearray(file.read_bytes())
+    content[12] ^= 1
+    file.write_bytes(content)
+    assert main(["checkpoint", "verify", str(tmp_path / "query")]) == 1
+    assert "migrations.json" in capsys.readouterr().out
+    for copy in (
+        lambda target: savepoint(tmp_path / "query", target),
+        lambda target: savepoint(tmp_path / "query", target, kind="canonical"),
+        lambda target: ckpt.rescale(tmp_path / "query", target, 3),
+        lambda target: ckpt.branch(tmp_path / "query", target),
+    ):
+        with pytest.raises(FormatError, match=r"migrations.json"):
+            copy(tmp_path / "target")
+        shutil.rmtree(tmp_path / "target", ignore_errors=True)
+
+
+def test_an_operator_whose_states_were_dropped_begins_anew(saved: Path, tmp_path: Path) -> None:
+    drop = changes.Migration("drop", [changes.Drop("u")])
+    put = changes.Migration("put", [changes.Put("u", N, ROWS.slice(1), key="user string")])
+    write_state(saved, tmp_path / "together", [drop, put])
+    write_state(saved, tmp_path / "first", [drop])
+    told = explain_changes(tmp_path / "first", [drop, put])
+    assert [(each.uid, each.outcome, each.rows_after) for each in told.states] == [("u", "written", 2)]
+    write_state(tmp_path / "first", tmp_path / "apart", [drop, put])
+    assert _values(tmp_path / "together", "u", "n") == _values(tmp_path / "apart", "u", "n") == {"b": 2, "c": 3}
+    restore(tmp_path / "apart", tmp_path / "query", parallelism=3)
+    stream = ckpt.testing.keyed("user string", by="user", uid="u", folder=tmp_path / "h", savepoint=tmp_path / "apart")
+    with stream.process(_Counts(), "user string, n long") as harness:
+        assert sorted(harness.run([("b",), ("z",)])) == [("b", 3), ("z", 1)]
+
+
+class _Counts(ckpt.KeyedProcessor):
+    """Counts rows."""
+
+    n = ckpt.ValueState("n", "long", default=0)
+
+    def process(self, _ctx: ckpt.Context, key: Any, rows: Any) -> Any:  # noqa: ANN401
+        """Outputs the count."""
+        self.n.update(self.n.value() + len(rows))
+        yield key.user, self.n.value()
+
+
+def test_states_that_are_renamed_and_put_are_told_by_what_they_were(tmp_path: Path) -> None:
+    a, b = (ckpt.ValueState(name, "long") for name in "ab")
+    write_state(
+        None,
+        tmp_path / "saved",
+        [changes.Put("u", b, ROWS.slice(1), key="user string"), changes.Put("u", a, ROWS)],
+        parallelism=1,
+    )
+    moved: list[changes.Change] = [
+        changes.Rename("u", "c", "a"),
+        changes.Rename("u", "a", "b"),
+        changes.Put("u", "a", ROWS.slice(2)),
+    ]
+    told = explain_changes(tmp_path / "saved", moved)
+    assert {(e.name, e.outcome, e.former, e.rows_before, e.rows_after) for e in told.states} == {
+        ("c", "stays", "u/a", 3, 3),
+        ("a", "written", "u/b", 2, 1),
+    }
+    told = explain_changes(tmp_path / "saved", [changes.Put("u", "a", ROWS.slice(2)), changes.Rename("u", "v")])
+    assert {(e.uid, e.name, e.outcome, e.former) for e in told.states} == {
+        ("v", "a", "written", "u/a"),
+        ("v", "b", "stays", "u/b"),
+    }
+
+
+@pytest.mark.parametrize("make", [lambda: iter(ROWS.to_batches()), ROWS.to_reader])
+def test_rows_that_can_be_read_once_are_not_used_up(make: Any, saved: Path, tmp_path: Path) -> None:  # noqa: ANN401
+    put = [changes.Put("u", "n", make())]
+    with pytest.raises(InvalidInputError, match="can be read once"):
+        explain_changes(saved, put)
+    write_state(saved, tmp_path / "target", put)
+    assert _values(tmp_path / "target", "u", "n") == {"a": 1, "b": 2, "c": 3}
+
+
+def test_elements_and_single_copies_are_counted(tmp_path: Path) -> None:
+    items = pa.table({"user": ["a", "a", "b"], "index": [0, 1, 0], "value": [1, 2, 3]})
+    rules = pa.table({"key": ["x"], "value": [1]})
+    put = [
+        changes.Put("u", ckpt.ListState("items", "long"), items, key="user string"),
+        changes.Put("u", ckpt.BroadcastState("rules", "string", "long"), rules),
+    ]
+    write_state(None, tmp_path / "saved", put, parallelism=3)
+    restore(tmp_path / "saved", tmp_path / "query")
+    for source in ("saved", "query"):
+        same = [changes.Transform("u", name, lambda rows: rows) for name in ("items", "rules")]
+        told = explain_changes(tmp_path / source, same)
+        assert {(e.name, e.rows_before, e.rows_after) for e in told.states} == {("items", 3, 3), ("rules", 1, 1)}
+        stays = {e.name: (e.rows_before, e.rows_after) for e in explain_changes(tmp_path / source, []).states}
+        assert stays == {"items": (5, 5), "rules": (1, 1)}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([changes.Migration("x", [42])], r"has \[42\] of type list as its changes"),  # type: ignore[list-item]
+        ([changes.Migration("x" * 1001, [])], "give it a text of 1 to 1000 characters"),
+        ([changes.Migration("x\ud800", [])], "give it a text of 1 to 1000 characters"),
+        ([changes.Migration("a", []), changes.Migration(WRONG, [])], "give it a text of 1 to 1000 characters"),
+        ([changes.Rename("u", "x\ud800")], "give a uid"),
+        ([changes.Rename("u", "x\ud800", "n")], "not a text that can be stored"),
+    ],
+)
+def test_names_that_cannot_be_kept_are_refused(given: Any, said: str, saved: Path, tmp_path: Path) -> None:  # noqa: ANN401
+    for call in (explain_changes, lambda *all_given: write_state(all_given[0], tmp_path / "no", all_given[1])):
+        with pytest.raises(InvalidInputError, match=said):
+            call(saved, given)
+    assert not (tmp_path / "no").exists()
+
+
+def test_what_is_new_is_explained_for_its_parallelism() -> None:
+    lists = pa.table({"partition": [3], "index": [0], "value": ["x"]})
+    state = ckpt.OperatorListState("l", "string")
+    put = [changes.Put("u", state, lists, key="user string", max_parallelism=100)]
+    assert explain_changes(None, put, parallelism=4).states[0].rows_after == 1
+    with pytest.raises(InvalidInputError, match="must be 0 to 1"):
+        explain_changes(None, put, parallelism=2)
+    with pytest.raises(InvalidInputError, match="has max_parallelism 100, and the savepoint the parallelism 200"):
+        explain_changes(None, put)
+    with pytest.raises(InvalidInputError, match="no rows are put into it"):
+        explain_changes(None, [])
+    with pytest.raises(InvalidInputError, match="`samples` must be"):
+        explain_changes(None, put, samples=-1)

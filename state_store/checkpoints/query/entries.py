@@ -10,6 +10,7 @@ import msgspec
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.query.files import LOGS, QUERY
+from pyspark_ckpt.state_store.checkpoints.query.migrations import MIGRATIONS_FILE, require_migrations
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.names import PROVIDER_CLASS, PROVIDER_CONF, WATERMARKS_FOLDER
 
@@ -104,9 +105,11 @@ def is_log(name: str) -> bool:
 
 
 def check_content(name: str, content: bytes, where: str) -> bytes:
-    """Return the same content. Raises FormatError if a log is cut: in a copy that would be noticed too late."""
+    """Return the same content. Raises FormatError if it is damaged: in a copy that would be noticed too late."""
     if name == QUERY:
         decode_json(content, where)
     elif is_log(name):
         decode_json(split_lines(content, where)[1], where)
+    elif name == MIGRATIONS_FILE:
+        require_migrations(content, where)
     return content

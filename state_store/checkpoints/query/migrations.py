@@ -7,10 +7,10 @@ from typing import Annotated
 import msgspec
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
-from pyspark_ckpt.state_store.errors import NotFoundError
+from pyspark_ckpt.state_store.errors import InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.names import CHECKPOINT_FOLDER, MIGRATIONS_NAME
 from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
-from pyspark_ckpt.state_store.json_objects import MAX_LONG, seal
+from pyspark_ckpt.state_store.json_objects import MAX_LONG, check_format_in, decode_as, seal, unseal
 
 MIGRATIONS_FORMAT = 1
 MIGRATIONS_FILE = f"{CHECKPOINT_FOLDER}/{MIGRATIONS_NAME}"
@@ -30,6 +30,13 @@ class _File(msgspec.Struct, frozen=True):
     migrations: tuple[AppliedMigration, ...]
 
 
+def require_migrations(content: bytes, where: str) -> None:
+    """Raise FormatError that names ``where`` unless the content is that of such a file."""
+    sealed = unseal(content, where)
+    check_format_in(sealed, MIGRATIONS_FORMAT, where)
+    decode_as(sealed, _File, where)
+
+
 def read_migrations(place: BlobPlace) -> tuple[AppliedMigration, ...]:
     """Return the migrations of a checkpoint or savepoint, in their order. Raises FormatError, StorageError."""
     try:
@@ -39,5 +46,12 @@ def read_migrations(place: BlobPlace) -> tuple[AppliedMigration, ...]:
 
 
 def write_migrations(migrations: tuple[AppliedMigration, ...]) -> bytes:
-    """Return the content of the file."""
-    return seal(_File(MIGRATIONS_FORMAT, migrations))
+    """Return the content of the file. Raises InvalidInputError (it would be too large to be read again)."""
+    content = seal(_File(MIGRATIONS_FORMAT, migrations))
+    if len(content) > _MAX_BYTES:
+        raise InvalidInputError(
+            f"The names and changes of {len(migrations)} migrations take {len(content):,} bytes, and there is room for "
+            f"{_MAX_BYTES:,}.",
+            hint="Give them shorter names, or put fewer changes into one.",
+        )
+    return content

@@ -11,6 +11,7 @@ import msgspec
 from pyspark_ckpt.state_store.checkpoints.query.entries import (
     PARTITIONS_CONF,
     change_entry,
+    check_content,
     decode_json,
     find_confs,
     split_lines,
@@ -74,7 +75,7 @@ class LogRewriter:
             return b"\n".join([_WITHOUT_IDS, *rest])
         if name == f"commits/{self._batch}":
             return change_entry(content, where, self._commit)
-        return content
+        return check_content(name, content, where)
 
     def _query(self, content: bytes, where: str) -> bytes:
         return msgspec.json.encode(decode_json(content, where) | {"id": self._query_id})
