@@ -122,15 +122,11 @@ class BlockRange:
 
         Raises FormatError, StorageError.
         """
-        ends = np.cumsum(self.size)
-        first = self.first
-        while first < self.behind:
-            done = int(ends[first - self.first - 1]) if first > self.first else 0
-            fit = self.first + int(np.searchsorted(ends, done + PORTION_BYTES, "right"))
-            part = BlockRange(self.table, first, max(first + 1, min(fit, first + BLOCKS_AT_ONCE, self.behind)))
-            first = part.behind
-            what = str(self.table.path)
-            yield parse_entries(part.read().blocks(), what).entries(what, may_merge=self.table.may_merge)
+        what = str(self.table.path)
+        for begin, end in _cut(self.size):
+            stored = BlockRange(self.table, self.first + begin, self.first + end).read()
+            for part in stored.parts():
+                yield parse_entries(part.blocks(), what).entries(what, may_merge=self.table.may_merge)
 
     def read(self) -> StoredBlocks:
         """Read the blocks; there must be at least one. Raises FormatError, StorageError."""
@@ -168,9 +164,18 @@ class StoredBlocks:
         return varints(data, self.at)
 
     @property
+    def _sizes(self) -> Integers:
+        return np.where(self._kinds == PLAIN, self.size, self._inflated[0])
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of all blocks before compression, as the blocks declare them."""
-        return int(np.where(self._kinds == PLAIN, self.size, self._inflated[0]).sum())
+        return int(self._sizes.sum())
+
+    def parts(self) -> Iterator[StoredBlocks]:
+        """Yield the blocks in parts of about PORTION_BYTES before compression."""
+        for begin, end in _cut(self._sizes):
+            yield StoredBlocks(self.table, self.data, self.at[begin:end], self.size[begin:end])
 
     def blocks(self) -> list[bytes | memoryview]:
         """Return each block, decompressed. Raises FormatError."""
@@ -206,6 +211,16 @@ class StoredBlocks:
             raise self.table.make_damage_error(f"a block has the unknown compression type {min(unknown)}")
         if (too_long := (self._kinds != PLAIN) & (self._inflated[0] > MAX_BLOCK_BYTES)).any():
             raise self.table.make_damage_error(f"a block declares too many bytes: {self._inflated[0][too_long][0]}")
+
+
+def _cut(sizes: Integers) -> Iterator[tuple[int, int]]:
+    """Yield where to cut blocks into portions: BLOCKS_AT_ONCE of them, or about PORTION_BYTES, and at least one."""
+    ends, begin = np.cumsum(sizes), 0
+    while begin < len(sizes):
+        fit = int(np.searchsorted(ends, (int(ends[begin - 1]) if begin else 0) + PORTION_BYTES, "right"))
+        end = max(begin + 1, min(fit, begin + BLOCKS_AT_ONCE))
+        yield begin, end
+        begin = end
 
 
 class SortedTable:

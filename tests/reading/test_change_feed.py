@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import pickle
 import random
 import shutil
 import tempfile
 from collections.abc import Mapping
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,11 @@ import pyspark_ckpt as ckpt
 from pyspark_ckpt import change_feed, open_state, savepoint
 from pyspark_ckpt.cli.main import main
 from pyspark_ckpt.state_source import StateDataSource, open_selected
-from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.database import write_table_file
+from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError, LifecycleError, NotFoundError
+from pyspark_ckpt.state_store.sst.table import SortedTable
 from tests.compat.frozen import unpack
+from tests.lab import TUNING, Server
 from tests.testing.programs import after
 
 IDENTITY = ("key", "index", "map_key", "at_ms", "namespace")
@@ -185,7 +190,9 @@ def test_without_deltas_there_are_no_changes(lived: Path, tmp_path: Path) -> Non
     with change_feed(restored, uid="all", state="value") as feed:
         assert (feed.first_batch, feed.last_batch, feed.to_arrow().num_rows) == (16, 15, 0)
     source = StateDataSource({"path": str(restored), "uid": "all", "state": "value", "readChangeFeed": "true"})
-    assert source.reader(source.schema()).partitions() == []
+    reader = source.reader(source.schema())
+    assert reader.partitions() == []
+    assert list(reader.read(None)) == []  # type: ignore[arg-type]  # as PySpark calls it then
     assert main(["state", "changes", str(restored), "--uid", "all", "--state", "value"]) == 0
 
 
@@ -285,8 +292,65 @@ def test_the_source_reads_the_same_changes_in_tasks(lived: Path) -> None:
         ({"readChangeFeed": "true", "version": "3"}, "version of ckpt_state has no meaning with readChangeFeed"),
         ({"changeEndBatchId": "3"}, "changeEndBatchId of ckpt_state has no meaning without readChangeFeed"),
         ({"readChangeFeed": "true", "changeStartBatchId": "x"}, "changeStartBatchId of ckpt_state must be a whole"),
+        ({"readChangeFeed": "true", "changeEndBatchId": "²"}, "changeEndBatchId of ckpt_state must be a whole"),
+        ({"version": "9" * 5000}, "version of ckpt_state must be a whole"),
     ],
 )
 def test_options_of_the_source_that_do_not_fit_are_named(options: dict[str, str], said: str, lived: Path) -> None:
     with pytest.raises(InvalidInputError, match=said):
         open_selected({"path": str(lived), "uid": "all", "state": "value", **options})
+
+
+def test_a_state_that_was_dropped_and_made_again_loses_its_rows(tmp_path: Path) -> None:
+    checkpoint = unpack("v1", "aggregation-format-1", tmp_path / "query")
+    with open_state(checkpoint, operator=0) as state:
+        partitions, before, batch = state.partitions, state.count(), state.version
+    server = Server(tmp_path / "local", {})
+    for partition in range(partitions):
+        _drop_and_make_again(server, checkpoint, partition, batch)
+    for log in ("offsets", "commits"):
+        shutil.copy(checkpoint / log / f"{batch - 1}", checkpoint / log / f"{batch}")
+    server.stores.shut_down()
+    for first in (None, batch):
+        with change_feed(checkpoint, operator=0, first_batch=first) as feed:
+            rows = feed.to_arrow().to_pylist()
+        kinds = [row["change_type"] for row in rows if row["batch_id"] == batch]
+        assert (kinds.count("delete"), kinds.count("update")) == (before, partitions)
+
+
+def _drop_and_make_again(server: Server, checkpoint: Path, partition: int, version: int) -> None:
+    """Commit as a variable of transformWithState is removed and made anew: with another number, and one of its rows."""
+    handle = server.call(
+        "open", state_dir=str(checkpoint / "state" / "0" / str(partition)), checkpoint_root=str(checkpoint),
+        operator=0, partition=partition, name="default", run_id="run", format=1, min_versions_to_retain=100,
+    )["handle"]  # fmt: skip
+    begun = server.call("begin", handle=handle, version=version)
+    (described,) = (each["descriptor"] for each in begun["states"] if each["name"] == "default")
+    with open_state(checkpoint, operator=0, version=version) as state, state.open_rows(partition) as rows:
+        old = list(rows)
+    server.call("drop_state", txn=begun["txn"], name="default")
+    number = server.call("create_state", txn=begun["txn"], name="default", descriptor=described)["number"]
+    key, value = old[0]
+    written = {
+        base64.b64decode(begun["marker_key"]): base64.b64decode(begun["next_marker_value"]),
+        **{key: None for key, _ in old},
+        number.to_bytes(2, "big") + key[2:]: value,
+    }
+    write_table_file(Path(begun["staging"]) / "0.sst", sorted(written.items()), TUNING)
+    server.call("commit", txn=begun["txn"], files=["0.sst"], rows={f"{number}": 1}, num_partitions=1)
+
+
+def test_a_feed_that_is_closed_says_so(lived: Path) -> None:
+    with change_feed(lived, uid="all", state="value") as feed:
+        assert feed.to_arrow().num_rows > 0
+    with pytest.raises(LifecycleError, match="is closed"):
+        feed.to_arrow()
+
+
+def test_large_values_are_read_one_after_another(tmp_path: Path) -> None:
+    path = tmp_path / "large.sst"
+    write_table_file(path, [(f"key {n:03d}".encode(), bytes([n]) * (1 << 20)) for n in range(100)], TUNING)
+    with closing(SortedTable(path, (b"k", b"l"))) as table:
+        portions = [len(each) for each in table.span(b"k", b"l").entries()]
+    assert sum(portions) == 100
+    assert max(portions) <= 4
