@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import functions as f
 
 import pyspark_ckpt as ckpt
 from integration.conftest import PARTITIONS
@@ -191,3 +192,36 @@ def test_an_aggregation_of_spark_goes_on_with_counts_that_were_mended(spark: Spa
     known = [count for _, count in first]
     assert known == [1000 + known[0] % 1000] * 3
     assert known[0] > 1002
+
+
+TYPES = {
+    "tiny": "CAST(n AS tinyint)",
+    "text": "repeat('x', n)",
+    "bytes": "CAST(repeat('y', n) AS binary)",
+    "at": "timestamp_micros(-n)",
+    "short": "CAST(-n AS decimal(9, 2))",
+    "large": "CAST(concat(repeat('9', n * 4), '.25') AS decimal(38, 2))",
+    "numbers": "transform(sequence(0, n), x -> CAST(-x AS smallint))",
+    "decimals": "transform(sequence(0, n), x -> IF(x = 1, NULL, CAST(x AS decimal(38, 1))))",
+    "texts": "transform(sequence(0, n), x -> IF(x = 2, NULL, repeat('z', x)))",
+    "pair": "named_struct('a', CAST(n AS float), 'b', CAST(n % 2 = 0 AS boolean), 'c', CAST(NULL AS decimal(30, 0)))",
+    "map": "map(n, array(named_struct('d', CAST(n AS double))), n + 1, NULL)",
+    "day": "date_add(DATE'2020-01-01', n)",
+}
+"""Columns by what makes them of a small number n."""
+
+
+def test_values_of_all_types_have_the_bytes_that_spark_writes(spark: SparkSession, tmp_path: Path) -> None:
+    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 12).load()
+    numbers = rows.selectExpr("CAST(value % 6 AS int) AS n")
+    columns = numbers.selectExpr(
+        "n", *(f"IF(n = 5, NULL, {made}) AS {name}" for name, made in TYPES.items()), f"{TYPES['pair']} AS k"
+    )
+    firsts = [f.first(name).alias(name) for name in TYPES]
+    _run(columns.groupBy("n", "k", "large", "decimals").agg(f.count("*"), *firsts), tmp_path / "query", 2)
+    before = savepoint(tmp_path / "query", tmp_path / "saved", kind="canonical")
+    with open_state(tmp_path / "saved", operator=0) as state:
+        table = state.to_arrow()
+    after = write_state(tmp_path / "saved", tmp_path / "again", [changes.Put(0, "default", table)])
+    assert len(table) == 6
+    assert after.digests_of(0, "default") == before.digests_of(0, "default")

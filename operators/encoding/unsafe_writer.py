@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     Words = NDArray[np.int64]
     Mask = NDArray[np.bool_]
 
-_DECIMAL_BYTES = 16
+DECIMAL_BYTES, DECIMAL_STEP = 16, WORD
+"""What the bytes of a long decimal are padded to, in a row and in an array."""
 _BITS = 64
 
 
@@ -60,12 +61,13 @@ def write_rows(columns: Sequence[pa.Array], count: int) -> Packed:
     return side_by_side(fixed, *parts)
 
 
-def _make_field(column: pa.Array) -> _Field:
+def _make_field(column: pa.Array, decimal_bytes: int = DECIMAL_BYTES) -> _Field:
+    """Return a field of rows, or the elements of arrays. ``decimal_bytes``: what long decimals are padded to."""
     kind, valid = column.type, validity(column)
     if pa.types.is_null(kind):
         return _Field(np.zeros(len(column), np.bool_), np.zeros(len(column), np.int64))
     if pa.types.is_decimal(kind):
-        return _make_decimals(column, valid)
+        return _make_decimals(column, valid, decimal_bytes)
     if is_in_word(kind):
         return _Field(valid, _to_words(to_numbers(column)))
     content = _write_contents(column, valid)
@@ -92,9 +94,10 @@ def _write_contents(column: pa.Array, valid: Mask) -> Packed:
 
 def _write_arrays(column: pa.ListArray | pa.MapArray, elements: pa.Array, valid: Mask) -> Packed:
     """Return the bytes of each array: its length, a bitmap of nulls, the elements, and what lies after them."""
-    offsets = np.asarray(column.offsets)
-    field = _make_field(elements)
-    width = WORD if field.content is not None or pa.types.is_decimal(elements.type) else _find_width(elements.type)
+    offsets, kind = np.asarray(column.offsets), elements.type
+    field = _make_field(elements, DECIMAL_STEP)
+    is_narrow = is_in_word(kind) and not pa.types.is_decimal(kind) and not pa.types.is_null(kind)
+    width = max(1, int(kind.bit_width) // 8) if is_narrow else WORD
     arrays = []
     for begin, end, is_there in zip(offsets[:-1].tolist(), offsets[1:].tolist(), valid.tolist(), strict=True):
         if not is_there:
@@ -108,17 +111,12 @@ def _write_arrays(column: pa.ListArray | pa.MapArray, elements: pa.Array, valid:
         if field.content is not None:
             some = field.content.take(slice(begin, end))
             begins = WORD + len(bitmap) + WORD * count + np.cumsum(some.size) - some.size
-            words = np.where(here | field.is_reserved, begins << 32 | words, 0)
+            words = np.where(here, begins << 32 | words, 0)
             after = b"".join(some.strings())
-        content = words.astype(f"<i{width}").tobytes() if width else b""
+        content = words.astype(f"<i{width}").tobytes()
         padding = bytes(-len(content) % WORD)
         arrays.append(b"".join([count.to_bytes(WORD, "little"), bitmap.tobytes(), content, padding, after]))
     return Packed.of(arrays)
-
-
-def _find_width(kind: pa.DataType) -> int:
-    """Return the bytes of an element."""
-    return 0 if pa.types.is_null(kind) else max(1, int(kind.bit_width) // 8)
 
 
 def _to_words(numbers: NDArray[np.generic]) -> Words:
@@ -128,8 +126,11 @@ def _to_words(numbers: NDArray[np.generic]) -> Words:
     return words
 
 
-def _make_decimals(column: pa.Array, valid: Mask) -> _Field:
-    """Return decimals: those of up to 18 digits in their words, others as bytes, of which a null reserves 16."""
+def _make_decimals(column: pa.Array, valid: Mask, padded_to: int) -> _Field:
+    """Return decimals: those of up to 18 digits in their words, others as bytes.
+
+    In a row, each has 16 bytes, a null as well. In an array, each has whole words, and a null none.
+    """
     pairs = np.frombuffer(column.buffers()[1] or b"", "<i8").reshape(-1, 2)
     pairs = pairs[column.offset : column.offset + len(column)]
     if is_in_word(column.type):
@@ -139,8 +140,11 @@ def _make_decimals(column: pa.Array, valid: Mask) -> _Field:
         for (low, high), is_there in zip(pairs.tolist(), valid.tolist(), strict=True)
     ]
     sizes = np.fromiter(map(len, stored), np.int64, len(stored))
-    content = Packed.of([each.ljust(_DECIMAL_BYTES, b"\0") for each in stored])
-    return _Field(valid, sizes, content, is_reserved=True)
+    content = Packed.of([each + bytes(-len(each) % padded_to) for each in stored])
+    if padded_to == DECIMAL_STEP:
+        return _Field(valid, sizes, content)
+    nulls = Packed(np.zeros(DECIMAL_BYTES, np.uint8), np.zeros(len(valid), np.int64), np.where(valid, 0, DECIMAL_BYTES))
+    return _Field(valid, sizes, side_by_side(content, nulls), is_reserved=True)
 
 
 def _write_number(number: int) -> bytes:
@@ -150,6 +154,8 @@ def _write_number(number: int) -> bytes:
 
 
 def _take_bytes(column: pa.Array, valid: Mask) -> Packed:
+    if not len(column):
+        return Packed.of([])
     offsets = np.frombuffer(column.buffers()[1], "<i4")[column.offset : column.offset + len(column) + 1].astype(
         np.int64
     )

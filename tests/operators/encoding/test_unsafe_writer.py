@@ -53,3 +53,39 @@ def test_rows_are_read_as_they_were_written(seed: int) -> None:
     written = write_rows(table.columns, rows)
     assert all(size % 8 == 0 for size in written.size.tolist())
     assert read_rows(written.strings(), table.schema).to_pylist() == table.to_pylist()
+
+
+def test_columns_without_rows_give_none() -> None:
+    columns = [pa.array([], kind) for kind, _ in COLUMNS.values()]
+    assert len(write_rows(columns, 0)) == 0
+
+
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        # In a row, a long decimal has 16 bytes after the words, and so has a null, which keeps its place.
+        (
+            pa.array([Decimal(1)], pa.decimal128(38, 0)),
+            "0000000000000000 0100000010000000 0100000000000000 00" + "00" * 7,
+        ),
+        (pa.array([None], pa.decimal128(38, 0)), "0100000000000000 0000000010000000" + "00" * 16),
+        # In an array, it has whole words, and a null has none.
+        (
+            pa.array([[Decimal(1), None]], pa.list_(pa.decimal128(38, 0))),
+            "0000000000000000 2800000010000000"
+            + "0200000000000000" * 2
+            + "0100000020000000"
+            + "00" * 8
+            + "01"
+            + "00" * 7,
+        ),
+        (pa.array([-1], pa.int32()), "0000000000000000 ffffffff00000000"),
+        (
+            pa.array([[-1, None, 2]], pa.list_(pa.int16())),
+            "0000000000000000 1800000010000000 0300000000000000 0200000000000000 ffff000002000000",
+        ),
+    ],
+)
+def test_bytes_are_those_of_sparks_writers(column: pa.Array, expected: str) -> None:
+    (row,) = write_rows([column], 1).strings()
+    assert row.hex() == bytes.fromhex(expected.replace(" ", "")).hex()
