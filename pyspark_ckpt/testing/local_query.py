@@ -279,8 +279,8 @@ class LocalQuery:
             "batchTimestampMs": clocks.processing_ms,
             "conf": conf,
         }
-        offsets = f"v1\n{json.dumps(entry)}\n{NO_OFFSET}"
-        self._write(f"offsets/{self.version}", offsets)
+        sources = len(self._operator.inputs) + (self._operator.broadcast is not None)
+        self._write(f"offsets/{self.version}", "\n".join(["v1", json.dumps(entry), *[NO_OFFSET] * sources]))
         commit = {"nextBatchWatermarkMs": max(0, next_watermark_ms)}
         named = {"stateUniqueIds": {str(OPERATOR): ids}} if self._format > 1 else {}
         self._write(f"commits/{self.version}", f"v{self._format}\n{json.dumps({**commit, **named})}")
