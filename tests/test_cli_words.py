@@ -42,7 +42,7 @@ def refused(capsys: pytest.CaptureFixture[str], *call: str, code: int = 2) -> st
         ("list x", "Did you mean 'pyspark-ckpt checkpoint list' or 'pyspark-ckpt savepoint list'?"),
         ("savepoint restor a b", "Did you mean 'pyspark-ckpt savepoint restore'?"),
         ("chekpoint list", "Did you mean 'pyspark-ckpt checkpoint'"),
-        ("state views", "'pyspark-ckpt state' has no command 'views'. It has: read, count, diff, get."),
+        ("state views", "'pyspark-ckpt state' has no command 'views'. It has: read, count, diff, changes, get."),
     ],
 )
 def test_an_unknown_command_is_answered_with_one_of_any_group(

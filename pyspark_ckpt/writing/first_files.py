@@ -76,19 +76,23 @@ class NewQuery:
 
 
 def make_first_files(query: NewQuery, stores: Sequence[StoreDraft]) -> dict[str, bytes]:
-    """Return the files by name. Raises InvalidInputError (an offset that is none)."""
+    """Return the files by name, in the order in which they must be written.
+
+    Without its commit, a batch in the offset log would be one that a query has begun. ``metadata`` makes a checkpoint.
+    Raises InvalidInputError (an offset that is none).
+    """
     conf = {**FIRST_CONFS, **query.confs, PARTITIONS_CONF: str(query.partitions), PROVIDER_CONF: PROVIDER_CLASS}
     times = {"batchWatermarkMs": 0, "batchTimestampMs": round(time.time() * 1000), "conf": conf}
     commit: dict[str, Any] = {"nextBatchWatermarkMs": 0}
     if query.checkpoint_format > 1:
         commit["stateUniqueIds"] = {str(each.operator.number): [[each.meta.id]] * query.partitions for each in stores}
     files = {
-        QUERY: json.dumps({"id": str(uuid.uuid4())}),
-        "offsets/0": "\n".join(["v1", json.dumps(times), *map(_write_offset, query.offsets)]),
         "commits/0": f"v{query.checkpoint_format}\n{json.dumps(commit)}",
+        "offsets/0": "\n".join(["v1", json.dumps(times), *map(_write_offset, query.offsets)]),
     }
     for store in stores:
         files[f"state/{store.operator.number}/_metadata/metadata"] = describe_operator(store.operator, query.partitions)
+    files[QUERY] = json.dumps({"id": str(uuid.uuid4())})
     return {name: text.encode() for name, text in files.items()}
 
 
