@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from py4j.protocol import Py4JJavaError
-from pyspark.sql import functions as f
+from pyspark.sql import Row
 
 from integration.conftest import PARTITIONS
 from integration.operators import (
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructField
 
 _CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
 _SPARKS = Provider("rocksdb, changelog", ROCKSDB.provider_class, {**ROCKSDB.settings, _CHANGELOG: "true"})
@@ -69,9 +70,16 @@ def _own_feed(spark: SparkSession, folder: Path, view: StateView) -> list[_Chang
     path = str(folder / "checkpoint")
     sparks = spark.read.format("statestore").options(**view.options).load(path).schema
     frame = spark.read.format("ckpt_state").options(readChangeFeed="true", **options).load(path)
-    same = [f.col(each).cast(sparks[each].dataType) for each in ("key", "value")]  # columns of one name, by position
-    rows = frame.select("batch_id", "change_type", *same, "partition").collect()
-    return [_Change(row[0], row[1], repr(row[2]), repr(row[3]), row[4]) for row in rows]
+    rows = frame.select("batch_id", "change_type", "key", "value", "partition").collect()
+    return [
+        _Change(row[0], row[1], _show(row[2], sparks["key"]), _show(row[3], sparks["value"]), row[4]) for row in rows
+    ]
+
+
+def _show(values: Row | None, field: StructField) -> str:
+    """Show a struct with Spark's names, of which several columns may have the same one."""
+    kind: Any = field.dataType
+    return repr(None if values is None else Row(*kind.names)(*values))
 
 
 def _outcome(feed: Sequence[_Change]) -> list[_Change]:
