@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from typing_extensions import Self
 
+from pyspark_ckpt.reading.closeable import Closeable
 from pyspark_ckpt.reading.reader import BATCH_BYTES, BATCH_ROWS, StateReader
 from pyspark_ckpt.reading.row_location import PLACE, place_columns, read_stored_row
 from pyspark_ckpt.reading.rows.partition_rows import OPERATOR_LISTS
@@ -129,7 +128,7 @@ class _Change(NamedTuple):
         return len(self.key) + len(self.value or b"")
 
 
-class StateChangeFeed:
+class StateChangeFeed(Closeable):
     """The changes of one state, batch by batch.
 
     The columns are ``batch_id``, ``change_type`` ("update": the batch wrote this value, to a new row or to one that was
@@ -154,14 +153,6 @@ class StateChangeFeed:
 
     def __repr__(self) -> str:
         return f"StateChangeFeed(batches {self.first_batch} to {self.last_batch} of {self._reader!r})"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the threads. May be called twice."""

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import chain
-from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from msgspec import UNSET
-from typing_extensions import Self
 
+from pyspark_ckpt.reading.closeable import Closeable
 from pyspark_ckpt.reading.reader import StateReader, open_state
 from pyspark_ckpt.reading.row_location import read_stored_row
 from pyspark_ckpt.state_store.arrays.order import are_equal, in_order, join_runs, next_portion, part_run
@@ -91,7 +90,7 @@ class _Difference(NamedTuple):
         return len(self.a or b"") + len(self.b or b"")
 
 
-class StateDiff:
+class StateDiff(Closeable):
     """The differences of one state. Rows that are equal on both sides are not shown.
 
     The columns are ``change`` ("removed": only ``a`` has the row; "added": only ``b`` has it; "changed"), ``side`` ("a"
@@ -108,14 +107,6 @@ class StateDiff:
 
     def __repr__(self) -> str:
         return f"StateDiff(a={self._a!r}, b={self._b!r})"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Release both sides. May be called twice."""

@@ -11,17 +11,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import islice
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from typing_extensions import Self
 
 from pyspark_ckpt.operators.types.columns import python_values
 from pyspark_ckpt.operators.types.conversions import WRONG_VALUE
 from pyspark_ckpt.reading.batch_clocks import clock_ms
 from pyspark_ckpt.reading.catalog import Catalog, without_internal
+from pyspark_ckpt.reading.closeable import Closeable
 from pyspark_ckpt.reading.json_values import from_json
 from pyspark_ckpt.reading.kept_folders import KeptFolders
 from pyspark_ckpt.reading.row_location import PLACE, place_columns, prove_copy, read_stored_row
@@ -80,7 +79,7 @@ def open_state(
     return StateReader(open_location(path, options), wanted, version, include_expired=include_expired)
 
 
-class StateReader:
+class StateReader(Closeable):
     """The selected states of one version, and, if there is exactly one, its rows. Close it, or use a ``with`` block.
 
     Later commits do not change what it shows. It does not keep its version from being deleted: a call may raise
@@ -132,14 +131,6 @@ class StateReader:
     def _repr_html_(self) -> str:
         """Return a table of the selected states, if they were read before: to show a reader reads nothing."""
         return states_as_html(repr(self), self.__dict__.get("states", ()))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the threads, and remove what look-ups of keys have left on the local disk. May be called twice.

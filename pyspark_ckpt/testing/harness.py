@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from os import PathLike
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from typing_extensions import Self
 
 from pyspark_ckpt.operators.declarations.counters import Counter, metric_name
 from pyspark_ckpt.operators.declarations.operator import BROADCAST, BROADCAST_NAME, INITIAL, Input, KeyedOperator
@@ -32,6 +30,7 @@ from pyspark_ckpt.operators.task.partition_task import PartitionTask
 from pyspark_ckpt.operators.types.columns import python_values
 from pyspark_ckpt.operators.types.conversions import EPOCH
 from pyspark_ckpt.operators.types.value_types import struct_maker
+from pyspark_ckpt.reading.closeable import Closeable
 from pyspark_ckpt.reading.reader import StateReader
 from pyspark_ckpt.reading.stored_state import Selection
 from pyspark_ckpt.savepoints import restore, savepoint
@@ -80,7 +79,7 @@ class Origin:
     savepoint: str | PathLike[str] | None = None
 
 
-class Harness:
+class Harness(Closeable):
     """Runs one keyed operator batch by batch. Close it, or use a ``with`` block.
 
     States, timers and commits are those of a query: the same code on the same stored format, in a checkpoint of its
@@ -131,14 +130,6 @@ class Harness:
         """The metrics of the last batch, such as ``late_rows``, ``fired_timers`` and ``expired_rows``."""
         self.dropped = 0
         """How many late rows the last batch has dropped, as Spark does where a processor does not take them."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the state server, and remove the checkpoint, unless the harness was given a folder."""

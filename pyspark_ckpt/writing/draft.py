@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
@@ -27,9 +26,6 @@ from pyspark_ckpt.state_store.format.partition_states import find_scope
 from pyspark_ckpt.state_store.format.remote import DEFAULT_STORE
 from pyspark_ckpt.state_store.redistribution.merged_states import merge_states, rename_uid
 from pyspark_ckpt.writing.store_draft import GivenRows, Keys, StoreDraft
-
-if TYPE_CHECKING:
-    pass
 
 
 class Draft:
@@ -209,8 +205,7 @@ class Draft:
         what = f"{type(change).__name__} to operator {number}"
         if isinstance(number, bool):
             raise InvalidInputError(f"{what}: {number} is no number of an operator.")
-        declared = change.state if isinstance(change, Put) else change.declared
-        if isinstance(declared, Declared):
+        if isinstance(change.state, Declared) or (isinstance(change, Transform) and change.declared is not None):
             raise InvalidInputError(
                 f"{what}: a state of Spark's keeps its types, and is named by a text, such as 'default'."
             )

@@ -206,18 +206,22 @@ class GivenColumns:
             raise InvalidInputError(
                 f"{self._whose}: the table of rows {has} column {name!r}; it has {rows.column_names}.{more}"
             )
-        column = rows.column(name).combine_chunks()
-        try:
-            found = exact_column(column, kind)
-            found.validate(full=True)  # text that is not UTF-8
-        except WRONG_VALUE as problem:
-            raise InvalidInputError(
-                f"{self._whose}: column {name!r} of type {column.type} does not fit the type {kind}: {problem}.",
-                hint="Cast it.",
-            ) from problem
+        found = fit_column(rows.column(name).combine_chunks(), kind, f"{self._whose}: column {name!r}")
         if not has_nulls and found.null_count:
             raise InvalidInputError(
                 f"{self._whose}: a row has a null in the column {name!r}.",
                 hint="Leave such rows out." if name == VALUE else "",
             )
         return found
+
+
+def fit_column(column: pa.Array, kind: pa.DataType, what: str) -> pa.Array:
+    """Return a column in the type that it must have. Raises InvalidInputError that says ``what`` does not fit."""
+    try:
+        found = exact_column(column, kind)
+        found.validate(full=True)  # text that is not UTF-8
+    except WRONG_VALUE as problem:
+        raise InvalidInputError(
+            f"{what} of type {column.type} does not fit the type {kind}: {problem}.", hint="Cast it."
+        ) from problem
+    return found

@@ -11,8 +11,6 @@ import pyarrow as pa
 
 from pyspark_ckpt.operators.encoding.key_codec import normalise
 from pyspark_ckpt.operators.encoding.unsafe_writer import write_rows
-from pyspark_ckpt.operators.types.conversions import WRONG_VALUE
-from pyspark_ckpt.operators.types.exact_columns import exact_column
 from pyspark_ckpt.reading.rows.native_rows import NativeRows
 from pyspark_ckpt.reading.rows.ordered_columns import write_ordered
 from pyspark_ckpt.reading.rows.state_codec import struct_column
@@ -22,7 +20,7 @@ from pyspark_ckpt.state_store.arrays.rows import PackedRows
 from pyspark_ckpt.state_store.display import suggest
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.keys import state_head
-from pyspark_ckpt.writing.given_columns import KEY, UNREAD, VALUE, WrittenState
+from pyspark_ckpt.writing.given_columns import KEY, UNREAD, VALUE, WrittenState, fit_column
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -62,8 +60,9 @@ class NativeEncoder:
     def encode(self, prepared: pa.Table) -> Iterator[tuple[str, PackedRows]]:
         """Yield the stored rows by the name of their state, sorted. Raises InvalidInputError (two rows of one key)."""
         key, value = (prepared.column(name).combine_chunks() for name in (KEY, VALUE))
-        keys = self._encode_keys(key.flatten(), len(prepared))
-        hashes = self._codec.hash_keys(keys.strings()).astype(">u4").view(np.uint8).reshape(-1, 4)
+        columns = key.flatten()
+        keys = self._encode_keys(columns, len(prepared))
+        hashes = self._codec.hash_columns(columns, len(prepared)).astype(">u4").view(np.uint8).reshape(-1, 4)
         head = state_head(self._target.state.number)
         if self._target.state.descriptor.ordered:
             places = side_by_side(keys.prefix(head), Packed.of_matrix(hashes))
@@ -82,7 +81,6 @@ class NativeEncoder:
 
     def _take(self, rows: pa.Table, name: str, fields: Sequence[pa.Field]) -> pa.StructArray:
         """Return a column of structs in the types of the state. Raises InvalidInputError."""
-        kind = pa.struct(fields)
         if rows.column_names.count(name) != 1 or not pa.types.is_struct(rows.schema.field(name).type):
             raise InvalidInputError(
                 f"{self._whose}: rows need one column {name!r}, a struct of {[field.name for field in fields]}; they "
@@ -95,15 +93,10 @@ class NativeEncoder:
                 "has a null" if column.null_count else f"has the fields {given}, not {[each.name for each in fields]}"
             )
             raise InvalidInputError(f"{self._whose}: the column {name!r} {what}.")
-        try:
-            columns = [exact_column(each, field.type) for each, field in zip(column.flatten(), fields, strict=True)]
-            for each in columns:
-                each.validate(full=True)  # text that is not UTF-8
-        except WRONG_VALUE as problem:
-            raise InvalidInputError(
-                f"{self._whose}: column {name!r} of type {column.type} does not fit the type {kind}: {problem}.",
-                hint="Cast it.",
-            ) from problem
+        columns = [
+            fit_column(each, field.type, f"{self._whose}: field {field.name!r} of column {name!r}")
+            for each, field in zip(column.flatten(), fields, strict=True)
+        ]
         return struct_column(fields, columns, len(rows))
 
     def _encode_keys(self, columns: Sequence[pa.Array], count: int) -> Packed:

@@ -112,10 +112,16 @@ class NativeRows:
 
         Raises FormatError, InvalidInputError (a collation).
         """
+        return self.hash_columns(self._read_keys(keys), len(keys))
+
+    def hash_columns(self, columns: Columns, count: int) -> npt.NDArray[np.uint32]:
+        """Return the unsigned hashes that place ``count`` keys with these columns.
+
+        Raises InvalidInputError (a collation).
+        """
         self._refuse_collations()
-        columns = self._read_keys(keys)
         placing = [columns[n] for n in self._placing]
-        return hash_columns([placing[0].field(0)] if self._is_of_entries else placing, len(keys))
+        return hash_columns([placing[0].field(0)] if self._is_of_entries else placing, count)
 
     def _read_keys(self, keys: Sequence[bytes]) -> Columns:
         try:
