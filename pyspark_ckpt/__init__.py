@@ -83,7 +83,7 @@ if TYPE_CHECKING:
     from pyspark_ckpt.savepoints import rescale, restore, savepoint, stop_with_savepoint
     from pyspark_ckpt.state_source import register_state_source
     from pyspark_ckpt.state_store.savepoints.savepoint import SavepointInfo
-    from pyspark_ckpt.state_writing import explain_changes, write_state
+    from pyspark_ckpt.state_writing import compose_savepoint, explain_changes, write_state
 
 __all__ = [
     "PROVIDER_CLASS",
@@ -127,6 +127,7 @@ __all__ = [
     "branch",
     "change_feed",
     "changes",
+    "compose_savepoint",
     "configure",
     "connect",
     "diff",
@@ -160,7 +161,7 @@ _LATER = {
     "adopt": "pyspark_ckpt.moving_in",
     "branch": "pyspark_ckpt.branching",
     "hand_back": "pyspark_ckpt.moving_out",
-    **dict.fromkeys(("explain_changes", "write_state"), "pyspark_ckpt.state_writing"),
+    **dict.fromkeys(("compose_savepoint", "explain_changes", "write_state"), "pyspark_ckpt.state_writing"),
     **dict.fromkeys(("savepoint", "stop_with_savepoint", "restore", "rescale"), "pyspark_ckpt.savepoints"),
 }
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 from pyspark_ckpt.changes import Change, Migration, Put
+from pyspark_ckpt.composing.composition import Composition
+from pyspark_ckpt.composing.parts import Part, read_part
+from pyspark_ckpt.composing.sources import GivenSource
 from pyspark_ckpt.jobs.spark_job import QUICK_BYTES
 from pyspark_ckpt.reading.sources import state_at
 from pyspark_ckpt.savepoints import collect_options, describe_release, read_session_confs, run_job
@@ -82,6 +85,63 @@ def explain_changes(
         raise InvalidInputError(f"`samples` must be a whole number from 0 to {MAX_SAMPLES:,}, got {samples!r}.")
     opened, given = _open(source, changes, _NewRun(parallelism, (None,), None), options)
     return Writing(opened, "", given, RunHere(), lambda _done, _all: None, "").explain(changes, samples)
+
+
+def compose_savepoint(
+    target: Location,
+    operators: Sequence[tuple[Location, str | int] | None],
+    *,
+    sources: Sequence[tuple[Location, str | int] | Mapping[str, object] | str | None] | None = None,
+    options: Mapping[str, str] | None = None,
+) -> SavepointInfo:
+    """Write a canonical savepoint into the empty folder ``target``, of operators of one query or of several.
+
+    So an operator can be added to a query that has run, or taken from it, operators can get another order, and two
+    queries can become one.
+
+    ``operators``: those of the new program, in the order in which Spark numbers them, from the sink to the sources.
+    Each is a pair of a savepoint or checkpoint, and the uid or number of the operator there; or None for a keyed
+    operator that begins without state. Operators that are not named are left out. The first pair says whose confs,
+    number of partitions and checkpoint format the new query has.
+
+    ``sources``: those of the new program, in the order of its offset log: pairs of a savepoint or checkpoint, and the
+    number or name of the source there; or an offset, or None, as in ``write_state``. They may be left out if all
+    operators are of one savepoint: then its sources stay as they are.
+
+    The batch is the highest of all, and the watermark the earliest of those that have begun. The savepoint has the id
+    of its query if it is of one alone, else a new one. Nothing that exists is changed. A batch that was planned and
+    not committed is planned anew. When it returns, the savepoint is complete and durable; all rows were read before and
+    after, and digests are equal.
+
+    Raises InvalidInputError (an operator or source that is not there, a uid that two operators have, a target that is
+    not empty), LifecycleError (no committed batch), ConflictError (another savepoint is being written there),
+    NotFoundError, FormatError (damage), StorageError.
+    """
+    target = location_text(target, "target")
+    parts = [each if each is None else read_part(each, "An operator") for each in _require_list(operators, "operators")]
+    given: list[GivenSource] | None = None
+    if sources is not None:
+        listed = _require_list(sources, "sources")
+        given = [
+            read_part(each, "A source") if isinstance(each, tuple) else cast("GivenSource", each) for each in listed
+        ]
+    locations = [each.location for each in (*parts, *(given or ())) if isinstance(each, Part)]
+    if not any(isinstance(each, Part) for each in parts):
+        raise InvalidInputError(
+            f"`operators` is {list(operators)!r}: none is of a savepoint.",
+            hint="For a query that has never run, use write_state(None, ...).",
+        )
+    collected = collect_options(options, *locations, target)
+    inputs = {each: state_at(each, collected) for each in dict.fromkeys(locations)}
+    size = sum(each.info.size_bytes if isinstance(each, Savepoint) else QUICK_BYTES for each in inputs.values())
+    with run_job(f"savepoint to {target}", size) as (runner, progress):
+        return Composition(inputs, parts, given, target, collected, runner, progress, describe_release()).run()
+
+
+def _require_list(given: object, what: str) -> Sequence[object]:
+    if isinstance(given, (str, Mapping)) or not isinstance(given, Sequence) or not given:
+        raise InvalidInputError(f"`{what}` must be a list with one entry or more, got {repr(given)[:200]}.")
+    return given
 
 
 class _NewRun(NamedTuple):

@@ -38,7 +38,7 @@ class Draft:
         """
         self._is_new = operators is None
         self.stores: list[StoreDraft] = [
-            _draft_store(operator, name) for operator in operators or () for name in operator.stores
+            draft_store(operator, name) for operator in operators or () for name in operator.stores
         ]
 
     def settle(self, partitions: int) -> None:
@@ -274,7 +274,8 @@ def _require_same_keys(change: Put, keys: Keys) -> None:
         )
 
 
-def _draft_store(operator: OperatorVersion, name: str) -> StoreDraft:
+def draft_store(operator: OperatorVersion, name: str) -> StoreDraft:
+    """Return a store of an operator as it is. Raises FormatError (its partitions disagree)."""
     stores, what = operator.stores[name], f"operator {operator.operator.number}, store {name!r}"
     whole = merge_states([store.meta for store in stores], what)
     first = stores[0].meta
