@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import pyspark_ckpt as ckpt
-from integration.conftest import SHUFFLE_PARTITIONS
+from integration.conftest import PARTITIONS, SHUFFLE_PARTITIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, TimerValues
 
 FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 OUTPUT = "user string, n long"
@@ -130,3 +131,54 @@ def test_an_aggregation_comes_from_a_program_that_has_run_without_rows(session: 
     assert _run(program, tmp_path / "three") == [("a", 3), ("b", 2)]
     _give(folder, 2, "ac")
     assert _run(program, tmp_path / "three") == [("c", 1)]
+
+
+def test_transform_with_state_gets_another_number(spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "input"
+
+    def show(more: bool) -> DataFrame:  # noqa: FBT001
+        shown = _read(spark, folder).groupBy("user").transformWithState(_make_totals(), OUTPUT, "Append", "None")
+        if not more:
+            return shown
+        return ckpt.keyed(shown, by="user", uid="again").process(Again(), OUTPUT, "append")
+
+    _give(folder, 0, "aab")
+    assert _run(show(more=False), tmp_path / "one") == [("a", 2), ("b", 1)]
+    ckpt.compose_savepoint(tmp_path / "more", [None, (tmp_path / "one", 0)])
+    ckpt.restore(tmp_path / "more", tmp_path / "two", parallelism=3)
+    spark.conf.set(SHUFFLE_PARTITIONS, "3")
+    try:
+        _give(folder, 1, "ac")
+        assert _run(show(more=True), tmp_path / "two") == [("a", 3), ("c", 1)]
+    finally:
+        spark.conf.set(SHUFFLE_PARTITIONS, str(PARTITIONS))
+
+
+def _make_totals() -> Any:  # noqa: ANN401
+    from pyspark.sql import Row
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+    class Totals(StatefulProcessor):
+        def init(self, handle: StatefulProcessorHandle) -> None:
+            self.seen = handle.getListState("seen", "user string")
+            self.total = handle.getValueState("total", "n long")
+
+        def handleInputRows(self, key: Any, rows: Any, timerValues: TimerValues) -> Any:  # noqa: ANN401, ARG002, N802, N803
+            self.seen.appendList([(row.user,) for row in rows])
+            rows_seen = len(list(self.seen.get()))
+            self.total.update((rows_seen,))
+            yield Row(user=key[0], n=rows_seen)
+
+        def close(self) -> None: ...
+
+    return Totals()
+
+
+class Again(ckpt.KeyedProcessor):
+    """Shows the last total of a user."""
+
+    last = ckpt.ValueState("last", "long")
+
+    def process(self, _ctx: ckpt.Context, key: Any, rows: Any) -> Iterator[Any]:  # noqa: ANN401
+        self.last.update(rows[-1].n)
+        yield key.user, self.last.value()
