@@ -139,7 +139,7 @@ wheel: jars ## build the wheel, with a jar for every Spark, into dist
 	@$(PY) -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --config-settings spark=all --wheel-dir dist .
 	@ls dist/*.whl
 
-$(JAR): $(SHIM) state_store/options.json build.sbt jvm-bridge/build_jar.py | $(VENV)/.ready $(SBT_READY)
+$(JAR): $(SHIM) state_store/options.json state_store/metrics.json build.sbt jvm-bridge/build_jar.py | $(VENV)/.ready $(SBT_READY)
 ifdef SBT
 	@$(SBT) package
 else
@@ -147,7 +147,7 @@ else
 endif
 	@touch $@
 
-$(OTHER_JARS): pyspark_ckpt/jars/pyspark-ckpt-spark-%.jar: $(SHIM) state_store/options.json build.sbt jvm-bridge/build_jar.py | $(VENV)/.ready .tools/spark-%/.ready $(SBT_READY)
+$(OTHER_JARS): pyspark_ckpt/jars/pyspark-ckpt-spark-%.jar: $(SHIM) state_store/options.json state_store/metrics.json build.sbt jvm-bridge/build_jar.py | $(VENV)/.ready .tools/spark-%/.ready $(SBT_READY)
 ifdef SBT
 	@$(SBT) spark-$(subst .,_,$*)/package
 else

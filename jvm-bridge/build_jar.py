@@ -20,10 +20,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 MIN_JAVA = 17
 _SOURCES = ROOT / "jvm-bridge" / "src"
-_OPTIONS = ROOT / "state_store" / "options.json"
+_TABLES = ROOT / "state_store"
 _FOLDER = _SOURCES / "main" / "resources"
 RESOURCES = {
-    "pyspark_ckpt/options.json": _OPTIONS,
+    **{f"pyspark_ckpt/{name}": _TABLES / name for name in ("options.json", "metrics.json")},
     **{path.relative_to(_FOLDER).as_posix(): path for path in sorted(_FOLDER.rglob("*")) if path.is_file()},
 }
 BYTE_CODE = {"3.5": "8"}
