@@ -180,6 +180,7 @@ private[ckpt] final class Transactions(served: ServedStore, settings: Settings) 
     val serving = System.nanoTime
     val answer = txn.begun.server.call("commit", commitRequest(txn, delta))
     txn.committed(answer.path("states"))
+    txn.workerRows = CommitReport.workerRows(answer)
     val done = System.nanoTime
     val runtime = served.runtime
     CommitReport.metrics(

@@ -19,6 +19,7 @@ private[ckpt] class Extensions extends SparkSessionExtensionsProvider {
     extensions.injectPlannerStrategy(_ => InitialRows.Strategy)
     extensions.injectColumnar(_ => TransformWithState)
     extensions.injectColumnar(_ => KeyedExec.NameAll)
+    extensions.injectColumnar(_ => NamedProgress.Rename)
     extensions.injectColumnar(_ => IdleInputs.Check)
     MinorRules.addTo(extensions)
     extensions.injectCheckRule(_ => KeyedRules)
