@@ -6,6 +6,8 @@ from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import Self
+
 from pyspark_ckpt.monitoring.series import Series
 from pyspark_ckpt.pyspark_releases import find_release
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
@@ -90,7 +92,7 @@ class MetricsExport:
             return
         from pyspark_ckpt.monitoring.listener import SeriesListener  # noqa: PLC0415 - needs PySpark
 
-        listener = SeriesListener(self.series)
+        listener = SeriesListener(self.series, lambda key: spark.conf.get(key, None))
         spark.streams.addListener(listener)
         self._listeners.append((spark, listener))
 
@@ -104,7 +106,7 @@ class MetricsExport:
         while self._exports:
             self._exports.pop().close()
 
-    def __enter__(self) -> MetricsExport:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

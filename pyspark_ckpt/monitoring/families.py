@@ -99,8 +99,16 @@ def _of_operator(name: str, kind: Kind, text: str, unit: Unit = "", scale: int =
 RUNNING = _of_query("query_running", "gauge", "1 while the query runs, and 0 for some minutes after its end")
 STARTS = _of_query("query_starts", "counter", "Starts of the query")
 ENDS = _of_query("query_ends", "counter", "Ends of the query without an exception")
-EXCEPTIONS = _of_query(
-    "query_exceptions", "counter", "Ends of the query by an exception, by its error class", more=("error_class",)
+EXCEPTIONS = _of_query("query_exceptions", "counter", "Ends of the query by an exception")
+LAST_EXCEPTION_AT = _of_query(
+    "query_last_exception_timestamp",
+    "gauge",
+    "When an exception ended the query, in Unix time, until it is restarted",
+    "seconds",
+    more=("error_class",),
+)
+RESTORE_TARGET = _of_query(
+    "restore_target", "gauge", "The option restoreTarget with which the query started", "seconds"
 )
 BATCHES = _of_query("batches", "counter", "Finished batches")
 BATCH_TIME = _of_query("batch_duration", "counter", "Time of finished batches", *_MS)
@@ -149,8 +157,8 @@ OWN_TIME = Family("exporter_duration", "counter", "seconds", "Time in which the 
 OWN_FAILURES = Family("exporter_failures", "counter", "", "Events that the exporter could not work on", ())
 
 _OF_QUERIES = (
-    *(RUNNING, STARTS, ENDS, EXCEPTIONS, BATCHES, BATCH_TIME, LAST_BATCH_TIME, LAST_BATCH_AT, LAST_BATCH_ID),
-    *(PHASE_TIME, INPUT_ROWS, WATERMARK),
+    *(RUNNING, STARTS, ENDS, EXCEPTIONS, LAST_EXCEPTION_AT, BATCHES, BATCH_TIME, LAST_BATCH_TIME, LAST_BATCH_AT),
+    *(LAST_BATCH_ID, PHASE_TIME, INPUT_ROWS, WATERMARK, RESTORE_TARGET),
 )
 
 

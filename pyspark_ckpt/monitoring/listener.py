@@ -8,30 +8,34 @@ from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql.streaming import StreamingQueryListener
+from pyspark.sql.streaming.listener import QueryStartedEvent, QueryTerminatedEvent
 from typing_extensions import override
 
-from pyspark_ckpt.monitoring.progress import read_progress
+from pyspark_ckpt.monitoring.progress import Progress, read_progress
 from pyspark_ckpt.monitoring.series import Series
 from pyspark_ckpt.state_store.log import LOGGER
+from pyspark_ckpt.state_store.options import PREFIX, parse
 
+_RESTORE_TARGET = "restoreTarget"
 _log = logging.getLogger(f"{LOGGER}.monitoring")
 
 
 class SeriesListener(StreamingQueryListener):
     """Tells ``series`` of each event. It never raises: a problem is logged once, and counted."""
 
-    def __init__(self, series: Series) -> None:
-        """Begin to listen when a session is given this listener."""
+    def __init__(self, series: Series, read_conf: Callable[[str], str | None]) -> None:
+        """Begin to listen when a session is given this listener. ``read_conf`` reads a setting of the session."""
         self._series = series
+        self._read_conf = read_conf
         self._has_told = False
 
     @override
     def onQueryStarted(self, event: Any) -> None:
-        self._work(lambda: self._series.start(str(event.id), str(event.runId), event.name))
+        self._work(lambda: self._series.start(str(event.id), str(event.runId), event.name, self._read_restore_target()))
 
     @override
     def onQueryProgress(self, event: Any) -> None:
-        self.add_progress(event.progress.json)
+        self.add_progress(lambda: event.progress.json)
 
     @override
     def onQueryIdle(self, event: Any) -> None:
@@ -48,15 +52,23 @@ class SeriesListener(StreamingQueryListener):
             )
         )
 
-    def add_progress(self, progress: str | Callable[[], str]) -> None:
-        """Tell of the progress of a batch, given as JSON."""
-        self._work(lambda: self._series.add(read_progress(progress if isinstance(progress, str) else progress())))
+    def add_progress(self, read: Callable[[], str]) -> None:
+        """Tell of the progress of a batch, which ``read`` returns as JSON."""
+        self._work(lambda: self._add(read_progress(read())))
+
+    def _add(self, progress: Progress) -> None:
+        is_known = self._series.knows(progress.id)
+        self._series.add(progress, 0 if is_known else self._read_restore_target())
+
+    def _read_restore_target(self) -> float:
+        value = self._read_conf(PREFIX + _RESTORE_TARGET)
+        return parse({} if value is None else {_RESTORE_TARGET: value}).restore_target_s
 
     def _work(self, work: Callable[[], None]) -> None:
         started, failed = time.perf_counter_ns(), False
         try:
             work()
-        except Exception:  # whatever it is, the query goes on
+        except Exception:  # noqa: BLE001 - whatever it is, the query goes on
             failed = True
             if not self._has_told:
                 self._has_told = True
@@ -83,20 +95,16 @@ class _JavaSide:
     def __init__(self, listener: SeriesListener) -> None:
         self._listener = listener
 
-    def onQueryStarted(self, event: Any) -> None:  # noqa: N802, ANN401, D102
-        from pyspark.sql.streaming.listener import QueryStartedEvent
-
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802, ANN401
         self._listener.onQueryStarted(QueryStartedEvent.fromJObject(event))
 
-    def onQueryProgress(self, event: Any) -> None:  # noqa: N802, ANN401, D102
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802, ANN401
         self._listener.add_progress(lambda: event.progress().json())
 
-    def onQueryIdle(self, event: Any) -> None:  # noqa: N802, ANN401, D102
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802, ANN401
         """See SeriesListener."""
 
-    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802, ANN401, D102
-        from pyspark.sql.streaming.listener import QueryTerminatedEvent
-
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802, ANN401
         self._listener.onQueryTerminated(QueryTerminatedEvent.fromJObject(event))
 
     class Java:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from pyspark_ckpt.monitoring import families
@@ -23,8 +23,13 @@ class _Query:
     name: str
     run_id: str
     ended_at: float | None = None
+    restore_target_s: float = 0
     counters: dict[tuple[Family, Labels], float] = field(default_factory=dict)
     gauges: dict[tuple[Family, Labels], float] = field(default_factory=dict)
+
+    def standing(self) -> dict[tuple[Family, Labels], float]:
+        """Return the gauges that no batch changes."""
+        return {(families.RESTORE_TARGET, ()): self.restore_target_s} if self.restore_target_s else {}
 
     def add(self, family: Family, labels: Labels = (), value: float = 1) -> None:
         """Add to a counter, which begins at 0."""
@@ -43,43 +48,50 @@ class Series:
         self._took_ns = 0
         self._failures = 0
 
-    def start(self, query_id: str, run_id: str, name: str | None) -> None:
+    def start(self, query_id: str, run_id: str, name: str | None, restore_target_s: float) -> None:
         """Note that a run of a query begins."""
         with self._lock:
             self._forget_ended()
             query = self._of_run(query_id, run_id, name)
             query.name, query.run_id, query.ended_at = name or query_id, run_id, None
-            query.gauges = {}
+            query.restore_target_s = restore_target_s
+            query.gauges = query.standing()
             query.add(families.STARTS)
 
-    def add(self, progress: Progress) -> None:
-        """Add what a batch did. Raises ValueError if the progress has a value that is no finite number."""
+    def knows(self, query_id: str) -> bool:
+        """Return whether the query has series."""
+        with self._lock:
+            return query_id in self._queries
+
+    def add(self, progress: Progress, restore_target_s: float) -> None:
+        """Add what a batch did. ``restore_target_s`` counts for a query of which no start was told.
+
+        Raises ValueError if the progress has a value that is no finite number.
+        """
         values = list(values_of(progress))
         for family, labels, value in values:
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
                 raise ValueError(f"{family.full_name} {labels} is {value!r}, no finite number")
         with self._lock:
-            query = self._of_run(progress.id, progress.run_id, progress.name)
-            is_latest = query.run_id == progress.run_id and query.ended_at is None
-            gauges: dict[tuple[Family, Labels], float] = {(families.LAST_BATCH_AT, ()): self._clock()}
+            query = self._of_run(progress.id, progress.run_id, progress.name, restore_target_s)
+            gauges = query.standing()
+            gauges[families.LAST_BATCH_AT, ()] = self._clock()
             for family, labels, value in values:
                 if family.kind == "counter":
                     query.add(family, labels, value)
                 else:
                     gauges[family, labels] = value
-            if is_latest:
+            if query.run_id == progress.run_id and query.ended_at is None:
                 query.gauges = gauges
 
     def end(self, query_id: str, run_id: str, *, failed: bool, error_class: str = "") -> None:
         """Note that a run has ended: what a query has now, such as sizes, goes away at once."""
         with self._lock:
             query = self._of_run(query_id, run_id, None)
-            if failed:
-                query.add(families.EXCEPTIONS, (error_class,))
-            else:
-                query.add(families.ENDS)
+            query.add(families.EXCEPTIONS if failed else families.ENDS)
             if query.run_id == run_id:  # else the query has been restarted already
-                query.gauges, query.ended_at = {}, self._clock()
+                now = query.ended_at = self._clock()
+                query.gauges = {(families.LAST_EXCEPTION_AT, (error_class,)): now} if failed else {}
             self._forget_ended()
 
     def note_work(self, took_ns: int, *, failed: bool = False) -> None:
@@ -111,24 +123,22 @@ class Series:
         yield families.OWN_TIME, (), self._took_ns
         yield families.OWN_FAILURES, (), self._failures
 
-    def _of_run(self, query_id: str, run_id: str, name: str | None) -> _Query:
+    def _of_run(self, query_id: str, run_id: str, name: str | None, restore_target_s: float = 0) -> _Query:
         """Return the query. One that began before there was a listener is new here."""
         if query_id not in self._queries:
-            query = self._queries[query_id] = _Query(name or query_id, run_id)
-            for family in (families.BATCHES, families.INPUT_ROWS, families.ENDS):
+            query = self._queries[query_id] = _Query(name or query_id, run_id, restore_target_s=restore_target_s)
+            # A counter that begins at 1 would show no increase.
+            for family in (families.BATCHES, families.INPUT_ROWS, families.ENDS, families.EXCEPTIONS):
                 query.add(family, value=0)
-            query.add(families.EXCEPTIONS, ("",), 0)
         return self._queries[query_id]
 
     def _forget_ended(self) -> None:
         limit = self._clock() - KEPT_S
-        ended: Iterable[str] = [
-            query_id
+        self._queries = {
+            query_id: query
             for query_id, query in self._queries.items()
-            if query.ended_at is not None and query.ended_at < limit
-        ]
-        for query_id in ended:
-            del self._queries[query_id]
+            if query.ended_at is None or query.ended_at >= limit
+        }
 
 
 def _valid(label: str) -> str:

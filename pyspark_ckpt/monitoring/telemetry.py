@@ -50,7 +50,7 @@ class MeterExport:
     """A meter has the series, until this is closed."""
 
     def __init__(self, series: Series, meter: Meter) -> None:
-        """Make the instruments, or use those that an earlier export has made. Raises LifecycleError if they are used."""
+        """Make the instruments, or use those of an earlier export. Raises LifecycleError if they are in use."""
         with _lock:
             if meter not in _made:
                 _made[meter] = _Instruments(meter)
