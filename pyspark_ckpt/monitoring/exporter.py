@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import Self
 
 from pyspark_ckpt.monitoring.series import Series
-from pyspark_ckpt.pyspark_releases import find_release
+from pyspark_ckpt.pyspark_releases import require_own_listeners
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.extras import require_extra
 
@@ -45,7 +45,7 @@ def metrics(
     if prometheus is None and otel is None:
         raise InvalidInputError("metrics() was given no target.", hint="Give prometheus=9464, or otel=<MeterProvider>.")
     require_extra("pyspark", "metrics()")
-    _refuse_old_clients(spark)
+    require_own_listeners(spark, "metrics()")
     handle = MetricsExport()
     try:
         if prometheus is not None:
@@ -87,7 +87,7 @@ class MetricsExport:
         """
         if self._is_closed:
             raise LifecycleError("The export of metrics is closed.", hint="Call ckpt.metrics again.")
-        _refuse_old_clients(spark)
+        require_own_listeners(spark, "metrics()")
         if any(session is spark for session, _ in self._listeners):
             return
         from pyspark_ckpt.monitoring.listener import SeriesListener  # noqa: PLC0415 - needs PySpark
@@ -122,15 +122,6 @@ def _export_by(module: str, series: Series, target: object) -> Export:
 
 def _is_of_client(spark: SparkSession) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect")
-
-
-def _refuse_old_clients(spark: SparkSession) -> None:
-    """Raise InvalidInputError for a client whose listeners run on the server."""
-    if _is_of_client(spark) and find_release() < "4":
-        raise InvalidInputError(
-            "metrics() does not work in a Spark Connect client of PySpark 3.5: its listeners run on the server.",
-            hint="Call it in the program that runs the server, or use PySpark 4.0 or newer.",
-        )
 
 
 def _is_stopped(spark: Any) -> bool:  # noqa: ANN401 - a session of either kind

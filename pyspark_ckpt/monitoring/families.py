@@ -25,7 +25,8 @@ OPERATOR = (*QUERY, "operator", "operator_name", "uid")
 STORE = (*OPERATOR, "partition", "store")
 
 _WORD = re.compile(r"[A-Z][a-z0-9]*")
-_MS = ("seconds", 1000)
+_MS = 1000
+"""The scale of values in milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def _family(row: _Row) -> Family:
     kind: Kind = "gauge" if row.now else "counter"
     labels = STORE if row.store else OPERATOR
     text = row.text[0].upper() + row.text[1:]
-    return Family("_".join(words), kind, unit, text, labels, 1000 if unit == "seconds" else 1)
+    return Family("_".join(words), kind, unit, text, labels, _MS if unit == "seconds" else 1)
 
 
 def _of_query(name: str, kind: Kind, text: str, unit: Unit = "", scale: int = 1, more: tuple[str, ...] = ()) -> Family:
@@ -111,15 +112,20 @@ RESTORE_TARGET = _of_query(
     "restore_target", "gauge", "The option restoreTarget with which the query started", "seconds"
 )
 BATCHES = _of_query("batches", "counter", "Finished batches")
-BATCH_TIME = _of_query("batch_duration", "counter", "Time of finished batches", *_MS)
-LAST_BATCH_TIME = _of_query("last_batch_duration", "gauge", "Time of the last finished batch", *_MS)
+BATCH_TIME = _of_query("batch_duration", "counter", "Time of finished batches", "seconds", _MS)
+LAST_BATCH_TIME = _of_query("last_batch_duration", "gauge", "Time of the last finished batch", "seconds", _MS)
 LAST_BATCH_AT = _of_query("last_batch_timestamp", "gauge", "When the last batch finished, in Unix time", "seconds")
 LAST_BATCH_ID = _of_query("last_batch_id", "gauge", "Number of the last finished batch")
 PHASE_TIME = _of_query(
-    "batch_phase_duration", "counter", "Time of finished batches, by Spark's phases of a batch", *_MS, more=("phase",)
+    "batch_phase_duration",
+    "counter",
+    "Time of finished batches, by Spark's phases of a batch",
+    "seconds",
+    _MS,
+    more=("phase",),
 )
 INPUT_ROWS = _of_query("input_rows", "counter", "Rows that the query has read from its sources")
-WATERMARK = _of_query("watermark_timestamp", "gauge", "The watermark of the query, in Unix time", *_MS)
+WATERMARK = _of_query("watermark_timestamp", "gauge", "The watermark of the query, in Unix time", "seconds", _MS)
 
 # Of an operator: Spark's own numbers, by their names in its progress.
 STANDARD = {
@@ -130,9 +136,11 @@ STANDARD = {
         "state_rows_dropped_by_watermark", "counter", "Input rows that Spark dropped because they were late"
     ),
     "memoryUsedBytes": _of_operator("state_memory", "gauge", "Memory of the state stores", "bytes"),
-    "allUpdatesTimeMs": _of_operator("state_updates", "counter", "Time to process rows and update state", *_MS),
-    "allRemovalsTimeMs": _of_operator("state_removals", "counter", "Time to find and remove old state", *_MS),
-    "commitTimeMs": _of_operator("state_commits", "counter", "Time to commit state", *_MS),
+    "allUpdatesTimeMs": _of_operator(
+        "state_updates", "counter", "Time to process rows and update state", "seconds", _MS
+    ),
+    "allRemovalsTimeMs": _of_operator("state_removals", "counter", "Time to find and remove old state", "seconds", _MS),
+    "commitTimeMs": _of_operator("state_commits", "counter", "Time to commit state", "seconds", _MS),
     "numShufflePartitions": _of_operator("state_partitions", "gauge", "Partitions of the operator"),
     "numStateStoreInstances": _of_operator("state_stores", "gauge", "State stores of the operator"),
 }

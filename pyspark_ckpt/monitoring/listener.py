@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from pyspark.sql.streaming import StreamingQueryListener
-from pyspark.sql.streaming.listener import QueryStartedEvent, QueryTerminatedEvent
+from pyspark.sql.streaming.listener import QueryStartedEvent, QueryTerminatedEvent, StreamingQueryListener
 from typing_extensions import override
 
 from pyspark_ckpt.monitoring.progress import Progress, read_progress

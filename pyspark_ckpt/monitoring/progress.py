@@ -38,7 +38,7 @@ class Progress(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def read_progress(text: str) -> Progress:
-    """Return the progress in ``text``. Raises msgspec.MsgspecError if it is none."""
+    """Return the progress in ``text``, which is JSON."""
     return msgspec.json.decode(text, type=Progress)
 
 

@@ -33,8 +33,8 @@ class SeriesCollector(Collector):
         """Read ``series`` at each scrape."""
         self._series = series
 
-    @override
     def describe(self) -> Iterable[Metric]:
+        """Return all families, without series: the registry refuses the same ones twice."""
         return [_metric(family) for family in all_families()]
 
     @override

@@ -69,9 +69,8 @@ class Series:
         Raises ValueError if the progress has a value that is no finite number.
         """
         values = list(values_of(progress))
-        for family, labels, value in values:
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-                raise ValueError(f"{family.full_name} {labels} is {value!r}, no finite number")
+        for value in values:
+            _require_number(*value)
         with self._lock:
             query = self._of_run(progress.id, progress.run_id, progress.name, restore_target_s)
             gauges = query.standing()
@@ -139,6 +138,12 @@ class Series:
             for query_id, query in self._queries.items()
             if query.ended_at is None or query.ended_at >= limit
         }
+
+
+def _require_number(family: Family, labels: Labels, value: object) -> None:
+    """Raise ValueError unless a value of a progress is a finite number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ValueError(f"{family.full_name} {labels} is {value!r}, no finite number")
 
 
 def _valid(label: str) -> str:
