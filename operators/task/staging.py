@@ -31,12 +31,14 @@ def flush(session: WorkerSession, bound: Sequence[Kept], end: bytes | None) -> N
 def spill(session: WorkerSession, bound: Sequence[Kept]) -> None:
     """Stage all writes before their keys' turn is over, to free memory. The session still finds them."""
     session.let_go()
+    session.counts["spilled_runs"] += 1
     session.spill(_rows([_count(session, each, each.spill()) for each in _tables(bound)]))
 
 
 def finish(session: WorkerSession, bound: Sequence[Kept]) -> None:
     """Stage the remaining writes and publish everything, after the last key."""
     flush(session, bound, None)
+    session.counts["spilled_runs"] += 0  # always told
     digests = {each.rows.number: each.rows.digest for each in bound if isinstance(each.rows, BroadcastRows)}
     session.publish(row_changes(bound), digests)
 

@@ -69,8 +69,8 @@ class Series:
         Raises ValueError if the progress has a value that is no finite number.
         """
         values = list(values_of(progress))
-        for value in values:
-            _require_number(*value)
+        for each in values:
+            _require_number(*each)
         with self._lock:
             query = self._of_run(progress.id, progress.run_id, progress.name, restore_target_s)
             gauges = query.standing()

@@ -69,6 +69,7 @@ private[ckpt] object FollowQueries {
       ForeachBatchCheck.addTo(query)
       IdleInputs.follow(query)
       OtherProvider.warnOf(query)
+      StartLog.tell(query)
     }
 
     override def onQueryProgress(event: StreamingQueryListener.QueryProgressEvent): Unit = ()
