@@ -49,7 +49,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all test-scala bench soak compiled lint types layers format docs jar jars wheel clean
+.PHONY: help demo test test-all test-scala promtool bench soak compiled lint types layers format docs jar jars wheel clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -139,7 +139,7 @@ wheel: jars ## build the wheel, with a jar for every Spark, into dist
 	@$(PY) -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --config-settings spark=all --wheel-dir dist .
 	@ls dist/*.whl
 
-$(JAR): $(SHIM) state_store/options.json build.sbt jvm-bridge/build_jar.py | $(VENV)/.ready $(SBT_READY)
+$(JAR): $(SHIM) state_store/options.json state_store/metrics.json build.sbt jvm-bridge/build_jar.py | $(VENV)/.ready $(SBT_READY)
 ifdef SBT
 	@$(SBT) package
 else
@@ -147,7 +147,7 @@ else
 endif
 	@touch $@
 
-$(OTHER_JARS): pyspark_ckpt/jars/pyspark-ckpt-spark-%.jar: $(SHIM) state_store/options.json build.sbt jvm-bridge/build_jar.py | $(VENV)/.ready .tools/spark-%/.ready $(SBT_READY)
+$(OTHER_JARS): pyspark_ckpt/jars/pyspark-ckpt-spark-%.jar: $(SHIM) state_store/options.json state_store/metrics.json build.sbt jvm-bridge/build_jar.py | $(VENV)/.ready .tools/spark-%/.ready $(SBT_READY)
 ifdef SBT
 	@$(SBT) spark-$(subst .,_,$*)/package
 else
@@ -189,6 +189,15 @@ $(VENV)/.ready: pyproject.toml
 .tools/bin/versitygw:
 	@echo "Building versitygw, the S3 service of the tests: about a minute the first time"
 	@GOBIN=$(CURDIR)/.tools/bin go install github.com/versity/versitygw/cmd/versitygw@v1.8.0
+
+promtool: .tools/bin/promtool ## build promtool, which checks the alerts in the tests: some minutes, with Go
+
+# Its module has replacements, which `go install` of a version refuses: so it is built as a dependency of another one.
+.tools/bin/promtool:
+	@command -v go >/dev/null || { echo "promtool is built with Go: install it, or put a promtool on PATH."; exit 1; }
+	@rm -rf .tools/promtool && mkdir -p .tools/promtool
+	@cd .tools/promtool && go mod init promtool 2>/dev/null && go get github.com/prometheus/prometheus/cmd/promtool@v0.54.1 && \
+		GOBIN=$(CURDIR)/.tools/bin go install github.com/prometheus/prometheus/cmd/promtool
 
 .tools/spark.jsa: $(VENV)/.ready | $(JAR)
 	@echo "Making an archive of Spark's classes, from which the JVMs of the tests start faster: most of a minute"

@@ -43,6 +43,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from pyspark_ckpt import changes, testing
     from pyspark_ckpt.branching import branch
+    from pyspark_ckpt.monitoring.exporter import MetricsExport, metrics
     from pyspark_ckpt.moving_in import adopt
     from pyspark_ckpt.moving_out import hand_back
     from pyspark_ckpt.operators import (
@@ -106,6 +107,7 @@ __all__ = [
     "LifecycleError",
     "ListState",
     "MapState",
+    "MetricsExport",
     "NotFoundError",
     "OperatorListState",
     "ProcessError",
@@ -135,6 +137,7 @@ __all__ = [
     "hand_back",
     "jar_path",
     "keyed",
+    "metrics",
     "open_state",
     "register_state_source",
     "rescale",
@@ -162,6 +165,7 @@ _LATER = {
     "branch": "pyspark_ckpt.branching",
     "hand_back": "pyspark_ckpt.moving_out",
     **dict.fromkeys(("compose_savepoint", "explain_changes", "write_state"), "pyspark_ckpt.state_writing"),
+    **dict.fromkeys(("MetricsExport", "metrics"), "pyspark_ckpt.monitoring.exporter"),
     **dict.fromkeys(("savepoint", "stop_with_savepoint", "restore", "rescale"), "pyspark_ckpt.savepoints"),
 }
 

@@ -12,6 +12,8 @@ EXTRAS: Mapping[str, str] = {
     "boto3": "s3",
     "hdfs_native": "hdfs",
     "hypothesis": "testing",
+    "opentelemetry": "otel",
+    "prometheus_client": "prometheus",
     "psutil": "testing",
     "pyspark": "spark",
 }
