@@ -12,8 +12,11 @@ EXTRAS: Mapping[str, str] = {
     "boto3": "s3",
     "hdfs_native": "hdfs",
     "hypothesis": "testing",
+    "jinja2": "web",
     "psutil": "testing",
     "pyspark": "spark",
+    "starlette": "web",
+    "uvicorn": "web",
 }
 """The extra of each module that the package works without."""
 
