@@ -14,6 +14,7 @@ from pyspark_ckpt.descriptions.json_forms import (
     describe_version,
 )
 from pyspark_ckpt.descriptions.operators import (
+    OF_OURS,
     FilesRead,
     describe_reading,
     name_base,
@@ -44,8 +45,6 @@ from pyspark_ckpt.terminal import (
 )
 
 LISTS = "ListState"
-OF_OURS = "applyInPandasWithState"
-"""Spark's name of the operator in which all operators with states of this package run."""
 FIRST_VERSION = 1
 """What a first batch that was not committed leaves."""
 NOTHING_YET, NO_STATE = "no batch is committed yet", "no operator of the query keeps state"

@@ -100,6 +100,11 @@ class Pages:
             exception_handlers={HTTPException: self._answer_http},
         )
 
+    def prepare(self) -> None:
+        """Read what the first page will show, in the background, and make its template."""
+        self._templates.get_template("overview.html")
+        threading.Thread(target=self._summarize, args=(0.0,), name="first page", daemon=True).start()
+
     def _guard(self, show: Callable[[Request], Answer]) -> Callable[[Request], Response]:
         def answer(request: Request) -> Response:
             try:
@@ -154,9 +159,11 @@ class Pages:
         return subject, facts, describe_facts(subject, facts)
 
     def _show_all(self, _request: Request) -> Answer:
+        return "overview.html", {"checkpoints": self._summarize(FIRST_WAIT_S)}
+
+    def _summarize(self, wait_s: float) -> list[Fields]:
         with ThreadPoolExecutor(min(8, len(self.subjects)), thread_name_prefix="overview") as pool:
-            checkpoints = list(pool.map(lambda each: summarize(each, FIRST_WAIT_S), self.subjects))
-        return "overview.html", {"checkpoints": checkpoints}
+            return list(pool.map(lambda each: summarize(each, wait_s), self.subjects))
 
     def _show_one(self, request: Request) -> Answer:
         subject = self._find(request)

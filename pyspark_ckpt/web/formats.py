@@ -17,6 +17,8 @@ from pyspark_ckpt.terminal import escape_controls
 NOTHING = "\N{EN DASH}"
 LEVELS = 8
 """Shades of a heat map."""
+MIN_BARS = 40
+"""Bars that a chart has room for, so that few do not become wide."""
 _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
 _FIGURES = 10
 CLOCKS_S = 60
@@ -89,7 +91,7 @@ def shade(number: float, most: float) -> int:
 def draw_bars(values: Sequence[float | None], label: str, tips: Sequence[str], height: int = 48) -> Markup:
     """Return a bar chart as SVG, the first value at the left."""
     most = max((value for value in values if value is not None), default=0) or 1
-    width = max(1, len(values))
+    width = max(MIN_BARS, len(values))
     bars = []
     for n, (value, tip) in enumerate(zip(values, tips, strict=True)):
         tall = 0 if value is None else max(0.6, height * value / most)
@@ -106,7 +108,6 @@ def draw_bars(values: Sequence[float | None], label: str, tips: Sequence[str], h
 def draw_heat(cells: Sequence[tuple[float, str]], label: str, columns: int = 20) -> Markup:
     """Return a heat map as SVG: squares in rows, each with a number, which gives its shade, and a text."""
     most = max((number for number, _ in cells), default=0)
-    columns = max(1, min(columns, len(cells)))
     rows = math.ceil(len(cells) / columns) or 1
     squares = [
         Markup(

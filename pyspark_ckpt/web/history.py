@@ -51,7 +51,7 @@ def _describe_version(each: VersionSurvey, facts: Facts) -> Fields:
     return {
         "version": each.version,
         "batch": batch,
-        "committed_s": committed_s or (each.last_s if each.deltas else None),
+        "committed_s": committed_s if committed_s is not None else each.last_s if each.deltas else None,
         "batch_s": committed_s - planned_s if has_both and committed_s is not None and planned_s is not None else None,
         "commits": each.deltas,
         "commit_s": each.last_s - each.first_s if each.deltas else None,

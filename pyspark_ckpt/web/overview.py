@@ -77,7 +77,7 @@ def describe_facts(subject: Subject, facts: Facts) -> Fields:
         "operators": [
             {
                 "operator": each.number,
-                "operator_name": each.name,
+                "operator_name": facts.names[each.number],
                 "partitions": facts.partitions[each.number],
                 "stores": list(each.stores),
             }

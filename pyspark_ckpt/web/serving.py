@@ -82,8 +82,8 @@ def serve(
     """Serve a page about checkpoints to a browser, from a thread of this process, and return at once.
 
     The page only reads: nothing is written to a checkpoint, and a query may run on it. It needs neither Spark nor a
-    JVM. Whoever opens it needs the token, which is part of ``url`` of the result. Checkpoints are opened when the page
-    is asked for, so one that is damaged or missing is shown as such.
+    JVM. Whoever opens it needs the token, which is part of ``url`` of the result. A checkpoint that is damaged or
+    missing is no error here: the page says so.
 
     ``query_or_checkpoint``: a running query, whose last batches are shown as well; a checkpointLocation; a savepoint of
     either kind; or several of these. ``port``: 0 takes a free one. ``host``: the address to listen on; keep it, and
@@ -116,8 +116,8 @@ def serve(
         Subject(number, location, settings, pool, each if hasattr(each, "recentProgress") else None)
         for number, (location, each) in enumerate(zip(locations, asked, strict=True))
     ]
-    app = Pages(subjects, pool, prices, folders, describe_release()).build()
-    listener = _listen(host, port)
+    pages = Pages(subjects, pool, prices, folders, describe_release())
+    app, listener = pages.build(), _listen(host, port)
     bound = listener.getsockname()[1]
     names = {*NAMES, host, *allowed_hosts}
     config = uvicorn.Config(
@@ -135,6 +135,7 @@ def serve(
     shown = f"[{host}]" if ":" in host else host
     page = WebPage(uvicorn.Server(config), listener, pool, f"http://{shown}:{bound}/?token={secret}")
     _await_start(page)
+    pages.prepare()
     return page
 
 

@@ -8,11 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
 from pyspark_ckpt.descriptions.json_forms import Fields
+from pyspark_ckpt.descriptions.operators import OF_OURS, name_by_metas
 from pyspark_ckpt.reading.sources import state_at
 from pyspark_ckpt.state_store.attempts.winners import RunObject
 from pyspark_ckpt.state_store.blobs import Blob
@@ -23,6 +25,7 @@ from pyspark_ckpt.state_store.checkpoints.query.files import BATCH
 from pyspark_ckpt.state_store.errors import CkptError, FormatError, NotFoundError, StorageError
 from pyspark_ckpt.state_store.format.names import RUNS_FOLDER
 from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
+from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import MAX_LONG, decode_as
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.retention.pins import Pin, Pins
@@ -60,6 +63,7 @@ class Facts:
     checkpoint: Checkpoint
     version: int
     operators: Sequence[Operator]
+    names: Mapping[int, str]
     partitions: Mapping[int, int]
     commits: Mapping[int, float]
     offsets: Mapping[int, float]
@@ -146,12 +150,14 @@ class Subject:
             log_format = pool.submit(_read_log_format, checkpoint, version)
             found = operators.result()
             is_whole = saved is None or saved.kind != "canonical"
+            names = dict(zip((each.number for each in found), pool.map(partial(_name, checkpoint), found), strict=True))
             partitions = {each.number: checkpoint.partitions_in_use(each) if is_whole else 1 for each in found}
             known = entry.result()
             return Facts(
                 checkpoint,
                 version,
                 found,
+                names,
                 partitions,
                 commits.result(),
                 offsets.result(),
@@ -209,6 +215,15 @@ def _read_operators(checkpoint: Checkpoint) -> list[Operator]:
     if checkpoint.has_stores and checkpoint.newest_version:
         refuse_unnamed_operators(checkpoint, len(operators))
     return operators
+
+
+def _name(checkpoint: Checkpoint, operator: Operator) -> str:
+    """Return an operator's name: with the uids of one of this package, which its first store tells."""
+    if operator.name == OF_OURS and checkpoint.newest_version and checkpoint.has_stores:
+        with suppress(NotFoundError, FormatError):  # other pages say what is wrong with the store
+            meta = checkpoint.meta(Identity(operator.number, 0, operator.stores[0]), checkpoint.newest_version)
+            return name_by_metas(operator.name, [meta])
+    return operator.name
 
 
 def _list_log(checkpoint: Checkpoint, log: str) -> dict[int, float]:
