@@ -85,6 +85,7 @@ if TYPE_CHECKING:
     from pyspark_ckpt.state_source import register_state_source
     from pyspark_ckpt.state_store.savepoints.savepoint import SavepointInfo
     from pyspark_ckpt.state_writing import compose_savepoint, explain_changes, write_state
+    from pyspark_ckpt.web import WebPage, serve
 
 __all__ = [
     "PROVIDER_CLASS",
@@ -124,6 +125,7 @@ __all__ = [
     "ValueState",
     "VectorContext",
     "VectorProcessor",
+    "WebPage",
     "__version__",
     "adopt",
     "branch",
@@ -143,6 +145,7 @@ __all__ = [
     "rescale",
     "restore",
     "savepoint",
+    "serve",
     "spark_conf",
     "stop_with_savepoint",
     "testing",
@@ -161,6 +164,7 @@ _LATER = {
     # Spark looks for DefaultSource in every package whose name begins with pyspark_.
     **dict.fromkeys(("register_state_source", "DefaultSource"), "pyspark_ckpt.state_source"),
     **dict.fromkeys(("SavepointInfo",), "pyspark_ckpt.state_store.savepoints.savepoint"),
+    **dict.fromkeys(("WebPage", "serve"), "pyspark_ckpt.web"),
     "adopt": "pyspark_ckpt.moving_in",
     "branch": "pyspark_ckpt.branching",
     "hand_back": "pyspark_ckpt.moving_out",

@@ -14,8 +14,11 @@ EXTRAS: Mapping[str, str] = {
     "hypothesis": "testing",
     "opentelemetry": "otel",
     "prometheus_client": "prometheus",
+    "jinja2": "web",
     "psutil": "testing",
     "pyspark": "spark",
+    "starlette": "web",
+    "uvicorn": "web",
 }
 """The extra of each module that the package works without."""
 
