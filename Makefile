@@ -31,6 +31,14 @@ ifneq ($(shell command -v go),)
 S3_READY := .tools/bin/versitygw
 endif
 
+# Emulators of Google Cloud Storage, where there is Go, and of Azure Blob Storage, where there is npm.
+ifneq ($(shell command -v go),)
+GCS_READY := .tools/gcs/fake-gcs-server
+endif
+ifneq ($(shell command -v npm),)
+AZURE_READY := .tools/azurite/.ready
+endif
+
 # For the tests, where there is Maven to fetch them: Hadoop's mini cluster, a real HDFS, and its connector to S3; Kafka's
 # broker, and Spark's connector to it.
 ifneq ($(shell command -v mvn),)
@@ -57,7 +65,7 @@ help: ## print this list
 demo: compiled $(JAR) ## a stream of 336,776 real flights, killed in the middle, compared with a batch result
 	@$(PY) -m integration.demo $(ARGS)
 
-test: lint compiled $(JAR) test-scala $(S3_READY) $(HDFS_READY) $(S3A_READY) $(KAFKA_READY) .tools/spark.jsa ## all checks, all tests but long ones that take turns, and a short set on two older Sparks: what CI runs
+test: lint compiled $(JAR) test-scala $(S3_READY) $(GCS_READY) $(AZURE_READY) $(HDFS_READY) $(S3A_READY) $(KAFKA_READY) .tools/spark.jsa ## all checks, all tests but long ones that take turns, and a short set on two older Sparks: what CI runs
 	@$(PY) -m pytest -v -n $(PROCESSES) $(ARGS)
 	@for spark in $(if $(filter undefined,$(origin SPARKS)),$$($(PY) -m integration.turns),$(SPARKS)); do \
 		$(MAKE) --no-print-directory test-spark-$$spark || exit 1; done
@@ -198,6 +206,13 @@ promtool: .tools/bin/promtool ## build promtool, which checks the alerts in the 
 	@rm -rf .tools/promtool && mkdir -p .tools/promtool
 	@cd .tools/promtool && go mod init promtool 2>/dev/null && go get github.com/prometheus/prometheus/cmd/promtool@v0.54.1 && \
 		GOBIN=$(CURDIR)/.tools/bin go install github.com/prometheus/prometheus/cmd/promtool
+.tools/gcs/fake-gcs-server:
+	@echo "Building fake-gcs-server, the Google Cloud Storage of the tests: about a minute the first time"
+	@GOBIN=$(CURDIR)/.tools/gcs go install github.com/fsouza/fake-gcs-server@v1.56.1
+.tools/azurite/.ready:
+	@echo "Installing Azurite, the Azure Blob Storage of the tests: half a minute the first time"
+	@npm install --silent --no-audit --no-fund --prefix .tools/azurite azurite@3.37.0
+	@touch $@
 
 .tools/spark.jsa: $(VENV)/.ready | $(JAR)
 	@echo "Making an archive of Spark's classes, from which the JVMs of the tests start faster: most of a minute"
