@@ -80,6 +80,8 @@ if TYPE_CHECKING:
         diff,
         open_state,
     )
+    from pyspark_ckpt.running.outcome import RescaledQuery, RescaleError
+    from pyspark_ckpt.running.rescaling import rescale_query
     from pyspark_ckpt.savepoints import rescale, restore, savepoint, stop_with_savepoint
     from pyspark_ckpt.state_source import register_state_source
     from pyspark_ckpt.state_store.savepoints.savepoint import SavepointInfo
@@ -110,6 +112,8 @@ __all__ = [
     "OperatorListState",
     "ProcessError",
     "ReducingState",
+    "RescaleError",
+    "RescaledQuery",
     "SavepointInfo",
     "StateChangeFeed",
     "StateDiff",
@@ -137,6 +141,7 @@ __all__ = [
     "open_state",
     "register_state_source",
     "rescale",
+    "rescale_query",
     "restore",
     "savepoint",
     "spark_conf",
@@ -157,6 +162,8 @@ _LATER = {
     # Spark looks for DefaultSource in every package whose name begins with pyspark_.
     **dict.fromkeys(("register_state_source", "DefaultSource"), "pyspark_ckpt.state_source"),
     **dict.fromkeys(("SavepointInfo",), "pyspark_ckpt.state_store.savepoints.savepoint"),
+    **dict.fromkeys(("RescaleError", "RescaledQuery"), "pyspark_ckpt.running.outcome"),
+    "rescale_query": "pyspark_ckpt.running.rescaling",
     "adopt": "pyspark_ckpt.moving_in",
     "branch": "pyspark_ckpt.branching",
     "hand_back": "pyspark_ckpt.moving_out",
