@@ -152,7 +152,7 @@ def test_a_batch_that_does_not_end_in_time_runs_on(spark: SparkSession, tmp_path
     def write(frame: DataFrame, batch: int) -> None:
         if batch == 2:
             holds.set()
-            goes.wait()
+            goes.wait(60)
         program.sink(frame, batch)
 
     program.write = write

@@ -40,8 +40,8 @@ def return_plan(new: BlobPlace, old: BlobPlace, query_id: str, batch: int, parti
 def forget_in_file_sink(log: BlobPlace, batch: int) -> None:
     """Remove a batch that the query has not committed from the ``log`` of a file sink, which would skip it.
 
-    It runs again with the same rows. If the sink skipped it, Spark would have no state of it. Raises LifecycleError (the
-    entries that it has united are deleted), StorageError.
+    It runs again with the same rows. If the sink skipped it, Spark would have no state of it. Raises LifecycleError
+    (entries that it has united are deleted), StorageError.
     """
     names = {blob.name for blob in log.list()}
     log.delete(str(batch))

@@ -10,6 +10,7 @@ from pyspark_ckpt.queries.handles import (
     describe_failure,
     find_checkpoint,
     find_execution,
+    find_output,
     find_run,
     is_query,
     is_temporary,
