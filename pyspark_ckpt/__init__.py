@@ -42,6 +42,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from pyspark_ckpt import changes, testing
+    from pyspark_ckpt.advice.report import Advice
     from pyspark_ckpt.branching import branch
     from pyspark_ckpt.moving_in import adopt
     from pyspark_ckpt.moving_out import hand_back
@@ -80,6 +81,8 @@ if TYPE_CHECKING:
         diff,
         open_state,
     )
+    from pyspark_ckpt.running.advising import advise
+    from pyspark_ckpt.running.attachment import attach
     from pyspark_ckpt.running.outcome import RescaledQuery, RescaleError
     from pyspark_ckpt.running.rescaling import rescale_query
     from pyspark_ckpt.savepoints import rescale, restore, savepoint, stop_with_savepoint
@@ -89,6 +92,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PROVIDER_CLASS",
+    "Advice",
     "AggregatingState",
     "BroadcastInput",
     "BroadcastState",
@@ -128,6 +132,8 @@ __all__ = [
     "VectorProcessor",
     "__version__",
     "adopt",
+    "advise",
+    "attach",
     "branch",
     "change_feed",
     "changes",
@@ -163,6 +169,9 @@ _LATER = {
     **dict.fromkeys(("register_state_source", "DefaultSource"), "pyspark_ckpt.state_source"),
     **dict.fromkeys(("SavepointInfo",), "pyspark_ckpt.state_store.savepoints.savepoint"),
     **dict.fromkeys(("RescaleError", "RescaledQuery"), "pyspark_ckpt.running.outcome"),
+    "Advice": "pyspark_ckpt.advice.report",
+    "advise": "pyspark_ckpt.running.advising",
+    "attach": "pyspark_ckpt.running.attachment",
     "rescale_query": "pyspark_ckpt.running.rescaling",
     "adopt": "pyspark_ckpt.moving_in",
     "branch": "pyspark_ckpt.branching",

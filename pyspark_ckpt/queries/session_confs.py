@@ -18,11 +18,14 @@ class SessionConfs:
         found = self._session.conf().getOption(name)
         return str(found.get()) if found.isDefined() else default
 
+    def is_set(self, name: str) -> bool:
+        """Return whether a conf has a value that is not its default."""
+        return bool(self._session.sessionState().conf().contains(name))
+
     def set(self, name: str, value: str) -> None:
         """Set a conf."""
         if name not in self._before:
-            is_set = self._session.sessionState().conf().contains(name)
-            self._before[name] = self.read(name) if is_set else None
+            self._before[name] = self.read(name) if self.is_set(name) else None
         self._session.conf().set(name, value)
 
     def undo(self) -> None:
