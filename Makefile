@@ -206,9 +206,11 @@ promtool: .tools/bin/promtool ## build promtool, which checks the alerts in the 
 	@rm -rf .tools/promtool && mkdir -p .tools/promtool
 	@cd .tools/promtool && go mod init promtool 2>/dev/null && go get github.com/prometheus/prometheus/cmd/promtool@v0.54.1 && \
 		GOBIN=$(CURDIR)/.tools/bin go install github.com/prometheus/prometheus/cmd/promtool
+
 .tools/gcs/fake-gcs-server:
 	@echo "Building fake-gcs-server, the Google Cloud Storage of the tests: about a minute the first time"
 	@GOBIN=$(CURDIR)/.tools/gcs go install github.com/fsouza/fake-gcs-server@v1.56.1
+
 .tools/azurite/.ready:
 	@echo "Installing Azurite, the Azure Blob Storage of the tests: half a minute the first time"
 	@npm install --silent --no-audit --no-fund --prefix .tools/azurite azurite@3.37.0

@@ -42,6 +42,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from pyspark_ckpt import changes, testing
+    from pyspark_ckpt.advice.report import Advice
     from pyspark_ckpt.branching import branch
     from pyspark_ckpt.monitoring.exporter import MetricsExport, metrics
     from pyspark_ckpt.moving_in import adopt
@@ -81,6 +82,10 @@ if TYPE_CHECKING:
         diff,
         open_state,
     )
+    from pyspark_ckpt.running.advising import advise
+    from pyspark_ckpt.running.attachment import attach
+    from pyspark_ckpt.running.outcome import RescaledQuery, RescaleError
+    from pyspark_ckpt.running.rescaling import rescale_query
     from pyspark_ckpt.savepoints import rescale, restore, savepoint, stop_with_savepoint
     from pyspark_ckpt.state_source import register_state_source
     from pyspark_ckpt.state_store.savepoints.savepoint import SavepointInfo
@@ -89,6 +94,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PROVIDER_CLASS",
+    "Advice",
     "AggregatingState",
     "BroadcastInput",
     "BroadcastState",
@@ -113,6 +119,8 @@ __all__ = [
     "OperatorListState",
     "ProcessError",
     "ReducingState",
+    "RescaleError",
+    "RescaledQuery",
     "SavepointInfo",
     "StateChangeFeed",
     "StateDiff",
@@ -128,6 +136,8 @@ __all__ = [
     "WebPage",
     "__version__",
     "adopt",
+    "advise",
+    "attach",
     "branch",
     "change_feed",
     "changes",
@@ -143,6 +153,7 @@ __all__ = [
     "open_state",
     "register_state_source",
     "rescale",
+    "rescale_query",
     "restore",
     "savepoint",
     "serve",
@@ -165,6 +176,11 @@ _LATER = {
     **dict.fromkeys(("register_state_source", "DefaultSource"), "pyspark_ckpt.state_source"),
     **dict.fromkeys(("SavepointInfo",), "pyspark_ckpt.state_store.savepoints.savepoint"),
     **dict.fromkeys(("WebPage", "serve"), "pyspark_ckpt.web"),
+    **dict.fromkeys(("RescaleError", "RescaledQuery"), "pyspark_ckpt.running.outcome"),
+    "Advice": "pyspark_ckpt.advice.report",
+    "advise": "pyspark_ckpt.running.advising",
+    "attach": "pyspark_ckpt.running.attachment",
+    "rescale_query": "pyspark_ckpt.running.rescaling",
     "adopt": "pyspark_ckpt.moving_in",
     "branch": "pyspark_ckpt.branching",
     "hand_back": "pyspark_ckpt.moving_out",
