@@ -57,7 +57,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all test-scala promtool bench soak compiled lint types layers format docs jar jars wheel clean
+.PHONY: help demo test test-all test-scala promtool bench soak compiled lint types layers format docs site jar jars wheel clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -139,6 +139,14 @@ endif
 docs: $(VENV)/.ready ## write docs/options.md from state_store/options.json
 	@$(PY) docs/write_options.py
 
+# From another folder: beside the package, the reader of docstrings would take a part of it for the whole.
+site: .tools/site/.ready ## build the documentation as a site into build/site; dead links are errors
+	@rm -rf .tools/site/packages && mkdir .tools/site/packages
+	@cp -R pyspark_ckpt .tools/site/packages
+	@cp -R state_store operators .tools/site/packages/pyspark_ckpt
+	@cd .tools/site && PYTHONPATH=$(CURDIR) NO_MKDOCS_2_WARNING=1 bin/python -m mkdocs build --quiet --strict --config-file ../../mkdocs.yml
+	@echo "The first page is build/site/index.html. With search: $(PY) -m http.server --bind 127.0.0.1 --directory build/site"
+
 jar: $(JAR) ## build the shim for the newest Spark into pyspark_ckpt/jars
 
 jars: $(JAR) $(OTHER_JARS) ## build the shim for every Spark
@@ -192,6 +200,14 @@ $(VENV)/.ready: pyproject.toml
 		$$python -m venv .tools/spark-$*; }
 	@echo "Installing PySpark $* into .tools/spark-$*: some minutes the first time"
 	@.tools/spark-$*/bin/python $(INSTALL) '.[spark$(subst .,,$*),short-tests]'
+	@touch $@
+
+# What builds the site, in an environment of its own: the tests need none of it.
+.tools/site/.ready: pyproject.toml | $(VENV)/.ready
+	@test -x .tools/site/bin/python || $(PYTHON) -m venv .tools/site
+	@$(PY) -c 'from importlib.metadata import requires; print(*[each.split(";")[0] for each in requires("pyspark-ckpt") if "extra == \"site\"" in each], sep="\n")' \
+		>.tools/site/requirements.txt
+	@.tools/site/bin/python -m pip install --quiet --disable-pip-version-check --requirement .tools/site/requirements.txt
 	@touch $@
 
 .tools/bin/versitygw:

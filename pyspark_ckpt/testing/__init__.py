@@ -15,12 +15,16 @@ Neither a session nor a JVM is needed; PySpark must be installed. ``strategies``
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark_ckpt.state_store.extras import require_extra
 from pyspark_ckpt.testing.cuts import check_cuts
 from pyspark_ckpt.testing.harness import Harness
 from pyspark_ckpt.testing.streams import BroadcastInput, KeyedInput, Rows, connect, keyed
+
+if TYPE_CHECKING:
+    from pyspark_ckpt.testing import strategies
+    from pyspark_ckpt.testing.crashes.crash import Batches, Survived, crash
 
 __all__ = [
     "Batches",

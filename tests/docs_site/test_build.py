@@ -1,0 +1,87 @@
+"""The site as it is built: complete, and everything that a page loads is its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import yaml
+from typing_extensions import override
+
+from tests.documents import ROOT
+
+READY = ROOT / ".tools/site/.ready"
+
+
+class Loads(HTMLParser):
+    """What a page loads when it is viewed, and its anchors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.urls: list[str] = []
+        self.ids: set[str] = set()
+
+    @override
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.ids.add(given.get("id", ""))
+        if tag in {"script", "img", "iframe", "source"} and given.get("src"):
+            self.urls.append(given["src"])
+        if tag == "link" and given.get("rel") not in {"prev", "next", "canonical"}:
+            self.urls.append(given.get("href", ""))
+
+
+@pytest.fixture(scope="module")
+def site() -> Path:
+    if not READY.exists():
+        pytest.skip("NOT RUN: the site was not built, because its tools are not installed. `make site` installs them.")
+    done = subprocess.run(
+        [shutil.which("make") or "make", "--no-print-directory", "site"],
+        cwd=ROOT,
+        env={key: value for key, value in os.environ.items() if not key.startswith("MAKE")},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return ROOT / "build/site"
+
+
+def _read(page: Path) -> Loads:
+    loads = Loads()
+    loads.feed(page.read_text(encoding="utf-8"))
+    return loads
+
+
+def test_what_a_page_loads_comes_from_the_site(site: Path) -> None:
+    pages = sorted(site.rglob("*.html"))
+    assert len(pages) > 60
+    for page in pages:
+        for url in _read(page).urls:
+            assert "//" not in url, f"{page} loads {url}"
+            assert page.name == "404.html" or (page.parent / url.partition("?")[0]).exists(), f"{page} loads {url}"
+
+
+def test_style_sheets_load_nothing_from_elsewhere(site: Path) -> None:
+    for sheet in site.rglob("*.css"):
+        text = sheet.read_text(encoding="utf-8")
+        assert "url(http" not in text
+        assert "@import" not in text
+
+
+def test_search_knows_the_pages(site: Path) -> None:
+    index = (site / "search/search_index.json").read_text(encoding="utf-8")
+    for page in ("keyed-state.html", "reference/states.html", "architecture.html"):
+        assert f'"{page}' in index
+
+
+def test_the_reference_has_an_entry_for_each_public_name(site: Path) -> None:
+    for page in yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["extra"]["api"]:
+        ids = _read(site / f"reference/{page['page']}.html").ids
+        for name in page["names"]:
+            assert any(each == name or each.endswith(f".{name}") for each in ids), f"{page['page']}: {name}"
