@@ -24,6 +24,8 @@ from pyspark_ckpt.writing.first_files import CHECKPOINT_FORMAT, FIRST_CONFS, New
 from pyspark_ckpt.writing.given_rows import guess_bytes
 
 MAX_SAMPLES = 1_000_000
+PARALLELISM = 200
+"""What Spark has as the number of its shuffle partitions if nobody says another."""
 
 
 def write_state(
@@ -31,8 +33,8 @@ def write_state(
     target: Location,
     changes: Sequence[Change | Migration],
     *,
-    parallelism: int = 200,
-    offsets: Sequence[object] = (None,),
+    parallelism: int | None = None,
+    offsets: Sequence[object] | None = None,
     checkpoint_format: Literal[1, 2] | None = None,
     options: Mapping[str, str] | None = None,
 ) -> SavepointInfo:
@@ -46,8 +48,8 @@ def write_state(
     ``source`` None: the savepoint is of a query that has never run. Its operators are the uids of the changes, in the
     order in which Spark numbers them: from the sink to the sources, so an operator comes before those that it reads.
     ``offsets``: where each source of the program begins: JSON as Spark writes it, or None for where the program starts
-    it, such as its ``startingOffsets``. ``parallelism``: that of the savepoint, which a restore may change.
-    ``checkpoint_format``: that of the query's session, which is 1 on Spark 3.5 and 4.0; None for that of the active
+    it, such as its ``startingOffsets``; without ``offsets``, there is one source, which the program starts.
+    ``parallelism``: that of the savepoint, 200 if it is not given, which a restore may change. ``checkpoint_format``: that of the query's session, which is 1 on Spark 3.5 and 4.0; None for that of the active
     session, or 2 without one. Other confs that Spark keeps for a query are also those of the active session, or else
     Spark's defaults.
 
@@ -55,7 +57,7 @@ def write_state(
     are equal; rows that are given are counted. After an error there may be an unfinished savepoint, which nothing
     restores. ``options`` as for ``savepoint``.
 
-    Raises InvalidInputError (a change that does not fit the state, rows that do not fit their types, several for one
+    Raises InvalidInputError (what only a query gets that has never run, for another; a change that does not fit the state, rows that do not fit their types, several for one
     place, a target that is not empty), LifecycleError (no committed batch), ConflictError (another savepoint is being
     written there), NotFoundError, FormatError (damage), StorageError; and what a function of a change raises.
     """
@@ -70,7 +72,7 @@ def explain_changes(
     changes: Sequence[Change | Migration],
     *,
     samples: int = 5,
-    parallelism: int = 200,
+    parallelism: int | None = None,
     options: Mapping[str, str] | None = None,
 ) -> ExplainedChanges:
     """Return what ``write_state`` would do with these changes. Writes nothing.
@@ -83,7 +85,7 @@ def explain_changes(
     """
     if type(samples) is not int or not 0 <= samples <= MAX_SAMPLES:
         raise InvalidInputError(f"`samples` must be a whole number from 0 to {MAX_SAMPLES:,}, got {samples!r}.")
-    opened, given = _open(source, changes, _NewRun(parallelism, (None,), None), options)
+    opened, given = _open(source, changes, _NewRun(parallelism, None, None), options)
     return Writing(opened, "", given, RunHere(), lambda _done, _all: None, "").explain(changes, samples)
 
 
@@ -147,9 +149,19 @@ def _require_list(given: object, what: str) -> Sequence[object]:
 class _NewRun(NamedTuple):
     """What is given for a query that has never run."""
 
-    parallelism: int
-    offsets: Sequence[object]
+    parallelism: int | None
+    offsets: Sequence[object] | None
     checkpoint_format: Literal[1, 2] | None
+
+    def require_nothing(self) -> None:
+        """Raise InvalidInputError if anything is given: the source has its own."""
+        given = [name for name, value in self._asdict().items() if value is not None]
+        if given:
+            raise InvalidInputError(
+                f"`{given[0]}` is given, and the source has its own.",
+                hint="Leave it out: it is for a query that has never run, whose source is None. A restore can change "
+                "the parallelism.",
+            )
 
 
 def _open(
@@ -165,13 +177,16 @@ def _open(
             hint="Give a list of changes: see pyspark_ckpt.changes.",
         )
     if source is not None:
+        new.require_nothing()
         location = location_text(source, "source")
         given = collect_options(options, location, *locations)
         return state_at(location, given), given
     found = read_session_confs((*FIRST_CONFS, CHECKPOINT_FORMAT))
     session_format = 2 if found is None else int(found.pop(CHECKPOINT_FORMAT, 1))  # 1 is Spark's default
     chosen = session_format if new.checkpoint_format is None else new.checkpoint_format
-    return NewQuery(new.parallelism, new.offsets, chosen, found or {}), collect_options(options, *locations)
+    parallelism = PARALLELISM if new.parallelism is None else new.parallelism
+    offsets = (None,) if new.offsets is None else new.offsets
+    return NewQuery(parallelism, offsets, chosen, found or {}), collect_options(options, *locations)
 
 
 def _guess_bytes(source: NewQuery | Checkpoint, changes: Sequence[Change | Migration]) -> int:

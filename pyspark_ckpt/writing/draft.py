@@ -209,6 +209,11 @@ class Draft:
             raise InvalidInputError(
                 f"{what}: a state of Spark's keeps its types, and is named by a text, such as 'default'."
             )
+        if isinstance(change, Put) and (change.key, change.max_parallelism) != (None, None):
+            raise InvalidInputError(
+                f"{what}: it has a `key` or `max_parallelism`, which are of keyed operators only.",
+                hint="Leave them out: a state of Spark's keeps its types.",
+            )
         if self._is_new:
             raise InvalidInputError(
                 f"{what}: a query that has never run has no operators of Spark's.",
