@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from pyspark_ckpt.queries.handles import find_checkpoint
 from pyspark_ckpt.reading.closeable import Closeable
-from pyspark_ckpt.savepoints import collect_options, describe_release, find_checkpoint
+from pyspark_ckpt.savepoints import collect_options, describe_release
 from pyspark_ckpt.state_store.errors import InvalidInputError, ProcessError
 from pyspark_ckpt.state_store.extras import require_extra
 from pyspark_ckpt.state_store.location import Location, location_text
