@@ -201,10 +201,9 @@ def _attach(jvm: Any, session: Any, confs: SessionConfs, wanted: Mapping[str, st
         attachment.attach(session)
     except BaseException as problem:
         confs.undo()
-        if isinstance(problem, Py4JError) or not isinstance(problem, Exception):
-            if isinstance(problem, Exception):
-                cause = _shorten(getattr(problem, "java_exception", problem))
-                raise _refuse(f"This Spark does not let a session change: {cause}", {JARS: jar, **wanted}) from problem
+        if isinstance(problem, Py4JError):
+            cause = _shorten(getattr(problem, "java_exception", problem))
+            raise _refuse(f"This Spark does not let a session change: {cause}", {JARS: jar, **wanted}) from problem
         raise
 
 
