@@ -41,9 +41,10 @@ _KEPT = (CHECKPOINT_FORMAT, FILES)
 def attach(spark: SparkSession, **options: str | float) -> SparkSession:
     """Keep the state of every stateful operator in this store, from now on, in a session that runs already.
 
-    For notebooks and platforms that create the session; ``configure`` is for all others. Queries that start later, of
-    ``spark`` and of sessions made of it later, use the store. Those that run, and checkpoints that exist, stay with the
-    store that they have. ``options`` as for ``spark_conf``. A call with other options sets these in addition.
+    For notebooks and platforms that create the session; ``configure`` is for all others. Queries that ``spark`` starts
+    later use the store, also of frames that exist. Queries that run, and checkpoints that exist, stay with the store
+    that they have. Another session of the application, as by ``newSession()``, needs a call of its own. ``options`` as
+    for ``spark_conf``. A second call sets its options in addition.
 
     The jar is put on the class path of the driver, and sent to the executors, if they do not have it. The rules of
     ``spark.sql.extensions`` are added to those of the session. Either all of that is done, or an error says what was
