@@ -65,7 +65,7 @@ def judge(
         *_judge_restore(batches, restore_target_s),
     ]
     favoured = {reason.favours for reason in reasons}
-    verdict: Verdict = next((each for each in ("more", "fewer", "stay") if each in favoured), "unknown")  # type: ignore[assignment]
+    verdict: Verdict = next((each for each in ("more", "fewer", "stay") if each in favoured), "unknown")
     recommended = _recommend(verdict, most, splittable, cores)
     if verdict == "more" and recommended is None:
         most_of_all = min(state.max_partitions or partitions for state in splittable)
