@@ -74,6 +74,12 @@ class Program:
         if wanted != partitions:
             try:
                 done = ckpt.rescale_query(checkpoint, self.start, wanted)
+            except ckpt.RescaleError:
+                raise
+            except ckpt.LifecycleError as told:  # the query had not got to its first commit
+                if "no committed batch" not in str(told):
+                    raise
+                wanted = partitions
             except ckpt.InvalidInputError as told:  # it had finished
                 found = re.search(r"Start the query on (\S+), with", str(told))
                 if found is None:

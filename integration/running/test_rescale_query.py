@@ -34,6 +34,8 @@ def test_every_row_counts_once_when_a_query_is_rescaled_there_and_back(
     program = Counting(spark, tmp_path, 2)
     with program.running() as query:
         program.await_more()
+        advice = ckpt.advise(query)
+        assert (advice.partitions, advice.cores) == (2, 2)
         done = ckpt.rescale_query(query, program.start, 5)
         assert (done.partitions, done.old_partitions, done.query.isActive) == (5, 2, True)
         assert done.checkpoint == f"file:{tmp_path}/query-5-partitions"
