@@ -70,7 +70,7 @@ def attach(spark: SparkSession, **options: str | float) -> SparkSession:
     wanted = _choose_confs(spark, confs, options)
     jar = wanted.pop(JARS)
     refuse_jars_of_other_releases([*_list_jars(context)], jar)
-    with _worker_python(context, is_default=PYTHON in wanted and "python" not in options):
+    with _worker_python(context, _find_python(context, confs)):
         _require_package(spark, wanted)
         _give_jar(spark, jar, wanted)
         _attach(context._jvm, session, confs, wanted, jar)  # noqa: SLF001
@@ -78,11 +78,10 @@ def attach(spark: SparkSession, **options: str | float) -> SparkSession:
 
 
 @contextmanager
-def _worker_python(context: Any, *, is_default: bool) -> Iterator[None]:  # noqa: ANN401 - a SparkContext
-    """Let Python workers run on this interpreter, if nobody has named one; after an error, on that of before."""
+def _worker_python(context: Any, python: str) -> Iterator[None]:  # noqa: ANN401 - a SparkContext
+    """Let Python workers run on an interpreter from now on; after an error, on that of before."""
     before = context.pythonExec
-    if is_default:
-        context.pythonExec = sys.executable
+    context.pythonExec = python
     try:
         yield
     except BaseException:
@@ -99,10 +98,15 @@ def _choose_confs(spark: SparkSession, confs: SessionConfs, options: Mapping[str
             del wanted[name]
     if confs.is_set(CHECKPOINT_FORMAT) and confs.read(CHECKPOINT_FORMAT) == COMMIT_IDS:
         require_commit_ids(f"{CHECKPOINT_FORMAT}={COMMIT_IDS}")
-    is_named = PYTHON in wanted or confs.is_set(PYTHON) or confs.is_set(WORKER_PYTHON) or "PYSPARK_PYTHON" in os.environ
-    if is_local({"spark.master": spark.sparkContext.master}) and not is_named:
-        wanted[PYTHON] = sys.executable
+    if PYTHON not in wanted and not confs.is_set(PYTHON):
+        wanted[PYTHON] = _find_python(spark.sparkContext, confs)
     return wanted
+
+
+def _find_python(context: Any, confs: SessionConfs) -> str:  # noqa: ANN401 - a SparkContext
+    """Return the interpreter of Python workers, which is looked at; with a local master this one, if none is named."""
+    is_named = confs.is_set(WORKER_PYTHON) or "PYSPARK_PYTHON" in os.environ
+    return sys.executable if is_local({"spark.master": context.master}) and not is_named else str(context.pythonExec)
 
 
 def _list_jars(context: Any) -> Iterator[str]:  # noqa: ANN401 - a SparkContext
