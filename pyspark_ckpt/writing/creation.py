@@ -46,6 +46,7 @@ from pyspark_ckpt.state_store.savepoints.savepoint import (
 from pyspark_ckpt.writing.draft import Draft
 from pyspark_ckpt.writing.explanation import ExplainedChanges, explain
 from pyspark_ckpt.writing.first_files import NewQuery, make_first_files
+from pyspark_ckpt.writing.functions.key_pairs import AllKeyPairs
 from pyspark_ckpt.writing.given_rows import OpenState
 from pyspark_ckpt.writing.migrations import ChosenChanges
 from pyspark_ckpt.writing.store_draft import StoreDraft, StoredRows
@@ -117,7 +118,8 @@ class Writing:
             operators, partitions = self._list_operators(version), self._count_partitions(version)
             chosen, draft = self._draft(given, operators, partitions)
             opened, now_ms = self._find_reader(version), round(time.time() * 1000)
-            states = tuple(explain(draft, Draft(operators), opened, samples, now_ms, partitions))
+            with Workplace(self.options).folder() as folder, AllKeyPairs.below(folder) as pairs:
+                states = tuple(explain(draft, Draft(operators), opened, samples, now_ms, partitions, pairs))
         return ExplainedChanges(states, tuple(each.name for each in chosen.new_migrations))
 
     def _draft(
