@@ -104,7 +104,7 @@ def test_keys_that_do_not_fit_are_refused(change: Any, said: str, saved: Path, t
         write_state(saved, tmp_path / "target", [change])
 
 
-STATES = {
+STATES: dict[str, tuple[Any, dict[str, Any]]] = {
     "value": (ckpt.ValueState("a", "long"), {"value": [1]}),
     "other value": (ckpt.ValueState("b", "long"), {"value": [2]}),
     "entry": (ckpt.MapState("c", "string", "long"), {"map_key": ["x"], "value": [3]}),
@@ -181,14 +181,18 @@ def test_functions_get_what_open_state_shows_also_of_rows_of_others(saved: Path,
     shown: dict[str, list[pa.Schema]] = {}
 
     def watch(name: str) -> changes.Transform:
-        return changes.Transform(UID, name, lambda rows: shown.setdefault(name, []).append(rows.schema) or rows)
+        def note(rows: pa.Table) -> pa.Table:
+            shown.setdefault(name, []).append(rows.schema)
+            return rows
+
+        return changes.Transform(UID, name, note)
 
     write_state(saved, tmp_path / "target", [REKEY, *map(watch, NAMES)])
     for name in NAMES:
         with open_state(tmp_path / "target", uid=UID, state=name) as state:
             assert set(shown[name]) == {state.schema}, name
     flat = pa.table({"user": ["user 1"], "value": pa.array([7], pa.int8())})
-    put = [changes.Put(UID, "n", flat), REKEY, watch("n")]
+    put: list[changes.Change] = [changes.Put(UID, "n", flat), REKEY, watch("n")]
     shown.clear()
     write_state(saved, tmp_path / "put", put)
     with open_state(tmp_path / "put", uid=UID, state="n") as state:
