@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +23,7 @@ SAID_BY = {
     "The state server cannot use its local folder": "state_store/server/process.py",
     " answers again, after ": "state_store/blobs/base/retries.py",
     "was damaged: it was written again from a local copy": "state_store/retention/scrub.py",
-    "bytes will take longer than restoreTarget, however often snapshots are made: ": "state_store/server/maintenance.py",
+    "bytes will take longer than restoreTarget, however often snapshots": "state_store/server/maintenance.py",
     "has taken its place.": "jvm-bridge/src/main/scala/org/apache/spark/sql/ckpt/fence/Runs.scala",
     "is gone, or is that of another run": "jvm-bridge/src/main/scala/org/apache/spark/sql/ckpt/fence/Runs.scala",
 }
@@ -31,7 +33,7 @@ class Counts(ckpt.KeyedProcessor):
     n = ckpt.ValueState("n", "bigint", default=0)
     items = ckpt.ListState("items", "int")
 
-    def process(self, _ctx, key, rows):  # type: ignore[no-untyped-def]
+    def process(self, _ctx: ckpt.Context, key: Any, rows: Sequence[Any]) -> Iterator[Sequence[Any]]:  # noqa: ANN401
         self.n.update(self.n.value() + len(rows))
         self.items.add_all(row.item for row in rows)
         yield key.user, self.n.value()
