@@ -31,6 +31,14 @@ ifneq ($(shell command -v go),)
 S3_READY := .tools/bin/versitygw
 endif
 
+# Emulators of Google Cloud Storage, where there is Go, and of Azure Blob Storage, where there is npm.
+ifneq ($(shell command -v go),)
+GCS_READY := .tools/gcs/fake-gcs-server
+endif
+ifneq ($(shell command -v npm),)
+AZURE_READY := .tools/azurite/.ready
+endif
+
 # For the tests, where there is Maven to fetch them: Hadoop's mini cluster, a real HDFS, and its connector to S3; Kafka's
 # broker, and Spark's connector to it.
 ifneq ($(shell command -v mvn),)
@@ -49,7 +57,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all test-scala bench soak compiled lint types layers format docs site jar jars wheel clean
+.PHONY: help demo test test-all test-scala promtool bench soak compiled lint types layers format docs site jar jars wheel clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,7 +65,7 @@ help: ## print this list
 demo: compiled $(JAR) ## a stream of 336,776 real flights, killed in the middle, compared with a batch result
 	@$(PY) -m integration.demo $(ARGS)
 
-test: lint compiled $(JAR) test-scala $(S3_READY) $(HDFS_READY) $(S3A_READY) $(KAFKA_READY) .tools/spark.jsa ## all checks, all tests but long ones that take turns, and a short set on two older Sparks: what CI runs
+test: lint compiled $(JAR) test-scala $(S3_READY) $(GCS_READY) $(AZURE_READY) $(HDFS_READY) $(S3A_READY) $(KAFKA_READY) .tools/spark.jsa ## all checks, all tests but long ones that take turns, and a short set on two older Sparks: what CI runs
 	@$(PY) -m pytest -v -n $(PROCESSES) $(ARGS)
 	@for spark in $(if $(filter undefined,$(origin SPARKS)),$$($(PY) -m integration.turns),$(SPARKS)); do \
 		$(MAKE) --no-print-directory test-spark-$$spark || exit 1; done
@@ -147,7 +155,7 @@ wheel: jars ## build the wheel, with a jar for every Spark, into dist
 	@$(PY) -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --config-settings spark=all --wheel-dir dist .
 	@ls dist/*.whl
 
-$(JAR): $(SHIM) state_store/options.json build.sbt jvm-bridge/build_jar.py | $(VENV)/.ready $(SBT_READY)
+$(JAR): $(SHIM) state_store/options.json state_store/metrics.json build.sbt jvm-bridge/build_jar.py | $(VENV)/.ready $(SBT_READY)
 ifdef SBT
 	@$(SBT) package
 else
@@ -155,7 +163,7 @@ else
 endif
 	@touch $@
 
-$(OTHER_JARS): pyspark_ckpt/jars/pyspark-ckpt-spark-%.jar: $(SHIM) state_store/options.json build.sbt jvm-bridge/build_jar.py | $(VENV)/.ready .tools/spark-%/.ready $(SBT_READY)
+$(OTHER_JARS): pyspark_ckpt/jars/pyspark-ckpt-spark-%.jar: $(SHIM) state_store/options.json state_store/metrics.json build.sbt jvm-bridge/build_jar.py | $(VENV)/.ready .tools/spark-%/.ready $(SBT_READY)
 ifdef SBT
 	@$(SBT) spark-$(subst .,_,$*)/package
 else
@@ -205,6 +213,24 @@ $(VENV)/.ready: pyproject.toml
 .tools/bin/versitygw:
 	@echo "Building versitygw, the S3 service of the tests: about a minute the first time"
 	@GOBIN=$(CURDIR)/.tools/bin go install github.com/versity/versitygw/cmd/versitygw@v1.8.0
+
+promtool: .tools/bin/promtool ## build promtool, which checks the alerts in the tests: some minutes, with Go
+
+# Its module has replacements, which `go install` of a version refuses: so it is built as a dependency of another one.
+.tools/bin/promtool:
+	@command -v go >/dev/null || { echo "promtool is built with Go: install it, or put a promtool on PATH."; exit 1; }
+	@rm -rf .tools/promtool && mkdir -p .tools/promtool
+	@cd .tools/promtool && go mod init promtool 2>/dev/null && go get github.com/prometheus/prometheus/cmd/promtool@v0.54.1 && \
+		GOBIN=$(CURDIR)/.tools/bin go install github.com/prometheus/prometheus/cmd/promtool
+
+.tools/gcs/fake-gcs-server:
+	@echo "Building fake-gcs-server, the Google Cloud Storage of the tests: about a minute the first time"
+	@GOBIN=$(CURDIR)/.tools/gcs go install github.com/fsouza/fake-gcs-server@v1.56.1
+
+.tools/azurite/.ready:
+	@echo "Installing Azurite, the Azure Blob Storage of the tests: half a minute the first time"
+	@npm install --silent --no-audit --no-fund --prefix .tools/azurite azurite@3.37.0
+	@touch $@
 
 .tools/spark.jsa: $(VENV)/.ready | $(JAR)
 	@echo "Making an archive of Spark's classes, from which the JVMs of the tests start faster: most of a minute"

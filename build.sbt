@@ -31,12 +31,13 @@ def shim(id: String, minor: String, folder: File, interpreter: String): Project 
   scalacOptions ++= "-release" +: linesOf(
     Seq(interpreter, "jvm-bridge/build_jar.py", "--byte-code", minor), (LocalRootProject / baseDirectory).value),
   scalacOptions ++= Seq("-deprecation", "-feature", "-unchecked", "-Xlint", "-Werror"),
-  // The table of options is one file, read by the shim and by the state server.
+  // Each table, of options and of metrics, is one file, read by the shim and in Python.
   Compile / resourceGenerators += Def.task {
-    val from = (LocalRootProject / baseDirectory).value / "state_store" / "options.json"
-    val to = (Compile / resourceManaged).value / "pyspark_ckpt" / "options.json"
-    IO.copyFile(from, to)
-    Seq(to)
+    Seq("options.json", "metrics.json").map { name =>
+      val to = (Compile / resourceManaged).value / "pyspark_ckpt" / name
+      IO.copyFile((LocalRootProject / baseDirectory).value / "state_store" / name, to)
+      to
+    }
   }.taskValue,
   Compile / packageBin / artifactPath :=
     (LocalRootProject / baseDirectory).value / "pyspark_ckpt" / "jars" / s"pyspark-ckpt-spark-$minor.jar",

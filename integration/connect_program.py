@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from prometheus_client import CollectorRegistry
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.connect.client import DefaultChannelBuilder
@@ -31,6 +33,7 @@ _SETTINGS = {
     "spark.connect.grpc.binding.address": "127.0.0.1",
 }
 _COLUMNS = "k int, n bigint"
+_RUNS = 2
 
 
 class Count(ckpt.KeyedProcessor):
@@ -94,6 +97,20 @@ def _play_queries(spark: SparkSession, folder: Path) -> dict[str, Any]:
     return found
 
 
+def _read_exported(registry: CollectorRegistry) -> dict[str, float]:
+    """Return the sums of the counters, once the ends of both runs were told."""
+    for _ in range(200):
+        samples = [sample for metric in registry.collect() for sample in metric.samples]
+        if sum(sample.value for sample in samples if sample.name == "ckpt_query_ends_total") == _RUNS:
+            break
+        time.sleep(0.05)
+    sums: dict[str, float] = {}
+    for sample in samples:
+        if sample.name == "ckpt_user_counter_total":
+            sums[sample.labels["uid"]] = sums.get(sample.labels["uid"], 0) + sample.value
+    return sums
+
+
 def main(folder: Path) -> None:
     """Run all of it."""
     port = find_free_port()
@@ -103,7 +120,11 @@ def main(folder: Path) -> None:
         builder = builder.config(key, value)
     spark = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
     queries = _play_queries(spark, folder)
-    counters = [_play(spark, folder, folder / "one") for _ in range(2)]
+    registry = CollectorRegistry()
+    exported = ckpt.metrics(spark, prometheus=registry)
+    counters = [_play(spark, folder, folder / "one") for _ in range(_RUNS)]
+    sums = _read_exported(registry)
+    exported.close()
     query = spark.readStream.format("rate").load().writeStream.format("noop")
     running = query.option("checkpointLocation", str(folder / "running")).start()
     try:
@@ -124,6 +145,8 @@ def main(folder: Path) -> None:
     found = {
         "counters": counters,
         "refusal": refusal,
+        "exported": sums,
+        "left": len(list(registry.collect())),
         "queries": queries,
         "version": taken.version,
         "out": sorted([row.k, row.n] for row in spark.read.parquet(str(folder / "out")).collect()),

@@ -29,6 +29,8 @@ def test_operators_and_savepoints_work_in_a_connect_client(tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr[-5000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["counters"] == [{"first/seen": 10, "second/seen": 2}] * 3
+    assert found["exported"] == {"first": 20, "second": 4}
+    assert found["left"] == 0
     assert "A Spark Connect client does not know the checkpointLocation" in found["refusal"]
     assert found["version"] == 2
     assert found["out"] == [[0, 1], [0, 2], [0, 3], [1, 101], [1, 102], [1, 103]]

@@ -20,15 +20,16 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 MIN_JAVA = 17
 _SOURCES = ROOT / "jvm-bridge" / "src"
-_OPTIONS = ROOT / "state_store" / "options.json"
+_TABLES = ROOT / "state_store"
 _FOLDER = _SOURCES / "main" / "resources"
 RESOURCES = {
-    "pyspark_ckpt/options.json": _OPTIONS,
+    **{f"pyspark_ckpt/{name}": _TABLES / name for name in ("options.json", "metrics.json")},
     **{path.relative_to(_FOLDER).as_posix(): path for path in sorted(_FOLDER.rglob("*")) if path.is_file()},
 }
 BYTE_CODE = {"3.5": "8"}
 """The oldest Java of those releases that run on an older one than 17."""
 
+_PACKAGE_VERSION = re.compile(r'^__version__ = "(.+)"$', re.MULTILINE)
 _VERSION = re.compile(r'version "(\d+)')
 
 
@@ -155,12 +156,22 @@ def write_jar(classes: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = target.with_suffix(".part")
     with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED) as content:
-        content.writestr("META-INF/MANIFEST.MF", "Manifest-Version: 1.0\n\n")
+        manifest = f"Manifest-Version: 1.0\nImplementation-Version: {_find_version()}\n\n"
+        content.writestr("META-INF/MANIFEST.MF", manifest)
         for path in sorted(classes.rglob("*.class")):
             content.write(path, path.relative_to(classes).as_posix())
         for name, path in RESOURCES.items():
             content.write(path, name)
     unfinished.replace(target)
+
+
+def _find_version() -> str:
+    """Return the version of the package, which sbt writes into the jar, too."""
+    text = (ROOT / "pyspark_ckpt" / "__init__.py").read_text(encoding="utf-8")
+    found = _PACKAGE_VERSION.search(text)
+    if found is None:
+        sys.exit("pyspark_ckpt/__init__.py has no __version__.")
+    return found[1]
 
 
 def _number(minor: str) -> tuple[int, ...]:

@@ -42,7 +42,9 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from pyspark_ckpt import changes, testing
+    from pyspark_ckpt.advice.report import Advice
     from pyspark_ckpt.branching import branch
+    from pyspark_ckpt.monitoring.exporter import MetricsExport, metrics
     from pyspark_ckpt.moving_in import adopt
     from pyspark_ckpt.moving_out import hand_back
     from pyspark_ckpt.operators import (
@@ -80,13 +82,19 @@ if TYPE_CHECKING:
         diff,
         open_state,
     )
+    from pyspark_ckpt.running.advising import advise
+    from pyspark_ckpt.running.attachment import attach
+    from pyspark_ckpt.running.outcome import RescaledQuery, RescaleError
+    from pyspark_ckpt.running.rescaling import rescale_query
     from pyspark_ckpt.savepoints import rescale, restore, savepoint, stop_with_savepoint
     from pyspark_ckpt.state_source import register_state_source
     from pyspark_ckpt.state_store.savepoints.savepoint import SavepointInfo
-    from pyspark_ckpt.state_writing import explain_changes, write_state
+    from pyspark_ckpt.state_writing import compose_savepoint, explain_changes, write_state
+    from pyspark_ckpt.web import WebPage, serve
 
 __all__ = [
     "PROVIDER_CLASS",
+    "Advice",
     "AggregatingState",
     "BroadcastInput",
     "BroadcastState",
@@ -106,10 +114,13 @@ __all__ = [
     "LifecycleError",
     "ListState",
     "MapState",
+    "MetricsExport",
     "NotFoundError",
     "OperatorListState",
     "ProcessError",
     "ReducingState",
+    "RescaleError",
+    "RescaledQuery",
     "SavepointInfo",
     "StateChangeFeed",
     "StateDiff",
@@ -122,11 +133,15 @@ __all__ = [
     "ValueState",
     "VectorContext",
     "VectorProcessor",
+    "WebPage",
     "__version__",
     "adopt",
+    "advise",
+    "attach",
     "branch",
     "change_feed",
     "changes",
+    "compose_savepoint",
     "configure",
     "connect",
     "diff",
@@ -134,11 +149,14 @@ __all__ = [
     "hand_back",
     "jar_path",
     "keyed",
+    "metrics",
     "open_state",
     "register_state_source",
     "rescale",
+    "rescale_query",
     "restore",
     "savepoint",
+    "serve",
     "spark_conf",
     "stop_with_savepoint",
     "testing",
@@ -157,10 +175,17 @@ _LATER = {
     # Spark looks for DefaultSource in every package whose name begins with pyspark_.
     **dict.fromkeys(("register_state_source", "DefaultSource"), "pyspark_ckpt.state_source"),
     **dict.fromkeys(("SavepointInfo",), "pyspark_ckpt.state_store.savepoints.savepoint"),
+    **dict.fromkeys(("WebPage", "serve"), "pyspark_ckpt.web"),
+    **dict.fromkeys(("RescaleError", "RescaledQuery"), "pyspark_ckpt.running.outcome"),
+    "Advice": "pyspark_ckpt.advice.report",
+    "advise": "pyspark_ckpt.running.advising",
+    "attach": "pyspark_ckpt.running.attachment",
+    "rescale_query": "pyspark_ckpt.running.rescaling",
     "adopt": "pyspark_ckpt.moving_in",
     "branch": "pyspark_ckpt.branching",
     "hand_back": "pyspark_ckpt.moving_out",
-    **dict.fromkeys(("explain_changes", "write_state"), "pyspark_ckpt.state_writing"),
+    **dict.fromkeys(("compose_savepoint", "explain_changes", "write_state"), "pyspark_ckpt.state_writing"),
+    **dict.fromkeys(("MetricsExport", "metrics"), "pyspark_ckpt.monitoring.exporter"),
     **dict.fromkeys(("savepoint", "stop_with_savepoint", "restore", "rescale"), "pyspark_ckpt.savepoints"),
 }
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pyspark_ckpt.savepoints import collect_options, find_checkpoint, run_restore
+from pyspark_ckpt.queries.handles import find_checkpoint
+from pyspark_ckpt.savepoints import collect_options, run_restore
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.inventory import list_operators
 from pyspark_ckpt.state_store.checkpoints.query.files import list_batches

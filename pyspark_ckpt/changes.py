@@ -26,8 +26,8 @@ class Put:
     ``rows``: an Arrow table, reader or batches, a pandas frame, or a Spark frame that is not a stream. They have the
     columns that ``open_state`` shows: ``key``, a struct, or the columns of the key by their names; ``value``; ``index``
     of elements of lists; ``map_key`` of entries of maps; ``at`` and ``namespace`` of timers; ``written_at`` where rows
-    have a time to live (left out: now or, in event time, with the first watermark; null: the row lives until it is
-    written, or as before in event time). ``partition``, ``key_group``, ``hash``, ``expires_at``, ``at_ms`` and
+    have a time to live (left out: now or, in event time, with the first watermark; null: the row does not expire
+    before it is written; the year 1970: in event time, with the first watermark). ``partition``, ``key_group``, ``hash``, ``expires_at``, ``at_ms`` and
     ``clock`` may be there and are not read.
 
     ``key``: the columns of the key with their types, such as ``"user string"``, and ``max_parallelism``, as ``keyed``

@@ -92,6 +92,14 @@ def refuse_connect(frame: object, what: str) -> None:
         raise _refuse(f"{what} in a Spark Connect client", "4.0")
 
 
+def require_own_listeners(session: object, what: str) -> None:
+    """Raise InvalidInputError for a session of a Spark Connect client whose listeners run in the server."""
+    if type(session).__module__.startswith("pyspark.sql.connect."):
+        streams = import_module("pyspark.sql.connect.streaming.query")
+        if not hasattr(streams, "StreamingQueryListenerBus"):
+            raise _refuse(f"{what} in a Spark Connect client", "4.0")
+
+
 def find_types(*names: str) -> tuple[type[DataType], ...]:
     """Return those types of Spark that this release has."""
     types = import_module(_TYPES)

@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import shutil
 import sys
-import threading
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from itertools import pairwise
-from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Literal
 
 from pyspark_ckpt.jobs.connect_job import ConnectJob
 from pyspark_ckpt.jobs.spark_job import QUICK_BYTES, SparkJob, master_here
+from pyspark_ckpt.queries.handles import find_checkpoint
+from pyspark_ckpt.queries.last_batch import let_end
 from pyspark_ckpt.state_store.blobs import S3aSettings
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.inventory import list_operators
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
-from pyspark_ckpt.state_store.extras import require_extra, require_jar
 from pyspark_ckpt.state_store.local.files import make_scratch_folder
 from pyspark_ckpt.state_store.location import Location, location_text
 from pyspark_ckpt.state_store.options import Options, parse, read_settings
@@ -59,7 +56,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 STOP_TIMEOUT_S = 600.0
-_LOOK_S = 0.05
 
 
 def savepoint(
@@ -129,7 +125,8 @@ def stop_with_savepoint(
     refuse_nested(place, checkpoint, "a savepoint")
     refuse_unless_empty(place, "a savepoint")
     checkpoint.refuse_other_provider()
-    _finish(query, timeout_s)
+    let_end(query, timeout_s, "stop_with_savepoint()")  # else it is interrupted
+    query.stop()
     return savepoint(location, target, kind=kind, digests=digests, options=options)
 
 
@@ -217,14 +214,25 @@ def rescale(
     """
     checkpoint = location_text(checkpoint, "checkpoint")
     new_checkpoint = location_text(new_checkpoint, "new_checkpoint")
+    with plan_rescale(checkpoint, new_checkpoint, parallelism, query_id=query_id, options=options) as restoration:
+        return run_restore(restoration, new_checkpoint)
+
+
+@contextmanager
+def plan_rescale(
+    checkpoint: str,
+    new_checkpoint: str,
+    parallelism: int,
+    *,
+    query_id: QueryId = "keep",
+    options: Mapping[str, str] | None = None,
+) -> Iterator[QueryRestore]:
+    """Plan a rescaling as ``rescale`` does, of the newest batch, which is pinned meanwhile. Raises as ``rescale``."""
     given = collect_options(options, checkpoint, new_checkpoint)
     source = Checkpoint(checkpoint, given)
     with pin(source) as newest:
         operators = list_operators(source, newest)
-        return run_restore(
-            QueryRestore(source, newest, operators, new_checkpoint, RestoreRequest(parallelism, query_id), given),
-            new_checkpoint,
-        )
+        yield QueryRestore(source, newest, operators, new_checkpoint, RestoreRequest(parallelism, query_id), given)
 
 
 def explain(restoration: QueryRestore, *, counts: bool) -> RestoreExplanation:
@@ -311,46 +319,6 @@ def read_session_confs(names: Iterable[str]) -> dict[str, str] | None:
     if session is None:
         return None
     return {name: value for name in names if (value := session.conf.get(name, None)) is not None}
-
-
-def find_checkpoint(query: StreamingQuery | Location) -> str:
-    """Return the checkpointLocation of a query. Raises InvalidInputError."""
-    if isinstance(query, (str, PathLike)) or not hasattr(query, "runId"):
-        return location_text(query, "query_or_checkpoint")
-    return str(_execution(query).resolvedCheckpointRoot())
-
-
-def _execution(query: StreamingQuery) -> Any:  # noqa: ANN401 - an object of the JVM
-    handle = getattr(query, "_jsq", None)
-    if handle is None:
-        raise InvalidInputError(
-            "A Spark Connect client does not know the checkpointLocation of a running query.",
-            hint="Pass the checkpointLocation in its place: the query may run meanwhile.",
-        )
-    return handle.streamingQuery()
-
-
-def _finish(query: StreamingQuery, timeout_s: float) -> None:
-    """Stop the query after the running batch, or after ``timeout_s``."""
-    require_extra("pyspark", "stop_with_savepoint()")
-    from pyspark import SparkContext  # noqa: PLC0415 - see the docstring of the package
-
-    execution = _execution(query)
-    last_batch = cast("Any", SparkContext._jvm).org.apache.spark.sql.ckpt.plan.LastBatch  # noqa: SLF001
-    require_jar(is_there=callable(getattr(last_batch, "announce", None)))  # py4j takes a class it lacks for a package
-    last_batch.announce(execution)
-    thread = execution.queryExecutionThread()
-    until = time.monotonic() + timeout_s
-    ended = threading.Event()
-    while thread.isAlive() and not _waits_for_trigger(thread) and time.monotonic() < until:
-        ended.wait(_LOOK_S)
-    query.stop()
-
-
-def _waits_for_trigger(thread: Any) -> bool:  # noqa: ANN401 - an object of the JVM
-    """Whether a query's thread waits for its trigger, perhaps for long. A thread in a batch ends after that batch."""
-    calls = [(frame.getClassName().rpartition(".")[2], frame.getMethodName()) for frame in thread.getStackTrace()]
-    return (("SystemClock", "waitTillTime"), ("ProcessingTimeExecutor", "execute")) in pairwise(calls)
 
 
 def describe_release() -> str:

@@ -28,19 +28,19 @@ from pyspark_ckpt.state_store.options import PREFIX, canonical_text, parse
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_JARS = "spark.jars"
+JARS = "spark.jars"
 _JAR_OF = "pyspark-ckpt-spark-"
 _MASTER = "spark.master"
-_PYTHON = PREFIX + "python"
-_WORKER_PYTHON = "spark.pyspark.python"
+PYTHON = PREFIX + "python"
+WORKER_PYTHON = "spark.pyspark.python"
 _DAEMON = "spark.python.daemon.module"
 _OUR_DAEMON = "pyspark_ckpt.daemon"
 _OUR_JAR = re.compile(rf"{_JAR_OF}[0-9.]+\.jar")
-_CHECKPOINT_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
-_COMMIT_IDS = "2"
-_EXTENSIONS = "spark.sql.extensions"
+CHECKPOINT_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+COMMIT_IDS = "2"
+EXTENSIONS = "spark.sql.extensions"
 _OUR_EXTENSIONS = "org.apache.spark.sql.ckpt.plan.Extensions"
-_FILES = "spark.sql.streaming.checkpointFileManagerClass"
+FILES = "spark.sql.streaming.checkpointFileManagerClass"
 _OUR_FILES = "org.apache.spark.sql.ckpt.FencedCheckpointFileManager"
 _DEFAULT_PYTHON = "PYSPARK_CKPT_DEFAULT_PYTHON"
 """The variable of this process that says which PYSPARK_PYTHON was nobody's choice."""
@@ -80,12 +80,12 @@ def spark_conf(**options: str | float) -> dict[str, str]:
     parse(keys)
     given = {PREFIX + key: canonical_text(key, text) for key, text in keys.items()}
     jar = jar_path()
-    ours = {PROVIDER_CONF: PROVIDER_CLASS, _FILES: _OUR_FILES}
+    ours = {PROVIDER_CONF: PROVIDER_CLASS, FILES: _OUR_FILES}
     if has_commit_ids_for_all():
-        ours[_CHECKPOINT_FORMAT] = _COMMIT_IDS
+        ours[CHECKPOINT_FORMAT] = COMMIT_IDS
     if not finds_extensions():
-        ours[_EXTENSIONS] = _OUR_EXTENSIONS
-    return {_JARS: jar, **ours, **given}
+        ours[EXTENSIONS] = _OUR_EXTENSIONS
+    return {JARS: jar, **ours, **given}
 
 
 def configure(builder: SparkSession.Builder, **options: str | float) -> SparkSession.Builder:
@@ -117,26 +117,26 @@ def configure(builder: SparkSession.Builder, **options: str | float) -> SparkSes
     _forget_default_python()
     conf = spark_conf(**options)
     parse({key: _text(value) for key, value in already.items() if key.startswith(PREFIX)})
-    if _CHECKPOINT_FORMAT in already:
-        conf[_CHECKPOINT_FORMAT] = str(already[_CHECKPOINT_FORMAT])
-    if conf.get(_CHECKPOINT_FORMAT) == _COMMIT_IDS:
-        require_commit_ids(f"{_CHECKPOINT_FORMAT}={_COMMIT_IDS}")
-    if _FILES in already or _set_elsewhere(_FILES):
-        del conf[_FILES]
-    is_local = _is_local(already)
-    is_named = _PYTHON in conf or bool(already.keys() & {_PYTHON, _WORKER_PYTHON}) or "PYSPARK_PYTHON" in os.environ
-    _name_python_of_workers(already, default=sys.executable if is_local else "")
-    if is_local:
+    if CHECKPOINT_FORMAT in already:
+        conf[CHECKPOINT_FORMAT] = str(already[CHECKPOINT_FORMAT])
+    if conf.get(CHECKPOINT_FORMAT) == COMMIT_IDS:
+        require_commit_ids(f"{CHECKPOINT_FORMAT}={COMMIT_IDS}")
+    if FILES in already or _set_elsewhere(FILES):
+        del conf[FILES]
+    runs_here = is_local(already)
+    is_named = PYTHON in conf or bool(already.keys() & {PYTHON, WORKER_PYTHON}) or "PYSPARK_PYTHON" in os.environ
+    _name_python_of_workers(already, default=sys.executable if runs_here else "")
+    if runs_here:
         if not is_named:
-            conf[_PYTHON] = sys.executable
+            conf[PYTHON] = sys.executable
         if _workers_run_on_this() and _DAEMON not in already and not _set_elsewhere(_DAEMON):
             conf[_DAEMON] = _OUR_DAEMON
-    jar = conf[_JARS]
-    jars = _split(str(already[_JARS])) if _JARS in already else _jars_set_elsewhere(jar)
-    _refuse_jars_of_other_releases(jars, jar)
-    conf[_JARS] = _join(jars, jar)
-    if _EXTENSIONS in conf:
-        conf[_EXTENSIONS] = _join(_split(str(already.get(_EXTENSIONS) or _set_elsewhere(_EXTENSIONS))), _OUR_EXTENSIONS)
+    jar = conf[JARS]
+    jars = _split(str(already[JARS])) if JARS in already else _jars_set_elsewhere(jar)
+    refuse_jars_of_other_releases(jars, jar)
+    conf[JARS] = _join(jars, jar)
+    if EXTENSIONS in conf:
+        conf[EXTENSIONS] = _join(_split(str(already.get(EXTENSIONS) or _set_elsewhere(EXTENSIONS))), _OUR_EXTENSIONS)
     _give_to_running_jvm(jar)
     for key, value in conf.items():
         builder.config(key, value)
@@ -163,7 +163,7 @@ def _join(names: Sequence[str], ours: str) -> str:
     return ",".join(names if ours in names else [*names, ours])
 
 
-def _refuse_jars_of_other_releases(jars: Sequence[str], ours: str) -> None:
+def refuse_jars_of_other_releases(jars: Sequence[str], ours: str) -> None:
     """Raise InvalidInputError if a session would have the jar for another release of Spark, too."""
     name = ours.rpartition("/")[2]
     for jar in jars:
@@ -180,15 +180,15 @@ def _jars_set_elsewhere(jar: str) -> list[str]:
     arguments = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
     by_flag = [_split(value) for flag, value in pairwise(arguments) if flag == "--jars"]
     if by_flag:
-        _refuse_jars_of_other_releases(by_flag[-1], jar)
+        refuse_jars_of_other_releases(by_flag[-1], jar)
     if by_flag and jar not in by_flag[-1] and not _jvm_is_running():
         raise InvalidInputError(
             f"PYSPARK_SUBMIT_ARGS has --jars, which hides every other jar from the driver. Add {jar} there."
         )
-    return _split(_set_elsewhere(_JARS, "--jars"))
+    return _split(_set_elsewhere(JARS, "--jars"))
 
 
-def _is_local(already: dict[str, Any]) -> bool:
+def is_local(already: dict[str, Any]) -> bool:
     """Whether driver and executors run on this machine, so that they can use this interpreter."""
     master = already.get(_MASTER) or os.environ.get("MASTER") or _set_elsewhere(_MASTER, "--master")
     return str(master or "local").startswith("local")
@@ -202,7 +202,7 @@ def _name_python_of_workers(already: dict[str, Any], default: str) -> None:
     """
     from pyspark import SparkContext  # noqa: PLC0415 - see the docstring of the package
 
-    named = str(already.get(_WORKER_PYTHON) or _set_elsewhere(_WORKER_PYTHON))
+    named = str(already.get(WORKER_PYTHON) or _set_elsewhere(WORKER_PYTHON))
     default = "" if named or "PYSPARK_PYTHON" in os.environ else default
     if (named or default) and SparkContext._active_spark_context is None:  # noqa: SLF001
         os.environ["PYSPARK_PYTHON"] = named or default
@@ -286,7 +286,7 @@ def _give_to_running_jvm(jar: str) -> None:
     except Py4JJavaError:
         if SparkContext._active_spark_context is not None:  # noqa: SLF001
             raise LifecycleError(
-                "A Spark session without the jar of pyspark-ckpt runs already. Stop it first, or start it "
-                f"with --jars {jar}."
+                "A Spark session without the jar of pyspark-ckpt runs already. Give it the store with "
+                f"pyspark_ckpt.attach(spark), stop it first, or start it with --jars {jar}."
             ) from None
         loader.addURL(jvm.java.io.File(jar).toURI().toURL())

@@ -47,6 +47,11 @@ def print_text(text: str) -> None:
         print("\n".join(wrapped))
 
 
+def print_notice(text: str) -> None:
+    """Print a line on stderr, with control characters escaped."""
+    print(escape_controls(text), file=sys.stderr)
+
+
 def print_outcome(what: str, problems: Sequence[str]) -> int:
     """Print the problems found in ``what``, or that there are none; return the exit code."""
     for problem in problems:

@@ -9,11 +9,19 @@ from importlib import import_module
 from pyspark_ckpt.state_store.errors import InvalidInputError, ProcessError
 
 EXTRAS: Mapping[str, str] = {
+    "azure.identity": "azure",
+    "azure.storage.blob": "azure",
     "boto3": "s3",
+    "google.cloud.storage": "gcs",
     "hdfs_native": "hdfs",
     "hypothesis": "testing",
+    "opentelemetry": "otel",
+    "prometheus_client": "prometheus",
+    "jinja2": "web",
     "psutil": "testing",
     "pyspark": "spark",
+    "starlette": "web",
+    "uvicorn": "web",
 }
 """The extra of each module that the package works without."""
 
@@ -23,10 +31,11 @@ def require_extra(module: str, what: str) -> None:
     try:
         import_module(module)
     except ModuleNotFoundError as problem:
-        if problem.name != module:
+        if problem.name is None or not f"{module}.".startswith(f"{problem.name}."):
             raise
+        package = module.replace("_", "-").replace(".", "-")
         raise ProcessError(
-            f"{what} needs the package {module.replace('_', '-')}, which {sys.executable} does not have.",
+            f"{what} needs the package {package}, which {sys.executable} does not have.",
             hint=f'Install it there: pip install "pyspark-ckpt[{EXTRAS[module]}]".',
         ) from problem
 

@@ -15,7 +15,7 @@ from tests.operators.task.test_partition_task import ENOUGH, OUTPUT, Commands
 from tests.operators.task_lab import TaskLab, at_us
 
 ROOT = Path(__file__).parents[1]
-TABLE = json.loads((ROOT / "jvm-bridge/src/main/resources/pyspark_ckpt/metrics.json").read_text(encoding="utf-8"))
+TABLE = json.loads((ROOT / "state_store/metrics.json").read_text(encoding="utf-8"))
 NAMES = [row["name"] for row in TABLE["metrics"]]
 
 
@@ -39,7 +39,7 @@ def repeated(names: Iterable[str]) -> list[str]:
 def test_each_row_says_what_it_counts_and_where_its_value_is_from() -> None:
     assert repeated(NAMES) == []
     for row in TABLE["metrics"]:
-        assert row.keys() <= {"name", "kind", "text", "begin", "commit", "shim", "store"}
+        assert row.keys() <= {"name", "kind", "text", "begin", "commit", "shim", "store", "now"}
         assert row["kind"] in ("sum", "size", "time")
         assert row.keys() & {"begin", "commit", "shim"}, row
 

@@ -42,13 +42,15 @@ def names_in_jar(wheel: Path) -> set[str]:
         return set(inner.namelist())
 
 
-def test_a_wheel_has_the_jar_the_types_and_the_table_of_options(checkout: Path) -> None:
+def test_a_wheel_has_the_jar_the_types_and_what_it_reads(checkout: Path) -> None:
     done = build_wheel(checkout)
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = (checkout.parent / "wheels").iterdir()
     assert PROVIDER in names_in_jar(wheel)
     with zipfile.ZipFile(wheel) as content:
-        assert {"pyspark_ckpt/py.typed", "pyspark_ckpt/state_store/options.json"} <= set(content.namelist())
+        data = ("py.typed", "state_store/options.json", "state_store/metrics.json")
+        data += ("monitoring/alerts.yml", "monitoring/dashboard.json")
+        assert {f"pyspark_ckpt/{name}" for name in data} <= set(content.namelist())
 
 
 @pytest.mark.in_turn

@@ -8,7 +8,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from integration.bench import offline, rescale
+from integration.bench import downtime, offline, rescale, serve
 from integration.bench import snapshots as engine
 from integration.bench.against import compare
 from integration.bench.bars import judge
@@ -22,6 +22,8 @@ QUICK_ROUNDS = 3
 ENGINE = "engine"
 RESCALE = "rescale"
 OFFLINE = "offline"
+SERVE = "serve"
+DOWNTIME = "downtime"
 
 
 def main() -> None:
@@ -33,7 +35,7 @@ def main() -> None:
     bench = Bench(scratch, OUT / "logs")
     results: dict[str, Measured] = {}
     run = Run(rounds, arguments.quick, results, [], [])
-    names = [name for name in arguments.only if name not in (ENGINE, RESCALE, OFFLINE)]
+    names = [name for name in arguments.only if name not in (ENGINE, RESCALE, OFFLINE, SERVE, DOWNTIME)]
     factor = QUICK_FACTOR if arguments.quick else 1
     try:
         if arguments.against:
@@ -47,6 +49,10 @@ def main() -> None:
             run = replace(run, engine=[*run.engine, *rescale.measure(rounds, factor, scratch, OUT / "logs")])
         if OFFLINE in arguments.only or not arguments.only:
             run = replace(run, engine=[*run.engine, *offline.measure(rounds, factor, scratch, OUT / "logs")])
+        if SERVE in arguments.only or not arguments.only:
+            run = replace(run, engine=[*run.engine, *serve.measure(rounds, factor, scratch)])
+        if DOWNTIME in arguments.only or not arguments.only:
+            run = replace(run, engine=[*run.engine, *downtime.measure(rounds, factor, scratch, OUT / "logs")])
         for workload in named(names) if names or not arguments.only else ():
             print(f"{workload.name}: {workload.what}", flush=True)
             chosen = workload.smaller(QUICK_FACTOR) if arguments.quick else workload
@@ -71,7 +77,8 @@ def _arguments() -> argparse.Namespace:
         default=[],
         metavar="NAME",
         help=f"only these workloads; {ENGINE}: snapshots and restores, {RESCALE}: savepoints and rescaling, "
-        f"{OFFLINE}: state that is written and compared",
+        f"{OFFLINE}: state that is written and compared, {SERVE}: the web page, "
+        f"{DOWNTIME}: queries that are rescaled while they run",
     )
     parser.add_argument(
         "--against",

@@ -108,7 +108,7 @@ def _await_snapshots(checkpoint: Path, stores: int) -> None:
 
 def _rescale(subject: Subject, workload: Workload, inputs: list[Path]) -> None:
     """Rescale to many partitions and from there back; then continue the query with many."""
-    copy, many, back = _copied(subject), subject.folder / "many", subject.folder / "back"
+    copy, many, back = make_copy(subject), subject.folder / "many", subject.folder / "back"
     subject.splits.append(subject.worker.rescale(copy, many, MANY))
     subject.merges.append(subject.worker.rescale(many, back, FEW))
     shutil.rmtree(copy)
@@ -121,7 +121,7 @@ def _rescale(subject: Subject, workload: Workload, inputs: list[Path]) -> None:
     shutil.rmtree(many)
 
 
-def _copied(subject: Subject) -> Path:
+def make_copy(subject: Subject) -> Path:
     """A copy of the checkpoint that every round begins with, all of it written to the disk."""
     copy = subject.folder / "copy"
     shutil.copytree(subject.few, copy)
@@ -137,7 +137,7 @@ def _adopt(spark: Subject, ours: Subject) -> None:
 
 
 def _repartition(spark: Subject) -> None:
-    copy = _copied(spark)
+    copy = make_copy(spark)
     spark.splits.append(spark.worker.repartition(copy, MANY))
     spark.merges.append(spark.worker.repartition(copy, FEW))
     shutil.rmtree(copy)

@@ -10,9 +10,10 @@ import multiprocessing
 import os
 import queue
 import sys
+import threading
 import time
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import spawn
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,6 +62,16 @@ class Moved:
     seconds: float
     copied_bytes: int = 0
     rewritten_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Down:
+    """How long no query ran while one was rescaled, in seconds, by its parts."""
+
+    stop_s: float
+    rescale_s: float
+    start_s: float
+    first_batch_s: float
 
 
 class Worker:
@@ -114,6 +125,11 @@ class Worker:
         """Make ``target`` what the checkpoint of a stopped query is, with so many partitions."""
         moved: Moved = self._call("rescale", str(checkpoint), str(target), partitions)
         return moved
+
+    def rescale_running(self, partitions: int) -> Down:
+        """Rescale the query in one call, while it runs a batch; then its next batch waits for its turn."""
+        down: Down = self._call("rescale_running", partitions)
+        return down
 
     def adopt(self, checkpoint: Path, target: Path, partitions: int) -> Moved:
         """Make ``target`` a checkpoint of ours from one of Spark's own provider, with so many partitions."""
@@ -187,6 +203,10 @@ class _Session:
         self._waiting = -1
 
     def start(self, workload: Workload, inputs: list[str], checkpoint: str) -> None:
+        query = self._begin(workload, inputs, checkpoint)
+        self._waiting = self._gate.wait_for_arrival(query)
+
+    def _begin(self, workload: Workload, inputs: list[str], checkpoint: str) -> StreamingQuery:
         self._started_with = (workload, inputs, checkpoint)
         self._spark.conf.set("spark.sql.shuffle.partitions", str(workload.partitions))
         frames = [
@@ -208,7 +228,7 @@ class _Session:
             .foreachBatch(self._gate.run_batch)
             .start()
         )
-        self._waiting = self._gate.wait_for_arrival(self._query)
+        return self._query
 
     def step(self) -> Sample:
         query = self._running()
@@ -262,6 +282,26 @@ class _Session:
         started = time.perf_counter()
         done = pyspark_ckpt.rescale(checkpoint, target, partitions)
         return Moved(time.perf_counter() - started, done.copied_bytes, done.rewritten_bytes)
+
+    def rescale_running(self, partitions: int) -> Down:
+        import pyspark_ckpt
+
+        query, gate, started_with = self._running(), self._gate, self._started_with
+        if started_with is None:
+            raise RuntimeError("no query was started")
+        workload, inputs, _ = started_with
+
+        def start(checkpoint: str) -> StreamingQuery:
+            started = self._begin(replace(workload, partitions=partitions), inputs, checkpoint)
+            self._gate.open(go_on=True)
+            return started
+
+        threading.Timer(0.2, lambda: gate.open(go_on=True)).start()  # the batch that waits runs when the call has begun
+        done = pyspark_ckpt.rescale_query(query, start, partitions)
+        for _ in range(2):  # the first batch, and the one that waits
+            self._waiting = self._gate.wait_for_arrival(done.query)
+        down = done.downtime
+        return Down(down.stop_s, down.rescale_s, down.start_s, down.first_batch_s or 0.0)
 
     def adopt(self, checkpoint: str, target: str, partitions: int) -> Moved:
         import pyspark_ckpt

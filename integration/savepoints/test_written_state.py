@@ -5,9 +5,11 @@ from __future__ import annotations
 import datetime as dt
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as f
+from pyspark.sql.streaming.state import GroupStateTimeout
 
 import pyspark_ckpt as ckpt
 from integration.conftest import PARTITIONS
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.state import GroupState
 
 DAY = dt.timedelta(days=1)
 LONG_AGO = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
@@ -225,3 +228,27 @@ def test_values_of_all_types_have_the_bytes_that_spark_writes(spark: SparkSessio
     after = write_state(tmp_path / "saved", tmp_path / "again", [changes.Put(0, "default", table)])
     assert len(table) == 6
     assert after.digests_of(0, "default") == before.digests_of(0, "default")
+
+
+def _count(_key: Any, frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:  # noqa: ANN401
+    """Count the rows of a group."""
+    (before,) = state.get if state.exists else (0,)
+    state.update((int(before) + sum(map(len, frames)),))
+    yield pd.DataFrame({"n": [int(state.get[0])]})
+
+
+def test_keys_that_spark_stores_as_they_come_stay_as_they_are(spark: SparkSession, tmp_path: Path) -> None:
+    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 9).load()
+    zeros = rows.selectExpr("element_at(array(-0.0D, double('NaN'), 1D), CAST(value % 3 + 1 AS int)) AS d")
+    columns = "n long", "n long"
+    counts = zeros.groupBy("d").applyInPandasWithState(_count, *columns, "update", GroupStateTimeout.NoTimeout)
+    _run(counts, tmp_path / "query", 2)
+    before = savepoint(tmp_path / "query", tmp_path / "saved", kind="canonical")
+    with open_state(tmp_path / "saved", operator=0) as state:
+        table = state.to_arrow()
+    assert "-0.0" in repr(table["key"].to_pylist())
+    after = write_state(tmp_path / "saved", tmp_path / "again", [changes.Put(0, "default", table)])
+    assert after.digests_of(0, "default") == before.digests_of(0, "default")
+    restore(tmp_path / "again", tmp_path / "on")
+    shown = _run(counts, tmp_path / "on", 2)
+    assert sorted(n for each in shown.values() for (n,) in each)[-3:] == [12, 12, 12]

@@ -119,11 +119,13 @@ def stamp_all(values: Packed, step_bits: int, written_ms: NDArray[np.int64]) -> 
 
 
 def split_stamp(stored: bytes) -> tuple[int | None, bytes]:
-    """Return when a row's life began and its value. The time is None if it has not begun. Raises FormatError."""
+    """Return when a row's life began and its value. Raises FormatError.
+
+    The time is 0 if its life waits for a watermark, and None if the row was not written since there are lives.
+    """
     if not _is_stamped(stored):
         return None, stored
-    written_ms = int(_STAMP.unpack_from(stored)[2])
-    return written_ms if written_ms > 0 else None, stored[_STAMP.size :]
+    return max(0, int(_STAMP.unpack_from(stored)[2])), stored[_STAMP.size :]
 
 
 def index_instant(stored: bytes | None) -> int | None:

@@ -8,7 +8,7 @@ from itertools import chain
 from pyspark_ckpt.operators.bound.base import Kept
 from pyspark_ckpt.operators.rows.base import Row
 from pyspark_ckpt.operators.rows.broadcast_rows import BroadcastRows
-from pyspark_ckpt.operators.rows.expiry import MIN_SWEPT
+from pyspark_ckpt.operators.rows.expiry import MIN_SWEPT, ExpiryIndex
 from pyspark_ckpt.operators.rows.state_rows import Staged, Written
 from pyspark_ckpt.operators.session.worker import WorkerSession
 from pyspark_ckpt.state_store.arrays.writes import Writes
@@ -24,19 +24,21 @@ def flush(session: WorkerSession, bound: Sequence[Kept], end: bytes | None) -> N
     """Stage and forget the writes for keys below ``end``, or for all keys if None: their turn is over."""
     session.end_turn()
     tables = _tables(bound)
-    session.stage(_rows([each.flush(end) for each in tables]))
+    session.stage(_rows([_count(session, each, each.flush(end)) for each in tables]))
     session.hold(sum(each.held_bytes for each in tables))
 
 
 def spill(session: WorkerSession, bound: Sequence[Kept]) -> None:
     """Stage all writes before their keys' turn is over, to free memory. The session still finds them."""
     session.let_go()
-    session.spill(_rows([each.spill() for each in _tables(bound)]))
+    session.counts["spilled_runs"] += 1
+    session.spill(_rows([_count(session, each, each.spill()) for each in _tables(bound)]))
 
 
 def finish(session: WorkerSession, bound: Sequence[Kept]) -> None:
     """Stage the remaining writes and publish everything, after the last key."""
     flush(session, bound, None)
+    session.counts["spilled_runs"] += 0  # always told
     digests = {each.rows.number: each.rows.digest for each in bound if isinstance(each.rows, BroadcastRows)}
     session.publish(row_changes(bound), digests)
 
@@ -49,6 +51,31 @@ def take_written(bound: Sequence[Kept]) -> Iterator[Row]:
 def row_changes(bound: Sequence[Kept]) -> dict[int, int]:
     """Return the change in each state's number of rows since the base version, by its number; without indexes."""
     return {each.rows.number: each.rows.change for each in bound}
+
+
+def _count(session: WorkerSession, table: Staged, part: Written) -> Written:
+    """Count which rows of a state are put and which are removed; rows of indexes are no state.
+
+    A row that is spilled and then written again counts again.
+    """
+    if isinstance(table, ExpiryIndex):
+        return part
+    if isinstance(part, Writes):
+        put = int(part.cells.there.sum())
+        session.counts["updated_rows"] += put
+        session.counts["removed_rows"] += len(part) - put
+        return part
+    return _count_each(session, part)
+
+
+def _count_each(session: WorkerSession, rows: Iterable[Row]) -> Iterator[Row]:
+    written = removed = 0
+    for row in rows:
+        written += 1
+        removed += row[1] is None
+        yield row
+    session.counts["updated_rows"] += written - removed
+    session.counts["removed_rows"] += removed
 
 
 def _rows(parts: Iterable[Written]) -> Iterator[Row]:

@@ -20,7 +20,7 @@ TABLE_ROWS = 100
 """How many rows a table shows."""
 
 
-class _Place(click.Path):
+class Place(click.Path):
     """A path or a URI. The shell completes names of files."""
 
     @override
@@ -30,7 +30,7 @@ class _Place(click.Path):
 
 def place(name: str) -> Callable[[F], F]:
     """Add the argument for a place."""
-    return click.argument(name, type=_Place(readable=False), metavar=name.upper())
+    return click.argument(name, type=Place(readable=False), metavar=name.upper())
 
 
 def pairs(*names: str, form: str, what: str, check: Callable[[str], None] = lambda _key: None) -> Callable[[F], F]:

@@ -6,22 +6,22 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 
-from pyspark_ckpt.cli.json_forms import (
+from pyspark_ckpt.descriptions.json_forms import (
     describe_garbage,
     describe_objects,
     describe_start,
     describe_verification,
     describe_version,
 )
-from pyspark_ckpt.cli.operators import (
+from pyspark_ckpt.descriptions.operators import (
+    OF_OURS,
     FilesRead,
     describe_reading,
-    key_text,
     name_base,
     name_by_metas,
     name_deltas,
-    type_text,
 )
+from pyspark_ckpt.descriptions.states import GROUP_RANGES, count_by_groups, count_rows, describe_types
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator, StoredObjects
 from pyspark_ckpt.state_store.checkpoints.inventory import refuse_unnamed_operators
 from pyspark_ckpt.state_store.checkpoints.query.files import list_batches
@@ -29,9 +29,7 @@ from pyspark_ckpt.state_store.checkpoints.query_start import StartFiles, verify_
 from pyspark_ckpt.state_store.checkpoints.verification import find_differing_copies, verify_newest, verify_version
 from pyspark_ckpt.state_store.display import count_text, size_text
 from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
-from pyspark_ckpt.state_store.format.key_groups import MAX_PARALLELISM
 from pyspark_ckpt.state_store.format.meta import StateMeta, StoreMeta
-from pyspark_ckpt.state_store.format.partition_states import Scope, find_scope
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.retention.collector import Collector
@@ -46,10 +44,7 @@ from pyspark_ckpt.terminal import (
     with_progress,
 )
 
-GROUP_RANGES = 32
 LISTS = "ListState"
-OF_OURS = "applyInPandasWithState"
-"""Spark's name of the operator in which all operators with states of this package run."""
 FIRST_VERSION = 1
 """What a first batch that was not committed leaves."""
 NOTHING_YET, NO_STATE = "no batch is committed yet", "no operator of the query keeps state"
@@ -131,7 +126,7 @@ def inspect(checkpoint: Checkpoint, version: int | None, *, key_groups: bool, li
                 operator,
                 identity,
                 meta,
-                _by_groups(checkpoint, [identity], at) if key_groups else None,
+                count_by_groups(checkpoint, [identity], at) if key_groups else None,
                 checkpoint.steps(identity, at) if lineage else None,
             )
             for operator, identity, meta in metas
@@ -146,7 +141,7 @@ def inspect(checkpoint: Checkpoint, version: int | None, *, key_groups: bool, li
         _print_states(own)
         if key_groups:
             print_text(f"\nstored rows of each of {GROUP_RANGES} ranges of key groups")
-            print_bars(_by_groups(checkpoint, with_progress(list(own), str), at))
+            print_bars(count_by_groups(checkpoint, with_progress(list(own), str), at))
         if lineage:
             print()
             steps = [(each, *checkpoint.steps(each, at)) for each in own]
@@ -163,7 +158,10 @@ def _print_states(own: Mapping[Identity, StoreMeta]) -> None:
     for identity, meta in own.items():
         for state in meta.states:
             found.setdefault((identity.name, state.name), []).append(state)
-    rows = [(*names, _count_rows(states), *_types(states[-1])) for names, states in found.items()]
+    rows = [
+        (*names, "" if (number := count_rows(states)) is None else number, *describe_types(states[-1]))
+        for names, states in found.items()
+    ]
     print_table(("store", "state", "stored rows", "key", "value"), rows)
     kinds = {state.descriptor.encoder.get("kind") for states in found.values() for state in states}
     if LISTS in kinds:
@@ -173,28 +171,6 @@ def _print_states(own: Mapping[Identity, StoreMeta]) -> None:
     for identity, meta in own.items():
         partitions[str(identity.partition)] += meta.rows
     print_bars(partitions)
-
-
-def _count_rows(states: Sequence[StateMeta]) -> int | str:
-    """Return the stored rows of one state in all partitions; nothing for an expiry index, whose rows nobody counts."""
-    return sum(each.rows for each in states) if all(each.is_counted for each in states) else ""
-
-
-def _types(state: StateMeta) -> tuple[str, str]:
-    keys = state.descriptor.key_schema
-    shown = type_text(keys) if state.uid is None else key_text(keys)
-    if (scope := find_scope(state)) is not None:
-        shown = "map key" if scope is Scope.BROADCAST else "partition"
-    return shown, type_text(state.descriptor.value_schema)
-
-
-def _by_groups(checkpoint: Checkpoint, identities: Iterable[Identity], version: int) -> dict[str, int]:
-    """Return the number of rows in each range of key groups; each one is a range of hashes."""
-    rows: Counter[int] = Counter()
-    for identity in identities:
-        rows.update(checkpoint.rows_by_hash(identity, version, GROUP_RANGES))
-    width = MAX_PARALLELISM // GROUP_RANGES
-    return {f"{part * width}..{(part + 1) * width - 1}": rows[part] for part in range(GROUP_RANGES)}
 
 
 def verify(checkpoint: Checkpoint, version: int | None, *, as_json: bool) -> int:

@@ -17,6 +17,7 @@ from pyspark_ckpt.cli import INTERRUPTED, NAME
 from pyspark_ckpt.cli.arguments import (
     KEEP,
     TABLE_ROWS,
+    Place,
     explain_options,
     json_flag,
     names,
@@ -293,6 +294,24 @@ def hand_back(**given: Any) -> int:  # noqa: ANN401 - the arguments of the funct
     from pyspark_ckpt.cli import savepoints
 
     return savepoints.hand_back(**given)
+
+
+@commands.command("serve")
+@click.argument("checkpoints", nargs=-1, required=True, type=Place(readable=False), metavar="CHECKPOINT...")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Default: a free one.")
+@click.option("--host", default="127.0.0.1", metavar="ADDRESS", help="Default: 127.0.0.1. Reach it by ssh instead.")
+@names("--allowed-host", "allowed_hosts", what="Also answer requests for these host names")
+@click.option(
+    "--savepoints", multiple=True, type=Place(readable=False), metavar="FOLDER", help="List these savepoints."
+)
+@click.option("--price-of-requests", type=float, metavar="X", help="Price of 1,000 write requests, to show costs.")
+@click.option("--price-of-gb-month", type=float, metavar="X", help="Price of a GB that is kept for a month.")
+@store_options
+def serve_page(**given: Any) -> int:  # noqa: ANN401 - the arguments of the function it calls
+    """Serve a web page about checkpoints, read-only, to a browser on this machine. Ctrl-C ends it."""
+    from pyspark_ckpt.cli import page
+
+    return page.serve_checkpoints(**given)
 
 
 @commands.group

@@ -2,7 +2,7 @@
 
 Both sides are read in the order of their stored keys, which do not depend on the number of partitions. Two portions of
 rows are in memory at a time. Between two versions of one checkpoint, the deltas say which keys may differ, and only
-these are looked up.
+these are looked up. What two savepoints have recorded as equal is not read.
 """
 
 from __future__ import annotations
@@ -156,8 +156,12 @@ class StateDiff(Closeable):
                     none: Iterator[PackedRows] = iter(())
                     yield from _compare(rows, none) if only is a else _compare(none, rows)
                     stack.close()
+            elif a.is_proven_equal(b):
+                return
             elif a.is_split_as(b):
                 for split in a.shown_partitions:
+                    if a.is_proven_equal_in(split, b):
+                        continue
                     older, newer = (a, b) if a.version <= b.version else (b, a)
                     keys = newer.find_touched(older, split)
                     if keys is not None:

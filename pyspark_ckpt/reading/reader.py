@@ -241,6 +241,21 @@ class StateReader(Closeable):
         groups, their_groups = (read_max_parallelism(each.descriptor, each.whose) for each in (mine, theirs))
         return are_alike and groups == their_groups
 
+    def is_proven_equal(self, other: StateReader) -> bool:
+        """Return whether both are of savepoints that have recorded equal digests of all rows, of equal types."""
+        mine, theirs = self._source.find_digest(self.state), other._source.find_digest(other.state)
+        return mine is not None and mine == theirs and self.state.descriptor == other.state.descriptor
+
+    def is_proven_equal_in(self, split: int, other: StateReader) -> bool:
+        """Return whether a split of both is a file of the same bytes. They must be split alike."""
+        mine = self._source.find_checksum(self.state, split)
+        if mine is None or mine != other._source.find_checksum(other.state, split):
+            return False
+        own, known = self._own(self.state, split), other._own(other.state, split)
+        return (
+            own is not None and known is not None and (own.number, own.descriptor) == (known.number, known.descriptor)
+        )
+
     def to_arrow(self) -> pa.Table:
         """Return all rows, in memory, as an Arrow table. Raises as ``batches`` does."""
         return pa.Table.from_batches(self.batches(), self.schema)

@@ -15,6 +15,7 @@ from pyspark_ckpt.reading.row_location import find_partition, find_range
 from pyspark_ckpt.reading.rows.state_codec import Wanted
 from pyspark_ckpt.reading.stored_state import StoredState
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator
+from pyspark_ckpt.state_store.checkpoints.digests import Digest
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
@@ -60,6 +61,14 @@ class Source(Protocol):
 
     def find_split(self, state: StoredState, key_hash: int) -> int:
         """Return the split that has the rows of a hash. Raises FormatError."""
+        ...
+
+    def find_digest(self, state: StoredState) -> Digest | None:
+        """Return the digest of all rows of a state, if a savepoint has recorded it."""
+        ...
+
+    def find_checksum(self, state: StoredState, split: int) -> str | None:
+        """Return the checksum of the bytes of a split, if they are in one file."""
         ...
 
     def rows(
@@ -118,6 +127,14 @@ class StoresSource:
     def find_split(self, state: StoredState, key_hash: int) -> int:
         """See Source."""
         return find_partition(state, key_hash, self.count_splits(state))
+
+    def find_digest(self, state: StoredState) -> Digest | None:
+        """See Source."""
+        return _find_digest(self._checkpoint, state)
+
+    def find_checksum(self, state: StoredState, split: int) -> str | None:  # noqa: ARG002 - see Source
+        """See Source: a store has many files."""
+        return None
 
     @contextmanager
     def rows(self, state: StoredState, split: int, own: StateMeta, wanted: Wanted | None = None) -> Iterator[Rows]:
@@ -198,6 +215,14 @@ class FilesSource:
         """See Source."""
         return find_file(key_hash, self.count_splits(state))
 
+    def find_digest(self, state: StoredState) -> Digest | None:
+        """See Source."""
+        return _find_digest(self._savepoint, state)
+
+    def find_checksum(self, state: StoredState, split: int) -> str | None:
+        """See Source."""
+        return self._find_rows(state).files[split].xxh3
+
     @contextmanager
     def rows(self, state: StoredState, split: int, own: StateMeta, wanted: Wanted | None = None) -> Iterator[Rows]:
         """See Source. The file is verified, then only row groups that can have the state and the hash are read."""
@@ -244,6 +269,13 @@ def open_source(checkpoint: Checkpoint, version: int, pool: Executor, kept: Kept
     if isinstance(checkpoint, Savepoint) and checkpoint.info.kind == "canonical":
         return FilesSource(checkpoint, version, kept)
     return StoresSource(checkpoint, version, pool, kept)
+
+
+def _find_digest(checkpoint: Checkpoint, state: StoredState) -> Digest | None:
+    if not isinstance(checkpoint, Savepoint):
+        return None
+    found = checkpoint.info.digests_of(state.operator.number, state.store).get(state.stored_name)
+    return None if found is None or found.sum is None else found
 
 
 @contextmanager

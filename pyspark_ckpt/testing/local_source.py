@@ -12,6 +12,7 @@ from pyspark_ckpt.reading.rows.state_codec import Wanted
 from pyspark_ckpt.reading.sources import Rows
 from pyspark_ckpt.reading.stored_state import StoredState
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Operator
+from pyspark_ckpt.state_store.checkpoints.digests import Digest
 from pyspark_ckpt.state_store.format.keys import state_range
 from pyspark_ckpt.state_store.format.meta import StateMeta, StoreMeta
 from pyspark_ckpt.state_store.identity import Identity
@@ -44,6 +45,14 @@ class LocalSource:
     def find_split(self, state: StoredState, key_hash: int) -> int:
         """See Source."""
         return find_partition(state, key_hash, len(self._partitions))
+
+    def find_digest(self, state: StoredState) -> Digest | None:  # noqa: ARG002 - see Source
+        """See Source: it is no savepoint."""
+        return None
+
+    def find_checksum(self, state: StoredState, split: int) -> str | None:  # noqa: ARG002 - see Source
+        """See Source."""
+        return None
 
     @contextmanager
     def rows(self, state: StoredState, split: int, own: StateMeta, wanted: Wanted | None = None) -> Iterator[Rows]:  # noqa: ARG002

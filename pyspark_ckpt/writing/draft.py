@@ -38,7 +38,7 @@ class Draft:
         """
         self._is_new = operators is None
         self.stores: list[StoreDraft] = [
-            _draft_store(operator, name) for operator in operators or () for name in operator.stores
+            draft_store(operator, name) for operator in operators or () for name in operator.stores
         ]
 
     def settle(self, partitions: int) -> None:
@@ -209,6 +209,11 @@ class Draft:
             raise InvalidInputError(
                 f"{what}: a state of Spark's keeps its types, and is named by a text, such as 'default'."
             )
+        if isinstance(change, Put) and (change.key, change.max_parallelism) != (None, None):
+            raise InvalidInputError(
+                f"{what}: it has a `key` or `max_parallelism`, which are of keyed operators only.",
+                hint="Leave them out: a state of Spark's keeps its types.",
+            )
         if self._is_new:
             raise InvalidInputError(
                 f"{what}: a query that has never run has no operators of Spark's.",
@@ -274,7 +279,8 @@ def _require_same_keys(change: Put, keys: Keys) -> None:
         )
 
 
-def _draft_store(operator: OperatorVersion, name: str) -> StoreDraft:
+def draft_store(operator: OperatorVersion, name: str) -> StoreDraft:
+    """Return a store of an operator as it is. Raises FormatError (its partitions disagree)."""
     stores, what = operator.stores[name], f"operator {operator.operator.number}, store {name!r}"
     whole = merge_states([store.meta for store in stores], what)
     first = stores[0].meta

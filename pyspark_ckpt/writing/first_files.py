@@ -72,7 +72,7 @@ class NewQuery:
                 f"`offsets` must be a list with an offset for each source, got {self.offsets!r}.",
                 hint="None starts a source where the program says.",
             )
-        list(map(_write_offset, self.offsets))
+        list(map(write_offset, self.offsets))
 
 
 def make_first_files(query: NewQuery, stores: Sequence[StoreDraft]) -> dict[str, bytes]:
@@ -88,7 +88,7 @@ def make_first_files(query: NewQuery, stores: Sequence[StoreDraft]) -> dict[str,
         commit["stateUniqueIds"] = {str(each.operator.number): [[each.meta.id]] * query.partitions for each in stores}
     files = {
         "commits/0": f"v{query.checkpoint_format}\n{json.dumps(commit)}",
-        "offsets/0": "\n".join(["v1", json.dumps(times), *map(_write_offset, query.offsets)]),
+        "offsets/0": "\n".join(["v1", json.dumps(times), *map(write_offset, query.offsets)]),
     }
     for store in stores:
         files[f"state/{store.operator.number}/_metadata/metadata"] = describe_operator(store.operator, query.partitions)
@@ -96,7 +96,7 @@ def make_first_files(query: NewQuery, stores: Sequence[StoreDraft]) -> dict[str,
     return {name: text.encode() for name, text in files.items()}
 
 
-def _write_offset(offset: object) -> str:
+def write_offset(offset: object) -> str:
     """Return the line of a source in the offset log. Raises InvalidInputError."""
     if offset is None:
         return NO_OFFSET

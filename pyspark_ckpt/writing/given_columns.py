@@ -41,6 +41,7 @@ class WrittenState:
     """A state that gets rows, and the index of its rows with a time to live, if it has one.
 
     ``now_ms``: when rows are written that do not say when. ``partitions``: of the savepoint. ``store``: its name.
+    ``has_plain_keys``: whether Spark stores keys as its rows have them, with two zeros and any NaN.
     """
 
     state: StateMeta
@@ -49,6 +50,7 @@ class WrittenState:
     now_ms: int
     partitions: int
     store: str = DEFAULT_STORE
+    has_plain_keys: bool = False
 
     @property
     def is_native(self) -> bool:
@@ -196,7 +198,7 @@ class GivenColumns:
         micros = self._take(rows, WRITTEN, INSTANTS, has_nulls=True).cast(pa.int64())
         if (least := pc.min(micros).as_py()) is not None and least < 0:
             raise InvalidInputError(f"{self._whose}: a row was written before 1970, by its column {WRITTEN!r}.")
-        return pc.fill_null(pc.divide(micros, MICROSECONDS), 0 if waits else NEVER)
+        return pc.fill_null(pc.divide(micros, MICROSECONDS), NEVER)
 
     def _take(self, rows: pa.Table, name: str, kind: pa.DataType, *, has_nulls: bool = False) -> pa.Array:
         """Return a column as one array of a type. Raises InvalidInputError."""

@@ -73,13 +73,20 @@ def _list_given(rows: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - see ch
             f"Rows are given as {repr(rows)[:200]} of type {type(rows).__name__}.",
             hint="Give an Arrow table, a reader or batches, a pandas frame, or a Spark frame.",
         )
+    is_empty = True
     for batch in rows:
+        is_empty = False
         if not isinstance(batch, pa.RecordBatch):
             raise InvalidInputError(
                 f"Rows have {repr(batch)[:200]} of type {type(batch).__name__} in place of an Arrow batch.",
                 hint="Give an Arrow table: pyarrow.Table.from_pylist(rows).",
             )
         yield from _part(pa.Table.from_batches([batch]))
+    if is_empty and isinstance(rows, (Iterator, pa.RecordBatchReader)):
+        raise InvalidInputError(
+            f"Rows are given as {repr(rows)[:200]}, which has no batches: it was read before, or has nothing to give.",
+            hint="Give a new reader. For a state without rows, give a table without rows.",
+        )
 
 
 def _part(table: pa.Table) -> Iterator[pa.RecordBatch]:

@@ -53,7 +53,9 @@ class NativeEncoder:
                 hint="Give the columns of open_state: a struct 'key', and a struct 'value'.",
             )
         keys = self._take(rows, KEY, self._codec.key_fields)
-        columns = list(map(normalise, keys.flatten()))
+        columns = keys.flatten()
+        if not self._target.has_plain_keys:
+            columns = list(map(normalise, columns))
         key = struct_column(self._codec.key_fields, columns, len(rows))
         return pa.table({KEY: key, VALUE: self._take(rows, VALUE, self._codec.value_fields)})
 

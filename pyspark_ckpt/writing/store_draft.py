@@ -24,6 +24,9 @@ from pyspark_ckpt.writing.given_columns import WrittenState
 if TYPE_CHECKING:
     from pyspark_ckpt.changes import Rows
 
+PLAIN_KEYS = ("applyInPandasWithState", "flatMapGroupsWithState", "transformWithState")
+"""Names of operators that store the key of the first row of a group. In the keys of all others, Spark has one zero and
+one NaN."""
 ChangeRows: TypeAlias = Callable[[pa.Table], pa.Table]
 
 
@@ -108,7 +111,9 @@ class StoreDraft:
         if state.uid is None:
             of_store = "" if self.name == DEFAULT_STORE else f", store {self.name!r}"
             whose = f"State {name!r} of operator {self.operator.number}{of_store}"
-        return WrittenState(state, self.meta.state(index_name(name)), whose, now_ms, partitions, self.name)
+        has_plain_keys = self.operator.name.startswith(PLAIN_KEYS)
+        index = self.meta.state(index_name(name))
+        return WrittenState(state, index, whose, now_ms, partitions, self.name, has_plain_keys)
 
     def remove(self, name: str) -> None:
         """Remove a state and its index."""

@@ -38,6 +38,7 @@ _RETRIES = RetryPolicy()
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _S3_SCHEMES = ("s3", "s3a", "s3n")
 _HDFS_SCHEMES = ("hdfs", "viewfs")
+_AZURE_SCHEMES = ("abfs", "abfss")
 
 
 def names_scheme(location: str) -> bool:
@@ -79,6 +80,10 @@ def _place_at(uri: str, s3: S3Settings, s3a: S3aSettings) -> BlobPlace:
         from pyspark_ckpt.state_store.blobs.hdfs.place import HdfsPlace  # noqa: PLC0415 - loaded where it is needed
 
         return HdfsPlace(uri)
+    if scheme == "gs":
+        return _gcs(uri)
+    if scheme in _AZURE_SCHEMES:
+        return _azure(uri, scheme)
     raise InvalidInputError(
         f"State cannot be stored at {uri!r}: the scheme {scheme!r} is not supported.",
         hint="Set checkpointLocation, or the option remote, to a local or shared file system (file:/...), S3 "
@@ -122,6 +127,25 @@ def _s3(uri: str, scheme: str, own: S3Settings, s3a: S3aSettings) -> BlobPlace:
     if scheme == "s3a":
         return S3Place(bucket, prefix, s3a.complete(own, bucket), scheme)
     return S3Place(bucket, prefix, own)
+
+
+def _gcs(uri: str) -> BlobPlace:
+    bucket, prefix = _authority(uri, "gs"), uri.partition("://")[2].partition("/")[2]
+    if not bucket:
+        raise InvalidInputError(
+            f"State cannot be stored at {uri!r}: it names no bucket.", hint="Write gs://bucket/prefix."
+        )
+    require_extra("google.cloud.storage", "A place of gs:")
+    from pyspark_ckpt.state_store.blobs.object_store.clouds import gcs_place  # noqa: PLC0415 - as for S3
+
+    return gcs_place(bucket, prefix)
+
+
+def _azure(uri: str, scheme: str) -> BlobPlace:
+    require_extra("azure.storage.blob", f"A place of {scheme}:")
+    from pyspark_ckpt.state_store.blobs.object_store.clouds import azure_place  # noqa: PLC0415 - as for S3
+
+    return azure_place(uri, scheme)
 
 
 def _refuse_unstorable(name: str) -> None:

@@ -54,6 +54,8 @@ class RestoredStore:
     """Table files of the snapshot, by file name. RocksDB may have compacted some away since."""
     is_of_snapshot: bool = False
     """Whether a remote snapshot was read."""
+    origin: str = ""
+    """What it was made from, for the log."""
 
 
 class UnusableBaseError(Exception):
@@ -168,7 +170,7 @@ class StoreRestorer:
             self._pool.submit(self._delta, name, size_bytes, folder / f"delta-{index}"): size_bytes
             for index, (name, size_bytes) in enumerate(zip(steps, sizes, strict=True))
         }
-        self._log.info("restoring from the %s of %s and %d deltas", kind, base, len(steps))
+        self._log.debug("restoring from the %s of %s and %d deltas", kind, base, len(steps))
         self._watch({**placing, **fetching})
         placed, deltas = _all(placing), _all(fetching)  # wait for all threads before anything is raised
         downloaded_s = time.monotonic() - started
@@ -200,6 +202,7 @@ class StoreRestorer:
             },
             {file.name: file for file in files if file.object_name is not None},
             is_of_snapshot=kind == SNAPSHOT,
+            origin=f"the {kind} of {base} and {len(steps)} deltas",
         )
 
     def _watch(self, downloads: Mapping[Future[Any], int]) -> None:

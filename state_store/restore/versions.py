@@ -99,7 +99,7 @@ class LocalVersions:
             shutil.rmtree(folder, ignore_errors=True)
             raise
         self._lag.observe(restored.lineage, base)
-        self._log.info("%s restored: %s", base, restored.metrics)
+        self._log.info("%s restored from %s: %s", base, restored.origin, restored.metrics)
         return Leased(copy, restored.meta, restored.metrics)
 
     def _take_in(self, folder: Path, restored: RestoredStore) -> LocalCopy:

@@ -315,7 +315,7 @@ class QueryRestore:
                 if before is None:
                     raise
             else:
-                self._refuse_state_of_others(recorded)
+                self.refuse_state_of_others()
                 self._refuse_damaged_files(recorded)
                 before = self._record(recorded)
         if not before.is_repeated_by(recorded):
@@ -339,11 +339,14 @@ class QueryRestore:
             return recorded
         return read_sealed(self._place, REQUEST_NAME, RecordedRequest)
 
-    def _refuse_state_of_others(self, recorded: RecordedRequest) -> None:
-        """Raise InvalidInputError if the folder of the query's id below ``remote`` is in use by another query."""
+    def refuse_state_of_others(self) -> None:
+        """Raise InvalidInputError if the folder of the query's id below ``remote`` is in use by another query.
+
+        ``run`` does so, too, before it writes anything. Raises StorageError.
+        """
         if not self.plan.options.remote:
             return
-        folder = self._folder_of_query(recorded.query_id)
+        folder = self._folder_of_query(self._query_id)
         names = [blob.name for blob in folder.walk() if blob.name != OWNER_NAME]
         if owner := other_owner(folder, self._place):
             remedy = f"If no query will ever run on {owner} again, and its state is not needed, delete {folder.url}."

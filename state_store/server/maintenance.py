@@ -84,7 +84,7 @@ class Maintenance:
             return None, {}
         try:
             self._recall()
-            published = self._snapshot(force=force or self._found_damage)
+            published, reason = self._snapshot(force=force or self._found_damage)
             self._found_damage &= published is None
         finally:
             self._busy.release()
@@ -93,7 +93,7 @@ class Maintenance:
             metrics["uploaded_files"] = published.uploaded_files
             metrics["uploaded_bytes"] = published.uploaded_bytes
             metrics["reused_files"] = published.reused_files
-            self._store.log.info("published the snapshot of %s: %s", published.marker, metrics)
+            self._store.log.info("published the snapshot of %s: %s; %s", published.marker, reason, metrics)
         return published, metrics
 
     def _recall(self) -> None:
@@ -148,16 +148,17 @@ class Maintenance:
                 return store.lease_for_snapshot(is_due, last)
         return store.lease_for_snapshot(is_due)
 
-    def _snapshot(self, *, force: bool) -> Published | None:
+    def _snapshot(self, *, force: bool) -> tuple[Published | None, str]:
+        """Publish a snapshot if one is due. Return it, and why it was due."""
         copy = self._lease(lambda version: force or self._may_be_due(version))
         if copy is None:
-            return None
+            return None, ""
         try:
             lineage = Lineage.read(self._store.place)
             reason = self._find_reason(copy.marker, lineage, force=force)
             if reason is None:
-                return None
-            self._store.log.info("making a snapshot of %s: %s", copy.marker, reason)
+                return None, ""
+            self._store.log.debug("making a snapshot of %s: %s", copy.marker, reason)
             published = self._publish(copy, lineage)
         except (CkptError, OSError) as problem:
             if not self._store.closed:
@@ -165,11 +166,11 @@ class Maintenance:
                     self._store.local.discard_damaged(copy, problem)
                 raise
             self._store.log.info("the store was closed while a snapshot was made; the snapshot is not published")
-            return None
+            return None, ""
         finally:
             self._store.local.release(copy)
             self._retention.look_again()
-        return published
+        return published, reason
 
     def _publish(self, copy: LocalCopy, lineage: Lineage) -> Published | None:
         started = time.monotonic()

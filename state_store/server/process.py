@@ -93,7 +93,7 @@ def main() -> int:
         return 1
     about = {"pid": os.getpid(), "protocol": PROTOCOL, "version": _package_version(), "home": str(home)}
     _say(answers, {"port": listener.port, **about})
-    _log.info("state server %d listens on port %d, local folder %s", os.getpid(), listener.port, home)
+    _log.debug("state server %d listens on port %d, local folder %s", os.getpid(), listener.port, home)
     if options.local_dir:
         threading.Thread(target=delete_forgotten, args=(home.parent,), name="forgotten-homes", daemon=True).start()
     threading.Thread(target=_end_with_parent, args=(stdin, secrets), name="parent-watch", daemon=True).start()

@@ -10,6 +10,8 @@ from tests.checks.sources import parse_all
 
 ALLOWED = {
     "keyed": "the name users know, as groupBy and windowed are",
+    "onQueryStarted": "Spark calls it so",
+    "onQueryTerminated": "Spark calls it so",
 }
 """Names that stay, each with the reason."""
 

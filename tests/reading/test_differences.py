@@ -199,3 +199,28 @@ def test_between_two_versions_only_keys_that_commits_name_are_looked_up(
             diff(harness.checkpoint, harness.checkpoint, uid="u", version_a=1, state="n") as lost,
         ):
             lost.to_arrow()
+
+
+def test_what_savepoints_have_recorded_as_equal_is_not_read(tmp_path: Path) -> None:
+    checkpoint = unpack("v1", "keyed", tmp_path / "query")
+    rescale(checkpoint, tmp_path / "rescaled", 3)
+    for name, source in (("a", checkpoint), ("b", tmp_path / "rescaled")):
+        savepoint(source, tmp_path / name, kind="canonical")
+    files = list((tmp_path / "b" / "rows").glob("**/*.parquet"))
+    contents = {path: path.read_bytes() for path in files}
+    for path in files:
+        path.write_bytes(b"")
+    with open_state(tmp_path / "a") as opened:
+        states = [{"uid": each.uid, "state": each.name} for each in opened.states if each.uid is not None]
+    for which in states:
+        assert _shown(tmp_path / "a", tmp_path / "b", **which) == {}
+    changed = tmp_path / "changed"
+    which = next(each for each in states if each["state"])
+    ckpt.write_state(
+        tmp_path / "a", changed, [ckpt.changes.Transform(which["uid"], which["state"], lambda rows: rows[1:])]
+    )
+    with pytest.raises(CkptError):
+        _shown(tmp_path / "b", changed, **which)
+    for path, content in contents.items():
+        path.write_bytes(content)
+    assert len(_shown(tmp_path / "b", changed, **which)) == 1

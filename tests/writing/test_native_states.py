@@ -100,6 +100,8 @@ WRONG: Any = ckpt.ValueState("n", "long")
         (changes.Transform(0, "default", KEEP, store="left"), "no state 'default' in store 'left'"),
         (changes.Transform(0, "default", KEEP, declared=WRONG), "a state of Spark's keeps its types"),
         (changes.Put(0, WRONG, pa.table({})), "a state of Spark's keeps its types"),
+        (changes.Put(0, "default", pa.table({}), key="user bigint"), "which are of keyed operators only"),
+        (changes.Put(0, "default", pa.table({}), max_parallelism=8), "which are of keyed operators only"),
         (changes.Put(True, "default", pa.table({})), "True is no number of an operator"),
         (changes.Put(0, "default", pa.table({"x": [1]})), "rows have a column 'x'"),
         (changes.Put(0, "default", pa.table({"key": [1], "value": [1]})), "one column 'key', a struct of"),

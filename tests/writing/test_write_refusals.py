@@ -96,6 +96,27 @@ def test_a_reader_is_not_given_twice(tmp_path: Path) -> None:
         write_state(None, tmp_path / "target", [_put(rows=reader), _put(W, rows=reader)])
 
 
+def test_rows_that_were_read_before_are_refused(saved: Path, tmp_path: Path) -> None:
+    reader = ROWS.to_reader()
+    reader.read_all()
+    one = ROWS.to_reader()
+    for number, rows in enumerate((reader, iter(()), (batch for batch in reader))):
+        with pytest.raises(InvalidInputError, match="has no batches: it was read before"):
+            write_state(saved, tmp_path / f"{number}", [_put(rows=rows)])
+    with pytest.raises(InvalidInputError, match="has no batches: it was read before"):
+        write_state(saved, tmp_path / "twice", [_put(rows=iter(one)), _put(W, rows=(batch for batch in one))])
+    write_state(saved, tmp_path / "target", [_put(rows=ROWS.slice(0, 0)), _put(W, rows=[])])
+    with open_state(tmp_path / "target") as state:
+        assert {each.name: each.rows for each in state.states if each.uid} == {"v": 0, "w": 0}
+
+
+@pytest.mark.parametrize("given", [{"parallelism": 2}, {"offsets": [None]}, {"checkpoint_format": 1}])
+def test_what_a_source_has_is_not_given(given: Any, saved: Path, tmp_path: Path) -> None:  # noqa: ANN401
+    with pytest.raises(InvalidInputError, match=f"`{next(iter(given))}` is given, and the source has its own"):
+        write_state(saved, tmp_path / "target", [], **given)
+    assert not (tmp_path / "target").exists()
+
+
 def test_batches_may_differ_in_their_types_and_their_order(tmp_path: Path) -> None:
     batches = [
         pa.record_batch({"user": pa.array(["a"]), "value": pa.array([1], pa.int32())}),

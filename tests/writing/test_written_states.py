@@ -153,6 +153,51 @@ def test_rows_expire_when_their_time_has_come(saved: Path, tmp_path: Path) -> No
                 assert [row["key"]["user"] for row in state.to_arrow().to_pylist()] == ["never"] * (name == "pair")
 
 
+class Plain(ckpt.KeyedProcessor):
+    """A number without a time to live."""
+
+    n = ckpt.ValueState("n", "long")
+
+    def process(self, _ctx: ckpt.Context, _key: Any, rows: Any) -> None:  # noqa: ANN401
+        for row in rows:
+            self.n.update(row.n)
+
+
+class Living(Plain):
+    """The same number, which lives for a day of event time from now on."""
+
+    n = ckpt.ValueState("n", "long", ttl=ckpt.Ttl(DAY, clock="event"))
+
+
+def test_lives_go_on_as_they_were_when_rows_are_put_back(tmp_path: Path) -> None:
+    """A row may have a time, wait for the first watermark, or be older than the lives of its state."""
+
+    def open_harness(processor: Plain, origin: Path | None) -> testing.Harness:
+        columns, watermark = "user string, n long, at timestamp", ("at", "0 seconds")
+        stream = testing.keyed(columns, by="user", uid=UID, watermark=watermark, savepoint=origin)
+        return stream.process(processor, OUTPUT)
+
+    with open_harness(Plain(), None) as harness:
+        harness.run([("old", 1, NOW)])
+        harness.savepoint(tmp_path / "old", kind="canonical")
+    with open_harness(Living(), tmp_path / "old") as harness:
+        harness.run([("timed", 2, NOW)])
+        harness.savepoint(tmp_path / "timed", kind="canonical")
+    with open_harness(Living(), None) as harness:
+        harness.run([("waits", 3, NOW)])
+        harness.savepoint(tmp_path / "waits", kind="canonical")
+    for name in ("timed", "waits"):
+        same = changes.Transform(UID, "n", lambda rows: rows)
+        before = write_state(tmp_path / name, tmp_path / f"{name}-copied", [])
+        after = write_state(tmp_path / name, tmp_path / f"{name}-again", [same])
+        assert before.rows[0].digests == after.rows[0].digests
+    with open_harness(Living(), tmp_path / "timed-again") as harness:
+        for day in range(1, 5):
+            harness.run([("other", 0, NOW + day * DAY)])
+        assert ("old",) in harness.states()["n"]
+        assert ("timed",) not in harness.states()["n"]
+
+
 def _value_type(location: Path, name: str) -> pa.DataType:
     with open_state(location, uid=UID, state=name) as state:
         return state.schema.field("value").type

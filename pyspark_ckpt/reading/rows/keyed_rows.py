@@ -248,7 +248,8 @@ def _without_stamps(stored: Sequence[bytes]) -> tuple[list[int | None], list[byt
 
 
 def _expiry(written_ms: int | None, life_ms: int | None) -> int | None:
-    return None if written_ms is None or life_ms is None else written_ms + life_ms
+    """Return when a row expires; None if it has no time, or waits for the first watermark."""
+    return None if not written_ms or life_ms is None else written_ms + life_ms
 
 
 def _instants(milliseconds: Sequence[int | None]) -> pa.Array:

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
-from typing import TypeVar
+from concurrent.futures import Future, wait
+from typing import Any, TypeVar
 
 from pyspark_ckpt.state_store.blobs.base.retries import LONGEST_TRY_S, get_left_of_try_s
 
 T = TypeVar("T")
 
+EXIT_S = 5.0
+"""How long the end of the process waits for calls that are still running."""
+
 
 class DaemonThreads:
-    """Runs each call in a thread of its own, which does not keep the process alive."""
+    """Runs each call in a thread of its own, which keeps the process alive for EXIT_S at most.
+
+    A call that came back while the interpreter ends would end the process by SIGABRT: Python stops the thread by
+    unwinding it, which the client's code, in Rust, does not allow.
+    """
 
     def __init__(self, name: str) -> None:
         """Name the threads."""
         self._name = name
+        self._running: set[Future[Any]] = set()
+        atexit.register(self._await_running)
 
     def submit(self, call: Callable[[], T]) -> Future[T]:
         """Begin a call."""
@@ -30,9 +40,15 @@ class DaemonThreads:
                 future.set_exception(problem)
             else:
                 future.set_result(result)
+            finally:
+                self._running.discard(future)
 
+        self._running.add(future)
         threading.Thread(target=run, name=self._name, daemon=True).start()
         return future
+
+    def _await_running(self) -> None:
+        wait(list(self._running), EXIT_S)
 
 
 _threads = DaemonThreads("hdfs-call")

@@ -64,23 +64,26 @@ def copy_logs(
     for name, content in changed.items():
         target.put(name, content)
     written = [QueryFile.of(name, content) for name, content in changed.items()]
-    return [*written, *_copy(lambda: source_file_names(source), source, target, change)]
+    return [*written, *copy_files(lambda: source_file_names(source), source, target, change)]
 
 
 def copy_operators(source: BlobPlace, target: Target, change: ContentRewrite = check_content) -> list[QueryFile]:
     """Copy the files that describe operators, without their state. Raises as ``copy_logs``."""
-    return _copy(lambda: operator_names(source), source, target, change)
+    return copy_files(lambda: operator_names(source), source, target, change)
 
 
 def copy_id(source: BlobPlace, target: Target, change: ContentRewrite = check_content) -> list[QueryFile]:
     """Copy ``metadata``, which makes the target a checkpoint. Raises as ``copy_logs``."""
-    return _copy(lambda: iter([QUERY]), source, target, change)
+    return copy_files(lambda: iter([QUERY]), source, target, change)
 
 
-def _copy(
+def copy_files(
     names: Callable[[], Iterator[str]], source: BlobPlace, target: Target, change: ContentRewrite
 ) -> list[QueryFile]:
-    """Copy objects, also while a query replaces some by others that say the same: then only the new ones are kept."""
+    """Copy objects, also while a query replaces some by others that say the same: then only the new ones are kept.
+
+    ``names`` lists those that are there now. Raises as ``copy_logs``.
+    """
     copied: set[str] = set()
     while True:
         wanted = list(names())

@@ -44,11 +44,9 @@ class SourceNames:
         if len(entries[fullest].by_id) != len(names):
             self._refuse_number(checkpoint, fullest, entries[fullest])
         sources = [name for name in files if name.startswith(f"{SOURCES}/")]
-        lost = find_lost_source_files(read_file_offsets(logs[newest]), sources)
-        described = describe_sources(checkpoint, entries[newest])
-        strange = _find_strange(described, lost, _list_folders(sources))
+        strange = find_misplaced_source(checkpoint, sources, logs[newest], entries[newest])
         if strange is not None:
-            self._refuse_folder(strange, newest, described[strange])
+            self._refuse_folder(*strange, newest)
         self._refuse_taken(_list_folders(sources))
 
     def rename_file(self, name: str) -> str:
@@ -91,7 +89,7 @@ class SourceNames:
             hint="Give a name for each of them, in this order.",
         )
 
-    def _refuse_folder(self, number: int, newest: str, source: Source) -> None:
+    def _refuse_folder(self, number: int, source: Source, newest: str) -> None:
         raise InvalidInputError(
             f"The files of source ({number}) in {self._url}/{newest}, {source}, are not in {SOURCES}/{number}.",
             hint="The query uses one frame twice, as in a union with itself, or files were lost. If a frame is used "
@@ -107,6 +105,20 @@ class SourceNames:
                 f"`source_names` has {taken[0]!r}, and {self._url}/{SOURCES}/{taken[0]} has files of another source.",
                 hint="Give another name.",
             )
+
+
+def find_misplaced_source(
+    checkpoint: BlobPlace, files: Sequence[str], newest: bytes, offsets: Offsets
+) -> tuple[int, Source] | None:
+    """Return a source whose files may be in the folder of another number, as of a frame that is used twice.
+
+    ``files``: the names of those of all sources. ``newest``: an entry of the offset log, with the ``offsets``. Raises
+    NotFoundError, FormatError, StorageError.
+    """
+    lost = find_lost_source_files(read_file_offsets(newest), files)
+    described = describe_sources(checkpoint, offsets)
+    strange = _find_strange(described, lost, _list_folders(files))
+    return None if strange is None else (strange, described[strange])
 
 
 def _find_strange(sources: Sequence[Source], lost: Sequence[str], folders: set[str]) -> int | None:

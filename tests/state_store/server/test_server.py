@@ -266,7 +266,7 @@ def test_a_connection_that_goes_away_ends_no_server_whatever_is_loaded_first(
 ) -> None:
     code = "import signal, sys, io; signal.signal(signal.SIGPIPE, signal.SIG_DFL); sys.stderr = io.StringIO()"
     (tmp_path / "sitecustomize.py").write_text(code)
-    server = Process(tmp_path / "local", {"PYTHONPATH": str(tmp_path)})
+    server = Process(tmp_path / "local", {"PYTHONPATH": str(tmp_path)}, options={"logLevel": "DEBUG"})
     processes.append(server)
     for _ in range(5):
         gone = Connection(server.hello["port"])

@@ -45,6 +45,9 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
 
   private[ckpt] def creator: CkptStateStoreProvider = provider
 
+  /** What Python workers have written, once the store has committed. */
+  private[ckpt] def workerRows: CommitReport.WorkerRows = txn.workerRows
+
   /** Whether it is an open read store of this version. `id`: that of the version, if there are any. */
   private[ckpt] def canBecomeWritable(version: Long, id: Option[String]): Boolean =
     status == Open && !canWrite && version == this.version && (id.isEmpty || id == txn.begun.id)

@@ -230,6 +230,9 @@ private[ckpt] final class Transaction(
       Some(writer.write(begun.staging.resolve(name), begun.markerKey, begun.nextMarkerValue, writes))
     }
 
+  /** What Python workers have written in this transaction, once it is committed. */
+  @volatile var workerRows: CommitReport.WorkerRows = CommitReport.WorkerRows(0, 0)
+
   /** Records that the writes are durable: they are not spilled any more, and the near cache may show them. `states` are
     * those of the new version. Rows that Python workers have written are not here.
     */

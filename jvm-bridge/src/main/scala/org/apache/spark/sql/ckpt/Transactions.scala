@@ -180,6 +180,12 @@ private[ckpt] final class Transactions(served: ServedStore, settings: Settings) 
     val serving = System.nanoTime
     val answer = txn.begun.server.call("commit", commitRequest(txn, delta))
     txn.committed(answer.path("states"))
+    txn.workerRows = CommitReport.workerRows(answer)
+    val spills = txn.spilledRuns + answer.path("metrics").path("spilled_runs").asLong
+    if (spills > 0) {
+      logInfo(
+        s"$label: version ${txn.begun.version + 1} wrote more than memory holds, and spilled to local disk $spills times")
+    }
     val done = System.nanoTime
     val runtime = served.runtime
     CommitReport.metrics(

@@ -19,6 +19,7 @@ private[ckpt] class Extensions extends SparkSessionExtensionsProvider {
     extensions.injectPlannerStrategy(_ => InitialRows.Strategy)
     extensions.injectColumnar(_ => TransformWithState)
     extensions.injectColumnar(_ => KeyedExec.NameAll)
+    extensions.injectColumnar(_ => NamedProgress.Rename)
     extensions.injectColumnar(_ => IdleInputs.Check)
     MinorRules.addTo(extensions)
     extensions.injectCheckRule(_ => KeyedRules)
@@ -68,6 +69,7 @@ private[ckpt] object FollowQueries {
       ForeachBatchCheck.addTo(query)
       IdleInputs.follow(query)
       OtherProvider.warnOf(query)
+      StartLog.tell(query)
     }
 
     override def onQueryProgress(event: StreamingQueryListener.QueryProgressEvent): Unit = ()

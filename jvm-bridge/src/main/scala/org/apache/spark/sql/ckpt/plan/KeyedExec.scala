@@ -19,7 +19,7 @@ import org.apache.spark.util.CompletionIterator
   *
   * Its constructor is that of the release of Spark: see `MinorKeyedExec`.
   */
-private[ckpt] trait KeyedExec extends KeyedStateSchema {
+private[ckpt] trait KeyedExec extends KeyedStateSchema with NamedProgress {
 
   /** The row of a group has a column for a time-out also without timers: a program can get its first ones, or lose all.
     */
@@ -40,7 +40,17 @@ private[ckpt] trait KeyedExec extends KeyedStateSchema {
     eventTimeWatermarkForLateEvents.foreach(late => properties.setProperty(KeyedExec.LateMs, late.toString))
     properties.setProperty(KeyedExec.Operators, operators.mkString("\n"))
     if (isTimeoutEnabled) passTimeOutsOfOtherClock(store)
-    super.processDataWithPartition(childDataIterator, store, processor, initialStateIterOption)
+    val counts = (longMetric("numUpdatedStateRows"), longMetric("numRemovedStateRows"))
+    val before = (counts._1.value, counts._2.value)
+    val rows = super.processDataWithPartition(childDataIterator, store, processor, initialStateIterOption)
+    CompletionIterator[InternalRow, Iterator[InternalRow]](
+      rows,
+      store match { // which has committed by then
+        case own: CkptStateStore =>
+          counts._1.set(before._1 + own.workerRows.put)
+          counts._2.set(before._2 + own.workerRows.removed)
+        case _ =>
+      })
   }
 
   /** A time-out that an earlier program has set by the other clock says nothing by this one: Spark could let the group

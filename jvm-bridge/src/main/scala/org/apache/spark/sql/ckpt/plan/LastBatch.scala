@@ -1,6 +1,7 @@
 package org.apache.spark.sql.ckpt
 package plan
 
+import java.lang.reflect.Field
 import java.util.concurrent.atomic.AtomicReference
 
 import org.apache.spark.sql.ckpt.minor.{ErrorNotifier, MicroBatchExecution, State, StreamExecution, Terminated}
@@ -17,14 +18,30 @@ private[ckpt] object LastBatch {
   /** Returns at once. A query that waits for its next trigger notices the end only then; it is safe to stop it. */
   def announce(query: StreamExecution): Unit = query match {
     case batches: MicroBatchExecution =>
-      val field = classOf[MicroBatchExecution].getDeclaredField("errorNotifier")
-      field.setAccessible(true)
+      val field = notifierOf(batches)
       val state = classOf[StreamExecution].getMethod("state").invoke(query).asInstanceOf[AtomicReference[State]]
       field.set(batches, new End(field.get(batches).asInstanceOf[ErrorNotifier], state))
     case _ =>
   }
 
-  private final class End(failures: ErrorNotifier, state: AtomicReference[State]) extends ErrorNotifier {
+  /** Takes the announcement back. A query that has noticed it meanwhile ends nevertheless. */
+  def withdraw(query: StreamExecution): Unit = query match {
+    case batches: MicroBatchExecution =>
+      val field = notifierOf(batches)
+      field.get(batches) match {
+        case end: End => field.set(batches, end.failures)
+        case _ =>
+      }
+    case _ =>
+  }
+
+  private def notifierOf(query: MicroBatchExecution): Field = {
+    val field = classOf[MicroBatchExecution].getDeclaredField("errorNotifier")
+    field.setAccessible(true)
+    field
+  }
+
+  private final class End(val failures: ErrorNotifier, state: AtomicReference[State]) extends ErrorNotifier {
     override def throwErrorIfExists(): Unit = {
       failures.throwErrorIfExists()
       super.throwErrorIfExists()

@@ -38,6 +38,9 @@ private[ckpt] final case class Settings(options: Map[String, String]) {
   /** Those that a process keeps from its first query. */
   def ofProcess: Settings = Settings(options.filter { case (key, _) => OptionTable.isOfProcess(key) })
 
+  /** Those that differ from the defaults. */
+  def unusual: Settings = Settings(options.filter { case (key, value) => value != OptionTable.default(key) })
+
   def text: String =
     if (options.isEmpty) "no options"
     else options.toSeq.sorted.map { case (key, value) => s"$key=$value" }.mkString(", ")

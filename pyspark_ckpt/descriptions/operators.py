@@ -12,6 +12,8 @@ from pyspark_ckpt.state_store.display import count_text, size_text
 from pyspark_ckpt.state_store.format.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.format.meta import StoreMeta
 
+OF_OURS = "applyInPandasWithState"
+"""Spark's name of the operator in which all operators with states of this package run."""
 SHORT_ID = 8
 """How many characters of an id are shown in a table."""
 _NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}

@@ -1,0 +1,109 @@
+"""A program whose log and whose page in Spark's UI are looked at: a keyed query that spills, and is restored.
+
+``python -m integration.monitoring_program FOLDER`` prints what it has seen as JSON, in the last line. Its log, from
+INFO up, goes to stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.request import urlopen
+
+import psutil
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+
+import pyspark_ckpt as ckpt
+from integration.jvm import JAVA_OPTIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_SHOWN = ("ckptUploadTimeMs", "ckptDeltaBytes", "ckptLateRows")
+_SETTINGS = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.extraJavaOptions": JAVA_OPTIONS,
+    "spark.log.level": "INFO",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.ui.port": "0",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.streaming.stateStore.maintenanceInterval": "1s",
+    "spark.sql.streaming.ui.enabledCustomMetricList": ",".join(_SHOWN),
+}
+
+
+class Texts(ckpt.KeyedProcessor):
+    """Keeps more than fits in a worker's memory."""
+
+    texts = ckpt.MapState("texts", "bigint", "string")
+
+    def process(self, _ctx: ckpt.Context, key: Any, rows: Sequence[Any]) -> Iterator[Sequence[Any]]:  # noqa: ANN401
+        for row in rows:
+            self.texts.put(row.value, "a long text" * 8192)
+        yield key.user, len(rows)
+
+
+def _start(spark: SparkSession, folder: Path, rows: int) -> StreamingQuery:
+    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).load()
+    users = source.withColumn("user", (f.col("value") % 8).cast("int"))
+    keyed = ckpt.keyed(users, by="user", uid="texts").process(Texts(), output="user int, rows bigint", mode="update")
+    writer = keyed.writeStream.outputMode("update").format("noop").queryName("site")
+    return writer.option("checkpointLocation", str(folder / "checkpoint")).start()
+
+
+def _await_batch(query: StreamingQuery, batches: int) -> None:
+    while len(query.recentProgress) < batches:
+        query.awaitTermination(1)
+
+
+def _kill_servers() -> None:
+    """Kill the state server, so that the next batch restores."""
+    for process in psutil.Process().children(recursive=True):
+        if process.status() != psutil.STATUS_ZOMBIE and "pyspark_ckpt.state_store.server" in process.cmdline():
+            process.kill()
+
+
+def main(folder: Path) -> None:
+    """Run all of it."""
+    builder = ckpt.configure(SparkSession.builder.master("local[2]"), worker_memory="16m", restore_target="90s")
+    for key, value in _SETTINGS.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    query = _start(spark, folder, 400)
+    _await_batch(query, 2)
+    page = f"{spark.sparkContext.uiWebUrl}/StreamingQuery/statistics/?id={query.runId}"
+    with urlopen(page, timeout=20) as answer:  # noqa: S310 - Spark's own UI
+        html = answer.read().decode()
+    query.stop()
+    _kill_servers()
+    again = _start(spark, folder, 400)
+    _await_batch(again, 1)
+    again.stop()
+    stateless = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load().writeStream.format("noop")
+    other = stateless.option("checkpointLocation", str(folder / "stateless")).queryName("stateless").start()
+    _await_batch(other, 1)
+    other.stop()
+    time.sleep(1)
+    spills = [
+        operator["customMetrics"]["ckptSpilledRuns"]
+        for progress in (*query.recentProgress, *again.recentProgress)
+        for operator in progress["stateOperators"]
+    ]
+    found = {
+        "runs": [str(query.runId), str(again.runId)],
+        "spills": spills,
+        "shown": [name for name in _SHOWN if f"aggregated-{name.lower()}" in html],
+    }
+    spark.stop()
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,4 @@
+"""Whether more partitions would help a query: figures of its batches and of its state, and the rules that judge them.
+
+Neither Spark nor a JVM is needed.
+"""

@@ -1,0 +1,36 @@
+"""``pyspark-ckpt serve``: a web page about checkpoints, until Ctrl-C."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark_ckpt.terminal import print_text
+from pyspark_ckpt.web import serve
+
+
+def serve_checkpoints(
+    checkpoints: Sequence[str],
+    settings: dict[str, str],
+    *,
+    port: int,
+    host: str,
+    allowed_hosts: Sequence[str] | None,
+    savepoints: Sequence[str],
+    price_of_requests: float | None,
+    price_of_gb_month: float | None,
+) -> int:
+    """Print where the page is, and serve it until the program is interrupted."""
+    with serve(
+        list(checkpoints),
+        port=port,
+        host=host,
+        allowed_hosts=allowed_hosts or (),
+        savepoints=savepoints,
+        price_of_requests=price_of_requests,
+        price_of_gb_month=price_of_gb_month,
+        options=settings,
+    ) as page:
+        print(page.url, flush=True)
+        print_text("The URL has the token that opens the page. Ctrl-C ends it.")
+        page.wait()
+    return 0

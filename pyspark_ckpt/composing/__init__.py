@@ -1,0 +1,1 @@
+"""Composes savepoints: operators and sources of several queries become those of one."""

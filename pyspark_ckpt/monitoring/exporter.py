@@ -1,0 +1,129 @@
+"""``metrics()``: export the metrics of a session's queries."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import Self
+
+from pyspark_ckpt.monitoring.series import Series
+from pyspark_ckpt.pyspark_releases import require_own_listeners
+from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
+from pyspark_ckpt.state_store.extras import require_extra
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import Meter, MeterProvider
+    from prometheus_client import CollectorRegistry
+    from pyspark.sql import SparkSession
+
+    from pyspark_ckpt.monitoring.listener import SeriesListener
+    from pyspark_ckpt.monitoring.prometheus import Export
+
+
+def metrics(
+    spark: SparkSession,
+    *,
+    prometheus: int | str | CollectorRegistry | None = None,
+    otel: MeterProvider | Meter | None = None,
+) -> MetricsExport:
+    """Export metrics of all streaming queries of ``spark``, from now on until the handle is closed.
+
+    ``prometheus``: a port of 127.0.0.1 on which an HTTP server is started (0: any free one), ``"host:port"``, or a
+    registry of prometheus-client. ``otel``: a MeterProvider or a Meter. Give one of them, or both. Every query of the
+    session is exported, whatever state store it has; one that runs already, from its next batch on. Sessions made by
+    ``newSession()`` have queries of their own: call ``follow`` of the handle for each of them.
+
+    A batch is counted once it has finished. Counters go on when a query is restarted. They stay for 15 minutes after
+    its end, so that they can be read; sizes, lags and forecasts go away at once. Nothing that goes wrong here ends a
+    query: it is logged once and counted in ``ckpt_exporter_failures_total``.
+
+    Raises InvalidInputError (no target or a wrong one; a port that cannot be used; a Spark Connect client before
+    4.0), LifecycleError (the registry or the meter has these metrics already), ProcessError (an extra is missing).
+    """
+    if prometheus is None and otel is None:
+        raise InvalidInputError("metrics() was given no target.", hint="Give prometheus=9464, or otel=<MeterProvider>.")
+    require_extra("pyspark", "metrics()")
+    require_own_listeners(spark, "metrics()")
+    handle = MetricsExport()
+    try:
+        if prometheus is not None:
+            require_extra("prometheus_client", "metrics(prometheus=...)")
+            handle.add_export(_export_by("prometheus", handle.series, prometheus))
+        if otel is not None:
+            require_extra("opentelemetry", "metrics(otel=...)")
+            handle.add_export(_export_by("telemetry", handle.series, otel))
+        handle.follow(spark)
+    except BaseException:
+        handle.close()
+        raise
+    return handle
+
+
+class MetricsExport:
+    """A running export: see ``metrics``. It is a context manager, which closes it."""
+
+    def __init__(self) -> None:
+        """Export nothing, to nowhere."""
+        self.series = Series()
+        self._exports: list[Export] = []
+        self._listeners: list[tuple[SparkSession, SeriesListener]] = []
+        self._is_closed = False
+
+    @property
+    def url(self) -> str | None:
+        """Where Prometheus finds the metrics; None if no server was started."""
+        return next((each.url for each in self._exports if hasattr(each, "url")), None)
+
+    def add_export(self, export: Export) -> None:
+        """Close ``export`` with this handle."""
+        self._exports.append(export)
+
+    def follow(self, spark: SparkSession) -> None:
+        """Export the queries of one more session, too. A session that is followed already stays so.
+
+        Raises LifecycleError (the handle is closed), InvalidInputError (a Spark Connect client before 4.0).
+        """
+        if self._is_closed:
+            raise LifecycleError("The export of metrics is closed.", hint="Call ckpt.metrics again.")
+        require_own_listeners(spark, "metrics()")
+        if any(session is spark for session, _ in self._listeners):
+            return
+        from pyspark_ckpt.monitoring.listener import SeriesListener  # noqa: PLC0415 - needs PySpark
+
+        listener = SeriesListener(self.series, lambda key: spark.conf.get(key, None))
+        spark.streams.addListener(listener)
+        self._listeners.append((spark, listener))
+
+    def close(self) -> None:
+        """End the export, free the port, and leave the session as it was. Repeating the call does no harm."""
+        self._is_closed = True
+        while self._listeners:
+            spark, listener = self._listeners.pop()
+            if not _is_stopped(spark):
+                spark.streams.removeListener(listener)
+        while self._exports:
+            self._exports.pop().close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _export_by(module: str, series: Series, target: object) -> Export:
+    export: Export = import_module(f"pyspark_ckpt.monitoring.{module}").make_export(series, target)
+    return export
+
+
+def _is_of_client(spark: SparkSession) -> bool:
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def _is_stopped(spark: Any) -> bool:  # noqa: ANN401 - a session of either kind
+    """Whether a session can no longer be told to forget its listeners."""
+    return bool(spark.is_stopped if _is_of_client(spark) else spark.sparkContext._jsc is None)  # noqa: SLF001

@@ -1,0 +1,70 @@
+"""The JVM's objects of a streaming query: its execution, its checkpoint, and other runs with its id.
+
+Only a classic session has them. A client of Spark Connect has handles that know neither.
+"""
+
+from __future__ import annotations
+
+import re
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.location import Location, location_text
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_FILE_SINK = re.compile(r"FileSink\[(.*)\]", re.DOTALL)
+_TEMPORARY = re.compile(r"temporary-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""How Spark names the checkpoint of a query that was given none. It deletes it when the query ends."""
+
+
+def is_query(given: object) -> bool:
+    """Return whether something is a streaming query, and no location."""
+    return not isinstance(given, (str, PathLike)) and hasattr(given, "runId") and hasattr(given, "isActive")
+
+
+def find_checkpoint(query: StreamingQuery | Location) -> str:
+    """Return the checkpointLocation of a query. Raises InvalidInputError."""
+    if isinstance(query, (str, PathLike)) or not hasattr(query, "runId"):
+        return location_text(query, "query_or_checkpoint")
+    return str(find_execution(query).resolvedCheckpointRoot())
+
+
+def find_execution(query: StreamingQuery) -> Any:  # noqa: ANN401 - an object of the JVM
+    """Return the JVM's object that runs a query. Raises InvalidInputError for the handle of a Spark Connect client."""
+    handle = getattr(query, "_jsq", None)
+    if handle is None:
+        raise InvalidInputError(
+            "A Spark Connect client does not know the checkpointLocation of a running query.",
+            hint="Pass the checkpointLocation in its place: the query may run meanwhile.",
+        )
+    return handle.streamingQuery()
+
+
+def find_output(query: StreamingQuery) -> str:
+    """Return the folder to which a query writes files with Spark's file sink; empty for another sink."""
+    found = _FILE_SINK.fullmatch(str(find_execution(query).sink().toString()))
+    return "" if found is None else found[1]
+
+
+def is_temporary(checkpoint: str) -> bool:
+    """Return whether Spark deletes a checkpoint when its query ends, by its name."""
+    return _TEMPORARY.fullmatch(checkpoint.rstrip("/").rpartition("/")[2]) is not None
+
+
+def find_run(session: Any, query_id: str) -> Any | None:  # noqa: ANN401 - objects of the JVM
+    """Return the execution of the query with this id that any session of the application runs; None if none does.
+
+    ``session``: one of the JVM's.
+    """
+    runs = session.sharedState().activeStreamingQueries().values()
+    return next((run for run in list(runs) if str(run.id()) == query_id), None)
+
+
+def describe_failure(problem: Exception) -> str:
+    """Return what a query has failed with in a line, without its plan: that of the user's function, if it is Python."""
+    text = str(problem).partition("=== Streaming Query ===")[0].strip()
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or [type(problem).__name__]
+    return (lines[-1] if any(line.endswith("Traceback (most recent call last):") for line in lines) else lines[0])[:500]

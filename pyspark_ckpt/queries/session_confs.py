@@ -1,0 +1,38 @@
+"""Confs of the JVM's session of a query, which are changed for a while."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class SessionConfs:
+    """The confs of a session that were changed here, and what they were before."""
+
+    def __init__(self, session: Any) -> None:  # noqa: ANN401 - an object of the JVM
+        """``session``: the JVM's."""
+        self._session = session
+        self._before: dict[str, str | None] = {}
+
+    def read(self, name: str, default: str | None = None) -> str | None:
+        """Return the value of a conf, or ``default``."""
+        found = self._session.conf().getOption(name)
+        return str(found.get()) if found.isDefined() else default
+
+    def is_set(self, name: str) -> bool:
+        """Return whether a conf has a value that is not its default."""
+        return bool(self._session.sessionState().conf().contains(name))
+
+    def set(self, name: str, value: str) -> None:
+        """Set a conf."""
+        if name not in self._before:
+            self._before[name] = self.read(name) if self.is_set(name) else None
+        self._session.conf().set(name, value)
+
+    def undo(self) -> None:
+        """Give every conf that was set here the value that it had before, or none if it had none."""
+        for name, value in self._before.items():
+            if value is None:
+                self._session.conf().unset(name)
+            else:
+                self._session.conf().set(name, value)
+        self._before.clear()

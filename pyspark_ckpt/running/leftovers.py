@@ -1,0 +1,83 @@
+"""The files of two checkpoints of one query: a plan that goes back to the old one, and what is deleted."""
+
+from __future__ import annotations
+
+from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.checkpoints.ownership import OWNER_NAME, find_owner, other_owner
+from pyspark_ckpt.state_store.checkpoints.query.files import LOGS, QUERY, SOURCES
+from pyspark_ckpt.state_store.checkpoints.query.rewriter import LogRewriter
+from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError, NotFoundError
+from pyspark_ckpt.state_store.format.names import CHECKPOINT_FOLDER
+
+SINK_LOG = "_spark_metadata"
+"""The folder of a file sink's own log, in its output."""
+
+_UNITED = ".compact"
+_FOLDERS = (*LOGS, SOURCES, "state", CHECKPOINT_FOLDER)
+
+
+def return_plan(new: BlobPlace, old: BlobPlace, query_id: str, batch: int, partitions: int) -> bool:
+    """Give the old checkpoint the offsets of ``batch``, which the new one has planned and not committed.
+
+    The sink may have rows of this batch already. A sink that knows a batch by its number takes it once, so the batch
+    must have the same rows when it runs again, with ``partitions`` partitions. Return whether the new checkpoint had
+    planned it. Raises FormatError, StorageError.
+    """
+    name = f"offsets/{batch}"
+    try:
+        planned = new.get(name)
+    except NotFoundError:
+        return False
+    known = {blob.name for blob in old.walk(SOURCES)}
+    for blob in new.walk(SOURCES):  # before the offsets, as Spark does
+        if blob.name not in known:
+            old.put_if_absent(blob.name, new.get(blob.name))
+    rewrite = LogRewriter(batch - 1, partitions, {}, query_id, old.url)
+    old.put_if_absent(name, rewrite(name, planned, f"{new.url}/{name}"))
+    return True
+
+
+def forget_in_file_sink(log: BlobPlace, batch: int) -> None:
+    """Remove a batch that the query has not committed from the ``log`` of a file sink, which would skip it.
+
+    It runs again with the same rows. If the sink skipped it, Spark would have no state of it. Raises LifecycleError
+    (entries that it has united are deleted), StorageError.
+    """
+    names = {blob.name for blob in log.list()}
+    log.delete(str(batch))
+    united = f"{batch}{_UNITED}"
+    if united in names:
+        if batch and not names & {str(batch - 1), f"{batch - 1}{_UNITED}"}:
+            raise LifecycleError(f"{log.url}/{united} has batch {batch}, and the log has no entry of the batch before.")
+        log.delete(united)
+
+
+def refuse_other_files(checkpoint: BlobPlace) -> None:
+    """Raise InvalidInputError if a checkpoint that is to be deleted has anything that is not of a query's.
+
+    Raises StorageError.
+    """
+    for blob in checkpoint.walk():
+        first, _, rest = blob.name.partition("/")
+        if (rest and first not in _FOLDERS) or (not rest and first != QUERY) or blob.name.endswith("/"):
+            raise InvalidInputError(
+                f"{checkpoint.url} has {blob.name}, which is not of a query's checkpoint: it cannot be deleted.",
+                hint="Leave out old_checkpoint='delete', and delete what you do not need yourself.",
+            )
+
+
+def delete_checkpoint(checkpoint: BlobPlace, state: BlobPlace | None) -> None:
+    """Delete a checkpoint, and the folder of its ``state`` below the option ``remote`` if that is its own.
+
+    ``metadata`` goes first: from then on no query starts there with half of its state. Raises StorageError.
+    """
+    is_own = state is not None and bool(find_owner(state)) and not other_owner(state, checkpoint)
+    checkpoint.delete(QUERY)
+    for blob in checkpoint.walk():
+        checkpoint.delete(blob.name)
+    checkpoint.remove_empty_folders()
+    if state is not None and is_own:
+        names = [blob.name for blob in state.walk()]
+        for name in sorted(names, key=lambda name: name == OWNER_NAME):  # last: it says whose the rest is
+            state.delete(name)
+        state.remove_empty_folders()

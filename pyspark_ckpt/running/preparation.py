@@ -1,0 +1,207 @@
+"""Everything that can be refused before a query is stopped to be rescaled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from pyspark_ckpt.queries.handles import (
+    describe_failure,
+    find_checkpoint,
+    find_execution,
+    find_output,
+    find_run,
+    is_query,
+    is_temporary,
+)
+from pyspark_ckpt.queries.session_confs import SessionConfs
+from pyspark_ckpt.running.leftovers import refuse_other_files
+from pyspark_ckpt.running.new_checkpoint import find_target
+from pyspark_ckpt.savepoints import collect_options, plan_rescale
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.checkpoints.query.entries import PARTITIONS_CONF, read_partitions
+from pyspark_ckpt.state_store.display import count_text
+from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
+from pyspark_ckpt.state_store.location import Location, location_text
+from pyspark_ckpt.state_store.options import PREFIX, Options, read_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+Start: TypeAlias = "Callable[[str], StreamingQuery]"
+
+REMOTE_CONF = f"{PREFIX}remote"
+
+
+@dataclass
+class Rescaling:
+    """A rescaling that may begin. ``query``: the one that runs; None if it is stopped."""
+
+    query: StreamingQuery | None
+    start: Start
+    old: Checkpoint
+    location: str
+    """The old checkpoint, as the query has it."""
+    given: str | None
+    """The folder for the new checkpoint, if the caller has named one."""
+    old_partitions: int
+    partitions: int
+    deletes: bool
+    options: Options
+    given_options: Mapping[str, str]
+    session: Any
+    """That of the query, in the JVM."""
+    confs: SessionConfs
+    output: str = ""
+    """The folder of a file sink; empty for another sink, or if no query has run yet."""
+
+    @property
+    def batch(self) -> int:
+        """The batch that the new query runs first."""
+        return self.old.newest_version
+
+    def set_confs(self) -> None:
+        """Set in the session what the new query needs."""
+        self.confs.set(PARTITIONS_CONF, str(self.partitions))
+        if "remote" in self.given_options:
+            self.confs.set(REMOTE_CONF, self.given_options["remote"])
+
+
+def prepare(
+    query_or_checkpoint: StreamingQuery | Location,
+    start: Start,
+    parallelism: int,
+    new_checkpoint: Location | None,
+    old_checkpoint: str,
+    options: Mapping[str, str] | None,
+) -> Rescaling:
+    """Check all that can be checked while the query runs. Raises InvalidInputError, LifecycleError, StorageError."""
+    number: object = parallelism  # from Python, which does not check types
+    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+        raise InvalidInputError(f"`parallelism` must be a whole number from 1 on, got {parallelism!r}.")
+    if not callable(start):
+        raise InvalidInputError(
+            f"`start` must be a function that starts the query on the checkpointLocation that it is given, "
+            f"got {repr(start)[:200]}."
+        )
+    if old_checkpoint not in ("keep", "delete"):
+        raise InvalidInputError(f"`old_checkpoint` must be 'keep' or 'delete', got {old_checkpoint!r}.")
+    given = None if new_checkpoint is None else location_text(new_checkpoint, "new_checkpoint")
+    session = _find_session(query_or_checkpoint)
+    query = _require_query(query_or_checkpoint) if is_query(query_or_checkpoint) else None
+    location, confs = find_checkpoint(query_or_checkpoint), SessionConfs(session)
+    given_options = {**read_settings(confs.read), **(options or {})}
+    parsed = collect_options(given_options, location, *([] if given is None else [given]))
+    old = _open(location, parsed)
+    partitions = read_partitions(old.place, old.newest_version - 1)
+    if partitions == parallelism:
+        raise InvalidInputError(
+            f"Query {old.query_id} has {count_text(partitions, 'partition')} already. Nothing was done."
+        )
+    run = find_run(session, old.query_id)
+    if query is None and run is not None:
+        raise LifecycleError(
+            f"Query {old.query_id} runs on {run.resolvedCheckpointRoot()}.", hint="Call with the query that runs."
+        )
+    deletes = old_checkpoint == "delete"
+    if deletes:
+        _refuse_deletion(old)
+    target = find_target(old, location, parallelism, given, parsed)
+    if not target.is_made:
+        with plan_rescale(location, target.location, parallelism, options=given_options) as restoration:
+            restoration.refuse_state_of_others()
+    return Rescaling(
+        query,
+        start,
+        old,
+        location,
+        given,
+        partitions,
+        parallelism,
+        deletes,
+        parsed,
+        given_options,
+        session,
+        confs,
+        find_output(query_or_checkpoint) if is_query(query_or_checkpoint) else "",  # type: ignore[arg-type]
+    )
+
+
+def _find_session(query_or_checkpoint: StreamingQuery | Location) -> Any:  # noqa: ANN401 - an object of the JVM
+    """Return the JVM's session of a query, or of this process. Raises InvalidInputError, LifecycleError."""
+    if is_query(query_or_checkpoint):
+        handle = getattr(query_or_checkpoint, "_jsq", None)
+        if handle is not None:
+            return handle.sparkSession()
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - see the docstring of the package
+
+    session: object = SparkSession.getActiveSession() or SparkSession._instantiatedSession  # noqa: SLF001
+    if session is None and not is_query(query_or_checkpoint):
+        raise LifecycleError(
+            "There is no Spark session in which the query could be started.",
+            hint="Create it first. To rescale a stopped query without Spark, use rescale().",
+        )
+    found = getattr(session, "_jsparkSession", None)
+    if found is None:
+        raise InvalidInputError(
+            "A Spark Connect client cannot rescale a query in one call: it does not see the query's checkpoint.",
+            hint="Stop the query, call rescale(checkpoint, new_checkpoint, parallelism), set "
+            f"{PARTITIONS_CONF} and start the query with the new checkpointLocation.",
+        )
+    return found
+
+
+def _require_query(query: Any) -> StreamingQuery | None:  # noqa: ANN401 - anything that looks like a query
+    """Return a query that runs; None if it was stopped. Raises InvalidInputError, LifecycleError (it has failed)."""
+    failure = query.exception()
+    if failure is not None:
+        raise LifecycleError(
+            f"Query {query.id} has failed, so it is not rescaled: {describe_failure(failure)}",
+            hint="Start it again once the cause is removed. To rescale it before that, call with its "
+            "checkpointLocation.",
+        )
+    execution = find_execution(query)
+    mode = str(execution.outputMode())
+    if execution.sink().getClass().getSimpleName() == "MemorySink" and mode != "Complete":
+        raise InvalidInputError(
+            f"Query {query.id} writes to a memory sink, which Spark cannot start again in the output mode "
+            f"{mode.lower()}.",
+            hint="Use another sink, such as foreachBatch, or the output mode complete.",
+        )
+    running: StreamingQuery | None = query if query.isActive else None
+    return running
+
+
+def _open(location: str, options: Options) -> Checkpoint:
+    """Return the checkpoint of a query with state of this store. Raises InvalidInputError, LifecycleError."""
+    if is_temporary(location):
+        raise InvalidInputError(
+            f"{location} is temporary: Spark deletes it when the query ends.",
+            hint="Start the query with a checkpointLocation.",
+        )
+    old = Checkpoint(location, options)
+    if not old.newest_version:
+        raise LifecycleError(
+            f"{old.place.url} has no committed batch yet.", hint="Call again when the first one is committed."
+        )
+    old.refuse_other_provider()
+    if not old.operators():
+        raise InvalidInputError(
+            f"{old.place.url} has no state, so there is nothing to rescale.",
+            hint="The number of partitions of a query without state is that of its input.",
+        )
+    return old
+
+
+def _refuse_deletion(old: Checkpoint) -> None:
+    """Raise InvalidInputError if the old checkpoint cannot be deleted, because something else is there."""
+    refuse_other_files(old.place)
+    for _, identity in old.stores():
+        place = old.find_place(identity)
+        if not place.url.startswith(f"{old.place.url}/"):
+            raise InvalidInputError(
+                f"{old.place.url} has its state in {place.url} (option remote), which is not deleted with it.",
+                hint="Leave out old_checkpoint='delete', and delete both yourself.",
+            )
+        return

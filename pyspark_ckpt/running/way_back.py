@@ -1,0 +1,109 @@
+"""What is done if a query that was stopped to be rescaled does not get to the first commit of its new checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark_ckpt.queries.handles import find_checkpoint, find_output, find_run, is_query
+from pyspark_ckpt.running.first_commit import is_committed
+from pyspark_ckpt.running.leftovers import SINK_LOG, delete_checkpoint, forget_in_file_sink, return_plan
+from pyspark_ckpt.running.new_checkpoint import Target, is_own
+from pyspark_ckpt.running.preparation import Rescaling
+from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.checkpoints.query.entries import PARTITIONS_CONF
+from pyspark_ckpt.state_store.display import count_text
+from pyspark_ckpt.state_store.errors import LifecycleError
+from pyspark_ckpt.state_store.format.remote import folder_of_query
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+@dataclass(frozen=True)
+class Return:
+    """What runs after a failure, what was done, and what is left to do."""
+
+    query: StreamingQuery | None
+    done: str
+    left: str
+
+
+def start_query(rescaling: Rescaling, checkpoint: str) -> StreamingQuery:
+    """Call the user's function. Raises LifecycleError if what it returns is no query that runs on ``checkpoint``."""
+    found: object = rescaling.start(checkpoint)
+    if not is_query(found):
+        raise LifecycleError(
+            f"`start` has returned {repr(found)[:200]} of type {type(found).__name__}, which is no query.",
+            hint="Let it return what `writeStream...start()` returns.",
+        )
+    query: StreamingQuery = found  # type: ignore[assignment]  # as was just found
+    rescaling.output = rescaling.output or find_output(query)
+    wanted = rescaling.old.workplace.resolve(checkpoint)
+    actual = rescaling.old.workplace.resolve(find_checkpoint(query))
+    if wanted.url != actual.url:
+        query.stop()
+        raise LifecycleError(
+            f"`start` was given {wanted.url}, and has started a query on {actual.url}, which was stopped again.",
+            hint="Let it set the option checkpointLocation to its argument.",
+        )
+    return query
+
+
+def go_back(rescaling: Rescaling, target: Target | None) -> Return:
+    """Start the query again: on the old checkpoint, or on the new one if that has its first batch.
+
+    A query that was stopped before stays so.
+    """
+    if target is None:
+        return _start_again(rescaling, "")
+    new = rescaling.old.workplace.resolve(target.location)
+    run = find_run(rescaling.session, rescaling.old.query_id)
+    if run is not None:
+        run.stop()
+    if is_own(rescaling.old, target.location, rescaling.partitions) and is_committed(new, rescaling.batch):
+        return _go_forward(rescaling, target)
+    old = rescaling.old
+    is_planned = return_plan(new, old.place, old.query_id, rescaling.batch, rescaling.old_partitions)
+    if is_planned and rescaling.output:
+        forget_in_file_sink(old.workplace.resolve(f"{rescaling.output}/{SINK_LOG}"), rescaling.batch)
+    return _start_again(rescaling, _discard(rescaling, target, new))
+
+
+def _start_again(rescaling: Rescaling, left: str) -> Return:
+    rescaling.confs.undo()
+    advice = f"Start the query on {rescaling.location}, with {PARTITIONS_CONF}={rescaling.old_partitions}. {left}"
+    if rescaling.query is None:
+        return Return(None, "It stays stopped, as it was before.", advice.rstrip())
+    rescaling.confs.set(PARTITIONS_CONF, str(rescaling.old_partitions))
+    try:
+        query = start_query(rescaling, rescaling.location)
+    except Exception as problem:  # noqa: BLE001 - what has failed before matters more
+        return Return(None, f"It could not be started again, either: {problem}", advice.rstrip())
+    finally:
+        rescaling.confs.undo()
+    number = count_text(rescaling.old_partitions, "partition")
+    return Return(query, f"It was started again on {rescaling.location}, with {number}.", left)
+
+
+def _go_forward(rescaling: Rescaling, target: Target) -> Return:
+    """Start the query on its new checkpoint: the sink has the first batch, which the old one does not know of."""
+    done = f"Its first batch on {target.location} was committed, however, so it goes on there"
+    rescaling.set_confs()
+    try:
+        return Return(start_query(rescaling, target.location), f"{done}, and was started again.", "")
+    except Exception as problem:  # noqa: BLE001 - what has failed before matters more
+        advice = f"Start the query on {target.location}, with {PARTITIONS_CONF}={rescaling.partitions}."
+        return Return(None, f"{done}. It could not be started: {problem}", advice)
+
+
+def _discard(rescaling: Rescaling, target: Target, new: BlobPlace) -> str:
+    """Delete what was made of the new checkpoint. Return what is left to do."""
+    try:
+        if is_own(rescaling.old, target.location, rescaling.partitions):
+            remote = rescaling.options.remote
+            state = folder_of_query(remote, rescaling.old.query_id) if remote else ""
+            delete_checkpoint(new, rescaling.old.workplace.place(state) if state else None)
+    except Exception as problem:  # noqa: BLE001 - what has failed before matters more
+        return f"Delete {new.url}, where the query does not go on: that has failed ({problem})."
+    return ""

@@ -1,0 +1,112 @@
+"""Who gets an answer: requests with the token, for this host by name, that only read.
+
+All answers forbid the browser to ask other hosts.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterable
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qsl, urlencode
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+MAX_QUERY = 16 << 10
+"""Characters of a query string."""
+TOKEN = "token"  # noqa: S105 - the name of a parameter
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+
+class Admission:
+    """Lets requests pass to an application. The first one brings the token in its URL, and gets a cookie for later."""
+
+    def __init__(self, app: ASGIApp, token: str, port: int, hosts: Iterable[str] = LOOPBACK) -> None:
+        """``hosts``: the names by which a browser may ask for the page, with any port, as a tunnel has another."""
+        self._app, self._token = app, token.encode()
+        self._hosts = {host.lower() for host in hosts}
+        self._cookie = f"pyspark-ckpt-{port}"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or pass it on."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":  # no page uses a web socket
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers[name] = value
+            await send(message)
+
+        refusal = self._refuse(scope)
+        await (self._app if refusal is None else refusal)(scope, receive, send_guarded)
+
+    def _refuse(self, scope: Scope) -> Response | None:
+        """Return the answer to a request that does not pass; None if it does."""
+        headers = Headers(scope=scope)
+        if _host_name(headers.get("host", "")) not in self._hosts:
+            return PlainTextResponse("This page is not served under this host name.\n", 421)
+        if scope["method"] not in {"GET", "HEAD"}:
+            return PlainTextResponse("This page only reads.\n", 405, {"Allow": "GET, HEAD"})
+        query = scope["query_string"]
+        if len(query) > MAX_QUERY:
+            return PlainTextResponse("The query string is too long.\n", 414)
+        return self._check_token(scope, headers)
+
+    def _check_token(self, scope: Scope, headers: Headers) -> Response | None:
+        """Look for the token in the URL, which counts if it is there, in the headers, and in the cookie."""
+        given = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        tokens = [value for name, value in given if name == TOKEN]
+        kind, _, bearer = headers.get("authorization", "").partition(" ")
+        if not tokens and kind.lower() == "bearer":
+            tokens = [bearer.strip()]
+        elif tokens and self._is_right(tokens[0]) and headers.get("accept", "").startswith("text/html"):
+            return self._welcome(scope, [pair for pair in given if pair[0] != TOKEN])
+        is_admitted = self._is_right(tokens[0] if tokens else self._read_cookie(headers))
+        return None if is_admitted else _refuse_token()
+
+    def _welcome(self, scope: Scope, rest: list[tuple[str, str]]) -> Response:
+        """Give the cookie, and send the browser to the same page without the token in its URL."""
+        path = scope["path"] if not scope["path"].startswith("//") else "/"
+        answer = RedirectResponse(path + (f"?{urlencode(rest)}" if rest else ""), 303)
+        answer.set_cookie(self._cookie, self._token.decode(), httponly=True, samesite="strict", path="/")
+        return answer
+
+    def _is_right(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode("utf-8", "replace"), self._token)
+
+    def _read_cookie(self, headers: Headers) -> str:
+        try:
+            found = SimpleCookie(headers.get("cookie", "")).get(self._cookie)
+        except CookieError:
+            return ""
+        return "" if found is None else found.value
+
+
+def _refuse_token() -> Response:
+    return PlainTextResponse(
+        "Open the URL that `pyspark-ckpt serve` has printed: it has the token that this page asks for.\n", 401
+    )
+
+
+def _host_name(host: str) -> str:
+    """Return the name in a Host header, without the port."""
+    name, _, port = host.lower().rpartition(":")
+    return name if name and port.isdigit() else host.lower()

@@ -1,0 +1,158 @@
+"""How figures, times and names are written on a page."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+from markupsafe import Markup
+
+from pyspark_ckpt.descriptions.json_forms import Fields
+from pyspark_ckpt.state_store.display import count_text, size_text
+from pyspark_ckpt.terminal import escape_controls
+
+NOTHING = "\N{EN DASH}"
+LEVELS = 8
+"""Shades of a heat map."""
+MIN_BARS = 40
+"""Bars that a chart has room for, so that few do not become wide."""
+_UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
+_FIGURES = 10
+CLOCKS_S = 60
+"""How far the clock of a place may be ahead before that shows."""
+_LAST_S = 253_402_300_799.0
+"""The end of the year 9999."""
+
+
+def show_count(number: float | None) -> str:
+    """Return a number with separators of thousands."""
+    return NOTHING if number is None else f"{number:,.0f}"
+
+
+def show_size(number: float | None) -> str:
+    """Return a number of bytes in a readable unit."""
+    return NOTHING if number is None else size_text(number)
+
+
+def show_duration(seconds: float | None) -> str:
+    """Return a time span in its two largest units: 1 h 5 min, 3.2 s, 40 ms."""
+    if seconds is None or not math.isfinite(seconds):
+        return NOTHING
+    if seconds < 1:
+        return "< 1 s" if seconds <= 0 else f"{seconds * 1000:.0f} ms"
+    if seconds < _FIGURES:
+        return f"{seconds:.1f} s"
+    whole, parts = round(seconds), []
+    for size, unit in _UNITS:
+        number, whole = divmod(whole, int(size))
+        if number:
+            parts.append(f"{number} {unit}")
+    return " ".join(parts[:2])
+
+
+def show_time(seconds: float | None) -> Markup:
+    """Return an instant in UTC, as an element that also says it for programs."""
+    if seconds is None or not math.isfinite(seconds) or not 0 <= seconds <= _LAST_S:
+        return Markup(NOTHING)  # noqa: S704 - a constant
+    at = datetime.fromtimestamp(seconds, timezone.utc)
+    return Markup('<time datetime="{}">{}</time>').format(f"{at:%Y-%m-%dT%H:%M:%SZ}", f"{at:%Y-%m-%d %H:%M:%S}")
+
+
+def show_ago(seconds: float | None) -> str:
+    """Return how long an instant is ago."""
+    if seconds is None or not math.isfinite(seconds):
+        return NOTHING
+    since_s = time.time() - seconds
+    if -CLOCKS_S < since_s < 1:
+        return "just now"
+    return f"{show_duration(abs(since_s))} {'ago' if since_s > 0 else 'from now'}"
+
+
+def show_money(amount: float | None) -> str:
+    """Return an amount with as many digits as it needs."""
+    return NOTHING if amount is None else f"{amount:,.2f}" if amount >= 1 else f"{amount:.4f}"
+
+
+def show_text(text: object) -> str:
+    """Return text in which control characters, also those that change its direction, are escaped."""
+    return escape_controls(str(text))
+
+
+def shade(number: float, most: float) -> int:
+    """Return the shade of a number in a heat map, from 0 to ``LEVELS``: 0 for nothing."""
+    if number <= 0 or most <= 0:
+        return 0
+    return max(1, min(LEVELS, math.ceil(LEVELS * number / most)))
+
+
+def draw_bars(values: Sequence[float | None], label: str, tips: Sequence[str], height: int = 48) -> Markup:
+    """Return a bar chart as SVG, the first value at the left."""
+    most = max((value for value in values if value is not None), default=0) or 1
+    width = max(MIN_BARS, len(values))
+    bars = []
+    for n, (value, tip) in enumerate(zip(values, tips, strict=True)):
+        tall = 0 if value is None else max(0.6, height * value / most)
+        bars.append(
+            Markup('<rect x="{}" y="{:.1f}" width="0.8" height="{:.1f}" data-tip="{}"><title>{}</title></rect>').format(
+                n, height - tall, tall, tip, tip
+            )
+        )
+    return Markup(
+        '<svg class="bars" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>'
+    ).format(width, height, label, Markup("").join(bars))
+
+
+def draw_heat(cells: Sequence[tuple[float, str]], label: str, columns: int = 20) -> Markup:
+    """Return a heat map as SVG: squares in rows, each with a number, which gives its shade, and a text."""
+    most = max((number for number, _ in cells), default=0)
+    rows = math.ceil(len(cells) / columns) or 1
+    squares = [
+        Markup(
+            '<rect class="h{}" x="{}" y="{}" width="9.2" height="9.2" rx="1.2" data-tip="{}"><title>{}</title></rect>'
+        ).format(shade(number, most), n % columns * 10, n // columns * 10, tip, tip)
+        for n, (number, tip) in enumerate(cells)
+    ]
+    return Markup('<svg class="heat" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
+        columns * 10, rows * 10, label, Markup("").join(squares)
+    )
+
+
+def chart_versions(versions: Sequence[Fields], field: str) -> Markup:
+    """Return the chart of a field of the versions of a history, the newest of which comes first in them."""
+    shown = list(reversed(versions))
+    show, what = (show_size, "Bytes written for") if field.endswith("_bytes") else (show_duration, "Time of")
+    tips = [f"batch {each['batch']:,}: {show(each[field])}" for each in shown]
+    return draw_bars([each[field] for each in shown], f"{what} each batch, the newest at the right", tips)
+
+
+def chart_partitions(partitions: Sequence[Fields], field: str) -> Markup:
+    """Return the heat map of a field of partitions."""
+    show, what = (show_size, "Bytes") if field.endswith("_bytes") else (show_count, "Stored rows")
+    cells = [(each[field], f"partition {each['partition']}: {show(each[field])}") for each in partitions]
+    return draw_heat(cells, f"{what} of each partition")
+
+
+def chart_groups(rows: Fields) -> Markup:
+    """Return the heat map of rows by ranges of key groups."""
+    cells = [(number, f"key groups {groups}: {show_count(number)}") for groups, number in rows.items()]
+    return draw_heat(cells, "Rows of each range of key groups", 16)
+
+
+FILTERS: dict[str, Callable[..., Any]] = {
+    "count": show_count,
+    "size": show_size,
+    "duration": show_duration,
+    "instant": show_time,
+    "ago": show_ago,
+    "money": show_money,
+    "plain": show_text,
+    "noun": count_text,
+}
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "chart_versions": chart_versions,
+    "chart_partitions": chart_partitions,
+    "chart_groups": chart_groups,
+}

@@ -1,0 +1,99 @@
+"""What the query has written, batch by batch: read from the names, sizes and times of the objects that are kept."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from pyspark_ckpt.descriptions.json_forms import Fields
+from pyspark_ckpt.web.overview import describe_waiting
+from pyspark_ckpt.web.subjects import Facts, Subject
+from pyspark_ckpt.web.survey import Survey, VersionSurvey
+
+DAY_S = 86400.0
+MONTH_DAYS = 30
+GB = 1e9
+SHOWN = 200
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What a service asks for, in any currency: for 1,000 write requests, and for a GB that is kept for a month."""
+
+    requests: float | None = None
+    gb_month: float | None = None
+
+
+def tell_history(subject: Subject, facts: Facts, prices: Prices, wait_s: float) -> Fields:
+    """Return all versions whose objects are kept, the newest first, what they come to in a day, and what it costs.
+
+    Raises CkptError.
+    """
+    whole = subject.count_all(facts, wait_s)
+    survey = whole.value or subject.look(facts, wait_s).value
+    versions = [] if survey is None else list(survey.versions.values())
+    return {
+        "versions": [_describe_version(each, facts) for each in versions[:SHOWN]],
+        "all_versions": len(versions),
+        "day": None if survey is None else _sum_day(survey, facts, prices),
+        "kept": None if whole.value is None else _sum_kept(whole.value, prices),
+        "progress": subject.read_progress(),
+        "has_prices": prices.requests is not None or prices.gb_month is not None,
+        "is_whole": survey is not None and survey.is_whole,
+        **describe_waiting(whole),
+    }
+
+
+def _describe_version(each: VersionSurvey, facts: Facts) -> Fields:
+    batch = each.version - 1
+    planned_s, committed_s = facts.offsets.get(batch), facts.commits.get(batch)
+    has_both = planned_s is not None and committed_s is not None
+    return {
+        "version": each.version,
+        "batch": batch,
+        "committed_s": committed_s if committed_s is not None else each.last_s if each.deltas else None,
+        "batch_s": committed_s - planned_s if has_both and committed_s is not None and planned_s is not None else None,
+        "commits": each.deltas,
+        "commit_s": each.last_s - each.first_s if each.deltas else None,
+        "delta_bytes": each.delta_bytes,
+        "snapshots": each.snapshots,
+        "snapshot_bytes": each.manifest_bytes + each.table_bytes,
+        "table_files": each.tables,
+        "snapshot_s": each.snapshot_s if each.tables else None,
+        "write_requests": each.objects,
+        "uploaded_bytes": each.size_bytes,
+    }
+
+
+def _sum_day(survey: Survey, facts: Facts, prices: Prices) -> Fields | None:
+    """Return what a day comes to at the pace of the versions that are kept; None if there are too few."""
+    newest = [each for each in survey.versions.values() if each.deltas and each.version <= facts.version]
+    begun_s, ended_s = min((e.first_s for e in newest), default=math.inf), max((e.last_s for e in newest), default=0.0)
+    span_s = ended_s - begun_s
+    if len(newest) < 2 or span_s <= 0:  # noqa: PLR2004 - no pace without two
+        return None
+    counted = newest[:-1]  # the oldest one begins the span
+    days = DAY_S / span_s
+    requests, size = sum(each.objects for each in counted) * days, sum(each.size_bytes for each in counted) * days
+    return {
+        "span_s": span_s,
+        "batches": len(counted) * days,
+        "write_requests": requests,
+        "uploaded_bytes": size,
+        "snapshots": sum(each.snapshots for each in counted) * days,
+        "cost": None if prices.requests is None else requests / 1000 * prices.requests,
+    }
+
+
+def _sum_kept(survey: Survey, prices: Prices) -> Fields:
+    """Return what is kept now."""
+    size = sum(each.size_bytes for each in survey.stores)
+    return {
+        "objects": sum(each.objects for each in survey.stores),
+        "size_bytes": size,
+        "table_files": sum(each.tables for each in survey.stores),
+        "table_bytes": sum(each.table_bytes for each in survey.stores),
+        "first_version": min((each.first_version for each in survey.stores if each.first_version), default=None),
+        "rivals": sum(each.rivals for each in survey.stores),
+        "cost": None if prices.gb_month is None else size / GB * prices.gb_month / MONTH_DAYS,
+    }

@@ -1,0 +1,230 @@
+"""Rows of one key of a state, and the rows in which a state differs between two versions."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import pyarrow as pa
+from typing_extensions import override
+
+from pyspark_ckpt.descriptions.json_forms import Fields
+from pyspark_ckpt.operators.types.type_names import spark_name
+from pyspark_ckpt.reading.catalog import without_internal
+from pyspark_ckpt.reading.differences import StateDiff
+from pyspark_ckpt.reading.json_values import json_values
+from pyspark_ckpt.reading.kept_folders import KeptFolders
+from pyspark_ckpt.reading.reader import StateReader
+from pyspark_ckpt.reading.sources import StoresSource, state_at
+from pyspark_ckpt.reading.stored_state import Selection, StoredState
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
+from pyspark_ckpt.state_store.checkpoints.workplace import THREADS
+from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError
+from pyspark_ckpt.state_store.format.meta import StoreMeta
+from pyspark_ckpt.state_store.identity import Identity
+from pyspark_ckpt.web.subjects import Facts, Subject
+
+MAX_KEY_ROWS = 200
+MAX_SHOWN = 2000
+"""Characters of a value that are shown."""
+MAX_DIFF_ROWS = 500
+DIFF_S = 20.0
+"""How long differences are looked for, from one portion to the next."""
+
+
+class KnownSource(StoresSource):
+    """The stores of a version whose metadata is known: it is not read again."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        version: int,
+        operators: Sequence[OperatorVersion],
+        pool: ThreadPoolExecutor,
+        kept: KeptFolders,
+    ) -> None:
+        """See StoresSource."""
+        super().__init__(checkpoint, version, pool, kept)
+        self._known = {
+            each.identity: each.meta for operator in operators for stores in operator.stores.values() for each in stores
+        }
+
+    @override
+    def meta(self, identity: Identity) -> StoreMeta:
+        known = self._known.get(identity)
+        return super().meta(identity) if known is None else known
+
+
+@contextmanager
+def open_reader(
+    facts: Facts, operators: Sequence[OperatorVersion], version: int, wanted: Selection
+) -> Iterator[StateReader]:
+    """Give a reader of states at the newest version, whose metadata is known. Raises CkptError."""
+    if not facts.has_stores:
+        with StateReader(facts.checkpoint, wanted) as reader:
+            yield reader
+        return
+    with (
+        ThreadPoolExecutor(THREADS, thread_name_prefix="look-up") as pool,
+        closing(KeptFolders()) as kept,
+        StateReader(
+            facts.checkpoint,
+            wanted,
+            version,
+            known=None,
+            source=KnownSource(facts.checkpoint, version, operators, pool, kept),
+        ) as reader,
+    ):
+        yield reader
+
+
+def list_states(facts: Facts, operators: Sequence[OperatorVersion], version: int) -> list[Fields]:
+    """Return the states of which keys can be looked up, with the columns of their keys. Raises CkptError."""
+    with open_reader(facts, operators, version, Selection()) as reader:
+        return [_describe_state(number, each) for number, each in enumerate(without_internal(reader.states))]
+
+
+def _describe_state(number: int, each: StoredState) -> Fields:
+    """Return a state, or what is wrong with its types: the others can be looked into."""
+    key: list[Fields] = []
+    problem = None
+    try:
+        key = [{"column": field.name, "type": name_type(field.type)} for field in each.key_type]
+    except CkptError as wrong:
+        problem = wrong.message
+    return {
+        "number": number,
+        "operator": each.operator.number,
+        "store": each.store,
+        "uid": each.uid,
+        "state": each.name,
+        "kind": each.kind,
+        "rows": each.rows,
+        "whose": each.whose,
+        "key": key,
+        "problem": problem,
+    }
+
+
+def name_type(kind: pa.DataType) -> str:
+    """Return Spark's name of a type, or Arrow's if Spark has none for it."""
+    try:
+        return spark_name(kind)
+    except (InvalidInputError, KeyError, TypeError):
+        return str(kind)
+
+
+def select(state: Fields) -> Selection:
+    """Return the selection of exactly one of the states that ``list_states`` gave."""
+    return Selection(state["uid"], state["operator"], state["store"], state["state"])
+
+
+def find_key(
+    facts: Facts, operators: Sequence[OperatorVersion], version: int, state: Fields, given: Sequence[str | None]
+) -> Fields:
+    """Return the rows of a key whose columns are ``given`` as typed into a form; None is null. Raises CkptError."""
+    with open_reader(facts, operators, version, select(state)) as reader:
+        kinds = [field.type for field in reader.state.key_type]
+        if len(given) != len(kinds):
+            raise InvalidInputError(
+                f"{reader.state.whose} has keys of {len(kinds)} columns, and {len(given)} are given."
+            )
+        key = [read_typed(text, kind) for text, kind in zip(given, kinds, strict=True)]
+        found = reader.rows_of_json(key)
+        return {
+            "key": [None if text is None else text for text in given],
+            "version": version,
+            "columns": found.schema.names,
+            "rows": show_rows(found.slice(0, MAX_KEY_ROWS).to_batches()),
+            "all_rows": found.num_rows,
+        }
+
+
+def read_typed(text: str | None, kind: pa.DataType) -> Any:  # noqa: ANN401 - a value of JSON
+    """Return a value of JSON for what was typed into a field of a type. Raises InvalidInputError."""
+    if text is None:
+        return None
+    read = next((each for matches, each in _TYPED if matches(kind)), str)
+    try:
+        return read(text)
+    except (ValueError, InvalidOperation, RecursionError) as problem:
+        raise InvalidInputError(f"{text[:100]!r} is not a value of type {name_type(kind)}.") from problem
+
+
+def _read_boolean(text: str) -> bool:
+    if text.lower() not in {"true", "false"}:
+        raise ValueError(text)
+    return text.lower() == "true"
+
+
+def _is_whole(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_duration(kind))
+
+
+_TYPED: tuple[tuple[Callable[[pa.DataType], bool], Callable[[str], Any]], ...] = (
+    (_is_whole, int),
+    (pa.types.is_floating, float),
+    (pa.types.is_boolean, _read_boolean),
+    (pa.types.is_decimal, lambda text: str(Decimal(text))),
+    (pa.types.is_nested, lambda text: json.loads(text, parse_float=Decimal)),
+)
+
+
+def show_rows(batches: Sequence[pa.RecordBatch]) -> list[list[Fields]]:
+    """Return rows as cells: the JSON of each value, of which a long one is cut."""
+    rows = (row for batch in batches for row in zip(*map(json_values, batch.columns), strict=True))
+    return [[_show(value) for value in row] for row in rows]
+
+
+def _show(value: Any) -> Fields:  # noqa: ANN401 - a value of JSON
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if value is None:
+        return {"text": None, "characters": 0, "is_number": False}
+    return {"text": text[:MAX_SHOWN], "characters": len(text), "is_number": is_number}
+
+
+def compare(
+    subjects: tuple[Subject, Subject], versions: tuple[int | None, int | None], wanted: Selection, limit: int
+) -> Fields:
+    """Return up to ``limit`` rows in which a state differs between two versions. Raises CkptError."""
+    until_s = time.monotonic() + DIFF_S
+    left, right = (
+        StateReader(state_at(subject.location, subject.options), wanted, version)
+        for subject, version in zip(subjects, versions, strict=True)
+    )
+    with StateDiff(left, right) as differences:
+        rows: list[list[Fields]] = []
+        batches = differences.batches()
+        is_all = False
+        while len(rows) < limit and time.monotonic() < until_s:
+            batch = next(batches, None)
+            if batch is None:
+                is_all = True
+                break
+            rows += show_rows([batch.slice(0, limit - len(rows) + 1)])
+        batches.close()
+        return {
+            "columns": differences.schema.names,
+            "rows": rows[:limit],
+            "is_all": is_all and len(rows) <= limit,
+            "limit": limit,
+            "version_a": left.version,
+            "version_b": right.version,
+        }
+
+
+def choose_state(states: Sequence[Fields], given: Mapping[str, str]) -> Fields | None:
+    """Return the state that a form names by its number; None if it names none. Raises InvalidInputError."""
+    text = given.get("state", "")
+    if not text:
+        return None
+    if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) >= len(states):  # noqa: PLR2004
+        raise InvalidInputError(f"There is no state number {text[:20]!r}: choose one of the list.")
+    return states[int(text)]

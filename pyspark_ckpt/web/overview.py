@@ -1,0 +1,155 @@
+"""What the first page says of each checkpoint: where it is, how far its query is, and whether it looks healthy."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from pyspark_ckpt.descriptions.json_forms import Fields, describe_store
+from pyspark_ckpt.state_store.display import count_text
+from pyspark_ckpt.state_store.errors import CkptError
+from pyspark_ckpt.web.recollection import Recalled
+from pyspark_ckpt.web.subjects import Facts, Subject
+from pyspark_ckpt.web.survey import NEWEST_VERSIONS, Survey
+
+LATE_BATCHES, LATE_S = 10, 600.0
+"""A query is late if it has not committed for so many of its usual intervals, and for so many seconds."""
+MANY_DELTAS = 50
+"""Deltas on top of a snapshot, of which the default is at most some ten."""
+SHOWN_STORES = 5
+
+GOOD, NOTICE, BAD = "good", "notice", "bad"
+
+
+def summarize(subject: Subject, wait_s: float) -> Fields:
+    """Return what is known of a checkpoint, or ``error``: why nothing is. Waits ``wait_s`` for its stores."""
+    try:
+        facts = subject.read_facts()
+    except CkptError as problem:
+        return {**name_subject(subject), "error": describe_error(problem)}
+    told = describe_facts(subject, facts)
+    look: Recalled[Survey] | None = None
+    notes: list[Fields] = list(_judge_logs(facts))
+    if facts.version and facts.saved is None:
+        try:
+            look = subject.look(facts, wait_s)
+        except CkptError as problem:
+            notes.append({"level": BAD, "text": str(problem)})
+        else:
+            if look.value is not None:
+                notes += _judge_stores(look.value)
+    told["look"] = None if look is None or look.value is None else _describe_look(look.value)
+    told["is_under_way"] = look is not None and look.is_under_way
+    told["health"] = notes or [{"level": GOOD, "text": "nothing wrong was seen"}]
+    levels = [each["level"] for each in notes]
+    told["level"] = BAD if BAD in levels else NOTICE if NOTICE in levels else GOOD
+    return told
+
+
+def name_subject(subject: Subject) -> Fields:
+    """Return which checkpoint something is about."""
+    return {"number": subject.number, "location": subject.location}
+
+
+def describe_error(problem: CkptError) -> Fields:
+    """Return a failure as a page or a program shows it."""
+    return {"kind": problem.kind, "message": problem.message, "hint": problem.hint}
+
+
+def describe_facts(subject: Subject, facts: Facts) -> Fields:
+    """Return what the head of every page of a checkpoint says."""
+    batch = facts.version - 1 if facts.version else None
+    committed_s = None if batch is None else facts.commits.get(batch)
+    return {
+        **name_subject(subject),
+        "place": facts.checkpoint.place.url,
+        "kind": facts.kind,
+        "query_id": facts.checkpoint.query_id,
+        "version": facts.version,
+        "batch": batch,
+        "committed_s": committed_s,
+        "interval_s": find_interval(facts.commits),
+        "planned_batch": max(facts.offsets, default=None),
+        "watermark_ms": facts.watermark_ms or None,
+        "operators": [
+            {
+                "operator": each.number,
+                "operator_name": facts.names[each.number],
+                "partitions": facts.partitions[each.number],
+                "stores": list(each.stores),
+            }
+            for each in facts.operators
+        ],
+        "stores": sum(facts.partitions[each.number] * len(each.stores) for each in facts.operators),
+        "checkpoint_format": None if not facts.version else 2 if facts.ids else 1,
+        "commit_log": facts.log_format or None,
+        "run": facts.run[0] or None,
+        "driver": facts.run[1] or None,
+        "shuffle_partitions": facts.conf.get("spark.sql.shuffle.partitions"),
+        "written_by": None if facts.saved is None else facts.saved.written_by,
+        "pins": len(facts.pins),
+        "is_running": bool(subject.query is not None and subject.query.isActive),
+        "read_s": facts.read_s,
+    }
+
+
+def find_interval(commits: Mapping[int, float]) -> float | None:
+    """Return the usual time between two commits; None if there are too few."""
+    times = [commits[batch] for batch in sorted(commits)[-20:]]
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    return median(gaps) if gaps else None
+
+
+def _judge_logs(facts: Facts) -> Iterator[Fields]:
+    """Yield what the logs of the query show."""
+    if facts.saved is not None:
+        return
+    if not facts.version:
+        level = BAD if max(facts.offsets, default=0) > 0 else NOTICE
+        yield {"level": level, "text": "no batch is committed yet" if level == NOTICE else "the commit log is lost"}
+        return
+    batch, planned = facts.version - 1, max(facts.offsets, default=-1)
+    if batch not in facts.offsets:
+        yield {"level": BAD, "text": f"offsets/{batch} is missing, and batch {batch} is committed"}
+    elif planned > batch + 1:
+        yield {"level": BAD, "text": f"batch {planned} is planned, and batch {planned - 1} is not in the commit log"}
+    committed_s, interval_s = facts.commits.get(batch), find_interval(facts.commits)
+    since_s = 0.0 if committed_s is None else time.time() - committed_s
+    if since_s > max(LATE_S, LATE_BATCHES * (interval_s or 0)):
+        began = f" Batch {planned} has begun and was not committed." if planned > batch else ""
+        yield {"level": NOTICE, "text": f"no batch was committed for longer than usual.{began}"}
+
+
+def _judge_stores(look: Survey) -> Iterator[Fields]:
+    """Yield what the names of objects show."""
+    missing = look.missing
+    if missing:
+        named = ", ".join(map(str, missing[:SHOWN_STORES])) + (", ..." if len(missing) > SHOWN_STORES else "")
+        lack = count_text(len(missing), "store")
+        yield {"level": BAD, "text": f"version {look.version} is missing in {lack} of {len(look.stores)}: {named}"}
+    behind = [each for each in look.stores if each.deltas >= MANY_DELTAS]
+    if behind:
+        most = f"up to {look.most_deltas}" if look.most_deltas < NEWEST_VERSIONS else f"{NEWEST_VERSIONS} or more"
+        text = f"snapshots lag: a restore of {count_text(len(behind), 'store')} applies {most} deltas"
+        yield {"level": NOTICE, "text": text}
+
+
+def _describe_look(look: Survey) -> Fields:
+    newest = look.versions.get(look.version)
+    return {
+        "version": look.version,
+        "stores": len(look.stores),
+        "missing": [describe_store(each, "") for each in look.missing],
+        "most_deltas": look.most_deltas,
+        "rivals": sum(each.rivals for each in look.stores),
+        "delta_bytes": None if newest is None else newest.delta_bytes,
+        "commit_s": None if newest is None or not newest.deltas else newest.last_s - newest.first_s,
+    }
+
+
+def describe_waiting(recalled: Recalled[Any]) -> Fields:
+    """Return how far an answer has come that is still made."""
+    return {"done": recalled.done, "total": recalled.total, "is_under_way": recalled.is_under_way}

@@ -1,0 +1,98 @@
+"""Answers that take long: each is computed once at a time, for all who ask, and kept for a while."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as WaitedTooLongError
+from dataclasses import dataclass
+from typing import Generic, TypeAlias, TypeVar
+
+T = TypeVar("T")
+Progress: TypeAlias = Callable[[int, int], None]
+Compute: TypeAlias = Callable[[Progress], T]
+WORKERS = 4
+"""How many answers are computed at a time."""
+FAILED_S = 2.0
+"""How long a failure is told to others who ask."""
+
+
+@dataclass(frozen=True)
+class Recalled(Generic[T]):
+    """An answer, or what there is of it. ``value``: None if none is known yet. ``age_s``: how old it is.
+
+    ``key``: what the answer is of. ``done``, ``total``: how far a newer answer has come; both 0 if none is made.
+    """
+
+    value: T | None
+    key: object
+    age_s: float
+    done: int = 0
+    total: int = 0
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a newer answer is made."""
+        return self.total > 0
+
+
+class Recollection(Generic[T]):
+    """One answer that changes with a key and with time. Safe to use from many threads."""
+
+    def __init__(self, pool: ThreadPoolExecutor, kept_s: float) -> None:
+        """Compute in ``pool``. An answer that is older than ``kept_s`` is made again when somebody asks."""
+        self._pool, self._kept_s = pool, kept_s
+        self._lock = threading.Lock()
+        self._value: T | None = None
+        self._key: object = None
+        self._at_s = 0.0
+        self._failure: tuple[object, float, BaseException] | None = None
+        self._running: tuple[object, Future[T]] | None = None
+        self._progress = (0, 1)
+
+    def recall(self, key: object, compute: Compute[T], wait_s: float) -> Recalled[T]:
+        """Return the answer for ``key``; if that takes longer than ``wait_s``, an older one or none.
+
+        Raises what ``compute`` raises, to all who wait for it and for a moment afterwards.
+        """
+        with self._lock:
+            now_s = time.monotonic()
+            if self._value is not None and self._key == key and now_s - self._at_s < self._kept_s:
+                return Recalled(self._value, key, now_s - self._at_s)
+            if self._failure is not None and self._failure[0] == key and now_s - self._failure[1] < FAILED_S:
+                raise self._failure[2]
+            if self._running is None:
+                self._progress = (0, 1)
+                self._running = key, self._pool.submit(self._work, key, compute)
+            running_key, future = self._running
+        try:
+            value = future.result(wait_s)
+        except WaitedTooLongError:  # not yet the builtin TimeoutError in Python 3.10
+            return self._describe()
+        if running_key == key:
+            return Recalled(value, key, 0.0)
+        return self._describe()
+
+    def _note(self, done: int, total: int) -> None:
+        self._progress = done, max(total, 1)
+
+    def _work(self, key: object, compute: Compute[T]) -> T:
+        """Compute an answer, in a thread of the pool, and keep it."""
+        try:
+            value = compute(self._note)
+        except BaseException as problem:
+            with self._lock:
+                self._running, self._failure = None, (key, time.monotonic(), problem)
+            raise
+        with self._lock:
+            self._running, self._failure = None, None
+            self._value, self._key, self._at_s = value, key, time.monotonic()
+        return value
+
+    def _describe(self) -> Recalled[T]:
+        with self._lock:
+            done, total = self._progress if self._running is not None else (0, 0)
+            age_s = time.monotonic() - self._at_s if self._value is not None else 0.0
+            return Recalled(self._value, self._key, age_s, done, total)

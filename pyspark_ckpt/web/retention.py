@@ -1,0 +1,110 @@
+"""What is kept on purpose, pins and savepoints, and what a clean-up would delete."""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import Any
+
+from pyspark_ckpt.descriptions.json_forms import Fields, describe_garbage, describe_savepoint
+from pyspark_ckpt.state_store.blobs import Blob
+from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
+from pyspark_ckpt.state_store.errors import CkptError
+from pyspark_ckpt.state_store.format.names import DeltaName, WinnerName, is_table_object, parse
+from pyspark_ckpt.state_store.options import Options
+from pyspark_ckpt.state_store.retention.collector import Collector
+from pyspark_ckpt.state_store.savepoints.listing import find_savepoints
+from pyspark_ckpt.state_store.savepoints.savepoint import SavepointInfo
+from pyspark_ckpt.web.overview import describe_error
+from pyspark_ckpt.web.recollection import Progress
+from pyspark_ckpt.web.subjects import Facts
+
+THREADS = 8
+SHOWN = 100
+"""How many objects are named; all are counted."""
+
+
+def tell_kept(facts: Facts) -> Fields:
+    """Return the pins that hold versions."""
+    return {"pins": [{"version": each.version, "until_s": each.until_s, "id": each.id} for each in facts.pins]}
+
+
+def list_savepoints(folder: str, options: Options) -> Fields:
+    """Return the savepoints below a folder, the newest first, or ``error``: why they are not known."""
+    try:
+        place = Workplace(options).resolve(folder)
+        found = find_savepoints(place)
+    except CkptError as problem:
+        return {"folder": folder, "savepoints": [], "error": describe_error(problem)}
+    savepoints: list[dict[str, Any]] = []
+    for name, info in found:
+        if isinstance(info, SavepointInfo):
+            url = place.url if name == "." else f"{place.url}/{name}"
+            told = describe_savepoint(name, url, info)
+            savepoints.append({**{key: told[key] for key in _SHORT}, "problem": None})
+        else:
+            wrong = "unfinished" if info is None else info.message
+            savepoints.append({"savepoint": name, "created_ms": 0, "problem": wrong})
+    savepoints.sort(key=lambda each: each["created_ms"], reverse=True)
+    return {"folder": folder, "savepoints": savepoints, "error": None}
+
+
+_SHORT = (
+    "savepoint",
+    "place",
+    "kind",
+    "created_ms",
+    "written_by",
+    "query_id",
+    "checkpoint",
+    "version",
+    "partitions",
+    "size_bytes",
+)
+
+
+def find_garbage(facts: Facts, keep: int, options: Options, progress: Progress) -> Fields:
+    """Return what ``checkpoint gc --dry-run`` would print. Nothing is written or deleted. Raises CkptError."""
+    checkpoint = facts.checkpoint
+    stores = list(checkpoint.stores()) if checkpoint.newest_version else []
+    kinds: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    told: list[Fields] = []
+    named = 0
+    with (
+        closing(Collector(checkpoint, keep, options.retention_grace_period_s, only_finds=True)) as collector,
+        ThreadPoolExecutor(THREADS, thread_name_prefix="dry-run") as pool,
+    ):
+        found = pool.map(lambda pair: collector.find(pair[1]), stores)
+        for done, ((operator, identity), garbage) in enumerate(zip(stores, found, strict=True), 1):
+            for blob in garbage.blobs:
+                kind = _name_kind(blob)
+                kinds[kind] += 1
+                sizes[kind] += blob.size_bytes
+            if garbage.blobs and named < SHOWN:
+                shown = garbage.blobs[: SHOWN - named]
+                named += len(shown)
+                told.append(describe_garbage(operator.name, identity, checkpoint.find_place(identity).url, shown))
+            progress(done, len(stores))
+    return {
+        "version": facts.version,
+        "keep": keep,
+        "grace_s": options.retention_grace_period_s,
+        "objects": sum(kinds.values()),
+        "size_bytes": sum(sizes.values()),
+        "kinds": [{"kind": kind, "objects": kinds[kind], "size_bytes": sizes[kind]} for kind in sorted(kinds)],
+        "shown": named,
+        "stores": told,
+    }
+
+
+def _name_kind(blob: Blob) -> str:
+    name = parse(blob.name)
+    if isinstance(name, DeltaName):
+        return "deltas"
+    if isinstance(name, WinnerName):
+        return "winners"
+    if name is not None:
+        return "manifests of snapshots"
+    return "table files" if is_table_object(blob.name) else "unfinished uploads"

@@ -1,0 +1,196 @@
+"""``serve``: the page on a port of this machine, for as long as it is wanted."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import socket
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from pyspark_ckpt.queries.handles import find_checkpoint
+from pyspark_ckpt.reading.closeable import Closeable
+from pyspark_ckpt.savepoints import collect_options, describe_release
+from pyspark_ckpt.state_store.errors import InvalidInputError, ProcessError
+from pyspark_ckpt.state_store.extras import require_extra
+from pyspark_ckpt.state_store.location import Location, location_text
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from pyspark.sql.streaming.query import StreamingQuery
+
+PATIENCE = {"placeTimeout": "8"}
+"""Somebody waits for the page: places are waited for no longer than this, unless an option says otherwise."""
+MAX_CHECKPOINTS = 50
+START_S, STOP_S = 20.0, 5.0
+MAX_PORT = 65535
+LOOPBACK = "127.0.0.1"
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{16,200}")
+
+
+class WebPage(Closeable):
+    """A page that is served. Close it, or use a ``with`` block."""
+
+    def __init__(self, server: Any, listener: socket.socket, pool: ThreadPoolExecutor, url: str) -> None:  # noqa: ANN401
+        """See ``serve``."""
+        self._server, self._listener, self._pool = server, listener, pool
+        self._failure: BaseException | None = None
+        self.url = url
+        """Where the page is, with the token that opens it."""
+        self._thread = threading.Thread(target=self._run, name="pyspark-ckpt web page", daemon=True)
+        self._thread.start()
+
+    def __repr__(self) -> str:
+        return f"WebPage({self.url.partition('?')[0]}{'' if self._thread.is_alive() else ', closed'})"
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until the page is closed, at most ``timeout_s``. Return whether it is. Raises ProcessError."""
+        self._thread.join(timeout_s)
+        if self._failure is not None:
+            raise ProcessError(f"The web page has ended: {self._failure}.") from self._failure
+        return not self._thread.is_alive()
+
+    def close(self) -> None:
+        """Stop serving. Requests under way are given a moment. May be called twice."""
+        self._server.should_exit = True
+        self._thread.join(STOP_S)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        with suppress(OSError):
+            self._listener.close()
+
+    def _run(self) -> None:
+        try:
+            self._server.run(sockets=[self._listener])
+        except Exception as problem:  # noqa: BLE001 - told to whoever waits
+            self._failure = problem
+
+
+def serve(
+    query_or_checkpoint: StreamingQuery | Location | Sequence[StreamingQuery | Location],
+    *,
+    port: int = 0,
+    host: str = LOOPBACK,
+    allowed_hosts: Sequence[str] = (),
+    token: str | None = None,
+    savepoints: Sequence[Location] = (),
+    price_of_requests: float | None = None,
+    price_of_gb_month: float | None = None,
+    options: Mapping[str, str] | None = None,
+) -> WebPage:
+    """Serve a page about checkpoints to a browser, from a thread of this process, and return at once.
+
+    The page only reads: nothing is written to a checkpoint, and a query may run on it. It needs neither Spark nor a
+    JVM. Whoever opens it needs the token, which is part of ``url`` of the result. A checkpoint that is damaged or
+    missing is no error here: the page says so.
+
+    ``query_or_checkpoint``: a running query, whose last batches are shown as well; a checkpointLocation; a savepoint of
+    either kind; or several of these. ``port``: 0 takes a free one. ``host``: the address to listen on; keep it, and
+    reach the page by ssh. ``allowed_hosts``: more names by which browsers may ask for the page. ``token``: at least 16
+    characters; None makes a random one. ``savepoints``: folders of savepoints to list. ``price_of_requests``: of 1,000
+    write requests, and ``price_of_gb_month``: of a GB that is kept for a month, in any currency, to show what state
+    costs. ``options``: those of docs/options.md without their prefix, in addition to those of the active session.
+
+    Raises InvalidInputError (an argument), ProcessError (the extra ``web`` is not installed, or the port is taken).
+    """
+    for module in ("starlette", "uvicorn", "jinja2"):
+        require_extra(module, "serve()")
+    import uvicorn  # noqa: PLC0415 - of an extra
+
+    from pyspark_ckpt.web.admission import LOOPBACK as NAMES  # noqa: PLC0415
+    from pyspark_ckpt.web.admission import Admission  # noqa: PLC0415
+    from pyspark_ckpt.web.application import Pages, make_pool  # noqa: PLC0415
+    from pyspark_ckpt.web.history import Prices  # noqa: PLC0415
+    from pyspark_ckpt.web.subjects import Subject  # noqa: PLC0415
+
+    asked = _list_subjects(query_or_checkpoint)
+    secret = _check_token(token)
+    _check_port(port)
+    prices = Prices(_check_price(price_of_requests, "requests"), _check_price(price_of_gb_month, "gb_month"))
+    folders = [location_text(each, "savepoints") for each in savepoints]
+    locations = [find_checkpoint(each) for each in asked]
+    settings = collect_options({**PATIENCE, **(options or {})}, *locations, *folders)
+    pool = make_pool()
+    subjects = [
+        Subject(number, location, settings, pool, each if hasattr(each, "recentProgress") else None)
+        for number, (location, each) in enumerate(zip(locations, asked, strict=True))
+    ]
+    pages = Pages(subjects, pool, prices, folders, describe_release())
+    app, listener = pages.build(), _listen(host, port)
+    bound = listener.getsockname()[1]
+    names = {*NAMES, host, *allowed_hosts}
+    config = uvicorn.Config(
+        Admission(app, secret, bound, names),
+        access_log=False,  # it would have the token
+        log_level="warning",
+        server_header=False,
+        date_header=False,
+        lifespan="off",
+        ws="none",
+        http="h11",
+        limit_concurrency=200,
+        timeout_graceful_shutdown=1,
+    )
+    shown = f"[{host}]" if ":" in host else host
+    page = WebPage(uvicorn.Server(config), listener, pool, f"http://{shown}:{bound}/?token={secret}")
+    _await_start(page)
+    pages.prepare()
+    return page
+
+
+def _list_subjects(given: Any) -> list[Any]:  # noqa: ANN401 - queries and locations
+    several = list(given) if isinstance(given, (list, tuple)) else [given]
+    if not 1 <= len(several) <= MAX_CHECKPOINTS:
+        raise InvalidInputError(f"Give 1 to {MAX_CHECKPOINTS} checkpoints, got {len(several)}.")
+    return several
+
+
+def _check_token(token: Any) -> str:  # noqa: ANN401 - what a user gives
+    if token is None:
+        return secrets.token_urlsafe(24)
+    if not isinstance(token, str) or _TOKEN.fullmatch(token) is None:
+        raise InvalidInputError(
+            "`token` must have 16 to 200 characters, which are letters, digits, - or _.",
+            hint="Leave it out for a random one.",
+        )
+    return token
+
+
+def _check_port(port: Any) -> None:  # noqa: ANN401 - what a user gives
+    if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= MAX_PORT:
+        raise InvalidInputError(f"`port` must be a number from 0 to {MAX_PORT}, got {port!r}.")
+
+
+def _check_price(price: Any, name: str) -> float | None:  # noqa: ANN401 - what a user gives
+    if price is not None and (isinstance(price, bool) or not isinstance(price, (int, float)) or not 0 <= price < 1e9):  # noqa: PLR2004
+        raise InvalidInputError(f"`price_of_{name}` must be a number that is 0 or more, got {price!r}.")
+    return price
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as problem:
+        listener.close()
+        raise ProcessError(
+            f"Port {port} of {host} cannot be used: {problem.strerror or problem}.",
+            hint="Choose another port; without one, a free port is taken.",
+        ) from problem
+    return listener
+
+
+def _await_start(page: WebPage) -> None:
+    """Wait until the page answers. Raises ProcessError."""
+    ended = threading.Event()
+    for _ in range(int(START_S / 0.01)):
+        if page._server.started or page.wait(0):  # noqa: SLF001 - of this module
+            break
+        ended.wait(0.01)
+    if not page._server.started:  # noqa: SLF001
+        page.close()
+        raise ProcessError("The web page did not start.")

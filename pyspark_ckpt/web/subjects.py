@@ -1,0 +1,274 @@
+"""A checkpoint that the page is about: what is read of it for every page, with few requests, and kept for a moment."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+
+from pyspark_ckpt.descriptions.json_forms import Fields
+from pyspark_ckpt.descriptions.operators import OF_OURS, name_by_metas
+from pyspark_ckpt.reading.sources import state_at
+from pyspark_ckpt.state_store.attempts.winners import RunObject
+from pyspark_ckpt.state_store.blobs import Blob
+from pyspark_ckpt.state_store.blobs.base.place_clock import ShownTimes
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator
+from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, list_operators, refuse_unnamed_operators
+from pyspark_ckpt.state_store.checkpoints.query.files import BATCH
+from pyspark_ckpt.state_store.errors import CkptError, FormatError, NotFoundError, StorageError
+from pyspark_ckpt.state_store.format.names import RUNS_FOLDER
+from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
+from pyspark_ckpt.state_store.identity import Identity
+from pyspark_ckpt.state_store.json_objects import MAX_LONG, decode_as
+from pyspark_ckpt.state_store.options import Options
+from pyspark_ckpt.state_store.retention.pins import Pin, Pins
+from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint, SavepointInfo, read_info
+from pyspark_ckpt.web.recollection import Progress, Recalled, Recollection
+from pyspark_ckpt.web.survey import Survey, survey_stores
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+FACTS_S, FACTS_WAIT_S = 2.0, 60.0
+LOOK_S = 10.0
+WHOLE_S = 60.0
+METAS_S = 3600.0
+"""The metadata of a version never changes."""
+AT_ONCE = 6
+
+
+class _Offsets(msgspec.Struct):
+    """The second line of an entry of the offset log. ``conf``: what the query keeps of its session."""
+
+    batchWatermarkMs: Annotated[int, msgspec.Meta(ge=0)] = 0  # noqa: N815 - Spark's names, here and below
+    batchTimestampMs: Annotated[int, msgspec.Meta(ge=0)] = 0  # noqa: N815
+    conf: dict[str, str] = {}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a page says of every checkpoint. Times are Unix times of the place, read from its listings.
+
+    ``commits`` and ``offsets``: when the entries of both logs were written, by batch. ``run``: the newest run that has
+    an object, by its number.
+    """
+
+    checkpoint: Checkpoint
+    version: int
+    operators: Sequence[Operator]
+    names: Mapping[int, str]
+    partitions: Mapping[int, int]
+    commits: Mapping[int, float]
+    offsets: Mapping[int, float]
+    pins: Sequence[Pin]
+    run: tuple[int, str]
+    watermark_ms: int
+    conf: Mapping[str, str]
+    log_format: str
+    ids: bool
+    saved: SavepointInfo | None
+    """Of a savepoint in which no query was started."""
+    read_s: float = field(default_factory=time.time)
+
+    @property
+    def kind(self) -> str:
+        """What the folder is, in words."""
+        return "checkpoint" if self.saved is None else f"{self.saved.kind} savepoint"
+
+    @property
+    def has_stores(self) -> bool:
+        """Whether there are stores: a canonical savepoint has Parquet files."""
+        return self.saved is None or self.saved.kind != "canonical"
+
+
+class Subject:
+    """One checkpoint or savepoint. Safe to use from many threads; what is read is shared by all who ask."""
+
+    def __init__(
+        self, number: int, location: str, options: Options, pool: ThreadPoolExecutor, query: StreamingQuery | None
+    ) -> None:
+        """Read ``location`` in the threads of ``pool``. ``query``: the query in this process that runs there."""
+        self.number, self.location, self.options, self.query = number, location, options, query
+        self._facts = Recollection[Facts](pool, FACTS_S)
+        self._look = Recollection[Survey](pool, LOOK_S)
+        self._whole = Recollection[Survey](pool, WHOLE_S)
+        self._metas = Recollection[list[OperatorVersion]](pool, METAS_S)
+
+    def read_facts(self) -> Facts:
+        """Return what is known of the checkpoint now. Raises CkptError."""
+        facts = self._facts.recall("", self._read_facts, FACTS_WAIT_S).value
+        if facts is None:
+            raise StorageError(f"{self.location} was not read within {FACTS_WAIT_S:.0f} seconds.")
+        return facts
+
+    def look(self, facts: Facts, wait_s: float) -> Recalled[Survey]:
+        """Return what the names of the newest versions say. Raises CkptError."""
+
+        def compute(progress: Progress) -> Survey:
+            return survey_stores(facts.checkpoint, facts.version, progress, is_whole=False)
+
+        return self._look.recall(facts.version, compute, wait_s)
+
+    def count_all(self, facts: Facts, wait_s: float) -> Recalled[Survey]:
+        """Return what the names of all objects say. Raises CkptError."""
+
+        def compute(progress: Progress) -> Survey:
+            return survey_stores(facts.checkpoint, facts.version, progress, is_whole=True)
+
+        return self._whole.recall(facts.version, compute, wait_s)
+
+    def read_metas(self, facts: Facts, wait_s: float) -> Recalled[list[OperatorVersion]]:
+        """Return the metadata of all stores at the newest version. Raises CkptError."""
+
+        def compute(progress: Progress) -> list[OperatorVersion]:
+            if isinstance(facts.checkpoint, Savepoint):
+                return facts.checkpoint.versions()
+            return list_operators(facts.checkpoint, facts.version, progress)
+
+        return self._metas.recall(facts.version, compute, wait_s)
+
+    def _read_facts(self, _progress: Progress) -> Facts:
+        checkpoint = state_at(self.location, self.options)
+        saved = _find_savepoint(checkpoint)
+        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="facts") as pool:
+            commits = pool.submit(_list_log, checkpoint, "commits")
+            offsets = pool.submit(_list_log, checkpoint, "offsets")
+            operators = pool.submit(_read_operators, checkpoint)
+            pins = pool.submit(lambda: Pins(checkpoint.place, ShownTimes()).list_held(tidies=False))
+            run = pool.submit(_find_run, checkpoint)
+            version = checkpoint.newest_version
+            if saved is not None and saved.version != version:  # a query was started in it: it is a checkpoint now
+                saved = None
+            entry = pool.submit(_read_offsets, checkpoint, version)
+            log_format = pool.submit(_read_log_format, checkpoint, version)
+            found = operators.result()
+            is_whole = saved is None or saved.kind != "canonical"
+            names = dict(zip((each.number for each in found), pool.map(partial(_name, checkpoint), found), strict=True))
+            partitions = {each.number: checkpoint.partitions_in_use(each) if is_whole else 1 for each in found}
+            known = entry.result()
+            return Facts(
+                checkpoint,
+                version,
+                found,
+                names,
+                partitions,
+                commits.result(),
+                offsets.result(),
+                pins.result(),
+                run.result(),
+                known.batchWatermarkMs,
+                known.conf,
+                log_format.result(),
+                bool(version and checkpoint.list_logged_operators()),
+                saved,
+            )
+
+    def read_progress(self) -> list[Fields]:
+        """Return the last batches as the query in this process tells of them, the newest first; none without one."""
+        if self.query is None:
+            return []
+        recent: list[Any] = list(self.query.recentProgress)  # dicts, or objects that have them as JSON
+        batches = [each if isinstance(each, dict) else json.loads(each.json) for each in recent]
+        return [_summarize(each) for each in reversed(batches)]
+
+
+def _summarize(batch: Mapping[str, Any]) -> Fields:
+    operators = batch.get("stateOperators", ())
+
+    def total(name: str) -> int:
+        return sum(int(each.get("customMetrics", {}).get(name, 0)) for each in operators)
+
+    return {
+        "batch": batch.get("batchId"),
+        "at": batch.get("timestamp"),
+        "input_rows": batch.get("numInputRows", 0),
+        "batch_ms": batch.get("durationMs", {}).get("triggerExecution"),
+        "commit_ms": sum(int(each.get("commitTimeMs", 0)) for each in operators),
+        "uploaded_bytes": total("ckptUploadedBytes"),
+        "write_requests": total("ckptWriteRequests"),
+        "read_requests": total("ckptReadRequests"),
+        "list_requests": total("ckptListRequests"),
+        "delete_requests": total("ckptDeleteRequests"),
+        "restores": total("ckptRestores"),
+    }
+
+
+def _find_savepoint(checkpoint: Checkpoint) -> SavepointInfo | None:
+    """Return what ``savepoint.json`` says, if there is one."""
+    if isinstance(checkpoint, Savepoint):
+        return checkpoint.info
+    if not any(blob.name == "savepoint.json" for blob in checkpoint.place.list(prefix="savepoint.json")):
+        return None
+    return read_info(checkpoint.place)
+
+
+def _read_operators(checkpoint: Checkpoint) -> list[Operator]:
+    checkpoint.refuse_other_provider()
+    operators = checkpoint.operators()
+    if checkpoint.has_stores and checkpoint.newest_version:
+        refuse_unnamed_operators(checkpoint, len(operators))
+    return operators
+
+
+def _name(checkpoint: Checkpoint, operator: Operator) -> str:
+    """Return an operator's name: with the uids of one of this package, which its first store tells."""
+    if operator.name == OF_OURS and checkpoint.newest_version and checkpoint.has_stores:
+        with suppress(NotFoundError, FormatError):  # other pages say what is wrong with the store
+            meta = checkpoint.meta(Identity(operator.number, 0, operator.stores[0]), checkpoint.newest_version)
+            return name_by_metas(operator.name, [meta])
+    return operator.name
+
+
+def _list_log(checkpoint: Checkpoint, log: str) -> dict[int, float]:
+    """Return when the entries of a log were written, by batch."""
+    return {
+        batch: blob.modified_s
+        for blob in checkpoint.place.list(log)
+        if BATCH.fullmatch(name := blob.name.rpartition("/")[2]) and (batch := int(name)) < MAX_LONG
+    }
+
+
+def _read_offsets(checkpoint: Checkpoint, version: int) -> _Offsets:
+    """Return what the offset log keeps about the newest batch; nothing if there is no such entry."""
+    name = f"offsets/{version - 1}"
+    try:
+        lines = checkpoint.place.get(name).split(b"\n")
+    except NotFoundError:
+        return _Offsets()
+    return decode_as(lines[1] if len(lines) > 1 else b"", _Offsets, f"{checkpoint.place.url}/{name}")
+
+
+def _read_log_format(checkpoint: Checkpoint, version: int) -> str:
+    """Return the version line of the commit log, such as v2."""
+    try:
+        return checkpoint.place.get(f"commits/{version - 1}", 0, 8).split(b"\n")[0].decode("ascii", "replace").strip()
+    except NotFoundError:
+        return ""
+
+
+def _find_run(checkpoint: Checkpoint) -> tuple[int, str]:
+    """Return the number of the newest run of the query, and where its driver is; 0 if no run is known."""
+    runs = checkpoint.place.list(RUNS_FOLDER)
+    newest: Blob | None = max(runs, key=lambda blob: blob.name, default=None)
+    if newest is None:
+        return 0, ""
+    number = newest.name.rpartition("/")[2].removesuffix(".run")
+    with suppress(NotFoundError, FormatError):  # of interest only; `checkpoint verify` says what is damaged
+        return int(number), read_sealed(checkpoint.place, newest.name, RunObject).driver
+    return (int(number), "") if number.isdigit() else (0, "")
+
+
+@contextmanager
+def catch_problems(into: list[CkptError]) -> Iterator[None]:
+    """Keep a failure of a part of a page, which then shows the rest."""
+    try:
+        yield
+    except CkptError as problem:
+        into.append(problem)

@@ -1,0 +1,192 @@
+"""The stores of a checkpoint by the names of their objects: one listing for each store, many at a time.
+
+Nothing is opened. A look reads the names of the newest versions only, so its cost does not grow with what is kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from pyspark_ckpt.state_store.blobs import Blob
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.format.keys import EMPTY, Marker
+from pyspark_ckpt.state_store.format.lineage import Lineage
+from pyspark_ckpt.state_store.format.names import is_table_object
+from pyspark_ckpt.state_store.format.remote import POINTER_NAME, store_folder
+from pyspark_ckpt.state_store.identity import Identity
+from pyspark_ckpt.web.recollection import Progress
+
+THREADS = 24
+NEWEST_VERSIONS = 110
+"""How far back a look goes: what Spark's default of minBatchesToRetain keeps, and a snapshot below it."""
+
+
+@dataclass(frozen=True)
+class StoreSurvey:
+    """What the names in the folder of a store say.
+
+    ``commit``: the commit of the newest version, None if it is not there. ``snapshot``: the version of the snapshot
+    that a restore begins with, 0 if it begins with nothing, None if it is below what was listed. ``deltas`` and
+    ``delta_bytes``: what it adds. ``rivals``: commits of attempts that lost. ``tables``: not in a look.
+    """
+
+    identity: Identity
+    commit: Marker | None
+    snapshot: int | None
+    deltas: int
+    delta_bytes: int
+    rivals: int
+    first_version: int
+    tables: int = 0
+    table_bytes: int = 0
+    objects: int = 0
+    size_bytes: int = 0
+
+
+@dataclass
+class VersionSurvey:
+    """What was written for one version, in all stores. Times are Unix times of the place."""
+
+    version: int
+    deltas: int = 0
+    delta_bytes: int = 0
+    first_s: float = math.inf
+    last_s: float = -math.inf
+    winners: int = 0
+    snapshots: int = 0
+    manifest_bytes: int = 0
+    tables: int = 0
+    table_bytes: int = 0
+    snapshot_s: float = 0.0
+    """The longest time from the first table file of a snapshot to its manifest."""
+
+    @property
+    def objects(self) -> int:
+        """How many objects were written."""
+        return self.deltas + self.winners + self.snapshots + self.tables
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes were written."""
+        return self.delta_bytes + self.manifest_bytes + self.table_bytes
+
+
+@dataclass(frozen=True)
+class Survey:
+    """All stores at one version. ``is_whole``: all objects were listed, not only those of the newest versions."""
+
+    version: int
+    is_whole: bool
+    stores: Sequence[StoreSurvey] = ()
+    versions: Mapping[int, VersionSurvey] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> list[Identity]:
+        """The stores that lack the newest version."""
+        return [each.identity for each in self.stores if each.commit is None]
+
+    @property
+    def most_deltas(self) -> int:
+        """The most deltas that the restore of a store applies."""
+        return max((each.deltas for each in self.stores), default=0)
+
+
+def survey_stores(
+    checkpoint: Checkpoint, version: int, progress: Progress = lambda _done, _total: None, *, is_whole: bool
+) -> Survey:
+    """List the objects of all stores; with ``is_whole`` all of them. Raises FormatError, StorageError."""
+    stores = [identity for _, identity in checkpoint.stores()]
+    found: list[StoreSurvey] = []
+    versions: dict[int, VersionSurvey] = {}
+    with ThreadPoolExecutor(THREADS, thread_name_prefix="survey") as pool:
+        listings = pool.map(lambda each: _list_store(checkpoint, each, version, is_whole=is_whole), stores)
+        for done, (identity, blobs) in enumerate(zip(stores, listings, strict=True), 1):
+            lineage = Lineage.of(blobs)
+            tables = [blob for blob in blobs if is_table_object(blob.name)]
+            found.append(_survey_store(checkpoint, identity, version, lineage, tables, len(blobs)))
+            _add_versions(versions, lineage, tables)
+            progress(done, len(stores))
+    return Survey(version, is_whole, found, dict(sorted(versions.items(), reverse=True)))
+
+
+def _list_store(checkpoint: Checkpoint, identity: Identity, version: int, *, is_whole: bool) -> list[Blob]:
+    """Return the objects of a store. The pointer to a store elsewhere is seen in the same listing."""
+    folder, start = store_folder(identity), f"{max(0, version - NEWEST_VERSIONS):020d}"
+
+    def shorten(blobs: Iterable[Blob]) -> list[Blob]:
+        lead = f"{folder}/"
+        return [Blob(blob.name.removeprefix(lead), blob.size_bytes, blob.modified_s) for blob in blobs]
+
+    own = shorten(checkpoint.place.walk(folder) if is_whole else checkpoint.place.list(folder, start=start))
+    if not any(blob.name == POINTER_NAME for blob in own):
+        return own
+    place = checkpoint.find_place(identity)
+    return place.walk() if is_whole else place.list(start=start)
+
+
+def _survey_store(
+    checkpoint: Checkpoint, identity: Identity, version: int, lineage: Lineage, tables: Sequence[Blob], objects: int
+) -> StoreSurvey:
+    commit = _find_commit(checkpoint, identity, version, lineage)
+    snapshot, deltas, delta_bytes = None, 0, 0
+    if commit is not None:
+        at = commit
+        while at != EMPTY and at not in lineage.snapshots and at in lineage.deltas:
+            name, blob = lineage.deltas[at]
+            deltas, delta_bytes, at = deltas + 1, delta_bytes + blob.size_bytes, name.parent
+        snapshot = at.version if at == EMPTY or at in lineage.snapshots else None
+    ancestors = set() if commit is None else lineage.ancestors(commit)
+    rivals = sum(1 for each in lineage.deltas if each.version <= version and each not in ancestors)
+    listed = [*(blob for _, blob in lineage.deltas.values()), *lineage.snapshots.values(), *tables]
+    return StoreSurvey(
+        identity,
+        commit,
+        snapshot,
+        deltas,
+        delta_bytes,
+        rivals if commit is not None else 0,
+        min((each.version for each in (*lineage.deltas, *lineage.snapshots)), default=0),
+        len(tables),
+        sum(blob.size_bytes for blob in tables),
+        objects,
+        sum(blob.size_bytes for blob in listed),
+    )
+
+
+def _find_commit(checkpoint: Checkpoint, identity: Identity, version: int, lineage: Lineage) -> Marker | None:
+    """Return the commit of a version: that which the commit log names, else one that is there."""
+    ids = checkpoint.ids(identity.operator)
+    there = lineage.list_commits(version)
+    if identity.partition < len(ids):
+        return next((each for each in there if each.id in ids[identity.partition]), None)
+    return there[-1] if there else None
+
+
+def _add_versions(versions: dict[int, VersionSurvey], lineage: Lineage, tables: Sequence[Blob]) -> None:
+    """Add what one store has written for each version."""
+
+    def of(version: int) -> VersionSurvey:
+        return versions.setdefault(version, VersionSurvey(version))
+
+    for commit, (_, blob) in lineage.deltas.items():
+        each = of(commit.version)
+        each.deltas += 1
+        each.delta_bytes += blob.size_bytes
+        each.first_s, each.last_s = min(each.first_s, blob.modified_s), max(each.last_s, blob.modified_s)
+    for winner in lineage.winners:
+        of(winner.version).winners += 1
+    by_time = deque(sorted(tables, key=lambda blob: blob.modified_s))
+    for commit, manifest in sorted(lineage.snapshots.items(), key=lambda pair: pair[1].modified_s):
+        each, own = of(commit.version), []
+        while by_time and by_time[0].modified_s <= manifest.modified_s:  # table files are written before their manifest
+            own.append(by_time.popleft())
+        each.snapshots += 1
+        each.manifest_bytes += manifest.size_bytes
+        each.tables += len(own)
+        each.table_bytes += sum(blob.size_bytes for blob in own)
+        if own:
+            each.snapshot_s = max(each.snapshot_s, manifest.modified_s - own[0].modified_s)

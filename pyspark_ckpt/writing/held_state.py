@@ -1,0 +1,93 @@
+"""The state of a checkpoint or savepoint at one version, which stays there while it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from pyspark_ckpt.reading.reader import StateReader
+from pyspark_ckpt.reading.stored_state import Selection
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.checkpoints.digests import Digest
+from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, find_kind
+from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, list_operators
+from pyspark_ckpt.state_store.checkpoints.query.copying import read_logs
+from pyspark_ckpt.state_store.checkpoints.query.entries import ContentRewrite, check_content, read_partitions
+from pyspark_ckpt.state_store.checkpoints.query.migrations import MIGRATIONS_FILE, AppliedMigration, read_migrations
+from pyspark_ckpt.state_store.checkpoints.query.proof import LogProof
+from pyspark_ckpt.state_store.format.names import CHECKPOINT_FOLDER, MIGRATIONS_NAME
+from pyspark_ckpt.state_store.redistribution.merged_states import require_equal_states
+from pyspark_ckpt.state_store.savepoints.creation import hold_logs
+from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint, read_info
+from pyspark_ckpt.writing.store_draft import StoredRows
+from pyspark_ckpt.writing.store_writing import StoreSource
+
+
+@dataclass(frozen=True)
+class HeldState:
+    """All operators of ``source`` at ``version``, and the ``logs`` of its batch by name."""
+
+    source: Checkpoint
+    version: int
+    logs: Mapping[str, bytes]
+    operators: Sequence[OperatorVersion]
+
+    def count_partitions(self) -> int:
+        """Return the number of partitions of the batch. Raises NotFoundError, FormatError, StorageError."""
+        return read_partitions(self.source.place, self.version - 1)
+
+    def open_state(self, rows: StoredRows) -> StateReader:
+        """Open a state for reading. Raises as ``open_state`` of the package."""
+        return StateReader(self.source, Selection(rows.uid, rows.operator, rows.store, rows.stored_name), self.version)
+
+    def find_store(self, operator: int, name: str) -> StoreSource:
+        """Return what there is of a store, by the number of its operator and its name."""
+        stores = next(each.stores[name] for each in self.operators if each.operator.number == operator)
+        saved, recorded = None, dict[str, Digest]()
+        if isinstance(self.source, Savepoint):
+            rows = self.source.info.rows
+            saved = next((each for each in rows if (each.operator, each.name) == (operator, name)), None)
+            recorded = self.source.info.digests_of(operator, name)
+        return StoreSource(stores, saved, self.source.place.url, self.open_state, recorded)
+
+    def make_proof(self) -> ContentRewrite:
+        """Return what checks files of the query that are copied: those of a savepoint against what it lists."""
+        return LogProof(self.source.info.files) if isinstance(self.source, Savepoint) else check_content
+
+    def read_migrations(self) -> tuple[AppliedMigration, ...]:
+        """Return the migrations of the state. A savepoint says whether it has any, and what is in the file.
+
+        Raises FormatError, StorageError, NotFoundError (the file of a savepoint is missing).
+        """
+        place = self.source.place
+        if find_kind(place) is FolderKind.SAVEPOINT:
+            files = [each for each in read_info(place).files if each.name == MIGRATIONS_FILE]
+            proof = LogProof(files)
+            for blob in place.list(CHECKPOINT_FOLDER, prefix=MIGRATIONS_NAME):
+                proof(blob.name, place.get(blob.name), f"{place.url}/{blob.name}")
+            proof.require_all(place)
+        return read_migrations(place)
+
+
+@contextmanager
+def hold_state(source: Checkpoint) -> Iterator[HeldState]:
+    """Hold the version of a savepoint, or the newest one of a checkpoint, whose query may be running.
+
+    Raises InvalidInputError (partitions disagree), LifecycleError (no batch yet), NotFoundError, FormatError,
+    StorageError.
+    """
+    if isinstance(source, Savepoint):
+        version, operators = source.info.version, source.versions()
+        _require_equal(operators)
+        yield HeldState(source, version, read_logs(source.place, version - 1), operators)
+        return
+    with hold_logs(source) as (version, logs):
+        operators = list_operators(source, version)
+        _require_equal(operators)
+        yield HeldState(source, version, logs, operators)
+
+
+def _require_equal(operators: Sequence[OperatorVersion]) -> None:
+    for operator in operators:
+        require_equal_states(operator)

@@ -1,0 +1,81 @@
+"""Connections to a service, and what its last answer said beside its content."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from requests import ConnectionError as NoConnectionError
+from requests import Response, Session
+from requests.adapters import HTTPAdapter
+
+from pyspark_ckpt.state_store.blobs.base.retries import get_left_of_try_s
+from pyspark_ckpt.state_store.blobs.object_store.service import CONNECT_S, READ_S, RequestError
+
+CONNECTIONS = 32
+_SPEAKING_STATUSES = frozenset({301, 302, 307, 401, 403, 407})
+"""The meaning of these is known, whoever answered."""
+
+
+class Answers:
+    """The headers of the last answer that each thread has received. Add ``note`` to the hooks of a session."""
+
+    def __init__(self, is_services: Callable[[Response], bool]) -> None:
+        """Refuse answers that are not those of the service, as ``is_services`` finds out."""
+        self._is_services = is_services
+        self._last = threading.local()
+
+    def note(self, answer: Response, *_: object, **__: object) -> None:
+        """Keep the headers. Raises an error of a lost connection if something in front of the service has answered."""
+        self._last.headers = answer.headers
+        if answer.status_code not in _SPEAKING_STATUSES and not self._is_services(answer):
+            kind = answer.headers.get("content-type", "no content type")
+            answer.close()
+            raise NoConnectionError(f"the answer (status {answer.status_code}, {kind}) does not come from the service")
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers of the last answer to this thread."""
+        headers: Mapping[str, str] = getattr(self._last, "headers", {})
+        return headers
+
+    def read_time(self) -> float:
+        """Return when the service answered last: the end of the second that its answer names. Raises RequestError."""
+        date = self.headers.get("date", "")
+        try:
+            return parsedate_to_datetime(date).timestamp() + 1
+        except (TypeError, ValueError) as problem:
+            raise RequestError(f"the Date header of the answer is {date!r}") from problem
+
+    def read_size(self, start: int, end: int, received_bytes: int) -> int:
+        """Return the size of the object from the answer to a range. Raises RequestError (a part of it was lost)."""
+        said = self.headers.get("content-range", "")
+        unit, _, rest = said.partition(" ")
+        span, _, size = rest.partition("/")
+        is_right = unit == "bytes" and span == f"{start}-{start + received_bytes - 1}" and size.isdecimal()
+        if is_right and received_bytes == min(end, int(size)) - start:
+            return int(size)
+        text = f"bytes {start} to {end} were asked for, but {received_bytes} bytes of {said or 'an unknown range'} came"
+        raise RequestError(text, may_pass=True)
+
+
+def equip(session: Session, answers: Answers) -> Session:
+    """Give a session enough connections, and note its answers."""
+    adapter = HTTPAdapter(pool_connections=CONNECTIONS, pool_maxsize=CONNECTIONS)
+    for scheme in ("https://", "http://"):
+        session.mount(scheme, adapter)
+    session.hooks["response"].append(answers.note)
+    return session
+
+
+def timeouts() -> tuple[float, float]:
+    """Return the longest waits for a connection and for the next bytes of the current try."""
+    return get_left_of_try_s(CONNECT_S), get_left_of_try_s(READ_S)
+
+
+def is_bad_tls(problem: Any) -> bool:  # noqa: ANN401 - an error of any client
+    """Return whether a connection failed because the certificate or the protocol of TLS is wrong."""
+    signs = ("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER", "NO_PROTOCOLS_AVAILABLE")
+    return any(sign in str(problem) for sign in signs)

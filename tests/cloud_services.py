@@ -1,0 +1,167 @@
+"""Real services for tests of Google Cloud Storage and Azure: given ones, or the emulators that ``make`` installs.
+
+What the emulators are and are not, as far as the tests found out:
+
+- fake-gcs-server 1.56.1 honours ``ifGenerationMatch=0`` atomically with its backend in memory: 16 threads that create
+  one name have one winner, in one request and in resumable uploads. It knows JSON requests; of those in XML, which some
+  clients use, it refuses all writes. It checks no credentials. A resumable upload takes parts of any size.
+- Azurite 3.37.0 honours ``If-None-Match: *`` atomically, in Put Blob and in Put Block List. It checks keys and
+  signatures. It has no hierarchical namespace, and answers no requests to the ``dfs`` endpoint.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from shutil import which
+from typing import Any
+
+import pytest
+
+from tests.ports import find_free_port
+
+TOOLS = Path(__file__).parents[1] / ".tools"
+FAKE_GCS = TOOLS / "gcs" / "fake-gcs-server"
+AZURITE = TOOLS / "azurite" / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
+GCS_BUCKET = "PYSPARK_CKPT_TEST_GCS"
+AZURE_CONTAINER = "PYSPARK_CKPT_TEST_AZURE"
+ACCOUNT = "devstoreaccount1"
+KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+"""The account that every Azurite has, and its key, which is no secret."""
+START_S = 30
+
+
+@dataclass(frozen=True)
+class CloudService:
+    """A service and a container in it; what reaches them is in the environment.
+
+    ``root``: the URL of the container. ``endpoint``: of an emulator, else empty. ``client``: of the service's own
+    library, for its bucket or container.
+    """
+
+    root: str
+    endpoint: str
+    client: Any
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Options of ours to reach it: none."""
+        return {}
+
+    def new_folder(self) -> str:
+        """A prefix that nobody uses."""
+        return f"{self.root}/{uuid.uuid4().hex}"
+
+    def environment(self, endpoint: str) -> dict[str, str]:
+        """Variables with which a process reaches the service at another endpoint, such as that of a proxy."""
+        if self.root.startswith("gs:"):
+            return {"STORAGE_EMULATOR_HOST": endpoint}
+        return {"AZURE_STORAGE_CONNECTION_STRING": connection(endpoint)}
+
+
+def connection(endpoint: str, key: str = KEY) -> str:
+    """The connection string of Azurite at an endpoint."""
+    return f"AccountName={ACCOUNT};AccountKey={key};BlobEndpoint={endpoint}/{ACCOUNT};"
+
+
+@contextmanager
+def running_gcs(folder: Path) -> Iterator[CloudService]:
+    """Google Cloud Storage. Skips the test if there is none. ``folder``: for a log."""
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud.storage import Client
+
+    if given := os.environ.get(GCS_BUCKET):
+        yield CloudService(given.rstrip("/"), "", Client().bucket(given.split("/")[2]))
+        return
+    if not FAKE_GCS.exists():
+        pytest.skip(f"NOT RUN: needs Go (make builds {FAKE_GCS.name}), or {GCS_BUCKET}=gs://bucket/folder.")
+    port = find_free_port()
+    endpoint = f"http://127.0.0.1:{port}"
+    command = [str(FAKE_GCS), "-backend", "memory", "-scheme", "http", "-host", "127.0.0.1", "-port", str(port)]
+    command += ["-external-url", endpoint, "-public-host", f"127.0.0.1:{port}", "-log-level", "error"]
+    with _emulator(command, folder):
+        client = Client("tests", AnonymousCredentials(), client_options={"api_endpoint": endpoint})
+        bucket = _when_it_runs(lambda: client.create_bucket(f"test-{uuid.uuid4().hex[:12]}", retry=None))
+        os.environ["STORAGE_EMULATOR_HOST"] = endpoint
+        yield CloudService(f"gs://{bucket.name}", endpoint, bucket)
+
+
+@contextmanager
+def running_azure(folder: Path) -> Iterator[CloudService]:
+    """Azure Blob Storage. Skips the test if there is none. ``folder``: for a log."""
+    from azure.identity import DefaultAzureCredential
+    from azure.storage.blob import ContainerClient
+
+    if given := os.environ.get(AZURE_CONTAINER):
+        container, _, host = given.split("/")[2].partition("@")
+        account = f"https://{host.replace('.dfs.', '.blob.')}"
+        yield CloudService(given.rstrip("/"), "", ContainerClient(account, container, DefaultAzureCredential()))
+        return
+    if not AZURITE.exists() or which("node") is None:
+        pytest.skip(
+            f"NOT RUN: needs npm (make installs Azurite), or {AZURE_CONTAINER}=abfss://container@account/folder."
+        )
+    port = find_free_port()
+    endpoint = f"http://127.0.0.1:{port}"
+    command = ["node", str(AZURITE), "--blobHost", "127.0.0.1", "--blobPort", str(port), "--inMemoryPersistence"]
+    with _emulator([*command, "--silent", "--disableTelemetry"], folder):
+        name = f"test-{uuid.uuid4().hex[:12]}"
+        client = ContainerClient.from_connection_string(
+            connection(endpoint), name, api_version="2021-12-02", retry_total=0
+        )
+        _when_it_runs(client.create_container)
+        os.environ["AZURE_STORAGE_CONNECTION_STRING"] = connection(endpoint)
+        yield CloudService(f"abfss://{name}@{ACCOUNT}.dfs.core.windows.net", endpoint, client)
+
+
+@contextmanager
+def _emulator(command: list[str], folder: Path) -> Iterator[None]:
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _when_it_runs(call: Callable[[], Any]) -> Any:  # noqa: ANN401
+    deadline = time.monotonic() + START_S
+    while True:
+        try:
+            return call()
+        except Exception:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+
+
+@pytest.fixture(scope="session")
+def gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CloudService]:
+    """Google Cloud Storage, with a new bucket in an emulator."""
+    with running_gcs(tmp_path_factory.mktemp("gcs")) as service:
+        yield service
+
+
+@pytest.fixture(scope="session")
+def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CloudService]:
+    """Azure Blob Storage, with a new container in an emulator."""
+    with running_azure(tmp_path_factory.mktemp("azure")) as service:
+        yield service
+
+
+CLOUDS = ("gcs", "azure")
+
+
+@pytest.fixture(params=CLOUDS)
+def cloud(request: pytest.FixtureRequest) -> CloudService:
+    """Each of them."""
+    service: CloudService = request.getfixturevalue(request.param)
+    return service

@@ -1,0 +1,231 @@
+"""Operators of several savepoints in one: what they hold, what is refused, and what a kill leaves."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import pyspark_ckpt as ckpt
+from pyspark_ckpt import changes, compose_savepoint, open_state, restore, write_state
+from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
+from pyspark_ckpt.state_store.errors import CkptError, FormatError, InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.options import parse
+from pyspark_ckpt.state_store.savepoints.deletion import delete
+from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint, read_info
+from tests.hdfs_service import HdfsService
+from tests.mortal_process import Mortal, files_in, mortal, survives
+from tests.s3_server import S3Service
+
+__all__ = ["mortal"]
+
+N, ITEMS = ckpt.ValueState("n", "long"), ckpt.ListState("items", "string")
+KAFKA = {"topic": {"0": 17}}
+
+
+def _write(target: str | Path, uid: str, rows: int, parallelism: int = 2, **more: Any) -> None:  # noqa: ANN401
+    counts = pa.table({"user": [f"{uid} {n}" for n in range(rows)], "value": list(range(rows))})
+    lists = pa.table({"user": [f"{uid} 1"] * 3, "index": [0, 1, 2], "value": ["a", "b", "c"]})
+    given = [changes.Put(uid, N, counts, key="user string"), changes.Put(uid, ITEMS, lists)]
+    write_state(None, target, [changes.Migration(f"begin {uid}", given)], parallelism=parallelism, **more)
+
+
+def _values(location: str | Path, uid: str, options: dict[str, str] | None = None) -> dict[str, int]:
+    with open_state(location, uid=uid, state="n", options=options) as state:
+        return {row["key"]["user"]: row["value"] for row in state.to_arrow().to_pylist()}
+
+
+def _expect(uid: str, rows: int) -> dict[str, int]:
+    return {f"{uid} {n}": n for n in range(rows)}
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> tuple[Path, Path]:
+    """Two savepoints with other numbers of partitions, and of rows."""
+    _write(tmp_path / "a", "a", 30, 2, offsets=[KAFKA])
+    _write(tmp_path / "b", "b", 20, 5, offsets=[None, {"b": 2}])
+    return tmp_path / "a", tmp_path / "b"
+
+
+def test_all_state_is_there_under_new_numbers(two: tuple[Path, Path], tmp_path: Path) -> None:
+    a, b = two
+    info = compose_savepoint(
+        tmp_path / "both", [(b, "b"), None, (a, 0)], sources=[(a, 0), (b, 1), None, '{"c":3}', (b, 0)]
+    )
+    assert [(each.number, each.uids) for each in info.operators] == [(0, ("b",)), (1, ()), (2, ("a",))]
+    assert (info.version, info.partitions) == (1, 5)
+    assert info.query_id not in (read_info(_place(a)).query_id, read_info(_place(b)).query_id)
+    restore(tmp_path / "both", tmp_path / "query", parallelism=3)
+    for place in (tmp_path / "both", tmp_path / "query"):
+        assert _values(place, "a") == _expect("a", 30)
+        assert _values(place, "b") == _expect("b", 20)
+        with open_state(place, uid="a", state="items") as items:
+            assert [row["value"] for row in items.to_arrow().to_pylist()] == ["a", "b", "c"]
+        offsets = (place / "offsets" / "0").read_text().splitlines()
+        assert offsets[2:] == [json.dumps(KAFKA), '{"b": 2}', "-", '{"c":3}', "-"]
+    done = ckpt.explain_changes(
+        tmp_path / "query", [changes.Migration("begin a", []), changes.Migration("begin b", [])]
+    )
+    assert done.migrations == ()
+    assert Savepoint(str(tmp_path / "both"), parse({})).verify_files() == []
+    assert Savepoint(str(tmp_path / "both"), parse({})).verify_rows()[0] == []
+
+
+def test_a_query_with_another_operator_keeps_its_id_and_its_sources(two: tuple[Path, Path], tmp_path: Path) -> None:
+    a, _ = two
+    compose_savepoint(tmp_path / "more", [None, (a, "a"), None])
+    info = read_info(_place(tmp_path / "more"))
+    assert info.query_id == read_info(_place(a)).query_id
+    assert (tmp_path / "more" / "offsets" / "0").read_text().splitlines()[2:] == [json.dumps(KAFKA)]
+    rows = pa.table({"user": ["x"], "value": [1]})
+    with pytest.raises(InvalidInputError, match="no keyed operator with the uid 'new'"):  # which of the two?
+        write_state(tmp_path / "more", tmp_path / "put", [changes.Put("new", N, rows, key="user string")])
+    compose_savepoint(tmp_path / "one", [None, (a, "a")])
+    write_state(tmp_path / "one", tmp_path / "put", [changes.Put("new", N, rows, key="user string")])
+    assert _values(tmp_path / "put", "new") == {"x": 1}
+    assert _values(tmp_path / "put", "a") == _expect("a", 30)
+
+
+def test_files_of_sources_move_with_them(two: tuple[Path, Path], tmp_path: Path) -> None:
+    a, b = two
+    restore(a, tmp_path / "query a")
+    restore(b, tmp_path / "query b")
+    for query, source in (("a", 0), ("b", 0), ("b", 1)):
+        folder = tmp_path / f"query {query}" / "sources" / f"{source}"
+        folder.mkdir(parents=True)
+        (folder / "0").write_text(f"{query} {source}")
+    compose_savepoint(
+        tmp_path / "both",
+        [(tmp_path / "query a", "a"), (tmp_path / "query b", "b")],
+        sources=[(tmp_path / "query b", 1), (tmp_path / "query a", 0)],
+    )
+    found = {
+        path.parent.name: path.read_text() for path in (tmp_path / "both" / "sources").rglob("*") if path.is_file()
+    }
+    assert found == {"0": "b 1", "1": "a 0"}
+
+
+def test_the_watermark_is_the_earliest_that_has_begun(two: tuple[Path, Path], tmp_path: Path) -> None:
+    times = {"a": 5000, "b": 3000, "c": 0}
+    _write(tmp_path / "c", "c", 1)
+    for name, at_ms in times.items():
+        restore(tmp_path / name, tmp_path / f"query {name}")
+        _change(tmp_path / f"query {name}" / "commits" / "0", nextBatchWatermarkMs=at_ms)
+        _change(tmp_path / f"query {name}" / "offsets" / "0", batchWatermarkMs=at_ms - 1 if at_ms else 0)
+    parts = [(tmp_path / f"query {name}", name) for name in times]
+    compose_savepoint(tmp_path / "all", parts, sources=[None])
+    commit = json.loads((tmp_path / "all" / "commits" / "0").read_text().splitlines()[1])
+    offsets = json.loads((tmp_path / "all" / "offsets" / "0").read_text().splitlines()[1])
+    assert (commit["nextBatchWatermarkMs"], offsets["batchWatermarkMs"]) == (3000, 2999)
+    assert two
+
+
+def _change(path: Path, **fields: int) -> None:
+    version, entry, *rest = path.read_text().splitlines()
+    path.write_text("\n".join([version, json.dumps({**json.loads(entry), **fields}), *rest]))
+
+
+def test_what_cannot_be_is_refused_and_nothing_is_written(two: tuple[Path, Path], tmp_path: Path) -> None:
+    a, b = two
+    target = tmp_path / "target"
+    refusals: list[tuple[Any, Any, str]] = [
+        ([], None, "`operators` must be a list"),
+        ("a", None, "`operators` must be a list"),
+        ([None], None, "none is of a savepoint"),
+        ([a], None, "An operator is"),
+        ([(a, 1.5)], None, "neither a name nor a number"),
+        ([(a, True)], None, "neither a name nor a number"),
+        ([(a, "c")], None, "has no operator 'c'. It has the operators .*, with the uids .'a'"),
+        ([(a, 1)], None, "has no operator 1"),
+        ([(a, "a"), (a, 0)], None, "has the uid 'a' twice, at 0 and at 1"),
+        ([(a, "a"), (b, "b")], None, "it is not said which `sources`"),
+        ([(a, "a")], [], "`sources` must be a list"),
+        ([(a, "a")], [(a, 1)], "has no source 1. Its sources have the numbers .'0'"),
+        ([(a, "a")], [(a, "kafka")], "has no source 'kafka'"),
+        ([(a, "a")], [17], "An offset must be JSON"),
+        ([(a, "a")], [(a, 0), "{"], "An offset must be JSON"),
+        ([(tmp_path / "none", "a")], None, "none"),
+    ]
+    for operators, sources, message in refusals:
+        with pytest.raises(CkptError, match=message):
+            compose_savepoint(target, operators, sources=sources)
+        assert not target.exists(), message
+    with pytest.raises(InvalidInputError, match="is not empty"):
+        compose_savepoint(b, [(a, "a")])
+    with pytest.raises(InvalidInputError, match="inside"):
+        compose_savepoint(a / "inside", [(a, "a")])
+
+
+def test_lists_of_partitions_need_the_same_number_of_them(tmp_path: Path) -> None:
+    last = ckpt.OperatorListState("last", "long")
+    rows = pa.table({"partition": [0, 4], "index": [0, 0], "value": [7, 8]})
+    _write(tmp_path / "a", "a", 3, 2)
+    put = changes.Put("b", last, rows, key="user string")
+    write_state(None, tmp_path / "b", [put], parallelism=5)
+    parts = [(tmp_path / "a", "a"), (tmp_path / "b", "b")]
+    with pytest.raises(InvalidInputError, match="has a list in each of 5 partitions, and the new savepoint has 2"):
+        compose_savepoint(tmp_path / "both", parts, sources=[None])
+    compose_savepoint(tmp_path / "both", parts[::-1], sources=[None])
+    with open_state(tmp_path / "both", uid="b", state="last") as state:
+        assert [(row["partition"], row["value"]) for row in state.to_arrow().to_pylist()] == [(0, 7), (4, 8)]
+
+
+@pytest.mark.parametrize("damage", ["rows", "metadata"])
+def test_damage_is_found(damage: str, two: tuple[Path, Path], tmp_path: Path) -> None:
+    a, b = two
+    pattern = "rows/**/*.parquet" if damage == "rows" else "state/0/_metadata/metadata"
+    path = next(iter(a.glob(pattern)))
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises((FormatError, NotFoundError), match=r"damaged|is not what"):
+        compose_savepoint(tmp_path / "both", [(b, "b"), (a, "a")], sources=[None])
+    assert not (tmp_path / "both" / "savepoint.json").exists()
+
+
+@pytest.mark.in_turn
+def test_it_is_composed_again_whenever_it_was_killed(mortal: Mortal, quick_path: Path) -> None:
+    _write(quick_path / "a", "a", 30, 2)
+    _write(quick_path / "b", "b", 20, 3)
+    before = {path: path.read_bytes() for name in "ab" for path in files_in(quick_path / name)}
+    write, ended = 0, False
+    while not ended:
+        target = quick_path / f"{write}"
+        act = partial(
+            compose_savepoint,
+            target,
+            [(quick_path / "b", "b"), None, (quick_path / "a", "a")],
+            sources=[(quick_path / "a", 0), (quick_path / "b", 0)],
+        )
+        ended = survives(mortal, target, write, is_after=bool(write % 2), act=act)
+        if not (target / "savepoint.json").exists() and files_in(target):
+            with pytest.raises(InvalidInputError, match="is not a savepoint"):
+                restore(target, quick_path / "never")
+            delete(str(target), parse({}))
+            assert files_in(target) == []
+            act()
+        if files_in(target):
+            assert (_values(target, "a"), _values(target, "b")) == (_expect("a", 30), _expect("b", 20))
+        write += 1
+    assert write > 5
+    assert {path: path.read_bytes() for path in before} == before
+
+
+@pytest.mark.parametrize("service_name", ["s3", "hdfs"])
+def test_it_is_composed_in_other_places(service_name: str, request: pytest.FixtureRequest) -> None:
+    service: S3Service | HdfsService = request.getfixturevalue(service_name)
+    folder, options = service.new_folder(), service.options
+    for uid in "ab":
+        _write(f"{folder}/{uid}", uid, 10, options=options)
+    parts = [(f"{folder}/b", "b"), (f"{folder}/a", "a")]
+    compose_savepoint(f"{folder}/both", parts, sources=[(f"{folder}/a", 0)], options=options)
+    restore(f"{folder}/both", f"{folder}/query", parallelism=3, options=options)
+    assert _values(f"{folder}/query", "a", options) == _expect("a", 10)
+
+
+def _place(location: Path) -> Any:  # noqa: ANN401
+    return Workplace(parse({})).resolve(str(location))

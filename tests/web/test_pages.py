@@ -1,0 +1,254 @@
+"""What the pages show of checkpoints, as HTML and as JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import pyspark_ckpt as ckpt
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.options import parse
+from pyspark_ckpt.state_store.retention.pins import Pins
+from tests.s3_server import S3Service
+from tests.saved_query import Query, written
+from tests.web.conftest import IMAGE, LARGE, SCRIPT, Serve
+
+PAGES = ("", "/history", "/states", "/partitions", "/kept", "/key", "/diff")
+
+
+def read(client: httpx.Client, path: str, **given: object) -> Any:  # noqa: ANN401 - JSON
+    answer = client.get(path, params={**given, "format": "json"})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+@pytest.fixture
+def query(quick_path: Path) -> Query:
+    return written(quick_path / "query", 4, batches=5)
+
+
+def test_the_overview_says_how_far_the_query_has_come(serve: Serve, query: Query) -> None:
+    client = serve(query.location)
+    (told,) = read(client, "/")["checkpoints"]
+    assert (told["version"], told["batch"], told["kind"], told["checkpoint_format"]) == (5, 4, "checkpoint", 2)
+    assert [each["partitions"] for each in told["operators"]] == [4, 1, 4]
+    assert told["look"]["stores"] == told["stores"] == len(list(query.identities()))
+    assert told["health"] == [{"level": "good", "text": "nothing wrong was seen"}]
+    query.run()
+    assert "nothing wrong was seen" in client.get("/").text
+
+
+def test_history_counts_what_every_version_has_written(serve: Serve, query: Query) -> None:
+    client = serve(query.location, price_of_requests=5.0, price_of_gb_month=23.0)
+    told = read(client, "/c/0/history")
+    folder = Path(query.location)
+    assert told["is_whole"]
+    assert [each["version"] for each in told["versions"]] == [5, 4, 3, 2, 1]
+    stores = len(list(query.identities()))
+    for each in told["versions"]:
+        deltas = list(folder.rglob(f"{each['version']:020d}-*.delta"))
+        manifests = list(folder.rglob(f"{each['version']:020d}-*.snapshot"))
+        assert (each["commits"], each["snapshots"]) == (len(deltas), len(manifests))
+        assert each["commits"] == stores
+        assert each["delta_bytes"] == sum(path.stat().st_size for path in deltas)
+    tables = list(folder.rglob("sst/*.sst"))
+    assert sum(each["table_files"] for each in told["versions"]) == len(tables) == told["kept"]["table_files"]
+    assert sum(each["uploaded_bytes"] for each in told["versions"]) == told["kept"]["size_bytes"]
+    assert told["day"]["cost"] == pytest.approx(told["day"]["write_requests"] / 1000 * 5)
+    assert told["kept"]["cost"] == pytest.approx(told["kept"]["size_bytes"] / 1e9 * 23 / 30)
+
+
+def test_states_and_partitions_have_the_rows_of_the_commits(serve: Serve, query: Query) -> None:
+    client = serve(query.location)
+    states = {
+        (each["operator"], state["store"], state["state"]): state["rows"]
+        for each in read(client, "/c/0/states")["operators"]
+        for state in each["states"]
+    }
+    for (operator, store, state), rows in query.rows.items():
+        if "expiry" not in state:
+            assert states[operator, store, state] == len(rows)
+    for each in read(client, "/c/0/partitions")["operators"]:
+        for one in each["partitions"]:
+            own = [
+                meta
+                for name, meta in query.metas.items()
+                if (name.operator, name.partition) == (each["operator"], one["partition"])
+            ]
+            assert one["rows"] == sum(meta.rows for meta in own)
+            assert one["restore_s"] > 0
+    groups = read(client, "/c/0/partitions", groups=0)["groups"]["rows"]
+    assert sum(groups.values()) == sum(meta.rows for name, meta in query.metas.items() if name.operator == 0)
+    page = client.get("/c/0/partitions").text
+    assert len(re.findall(r"<rect ", page)) == 2 * (4 + 1 + 4)
+
+
+def test_a_dry_run_tells_what_the_clean_up_deletes_and_deletes_nothing(serve: Serve, query: Query) -> None:
+    checkpoint = Checkpoint(query.location, parse({}))
+    before = {path: path.stat().st_mtime_ns for path in Path(query.location).rglob("*") if path.is_file()}
+    client = serve(query.location, options={"retentionGracePeriod": "0"})
+    told = read(client, "/c/0/kept", dry_run=1, keep=1)["garbage"]
+    assert told["objects"] > 0
+    assert told["objects"] == sum(each["objects"] for each in told["kinds"])
+    assert {path: path.stat().st_mtime_ns for path in Path(query.location).rglob("*") if path.is_file()} == before
+    pin = Pins(checkpoint.place).add(3, 600)
+    pinned = serve(query.location)
+    assert [each["version"] for each in read(pinned, "/c/0/kept")["pins"]] == [3]
+    assert pin.id in pinned.get("/c/0/kept").text
+
+
+def test_savepoints_are_listed_and_shown(serve: Serve, query: Query, quick_path: Path) -> None:
+    folder = quick_path / "saved"
+    ckpt.savepoint(query.location, folder / "native")
+    ckpt.savepoint(query.location, folder / "canonical", kind="canonical")
+    (folder / "broken").mkdir()
+    (folder / "broken" / "savepoint.json").write_text("{}")
+    client = serve(query.location, folder / "native", folder / "canonical", savepoints=[folder, quick_path / "none"])
+    found, none = read(client, "/c/0/kept")["folders"]
+    assert {each["savepoint"]: each["problem"] is None for each in found["savepoints"]} == {
+        "native": True,
+        "canonical": True,
+        "broken": False,
+    }
+    assert none["savepoints"] == []
+    kinds = [each["kind"] for each in read(client, "/")["checkpoints"]]
+    assert kinds == ["checkpoint", "native savepoint", "canonical savepoint"]
+    rows = [
+        [
+            (state["state"], state["rows"])
+            for each in read(client, f"/c/{n}/states")["operators"]
+            for state in each["states"]
+            if state["state"] != "default"  # rows of Spark's that belong to partitions, which a canonical one lacks
+        ]
+        for n in range(3)
+    ]
+    assert sorted(rows[0]) == sorted(rows[1]) == sorted(rows[2])
+    for number in range(3):
+        for page in PAGES:
+            assert client.get(f"/c/{number}{page}").status_code == 200, (number, page)
+
+
+def find_state(client: httpx.Client, name: str) -> int:
+    return next(each["number"] for each in read(client, "/c/0/key")["states"] if each["state"] == name)
+
+
+def test_a_key_is_found_by_typed_fields(page: httpx.Client) -> None:
+    views = find_state(page, "views")
+    told = read(page, "/c/0/key", state=views, k0="plain", k1="2", find=1)
+    assert [field["type"] for field in told["chosen"]["key"]] == ["string", "int"]
+    value = told["found"]["columns"].index("value")
+    assert [row[value]["text"] for row in told["found"]["rows"]] == ["7"]
+    assert read(page, "/c/0/key", state=views, k0="nobody", k1="2", find=1)["found"]["all_rows"] == 0
+    for wrong in ({"k1": "two"}, {"k1": "9" * 30}, {"k1": ""}, {"k1": "1e5"}):
+        told = read(page, "/c/0/key", state=views, k0="plain", find=1, **wrong)
+        assert told["problem"]["kind"] == "InvalidInputError"
+    assert read(page, "/c/0/key", state=views, n0=1, k1="2", find=1)["found"]["all_rows"] == 0, "null is a key, too"
+
+
+def test_a_large_value_is_cut(page: httpx.Client) -> None:
+    answer = page.get("/c/0/key", params={"state": find_state(page, "large"), "k0": "large", "k1": "3", "find": "1"})
+    assert f"{LARGE:,} characters" in answer.text
+    assert len(answer.content) < 20_000
+
+
+def test_versions_are_compared(page: httpx.Client) -> None:
+    large = find_state(page, "large")
+    told = read(page, "/c/0/diff", state=large, a=1, b=2, find=1)["found"]
+    assert [row[0]["text"] for row in told["rows"]] == ["added"]
+    assert told["is_all"]
+    views = find_state(page, "views")
+    assert read(page, "/c/0/diff", state=views, a=1, b=2, find=1)["found"] | {"columns": 0} == {
+        "columns": 0,
+        "rows": [],
+        "is_all": True,
+        "limit": 50,
+        "version_a": 1,
+        "version_b": 2,
+    }
+    assert read(page, "/c/0/diff", state=views, a=1, b=99, find=1)["problem"]["message"].count("no version 99") == 1
+
+
+def test_no_more_differences_are_shown_than_asked_for(serve: Serve, frozen: Path) -> None:
+    client = serve(frozen)
+    states = read(client, "/c/0/diff")["states"]
+    most = max(states, key=lambda each: each["rows"])["number"]
+    told = read(client, "/c/0/diff", state=most, a=1, rows=2, find=1)["found"]
+    assert len(told["rows"]) == 2
+    assert not told["is_all"]
+
+
+def test_names_keys_and_values_are_text_and_nothing_else(page: httpx.Client) -> None:
+    named = find_state(page, SCRIPT)
+    asked = {"state": named, "k0": SCRIPT, "k1": "1", "find": "1"}
+    texts = [page.get(f"/c/0{each}").text for each in PAGES]
+    texts += [page.get("/").text, page.get("/c/0/key", params=asked).text]
+    texts.append(page.get("/c/0/diff", params={"state": named, "a": 1, "b": 2, "find": 1}).text)
+    texts.append(page.get("/c/0/key", params={**asked, "k1": SCRIPT}).text)
+    texts.append(page.get("/c/0/diff", params={"a": SCRIPT}).text)
+    for text in texts:
+        assert "<img" not in text
+        assert "<b>" not in text
+        assert text.count("<script") == 1
+    assert "&lt;img src=x onerror=alert(1)&gt;" in texts[2]
+    found = read(page, "/c/0/key", **asked)["found"]["rows"]
+    assert IMAGE in [cell["text"] for cell in found[0]]
+
+
+def test_control_characters_are_shown_as_such(serve: Serve, quick_path: Path) -> None:
+    folder = quick_path / "right\N{RIGHT-TO-LEFT OVERRIDE}left\x1b[2J"
+    text = serve(folder).get("/").text
+    assert "\N{RIGHT-TO-LEFT OVERRIDE}" not in text
+    assert "\x1b" not in text
+    assert "\\u202e" in text
+
+
+def test_many_requests_at_once_share_what_is_read(serve: Serve, query: Query) -> None:
+    client = serve(query.location)
+    paths = [f"/c/0{page}" for page in PAGES] * 7 + ["/"]
+    with ThreadPoolExecutor(50) as pool:
+        answers = list(pool.map(lambda path: client.get(path).status_code, paths))
+    assert set(answers) == {200}
+
+
+def test_a_query_without_batches_and_one_without_state_have_pages(serve: Serve, quick_path: Path) -> None:
+    new = Query(str(quick_path / "new"), 2).location
+    without = written(quick_path / "without", 1, operators=(), batches=1).location
+    client = serve(new, without)
+    for number in range(2):
+        for page in PAGES:
+            assert client.get(f"/c/{number}{page}").status_code == 200, (number, page)
+    first, second = read(client, "/")["checkpoints"]
+    assert first["health"] == [{"level": "notice", "text": "no batch is committed yet"}]
+    assert second["operators"] == []
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_checkpoints_in_s3(serve: Serve, s3: S3Service, quick_path: Path, *, remote: bool) -> None:
+    options = {**s3.options, **({"remote": s3.new_folder()} if remote else {})}
+    location = str(quick_path / "query") if remote else s3.new_folder()
+    query = written(location, 3, batches=3, **options)
+    client = serve(location, options=s3.options)
+    (told,) = read(client, "/")["checkpoints"]
+    assert (told["version"], told["look"]["missing"]) == (query.version, [])
+    for page in PAGES:
+        assert client.get(f"/c/0{page}").status_code == 200
+    assert sum(each["commits"] for each in read(client, "/c/0/history")["versions"]) == 3 * len(query.metas)
+
+
+def test_checkpoint_format_1_is_named(serve: Serve, quick_path: Path) -> None:
+    location = written(quick_path / "one", 2, checkpoint_format=1).location
+    (told,) = read(serve(location), "/")["checkpoints"]
+    assert (told["checkpoint_format"], told["level"]) == (1, "good")
+
+
+def test_json_is_plain_json(serve: Serve, query: Query) -> None:
+    client = serve(query.location)
+    for page in PAGES:
+        text = client.get(f"/c/0{page}?format=json").text
+        assert json.loads(text, parse_constant=pytest.fail)
