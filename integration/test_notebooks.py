@@ -17,7 +17,7 @@ NOTEBOOKS = sorted((ROOT / "docs/notebooks").glob("*.ipynb"))
 @pytest.mark.spark
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs(path: Path, tmp_path: Path) -> None:
-    notebook = nbformat.read(path, as_version=4)
+    notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
     kernel = NotebookClient(
         notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
     )
