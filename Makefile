@@ -139,12 +139,15 @@ endif
 docs: $(VENV)/.ready ## write docs/options.md from state_store/options.json
 	@$(PY) docs/write_options.py
 
-# From another folder: beside the package, the reader of docstrings would take a part of it for the whole.
+# From another folder: beside the package, the reader of docstrings would take a part of it for the whole. With its
+# option --quiet, MkDocs would not count warnings.
+SITE ?= $(CURDIR)/mkdocs.yml
 site: .tools/site/.ready ## build the documentation as a site into build/site; dead links are errors
 	@rm -rf .tools/site/packages && mkdir .tools/site/packages
 	@cp -R pyspark_ckpt .tools/site/packages
 	@cp -R state_store operators .tools/site/packages/pyspark_ckpt
-	@cd .tools/site && PYTHONPATH=$(CURDIR) NO_MKDOCS_2_WARNING=1 bin/python -m mkdocs build --quiet --strict --config-file ../../mkdocs.yml
+	@cd .tools/site && PYTHONPATH=$(CURDIR) NO_MKDOCS_2_WARNING=1 bin/python -m mkdocs build --strict --config-file $(SITE) \
+		>build.log 2>&1 || { grep -v '^INFO' build.log; exit 1; }
 	@echo "The first page is build/site/index.html. With search: $(PY) -m http.server --bind 127.0.0.1 --directory build/site"
 
 jar: $(JAR) ## build the shim for the newest Spark into pyspark_ckpt/jars

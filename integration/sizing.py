@@ -191,8 +191,11 @@ def main() -> None:
     if given.one:
         print("RESULT", json.dumps(asdict(_run(Size(**json.loads(given.one))))))
         return
-    print("| operator | keys | bytes of a value | partitions | options | heap after GC, MiB | JVM, MiB | state server, MiB |"
-          " worker, MiB | local disk, MiB | place, MiB | objects | open files | batch of 50,000 keys, ms |")  # fmt: skip
+    print(
+        "| operator | keys | bytes of a value | partitions | options | heap after GC, MiB | JVM, MiB |",
+        "state server, MiB | worker, MiB | local disk, MiB | place, MiB | objects | open files |",
+        "batch of 50,000 keys, ms |",
+    )
     for keys in given.keys:
         for partitions in given.partitions:
             for value_bytes in given.value_bytes:

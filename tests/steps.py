@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _STEP = re.compile(
-    r"^(?P<mark><!-- not run -->\n)?```(?P<kind>python|bash|text)(?: title=\"(?P<name>[\w./-]+)\")?\n(?P<body>.*?)^```$",
+    r"^(?P<mark><!-- not run -->\n)?```(?P<kind>python|bash|text)(?: title=\"(?P<name>[\w./-]+)\")?\n"
+    r"(?P<body>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
 

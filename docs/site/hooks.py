@@ -29,7 +29,7 @@ def on_files(files: Any, config: Any) -> Any:  # noqa: ANN401 - as above
         if path != f"{links.DOCS}/README.md":
             origins[uri] = path
             files.append(File.generated(config, uri, content=(links.ROOT / path).read_text(encoding="utf-8")))
-    for path in _find_files(list(origins.values())):
+    for path in _find_files([*origins.values(), f"{links.DOCS}/README.md"]):
         uri = links.find_uri(path)
         if uri not in origins and uri.endswith(".md"):
             files.append(File.generated(config, uri, content=_show_file(path)))

@@ -35,12 +35,11 @@ class Loads(HTMLParser):
             self.urls.append(given.get("href", ""))
 
 
-@pytest.fixture(scope="module")
-def site() -> Path:
+def _make_site(*arguments: str) -> subprocess.CompletedProcess[str]:
     if not READY.exists():
         pytest.skip("NOT RUN: the site was not built, because its tools are not installed. `make site` installs them.")
-    done = subprocess.run(
-        [shutil.which("make") or "make", "--no-print-directory", "site"],
+    return subprocess.run(
+        [shutil.which("make") or "make", "--no-print-directory", "site", *arguments],
         cwd=ROOT,
         env={key: value for key, value in os.environ.items() if not key.startswith("MAKE")},
         capture_output=True,
@@ -48,8 +47,34 @@ def site() -> Path:
         timeout=240,
         check=False,
     )
+
+
+@pytest.fixture(scope="module")
+def site() -> Path:
+    done = _make_site()
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
     return ROOT / "build/site"
+
+
+def test_a_page_that_is_missing_fails_the_build(tmp_path: Path) -> None:
+    changed = {
+        "INHERIT": str(ROOT / "mkdocs.yml"),
+        "docs_dir": str(ROOT / "docs"),
+        "site_dir": str(tmp_path / "site"),
+        "hooks": [str(ROOT / "docs/site/hooks.py")],
+        "plugins": ["search"],
+        "nav": ["index.md", "missing.md"],
+    }
+    (tmp_path / "mkdocs.yml").write_text(yaml.safe_dump(changed), encoding="utf-8")
+    done = _make_site(f"SITE={tmp_path / 'mkdocs.yml'}")
+    assert done.returncode != 0
+    assert "A reference to 'missing.md' is included in the 'nav' configuration, which is not found" in done.stdout
+
+
+def test_notebooks_are_pages(site: Path) -> None:
+    page = (site / "notebooks/savepoint-tour.html").read_text(encoding="utf-8")
+    assert "ckpt" in page
+    assert "docs/notebooks/savepoint-tour.ipynb" in page
 
 
 def _read(page: Path) -> Loads:

@@ -12,6 +12,7 @@ from docs.site import links
 from tests.documents import PAGES, ROOT
 
 SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+NOTEBOOKS = [page.relative_to(ROOT).as_posix() for page in (ROOT / "docs").rglob("*.ipynb")]
 NAMES = [page.relative_to(ROOT).as_posix() for page in [*PAGES, ROOT / "CHANGELOG.md", ROOT / "SECURITY.md"]]
 
 
@@ -28,7 +29,7 @@ def test_links_of_a_page_lead_to_files_and_headings(page: str) -> None:
 
 def test_each_page_has_one_place_in_the_menu() -> None:
     listed = sorted(_walk(SITE["nav"]))
-    pages = {links.find_uri(page) for page in NAMES}
+    pages = {links.find_uri(page) for page in [*NAMES, *NOTEBOOKS]}
     assert listed == sorted(pages | {f"reference/{page['page']}.md" for page in SITE["extra"]["api"]})
 
 
