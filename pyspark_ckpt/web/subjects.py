@@ -31,13 +31,13 @@ from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.retention.pins import Pin, Pins
 from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint, SavepointInfo, read_info
 from pyspark_ckpt.web.recollection import Progress, Recalled, Recollection
-from pyspark_ckpt.web.survey import GLANCE_VERSIONS, NEWEST_VERSIONS, Survey, survey_stores
+from pyspark_ckpt.web.survey import GLANCE_VERSIONS, Survey, survey_stores
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 FACTS_S, FACTS_WAIT_S = 2.0, 60.0
-LOOK_S = 10.0
+GLANCE_S = 10.0
 WHOLE_S = 60.0
 METAS_S = 3600.0
 """The metadata of a version never changes."""
@@ -97,8 +97,7 @@ class Subject:
         """Read ``location`` in the threads of ``pool``. ``query``: the query in this process that runs there."""
         self.number, self.location, self.options, self.query = number, location, options, query
         self._facts = Recollection[Facts](pool, FACTS_S)
-        self._glance = Recollection[Survey](pool, LOOK_S)
-        self._look = Recollection[Survey](pool, LOOK_S)
+        self._glance = Recollection[Survey](pool, GLANCE_S)
         self._whole = Recollection[Survey](pool, WHOLE_S)
         self._metas = Recollection[list[OperatorVersion]](pool, METAS_S)
 
@@ -116,14 +115,6 @@ class Subject:
             return survey_stores(facts.checkpoint, facts.version, GLANCE_VERSIONS, progress)
 
         return self._glance.recall(facts.version, compute, wait_s)
-
-    def look(self, facts: Facts, wait_s: float) -> Recalled[Survey]:
-        """Return what the names of the newest versions say. Raises CkptError."""
-
-        def compute(progress: Progress) -> Survey:
-            return survey_stores(facts.checkpoint, facts.version, NEWEST_VERSIONS, progress)
-
-        return self._look.recall(facts.version, compute, wait_s)
 
     def count_all(self, facts: Facts, wait_s: float) -> Recalled[Survey]:
         """Return what the names of all objects say. Raises CkptError."""

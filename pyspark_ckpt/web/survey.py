@@ -1,7 +1,6 @@
 """The stores of a checkpoint by the names of their objects: one listing for each store, many at a time.
 
-Nothing is opened. A glance and a look read the names of the newest versions only, so their cost does not grow with
-what is kept.
+Nothing is opened. A glance reads the names of the newest versions only, so its cost does not grow with what is kept.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from pyspark_ckpt.state_store.format.remote import POINTER_NAME, store_folder
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.web.recollection import Progress
 
-THREADS = 24
+THREADS = 32
 GLANCE_VERSIONS = 12
 """How far back a glance goes: by default, there is a snapshot of one of ten versions."""
 NEWEST_VERSIONS = 110
-"""How far back a look goes: what Spark's default of minBatchesToRetain keeps, and a snapshot below it."""
+"""How far back it goes for a snapshot: the default of minBatchesToRetain, and a snapshot below it."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class StoreSurvey:
 
     ``commit``: the commit of the newest version, None if it is not there. ``snapshot``: the version of the snapshot
     that a restore begins with, 0 if it begins with nothing, None if it is below what was listed. ``deltas`` and
-    ``delta_bytes``: what it adds. ``rivals``: commits of attempts that lost. ``tables``: not in a look.
+    ``delta_bytes``: what it adds. ``rivals``: commits of attempts that lost. ``tables``: not in a glance.
     """
 
     identity: Identity
