@@ -15,7 +15,7 @@ import pytest
 
 import pyspark_ckpt as ckpt
 from pyspark_ckpt.state_store.format.names import PROVIDER_CONF
-from pyspark_ckpt.web import application
+from pyspark_ckpt.web import application, history
 from tests.lab import damage
 from tests.ports import find_free_port
 from tests.saved_query import Query, written
@@ -109,7 +109,7 @@ def test_a_lost_commit_log_is_wrong(serve: Serve, query: Query) -> None:
 def test_a_checkpoint_that_is_deleted_meanwhile(serve: Serve, query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     client = serve(query.location)
     assert read(client, "/c/0/history")["all_versions"] == 4
-    real = application.tell_history
+    real = history.tell_history
 
     def delete_first(*given: object) -> object:
         shutil.rmtree(Path(query.location), ignore_errors=True)
