@@ -10,6 +10,7 @@ import json
 import shutil
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.request import urlopen
@@ -79,11 +80,12 @@ def _await_batch(query: StreamingQuery, batches: int) -> None:
 def _lose_local_state() -> None:
     """Kill the state server and delete its files, so that the next batch restores."""
     for process in psutil.Process().children(recursive=True):
-        if process.status() != psutil.STATUS_ZOMBIE and "pyspark_ckpt.state_store.server" in process.cmdline():
-            (lock,) = (Path(each.path) for each in process.open_files() if each.path.endswith("server.lock"))
-            process.kill()
-            process.wait()
-            shutil.rmtree(lock.parent.parent)
+        with suppress(psutil.NoSuchProcess):  # workers come and go
+            if process.status() != psutil.STATUS_ZOMBIE and "pyspark_ckpt.state_store.server" in process.cmdline():
+                (lock,) = (Path(each.path) for each in process.open_files() if each.path.endswith("server.lock"))
+                process.kill()
+                process.wait()
+                shutil.rmtree(lock.parent.parent)
 
 
 def main(folder: Path) -> None:

@@ -46,8 +46,12 @@ def _visits(rows: DataFrame) -> DataFrame:
     return keyed.process(Visits(), output="user int, rows bigint", mode="update")
 
 
+def _collect(batch: DataFrame, _batch_id: int) -> None:
+    batch.collect()
+
+
 def _start(frame: DataFrame, folder: Path, name: str = "", mode: str = "update") -> StreamingQuery:
-    writer = frame.writeStream.outputMode(mode).foreachBatch(lambda batch, _: batch.collect())
+    writer = frame.writeStream.outputMode(mode).foreachBatch(_collect)
     writer = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True)
     return (writer.queryName(name) if name else writer).start()
 
@@ -110,7 +114,7 @@ def test_gauges_are_there_while_a_query_runs(spark: SparkSession, tmp_path: Path
     EVENTS.write(tmp_path / "input", 0, 2)
     frame = _visits(EVENTS.stream(session, tmp_path / "input"))
     with ckpt.metrics(session, prometheus=registry):
-        writer = frame.writeStream.outputMode("update").foreachBatch(lambda batch, _: batch.collect())
+        writer = frame.writeStream.outputMode("update").foreachBatch(_collect)
         query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
         try:
             query.processAllAvailable()

@@ -13,7 +13,7 @@ QUERY = "11111111-1111-1111-1111-111111111111"
 OTHER = "22222222-2222-2222-2222-222222222222"
 
 
-def operator(name: str = "keyed(uid='visits')", rows: int = 7, **custom: float) -> dict[str, Any]:
+def operator(name: str = "keyed(uid='visits')", /, *, rows: int = 7, **custom: float) -> dict[str, Any]:
     """An entry of ``stateOperators``."""
     return {
         "operatorName": name,

@@ -75,7 +75,12 @@ def test_a_query_without_a_name_is_named_by_its_id() -> None:
 def test_operators_of_one_kind_and_those_of_spark_are_told_apart_by_number() -> None:
     series = started()
     add(
-        series, batch(operator("stateStoreSave", 3), operator("stateStoreSave", 4), operator("with_states(uid='w')", 5))
+        series,
+        batch(
+            operator("stateStoreSave", rows=3),
+            operator("stateStoreSave", rows=4),
+            operator("with_states(uid='w')", rows=5),
+        ),
     )
     assert shown(series, "ckpt_state_rows", "operator", "operator_name", "uid") == {
         ("0", "stateStoreSave", ""): 3,

@@ -183,7 +183,8 @@ private[ckpt] final class Transactions(served: ServedStore, settings: Settings) 
     txn.workerRows = CommitReport.workerRows(answer)
     val spills = txn.spilledRuns + answer.path("metrics").path("spilled_runs").asLong
     if (spills > 0) {
-      logInfo(s"$label: version ${txn.begun.version + 1} did not fit in memory, which made $spills spills to local disk")
+      logInfo(
+        s"$label: version ${txn.begun.version + 1} did not fit in memory: $spills spills to local disk")
     }
     val done = System.nanoTime
     val runtime = served.runtime
