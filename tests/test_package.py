@@ -49,6 +49,9 @@ def test_a_wheel_has_the_jar_the_types_and_the_table_of_options(checkout: Path) 
     assert PROVIDER in names_in_jar(wheel)
     with zipfile.ZipFile(wheel) as content:
         assert {"pyspark_ckpt/py.typed", "pyspark_ckpt/state_store/options.json"} <= set(content.namelist())
+        of_the_page = (ROOT / "pyspark_ckpt/web/static", ROOT / "pyspark_ckpt/web/templates")
+        files = {str(path.relative_to(ROOT)) for folder in of_the_page for path in folder.iterdir()}
+        assert files <= set(content.namelist())
 
 
 @pytest.mark.in_turn
