@@ -71,5 +71,10 @@ def test_a_failure_is_told_to_all_and_not_kept_for_long(
 
 
 def test_an_old_answer_is_made_again(pool: ThreadPoolExecutor) -> None:
-    asked = Recollection[int](pool, 0.0)
-    assert [asked.recall("", lambda _, n=n: n, 30).value for n in range(3)] == [0, 1, 2]
+    asked, made = Recollection[int](pool, 0.0), []
+
+    def compute(_progress: Progress) -> int:
+        made.append(1)
+        return len(made)
+
+    assert [asked.recall("", compute, 30).value for _ in range(3)] == [1, 2, 3]
