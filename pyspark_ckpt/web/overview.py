@@ -20,18 +20,23 @@ LATE_BATCHES, LATE_S = 10, 600.0
 MANY_DELTAS = 50
 """Deltas on top of a snapshot, of which the default is at most some ten."""
 SHOWN_STORES = 5
-MIN_WAIT_S = 0.1
+MIN_WAIT_S, FACTS_WAIT_S = 0.1, 3.0
 
 GOOD, NOTICE, BAD = "good", "notice", "bad"
 
 
 def summarize(subject: Subject, wait_s: float) -> Fields:
-    """Return what is known of a checkpoint, or ``error``: why nothing is. Waits ``wait_s`` for its stores."""
+    """Return what is known of a checkpoint, or ``error``: why nothing is. Waits ``wait_s`` for its stores.
+
+    A place that does not answer does not hold up the others for longer than a few seconds: ``is_opening``.
+    """
     until_s = time.monotonic() + wait_s
     try:
-        facts = subject.read_facts()
+        facts = subject.recall_facts(max(wait_s, FACTS_WAIT_S))
     except CkptError as problem:
         return {**name_subject(subject), "error": describe_error(problem)}
+    if facts is None:
+        return {**name_subject(subject), "is_opening": True}
     told = describe_facts(subject, facts)
     look: Recalled[Survey] | None = None
     notes: list[Fields] = list(_judge_logs(facts))

@@ -103,10 +103,14 @@ class Subject:
 
     def read_facts(self) -> Facts:
         """Return what is known of the checkpoint now. Raises CkptError."""
-        facts = self._facts.recall("", self._read_facts, FACTS_WAIT_S).value
+        facts = self.recall_facts(FACTS_WAIT_S)
         if facts is None:
             raise StorageError(f"{self.location} was not read within {FACTS_WAIT_S:.0f} seconds.")
         return facts
+
+    def recall_facts(self, wait_s: float) -> Facts | None:
+        """Return the same, or None if the place has not answered after ``wait_s``. Raises CkptError."""
+        return self._facts.recall("", self._read_facts, wait_s).value
 
     def glance(self, facts: Facts, wait_s: float) -> Recalled[Survey]:
         """Return what the names of the last few versions say. Raises CkptError."""

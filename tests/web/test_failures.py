@@ -154,6 +154,21 @@ def test_a_service_that_is_down(serve: Serve, query: Query, monkeypatch: pytest.
     assert client.get("/c/0/states").status_code == 503
 
 
+def test_a_service_that_does_not_answer_does_not_hold_up_the_others(
+    serve: Serve, query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x" * 20)
+    monkeypatch.setattr("pyspark_ckpt.web.overview.FACTS_WAIT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        options = {"s3Endpoint": f"http://127.0.0.1:{silent.getsockname()[1]}", "s3Region": "us-east-1"}
+        client = serve("s3://bucket/checkpoint", query.location, options={**options, "placeTimeout": "4s"})
+        silent_one, other = read(client, "/")["checkpoints"]
+        assert silent_one == {"number": 0, "location": "s3://bucket/checkpoint", "is_opening": True}
+        assert other["batch"] == 3
+        assert client.get("/c/0").status_code == 503
+
+
 @pytest.mark.parametrize(
     "path",
     [

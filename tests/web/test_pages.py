@@ -103,7 +103,8 @@ def test_a_dry_run_tells_what_the_clean_up_deletes_and_deletes_nothing(serve: Se
     assert pin.id in pinned.get("/c/0/kept").text
 
 
-def test_savepoints_are_listed_and_shown(serve: Serve, query: Query, quick_path: Path) -> None:
+def test_savepoints_are_listed_and_shown(serve: Serve, quick_path: Path) -> None:
+    query = written(quick_path / "query", 2, batches=2, operators=(1,))
     folder = quick_path / "saved"
     ckpt.savepoint(query.location, folder / "native")
     ckpt.savepoint(query.location, folder / "canonical", kind="canonical")

@@ -1,0 +1,91 @@
+"""The command ``serve``, and what is imported for it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from pyspark_ckpt.cli.main import main
+from tests.test_extras import ROOT, bare
+
+__all__ = ["bare"]
+
+
+def test_the_command_serves_until_it_is_interrupted(frozen: Path) -> None:
+    command = [sys.executable, "-m", "pyspark_ckpt", "serve", str(frozen), "--price-of-requests", "0.005"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    try:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        with httpx.Client(trust_env=False, follow_redirects=True, headers={"Accept": "text/html"}) as client:
+            answer = client.get(url)
+            assert answer.status_code == 200
+            assert str(frozen) in answer.text
+            assert url.partition("=")[2] not in answer.text
+        process.send_signal(signal.SIGINT)
+        told, errors = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert "Ctrl-C ends it" in told
+    assert errors.strip() == "pyspark-ckpt: interrupted"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--price-of-requests", "-1"), "--price-of-requests must be a number that is 0 or more"),
+        (("--port", "70000"), "Invalid value for '--port'"),
+        (("-o", "s3Endpont=x"), "Did you mean 's3En"),
+    ],
+)
+def test_wrong_calls_are_told_in_words_of_the_command(
+    frozen: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
+) -> None:
+    assert main(["serve", str(frozen), *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_missing_extra_is_named(bare: Path, frozen: Path, tmp_path: Path) -> None:
+    for path in bare.iterdir():
+        if not path.name.startswith(("starlette", "uvicorn")):
+            (tmp_path / path.name).symlink_to(path)
+    done = subprocess.run(
+        [sys.executable, "-S", "-m", "pyspark_ckpt", "serve", str(frozen)],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert 'pip install "pyspark-ckpt[web]"' in done.stderr
+
+
+def test_the_page_is_served_without_spark(bare: Path, frozen: Path) -> None:
+    code = f"""
+import sys
+import urllib.request
+import pyspark_ckpt as ckpt
+
+with ckpt.serve({str(frozen)!r}) as page:
+    with urllib.request.urlopen(page.url) as answer:
+        assert answer.status == 200
+        assert b"last batch" in answer.read()
+assert not any(name.split(".")[0] in {{"pyspark", "boto3"}} for name in sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code],
+        env={**os.environ, "PYTHONPATH": str(bare), "no_proxy": "*"},
+        cwd=bare,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
