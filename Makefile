@@ -44,6 +44,7 @@ endif
 ifneq ($(shell command -v mvn),)
 HDFS_READY := .tools/hdfs/.ready
 S3A_READY := .tools/s3a/.ready
+GS_READY := .tools/gcs-connector/.ready
 KAFKA_READY := .tools/kafka/.ready
 endif
 
@@ -65,7 +66,7 @@ help: ## print this list
 demo: compiled $(JAR) ## a stream of 336,776 real flights, killed in the middle, compared with a batch result
 	@$(PY) -m integration.demo $(ARGS)
 
-test: lint compiled $(JAR) test-scala $(S3_READY) $(GCS_READY) $(AZURE_READY) $(HDFS_READY) $(S3A_READY) $(KAFKA_READY) .tools/spark.jsa ## all checks, all tests but long ones that take turns, and a short set on two older Sparks: what CI runs
+test: lint compiled $(JAR) test-scala $(S3_READY) $(GCS_READY) $(AZURE_READY) $(HDFS_READY) $(S3A_READY) $(GS_READY) $(KAFKA_READY) .tools/spark.jsa ## all checks, all tests but long ones that take turns, and a short set on two older Sparks: what CI runs
 	@$(PY) -m pytest -v -n $(PROCESSES) $(ARGS)
 	@for spark in $(if $(filter undefined,$(origin SPARKS)),$$($(PY) -m integration.turns),$(SPARKS)); do \
 		$(MAKE) --no-print-directory test-spark-$$spark || exit 1; done
@@ -250,6 +251,12 @@ promtool: .tools/bin/promtool ## build promtool, which checks the alerts in the 
 	@echo "Fetching S3A, Hadoop's connector to S3, for the tests"
 	@rm -rf .tools/s3a
 	@mvn -q -B -f $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/.tools/s3a
+	@touch $@
+
+.tools/gcs-connector/.ready: integration/clouds/connectors.xml
+	@echo "Fetching Hadoop's connector to Google Cloud Storage, for the tests"
+	@rm -rf .tools/gcs-connector
+	@mvn -q -B -f $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/.tools/gcs-connector
 	@touch $@
 
 .tools/kafka/.ready: integration/kafka/broker.xml integration/kafka/connector.xml

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from integration.jvm import JAVA_OPTIONS
+from tests.cloud_services import azure, gcs
 from tests.hdfs_service import hdfs
 from tests.s3_server import s3, use_credentials
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["hdfs", "s3", "spark"]
+__all__ = ["azure", "gcs", "hdfs", "s3", "spark"]
 
 use_credentials()  # before any session starts: state servers have the environment of their JVM
 

@@ -7,6 +7,7 @@ INFO up, goes to stderr.
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -29,14 +30,26 @@ _SHOWN = ("ckptUploadTimeMs", "ckptDeltaBytes", "ckptLateRows")
 _SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
-    "spark.driver.extraJavaOptions": JAVA_OPTIONS,
-    "spark.log.level": "INFO",
     "spark.ui.showConsoleProgress": "false",
     "spark.ui.port": "0",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.stateStore.maintenanceInterval": "1s",
     "spark.sql.streaming.ui.enabledCustomMetricList": ",".join(_SHOWN),
 }
+
+
+_LOG = """
+rootLogger.level = info
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n
+logger.repl.name = org.apache.spark.api.python.PythonGatewayServer
+logger.repl.level = info
+"""
+"""Python is an interpreter for Spark, in which it shows no more than this last logger."""
 
 
 class Texts(ckpt.KeyedProcessor):
@@ -63,26 +76,32 @@ def _await_batch(query: StreamingQuery, batches: int) -> None:
         query.awaitTermination(1)
 
 
-def _kill_servers() -> None:
-    """Kill the state server, so that the next batch restores."""
+def _lose_local_state() -> None:
+    """Kill the state server and delete its files, so that the next batch restores."""
     for process in psutil.Process().children(recursive=True):
         if process.status() != psutil.STATUS_ZOMBIE and "pyspark_ckpt.state_store.server" in process.cmdline():
+            (lock,) = (Path(each.path) for each in process.open_files() if each.path.endswith("server.lock"))
             process.kill()
+            process.wait()
+            shutil.rmtree(lock.parent.parent)
 
 
 def main(folder: Path) -> None:
     """Run all of it."""
+    log = folder / "log4j2.properties"
+    log.write_text(_LOG, encoding="utf-8")
     builder = ckpt.configure(SparkSession.builder.master("local[2]"), worker_memory="16m", restore_target="90s")
     for key, value in _SETTINGS.items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    options = f"{JAVA_OPTIONS} -Dlog4j2.configurationFile={log.as_uri()}"
+    spark = builder.config("spark.driver.extraJavaOptions", options).getOrCreate()
     query = _start(spark, folder, 400)
     _await_batch(query, 2)
     page = f"{spark.sparkContext.uiWebUrl}/StreamingQuery/statistics/?id={query.runId}"
     with urlopen(page, timeout=20) as answer:  # noqa: S310 - Spark's own UI
         html = answer.read().decode()
     query.stop()
-    _kill_servers()
+    _lose_local_state()
     again = _start(spark, folder, 400)
     _await_batch(again, 1)
     again.stop()
@@ -99,7 +118,7 @@ def main(folder: Path) -> None:
     found = {
         "runs": [str(query.runId), str(again.runId)],
         "spills": spills,
-        "shown": [name for name in _SHOWN if f"aggregated-{name.lower()}" in html],
+        "shown": [name for name in _SHOWN if f"aggregated-{name}-timeline" in html],
     }
     spark.stop()
     print(json.dumps(found))

@@ -65,10 +65,10 @@ def test_each_restore_is_one_line(played: Any) -> None:  # noqa: ANN401
 @pytest.mark.spark
 def test_each_spill_is_one_line_and_in_the_metrics(played: Any) -> None:  # noqa: ANN401
     found, lines, _ = played
-    spilled = [int(re.findall(r"local disk (\d+) times", line)[0]) for line in _with(lines, "spilled to local disk")]
+    spilled = [int(re.findall(r"made (\d+) spills", line)[0]) for line in _with(lines, "spills to local disk")]
     assert min(found["spills"]) > 0
     assert sum(spilled) >= sum(found["spills"]), "the log may have a batch more than the progress"
-    assert len(_with(lines, "version 1 wrote more")) == 2, "one for each store"
+    assert len(_with(lines, "version 1 did not fit in memory")) == 2, "one for each store"
 
 
 @pytest.mark.spark

@@ -26,9 +26,9 @@ class Put:
     ``rows``: an Arrow table, reader or batches, a pandas frame, or a Spark frame that is not a stream. They have the
     columns that ``open_state`` shows: ``key``, a struct, or the columns of the key by their names; ``value``; ``index``
     of elements of lists; ``map_key`` of entries of maps; ``at`` and ``namespace`` of timers; ``written_at`` where rows
-    have a time to live (left out: now or, in event time, with the first watermark; null: the row does not expire
-    before it is written; the year 1970: in event time, with the first watermark). ``partition``, ``key_group``, ``hash``, ``expires_at``, ``at_ms`` and
-    ``clock`` may be there and are not read.
+    have a time to live (left out: now or, in event time, with the first watermark; null: the row does not expire before
+    it is written; the year 1970: in event time, with the first watermark). ``partition``, ``key_group``, ``hash``,
+    ``expires_at``, ``at_ms`` and ``clock`` may be there and are not read.
 
     ``key``: the columns of the key with their types, such as ``"user string"``, and ``max_parallelism``, as ``keyed``
     has it: for an operator that is not there yet, only.
@@ -50,10 +50,10 @@ class Put:
 class Transform:
     """The rows of a state, changed by a function.
 
-    ``function`` gets Arrow tables, with the columns that ``open_state`` shows, and returns tables with the same
-    columns: fewer rows, more, or other ones. It is called for some thousand rows at a time, and the rows of one key may
-    come in two calls. ``declared``: the state with new types, if the function returns such. ``uid`` and ``store`` as of
-    Put.
+    ``function`` gets Arrow tables, with the columns that ``open_state`` shows, also after other changes, and returns
+    tables with the same columns: fewer rows, more, or other ones. It is called for some thousand rows at a time, and
+    the rows of one key may come in two calls. ``declared``: the state with new types, if the function returns such.
+    ``uid`` and ``store`` as of Put.
     """
 
     uid: str | int
@@ -92,10 +92,11 @@ class SetMaxParallelism:
 class ReKey:
     """The operator gets another key: other columns, or other types.
 
-    ``key``: the new columns with their types, as ``keyed`` has them: ``"account bigint, country string"``.
-    ``function`` gets Arrow tables of every state that belongs to keys, as ``Transform`` does, and returns them with the
-    new key: a struct ``key``, or its columns by their names. Two keys must not become one: put such rows together
-    before, and Put them.
+    ``key``: the new columns with their types, as ``keyed`` has them: ``"account bigint, country string"``. ``function``
+    gets Arrow tables of every state that belongs to keys, as ``Transform`` does, and returns them with the new key: a
+    struct ``key``, or its columns by their names. The tables have one column more, ``former_key``, which must stay in
+    the rows: by it, two keys that become one are found, in all states together. They are refused: put such rows
+    together before, and Put them.
     """
 
     uid: str

@@ -19,7 +19,7 @@ from pyspark_ckpt.jobs.connect_job import ConnectJob
 from pyspark_ckpt.jobs.spark_job import QUICK_BYTES, SparkJob, master_here
 from pyspark_ckpt.queries.handles import find_checkpoint
 from pyspark_ckpt.queries.last_batch import let_end
-from pyspark_ckpt.state_store.blobs import S3aSettings
+from pyspark_ckpt.state_store.blobs import HadoopSettings
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.inventory import list_operators
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
@@ -34,7 +34,6 @@ from pyspark_ckpt.state_store.redistribution.jobs import (
     RunHere,
     Runner,
 )
-from pyspark_ckpt.state_store.s3a_settings import PREFIX as S3A
 from pyspark_ckpt.state_store.savepoints import explanation
 from pyspark_ckpt.state_store.savepoints.creation import create, pin
 from pyspark_ckpt.state_store.savepoints.deletion import claim as claim_restored
@@ -287,11 +286,15 @@ def _is_remote(session: SparkSession) -> bool:
     return not hasattr(session, "_jsparkSession")
 
 
+_CONFIGURED = ("s3a:", "gs:", "abfs:", "abfss:")
+"""Schemes whose places are reached as Hadoop's connectors are configured."""
+
+
 def collect_options(given: Mapping[str, str] | None, *locations: str) -> Options:
     """Combine the options of the session with the ``given`` ones, which win.
 
-    In a session, ``s3a:`` locations use the settings of Hadoop's S3A. These contain secret keys and are part of the
-    options, so they are looked up only if such a location is named.
+    In a session, locations of ``s3a:``, ``gs:`` and ``abfss:`` use the settings of Hadoop's connectors. These contain
+    secret keys and are part of the options, so they are looked up only if such a location is named.
     """
     if given is not None and not isinstance(given, Mapping):
         raise InvalidInputError(
@@ -301,16 +304,20 @@ def collect_options(given: Mapping[str, str] | None, *locations: str) -> Options
     session = _active_session()
     found = {} if session is None else read_settings(partial(session.conf.get, default=None))
     options = parse({**found, **(given or {})})
-    if session is None or not any(each.lower().startswith("s3a:") for each in (*locations, options.remote)):
+    if session is None or not any(each.lower().startswith(_CONFIGURED) for each in (*locations, options.remote)):
         return options
     if _is_remote(session):
         raise InvalidInputError(
-            "The settings of S3A are those of the Spark Connect server, which a client cannot read.",
-            hint="Name the folder as s3://, and give the settings as options: docs/deploying.md.",
+            "The settings of Hadoop's connectors are those of the Spark Connect server, which a client cannot read.",
+            hint="Name a folder of S3 as s3://, and give the settings as options. For the others, run this where the "
+            "credentials are, without a session: docs/deploying.md.",
         )
     conf = session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
-    settings = S3aSettings({f"{S3A}{name}": value for name, value in conf.getPropsWithPrefix(S3A).items()})
-    return replace(options, s3a=settings)
+    begins = ("fs.s3a.", "fs.azure.", "fs.gs.", "google.cloud.auth.")
+    settings = HadoopSettings(
+        {f"{begin}{name}": value for begin in begins for name, value in conf.getPropsWithPrefix(begin).items()}
+    )
+    return replace(options, hadoop=settings)
 
 
 def read_session_confs(names: Iterable[str]) -> dict[str, str] | None:

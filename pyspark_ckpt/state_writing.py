@@ -49,17 +49,18 @@ def write_state(
     order in which Spark numbers them: from the sink to the sources, so an operator comes before those that it reads.
     ``offsets``: where each source of the program begins: JSON as Spark writes it, or None for where the program starts
     it, such as its ``startingOffsets``; without ``offsets``, there is one source, which the program starts.
-    ``parallelism``: that of the savepoint, 200 if it is not given, which a restore may change. ``checkpoint_format``: that of the query's session, which is 1 on Spark 3.5 and 4.0; None for that of the active
-    session, or 2 without one. Other confs that Spark keeps for a query are also those of the active session, or else
-    Spark's defaults.
+    ``parallelism``: that of the savepoint, 200 if it is not given, which a restore may change. ``checkpoint_format``:
+    that of the query's session, which is 1 on Spark 3.5 and 4.0; None for that of the active session, or 2 without one.
+    Other confs that Spark keeps for a query are also those of the active session, or else Spark's defaults.
 
     When it returns, the savepoint is complete and durable. All rows that stay were read before and after, and digests
     are equal; rows that are given are counted. After an error there may be an unfinished savepoint, which nothing
     restores. ``options`` as for ``savepoint``.
 
-    Raises InvalidInputError (what only a query gets that has never run, for another; a change that does not fit the state, rows that do not fit their types, several for one
-    place, a target that is not empty), LifecycleError (no committed batch), ConflictError (another savepoint is being
-    written there), NotFoundError, FormatError (damage), StorageError; and what a function of a change raises.
+    Raises InvalidInputError (what only a query gets that has never run, for another; a change that does not fit the
+    state, rows that do not fit their types, several for one place, a target that is not empty), LifecycleError (no
+    committed batch), ConflictError (another savepoint is being written there), NotFoundError, FormatError (damage),
+    StorageError; and what a function of a change raises.
     """
     target = location_text(target, "target")
     opened, given = _open(source, changes, _NewRun(parallelism, offsets, checkpoint_format), options, target)

@@ -17,10 +17,10 @@ import msgspec
 
 from pyspark_ckpt.state_store.display import suggest
 from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.hadoop_settings import HadoopSettings
 from pyspark_ckpt.state_store.json_objects import MAX_LONG
 from pyspark_ckpt.state_store.location import remove_dots
 from pyspark_ckpt.state_store.s3_settings import S3Settings
-from pyspark_ckpt.state_store.s3a_settings import S3aSettings
 
 PREFIX = "spark.sql.streaming.stateStore.ckpt."
 
@@ -89,7 +89,8 @@ class OptionTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Options:
     """All options as typed values, with units in their names. The engine passes these around, not a map of strings.
 
-    ``s3a``: the settings of S3A where the work is done. They are not options of this package, and they hold secrets.
+    ``hadoop``: the settings of Hadoop's connectors where the work is done. They are not options of this package, and
+    they hold secrets.
     """
 
     python: str
@@ -113,7 +114,7 @@ class Options:
     scrub_interval_s: float
     allow_non_restored_state: bool
     fail_points: str
-    s3a: S3aSettings = field(default=S3aSettings({}), repr=False)
+    hadoop: HadoopSettings = field(default=HadoopSettings({}), repr=False)
 
     @property
     def server_memory_bytes(self) -> int:

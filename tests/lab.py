@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark_ckpt.state_store import options as option_table
-from pyspark_ckpt.state_store.blobs import BlobPlace, S3aSettings, S3Settings, place_at
+from pyspark_ckpt.state_store.blobs import BlobPlace, HadoopSettings, S3Settings, place_at
 from pyspark_ckpt.state_store.database import Database, Tuning, write_table_file
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.format.keys import encode_hashed_key, state_range
@@ -58,7 +58,7 @@ class Server:
         self,
         local_dir: Path,
         options: Mapping[str, str],
-        places: Callable[[str, S3Settings, S3aSettings], BlobPlace] = place_at,
+        places: Callable[[str, S3Settings, HadoopSettings], BlobPlace] = place_at,
         clock: Callable[[], float] = time.time,
         uptime: Callable[[], float] = time.monotonic,
         make_id: Callable[[], str] = new_id,
@@ -170,7 +170,7 @@ class Lab:
             "format": fmt,
             "min_versions_to_retain": keep,
             "options": self.options,
-            "s3a": self.s3a,
+            "hadoop": self.s3a,
         }
         handle: int = self.server.call("open", **{**request, **more})["handle"]
         return handle

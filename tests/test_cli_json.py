@@ -72,6 +72,7 @@ def test_fields_are_those_that_are_documented(
         ("checkpoint inspect", (query.location, "--lineage", "--key-groups")),
         ("checkpoint inspect", (query.location,)),
         ("checkpoint verify", (query.location,)),
+        ("advise", (query.location,)),
         ("checkpoint gc", (query.location, "--dry-run", "--keep", "1", *NOW)),
         ("savepoint create", (query.location, native)),
         ("savepoint create", (query.location, canonical, "--kind", "canonical")),

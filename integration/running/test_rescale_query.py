@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import functions as f
@@ -15,11 +15,13 @@ import pyspark_ckpt as ckpt
 from integration.conftest import SHUFFLE_PARTITIONS
 from integration.operators.providers import ROCKSDB
 from integration.running.programs import Counting
-from integration.savepoints.test_running import batches, expected
+from integration.savepoints.test_running import ROWS, USERS, batches, expected
 from pyspark_ckpt.running import first_commit
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -32,6 +34,8 @@ def test_every_row_counts_once_when_a_query_is_rescaled_there_and_back(
     program = Counting(spark, tmp_path, 2)
     with program.running() as query:
         program.await_more()
+        advice = ckpt.advise(query)
+        assert (advice.partitions, advice.cores) == (2, 2)
         done = ckpt.rescale_query(query, program.start, 5)
         assert (done.partitions, done.old_partitions, done.query.isActive) == (5, 2, True)
         assert done.checkpoint == f"file:{tmp_path}/query-5-partitions"
@@ -341,3 +345,76 @@ def test_a_query_without_data_is_not_waited_for_and_its_old_checkpoint_stays(
         assert (tmp_path / "query" / "metadata").exists()
     finally:
         done.query.stop()
+
+
+def test_several_keyed_operators_get_the_new_number_and_a_program_that_sets_another_goes_back(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    program = Counting(spark, tmp_path, 2)
+    session, totals = program.session, dict[int, tuple[int, int]]()
+    is_wrong = threading.Event()
+
+    class Count(ckpt.KeyedProcessor):
+        seen = ckpt.ValueState("seen", "long", default=0)
+
+        def process(self, ctx: Any, key: Any, rows: list[Any]) -> Iterator[tuple[int, int]]:  # noqa: ANN401, ARG002
+            self.seen.update(self.seen.value() + len(rows))
+            yield key.user, self.seen.value()
+
+    def start(checkpoint: str) -> StreamingQuery:
+        if is_wrong.is_set() and checkpoint.endswith("-partitions"):
+            session.conf.set(SHUFFLE_PARTITIONS, "7")
+        rows = session.readStream.format("rate-micro-batch").options(rowsPerBatch=ROWS, startTimestamp=0).load()
+        rows = rows.select((f.col("value") % USERS).cast("long").alias("user"), "value").dropDuplicates(["value"])
+        first = ckpt.keyed(rows, by="user", uid="first").process(Count(), output="user long, n long", mode="append")
+        again = ckpt.keyed(first, by="user", uid="again").process(Count(), output="user long, n long", mode="update")
+        writer = again.writeStream.outputMode("update").option("checkpointLocation", checkpoint)
+        return writer.foreachBatch(take).start()
+
+    def take(frame: DataFrame, batch: int) -> None:
+        totals.update({row.user: (batch, row.n) for row in frame.collect()})
+
+    query = start(program.checkpoint)
+    try:
+        await_batch(query, 1)
+        done = ckpt.rescale_query(query, start, 3)
+        await_batch(done.query, done.query.lastProgress["batchId"] + 1)
+        assert len(list((tmp_path / "query-3-partitions" / "state" / "1").iterdir())) == 4, "three, and its metadata"
+        is_wrong.set()
+        with pytest.raises(
+            ckpt.RescaleError, match=r"first batch .*has failed.*was started again on .*3 part"
+        ) as failed:
+            ckpt.rescale_query(done.query, start, 4)
+        assert failed.value.query is not None
+        await_batch(failed.value.query, done.restored.version + 4 if done.restored else 0)
+    finally:
+        for each in session.streams.active:
+            each.stop()
+    assert {n for _, n in totals.values()} <= {batch + 1 for batch, _ in totals.values()}
+    assert len(totals) == USERS
+
+
+def await_batch(query: StreamingQuery, batch: int) -> None:
+    """Return when a query has committed a batch."""
+    pause = threading.Event()
+    while query.lastProgress is None or query.lastProgress["batchId"] < batch:
+        assert query.isActive, query.exception()
+        pause.wait(0.05)
+
+
+def test_state_apart_from_its_checkpoint_needs_another_folder(spark: SparkSession, tmp_path: Path) -> None:
+    program = Counting(spark, tmp_path, 2)
+    remote = "spark.sql.streaming.stateStore.ckpt.remote"
+    program.session.conf.set(remote, str(tmp_path / "remote"))
+    with program.running() as query:
+        program.await_more()
+        with pytest.raises(InvalidInputError, match="whose query has the same id"):
+            ckpt.rescale_query(query, program.start, 3)
+        assert query.isActive
+        options = {"remote": str(tmp_path / "other")}
+        with pytest.raises(InvalidInputError, match="which is not deleted with it"):
+            ckpt.rescale_query(query, program.start, 3, options=options, old_checkpoint="delete")
+        ckpt.rescale_query(query, program.start, 3, options=options)
+        assert program.session.conf.get(remote) == str(tmp_path / "other")
+        program.await_more()
+    program.require_all()

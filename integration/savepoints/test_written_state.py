@@ -251,4 +251,4 @@ def test_keys_that_spark_stores_as_they_come_stay_as_they_are(spark: SparkSessio
     assert after.digests_of(0, "default") == before.digests_of(0, "default")
     restore(tmp_path / "again", tmp_path / "on")
     shown = _run(counts, tmp_path / "on", 2)
-    assert sorted(n for each in shown.values() for (n,) in each)[-3:] == [12, 12, 12]
+    assert sorted(n for each in shown.values() for (n,) in each)[-3:] == [9, 9, 9]

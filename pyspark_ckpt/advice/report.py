@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pyspark_ckpt.advice.progress_figures import BatchFigures, read_figures
-from pyspark_ckpt.advice.rules import Judgement, Reason, Verdict, judge
+from pyspark_ckpt.advice.rules import Judgement, Reason, Verdict, find_operator, judge
 from pyspark_ckpt.advice.state_figures import StateFigures, read_state
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.display import count_text, write_command
@@ -61,8 +61,37 @@ class Advice:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of it as JSON."""
-        return asdict(self)
+        """Return all of it as JSON, as docs/command-line.md describes it."""
+        batches = self.batches
+        return {
+            "query_id": self.query_id,
+            "checkpoint": self.checkpoint,
+            "verdict": self.verdict,
+            "partitions": self.partitions,
+            "recommended": self.recommended,
+            "cores": self.cores,
+            "reasons": [asdict(reason) for reason in self.reasons],
+            "operators": [_describe(state, batches) for state in self.states],
+            "batches": None if batches is None else batches.batches,
+            "batch_ms": None if batches is None else batches.batch_ms,
+            "run_ms": None if batches is None else batches.run_ms,
+            "keeps_up": None if batches is None else batches.keeps_up,
+        }
+
+
+def _describe(state: StateFigures, batches: BatchFigures | None) -> dict[str, Any]:
+    operator = find_operator(state, batches)
+    return {
+        "operator": state.number,
+        "operator_name": state.operator_name,
+        "partitions": state.partitions,
+        "max_partitions": state.max_partitions,
+        "rows": list(state.rows),
+        "size_bytes": list(state.sizes_bytes),
+        "task_ms": None if operator is None else operator.task_ms,
+        "commit_ms": None if operator is None else operator.commit_ms,
+        "restore_ms": None if operator is None else operator.forecast_ms,
+    }
 
 
 def advise_on(

@@ -75,18 +75,18 @@ def judge(
 
 
 def _find_task_ms(state: StateFigures, batches: BatchFigures | None) -> float:
-    operator = _find_operator(state, batches)
+    operator = find_operator(state, batches)
     return 0.0 if operator is None else operator.task_ms
 
 
-def _find_operator(state: StateFigures, batches: BatchFigures | None) -> OperatorFigures | None:
+def find_operator(state: StateFigures, batches: BatchFigures | None) -> OperatorFigures | None:
     """Return the figures of an operator. Spark lists operators in the order of their numbers."""
     operators = () if batches is None else batches.operators
     return next((each for each in operators if each.number == state.number), None)
 
 
 def _judge_time(state: StateFigures, batches: BatchFigures | None, cores: int | None) -> Iterator[Reason]:
-    operator = _find_operator(state, batches)
+    operator = find_operator(state, batches)
     if batches is None or operator is None:
         yield Reason("", "No batch with data is in the progress, so it is not known where the time goes.")
         return

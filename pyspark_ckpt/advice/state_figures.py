@@ -13,7 +13,8 @@ from pyspark_ckpt.state_store.checkpoints.layout import Layout, keeps_one_partit
 class StateFigures:
     """One operator's state. ``rows`` and ``sizes_bytes``: of each partition, over all its stores.
 
-    ``max_partitions``: how many it can have; None if there is no limit. ``keeps_one``: it needs all rows in one place.
+    ``name``: for people. ``operator_name``: Spark's. ``max_partitions``: how many it can have; None if there is no
+    limit. ``keeps_one``: it needs all rows in one place.
     """
 
     number: int
@@ -22,6 +23,7 @@ class StateFigures:
     sizes_bytes: tuple[int, ...]
     max_partitions: int | None
     keeps_one: bool
+    operator_name: str = ""
 
     @property
     def partitions(self) -> int:
@@ -54,4 +56,5 @@ def _read(operator: OperatorVersion) -> StateFigures:
         tuple(sizes),
         operator.key_groups if operator.layout is Layout.KEY_GROUPS else None,
         keeps_one_partition(operator.operator.name, [state for meta in operator.metas for state in meta.states]),
+        operator.operator.name,
     )

@@ -251,6 +251,19 @@ def rescale(**given: Any) -> int:  # noqa: ANN401 - the arguments of the functio
     return savepoints.rescale(**given)
 
 
+@commands.command
+@place("checkpoint")
+@click.option("--progress", metavar="FILE", help="Progress of the query as JSON, also between other lines of a log.")
+@click.option("--cores", type=int, metavar="N", help="How many tasks run at a time.")
+@store_options
+@json_flag
+def advise(**given: Any) -> int:  # noqa: ANN401 - the arguments of the function it calls
+    """Say whether more partitions would help a query, and why. Changes nothing."""
+    from pyspark_ckpt.cli import advice
+
+    return advice.advise_on_partitions(**given)
+
+
 @commands.command("adopt")
 @place("checkpoint")
 @place("target")

@@ -41,9 +41,10 @@ _KEPT = (CHECKPOINT_FORMAT, FILES)
 def attach(spark: SparkSession, **options: str | float) -> SparkSession:
     """Keep the state of every stateful operator in this store, from now on, in a session that runs already.
 
-    For notebooks and platforms that create the session; ``configure`` is for all others. Queries that start later, of
-    ``spark`` and of sessions made of it later, use the store. Those that run, and checkpoints that exist, stay with the
-    store that they have. ``options`` as for ``spark_conf``. A call with other options sets these in addition.
+    For notebooks and platforms that create the session; ``configure`` is for all others. Queries that ``spark`` starts
+    later use the store, also of frames that exist. Queries that run, and checkpoints that exist, stay with the store
+    that they have. Another session of the application, as by ``newSession()``, needs a call of its own. ``options`` as
+    for ``spark_conf``. A second call sets its options in addition.
 
     The jar is put on the class path of the driver, and sent to the executors, if they do not have it. The rules of
     ``spark.sql.extensions`` are added to those of the session. Either all of that is done, or an error says what was
@@ -69,7 +70,7 @@ def attach(spark: SparkSession, **options: str | float) -> SparkSession:
     wanted = _choose_confs(spark, confs, options)
     jar = wanted.pop(JARS)
     refuse_jars_of_other_releases([*_list_jars(context)], jar)
-    with _worker_python(context, is_default=PYTHON in wanted and "python" not in options):
+    with _worker_python(context, _find_python(context, confs)):
         _require_package(spark, wanted)
         _give_jar(spark, jar, wanted)
         _attach(context._jvm, session, confs, wanted, jar)  # noqa: SLF001
@@ -77,11 +78,10 @@ def attach(spark: SparkSession, **options: str | float) -> SparkSession:
 
 
 @contextmanager
-def _worker_python(context: Any, *, is_default: bool) -> Iterator[None]:  # noqa: ANN401 - a SparkContext
-    """Let Python workers run on this interpreter, if nobody has named one; after an error, on that of before."""
+def _worker_python(context: Any, python: str) -> Iterator[None]:  # noqa: ANN401 - a SparkContext
+    """Let Python workers run on an interpreter from now on; after an error, on that of before."""
     before = context.pythonExec
-    if is_default:
-        context.pythonExec = sys.executable
+    context.pythonExec = python
     try:
         yield
     except BaseException:
@@ -98,10 +98,15 @@ def _choose_confs(spark: SparkSession, confs: SessionConfs, options: Mapping[str
             del wanted[name]
     if confs.is_set(CHECKPOINT_FORMAT) and confs.read(CHECKPOINT_FORMAT) == COMMIT_IDS:
         require_commit_ids(f"{CHECKPOINT_FORMAT}={COMMIT_IDS}")
-    is_named = PYTHON in wanted or confs.is_set(PYTHON) or confs.is_set(WORKER_PYTHON) or "PYSPARK_PYTHON" in os.environ
-    if is_local({"spark.master": spark.sparkContext.master}) and not is_named:
-        wanted[PYTHON] = sys.executable
+    if PYTHON not in wanted and not confs.is_set(PYTHON):
+        wanted[PYTHON] = _find_python(spark.sparkContext, confs)
     return wanted
+
+
+def _find_python(context: Any, confs: SessionConfs) -> str:  # noqa: ANN401 - a SparkContext
+    """Return the interpreter of Python workers, which is looked at; with a local master this one, if none is named."""
+    is_named = confs.is_set(WORKER_PYTHON) or "PYSPARK_PYTHON" in os.environ
+    return sys.executable if is_local({"spark.master": context.master}) and not is_named else str(context.pythonExec)
 
 
 def _list_jars(context: Any) -> Iterator[str]:  # noqa: ANN401 - a SparkContext
@@ -201,10 +206,9 @@ def _attach(jvm: Any, session: Any, confs: SessionConfs, wanted: Mapping[str, st
         attachment.attach(session)
     except BaseException as problem:
         confs.undo()
-        if isinstance(problem, Py4JError) or not isinstance(problem, Exception):
-            if isinstance(problem, Exception):
-                cause = _shorten(getattr(problem, "java_exception", problem))
-                raise _refuse(f"This Spark does not let a session change: {cause}", {JARS: jar, **wanted}) from problem
+        if isinstance(problem, Py4JError):
+            cause = _shorten(getattr(problem, "java_exception", problem))
+            raise _refuse(f"This Spark does not let a session change: {cause}", {JARS: jar, **wanted}) from problem
         raise
 
 

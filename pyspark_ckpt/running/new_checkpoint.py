@@ -92,7 +92,7 @@ def _look_at_checkpoint(old: Checkpoint, there: Checkpoint, location: str, parti
             f"Query {old.query_id} was rescaled before, and has run on {there.place.url} since. Its last committed "
             f"batch is {there.newest_version - 1} there, and {old.newest_version - 1} on {old.place.url}.",
             hint=f"Start the query on {there.place.url}, with {PARTITIONS_CONF}={_find_partitions(there)}. On "
-            f"{old.place.url}, it would process rows again.",
+            f"{old.place.url}, it would process rows again. If that is what you want, name another new_checkpoint.",
         )
     if there.newest_version == old.newest_version and _find_partitions(there) == partitions:
         return Target(location, is_made=True)

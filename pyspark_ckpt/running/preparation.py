@@ -130,19 +130,19 @@ def prepare(
 
 def _find_session(query_or_checkpoint: StreamingQuery | Location) -> Any:  # noqa: ANN401 - an object of the JVM
     """Return the JVM's session of a query, or of this process. Raises InvalidInputError, LifecycleError."""
-    if is_query(query_or_checkpoint):
-        handle = getattr(query_or_checkpoint, "_jsq", None)
-        if handle is not None:
-            return handle.sparkSession()
     from pyspark.sql import SparkSession  # noqa: PLC0415 - see the docstring of the package
 
-    session: object = SparkSession.getActiveSession() or SparkSession._instantiatedSession  # noqa: SLF001
-    if session is None and not is_query(query_or_checkpoint):
-        raise LifecycleError(
-            "There is no Spark session in which the query could be started.",
-            hint="Create it first. To rescale a stopped query without Spark, use rescale().",
-        )
-    found = getattr(session, "_jsparkSession", None)
+    if is_query(query_or_checkpoint):
+        handle = getattr(query_or_checkpoint, "_jsq", None)
+        found = None if handle is None else handle.sparkSession()
+    else:
+        session = SparkSession.getActiveSession() or SparkSession._instantiatedSession  # noqa: SLF001
+        if session is None:
+            raise LifecycleError(
+                "There is no Spark session in which the query could be started.",
+                hint="Create it first. To rescale a stopped query without Spark, use rescale().",
+            )
+        found = getattr(session, "_jsparkSession", None)
     if found is None:
         raise InvalidInputError(
             "A Spark Connect client cannot rescale a query in one call: it does not see the query's checkpoint.",

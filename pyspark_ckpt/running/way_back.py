@@ -53,8 +53,17 @@ def start_query(rescaling: Rescaling, checkpoint: str) -> StreamingQuery:
 def go_back(rescaling: Rescaling, target: Target | None) -> Return:
     """Start the query again: on the old checkpoint, or on the new one if that has its first batch.
 
-    A query that was stopped before stays so.
+    A query that was stopped before stays so. If that fails, the result says so.
     """
+    try:
+        return _go_back(rescaling, target)
+    except Exception as problem:  # noqa: BLE001 - what has failed before matters more
+        rescaling.confs.undo()
+        advice = f"If it does not run, call again with {rescaling.location} once the cause is removed."
+        return Return(None, f"The way back has failed, too: {problem}", advice)
+
+
+def _go_back(rescaling: Rescaling, target: Target | None) -> Return:
     if target is None:
         return _start_again(rescaling, "")
     new = rescaling.old.workplace.resolve(target.location)

@@ -16,7 +16,7 @@ from pyspark_ckpt.operators.declarations.operator import GROUPS, ROUTE_SCHEMA, S
 from pyspark_ckpt.operators.session.views import open_reader
 from pyspark_ckpt.pyspark_releases import has_commit_ids_for_all
 from pyspark_ckpt.state_store.attempts.commit_log import read_ids
-from pyspark_ckpt.state_store.blobs import S3aSettings, place_at
+from pyspark_ckpt.state_store.blobs import HadoopSettings, place_at
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator
 from pyspark_ckpt.state_store.checkpoints.query.entries import PARTITIONS_CONF
 from pyspark_ckpt.state_store.checkpoints.query.files import find_watermarks, list_batches
@@ -197,7 +197,7 @@ class LocalQuery:
         self._handles = [
             self._stores.open(
                 str(self.checkpoint / store_folder(identity)), str(self.checkpoint), identity, caller, options,
-                S3aSettings({}),
+                HadoopSettings({}),
             )
             for identity in self._identities()
         ]  # fmt: skip

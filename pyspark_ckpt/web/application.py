@@ -35,7 +35,7 @@ from pyspark_ckpt.web.retention import find_garbage, list_savepoints, tell_kept
 from pyspark_ckpt.web.subjects import Facts, Subject
 
 HERE = Path(__file__).parent
-FIRST_WAIT_S, WAIT_S, LONG_WAIT_S = 0.8, 4.0, 8.0
+FIRST_WAIT_S, WAIT_S, LONG_WAIT_S = 1.5, 2.0, 4.0
 """How long the first page, other pages, and look-ups wait for what is not known yet."""
 HEAVY_AT_ONCE, HEAVY_WAIT_S = 2, 10.0
 """Look-ups, comparisons and dry runs at a time, and how long others wait for their turn."""

@@ -123,9 +123,12 @@ def draw_heat(cells: Sequence[tuple[float, str]], label: str, columns: int = 20)
 def chart_versions(versions: Sequence[Fields], field: str) -> Markup:
     """Return the chart of a field of the versions of a history, the newest of which comes first in them."""
     shown = list(reversed(versions))
+    most = max((each[field] for each in shown if each[field] is not None), default=None)
     show, what = (show_size, "Bytes written for") if field.endswith("_bytes") else (show_duration, "Time of")
     tips = [f"batch {each['batch']:,}: {show(each[field])}" for each in shown]
-    return draw_bars([each[field] for each in shown], f"{what} each batch, the newest at the right", tips)
+    label = f"{what} each batch, the newest at the right; at most {show(most)}"
+    chart = draw_bars([each[field] for each in shown], label, tips)
+    return Markup("<figcaption>{}</figcaption>{}").format(label, chart)
 
 
 def chart_partitions(partitions: Sequence[Fields], field: str) -> Markup:

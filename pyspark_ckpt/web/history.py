@@ -30,7 +30,7 @@ def tell_history(subject: Subject, facts: Facts, prices: Prices, wait_s: float) 
     Raises CkptError.
     """
     whole = subject.count_all(facts, wait_s)
-    survey = whole.value or subject.look(facts, wait_s).value
+    survey = whole.value or subject.glance(facts, wait_s).value
     versions = [] if survey is None else list(survey.versions.values())
     return {
         "versions": [_describe_version(each, facts) for each in versions[:SHOWN]],

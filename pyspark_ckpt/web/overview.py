@@ -20,12 +20,14 @@ LATE_BATCHES, LATE_S = 10, 600.0
 MANY_DELTAS = 50
 """Deltas on top of a snapshot, of which the default is at most some ten."""
 SHOWN_STORES = 5
+MIN_WAIT_S = 0.1
 
 GOOD, NOTICE, BAD = "good", "notice", "bad"
 
 
 def summarize(subject: Subject, wait_s: float) -> Fields:
     """Return what is known of a checkpoint, or ``error``: why nothing is. Waits ``wait_s`` for its stores."""
+    until_s = time.monotonic() + wait_s
     try:
         facts = subject.read_facts()
     except CkptError as problem:
@@ -35,7 +37,7 @@ def summarize(subject: Subject, wait_s: float) -> Fields:
     notes: list[Fields] = list(_judge_logs(facts))
     if facts.version and facts.saved is None:
         try:
-            look = subject.look(facts, wait_s)
+            look = subject.glance(facts, max(MIN_WAIT_S, until_s - time.monotonic()))
         except CkptError as problem:
             notes.append({"level": BAD, "text": str(problem)})
         else:

@@ -41,7 +41,7 @@ def tell_partitions(subject: Subject, facts: Facts, wait_s: float) -> Fields:
     metas = subject.read_metas(facts, wait_s)
     if metas.value is None:
         return {"operators": [], "version": None, **describe_waiting(metas)}
-    survey = subject.look(facts, wait_s).value
+    survey = subject.glance(facts, wait_s).value
     found = {} if survey is None else {each.identity: each for each in survey.stores}
     return {
         "operators": [_describe_spread(each, found, facts.saved) for each in metas.value],

@@ -31,17 +31,17 @@ from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.retention.pins import Pin, Pins
 from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint, SavepointInfo, read_info
 from pyspark_ckpt.web.recollection import Progress, Recalled, Recollection
-from pyspark_ckpt.web.survey import Survey, survey_stores
+from pyspark_ckpt.web.survey import GLANCE_VERSIONS, Survey, survey_stores
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 FACTS_S, FACTS_WAIT_S = 2.0, 60.0
-LOOK_S = 10.0
+GLANCE_S = 10.0
 WHOLE_S = 60.0
 METAS_S = 3600.0
 """The metadata of a version never changes."""
-AT_ONCE = 6
+AT_ONCE = 8
 
 
 class _Offsets(msgspec.Struct):
@@ -97,7 +97,7 @@ class Subject:
         """Read ``location`` in the threads of ``pool``. ``query``: the query in this process that runs there."""
         self.number, self.location, self.options, self.query = number, location, options, query
         self._facts = Recollection[Facts](pool, FACTS_S)
-        self._look = Recollection[Survey](pool, LOOK_S)
+        self._glance = Recollection[Survey](pool, GLANCE_S)
         self._whole = Recollection[Survey](pool, WHOLE_S)
         self._metas = Recollection[list[OperatorVersion]](pool, METAS_S)
 
@@ -108,19 +108,19 @@ class Subject:
             raise StorageError(f"{self.location} was not read within {FACTS_WAIT_S:.0f} seconds.")
         return facts
 
-    def look(self, facts: Facts, wait_s: float) -> Recalled[Survey]:
-        """Return what the names of the newest versions say. Raises CkptError."""
+    def glance(self, facts: Facts, wait_s: float) -> Recalled[Survey]:
+        """Return what the names of the last few versions say. Raises CkptError."""
 
         def compute(progress: Progress) -> Survey:
-            return survey_stores(facts.checkpoint, facts.version, progress, is_whole=False)
+            return survey_stores(facts.checkpoint, facts.version, GLANCE_VERSIONS, progress)
 
-        return self._look.recall(facts.version, compute, wait_s)
+        return self._glance.recall(facts.version, compute, wait_s)
 
     def count_all(self, facts: Facts, wait_s: float) -> Recalled[Survey]:
         """Return what the names of all objects say. Raises CkptError."""
 
         def compute(progress: Progress) -> Survey:
-            return survey_stores(facts.checkpoint, facts.version, progress, is_whole=True)
+            return survey_stores(facts.checkpoint, facts.version, None, progress)
 
         return self._whole.recall(facts.version, compute, wait_s)
 
@@ -136,23 +136,25 @@ class Subject:
 
     def _read_facts(self, _progress: Progress) -> Facts:
         checkpoint = state_at(self.location, self.options)
-        saved = _find_savepoint(checkpoint)
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="facts") as pool:
             commits = pool.submit(_list_log, checkpoint, "commits")
             offsets = pool.submit(_list_log, checkpoint, "offsets")
             operators = pool.submit(_read_operators, checkpoint)
+            savepoint = pool.submit(_find_savepoint, checkpoint)
             pins = pool.submit(lambda: Pins(checkpoint.place, ShownTimes()).list_held(tidies=False))
             run = pool.submit(_find_run, checkpoint)
-            version = checkpoint.newest_version
+            version, saved = checkpoint.newest_version, savepoint.result()
             if saved is not None and saved.version != version:  # a query was started in it: it is a checkpoint now
                 saved = None
             entry = pool.submit(_read_offsets, checkpoint, version)
             log_format = pool.submit(_read_log_format, checkpoint, version)
             found = operators.result()
+            checks = pool.submit(_check_operators, checkpoint, found)
             is_whole = saved is None or saved.kind != "canonical"
             names = dict(zip((each.number for each in found), pool.map(partial(_name, checkpoint), found), strict=True))
             partitions = {each.number: checkpoint.partitions_in_use(each) if is_whole else 1 for each in found}
             known = entry.result()
+            checks.result()
             return Facts(
                 checkpoint,
                 version,
@@ -210,11 +212,18 @@ def _find_savepoint(checkpoint: Checkpoint) -> SavepointInfo | None:
 
 
 def _read_operators(checkpoint: Checkpoint) -> list[Operator]:
+    try:
+        return checkpoint.operators()
+    except FormatError:
+        checkpoint.refuse_other_provider()
+        raise
+
+
+def _check_operators(checkpoint: Checkpoint, operators: Sequence[Operator]) -> None:
+    """Raise InvalidInputError for state of another provider, FormatError if it is unknown what some state is."""
     checkpoint.refuse_other_provider()
-    operators = checkpoint.operators()
     if checkpoint.has_stores and checkpoint.newest_version:
         refuse_unnamed_operators(checkpoint, len(operators))
-    return operators
 
 
 def _name(checkpoint: Checkpoint, operator: Operator) -> str:

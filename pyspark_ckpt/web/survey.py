@@ -1,6 +1,6 @@
 """The stores of a checkpoint by the names of their objects: one listing for each store, many at a time.
 
-Nothing is opened. A look reads the names of the newest versions only, so its cost does not grow with what is kept.
+Nothing is opened. A glance reads the names of the newest versions only, so its cost does not grow with what is kept.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from pyspark_ckpt.state_store.blobs import Blob
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.format.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.format.lineage import Lineage
-from pyspark_ckpt.state_store.format.names import is_table_object
+from pyspark_ckpt.state_store.format.names import is_table_object, parse
 from pyspark_ckpt.state_store.format.remote import POINTER_NAME, store_folder
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.web.recollection import Progress
 
-THREADS = 24
+THREADS = 32
+GLANCE_VERSIONS = 12
+"""How far back a glance goes: by default, there is a snapshot of one of ten versions."""
 NEWEST_VERSIONS = 110
-"""How far back a look goes: what Spark's default of minBatchesToRetain keeps, and a snapshot below it."""
+"""How far back it goes for a snapshot: the default of minBatchesToRetain, and a snapshot below it."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class StoreSurvey:
 
     ``commit``: the commit of the newest version, None if it is not there. ``snapshot``: the version of the snapshot
     that a restore begins with, 0 if it begins with nothing, None if it is below what was listed. ``deltas`` and
-    ``delta_bytes``: what it adds. ``rivals``: commits of attempts that lost. ``tables``: not in a look.
+    ``delta_bytes``: what it adds. ``rivals``: commits of attempts that lost. ``tables``: not in a glance.
     """
 
     identity: Identity
@@ -77,12 +79,17 @@ class VersionSurvey:
 
 @dataclass(frozen=True)
 class Survey:
-    """All stores at one version. ``is_whole``: all objects were listed, not only those of the newest versions."""
+    """All stores at one version. ``depth``: how many versions were listed below it; None: all objects."""
 
     version: int
-    is_whole: bool
+    depth: int | None
     stores: Sequence[StoreSurvey] = ()
     versions: Mapping[int, VersionSurvey] = field(default_factory=dict)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all objects were listed."""
+        return self.depth is None
 
     @property
     def missing(self) -> list[Identity]:
@@ -96,36 +103,47 @@ class Survey:
 
 
 def survey_stores(
-    checkpoint: Checkpoint, version: int, progress: Progress = lambda _done, _total: None, *, is_whole: bool
+    checkpoint: Checkpoint, version: int, depth: int | None, progress: Progress = lambda _done, _total: None
 ) -> Survey:
-    """List the objects of all stores; with ``is_whole`` all of them. Raises FormatError, StorageError."""
+    """List the objects of all stores: of so many versions, or, if ``depth`` is None, all.
+
+    A store whose snapshot is further below is looked at down to ``NEWEST_VERSIONS``. Raises FormatError, StorageError.
+    """
     stores = [identity for _, identity in checkpoint.stores()]
     found: list[StoreSurvey] = []
     versions: dict[int, VersionSurvey] = {}
     with ThreadPoolExecutor(THREADS, thread_name_prefix="survey") as pool:
-        listings = pool.map(lambda each: _list_store(checkpoint, each, version, is_whole=is_whole), stores)
+        listings = pool.map(lambda each: _list_enough(checkpoint, each, version, depth), stores)
         for done, (identity, blobs) in enumerate(zip(stores, listings, strict=True), 1):
             lineage = Lineage.of(blobs)
             tables = [blob for blob in blobs if is_table_object(blob.name)]
             found.append(_survey_store(checkpoint, identity, version, lineage, tables, len(blobs)))
             _add_versions(versions, lineage, tables)
             progress(done, len(stores))
-    return Survey(version, is_whole, found, dict(sorted(versions.items(), reverse=True)))
+    return Survey(version, depth, found, dict(sorted(versions.items(), reverse=True)))
 
 
-def _list_store(checkpoint: Checkpoint, identity: Identity, version: int, *, is_whole: bool) -> list[Blob]:
+def _list_enough(checkpoint: Checkpoint, identity: Identity, version: int, depth: int | None) -> list[Blob]:
+    """Return the objects of a store, down to its newest snapshot or further."""
+    found = _list_store(checkpoint, identity, version, depth)
+    if depth is None or depth >= NEWEST_VERSIONS or any(isinstance(parse(blob.name), Marker) for blob in found):
+        return found
+    return _list_store(checkpoint, identity, version, NEWEST_VERSIONS)
+
+
+def _list_store(checkpoint: Checkpoint, identity: Identity, version: int, depth: int | None) -> list[Blob]:
     """Return the objects of a store. The pointer to a store elsewhere is seen in the same listing."""
-    folder, start = store_folder(identity), f"{max(0, version - NEWEST_VERSIONS):020d}"
+    folder, start = store_folder(identity), f"{max(0, version - (depth or 0)):020d}"
 
     def shorten(blobs: Iterable[Blob]) -> list[Blob]:
         lead = f"{folder}/"
         return [Blob(blob.name.removeprefix(lead), blob.size_bytes, blob.modified_s) for blob in blobs]
 
-    own = shorten(checkpoint.place.walk(folder) if is_whole else checkpoint.place.list(folder, start=start))
+    own = shorten(checkpoint.place.walk(folder) if depth is None else checkpoint.place.list(folder, start=start))
     if not any(blob.name == POINTER_NAME for blob in own):
         return own
     place = checkpoint.find_place(identity)
-    return place.walk() if is_whole else place.list(start=start)
+    return place.walk() if depth is None else place.list(start=start)
 
 
 def _survey_store(

@@ -39,6 +39,7 @@ from pyspark_ckpt.state_store.savepoints.savepoint import (
 from pyspark_ckpt.writing.draft import Draft
 from pyspark_ckpt.writing.explanation import ExplainedChanges, explain
 from pyspark_ckpt.writing.first_files import NewQuery, make_first_files
+from pyspark_ckpt.writing.functions.key_pairs import AllKeyPairs
 from pyspark_ckpt.writing.held_state import HeldState, hold_state
 from pyspark_ckpt.writing.migrations import ChosenChanges
 from pyspark_ckpt.writing.store_draft import StoreDraft, StoredRows
@@ -92,8 +93,9 @@ class Writing:
             partitions = _count_partitions(held)
             chosen, draft = _draft(given, held, partitions)
             opened = NO_STORE.open_state if isinstance(held, NewQuery) else held.open_state
-            before = Draft(None if isinstance(held, NewQuery) else held.operators)
-            states = tuple(explain(draft, before, opened, samples, round(time.time() * 1000), partitions))
+            before, now_ms = Draft(None if isinstance(held, NewQuery) else held.operators), round(time.time() * 1000)
+            with Workplace(self.options).folder() as folder, AllKeyPairs.below(folder) as pairs:
+                states = tuple(explain(draft, before, opened, samples, now_ms, partitions, pairs))
         return ExplainedChanges(states, tuple(each.name for each in chosen.new_migrations))
 
     @contextmanager

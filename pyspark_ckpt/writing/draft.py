@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -25,6 +25,8 @@ from pyspark_ckpt.state_store.format.meta import EMPTY_META, Descriptor, StateMe
 from pyspark_ckpt.state_store.format.partition_states import find_scope
 from pyspark_ckpt.state_store.format.remote import DEFAULT_STORE
 from pyspark_ckpt.state_store.redistribution.merged_states import merge_states, rename_uid
+from pyspark_ckpt.writing.functions.key_pairs import KeyChange
+from pyspark_ckpt.writing.given_columns import with_key
 from pyspark_ckpt.writing.store_draft import GivenRows, Keys, StoreDraft
 
 
@@ -131,11 +133,12 @@ class Draft:
             )
         schema = _read_key(change.key, f"ReKey of {change.uid!r}")
         states = [each for each in store.states_of(change.uid).values() if find_scope(each) is None]
-        for name, rows in [(each.name, store.find_rows(each.name, change)) for each in states]:
+        key_change = KeyChange(change.uid, schema)
+        for name, rows in [(each.name, store.find_rows(each.name, change, key_change)) for each in states]:
             store.forget_rows(name)
             store.written[name] = rows
         changed = {name for each in states for name in (each.name, index_name(each.name))}
-        store.replace_states(lambda state: _with_key(state, schema) if state.name in changed else state)
+        store.replace_states(lambda state: with_key(state, schema) if state.name in changed else state)
         store.keys[change.uid] = replace(store.keys[change.uid], schema=schema)
 
     def _drop(self, change: Drop) -> None:
@@ -304,10 +307,6 @@ def _require_state(store: StoreDraft, uid: str, name: object) -> StateMeta:
             hint="For a new state, give its declaration in place of its name.",
         )
     return states[name]
-
-
-def _with_key(state: StateMeta, schema: Mapping[str, str]) -> StateMeta:
-    return msgspec.structs.replace(state, descriptor=msgspec.structs.replace(state.descriptor, key_schema=schema))
 
 
 def _with_groups(state: StateMeta, groups: int) -> StateMeta:

@@ -14,6 +14,7 @@ from pyspark_ckpt.state_store.display import html_table
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.meta import StateMeta
 from pyspark_ckpt.writing.draft import Draft
+from pyspark_ckpt.writing.functions.key_pairs import AllKeyPairs
 from pyspark_ckpt.writing.given_rows import OpenState, list_batches
 from pyspark_ckpt.writing.store_draft import GivenRows, StoreDraft, StoredRows, is_spark_frame
 from pyspark_ckpt.writing.tasks import make_encoder
@@ -61,9 +62,15 @@ class ExplainedChanges:
 
 
 def explain(
-    draft: Draft, before: Draft, open_state: OpenState, samples: int, now_ms: int, partitions: int
+    draft: Draft,
+    before: Draft,
+    open_state: OpenState,
+    samples: int,
+    now_ms: int,
+    partitions: int,
+    pairs: AllKeyPairs,
 ) -> Iterator[ExplainedState]:
-    """Yield what becomes of each state of the source, as ``before`` has it.
+    """Yield what becomes of each state of the source, as ``before`` has it. ``pairs`` gets the keys that change.
 
     Raises as ``write_state``, and InvalidInputError for rows that can be read once.
     """
@@ -90,7 +97,7 @@ def explain(
                 yield ExplainedState(uid, name, "stays", former, count, count)
             else:
                 count = 0 if old is None else _count(*old, open_state)
-                after, sample = _encode(store, state.name, given, open_state, samples, now_ms, partitions)
+                after, sample = _encode(store, state.name, given, open_state, samples, now_ms, partitions, pairs)
                 yield ExplainedState(uid, name, "written", former, count, after, sample)
     for store, state in left.values():
         if state.uid is not None:
@@ -132,16 +139,18 @@ def _encode(
     samples: int,
     now_ms: int,
     partitions: int,
+    pairs: AllKeyPairs,
 ) -> tuple[int, pa.Table | None]:
     """Encode all rows that would be written, of a Spark frame a sample; return their number and some of them."""
-    encoder = make_encoder(store.find_written(name, now_ms, partitions))
-    if isinstance(given, GivenRows) and is_spark_frame(given.rows) and not given.functions:
+    target = store.find_written(name, now_ms, partitions)
+    encoder = make_encoder(target)
+    if isinstance(given, GivenRows) and is_spark_frame(given.rows) and not given.steps:
         frame: Any = given.rows
         some = pa.Table.from_pandas(frame.limit(max(1, samples)).toPandas(), preserve_index=False)
         list(encoder.encode(encoder.prepare(some)))
         return frame.count(), some.slice(0, samples)
     rows, sample = 0, None
-    for batch in list_batches(given, open_state):
+    for batch in list_batches(given, open_state, target, pairs):
         table = pa.Table.from_batches([batch])
         list(encoder.encode(encoder.prepare(table)))
         rows += len(table)

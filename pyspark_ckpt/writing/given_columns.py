@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -112,7 +114,7 @@ class GivenColumns:
 
         Raises InvalidInputError (columns that are missing, unknown or of other types, nulls).
         """
-        columns = {KEY: self._take_keys(rows)}
+        columns = {KEY: self.take_keys(rows)}
         for name in self.names:
             if name == WRITTEN:
                 columns[name] = self._take_written(rows)
@@ -146,7 +148,7 @@ class GivenColumns:
     def _find_type(self, schemas: Schemas) -> pa.DataType:
         return arrow_type(schemas.schemas[schemas.current - 1])
 
-    def _take_keys(self, rows: pa.Table) -> pa.StructArray:
+    def take_keys(self, rows: pa.Table) -> pa.StructArray:
         """Return the columns of the keys. Raises InvalidInputError, also for columns that are not of such rows."""
         names = [field.name for field in self.key_fields]
         is_nested = KEY in rows.column_names and pa.types.is_struct(rows.schema.field(KEY).type)
@@ -227,3 +229,8 @@ def fit_column(column: pa.Array, kind: pa.DataType, what: str) -> pa.Array:
             f"{what} of type {column.type} does not fit the type {kind}: {problem}.", hint="Cast it."
         ) from problem
     return found
+
+
+def with_key(state: StateMeta, schema: Mapping[str, str]) -> StateMeta:
+    """Return a state whose keys have other columns, given with the names of their types."""
+    return msgspec.structs.replace(state, descriptor=msgspec.structs.replace(state.descriptor, key_schema=schema))

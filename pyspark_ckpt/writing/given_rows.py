@@ -9,6 +9,9 @@ import pyarrow as pa
 
 from pyspark_ckpt.reading.reader import StateReader
 from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.writing.functions.key_pairs import AllKeyPairs
+from pyspark_ckpt.writing.functions.steps import change_rows
+from pyspark_ckpt.writing.given_columns import WrittenState
 from pyspark_ckpt.writing.store_draft import GivenRows, StoredRows
 
 BATCH_ROWS = 65_536
@@ -26,31 +29,27 @@ OpenState: TypeAlias = Callable[[StoredRows], StateReader]
 """Opens a state of the source."""
 
 
-def list_batches(given: GivenRows | StoredRows, open_source: OpenState) -> Iterator[pa.RecordBatch]:
-    """Yield rows in batches, changed by their functions.
+def list_batches(
+    given: GivenRows | StoredRows, open_source: OpenState, target: WrittenState, pairs: AllKeyPairs
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of ``target`` in batches, changed by their steps; ``pairs`` gets the keys that change.
 
     Raises InvalidInputError (no rows, or a function that returns none), and what reading raises.
     """
     if isinstance(given, StoredRows):
         with open_source(given) as state:
-            yield from _change(state.batches(), given)
+            yield from _change(state.batches(), given, target, pairs)
     else:
-        yield from _change(_list_given(given.rows), given)
+        yield from _change(_list_given(given.rows), given, target, pairs)
 
 
-def _change(batches: Iterable[pa.RecordBatch], given: GivenRows | StoredRows) -> Iterator[pa.RecordBatch]:
-    if not given.functions:
+def _change(
+    batches: Iterable[pa.RecordBatch], given: GivenRows | StoredRows, target: WrittenState, pairs: AllKeyPairs
+) -> Iterator[pa.RecordBatch]:
+    if not given.steps:
         yield from batches
         return
-    for batch in batches:
-        rows = pa.Table.from_batches([batch])
-        for function in given.functions:
-            rows = function(rows)
-            if not isinstance(rows, pa.Table):
-                raise InvalidInputError(
-                    f"The function of a Transform returned {repr(rows)[:200]} of type {type(rows).__name__}.",
-                    hint="Return a pyarrow.Table, which may be empty.",
-                )
+    for rows in change_rows(batches, given.steps, target, pairs, are_shown=isinstance(given, StoredRows)):
         yield from _part(rows)
 
 

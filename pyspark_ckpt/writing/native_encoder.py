@@ -64,7 +64,7 @@ class NativeEncoder:
         key, value = (prepared.column(name).combine_chunks() for name in (KEY, VALUE))
         columns = key.flatten()
         keys = self._encode_keys(columns, len(prepared))
-        hashes = self._codec.hash_columns(columns, len(prepared)).astype(">u4").view(np.uint8).reshape(-1, 4)
+        hashes = self.hash_keys(prepared).astype(">u4").view(np.uint8).reshape(-1, 4)
         head = state_head(self._target.state.number)
         if self._target.state.descriptor.ordered:
             places = side_by_side(keys.prefix(head), Packed.of_matrix(hashes))
@@ -80,6 +80,10 @@ class NativeEncoder:
         if self._codec.schemas:
             values = values.prefix(struct.pack(">H", len(self._codec.schemas) - 1))
         yield self._target.state.name, PackedRows(places.take(order), values.take(order))
+
+    def hash_keys(self, prepared: pa.Table) -> NDArray[np.uint32]:
+        """Return the unsigned hashes that place rows. Raises InvalidInputError (a collation)."""
+        return self._codec.hash_columns(prepared.column(KEY).combine_chunks().flatten(), len(prepared))
 
     def _take(self, rows: pa.Table, name: str, fields: Sequence[pa.Field]) -> pa.StructArray:
         """Return a column of structs in the types of the state. Raises InvalidInputError."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import msgspec
-import pyarrow as pa
 
 from pyspark_ckpt.changes import ReKey, Transform
 from pyspark_ckpt.operators.bound.declared_states import DeclaredStates, with_types
@@ -19,6 +18,8 @@ from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError
 from pyspark_ckpt.state_store.format.meta import StateMeta, StoreMeta
 from pyspark_ckpt.state_store.format.remote import DEFAULT_STORE
+from pyspark_ckpt.writing.functions.key_pairs import KeyChange
+from pyspark_ckpt.writing.functions.steps import Step
 from pyspark_ckpt.writing.given_columns import WrittenState
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 PLAIN_KEYS = ("applyInPandasWithState", "flatMapGroupsWithState", "transformWithState")
 """Names of operators that store the key of the first row of a group. In the keys of all others, Spark has one zero and
 one NaN."""
-ChangeRows: TypeAlias = Callable[[pa.Table], pa.Table]
 
 
 def is_spark_frame(rows: object) -> bool:
@@ -37,7 +37,7 @@ def is_spark_frame(rows: object) -> bool:
 
 @dataclass(frozen=True)
 class StoredRows:
-    """Rows of a state of the source, and the functions that change them, one after another.
+    """Rows of a state of the source, and the steps that change them, one after another.
 
     ``uid``: None for a state of one of Spark's own operators.
     """
@@ -46,7 +46,7 @@ class StoredRows:
     store: str
     uid: str | None
     name: str
-    functions: tuple[ChangeRows, ...] = ()
+    steps: tuple[Step, ...] = ()
 
     @property
     def stored_name(self) -> str:
@@ -56,10 +56,10 @@ class StoredRows:
 
 @dataclass(frozen=True)
 class GivenRows:
-    """Rows that the user gives, and the functions that change them, one after another."""
+    """Rows that the user gives, and the steps that change them, one after another."""
 
     rows: Rows
-    functions: tuple[ChangeRows, ...] = ()
+    steps: tuple[Step, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -104,9 +104,7 @@ class StoreDraft:
 
     def find_written(self, name: str, now_ms: int, partitions: int) -> WrittenState:
         """Return what is needed to encode rows of a state. Raises InternalError."""
-        state = self.meta.state(name)
-        if state is None:
-            raise InternalError(f"State {name!r} gets rows and is not among the states.")
+        state = self._require(name)
         whose = f"State {name!r}"
         if state.uid is None:
             of_store = "" if self.name == DEFAULT_STORE else f", store {self.name!r}"
@@ -114,6 +112,12 @@ class StoreDraft:
         has_plain_keys = self.operator.name.startswith(PLAIN_KEYS)
         index = self.meta.state(index_name(name))
         return WrittenState(state, index, whose, now_ms, partitions, self.name, has_plain_keys)
+
+    def _require(self, name: str) -> StateMeta:
+        state = self.meta.state(name)
+        if state is None:
+            raise InternalError(f"State {name!r} gets rows and is not among the states.")
+        return state
 
     def remove(self, name: str) -> None:
         """Remove a state and its index."""
@@ -127,9 +131,11 @@ class StoreDraft:
         for each in (name, index_name(name)):
             self.kept.pop(each, None)
 
-    def find_rows(self, name: str, change: Transform | ReKey) -> GivenRows | StoredRows:
+    def find_rows(
+        self, name: str, change: Transform | ReKey, key_change: KeyChange | None = None
+    ) -> GivenRows | StoredRows:
         """Return the rows of a state, to be changed by one more function. Raises InvalidInputError."""
-        what, function = type(change).__name__, change.function
+        what, function, state = type(change).__name__, change.function, self._require(name)
         if not callable(function):
             raise InvalidInputError(f"State {name!r}: the function of a {what} is {function!r}.")
         before = self.written.get(name)
@@ -138,10 +144,11 @@ class StoreDraft:
                 f"State {name!r} gets a {what} after a Spark frame was put into it.", hint="Change the frame itself."
             )
         if before is None:
-            uid, slash, old = self.kept[name].partition("/")
-            place = (uid, old) if slash else (None, uid)
+            uid, _, old = self.kept[name].partition("/")
+            place = (None, name) if state.uid is None else (uid, old)
             before = StoredRows(self.operator.number, self.name, *place)
-        return replace(before, functions=(*before.functions, function))
+        step = Step(function, state, self.meta.state(index_name(name)), key_change)
+        return replace(before, steps=(*before.steps, step))
 
     def declare(self, uid: str, declared: Declared) -> str:
         """Put a declared state in the place of one of its name, if there is one; return its stored name."""

@@ -26,6 +26,7 @@ from pyspark_ckpt.state_store.redistribution.canonical import RANGE_BYTES, Expor
 from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner
 from pyspark_ckpt.state_store.redistribution.splitting import Split, SplitTask
 from pyspark_ckpt.state_store.redistribution.store_digests import require_recorded
+from pyspark_ckpt.writing.functions.key_pairs import AllKeyPairs
 from pyspark_ckpt.writing.given_columns import WrittenState
 from pyspark_ckpt.writing.given_rows import UNKNOWN_BYTES, OpenState, guess_bytes, list_batches
 from pyspark_ckpt.writing.store_draft import GivenRows, StoreDraft, StoredRows, is_spark_frame
@@ -65,10 +66,11 @@ class StoreWriting:
         splits = self._keep()
         now_ms = round(time.time() * 1000)
         written = {state: self.draft.find_written(state, now_ms, self.partitions) for state in self.draft.written}
-        encoded = {
-            state: self._encode(written[state], given, part)
-            for part, (state, given) in enumerate(self.draft.written.items())
-        }
+        with self.workplace.folder() as folder, AllKeyPairs.below(folder) as pairs:
+            encoded = {
+                state: self._encode(written[state], given, part, pairs)
+                for part, (state, given) in enumerate(self.draft.written.items())
+            }
         runs = [split.runs for split in (*splits, *(each.split for each in encoded.values()))]
         lists = tuple((state, each.state.number) for state, each in written.items() if each.is_list)
         tasks = [
@@ -167,12 +169,12 @@ class StoreWriting:
         splits: list[Split] = self.runner(tasks, self.progress)
         return splits
 
-    def _encode(self, state: WrittenState, given: GivenRows | StoredRows, part: int) -> Encoded:
+    def _encode(self, state: WrittenState, given: GivenRows | StoredRows, part: int, pairs: AllKeyPairs) -> Encoded:
         identity = Identity(self.draft.operator.number, part, self.draft.name)
         encode = EncodeRows(self.workplace, state, identity, self.target, self._ranges)
-        if isinstance(given, GivenRows) and is_spark_frame(given.rows) and not given.functions:
+        if isinstance(given, GivenRows) and is_spark_frame(given.rows) and not given.steps:
             return _encode_in_spark(given.rows, encode)
-        return encode(list_batches(given, self.source.open_state))
+        return encode(list_batches(given, self.source.open_state, state, pairs))
 
 
 def _require_given(name: str, given: int, found: Digest, heads: Digest) -> None:

@@ -13,17 +13,17 @@ from pyspark_ckpt.state_store.blobs.local.place import LocalPlace
 from pyspark_ckpt.state_store.blobs.metered import MeteredPlace, Traffic
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.extras import require_extra
+from pyspark_ckpt.state_store.hadoop_settings import HadoopSettings
 from pyspark_ckpt.state_store.s3_settings import S3Settings
-from pyspark_ckpt.state_store.s3a_settings import S3aSettings
 
 __all__ = [
     "Blob",
     "BlobPlace",
+    "HadoopSettings",
     "LocalPlace",
     "MeteredPlace",
     "RetryPolicy",
     "S3Settings",
-    "S3aSettings",
     "Sink",
     "Traffic",
     "find_options",
@@ -33,12 +33,28 @@ __all__ = [
 ]
 
 _BOTO3S_OWN = S3Settings()
-_NOTHING_SET = S3aSettings({})
+_NOTHING_SET = HadoopSettings({})
 _RETRIES = RetryPolicy()
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _S3_SCHEMES = ("s3", "s3a", "s3n")
 _HDFS_SCHEMES = ("hdfs", "viewfs")
 _AZURE_SCHEMES = ("abfs", "abfss")
+_SUPPORTED = (
+    "Set checkpointLocation, or the option remote, to a local or shared file system (file:/...), S3 (s3a://...), "
+    "Google Cloud Storage (gs://...), Azure (abfss://container@account.dfs.core.windows.net/...) or HDFS (hdfs://..., "
+    "viewfs://...)."
+)
+_INSTEAD = {
+    "dbfs": "Only Databricks itself reads such paths. Name the cloud path that is behind it, of an external "
+    "location or an external volume (DESCRIBE EXTERNAL LOCATION or DESCRIBE VOLUME shows it): "
+    "s3://..., gs://... or abfss://... .",
+    **dict.fromkeys(
+        ("wasb", "wasbs"),
+        "Write abfss://container@account.dfs.core.windows.net/folder, which is the same container by a newer scheme.",
+    ),
+    "adl": "Azure Data Lake Storage Gen1 has ended. Use Gen2: abfss://container@account.dfs.core.windows.net/folder.",
+    "gcs": "Write gs://bucket/folder.",
+}
 
 
 def names_scheme(location: str) -> bool:
@@ -49,23 +65,24 @@ def names_scheme(location: str) -> bool:
 def place_at(
     uri: str,
     s3: S3Settings = _BOTO3S_OWN,
-    s3a: S3aSettings = _NOTHING_SET,
+    hadoop: HadoopSettings = _NOTHING_SET,
     retries: RetryPolicy = _RETRIES,
 ) -> BlobPlace:
-    """Return the place at an absolute path, a ``file:`` URI, or a URI of S3 or HDFS.
+    """Return the place at an absolute path, a ``file:`` URI, or a URI of S3, Google Cloud Storage, Azure or HDFS.
 
     URIs are Hadoop's paths, as Spark writes and reads them: percent signs are part of the name, not escapes. S3 is
-    ``s3://bucket/prefix``, ``s3a:`` or ``s3n:``. For ``s3a:`` only, ``s3a`` fills in what ``s3`` leaves open. HDFS is
+    ``s3://bucket/prefix``, ``s3a:`` or ``s3n:``. For ``s3a:`` only, ``hadoop`` fills in what ``s3`` leaves open. Others
+    are ``gs://bucket/prefix`` and ``abfss://container@account.dfs.core.windows.net/path``, or ``abfs:``. HDFS is
     ``hdfs://host:port/path``, ``hdfs://nameservice/path``, ``hdfs:///path`` or ``viewfs://table/path``. ``retries``
     says how requests are repeated.
 
     Raises InvalidInputError that names the scheme (any other kind of place), ProcessError that names the extra of the
     package that the place needs (it is not installed).
     """
-    return with_retries(_place_at(uri, s3, s3a), retries)
+    return with_retries(_place_at(uri, s3, hadoop), retries)
 
 
-def _place_at(uri: str, s3: S3Settings, s3a: S3aSettings) -> BlobPlace:
+def _place_at(uri: str, s3: S3Settings, hadoop: HadoopSettings) -> BlobPlace:
     _refuse_unstorable(uri)
     found = _SCHEME.match(uri)
     scheme = found[0].rstrip(":").lower() if found else ""
@@ -74,20 +91,19 @@ def _place_at(uri: str, s3: S3Settings, s3a: S3aSettings) -> BlobPlace:
     if scheme == "file":
         return _local(uri)
     if scheme in _S3_SCHEMES:
-        return _s3(uri, scheme, s3, s3a)
+        return _s3(uri, scheme, s3, hadoop)
     if scheme in _HDFS_SCHEMES:
         require_extra("hdfs_native", f"A place of {scheme}:")
         from pyspark_ckpt.state_store.blobs.hdfs.place import HdfsPlace  # noqa: PLC0415 - loaded where it is needed
 
         return HdfsPlace(uri)
     if scheme == "gs":
-        return _gcs(uri)
+        return _gcs(uri, hadoop)
     if scheme in _AZURE_SCHEMES:
-        return _azure(uri, scheme)
+        return _azure(uri, scheme, hadoop)
     raise InvalidInputError(
         f"State cannot be stored at {uri!r}: the scheme {scheme!r} is not supported.",
-        hint="Set checkpointLocation, or the option remote, to a local or shared file system (file:/...), S3 "
-        "(s3a://...) or HDFS (hdfs://..., viewfs://...).",
+        hint=_INSTEAD.get(scheme, _SUPPORTED),
     )
 
 
@@ -115,7 +131,7 @@ def _local(uri: str) -> LocalPlace:
     return LocalPlace(_absolute(uri.partition(":")[2].removeprefix("//" + host), uri))
 
 
-def _s3(uri: str, scheme: str, own: S3Settings, s3a: S3aSettings) -> BlobPlace:
+def _s3(uri: str, scheme: str, own: S3Settings, hadoop: HadoopSettings) -> BlobPlace:
     bucket, prefix = _authority(uri, scheme), uri.partition("://")[2].partition("/")[2]
     if not bucket:
         raise InvalidInputError(
@@ -125,11 +141,11 @@ def _s3(uri: str, scheme: str, own: S3Settings, s3a: S3aSettings) -> BlobPlace:
     from pyspark_ckpt.state_store.blobs.s3.place import S3Place  # noqa: PLC0415 - loaded where it is needed
 
     if scheme == "s3a":
-        return S3Place(bucket, prefix, s3a.complete(own, bucket), scheme)
+        return S3Place(bucket, prefix, hadoop.complete(own, bucket), scheme)
     return S3Place(bucket, prefix, own)
 
 
-def _gcs(uri: str) -> BlobPlace:
+def _gcs(uri: str, hadoop: HadoopSettings) -> BlobPlace:
     bucket, prefix = _authority(uri, "gs"), uri.partition("://")[2].partition("/")[2]
     if not bucket:
         raise InvalidInputError(
@@ -138,14 +154,14 @@ def _gcs(uri: str) -> BlobPlace:
     require_extra("google.cloud.storage", "A place of gs:")
     from pyspark_ckpt.state_store.blobs.object_store.clouds import gcs_place  # noqa: PLC0415 - as for S3
 
-    return gcs_place(bucket, prefix)
+    return gcs_place(bucket, prefix, hadoop)
 
 
-def _azure(uri: str, scheme: str) -> BlobPlace:
+def _azure(uri: str, scheme: str, hadoop: HadoopSettings) -> BlobPlace:
     require_extra("azure.storage.blob", f"A place of {scheme}:")
     from pyspark_ckpt.state_store.blobs.object_store.clouds import azure_place  # noqa: PLC0415 - as for S3
 
-    return azure_place(uri, scheme)
+    return azure_place(uri, scheme, hadoop)
 
 
 def _refuse_unstorable(name: str) -> None:

@@ -44,6 +44,7 @@ CLAIM_S = 3600.0
 """A claim that is this much older than one's own was left by a process that died."""
 
 _S3 = re.compile(r"\As3[an]?://")
+_AZURE = re.compile(r"\Aabfss?://")
 _HDFS_DEFAULT_PORT = ":8020"
 
 
@@ -78,6 +79,8 @@ def describe(checkpoint: BlobPlace) -> Owner:
     authority, slash, path = rest.partition("/")
     if _S3.match(url):
         return Owner(OWNER_FORMAT, f"s3://{rest.rstrip('/')}")
+    if _AZURE.match(url):
+        return Owner(OWNER_FORMAT, f"abfss://{rest.rstrip('/')}")
     authority = authority.lower().removesuffix(_HDFS_DEFAULT_PORT)
     return Owner(OWNER_FORMAT, f"{scheme}://{authority}{slash}{path.rstrip('/')}")
 

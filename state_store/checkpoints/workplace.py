@@ -48,7 +48,7 @@ class Workplace:
 
     def place(self, url: str) -> BlobPlace:
         """Return the place at a URL. A bucket of ``s3a:`` is reached as S3A reaches it. Raises InvalidInputError."""
-        return place_at(url, self.options.s3, self.options.s3a, RetryPolicy(self.options.place_timeout_s))
+        return place_at(url, self.options.s3, self.options.hadoop, RetryPolicy(self.options.place_timeout_s))
 
     def resolve(self, location: str) -> BlobPlace:
         """Return the place that a user names. A relative path starts at the current folder, as in a shell.

@@ -101,12 +101,12 @@ def read_pointer(checkpoint: BlobPlace, identity: Identity, remote: str) -> str 
 
 
 def is_same_place(url: str, other: str) -> bool:
-    """Return whether two URLs name one place. A bucket has one name for each scheme of S3."""
-    return _as_s3(url) == _as_s3(other)
+    """Return whether two URLs name one place. A bucket has one name for each scheme of S3, or of Azure."""
+    return _with_one_scheme(url) == _with_one_scheme(other)
 
 
-def _as_s3(url: str) -> str:
-    return re.sub(r"\As3[an]:", "s3:", url.rstrip("/"))
+def _with_one_scheme(url: str) -> str:
+    return re.sub(r"\Aabfs:", "abfss:", re.sub(r"\As3[an]:", "s3:", url.rstrip("/")))
 
 
 def _encode(url: str) -> str:

@@ -20,6 +20,7 @@ MAX_FOLDERS_ABOVE = 32
 """How many folders above a target are looked into, the nearest first: each takes two requests, or four at most."""
 
 _S3 = re.compile(r"s3[an]?://")
+_AZURE = re.compile(r"abfss?://")
 
 
 def is_within(place: BlobPlace, outer_url: str) -> bool:
@@ -122,4 +123,4 @@ def _roots_of_state(checkpoint: Checkpoint) -> list[str]:
 def _plain(url: str) -> str:
     if not names_scheme(url):
         return os.path.realpath(url).rstrip("/")
-    return _S3.sub("s3://", url).rstrip("/")
+    return _AZURE.sub("abfss://", _S3.sub("s3://", url)).rstrip("/")

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import msgspec
 
 from pyspark_ckpt.state_store import options as option_table
-from pyspark_ckpt.state_store.blobs import S3aSettings
+from pyspark_ckpt.state_store.blobs import HadoopSettings
 from pyspark_ckpt.state_store.blobs.base.retries import ask_now
 from pyspark_ckpt.state_store.checkpoints.missing_state import explain_missing
 from pyspark_ckpt.state_store.errors import CkptError, InternalError, InvalidInputError, NotFoundError, StorageError
@@ -47,7 +47,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 class Open(Request, frozen=True):
     """Open a store. ``epoch``: that of the run, if its driver has taken one; else 0.
 
-    ``s3a``: settings of S3A. ``secrets``: the number of the secrets to use, see ReceivedSecrets.
+    ``hadoop``: settings of Hadoop's connectors. ``secrets``: the number of the secrets to use, see ReceivedSecrets.
     """
 
     state_dir: str
@@ -60,7 +60,7 @@ class Open(Request, frozen=True):
     min_versions_to_retain: Count
     epoch: Count = 0
     options: dict[str, str] = {}
-    s3a: dict[str, str] = {}
+    hadoop: dict[str, str] = {}
     secrets: int | None = None
 
 
@@ -216,7 +216,7 @@ class Dispatcher:
             Identity(request.operator, request.partition, request.name),
             Caller(request.run_id, request.format, request.min_versions_to_retain, request.epoch),
             option_table.parse(request.options),
-            S3aSettings({**request.s3a, **secrets}),
+            HadoopSettings({**request.hadoop, **secrets}),
         )
         return {"handle": handle.number}
 

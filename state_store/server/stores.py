@@ -20,9 +20,9 @@ from pyspark_ckpt.state_store.attempts.agreement import Agreement
 from pyspark_ckpt.state_store.attempts.winners import Epochs, KnownRuns
 from pyspark_ckpt.state_store.blobs import (
     BlobPlace,
+    HadoopSettings,
     MeteredPlace,
     RetryPolicy,
-    S3aSettings,
     S3Settings,
     Traffic,
     place_at,
@@ -57,7 +57,7 @@ CACHE_SHARE = 0.75
 ADOPTION_S = 3600.0
 """Local copies of an earlier process are deleted if nobody has asked for them by then."""
 
-_Query: TypeAlias = tuple[str, S3Settings, S3aSettings]
+_Query: TypeAlias = tuple[str, S3Settings, HadoopSettings]
 """The URL of a checkpoint and the settings by which it is reached."""
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.]")
@@ -70,7 +70,7 @@ class Access:
     url: str
     checkpoint: str
     options: Options
-    s3a: S3aSettings
+    hadoop: HadoopSettings
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Stores:
         folder: LockedFolder,
         options: Options,
         *,
-        places: Callable[[str, S3Settings, S3aSettings], BlobPlace] = place_at,
+        places: Callable[[str, S3Settings, HadoopSettings], BlobPlace] = place_at,
         clock: Callable[[], float] = time.time,
         uptime: Callable[[], float] = time.monotonic,
         make_id: Callable[[], str] = new_id,
@@ -156,7 +156,7 @@ class Stores:
         identity: Identity,
         caller: Caller,
         options: Options,
-        s3a: S3aSettings,
+        hadoop: HadoopSettings,
     ) -> Handle:
         """Open a store. Opens of one folder with the same options and settings share one store.
 
@@ -171,7 +171,7 @@ class Stores:
         retries = RetryPolicy(options.place_timeout_s, traffic.note_wait, self._stopping)
 
         def open_place(url: str) -> BlobPlace:
-            return with_retries(self._places(url, options.s3, s3a), retries)
+            return with_retries(self._places(url, options.s3, hadoop), retries)
 
         checkpoint = unmetered = open_place(checkpoint_root)
         if options.remote:  # only requests to the place of the state are counted: the checkpoint is another
@@ -182,11 +182,11 @@ class Stores:
         else:
             checkpoint = MeteredPlace(checkpoint, traffic, failpoints)
         place = MeteredPlace(open_place(state_dir), traffic, failpoints)
-        access = Access(place.url, checkpoint.url, options, s3a)
+        access = Access(place.url, checkpoint.url, options, hadoop)
         with self._lock:
             shelf = self._shelves.get(access)
             if shelf is None:
-                query = (checkpoint.url, options.s3, s3a)
+                query = (checkpoint.url, options.s3, hadoop)
                 epochs = Epochs(checkpoint, self._runs.setdefault(query, KnownRuns()))
                 known = self._operators.setdefault(query, KnownStates())
                 operators = OperatorStates(unmetered, open_place, self._resources.pool, known)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
@@ -13,13 +14,16 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+import pyspark_ckpt as ckpt
 from pyspark_ckpt.monitoring import prometheus, telemetry
 from pyspark_ckpt.monitoring.families import Family, all_families
 from pyspark_ckpt.monitoring.series import Series
-from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
+from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError, ProcessError
 from tests.monitoring.events import QUERY, TARGET_S, add, batch, operator
 
 FORECAST = "ckptRestoreForecastMs.partition_0_default"
+SESSION: Any = object()
+"""No session is needed to see what is missing."""
 
 
 @pytest.fixture
@@ -173,3 +177,16 @@ def test_an_ended_query_is_gone_from_a_scrape(series: Series, server: prometheus
 
 def _family(name: str) -> Family:
     return next(family for family in all_families() if family.series_name == name)
+
+
+@pytest.mark.parametrize(
+    ("module", "target", "extra"),
+    [("prometheus_client", {"prometheus": 0}, "prometheus"), ("opentelemetry", {"otel": object()}, "otel")],
+)
+def test_an_extra_that_is_missing_is_named(
+    module: str, target: dict[str, Any], extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ProcessError) as refused:
+        ckpt.metrics(SESSION, **target)
+    assert f"pyspark-ckpt[{extra}]" in str(refused.value)

@@ -134,7 +134,7 @@ def test_wrong_arguments_are_refused(frozen: Path) -> None:
         {"options": {"placeTimeout": "x"}},
     ):
         with pytest.raises(InvalidInputError):
-            ckpt.serve(str(frozen), **wrong)  # type: ignore[arg-type]
+            ckpt.serve(str(frozen), **wrong)
     for none in ([], [str(frozen)] * 51, 7):
         with pytest.raises(InvalidInputError):
             ckpt.serve(none)  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ from tests.web.conftest import IMAGE, LARGE, SCRIPT, Serve
 PAGES = ("", "/history", "/states", "/partitions", "/kept", "/key", "/diff")
 
 
-def read(client: httpx.Client, path: str, **given: object) -> Any:  # noqa: ANN401 - JSON
+def read(client: httpx.Client, path: str, **given: str | int) -> Any:  # noqa: ANN401 - JSON
     answer = client.get(path, params={**given, "format": "json"})
     assert answer.status_code == 200, answer.text
     return answer.json()
@@ -135,7 +135,8 @@ def test_savepoints_are_listed_and_shown(serve: Serve, query: Query, quick_path:
 
 
 def find_state(client: httpx.Client, name: str) -> int:
-    return next(each["number"] for each in read(client, "/c/0/key")["states"] if each["state"] == name)
+    states = read(client, "/c/0/key")["states"]
+    return int(next(each["number"] for each in states if each["state"] == name))
 
 
 def test_a_key_is_found_by_typed_fields(page: httpx.Client) -> None:
@@ -185,7 +186,7 @@ def test_no_more_differences_are_shown_than_asked_for(serve: Serve, frozen: Path
 
 def test_names_keys_and_values_are_text_and_nothing_else(page: httpx.Client) -> None:
     named = find_state(page, SCRIPT)
-    asked = {"state": named, "k0": SCRIPT, "k1": "1", "find": "1"}
+    asked: dict[str, str | int] = {"state": named, "k0": SCRIPT, "k1": "1", "find": "1"}
     texts = [page.get(f"/c/0{each}").text for each in PAGES]
     texts += [page.get("/").text, page.get("/c/0/key", params=asked).text]
     texts.append(page.get("/c/0/diff", params={"state": named, "a": 1, "b": 2, "find": 1}).text)
@@ -230,7 +231,7 @@ def test_a_query_without_batches_and_one_without_state_have_pages(serve: Serve, 
 
 @pytest.mark.parametrize("remote", [False, True])
 def test_checkpoints_in_s3(serve: Serve, s3: S3Service, quick_path: Path, *, remote: bool) -> None:
-    options = {**s3.options, **({"remote": s3.new_folder()} if remote else {})}
+    options: Any = {**s3.options, **({"remote": s3.new_folder()} if remote else {})}
     location = str(quick_path / "query") if remote else s3.new_folder()
     query = written(location, 3, batches=3, **options)
     client = serve(location, options=s3.options)

@@ -11,7 +11,11 @@ import pytest
 
 import pyspark_ckpt as ckpt
 from pyspark_ckpt import changes, explain_changes, open_state, restore, savepoint, write_state
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Operator
+from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.format.meta import EMPTY_META, Descriptor
+from pyspark_ckpt.writing.store_draft import StoreDraft, StoredRows
 from tests.compat.frozen import HERE, VERSIONS, unpack
 
 ALL = [(v, path.name.removesuffix(".tar.gz")) for v in VERSIONS for path in sorted((HERE / v).glob("*.tar.gz"))]
@@ -86,6 +90,32 @@ def test_values_are_mended_and_the_others_stay(kind: Any, aggregated: Path, tmp_
     assert repr(sorted(map(repr, _read(tmp_path / "again", {"operator": 0})["value"].to_pylist()))) == repr(
         sorted(map(repr, after["value"].to_pylist()))
     )
+
+
+def test_each_function_gets_the_columns_that_open_state_shows(aggregated: Path, tmp_path: Path) -> None:
+    def shorten(rows: pa.Table) -> pa.Table:
+        return _double(rows).select(["value", "key"])
+
+    write_state(aggregated, tmp_path / "target", [changes.Transform(0, "default", each) for each in (shorten, _double)])
+    old, new = (_read(each, {"operator": 0}) for each in (aggregated, tmp_path / "target"))
+    first = old.schema.field("value").type[0].name
+    assert sorted(4 * value[first] for value in old["value"].to_pylist()) == sorted(
+        value[first] for value in new["value"].to_pylist()
+    )
+
+
+def test_a_state_of_sparks_may_have_a_slash_in_its_name() -> None:
+    meta, _ = EMPTY_META.with_state("my/count", Descriptor())
+    draft = StoreDraft(
+        Operator(0, "transformWithStateExec", ("default",), 1),
+        "default",
+        Layout.REMAINDERS,
+        meta,
+        kept={"my/count": "my/count"},
+    )
+    rows = draft.find_rows("my/count", changes.Transform(0, "my/count", KEEP))
+    assert isinstance(rows, StoredRows)
+    assert (rows.uid, rows.stored_name) == (None, "my/count")
 
 
 KEEP: Any = lambda rows: rows  # noqa: E731 - a function of a user

@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 import pytest
 
 import pyspark_ckpt as ckpt
-from pyspark_ckpt import changes, testing, write_state
+from pyspark_ckpt import changes, explain_changes, open_state, testing, write_state
 from pyspark_ckpt.state_store.errors import InvalidInputError
-from tests.writing.test_written_states import DAY, NAMES, UID, Kinds, _read, saved  # noqa: F401 - a fixture
+from tests.writing.test_written_states import DAY, NAMES, NOW, UID, Kinds, _read, saved  # noqa: F401 - a fixture
 
 KEY = "number bigint, side string"
 
@@ -86,7 +86,11 @@ def test_changes_before_and_after_it_are_made_with_their_keys(saved: Path, tmp_p
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (changes.ReKey(UID, "side string", lambda rows: _split(rows).drop_columns(["number"])), "places|two rows are"),
+        (
+            changes.ReKey(UID, "side string", lambda rows: _split(rows).drop_columns(["number"])),
+            "two keys become one, .'side'",
+        ),
+        (changes.ReKey(UID, KEY, lambda rows: _split(rows).drop_columns(["former_key"])), "column 'former_key' is not"),
         (changes.ReKey(UID, "number bigint", lambda rows: rows), "its keys have the columns .'number'"),
         (changes.ReKey(UID, "number double precision", _split), "key"),
         (changes.ReKey(UID, "m map<string,int>", _split), "key"),
@@ -98,3 +102,99 @@ def test_changes_before_and_after_it_are_made_with_their_keys(saved: Path, tmp_p
 def test_keys_that_do_not_fit_are_refused(change: Any, said: str, saved: Path, tmp_path: Path) -> None:  # noqa: ANN401,F811
     with pytest.raises(InvalidInputError, match=said):
         write_state(saved, tmp_path / "target", [change])
+
+
+STATES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "value": (ckpt.ValueState("a", "long"), {"value": [1]}),
+    "other value": (ckpt.ValueState("b", "long"), {"value": [2]}),
+    "entry": (ckpt.MapState("c", "string", "long"), {"map_key": ["x"], "value": [3]}),
+    "other entry": (ckpt.MapState("c", "string", "long"), {"map_key": ["y"], "value": [4]}),
+    "element": (ckpt.ListState("d", "long"), {"index": [0], "value": [5]}),
+    "later element": (ckpt.ListState("d", "long"), {"index": [7], "value": [6]}),
+    "timer": (ckpt.Timers("e", clock="processing"), {"at": [NOW]}),
+    "later timer": (ckpt.Timers("e", clock="processing"), {"at": [NOW + DAY]}),
+}
+"""Rows of one key, which do not meet each other."""
+
+
+def _lower(rows: pa.Table) -> pa.Table:
+    rows = rows.sort_by("former_key")
+    return rows.drop_columns(["key"]).append_column("user", pc.utf8_lower(pc.struct_field(rows["key"], "user")))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("value", "value"),
+        ("value", "other value"),
+        ("value", "entry"),
+        ("entry", "other entry"),
+        ("element", "later element"),
+        ("timer", "later timer"),
+        ("timer", "element"),
+    ],
+)
+def test_two_keys_never_become_one(one: str, other: str, tmp_path: Path) -> None:
+    of_state: dict[str, tuple[Any, list[pa.Table]]] = {}
+    for user, name in (("A", one), ("a", other)):
+        state, columns = STATES[name]
+        rows = pa.table({"user": [user], **columns})
+        of_state.setdefault(state.name, (state, []))[1].append(rows)
+    put = [changes.Put(UID, state, pa.concat_tables(rows), key="user string") for state, rows in of_state.values()]
+    write_state(None, tmp_path / "saved", put, parallelism=2)
+    rekey = changes.ReKey(UID, "user string", _lower)
+    for call in (explain_changes, lambda source, given: write_state(source, tmp_path / "target", given)):
+        with pytest.raises(InvalidInputError, match=r"two keys become one, \{'user': 'a'\}"):
+            call(tmp_path / "saved", [rekey])
+
+
+def test_keys_that_stay_apart_may_come_in_many_batches_and_lose_rows(tmp_path: Path) -> None:
+    count = 20_000
+    users = [f"User {n}" for n in range(count)]
+    values = pa.table({"user": users, "value": range(count)})
+    entries = pa.table({"user": users + users, "map_key": [0] * count + [1] * count, "value": range(2 * count)})
+    states = ckpt.ValueState("a", "long"), ckpt.MapState("b", "int", "long")
+    put = [changes.Put(UID, *each, key="user string") for each in zip(states, (values, entries), strict=True)]
+
+    def fewer(rows: pa.Table) -> pa.Table:
+        return _lower(rows.filter(pc.not_equal(pc.bit_wise_and(rows["value"], 3), 0)))
+
+    write_state(None, tmp_path / "saved", put, parallelism=2)
+    write_state(tmp_path / "saved", tmp_path / "target", [changes.ReKey(UID, "user string", fewer)])
+    assert sorted(_read(tmp_path / "target", "a")["value"].to_pylist()) == [n for n in range(count) if n % 4]
+    assert len(_read(tmp_path / "target", "b")) == 2 * count * 3 // 4
+
+
+def test_a_key_of_another_batch_is_found(tmp_path: Path) -> None:
+    count = 20_000
+    values = pa.table({"user": [f"User {n}" for n in range(count)] + ["user 17"], "value": range(count + 1)})
+    put = changes.Put(
+        UID, ckpt.MapState("b", "long", "long"), values.add_column(1, "map_key", values["value"]), "user string"
+    )
+    write_state(None, tmp_path / "saved", [put], parallelism=2)
+    with pytest.raises(InvalidInputError, match=r"two keys become one, .'user': 'user 17'"):
+        write_state(tmp_path / "saved", tmp_path / "target", [changes.ReKey(UID, "user string", _lower)])
+
+
+def test_functions_get_what_open_state_shows_also_of_rows_of_others(saved: Path, tmp_path: Path) -> None:  # noqa: F811
+    """Flat keys, and numbers of another type, do not reach the next function."""
+    shown: dict[str, list[pa.Schema]] = {}
+
+    def watch(name: str) -> changes.Transform:
+        def note(rows: pa.Table) -> pa.Table:
+            shown.setdefault(name, []).append(rows.schema)
+            return rows
+
+        return changes.Transform(UID, name, note)
+
+    write_state(saved, tmp_path / "target", [REKEY, *map(watch, NAMES)])
+    for name in NAMES:
+        with open_state(tmp_path / "target", uid=UID, state=name) as state:
+            assert set(shown[name]) == {state.schema}, name
+    flat = pa.table({"user": ["user 1"], "value": pa.array([7], pa.int8())})
+    put: list[changes.Change] = [changes.Put(UID, "n", flat), REKEY, watch("n")]
+    shown.clear()
+    write_state(saved, tmp_path / "put", put)
+    with open_state(tmp_path / "put", uid=UID, state="n") as state:
+        assert shown["n"] == [state.schema]
+        assert state.to_arrow().to_pylist()[0]["key"] == {"number": 1, "side": "odd"}

@@ -29,6 +29,7 @@ from azure.storage.blob import BlobBlock, BlobProperties, ContainerClient
 from requests import RequestException, Response, Session
 
 from pyspark_ckpt.state_store.blobs.base.retries import get_left_of_try_s
+from pyspark_ckpt.state_store.blobs.object_store.azure_secrets import OwnChain
 from pyspark_ckpt.state_store.blobs.object_store.azure_settings import AzureSettings
 from pyspark_ckpt.state_store.blobs.object_store.service import (
     CONNECT_S,
@@ -98,7 +99,7 @@ class AzureContainer:
         self.client = ContainerClient(
             settings.endpoint,
             settings.container,
-            credential=_find_credential(settings),
+            credential=(settings.secret or OwnChain()).make_credential(),
             transport=RequestsTransport(session=self._session, session_owner=False),
             api_version=API,
             retry_total=0,  # the retry policy of the place repeats
@@ -158,7 +159,7 @@ class AzureContainer:
         size = self._answers.read_size(start, end, len(data)) if data else int(found.properties.size)
         return Range(data, size, str(found.properties.etag))
 
-    def list(self, prefix: str, start: str, more: str, *, is_deep: bool) -> Page:
+    def read_page(self, prefix: str, start: str, more: str, *, is_deep: bool) -> Page:
         """Return one page of a listing; see the protocol. The service lists from the beginning, whatever ``start``."""
         found, token = self._list(prefix, more, is_deep=is_deep)
         entries = [
@@ -194,7 +195,7 @@ class AzureContainer:
             raise TypeError(type(source).__name__)
         origin, target = source.client.get_blob_client(source_key), self.client.get_blob_client(key)
         with _failures("copy"):
-            status = target.start_copy_from_url(origin.url, **_timeouts())["copy_status"]
+            status: Any = target.start_copy_from_url(origin.url, **_timeouts())["copy_status"]
             while status == "pending":
                 time.sleep(POLL_S)
                 status = target.get_blob_properties(**_timeouts()).copy.status
@@ -270,14 +271,6 @@ class AzureParts:
 
 def _timeouts() -> dict[str, Any]:
     return {"connection_timeout": get_left_of_try_s(CONNECT_S), "read_timeout": get_left_of_try_s(READ_S)}
-
-
-def _find_credential(settings: AzureSettings) -> Any:  # noqa: ANN401 - one of many kinds
-    if settings.secret is not None:
-        return settings.secret.make_credential()
-    from azure.identity import DefaultAzureCredential  # noqa: PLC0415 - slow to import
-
-    return DefaultAzureCredential()
 
 
 def _is_services(answer: Response) -> bool:

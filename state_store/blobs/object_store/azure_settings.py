@@ -1,50 +1,31 @@
-"""How to reach Azure Blob Storage: an account, a container in it, and credentials."""
+"""How to reach Azure Blob Storage: from the environment, and from the settings of Hadoop's connector.
+
+Reference: https://hadoop.apache.org/docs/stable/hadoop-azure/abfs.html
+"""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from urllib.parse import urlsplit
 
+from pyspark_ckpt.state_store.blobs.object_store.azure_secrets import (
+    AccountKey,
+    ClientSecret,
+    ManagedIdentity,
+    SasToken,
+    Secret,
+    WorkloadIdentity,
+)
 from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.hadoop_settings import HadoopSettings
 
 CONNECTION = "AZURE_STORAGE_CONNECTION_STRING"
 """The variable of Azure's own tools that has an account, its endpoint and its key, as an emulator has them."""
 
-
-class Secret(Protocol):
-    """Credentials, which are never shown. Equal ones are the same identity."""
-
-    def make_credential(self) -> Any:  # noqa: ANN401 - the client of Azure takes many kinds
-        """Return what the client of Azure takes as a credential."""
-        ...
-
-
-@dataclass(frozen=True)
-class AccountKey:
-    """The key of an account."""
-
-    account: str
-    key: str = field(repr=False)
-
-    def make_credential(self) -> Any:  # noqa: ANN401 - as in the protocol
-        """Return the key with the account that it is for."""
-        from azure.core.credentials import AzureNamedKeyCredential  # noqa: PLC0415 - loaded where it is needed
-
-        return AzureNamedKeyCredential(self.account, self.key)
-
-
-@dataclass(frozen=True)
-class SasToken:
-    """A shared access signature."""
-
-    token: str = field(repr=False)
-
-    def make_credential(self) -> Any:  # noqa: ANN401 - as in the protocol
-        """Return the signature."""
-        from azure.core.credentials import AzureSasCredential  # noqa: PLC0415 - loaded where it is needed
-
-        return AzureSasCredential(self.token.removeprefix("?"))
+_ACCOUNT = "fs.azure.account."
+_OAUTH = f"{_ACCOUNT}oauth2."
 
 
 @dataclass(frozen=True)
@@ -55,7 +36,6 @@ class AzureSettings:
     """
 
     url: str
-    account: str
     container: str
     endpoint: str
     secret: Secret | None = None
@@ -65,24 +45,73 @@ class AzureSettings:
         return (self.endpoint, self.secret) == (other.endpoint, other.secret)
 
 
-def find_azure_settings(scheme: str, container: str, host: str) -> AzureSettings:
-    """Return the settings for ``scheme://container@host``, from the environment.
+def find_azure_settings(scheme: str, container: str, host: str, hadoop: HadoopSettings) -> AzureSettings:
+    """Return the settings for ``scheme://container@host`` of Hadoop's connector, else those of the environment.
 
-    Raises InvalidInputError (the connection string is damaged), which does not show it.
+    Raises InvalidInputError, which shows no secret (the connection string is damaged, or Hadoop has credentials that
+    this package cannot use).
     """
-    account = host.partition(".")[0]
-    found = AzureSettings(
-        f"{scheme}://{container}@{host}", account, container, f"https://{host.replace('.dfs.', '.blob.', 1)}"
-    )
+    account, url = host.partition(".")[0], f"{scheme}://{container}@{host}"
+    endpoint = f"https://{host.replace('.dfs.', '.blob.', 1)}"
     given = _read_connection(os.environ.get(CONNECTION, ""))
-    if given.get("AccountName", "") != account:
-        return found
-    return AzureSettings(
-        found.url, account, container, given.get("BlobEndpoint", found.endpoint).rstrip("/"), _find_secret(given)
+    if given.get("AccountName") != account:
+        given = {}
+
+    def find(name: str) -> str:
+        """Return a setting: that of the account by its host, else that of all accounts."""
+        return hadoop.find(f"{name}.{host}", name)
+
+    secret = _find_hadoops(find, account, has_other=bool(given)) or _find_connections(given)
+    return AzureSettings(url, container, given.get("BlobEndpoint", endpoint).rstrip("/"), secret)
+
+
+def _find_hadoops(find: Callable[[str], str], account: str, *, has_other: bool) -> Secret | None:
+    """Return the credentials of Hadoop's connector; None if it has none of its own."""
+    kind = find(f"{_ACCOUNT}auth.type").lower()
+    secret: Secret | None = None
+    if kind in {"", "sharedkey"}:
+        provider = find(f"{_ACCOUNT}keyprovider")
+        if provider and not provider.endswith(".SimpleKeyProvider") and not has_other:
+            raise _refusal(f"{_ACCOUNT}keyprovider is {provider}")
+        key = find(f"{_ACCOUNT}key")
+        return AccountKey(account, key) if key else None
+    if kind == "sas":
+        token = find("fs.azure.sas.fixed.token")
+        secret = SasToken(token) if token else None
+    elif kind == "oauth":
+        secret = _find_oauth(find)
+    if secret is None and not has_other:
+        provider = find(f"{_ACCOUNT}oauth.provider.type") or find("fs.azure.sas.token.provider.type")
+        raise _refusal(f"{_ACCOUNT}auth.type is {kind}" + (f", with {provider}" if provider else ""))
+    return secret
+
+
+def _find_oauth(find: Callable[[str], str]) -> Secret | None:
+    """Return the credentials of Entra ID; None if they are of a kind that is not supported, or not complete."""
+    provider = find(f"{_ACCOUNT}oauth.provider.type").rpartition(".")[2]
+    client_id, tenant = find(f"{_OAUTH}client.id"), find(f"{_OAUTH}msi.tenant")
+    if provider == "ClientCredsTokenProvider":
+        address, secret = urlsplit(find(f"{_OAUTH}client.endpoint")), find(f"{_OAUTH}client.secret")
+        of_address = address.path.strip("/").partition("/")[0]
+        is_whole = client_id and secret and address.netloc and of_address
+        return ClientSecret(f"https://{address.netloc}", of_address, client_id, secret) if is_whole else None
+    if provider == "MsiTokenProvider":
+        return ManagedIdentity(client_id)
+    if provider == "WorkloadIdentityTokenProvider":
+        return WorkloadIdentity(tenant, client_id, find(f"{_OAUTH}token.file"))
+    return None
+
+
+def _refusal(what: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"Hadoop's connector to Azure has credentials that the state store cannot use, or not all of them: {what}.",
+        hint="Use a key, a fixed shared access signature, or ClientCredsTokenProvider, MsiTokenProvider or "
+        "WorkloadIdentityTokenProvider for the whole query: state is not written by another identity than Spark's own "
+        f"files. Or give the state store its own in {CONNECTION}. See docs/deploying.md.",
     )
 
 
-def _find_secret(given: dict[str, str]) -> Secret | None:
+def _find_connections(given: dict[str, str]) -> Secret | None:
     if key := given.get("AccountKey"):
         return AccountKey(given["AccountName"], key)
     token = given.get("SharedAccessSignature")

@@ -13,18 +13,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import google.auth
 from google.api_core.exceptions import GoogleAPICallError
-from google.auth.credentials import AnonymousCredentials, Credentials
+from google.auth.compute_engine import Credentials as MachineCredentials
+from google.auth.credentials import AnonymousCredentials
 from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, RefreshError, TransportError
 from google.auth.transport.requests import AuthorizedSession
 from google.cloud.storage import Blob, Client
 from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
-from requests import RequestException, Response
+from google.oauth2.service_account import Credentials as ServiceAccount
+from requests import RequestException, Response, Session
 from urllib3.exceptions import HTTPError
 
-from pyspark_ckpt.state_store.blobs.object_store.gcs_settings import GcsSettings
+from pyspark_ckpt.state_store.blobs.object_store.gcs_settings import ANONYMOUS, MACHINE, GcsSettings
 from pyspark_ckpt.state_store.blobs.object_store.service import (
     Entry,
     ExistsError,
@@ -41,6 +44,7 @@ from pyspark_ckpt.state_store.blobs.object_store.sessions import Answers, equip,
 WRITER = "ckpt-writer"
 """The metadata key that names the write."""
 SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
+TOKENS = "https://oauth2.googleapis.com/token"
 
 _BYTES = "application/octet-stream"
 _FIELDS = "kind,items(name,size,timeCreated),nextPageToken"
@@ -78,7 +82,8 @@ class GcsBucket:
         self._answers = Answers(_is_services)
         with _failures("find the credentials"):
             credentials = _find_credentials(settings)
-        session = AuthorizedSession(credentials, default_host=None)
+        make_session: Any = AuthorizedSession
+        session = make_session(credentials)
         self._session = equip(session, self._answers)
         self.client = Client(
             project="-",  # used for nothing but buckets, which are never created here
@@ -134,7 +139,7 @@ class GcsBucket:
         size = self._answers.read_size(start, end, len(data))
         return Range(data, size, self._answers.headers.get("x-goog-generation", ""))
 
-    def list(self, prefix: str, start: str, more: str, *, is_deep: bool) -> Page:
+    def read_page(self, prefix: str, start: str, more: str, *, is_deep: bool) -> Page:
         """Return one page of a listing; see the protocol."""
         with _failures("list"):
             found = self.client.list_blobs(
@@ -197,7 +202,7 @@ class GcsBucket:
 class GcsParts:
     """A resumable upload. Its URL is a secret: who has it can write the object."""
 
-    def __init__(self, session: AuthorizedSession, url: str) -> None:
+    def __init__(self, session: Session, url: str) -> None:
         self._session, self._url = session, url
         self._tried = -1
 
@@ -250,14 +255,27 @@ def _read_arrived(answer: Response) -> int:
     return int(last) + 1 if last.isdecimal() else 0
 
 
-def _find_credentials(settings: GcsSettings) -> Credentials:
-    if settings.is_anonymous:
-        return AnonymousCredentials()
+def _find_credentials(settings: GcsSettings) -> Any:  # noqa: ANN401 - google.auth has few types
+    if settings.source == ANONYMOUS:
+        anonymous: Any = AnonymousCredentials
+        return anonymous()
+    if settings.source == MACHINE:
+        of_machine: Any = MachineCredentials
+        return of_machine(scopes=[SCOPE])
     if settings.key:
-        from google.oauth2.service_account import Credentials as OfKey  # noqa: PLC0415 - loaded where it is needed
-
-        return OfKey.from_service_account_info(settings.read_key(), scopes=[SCOPE])
-    found, _ = google.auth.default(scopes=[SCOPE])
+        of_key: Any = ServiceAccount
+        given = {
+            "client_email": settings.key.email,
+            "private_key_id": settings.key.key_id,
+            "private_key": settings.key.key,
+            "token_uri": TOKENS,
+        }
+        return of_key.from_service_account_info(given, scopes=[SCOPE])
+    if settings.file:
+        load: Any = google.auth.load_credentials_from_file
+        found, _ = load(settings.file, scopes=[SCOPE])
+    else:
+        found, _ = google.auth.default(scopes=[SCOPE])
     return found
 
 

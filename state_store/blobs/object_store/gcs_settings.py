@@ -1,46 +1,97 @@
-"""How to reach Google Cloud Storage."""
+"""How to reach Google Cloud Storage: from the environment, and from the settings of Hadoop's connector.
+
+Reference: https://github.com/GoogleCloudDataproc/hadoop-connectors/blob/master/gcs/CONFIGURATION.md
+"""
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass, field
-from typing import Any
 
 from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.hadoop_settings import HadoopSettings
 
 EMULATOR = "STORAGE_EMULATOR_HOST"
 """The variable of Google's own clients that names an emulator, which wants no credentials."""
+CHAIN, ANONYMOUS, MACHINE = "chain", "anonymous", "machine"
+"""Where credentials come from if no key is given: Google's own chain, nowhere, or the account of the machine."""
+
+_PREFIXES = ("fs.gs.auth.", "google.cloud.auth.")
+_TYPES = {
+    "": CHAIN,
+    "APPLICATION_DEFAULT": CHAIN,
+    "COMPUTE_ENGINE": MACHINE,
+    "UNAUTHENTICATED": ANONYMOUS,
+    "SERVICE_ACCOUNT_JSON_KEYFILE": CHAIN,
+    "WORKLOAD_IDENTITY_FEDERATION_CREDENTIAL_CONFIG_FILE": CHAIN,
+}
+_FILES = ("service.account.json.keyfile", "workload.identity.federation.credential.config.file")
+_UNSUPPORTED = (
+    *("impersonation.service.account", "access.token.provider", "access.token.provider.impl"),
+    *("service.account.keyfile", "client.id", "refresh.token"),
+)
+
+
+@dataclass(frozen=True)
+class PrivateKey:
+    """The key of a service account. It is never shown."""
+
+    email: str
+    key_id: str = field(repr=False)
+    key: str = field(repr=False)
 
 
 @dataclass(frozen=True)
 class GcsSettings:
-    """How to reach the service. What is empty is left to Google's own chain.
+    """How to reach the service. An empty ``endpoint`` is Google's own.
 
-    ``key``: the JSON of a service account, which is never shown. ``is_anonymous``: no credentials are sent.
+    ``source``: where credentials come from if there is neither a ``file`` of this host nor a ``key``.
     """
 
     endpoint: str = ""
-    key: str = field(default="", repr=False)
-    is_anonymous: bool = False
-
-    def read_key(self) -> dict[str, Any]:
-        """Return the key of a service account. Raises InvalidInputError (it is not one), which does not show it."""
-        try:
-            found = json.loads(self.key)
-        except ValueError:
-            found = None
-        if not isinstance(found, dict) or found.get("type") != "service_account":
-            raise InvalidInputError(
-                "The key of a service account for Google Cloud Storage is not the JSON of one.",
-                hint="Give the file that `gcloud iam service-accounts keys create` writes.",
-            )
-        return found
+    source: str = CHAIN
+    file: str = ""
+    key: PrivateKey | None = None
 
 
-def find_gcs_settings() -> GcsSettings:
-    """Return the settings of this process's environment."""
-    given = os.environ.get(EMULATOR, "")
-    if not given:
-        return GcsSettings()
-    return GcsSettings(given if "://" in given else f"http://{given}", is_anonymous=True)
+def find_gcs_settings(hadoop: HadoopSettings) -> GcsSettings:
+    """Return the settings of Hadoop's connector, and of the environment for what they leave open.
+
+    Raises InvalidInputError, which shows no secret (credentials that Hadoop has and this package cannot use).
+    """
+    _refuse_unsupported(hadoop)
+    kind = _find(hadoop, "type").upper()
+    if kind not in _TYPES:
+        raise _refusal(f"fs.gs.auth.type is {kind}")
+    source = ANONYMOUS if _find(hadoop, "null.enable").lower() == "true" else _TYPES[kind]
+    emulator = os.environ.get(EMULATOR, "")
+    endpoint = hadoop.find("fs.gs.storage.root.url").rstrip("/")
+    if emulator and not endpoint:
+        return GcsSettings(emulator if "://" in emulator else f"http://{emulator}", ANONYMOUS)
+    if source != CHAIN:
+        return GcsSettings(endpoint, source)
+    email, key_id, key = (
+        _find(hadoop, f"service.account.{name}") for name in ("email", "private.key.id", "private.key")
+    )
+    if email and key:
+        return GcsSettings(endpoint, key=PrivateKey(email, key_id, key.replace("\\n", "\n")))
+    found = next((file for name in _FILES if (file := _find(hadoop, name))), "")
+    return GcsSettings(endpoint, file=found)
+
+
+def _find(hadoop: HadoopSettings, name: str) -> str:
+    return hadoop.find(*(f"{prefix}{name}" for prefix in _PREFIXES))
+
+
+def _refuse_unsupported(hadoop: HadoopSettings) -> None:
+    for name in _UNSUPPORTED:
+        if _find(hadoop, name):
+            raise _refusal(f"fs.gs.auth.{name} is set")
+
+
+def _refusal(what: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"Hadoop's connector to Google Cloud Storage has credentials that the state store cannot use: {what}.",
+        hint="Use fs.gs.auth.service.account.json.keyfile, fs.gs.auth.type=COMPUTE_ENGINE or APPLICATION_DEFAULT for "
+        "the whole query: state is not written by another identity than Spark's own files. See docs/deploying.md.",
+    )

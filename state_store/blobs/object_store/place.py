@@ -160,7 +160,7 @@ class ObjectPlace(ObjectRequests, Retries):
                     return sorted(found, key=lambda blob: blob.name)
 
     def _page(self, prefix: str, start: str, more: str, *, is_deep: bool) -> Page:
-        return self.bucket.list(prefix, start, more, is_deep=is_deep)
+        return self.bucket.read_page(prefix, start, more, is_deep=is_deep)
 
     def _fetch_parts(self, name: str, start: int, end: int, tag: str) -> Iterator[Range]:
         asked = time.monotonic()

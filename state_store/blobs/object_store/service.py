@@ -125,7 +125,7 @@ class ObjectService(Protocol):
         """Return a range; of one version of the object only, if it has a ``tag``. Raises MissingError, PastEndError."""
         ...
 
-    def list(self, prefix: str, start: str, more: str, *, is_deep: bool) -> Page:
+    def read_page(self, prefix: str, start: str, more: str, *, is_deep: bool) -> Page:
         """Return objects whose keys begin with ``prefix``; only those of one folder if it is not deep.
 
         ``start``: keys before it may be left out. No folders are returned. ``more``: the token from the page before.

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_ckpt.state_store.blobs import LocalPlace, S3aSettings, S3Settings, place_at
+from pyspark_ckpt.state_store.blobs import HadoopSettings, LocalPlace, S3Settings, place_at
 from pyspark_ckpt.state_store.blobs.s3.place import S3Place
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import InvalidInputError
@@ -24,8 +24,8 @@ DEFAULT_PROVIDERS = (
 )
 
 
-def s3a(settings: dict[str, str]) -> S3aSettings:
-    return S3aSettings({f"fs.s3a.{name}": value for name, value in settings.items()})
+def s3a(settings: dict[str, str]) -> HadoopSettings:
+    return HadoopSettings({f"fs.s3a.{name}": value for name, value in settings.items()})
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_settings_of_s3a_are_for_places_of_s3a_alone() -> None:
 
 def test_offline_work_reaches_each_bucket_as_it_is_set_for_s3a(tmp_path: Path) -> None:
     settings = {**KEYS, "bucket.b.encryption.algorithm": "SSE-S3", "bucket.c.encryption.algorithm": "SSE-C"}
-    options = replace(parse({}), s3a=s3a({**settings, "proxy.password": "not ours"}))
+    options = replace(parse({}), hadoop=s3a({**settings, "proxy.password": "not ours"}))
     there: Workplace = pickle.loads(pickle.dumps(Workplace(options)))  # noqa: S301 - as a task of Spark has it
     places = [there.place(there.place(f"s3a://{bucket}/x").url) for bucket in "ab"]
     assert [place.writes for place in places if isinstance(place, S3Place)] == [{}, {"ServerSideEncryption": "AES256"}]

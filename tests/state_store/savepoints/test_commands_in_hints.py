@@ -14,7 +14,7 @@ import pytest
 
 from pyspark_ckpt import savepoints
 from pyspark_ckpt.cli.main import main
-from pyspark_ckpt.state_store.blobs import MeteredPlace, S3aSettings, Traffic, find_options, place_at
+from pyspark_ckpt.state_store.blobs import HadoopSettings, MeteredPlace, Traffic, find_options, place_at
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.missing_state import explain_missing
 from pyspark_ckpt.state_store.errors import CkptError, FormatError, InvalidInputError, NotFoundError
@@ -124,7 +124,7 @@ def test_places_name_the_options_that_reach_them_and_no_secrets() -> None:
         "fs.s3a.encryption.algorithm": "SSE-KMS",
         "fs.s3a.encryption.key": "key",
     }
-    place = place_at("s3a://bucket/folder", parse({"s3Region": "there"}).s3, S3aSettings(secrets))
+    place = place_at("s3a://bucket/folder", parse({"s3Region": "there"}).s3, HadoopSettings(secrets))
     options = {
         "s3Endpoint": "http://host:9000",
         "s3Region": "there",

@@ -166,7 +166,7 @@ def test_keys_of_s3a_are_used_and_never_shown_when_they_come_by_stdin(
     right = s3.s3a_keys
     wrong = {**right, "fs.s3a.secret.key": "wrong-and-secret", "fs.s3a.session.token": "a-token-of-a-session"}
     folder = s3.new_folder().replace("s3:", "s3a:")
-    place = {"checkpoint_root": folder, "state_dir": f"{folder}/state/0/0", "s3a": s3.s3a}
+    place = {"checkpoint_root": folder, "state_dir": f"{folder}/state/0/0", "hadoop": s3.s3a}
     hide_credentials(monkeypatch, tmp_path)
     server = Process(tmp_path / "local", options={"logLevel": "DEBUG"})
     processes.append(server)

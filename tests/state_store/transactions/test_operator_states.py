@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_ckpt.state_store.blobs import BlobPlace, S3aSettings, S3Settings, place_at
+from pyspark_ckpt.state_store.blobs import BlobPlace, HadoopSettings, S3Settings, place_at
 from pyspark_ckpt.state_store.format.meta import Descriptor
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.transactions.parts import Part, declare, write_part
@@ -46,7 +46,7 @@ class Query:
     def start(self) -> None:
         """Start a server, which counts listings of the folders of state."""
 
-        def counted(url: str, s3: S3Settings, s3a: S3aSettings) -> BlobPlace:
+        def counted(url: str, s3: S3Settings, s3a: HadoopSettings) -> BlobPlace:
             place = place_at(url, s3, s3a)
             inner = place.list
 

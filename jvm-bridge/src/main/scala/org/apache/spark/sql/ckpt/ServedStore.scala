@@ -11,7 +11,7 @@ import org.apache.spark.TaskContext
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.ckpt.fence.Fence
 import org.apache.spark.sql.ckpt.minor.{CheckpointIds, RunId, StreamExecution}
-import org.apache.spark.sql.ckpt.server.{Json, S3aSettings, Settings, SharedRuntime, StateServer}
+import org.apache.spark.sql.ckpt.server.{HadoopSettings, Json, Settings, SharedRuntime, StateServer}
 import org.apache.spark.sql.execution.streaming.state.{StateStoreConf, StateStoreId}
 import org.apache.spark.sql.internal.SQLConf
 
@@ -74,9 +74,9 @@ private[ckpt] final class ServedStore(
       .put("format", if (usesCheckpointIds) 2 else 1)
       .put("min_versions_to_retain", conf.minVersionsToRetain)
     request.set[ObjectNode]("options", Json.strings(settings.options))
-    val s3a = S3aSettings.of(hadoopConf, Seq(root, settings.remote))
-    request.set[ObjectNode]("s3a", Json.strings(s3a.plain))
-    if (s3a.secret.nonEmpty) request.put("secrets", server.entrust(s3a.secret))
+    val hadoop = HadoopSettings.of(hadoopConf, Seq(root, settings.remote))
+    request.set[ObjectNode]("hadoop", Json.strings(hadoop.plain))
+    if (hadoop.secret.nonEmpty) request.put("secrets", server.entrust(hadoop.secret))
     server.call("open", request, left => closeHandle(server, left.get("handle").asLong)).get("handle").asLong
   }
 

@@ -183,8 +183,7 @@ private[ckpt] final class Transactions(served: ServedStore, settings: Settings) 
     txn.workerRows = CommitReport.workerRows(answer)
     val spills = txn.spilledRuns + answer.path("metrics").path("spilled_runs").asLong
     if (spills > 0) {
-      logInfo(
-        s"$label: version ${txn.begun.version + 1} wrote more than memory holds, and spilled to local disk $spills times")
+      logInfo(s"$label: version ${txn.begun.version + 1} did not fit in memory, which made $spills spills to local disk")
     }
     val done = System.nanoTime
     val runtime = served.runtime

@@ -7,7 +7,7 @@ import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.security.alias.CredentialProviderFactory
 import org.scalatest.funsuite.AnyFunSuite
 
-class S3aSettingsSuite extends AnyFunSuite {
+class HadoopSettingsSuite extends AnyFunSuite {
   private val places = Seq("s3a://one/checkpoint", "file:/tmp/x")
 
   private def conf(settings: (String, String)*): Configuration = {
@@ -17,7 +17,7 @@ class S3aSettingsSuite extends AnyFunSuite {
   }
 
   test("hands over what is set for the buckets of the places, secrets apart") {
-    val found = S3aSettings.of(
+    val found = HadoopSettings.of(
       conf(
         "fs.s3a.endpoint" -> "a", "fs.s3a.bucket.one.endpoint" -> "b", "fs.s3a.bucket.two.endpoint" -> "c",
         "fs.s3a.access.key" -> "k", "fs.s3a.bucket.one.secret.key" -> "s", "fs.s3a.encryption.key" -> "e",
@@ -31,8 +31,27 @@ class S3aSettingsSuite extends AnyFunSuite {
   }
 
   test("hands over nothing when no place is S3A's") {
-    val found = S3aSettings.of(conf("fs.s3a.endpoint" -> "a", "fs.s3a.access.key" -> "k"), Seq("s3://one/x", "", "/x"))
+    val found =
+      HadoopSettings.of(conf("fs.s3a.endpoint" -> "a", "fs.s3a.access.key" -> "k"), Seq("s3://one/x", "", "/x"))
     assert(found.plain.isEmpty && found.secret.isEmpty)
+  }
+
+  test("hands over what is set for Google Cloud Storage and Azure, secrets apart, to places there alone") {
+    val host = "account.dfs.core.windows.net"
+    val settings = conf(
+      "fs.gs.auth.type" -> "UNAUTHENTICATED", "google.cloud.auth.service.account.json.keyfile" -> "/k.json",
+      "fs.gs.auth.service.account.private.key" -> "p", "fs.gs.block.size" -> "1",
+      s"fs.azure.account.key.$host" -> "s", s"fs.azure.account.auth.type.$host" -> "SharedKey",
+      "fs.azure.account.oauth2.client.secret" -> "t", "fs.azure.write.request.size" -> "1")
+    val google = HadoopSettings.of(settings, Seq("gs://one/x", ""))
+    assert(
+      google.plain ==
+        Map("fs.gs.auth.type" -> "UNAUTHENTICATED", "google.cloud.auth.service.account.json.keyfile" -> "/k.json"))
+    assert(google.secret == Map("fs.gs.auth.service.account.private.key" -> "p"))
+    val azure = HadoopSettings.of(settings, Seq("/x", s"abfss://c@$host/x"))
+    assert(azure.plain == Map(s"fs.azure.account.auth.type.$host" -> "SharedKey"))
+    assert(
+      azure.secret == Map(s"fs.azure.account.key.$host" -> "s", "fs.azure.account.oauth2.client.secret" -> "t"))
   }
 
   test("reads keys from credential files, S3A's own first") {
@@ -51,7 +70,8 @@ class S3aSettingsSuite extends AnyFunSuite {
         CredentialProviderFactory.CREDENTIAL_PROVIDER_PATH -> file("hadoop.jceks", "general"),
         "fs.s3a.security.credential.provider.path" -> file("s3a.jceks", "own"),
         "fs.s3a.access.key" -> "k")
-      assert(S3aSettings.of(settings, places).secret == Map("fs.s3a.secret.key" -> "own", "fs.s3a.access.key" -> "k"))
+      assert(HadoopSettings.of(settings, places).secret == Map("fs.s3a.secret.key" -> "own",
+        "fs.s3a.access.key" -> "k"))
     } finally Readers.deleteFolder(folder)
   }
 }

@@ -1,6 +1,6 @@
-"""Settings of S3A, Hadoop's connector to S3. With them, a place of ``s3a:`` needs no second set of settings.
+"""Settings of Hadoop's connectors to S3, Google Cloud Storage and Azure, so that a place needs no second set of them.
 
-The JVM passes the settings on unchanged, and this module interprets them.
+The JVM passes the settings on unchanged. This module interprets those of S3A, ``blobs/object_store`` the others.
 
 Reference: https://hadoop.apache.org/docs/stable/hadoop-aws/tools/hadoop-aws/index.html
 """
@@ -15,6 +15,8 @@ from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.s3_settings import Credentials, S3Settings
 
 PREFIX = "fs.s3a."
+CLOUDS = ("fs.azure.account.", "fs.azure.sas.", "fs.gs.auth.", "google.cloud.auth.", "fs.gs.storage.root.url")
+"""How the names of settings for Google Cloud Storage and Azure begin."""
 
 _CENTRAL_HOST = "s3.amazonaws.com"
 _REGION_OF_HOST = re.compile(
@@ -34,16 +36,26 @@ _NAMES = (
 _COUNTS = tuple(f".{name}" for name in _NAMES)
 
 
-class S3aSettings:
-    """Settings ``fs.s3a.*``, including those of single buckets. They hold secrets and are never shown."""
+class HadoopSettings:
+    """Settings ``fs.s3a.*``, ``fs.gs.*`` and ``fs.azure.*``, and those of single buckets and accounts.
+
+    They hold secrets and are never shown.
+    """
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         """Keep those of ``settings`` that matter here. Their names are full names."""
-        self._settings = {name: value for name, value in settings.items() if name.endswith(_COUNTS)}
+        self._settings = {
+            name: value for name, value in settings.items() if name.endswith(_COUNTS) or name.startswith(CLOUDS)
+        }
+
+    def find(self, *names: str) -> str:
+        """Return the first setting of these full names that is there and not empty; empty if there is none."""
+        found = (self._settings.get(name, "").strip() for name in names)
+        return next((value for value in found if value), "")
 
     def __eq__(self, other: object) -> bool:
         """Return whether all settings are the same."""
-        return isinstance(other, S3aSettings) and self._settings == other._settings
+        return isinstance(other, HadoopSettings) and self._settings == other._settings
 
     def __hash__(self) -> int:
         """Return a hash that agrees with ``__eq__``."""

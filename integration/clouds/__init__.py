@@ -1,0 +1,1 @@
+"""Queries whose state is in Google Cloud Storage or Azure."""

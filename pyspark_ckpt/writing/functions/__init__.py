@@ -1,0 +1,1 @@
+"""Functions of changes: the rows that they get, and which keys become one."""

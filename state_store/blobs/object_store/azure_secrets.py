@@ -1,0 +1,100 @@
+"""Credentials of Azure. They are never shown, and equal ones are the same identity."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from pyspark_ckpt.state_store.extras import require_extra
+
+
+class Secret(Protocol):
+    """Credentials of any kind."""
+
+    def make_credential(self) -> Any:  # noqa: ANN401 - the client of Azure takes many kinds
+        """Return what the client of Azure takes as a credential. Makes no request."""
+        ...
+
+
+@dataclass(frozen=True)
+class AccountKey:
+    """The key of an account."""
+
+    account: str
+    key: str = field(repr=False)
+
+    def make_credential(self) -> Any:  # noqa: ANN401 - as in the protocol
+        """Return the key with the account that it is for."""
+        from azure.core.credentials import AzureNamedKeyCredential  # noqa: PLC0415 - loaded where it is needed
+
+        return AzureNamedKeyCredential(self.account, self.key)
+
+
+@dataclass(frozen=True)
+class SasToken:
+    """A shared access signature."""
+
+    token: str = field(repr=False)
+
+    def make_credential(self) -> Any:  # noqa: ANN401 - as in the protocol
+        """Return the signature."""
+        from azure.core.credentials import AzureSasCredential  # noqa: PLC0415 - loaded where it is needed
+
+        return AzureSasCredential(self.token.removeprefix("?"))
+
+
+@dataclass(frozen=True)
+class ClientSecret:
+    """The secret of an application in Entra ID."""
+
+    authority: str
+    tenant: str
+    client_id: str
+    secret: str = field(repr=False)
+
+    def make_credential(self) -> Any:  # noqa: ANN401 - as in the protocol
+        """Return the credential of the application."""
+        return _identity().ClientSecretCredential(
+            self.tenant, self.client_id, self.secret, authority=self.authority, retry_total=0
+        )
+
+
+@dataclass(frozen=True)
+class ManagedIdentity:
+    """The identity of a machine; ``client_id``: which one, if it has several."""
+
+    client_id: str
+
+    def make_credential(self) -> Any:  # noqa: ANN401 - as in the protocol
+        """Return the credential of the machine."""
+        return _identity().ManagedIdentityCredential(client_id=self.client_id or None)
+
+
+@dataclass(frozen=True)
+class WorkloadIdentity:
+    """The identity of a pod of Kubernetes. What is empty is in its environment."""
+
+    tenant: str
+    client_id: str
+    file: str
+
+    def make_credential(self) -> Any:  # noqa: ANN401 - as in the protocol
+        """Return the credential of the pod."""
+        given = {"tenant_id": self.tenant, "client_id": self.client_id, "token_file_path": self.file}
+        return _identity().WorkloadIdentityCredential(**{name: value for name, value in given.items() if value})
+
+
+@dataclass(frozen=True)
+class OwnChain:
+    """Azure's own chain of credentials."""
+
+    def make_credential(self) -> Any:  # noqa: ANN401 - as in the protocol
+        """Return the chain."""
+        return _identity().DefaultAzureCredential()
+
+
+def _identity() -> Any:  # noqa: ANN401 - a module
+    require_extra("azure.identity", "A place of Azure")
+    import azure.identity  # noqa: PLC0415 - slow to import
+
+    return azure.identity

@@ -1,0 +1,196 @@
+"""What goes wrong with checkpoints is shown as a page that says so, and ends neither other pages nor the process."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+import pyspark_ckpt as ckpt
+from pyspark_ckpt.state_store.format.names import PROVIDER_CONF
+from pyspark_ckpt.web import application, history
+from tests.lab import damage
+from tests.ports import find_free_port
+from tests.saved_query import Query, written
+from tests.web.conftest import Serve, open_client
+from tests.web.test_pages import PAGES, read
+
+
+@pytest.fixture
+def query(quick_path: Path) -> Query:
+    return written(quick_path / "query", 2, batches=4)
+
+
+@pytest.fixture(autouse=True)
+def no_defect(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """No page fails for a reason that is not explained."""
+    yield
+    assert not [
+        each for each in caplog.get_records("call") if each.name == "pyspark_ckpt.web" and each.levelno >= logging.ERROR
+    ]
+
+
+def read_all(client: httpx.Client, number: int = 0, status: set[int] | None = None) -> str:
+    """All pages of a checkpoint, which have one of the given statuses and no stack trace."""
+    texts = []
+    for page in PAGES:
+        answer = client.get(f"/c/{number}{page}")
+        assert answer.status_code in (status or {400, 404, 502, 503}), (page, answer.text)
+        assert "Traceback" not in answer.text
+        assert 'class="problem"' in answer.text
+        texts.append(answer.text)
+    overview = client.get("/")
+    assert overview.status_code == 200
+    return overview.text + "".join(texts)
+
+
+def test_what_is_no_checkpoint_is_named_beside_those_that_are(serve: Serve, quick_path: Path, query: Query) -> None:
+    (quick_path / "empty").mkdir()
+    (quick_path / "file").write_text("text")
+    client = serve(query.location, quick_path / "empty", quick_path / "none", quick_path / "file")
+    for number in (1, 2, 3):
+        read_all(client, number)
+    checkpoints = read(client, "/")["checkpoints"]
+    assert ["error" in each for each in checkpoints] == [False, True, True, True]
+    assert checkpoints[0]["batch"] == 3
+
+
+@pytest.mark.parametrize("name", ["metadata", "commits/3", "offsets/3", "state/0/_metadata/metadata"])
+def test_a_damaged_file_of_the_query_is_named(serve: Serve, query: Query, name: str) -> None:
+    Path(query.location, name).write_bytes(b"\0damaged")
+    client = serve(query.location)
+    assert "damaged" in client.get("/").text or name in client.get("/").text
+    for page in PAGES:
+        answer = client.get(f"/c/0{page}")
+        assert "Traceback" not in answer.text
+        assert answer.status_code in {200, 400, 502}
+
+
+@pytest.mark.parametrize("suffix", ["delta", "snapshot", "sst"])
+def test_damaged_objects_of_a_store_are_named(serve: Serve, query: Query, suffix: str) -> None:
+    for path in Path(query.location, "state/2").rglob(f"*.{suffix}"):
+        damage(path)
+    client = serve(query.location)
+    for page in (
+        *PAGES,
+        "/partitions?groups=2",
+        "/kept?dry_run=1&keep=1",
+        "/diff?state=0&find=1",
+        "/key?state=0&find=1",
+    ):
+        answer = client.get(f"/c/0{page}")
+        assert "Traceback" not in answer.text
+        assert answer.status_code in {200, 404, 502}, page
+    if suffix == "delta":  # an older snapshot, or the deltas alone, take the place of a damaged one
+        assert "damaged" in client.get("/c/0/partitions?groups=2").text
+
+
+def test_a_store_without_the_newest_version_is_wrong(serve: Serve, query: Query) -> None:
+    for path in Path(query.location, "state/2/1").glob(f"{4:020d}-*"):
+        path.unlink()
+    (told,) = read(serve(query.location), "/")["checkpoints"]
+    assert told["level"] == "bad"
+    assert "version 4 is missing in 1 store of 7" in told["health"][0]["text"]
+
+
+def test_a_lost_commit_log_is_wrong(serve: Serve, query: Query) -> None:
+    shutil.rmtree(Path(query.location, "commits"))
+    (told,) = read(serve(query.location), "/")["checkpoints"]
+    assert (told["level"], told["health"][0]["text"]) == ("bad", "the commit log is lost")
+
+
+def test_a_checkpoint_that_is_deleted_meanwhile(serve: Serve, query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = serve(query.location)
+    assert read(client, "/c/0/history")["all_versions"] == 4
+    real = history.tell_history
+
+    def delete_first(*given: object) -> object:
+        shutil.rmtree(Path(query.location), ignore_errors=True)
+        return real(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(application, "tell_history", delete_first)
+    assert client.get("/c/0/history").status_code in {200, 400}
+    for page in PAGES:
+        answer = client.get(f"/c/0{page}")
+        assert answer.status_code in {200, 400, 404, 502}
+        assert "Traceback" not in answer.text
+
+
+def test_versions_that_retention_deletes_meanwhile(serve: Serve, query: Query) -> None:
+    client = serve(query.location)
+    assert client.get("/c/0/states").status_code == 200
+    for path in Path(query.location, "state").rglob("*.delta"):
+        path.unlink()
+    for path in Path(query.location, "state").rglob("*.snapshot"):
+        path.unlink()
+    for page in (*PAGES, "/partitions?groups=0", "/kept?dry_run=1"):
+        assert client.get(f"/c/0{page}").status_code in {200, 404, 502}, page
+
+
+def test_state_of_sparks_own_provider_is_refused_with_what_to_do(serve: Serve, query: Query) -> None:
+    conf = {"spark.sql.shuffle.partitions": "2"}
+    conf |= {PROVIDER_CONF: "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"}
+    for batch in range(4):
+        entry = {"batchWatermarkMs": 0, "batchTimestampMs": 1, "conf": conf}
+        Path(query.location, f"offsets/{batch}").write_text(f"v1\n{json.dumps(entry)}\n-")
+    assert "RocksDBStateStoreProvider" in read_all(serve(query.location))
+
+
+def test_a_service_that_is_down(serve: Serve, query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x" * 20)
+    options = {"s3Endpoint": f"http://127.0.0.1:{find_free_port()}", "s3Region": "us-east-1", "placeTimeout": "1s"}
+    client = serve("s3://bucket/checkpoint", query.location, options=options)
+    checkpoints = read(client, "/")["checkpoints"]
+    assert checkpoints[0]["error"]["kind"] == "StorageError"
+    assert checkpoints[1]["batch"] == 3
+    assert client.get("/c/0/states").status_code == 503
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/c/1",
+        "/c/-1",
+        "/c/x",
+        "/c/0/nothing",
+        f"/c/{'9' * 5000}",
+        "/c/0/kept?keep=0",
+        "/c/0/kept?keep=x&dry_run=1",
+        f"/c/0/kept?keep={'9' * 6000}",
+        "/c/0/key?state=99&find=1",
+        "/c/0/key?state=%E2%82%AC",
+        "/c/0/key?state=\u00b2",
+        "/c/0/diff?a=-1",
+        "/c/0/diff?a=1&rows=1000000",
+        "/c/0/diff?other=7",
+        "/c/0/diff?a=99999999999999999999",
+        "/c/0/partitions?groups=77",
+        "/c/0/partitions?groups=%00",
+        "/c/0%00",
+        "/%2e%2e/%2e%2e/etc/passwd",
+    ],
+)
+def test_wrong_addresses_and_arguments(frozen_page: ckpt.WebPage, path: str) -> None:
+    with open_client(frozen_page) as client:
+        answer = client.get(path)
+        assert answer.status_code in {400, 404}, answer.text
+        assert "Traceback" not in answer.text
+        assert client.get("/c/0").status_code == 200
+
+
+def test_a_huge_query_string_is_refused(frozen_page: ckpt.WebPage) -> None:
+    with open_client(frozen_page) as client:
+        assert client.get("/c/0/key", params={"k0": "x" * 20_000}).status_code == 414
+        host, port = frozen_page.url.split("/")[2].split(":")
+        with socket.create_connection((host, int(port))) as raw, contextlib.suppress(ConnectionError):
+            raw.sendall(b"GET /?k0=" + b"x" * 2_000_000)
+            assert b" 400 " in raw.recv(4096)
+        assert client.get("/c/0").status_code == 200
