@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import threading
+from functools import partial
 from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -103,6 +106,30 @@ def test_search_knows_the_pages(site: Path) -> None:
     index = (site / "search/search_index.json").read_text(encoding="utf-8")
     for page in ("keyed-state.html", "reference/states.html", "architecture.html"):
         assert f'"{page}' in index
+
+
+def test_search_works_in_a_browser_that_reaches_nothing_else(site: Path) -> None:
+    playwright = pytest.importorskip("playwright.sync_api", reason="NOT RUN: pip install playwright")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("NOT RUN: needs an installed Chromium, such as that of apt-get install chromium")
+    handler = partial(SimpleHTTPRequestHandler, directory=str(site))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, playwright.sync_playwright() as driver:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        own = f"http://127.0.0.1:{server.server_port}/"
+        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--no-proxy-server"])
+        page = browser.new_context(color_scheme="dark").new_page()
+        elsewhere: list[str] = []
+        page.on("request", lambda request: elsewhere.append(request.url))
+        page.goto(f"{own}tutorial.html")
+        assert page.evaluate("document.body.getAttribute('data-md-color-scheme')") == "slate"
+        page.click("input.md-search__input")
+        page.keyboard.type("savepoint")
+        page.wait_for_selector(".md-search-result__item")
+        assert "avepoint" in page.inner_text(".md-search-result__item")
+        browser.close()
+        server.shutdown()
+    assert not [url for url in elsewhere if not url.startswith((own, "blob:", "data:"))]
 
 
 def test_the_reference_has_an_entry_for_each_public_name(site: Path) -> None:

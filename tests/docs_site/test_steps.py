@@ -41,7 +41,7 @@ def test_steps_are_files_commands_and_outputs(tmp_path: Path) -> None:
     assert (run.body, run.output) == ("python3 a.py\n", "1\n")
     assert run_step(save, tmp_path, {}, 60) == ""
     assert run_step(run, tmp_path, {}, 60) == "1\n"
-    with pytest.raises(AssertionError, match="python3 a.py"):
+    with pytest.raises(AssertionError, match=r"python3 a\.py"):
         run_step(Step(1, run.body, output="2\n"), tmp_path, {}, 60)
     with pytest.raises(AssertionError, match="false"):
         run_step(Step(1, "false\ntrue\n"), tmp_path, {}, 60)
