@@ -36,7 +36,7 @@ def main(master: str, folder: Path) -> None:
     class Count(ckpt.KeyedProcessor):
         seen = ckpt.ValueState("seen", "long", default=0)
 
-        def process(self, ctx: Any, key: Any, rows: list[Any]) -> Any:  # noqa: ANN401, ARG002
+        def process(self, ctx: Any, key: Any, rows: Any) -> Any:  # noqa: ANN401, ARG002
             self.seen.update(self.seen.value() + len(rows))
             yield key.user, self.seen.value()
 

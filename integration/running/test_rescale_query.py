@@ -14,6 +14,7 @@ from pyspark.sql import functions as f
 import pyspark_ckpt as ckpt
 from integration.conftest import SHUFFLE_PARTITIONS
 from integration.operators.providers import ROCKSDB
+from integration.progress import recent_progress
 from integration.running.programs import Counting
 from integration.savepoints.test_running import ROWS, USERS, batches, expected
 from pyspark_ckpt.running import first_commit
@@ -357,7 +358,7 @@ def test_several_keyed_operators_get_the_new_number_and_a_program_that_sets_anot
     class Count(ckpt.KeyedProcessor):
         seen = ckpt.ValueState("seen", "long", default=0)
 
-        def process(self, ctx: Any, key: Any, rows: list[Any]) -> Iterator[tuple[int, int]]:  # noqa: ANN401, ARG002
+        def process(self, ctx: Any, key: Any, rows: Any) -> Iterator[tuple[int, int]]:  # noqa: ANN401, ARG002
             self.seen.update(self.seen.value() + len(rows))
             yield key.user, self.seen.value()
 
@@ -378,7 +379,7 @@ def test_several_keyed_operators_get_the_new_number_and_a_program_that_sets_anot
     try:
         await_batch(query, 1)
         done = ckpt.rescale_query(query, start, 3)
-        await_batch(done.query, done.query.lastProgress["batchId"] + 1)
+        await_batch(done.query, recent_progress(done.query)[-1].batchId + 1)
         assert len(list((tmp_path / "query-3-partitions" / "state" / "1").iterdir())) == 4, "three, and its metadata"
         is_wrong.set()
         with pytest.raises(
