@@ -14,6 +14,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import DataFrame
 
 PARTITIONS = 2
@@ -36,7 +38,7 @@ def main(master: str, folder: Path) -> None:
     class Count(ckpt.KeyedProcessor):
         seen = ckpt.ValueState("seen", "long", default=0)
 
-        def process(self, ctx: Any, key: Any, rows: Any) -> Any:  # noqa: ANN401, ARG002
+        def process(self, ctx: Any, key: Any, rows: Sequence[Any]) -> Any:  # noqa: ANN401, ARG002
             self.seen.update(self.seen.value() + len(rows))
             yield key.user, self.seen.value()
 

@@ -14,14 +14,14 @@ from pyspark.sql import functions as f
 import pyspark_ckpt as ckpt
 from integration.conftest import SHUFFLE_PARTITIONS
 from integration.operators.providers import ROCKSDB
-from integration.progress import recent_progress
 from integration.running.programs import Counting
 from integration.savepoints.test_running import ROWS, USERS, batches, expected
+from pyspark_ckpt.queries.progress import read_progress
 from pyspark_ckpt.running import first_commit
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -218,18 +218,12 @@ def test_queries_that_are_not_of_this_store_or_cannot_start_again_are_refused(
     temporary = rows.writeStream.format("noop").start()
     in_memory = rows.dropDuplicates(["value"]).writeStream.format("memory").queryName("shown").start()
     for each, wrong in ((stateless, "has no state"), (temporary, "is temporary"), (in_memory, "memory sink, which")):
-        while not any(progress["numInputRows"] for progress in _progress(each)):
+        while not any(progress["numInputRows"] for progress in read_progress(each)):
             threading.Event().wait(0.05)
         with pytest.raises(InvalidInputError, match=wrong):
             ckpt.rescale_query(each, program.start, 3)
         assert each.isActive
         each.stop()
-
-
-def _progress(query: StreamingQuery) -> list[dict[str, int]]:
-    from pyspark_ckpt.queries.progress import read_progress
-
-    return read_progress(query)
 
 
 @pytest.mark.parametrize("when", ["while the batch runs", "in start", "in the first batch"])
@@ -358,12 +352,12 @@ def test_several_keyed_operators_get_the_new_number_and_a_program_that_sets_anot
     class Count(ckpt.KeyedProcessor):
         seen = ckpt.ValueState("seen", "long", default=0)
 
-        def process(self, ctx: Any, key: Any, rows: Any) -> Iterator[tuple[int, int]]:  # noqa: ANN401, ARG002
+        def process(self, ctx: Any, key: Any, rows: Sequence[Any]) -> Iterator[tuple[int, int]]:  # noqa: ANN401, ARG002
             self.seen.update(self.seen.value() + len(rows))
             yield key.user, self.seen.value()
 
     def start(checkpoint: str) -> StreamingQuery:
-        if is_wrong.is_set() and checkpoint.endswith("-partitions"):
+        if is_wrong.is_set() and checkpoint.endswith("-4-partitions"):
             session.conf.set(SHUFFLE_PARTITIONS, "7")
         rows = session.readStream.format("rate-micro-batch").options(rowsPerBatch=ROWS, startTimestamp=0).load()
         rows = rows.select((f.col("value") % USERS).cast("long").alias("user"), "value").dropDuplicates(["value"])
@@ -379,7 +373,8 @@ def test_several_keyed_operators_get_the_new_number_and_a_program_that_sets_anot
     try:
         await_batch(query, 1)
         done = ckpt.rescale_query(query, start, 3)
-        await_batch(done.query, recent_progress(done.query)[-1].batchId + 1)
+        assert done.restored is not None
+        await_batch(done.query, done.restored.version + 2)
         assert len(list((tmp_path / "query-3-partitions" / "state" / "1").iterdir())) == 4, "three, and its metadata"
         is_wrong.set()
         with pytest.raises(
@@ -387,7 +382,7 @@ def test_several_keyed_operators_get_the_new_number_and_a_program_that_sets_anot
         ) as failed:
             ckpt.rescale_query(done.query, start, 4)
         assert failed.value.query is not None
-        await_batch(failed.value.query, done.restored.version + 4 if done.restored else 0)
+        await_batch(failed.value.query, done.restored.version + 4)
     finally:
         for each in session.streams.active:
             each.stop()
@@ -398,7 +393,7 @@ def test_several_keyed_operators_get_the_new_number_and_a_program_that_sets_anot
 def await_batch(query: StreamingQuery, batch: int) -> None:
     """Return when a query has committed a batch."""
     pause = threading.Event()
-    while query.lastProgress is None or query.lastProgress["batchId"] < batch:
+    while not any(progress["batchId"] >= batch for progress in read_progress(query)):
         assert query.isActive, query.exception()
         pause.wait(0.05)
 
