@@ -13,6 +13,9 @@ private[ckpt] trait NamedProgress extends FlatMapGroupsInPandasWithStateExec {
   override def getProgress(): StateOperatorProgress =
     OperatorProgress.named(super.getProgress(), KeyedOperator.nameOf(functionExpr))
 
+  /** Spark's name for operators of its kind. */
+  private[ckpt] def nameInCheckpoint: String = shortName
+
   override def canEqual(other: Any): Boolean = other.isInstanceOf[NamedProgress]
   override def equals(other: Any): Boolean = canEqual(other) && super.equals(other)
   override def hashCode: Int = super.hashCode + 1

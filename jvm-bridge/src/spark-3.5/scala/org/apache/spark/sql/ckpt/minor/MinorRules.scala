@@ -8,6 +8,7 @@ import org.apache.hadoop.fs.Path
 import org.apache.spark.sql.SparkSessionExtensions
 import org.apache.spark.sql.catalyst.rules.Rule
 import org.apache.spark.sql.ckpt.CkptStateStoreProvider
+import org.apache.spark.sql.ckpt.plan.NamedProgress
 import org.apache.spark.sql.ckpt.server.Json
 import org.apache.spark.sql.execution.{ColumnarRule, SparkPlan}
 import org.apache.spark.sql.internal.SQLConf
@@ -67,6 +68,7 @@ private[minor] object OperatorRecords extends ColumnarRule {
   /** As Spark 4 calls it; Spark 3.5 has no name for session windows. */
   private def nameOf(writer: StateStoreWriter): String = writer match {
     case _: SessionWindowStateStoreSaveExec => "sessionWindowStateStoreSaveExec"
+    case named: NamedProgress => named.nameInCheckpoint
     case _ => writer.getProgress().operatorName
   }
 
