@@ -11,6 +11,7 @@ https://learn.microsoft.com/azure/storage/blobs/data-lake-storage-multi-protocol
 from __future__ import annotations
 
 import base64
+import gc
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -73,7 +74,7 @@ _HINTS: Mapping[str, str] = {
     "ContainerNotFound": "Create the container, or correct its name. The state store never creates containers.",
     "AuthenticationFailed": f"{_CORRECT} If they are right, set the clock of this host: keys work for 15 minutes.",
     "AuthorizationPermissionMismatch": _RIGHTS,
-    "AuthorizationFailure": f"Let the network rules of the account admit this host. {_RIGHTS}",
+    "AuthorizationFailure": f"{_CORRECT} If they are right, let the network rules of the account admit this host.",
     "PublicAccessNotPermitted": _CORRECT,
     "NoAuthenticationInformation": _CORRECT,
     "KeyBasedAuthenticationNotPermitted": f"The account admits no keys: use an identity of Entra ID. {_WHERE}",
@@ -156,8 +157,12 @@ class AzureContainer:
                 offset=start, length=end - start, max_concurrency=1, **condition, **_timeouts()
             )
             data: bytes = found.readall()
-        size = self._answers.read_size(start, end, len(data)) if data else int(found.properties.size)
-        return Range(data, size, str(found.properties.etag))
+        properties = found.properties
+        del found
+        if len(data) == end - start:
+            _forget_bodies()
+        size = self._answers.read_size(start, end, len(data)) if data else int(properties.size)
+        return Range(data, size, str(properties.etag))
 
     def read_page(self, prefix: str, start: str, more: str, *, is_deep: bool) -> Page:
         """Return one page of a listing; see the protocol. The service lists from the beginning, whatever ``start``."""
@@ -242,16 +247,20 @@ class AzureParts:
 
     def __init__(self, blob: Any, writer: str) -> None:  # noqa: ANN401 - a BlobClient of any release
         self._blob, self._writer = blob, writer
+        self._staged = -1
 
     def send(self, number: int, start: int, data: bytes) -> None:
         """Send a block; see the protocol."""
         del start
         with _failures("write"):
             self._blob.stage_block(self._id(number), data, length=len(data), **_timeouts())
+        self._staged = max(number, self._staged)
+        _forget_bodies()
 
     def finish(self, number: int, start: int, data: bytes) -> None:
         """Send the last block, and join all; see the protocol."""
-        self.send(number, start, data)
+        if self._staged < number:  # a failure behind it does not send it again
+            self.send(number, start, data)
         with _failures("write"):
             answer = self._blob.commit_block_list(
                 [BlobBlock(self._id(each)) for each in range(number + 1)],
@@ -267,6 +276,11 @@ class AzureParts:
     def _id(self, number: int) -> str:
         """Return the name of a block. All names for one blob have the same length."""
         return base64.b64encode(f"{self._writer}-{number:06d}".encode()).decode()
+
+
+def _forget_bodies() -> None:
+    """Free the bodies of past requests now. The client leaves each in a circle of references."""
+    gc.collect(1)
 
 
 def _timeouts() -> dict[str, Any]:
@@ -316,8 +330,8 @@ def _failures(verb: str) -> Iterator[None]:
 
 def _explain_answer(problem: HttpResponseError, verb: str) -> RequestError:
     """Return the error of an answer."""
-    status, code = int(problem.status_code or 0), str(getattr(problem, "error_code", None) or "")
-    code = code.rpartition(".")[2]
+    status, code = int(problem.status_code or 0), getattr(problem, "error_code", None) or ""
+    code = str(getattr(code, "value", code))
     said = f"{code or _first_line(problem)} (status {status})"
     kind = _find_kind(status, code, verb)
     if kind is not None:
@@ -325,7 +339,7 @@ def _explain_answer(problem: HttpResponseError, verb: str) -> RequestError:
     passes = status in _PASSING or code in _PASSING_CODES or status in {0, 200, 201, 202, 206}
     hint = _HINTS.get(code, {401: _CORRECT, 403: _RIGHTS}.get(status, ""))
     found = RequestError(said, status, code, hint, may_pass=passes)
-    found.is_denied = code in {"AuthorizationPermissionMismatch", "AuthorizationFailure"}
+    found.is_denied = code == "AuthorizationPermissionMismatch"
     return found
 
 

@@ -10,9 +10,11 @@ https://cloud.google.com/storage/docs/performing-resumable-uploads
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import google.auth
@@ -20,6 +22,7 @@ from google.api_core.exceptions import GoogleAPICallError
 from google.auth.compute_engine import Credentials as MachineCredentials
 from google.auth.credentials import AnonymousCredentials
 from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, RefreshError, TransportError
+from google.auth.identity_pool import Credentials as FederatedCredentials
 from google.auth.transport.requests import AuthorizedSession
 from google.cloud.storage import Blob, Client
 from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
@@ -270,13 +273,32 @@ def _find_credentials(settings: GcsSettings) -> Any:  # noqa: ANN401 - google.au
             "private_key": settings.key.key,
             "token_uri": TOKENS,
         }
-        return of_key.from_service_account_info(given, scopes=[SCOPE])
+        try:
+            return of_key.from_service_account_info(given, scopes=[SCOPE])
+        except (ValueError, GoogleAuthError):  # their texts may show parts of the key
+            raise RequestError("fs.gs.auth.service.account.private.key is damaged", hint=_WHERE) from None
     if settings.file:
-        load: Any = google.auth.load_credentials_from_file
-        found, _ = load(settings.file, scopes=[SCOPE])
-    else:
-        found, _ = google.auth.default(scopes=[SCOPE])
+        return _read_file(settings.file)
+    found, _ = google.auth.default(scopes=[SCOPE])
     return found
+
+
+def _read_file(file: str) -> Any:  # noqa: ANN401 - google.auth has few types
+    """Return the credentials of a file of this host: the key of a service account, or a federated identity."""
+    try:
+        given = json.loads(Path(file).read_text("utf-8"))
+        kind = given.get("type") if isinstance(given, dict) else None
+        if kind == "service_account":
+            of_key: Any = ServiceAccount
+            return of_key.from_service_account_info(given, scopes=[SCOPE])
+        if kind == "external_account":
+            federated: Any = FederatedCredentials
+            return federated.from_info(given, scopes=[SCOPE])
+    except OSError as problem:
+        raise RequestError(f"{file} cannot be read: {problem.strerror}", hint=_WHERE) from problem
+    except (ValueError, GoogleAuthError):  # their texts may show parts of a key
+        raise RequestError(f"the key in {file} is damaged", hint=_WHERE) from None
+    raise RequestError(f"{file} is neither the key of a service account nor a federated identity", hint=_WHERE)
 
 
 def _is_services(answer: Response) -> bool:
