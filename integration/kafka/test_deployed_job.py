@@ -47,7 +47,13 @@ def test_the_job_of_the_compose_file_keeps_what_users_have_spent(
         with log.open("w", encoding="utf-8") as output:
             job = subprocess.Popen(
                 _command(jars, s3, tmp_path),
-                env={**os.environ, **environment, "AWS_ENDPOINT_URL_S3": s3.endpoint, "SPARK_HOME": SPARK_HOME},
+                env={
+                    **os.environ,
+                    **environment,
+                    "AWS_ENDPOINT_URL_S3": s3.endpoint,
+                    "SPARK_HOME": SPARK_HOME,
+                    "PYSPARK_PYTHON": sys.executable,
+                },
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
