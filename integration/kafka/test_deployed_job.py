@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 import yaml
 from confluent_kafka import Producer
@@ -22,6 +23,7 @@ from tests.s3_server import S3Service
 
 JOB = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text(encoding="utf-8"))["services"]["job"]
 LONG_S = 180
+SPARK_HOME = str(Path(pyspark.__file__).parent)
 
 
 @pytest.mark.in_turn
@@ -45,7 +47,13 @@ def test_the_job_of_the_compose_file_keeps_what_users_have_spent(
         with log.open("w", encoding="utf-8") as output:
             job = subprocess.Popen(
                 _command(jars, s3, tmp_path),
-                env={**os.environ, **environment, "AWS_ENDPOINT_URL_S3": s3.endpoint},
+                env={
+                    **os.environ,
+                    **environment,
+                    "AWS_ENDPOINT_URL_S3": s3.endpoint,
+                    "SPARK_HOME": SPARK_HOME,
+                    "PYSPARK_PYTHON": sys.executable,
+                },
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
