@@ -10,7 +10,6 @@ from pyspark_ckpt.composing.composition import Composition
 from pyspark_ckpt.composing.parts import Part, read_part
 from pyspark_ckpt.composing.sources import GivenSource
 from pyspark_ckpt.jobs.spark_job import QUICK_BYTES
-from pyspark_ckpt.reading.sources import state_at
 from pyspark_ckpt.savepoints import collect_options, describe_release, read_session_confs, run_job
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.errors import InvalidInputError
@@ -22,6 +21,7 @@ from pyspark_ckpt.writing.creation import Writing
 from pyspark_ckpt.writing.explanation import ExplainedChanges
 from pyspark_ckpt.writing.first_files import CHECKPOINT_FORMAT, FIRST_CONFS, NewQuery
 from pyspark_ckpt.writing.given_rows import guess_bytes
+from pyspark_ckpt.writing.held_state import open_whole
 
 MAX_SAMPLES = 1_000_000
 PARALLELISM = 200
@@ -134,7 +134,7 @@ def compose_savepoint(
             hint="For a query that has never run, use write_state(None, ...).",
         )
     collected = collect_options(options, *locations, target)
-    inputs = {each: state_at(each, collected) for each in dict.fromkeys(locations)}
+    inputs = {each: open_whole(each, collected) for each in dict.fromkeys(locations)}
     size = sum(each.info.size_bytes if isinstance(each, Savepoint) else QUICK_BYTES for each in inputs.values())
     with run_job(f"savepoint to {target}", size) as (runner, progress):
         return Composition(inputs, parts, given, target, collected, runner, progress, describe_release()).run()
@@ -180,7 +180,7 @@ def _open(
         new.require_nothing()
         location = location_text(source, "source")
         given = collect_options(options, location, *locations)
-        return state_at(location, given), given
+        return open_whole(location, given), given
     found = read_session_confs((*FIRST_CONFS, CHECKPOINT_FORMAT))
     session_format = 2 if found is None else int(found.pop(CHECKPOINT_FORMAT, 1))  # 1 is Spark's default
     chosen = session_format if new.checkpoint_format is None else new.checkpoint_format

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,12 @@ import pyarrow as pa
 import pytest
 
 import pyspark_ckpt as ckpt
-from pyspark_ckpt import changes, compose_savepoint, open_state, restore, write_state
+from pyspark_ckpt import changes, compose_savepoint, open_state, restore, savepoint, write_state
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import CkptError, FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoints.deletion import delete
-from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint, read_info
+from pyspark_ckpt.state_store.savepoints.savepoint import Kind, Savepoint, read_info
 from tests.hdfs_service import HdfsService
 from tests.mortal_process import Mortal, files_in, mortal, survives
 from tests.s3_server import S3Service
@@ -174,17 +175,37 @@ def test_lists_of_partitions_need_the_same_number_of_them(tmp_path: Path) -> Non
         assert [(row["partition"], row["value"]) for row in state.to_arrow().to_pylist()] == [(0, 7), (4, 8)]
 
 
-@pytest.mark.parametrize("damage", ["rows", "metadata"])
-def test_damage_is_found(damage: str, two: tuple[Path, Path], tmp_path: Path) -> None:
+DAMAGE = {
+    "offsets/0": (rb'"0": ?17', b'"0":16'),
+    "commits/0": (rb'"nextBatchWatermarkMs": ?0', b'"nextBatchWatermarkMs":5'),
+    "state/0/_metadata/metadata": (rb'"numColsPrefixKey": ?0', b'"numColsPrefixKey":1'),
+}
+"""Changes of Spark's files after which they can still be read."""
+
+
+@pytest.mark.parametrize("name", ["rows", *DAMAGE])
+@pytest.mark.parametrize("kind", ["canonical", "native"])
+def test_damage_is_found(kind: Kind, name: str, two: tuple[Path, Path], tmp_path: Path) -> None:
     a, b = two
-    pattern = "rows/**/*.parquet" if damage == "rows" else "state/0/_metadata/metadata"
-    path = next(iter(a.glob(pattern)))
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
+    if kind == "native":
+        restore(a, tmp_path / "query")
+        a = tmp_path / "native"
+        savepoint(tmp_path / "query", a)
+    if name == "rows":
+        path = next(path for pattern in ("rows/**/*.parquet", "state/0/0/sst/*") for path in a.glob(pattern))
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+    else:
+        changed, count = re.subn(*DAMAGE[name], (a / name).read_bytes())
+        assert count == 1
+        (a / name).write_bytes(changed)
     with pytest.raises((FormatError, NotFoundError), match=r"damaged|is not what"):
-        compose_savepoint(tmp_path / "both", [(b, "b"), (a, "a")], sources=[None])
-    assert not (tmp_path / "both" / "savepoint.json").exists()
+        compose_savepoint(tmp_path / "both", [(b, "b"), (a, "a")], sources=[(a, 0)])
+    with pytest.raises((FormatError, NotFoundError), match=r"damaged|is not what"):
+        write_state(a, tmp_path / "written", [])
+    for target in ("both", "written"):
+        assert not (tmp_path / target / "savepoint.json").exists()
 
 
 @pytest.mark.in_turn
