@@ -88,8 +88,8 @@ def open_whole(location: str, options: Options) -> Checkpoint:
 def hold_state(source: Checkpoint) -> Iterator[HeldState]:
     """Hold the version of a savepoint, or the newest one of a checkpoint, whose query may be running.
 
-    Raises InvalidInputError (partitions disagree, a query was started in a savepoint), LifecycleError (no batch yet), NotFoundError, FormatError,
-    StorageError.
+    Raises InvalidInputError (partitions disagree, a query was started in a savepoint), LifecycleError (no batch yet),
+    NotFoundError, FormatError, StorageError.
     """
     if isinstance(source, Savepoint):
         version, operators = source.info.version, source.versions()
