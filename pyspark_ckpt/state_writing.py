@@ -104,7 +104,8 @@ def compose_savepoint(
     ``operators``: those of the new program, in the order in which Spark numbers them, from the sink to the sources.
     Each is a pair of a savepoint or checkpoint, and the uid or number of the operator there; or None for a keyed
     operator that begins without state. Operators that are not named are left out. The first pair says whose confs,
-    number of partitions and checkpoint format the new query has.
+    number of partitions and checkpoint format the new query has; confs that say how state is laid out are those of the
+    operators that have the state.
 
     ``sources``: those of the new program, in the order of its offset log: pairs of a savepoint or checkpoint, and the
     number or name of the source there; or an offset, or None, as in ``write_state``. They may be left out if all
@@ -115,9 +116,9 @@ def compose_savepoint(
     not committed is planned anew. When it returns, the savepoint is complete and durable; all rows were read before and
     after, and digests are equal.
 
-    Raises InvalidInputError (an operator or source that is not there, a uid that two operators have, a target that is
-    not empty), LifecycleError (no committed batch), ConflictError (another savepoint is being written there),
-    NotFoundError, FormatError (damage), StorageError.
+    Raises InvalidInputError (an operator or source that is not there, a uid that two operators have, state that is laid
+    out by different confs, a target that is not empty), LifecycleError (no committed batch), ConflictError (another
+    savepoint is being written there), NotFoundError, FormatError (damage), StorageError.
     """
     target = location_text(target, "target")
     parts = [each if each is None else read_part(each, "An operator") for each in _require_list(operators, "operators")]
