@@ -10,7 +10,6 @@ from pyspark_ckpt.composing.composition import Composition
 from pyspark_ckpt.composing.parts import Part, read_part
 from pyspark_ckpt.composing.sources import GivenSource
 from pyspark_ckpt.jobs.spark_job import QUICK_BYTES
-from pyspark_ckpt.reading.sources import state_at
 from pyspark_ckpt.savepoints import collect_options, describe_release, read_session_confs, run_job
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.errors import InvalidInputError
@@ -22,6 +21,7 @@ from pyspark_ckpt.writing.creation import Writing
 from pyspark_ckpt.writing.explanation import ExplainedChanges
 from pyspark_ckpt.writing.first_files import CHECKPOINT_FORMAT, FIRST_CONFS, NewQuery
 from pyspark_ckpt.writing.given_rows import guess_bytes
+from pyspark_ckpt.writing.held_state import open_whole
 
 MAX_SAMPLES = 1_000_000
 PARALLELISM = 200
@@ -105,7 +105,8 @@ def compose_savepoint(
     ``operators``: those of the new program, in the order in which Spark numbers them, from the sink to the sources.
     Each is a pair of a savepoint or checkpoint, and the uid or number of the operator there; or None for a keyed
     operator that begins without state. Operators that are not named are left out. The first pair says whose confs,
-    number of partitions and checkpoint format the new query has.
+    number of partitions and checkpoint format the new query has; confs that say how state is laid out are those of the
+    operators that have the state.
 
     ``sources``: those of the new program, in the order of its offset log: pairs of a savepoint or checkpoint, and the
     number or name of the source there; or an offset, or None, as in ``write_state``. They may be left out if all
@@ -116,9 +117,9 @@ def compose_savepoint(
     not committed is planned anew. When it returns, the savepoint is complete and durable; all rows were read before and
     after, and digests are equal.
 
-    Raises InvalidInputError (an operator or source that is not there, a uid that two operators have, a target that is
-    not empty), LifecycleError (no committed batch), ConflictError (another savepoint is being written there),
-    NotFoundError, FormatError (damage), StorageError.
+    Raises InvalidInputError (an operator or source that is not there, a uid that two operators have, state that is laid
+    out by different confs, a target that is not empty), LifecycleError (no committed batch), ConflictError (another
+    savepoint is being written there), NotFoundError, FormatError (damage), StorageError.
     """
     target = location_text(target, "target")
     parts = [each if each is None else read_part(each, "An operator") for each in _require_list(operators, "operators")]
@@ -135,7 +136,7 @@ def compose_savepoint(
             hint="For a query that has never run, use write_state(None, ...).",
         )
     collected = collect_options(options, *locations, target)
-    inputs = {each: state_at(each, collected) for each in dict.fromkeys(locations)}
+    inputs = {each: open_whole(each, collected) for each in dict.fromkeys(locations)}
     size = sum(each.info.size_bytes if isinstance(each, Savepoint) else QUICK_BYTES for each in inputs.values())
     with run_job(f"savepoint to {target}", size) as (runner, progress):
         return Composition(inputs, parts, given, target, collected, runner, progress, describe_release()).run()
@@ -181,7 +182,7 @@ def _open(
         new.require_nothing()
         location = location_text(source, "source")
         given = collect_options(options, location, *locations)
-        return state_at(location, given), given
+        return open_whole(location, given), given
     found = read_session_confs((*FIRST_CONFS, CHECKPOINT_FORMAT))
     session_format = 2 if found is None else int(found.pop(CHECKPOINT_FORMAT, 1))  # 1 is Spark's default
     chosen = session_format if new.checkpoint_format is None else new.checkpoint_format

@@ -62,15 +62,16 @@ class Composition:
             sources = self._place_sources(held)
             migrations = _join_migrations(held.values())
             content = write_migrations(migrations)
-            possession.take(version)
             query_id = str(uuid.uuid4()) if len(held) > 1 else first.source.query_id
             files = ComposedFiles(first, version, partitions, query_id, operators, sources, tuple(held.values()))
+            logs = files.make_logs()
+            possession.take(version)
             rows = [
                 write.run()
                 for operator in operators
                 for write in self._list_writes(workplace, place, operator, partitions)
             ]
-            written = files.write(possession.folder)
+            written = files.write(possession.folder, logs)
             if migrations:
                 written += write_files(possession.folder, {MIGRATIONS_FILE: content})
             stores = [store for operator in operators for store in operator.stores]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from pyspark_ckpt.composing.confs import choose_confs
 from pyspark_ckpt.composing.parts import PlacedOperator
 from pyspark_ckpt.composing.sources import INFO, PlacedSources
 from pyspark_ckpt.state_store.blobs import BlobPlace
@@ -24,6 +25,8 @@ from pyspark_ckpt.state_store.checkpoints.query.entries import (
 from pyspark_ckpt.state_store.checkpoints.query.files import QUERY, SOURCES, operator_names, source_file_names
 from pyspark_ckpt.state_store.checkpoints.query.proof import LogProof, QueryFile
 from pyspark_ckpt.state_store.checkpoints.query.rewriter import find_schema_file
+from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.state_store.format.names import WATERMARKS_FOLDER
 from pyspark_ckpt.state_store.savepoints.possession import OwnFolder
 from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint
 from pyspark_ckpt.writing.creation import write_files
@@ -46,9 +49,12 @@ class ComposedFiles:
     inputs: Sequence[HeldState]
     """All that operators and sources are taken from."""
 
-    def write(self, own: OwnFolder) -> list[QueryFile]:
-        """Write all files, ``metadata`` last. Raises NotFoundError, FormatError, ConflictError, StorageError."""
-        written = write_files(own, self._make_logs())
+    def write(self, own: OwnFolder, logs: Mapping[str, bytes]) -> list[QueryFile]:
+        """Write the ``logs`` and all other files, ``metadata`` last.
+
+        Raises NotFoundError, FormatError, ConflictError, StorageError.
+        """
+        written = write_files(own, logs)
         for source in self.sources.sources:
             if source.held is not None:
                 folders = f"{SOURCES}/{source.former_id}/", f"{SOURCES}/{source.id}/"
@@ -63,7 +69,8 @@ class ComposedFiles:
                 written += _copy(operator.held, operator_names, folders, own, self._rewriting(operator))
         return [*written, *write_files(own, {QUERY: json.dumps({"id": self.query_id}).encode()})]
 
-    def _make_logs(self) -> dict[str, bytes]:
+    def make_logs(self) -> dict[str, bytes]:
+        """Return the logs of the batch, by name. Raises InvalidInputError (operators of other confs), FormatError."""
         batch, before = self.version - 1, self.base.version - 1
         offsets, commit = self.base.logs[f"offsets/{before}"], self.base.logs[f"commits/{before}"]
         where = self.base.source.place.url
@@ -71,10 +78,13 @@ class ComposedFiles:
         head = split_lines(entry, where)[:2]
         entry = b"\n".join([*head, *self.sources.write_lines(head[0])])
         files = {f"offsets/{each}": entry for each in (batch - 1, batch) if each >= 0}
+        if self.sources.are_kept:
+            files |= {name: log for name, log in self.base.logs.items() if name.startswith(f"{WATERMARKS_FOLDER}/")}
         return {**files, f"commits/{batch}": change_entry(commit, f"{where}/commits/{before}", self._change_commit)}
 
     def _change_offsets(self, entry: dict[str, Any]) -> None:
         entry["batchWatermarkMs"] = self._find_watermark("offsets", "batchWatermarkMs")
+        entry["conf"] |= choose_confs(self.base, self.operators)
         entry.pop(INFO, None)
         if self.sources.are_named:
             entry[INFO] = dict(self.sources.info)
@@ -93,7 +103,10 @@ class ComposedFiles:
         for held in self.inputs:
             entry = f"{log}/{held.version - 1}"
             where = f"{held.source.place.url}/{entry}"
-            found.append(int(decode_json(split_lines(held.logs[entry], where)[1], where).get(name, 0)))
+            watermark_ms = decode_json(split_lines(held.logs[entry], where)[1], where).get(name, 0)
+            if type(watermark_ms) is not int:
+                raise FormatError(f"{where} has {watermark_ms!r} as {name}, which must be a whole number.")
+            found.append(watermark_ms)
         return min((each for each in found if each > 0), default=0)
 
     def _rewriting(self, operator: PlacedOperator) -> ContentRewrite:

@@ -32,11 +32,15 @@ class PlacedSource:
 
 @dataclass(frozen=True)
 class PlacedSources:
-    """All sources of the new log. ``info``: what a log of named sources says of them."""
+    """All sources of the new log. ``info``: what a log of named sources says of them.
+
+    ``are_kept``: whether they are exactly those of one query.
+    """
 
     are_named: bool
     sources: Sequence[PlacedSource]
     info: Mapping[str, Any]
+    are_kept: bool = False
 
     def write_lines(self, log_version: bytes) -> list[bytes]:
         """Return the lines of the offset log after its JSON, in a version of the log: ``v1`` or ``v2``."""
@@ -86,7 +90,7 @@ def keep_sources(state: HeldState) -> PlacedSources:
         PlacedSource(each, NO_OFFSET if offset is None else offset, state, each)
         for each, offset in offsets.by_id.items()
     ]
-    return PlacedSources(offsets.are_named, sources, info)
+    return PlacedSources(offsets.are_named, sources, info, are_kept=True)
 
 
 def _read_offsets(state: HeldState) -> tuple[Offsets, Mapping[str, Any]]:

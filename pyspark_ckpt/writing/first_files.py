@@ -104,6 +104,7 @@ def write_offset(offset: object) -> str:
         if isinstance(offset, Mapping):
             return json.dumps(offset, allow_nan=False)
         if isinstance(offset, str) and len(offset.splitlines()) == 1:
+            offset.encode()  # a half of a character cannot be written
             json.loads(offset)
             return offset
     except (TypeError, ValueError, RecursionError):

@@ -7,16 +7,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pyspark_ckpt.reading.reader import StateReader
+from pyspark_ckpt.reading.sources import state_at
 from pyspark_ckpt.reading.stored_state import Selection
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.digests import Digest
 from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, find_kind
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, list_operators
 from pyspark_ckpt.state_store.checkpoints.query.copying import read_logs
-from pyspark_ckpt.state_store.checkpoints.query.entries import ContentRewrite, check_content, read_partitions
+from pyspark_ckpt.state_store.checkpoints.query.entries import ContentRewrite, check_content, is_log, require_partitions
 from pyspark_ckpt.state_store.checkpoints.query.migrations import MIGRATIONS_FILE, AppliedMigration, read_migrations
 from pyspark_ckpt.state_store.checkpoints.query.proof import LogProof
 from pyspark_ckpt.state_store.format.names import CHECKPOINT_FOLDER, MIGRATIONS_NAME
+from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.redistribution.merged_states import require_equal_states
 from pyspark_ckpt.state_store.savepoints.creation import hold_logs
 from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint, read_info
@@ -34,8 +36,9 @@ class HeldState:
     operators: Sequence[OperatorVersion]
 
     def count_partitions(self) -> int:
-        """Return the number of partitions of the batch. Raises NotFoundError, FormatError, StorageError."""
-        return read_partitions(self.source.place, self.version - 1)
+        """Return the number of partitions of the batch. Raises FormatError."""
+        name = f"offsets/{self.version - 1}"
+        return require_partitions(self.logs[name], f"{self.source.place.url}/{name}")
 
     def open_state(self, rows: StoredRows) -> StateReader:
         """Open a state for reading. Raises as ``open_state`` of the package."""
@@ -70,22 +73,43 @@ class HeldState:
         return read_migrations(place)
 
 
+def open_whole(location: str, options: Options) -> Checkpoint:
+    """Open a checkpoint, or a savepoint of either kind as one: its files must be those that it lists.
+
+    Raises InvalidInputError (neither of them, or an unfinished savepoint), FormatError, StorageError.
+    """
+    opened = state_at(location, options)
+    if isinstance(opened, Savepoint) or find_kind(opened.place) is not FolderKind.SAVEPOINT:
+        return opened
+    return Savepoint(location, options)
+
+
 @contextmanager
 def hold_state(source: Checkpoint) -> Iterator[HeldState]:
     """Hold the version of a savepoint, or the newest one of a checkpoint, whose query may be running.
 
-    Raises InvalidInputError (partitions disagree), LifecycleError (no batch yet), NotFoundError, FormatError,
-    StorageError.
+    Raises InvalidInputError (partitions disagree, a query was started in a savepoint), LifecycleError (no batch yet),
+    NotFoundError, FormatError, StorageError.
     """
     if isinstance(source, Savepoint):
         version, operators = source.info.version, source.versions()
         _require_equal(operators)
-        yield HeldState(source, version, read_logs(source.place, version - 1), operators)
+        yield HeldState(source, version, _read_saved_logs(source), operators)
         return
     with hold_logs(source) as (version, logs):
         operators = list_operators(source, version)
         _require_equal(operators)
         yield HeldState(source, version, logs, operators)
+
+
+def _read_saved_logs(source: Savepoint) -> dict[str, bytes]:
+    """Return the logs of a savepoint, which must be those that it was taken with."""
+    logs = read_logs(source.place, source.info.version - 1)
+    proof = LogProof(file for file in source.info.files if is_log(file.name))
+    for name, content in logs.items():
+        proof(name, content, f"{source.place.url}/{name}")
+    proof.require_all(source.place)
+    return logs
 
 
 def _require_equal(operators: Sequence[OperatorVersion]) -> None:

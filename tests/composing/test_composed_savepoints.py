@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,12 +13,16 @@ import pyarrow as pa
 import pytest
 
 import pyspark_ckpt as ckpt
-from pyspark_ckpt import changes, compose_savepoint, open_state, restore, write_state
+from pyspark_ckpt import changes, compose_savepoint, open_state, restore, savepoint, write_state
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import CkptError, FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoints.deletion import delete
-from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint, read_info
+from pyspark_ckpt.state_store.savepoints.savepoint import Kind, Savepoint, read_info
+from pyspark_ckpt.writing.held_state import hold_state
+from tests.compat.frozen import unpack
 from tests.hdfs_service import HdfsService
 from tests.mortal_process import Mortal, files_in, mortal, survives
 from tests.s3_server import S3Service
@@ -124,9 +130,71 @@ def test_the_watermark_is_the_earliest_that_has_begun(two: tuple[Path, Path], tm
     assert two
 
 
-def _change(path: Path, **fields: int) -> None:
+def _change(path: Path, **fields: object) -> None:
     version, entry, *rest = path.read_text().splitlines()
     path.write_text("\n".join([version, json.dumps({**json.loads(entry), **fields}), *rest]))
+
+
+KEY_ORDER = "spark.sql.dropDuplicates.deterministicKeyOrder.enabled"
+
+
+def test_a_conf_of_the_layout_of_state_goes_with_its_operator(two: tuple[Path, Path], tmp_path: Path) -> None:
+    a, _ = two
+    new = unpack("v1", "deduplication-and-limit", tmp_path / "new")
+    _change_confs(new, **{KEY_ORDER: "true"})
+    old = unpack("v1", "deduplication-and-limit", tmp_path / "old")
+    _change_confs(old, **{KEY_ORDER: None})  # as Spark 4.0 logs it
+    number = next(each.operator.number for each in _operators(old) if each.operator.name == "dedupe")
+    for name, query, expected in (("before", old, "false"), ("after", new, "true")):
+        compose_savepoint(tmp_path / name, [(a, "a"), (query, number)], sources=[None])
+        assert _read_json(tmp_path / name / "offsets" / "1")["conf"][KEY_ORDER] == expected
+    for parts in ([(new, number), (old, number)], [(a, "a"), (old, number), (new, number)]):
+        with pytest.raises(
+            InvalidInputError, match=rf"{KEY_ORDER} is (true|false) for operator {number} of .*/(new|old)"
+        ):
+            compose_savepoint(tmp_path / "both", parts, sources=[None])
+        assert not (tmp_path / "both").exists()
+
+
+def test_what_is_known_of_idle_inputs_stays_with_all_sources(two: tuple[Path, Path], tmp_path: Path) -> None:
+    restore(two[0], tmp_path / "query")
+    (tmp_path / "query" / "_ckpt" / "watermarks").mkdir(parents=True)
+    entry = {"column": "time", "sources": [], "number": 0, "watermarkMs": 5, "seenMs": 6}
+    (tmp_path / "query" / "_ckpt" / "watermarks" / "0").write_text(f"v1\n{json.dumps({'inputs': [entry]})}")
+    compose_savepoint(tmp_path / "more", [None, (tmp_path / "query", "a")])
+    restore(tmp_path / "more", tmp_path / "more now")
+    assert json.loads((tmp_path / "more now/_ckpt/watermarks/0").read_text().split("\n")[1])["inputs"] == [entry]
+    compose_savepoint(tmp_path / "other", [(tmp_path / "query", "a")], sources=[(tmp_path / "query", 0), None])
+    assert not (tmp_path / "other" / "_ckpt" / "watermarks").exists()  # which input it was cannot be told
+
+
+def test_a_damaged_log_is_found_before_rows_are_written(two: tuple[Path, Path], tmp_path: Path) -> None:
+    restore(two[0], tmp_path / "query")
+    for log, field in (("commits", "nextBatchWatermarkMs"), ("offsets", "batchWatermarkMs")):
+        path = tmp_path / "query" / log / "0"
+        before = path.read_text()
+        _change(path, **{field: "soon"})
+        with pytest.raises(FormatError, match=f"has 'soon' as {field}"):
+            compose_savepoint(tmp_path / "target", [(tmp_path / "query", "a")])
+        assert not (tmp_path / "target").exists()
+        path.write_text(before)
+
+
+def _change_confs(query: Path, **confs: str | None) -> None:
+    for path in (query / "offsets").iterdir():
+        if path.name.isdigit():
+            found = _read_json(path)["conf"] | confs
+            _change(path, conf={name: value for name, value in found.items() if value is not None})
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text().splitlines()[1])
+    return found
+
+
+def _operators(query: Path) -> Sequence[OperatorVersion]:
+    with hold_state(Checkpoint(str(query), parse({}))) as held:
+        return held.operators
 
 
 def test_what_cannot_be_is_refused_and_nothing_is_written(two: tuple[Path, Path], tmp_path: Path) -> None:
@@ -148,6 +216,7 @@ def test_what_cannot_be_is_refused_and_nothing_is_written(two: tuple[Path, Path]
         ([(a, "a")], [(a, "kafka")], "has no source 'kafka'"),
         ([(a, "a")], [17], "An offset must be JSON"),
         ([(a, "a")], [(a, 0), "{"], "An offset must be JSON"),
+        ([(a, "a")], ['{"a": "\ud800"}'], "An offset must be JSON"),
         ([(tmp_path / "none", "a")], None, "none"),
     ]
     for operators, sources, message in refusals:
@@ -174,17 +243,37 @@ def test_lists_of_partitions_need_the_same_number_of_them(tmp_path: Path) -> Non
         assert [(row["partition"], row["value"]) for row in state.to_arrow().to_pylist()] == [(0, 7), (4, 8)]
 
 
-@pytest.mark.parametrize("damage", ["rows", "metadata"])
-def test_damage_is_found(damage: str, two: tuple[Path, Path], tmp_path: Path) -> None:
+DAMAGE = {
+    "offsets/0": (rb'"0": ?17', b'"0":16'),
+    "commits/0": (rb'"nextBatchWatermarkMs": ?0', b'"nextBatchWatermarkMs":5'),
+    "state/0/_metadata/metadata": (rb'"numColsPrefixKey": ?0', b'"numColsPrefixKey":1'),
+}
+"""Changes of Spark's files after which they can still be read."""
+
+
+@pytest.mark.parametrize("name", ["rows", *DAMAGE])
+@pytest.mark.parametrize("kind", ["canonical", "native"])
+def test_damage_is_found(kind: Kind, name: str, two: tuple[Path, Path], tmp_path: Path) -> None:
     a, b = two
-    pattern = "rows/**/*.parquet" if damage == "rows" else "state/0/_metadata/metadata"
-    path = next(iter(a.glob(pattern)))
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
+    if kind == "native":
+        restore(a, tmp_path / "query")
+        a = tmp_path / "native"
+        savepoint(tmp_path / "query", a)
+    if name == "rows":
+        path = next(path for pattern in ("rows/**/*.parquet", "state/0/0/sst/*") for path in a.glob(pattern))
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+    else:
+        changed, count = re.subn(*DAMAGE[name], (a / name).read_bytes())
+        assert count == 1
+        (a / name).write_bytes(changed)
     with pytest.raises((FormatError, NotFoundError), match=r"damaged|is not what"):
-        compose_savepoint(tmp_path / "both", [(b, "b"), (a, "a")], sources=[None])
-    assert not (tmp_path / "both" / "savepoint.json").exists()
+        compose_savepoint(tmp_path / "both", [(b, "b"), (a, "a")], sources=[(a, 0)])
+    with pytest.raises((FormatError, NotFoundError), match=r"damaged|is not what"):
+        write_state(a, tmp_path / "written", [])
+    for target in ("both", "written"):
+        assert not (tmp_path / target / "savepoint.json").exists()
 
 
 @pytest.mark.in_turn
