@@ -11,7 +11,6 @@ https://learn.microsoft.com/azure/storage/blobs/data-lake-storage-multi-protocol
 from __future__ import annotations
 
 import base64
-import gc
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -158,9 +157,6 @@ class AzureContainer:
             )
             data: bytes = found.readall()
         properties = found.properties
-        del found
-        if len(data) == end - start:
-            _forget_bodies()
         size = self._answers.read_size(start, end, len(data)) if data else int(properties.size)
         return Range(data, size, str(properties.etag))
 
@@ -255,7 +251,6 @@ class AzureParts:
         with _failures("write"):
             self._blob.stage_block(self._id(number), data, length=len(data), **_timeouts())
         self._staged = max(number, self._staged)
-        _forget_bodies()
 
     def finish(self, number: int, start: int, data: bytes) -> None:
         """Send the last block, and join all; see the protocol."""
@@ -276,11 +271,6 @@ class AzureParts:
     def _id(self, number: int) -> str:
         """Return the name of a block. All names for one blob have the same length."""
         return base64.b64encode(f"{self._writer}-{number:06d}".encode()).decode()
-
-
-def _forget_bodies() -> None:
-    """Free the bodies of past requests now. The client leaves each in a circle of references."""
-    gc.collect(1)
 
 
 def _timeouts() -> dict[str, Any]:
