@@ -148,7 +148,8 @@ def test_a_conf_of_the_layout_of_state_goes_with_its_operator(two: tuple[Path, P
     for name, query, expected in (("before", old, "false"), ("after", new, "true")):
         compose_savepoint(tmp_path / name, [(a, "a"), (query, number)], sources=[None])
         assert _read_json(tmp_path / name / "offsets" / "1")["conf"][KEY_ORDER] == expected
-    for parts in ([(new, number), (old, number)], [(a, "a"), (old, number), (new, number)]):
+    tried: list[list[Any]] = [[(new, number), (old, number)], [(a, "a"), (old, number), (new, number)]]
+    for parts in tried:
         with pytest.raises(
             InvalidInputError, match=rf"{KEY_ORDER} is (true|false) for operator {number} of .*/(new|old)"
         ):
