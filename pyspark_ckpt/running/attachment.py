@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pyspark_ckpt.jobs.spark_job import master_here
@@ -117,29 +118,29 @@ def _list_jars(context: Any) -> Iterator[str]:  # noqa: ANN401 - a SparkContext
 
 def _require_package(spark: SparkSession, wanted: Mapping[str, str]) -> None:
     """Raise LifecycleError unless the Python of the executors has the same release of this package."""
-    from pyspark_ckpt import __version__  # noqa: PLC0415 - the package imports this module
+    own_release = str(import_module("pyspark_ckpt").__version__)  # not at the top: the package imports this module
 
     def find_release(_number: int) -> tuple[str, str]:  # by value: a worker may not have this module
         import platform  # noqa: PLC0415
         import sys  # noqa: PLC0415
+        from importlib import import_module  # noqa: PLC0415
 
         where = f"{sys.executable} on {platform.node()}"
         try:
-            import pyspark_ckpt  # noqa: PLC0415
+            return str(import_module("pyspark_ckpt").__version__), where
         except ImportError:
             return "", where
-        return pyspark_ckpt.__version__, where
 
     tasks = max(1, spark.sparkContext.defaultParallelism)
     try:
         found = set(spark.sparkContext.parallelize(range(tasks), tasks).map(find_release).collect())
     except Exception as problem:
         raise _refuse(f"A job that looks for this package on the executors has failed: {problem}", wanted) from problem
-    if others := {release for release, _ in found} - {__version__}:
-        wheres = ", ".join(sorted(where for release, where in found if release != __version__))
+    if others := {release for release, _ in found} - {own_release}:
+        wheres = ", ".join(sorted(where for release, where in found if release != own_release))
         has = " and ".join(f"pyspark-ckpt {each}" if each else "no pyspark-ckpt" for each in sorted(others))
         raise _refuse(
-            f"Python of the executors has {has} ({wheres}), and this driver has pyspark-ckpt {__version__}.",
+            f"Python of the executors has {has} ({wheres}), and this driver has pyspark-ckpt {own_release}.",
             wanted,
             "Install this release there: docs/deploying.md.",
         )
