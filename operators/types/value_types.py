@@ -85,7 +85,12 @@ def resolve_type(declared: TypeLike, what: str) -> ValueType:
         kind = ddl if isinstance(ddl, DataType) else _read_ddl(ddl)
         check_handed(kind, what)
         return ValueType(json.loads(kind.json()), make_handed_type(kind))
-    except (PySparkException, ValueError, FormatError) as problem:
+    except FormatError as problem:
+        raise InvalidInputError(
+            f"{what} has the type {ddl!r}, which keyed operators do not take: {problem.message}",
+            hint="Declare another type, such as string in place of char and varchar.",
+        ) from problem
+    except (PySparkException, ValueError) as problem:
         raise InvalidInputError(f"{what} has the type {ddl!r}, which Spark cannot read: {problem}") from problem
 
 

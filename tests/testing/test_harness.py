@@ -327,6 +327,7 @@ def test_rows_that_do_not_fit_are_refused_by_name(rows: Any, problem: str) -> No
     ("arguments", "problem"),
     [
         ({"columns": "user strin"}, "which Spark cannot read: 'strin' is not a type"),
+        ({"columns": "user varchar(3)"}, "which keyed operators do not take: .*in place of char and varchar"),
         ({"by": "usr"}, r"no columns \['usr'\] to key by.*Did you mean 'user'"),
         ({"watermark": ("n", "1 minute")}, "the event time 'n' is of type bigint; Spark takes only"),
         ({"watermark": "at"}, "must be a column and a delay, got 'at'"),
