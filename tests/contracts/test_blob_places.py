@@ -526,7 +526,7 @@ def test_a_percent_sign_is_part_of_a_name_as_spark_has_it(tmp_path: Path, form: 
     [
         "s3:///x",
         "s3a://key:hunter2@bucket/x",
-        "gs://bucket/x",
+        "gcs://bucket/x",
         "webhdfs://host/x",
         "file://host/x",
         "relative/x",
