@@ -12,11 +12,13 @@ import httpx
 import pytest
 
 from pyspark_ckpt.cli.main import main
+from tests.test_cli_streams import interruptible
 from tests.test_extras import ROOT, bare
 
-__all__ = ["bare"]
+__all__ = ["bare", "interruptible"]
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_the_command_serves_until_it_is_interrupted(frozen: Path) -> None:
     command = [sys.executable, "-m", "pyspark_ckpt", "serve", str(frozen), "--price-of-requests", "0.005"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
