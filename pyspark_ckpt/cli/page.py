@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 from pyspark_ckpt.terminal import print_text
@@ -32,5 +33,6 @@ def serve_checkpoints(
     ) as page:
         print(page.url, flush=True)
         print_text("The URL has the token that opens the page. Ctrl-C ends it.")
+        sys.stdout.flush()  # into a pipe, too: it is read while the page is served
         page.wait()
     return 0
