@@ -92,10 +92,11 @@ def _stop(rescaling: Rescaling, query: StreamingQuery | None, timeout_s: float) 
         with progress_bar(f"the batch of {name} ends, in seconds") as show:
             has_ended = let_end(query, timeout_s, _WHAT, lambda waited_s: show(round(waited_s), round(timeout_s)))
         runs_on = not has_ended and _runs_on(query)
-    except BaseException as problem:  # Ctrl-C, mostly
+    except BaseException as raised:  # noqa: BLE001 - Ctrl-C, mostly; it is raised again
+        problem = _find_interrupt(raised)
         if _runs_on(query):
             add_note(problem, f"Nothing was done: {name} runs on, on {old}.")
-            raise
+            raise problem  # noqa: B904 - what was raised is its own context, or the same
         _fail(rescaling, problem, None)
     if runs_on:
         raise LifecycleError(
@@ -192,9 +193,23 @@ def _watch(rescaling: Rescaling, new: BlobPlace, show: Callable[..., None]) -> C
 
 def _fail(rescaling: Rescaling, problem: BaseException, target: Target | None) -> NoReturn:
     """Take the way back, and raise what says so."""
+    problem = _find_interrupt(problem)
     back = go_back(rescaling, target)
     if not isinstance(problem, Exception):
         add_note(problem, f"Query {rescaling.old.query_id} was not rescaled. {back.done} {back.left}".rstrip())
         raise problem
     message = f"Query {rescaling.old.query_id} could not be rescaled: {problem}"
     raise RescaleError(with_hint(message, back.done), hint=back.left, query=back.query) from problem
+
+
+def _find_interrupt(problem: BaseException) -> BaseException:
+    """Return the KeyboardInterrupt that made a call of the JVM fail, if it is that; else the problem itself.
+
+    On Ctrl-C, PySpark calls the JVM from its signal handler. If a call is under way, both fail with other errors.
+    """
+    cause: BaseException | None = problem
+    while cause is not None:
+        if isinstance(cause, KeyboardInterrupt):
+            return cause
+        cause = cause.__context__
+    return problem

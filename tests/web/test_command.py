@@ -21,19 +21,19 @@ __all__ = ["bare", "interruptible"]
 @pytest.mark.usefixtures("interruptible")
 def test_the_command_serves_until_it_is_interrupted(frozen: Path) -> None:
     command = [sys.executable, "-m", "pyspark_ckpt", "serve", str(frozen), "--price-of-requests", "0.005"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
-    try:
-        assert process.stdout is not None
-        url, told = process.stdout.readline().strip(), process.stdout.readline()
-        with httpx.Client(trust_env=False, follow_redirects=True, headers={"Accept": "text/html"}) as client:
-            answer = client.get(url)
-            assert answer.status_code == 200
-            assert str(frozen) in answer.text
-            assert url.partition("=")[2] not in answer.text
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=30)
-    finally:
-        process.kill()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        try:
+            assert process.stdout is not None
+            url, told = process.stdout.readline().strip(), process.stdout.readline()
+            with httpx.Client(trust_env=False, follow_redirects=True, headers={"Accept": "text/html"}) as client:
+                answer = client.get(url)
+                assert answer.status_code == 200
+                assert str(frozen) in answer.text
+                assert url.partition("=")[2] not in answer.text
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=30)
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert "Ctrl-C ends it" in told
     assert errors.strip() == "pyspark-ckpt: interrupted"
