@@ -53,7 +53,7 @@ def test_it_is_written_again_whenever_it_was_killed(source_kind: str, mortal: Mo
     write, ended = 0, False
     while not ended:
         target = quick_path / f"{write}"
-        act = partial(write_state, source, target, given, parallelism=2)
+        act = partial(write_state, source, target, given, parallelism=2 if source is None else None)
         ended = survives(mortal, target, write, is_after=bool(write % 2), act=act)
         if not (target / "savepoint.json").exists() and files_in(target):
             with pytest.raises(InvalidInputError, match="is not a savepoint"):
