@@ -12,11 +12,7 @@ from pyspark_ckpt.composing.parts import Part, PlacedOperator, place_operators
 from pyspark_ckpt.composing.sources import GivenSource, PlacedSources, keep_sources, place_sources
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
-from pyspark_ckpt.state_store.checkpoints.query.migrations import (
-    MIGRATIONS_FILE,
-    AppliedMigration,
-    write_migrations,
-)
+from pyspark_ckpt.state_store.checkpoints.query.migrations import AppliedMigration, write_migrations
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.options import Options
@@ -24,7 +20,7 @@ from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner
 from pyspark_ckpt.state_store.savepoints.nesting import refuse_nested
 from pyspark_ckpt.state_store.savepoints.possession import Possession, explaining_what_is_left
 from pyspark_ckpt.state_store.savepoints.savepoint import SavepointInfo, refuse_unless_empty
-from pyspark_ckpt.writing.creation import NO_STORE, publish_rows, write_files
+from pyspark_ckpt.writing.creation import NO_STORE, publish_rows
 from pyspark_ckpt.writing.held_state import HeldState, hold_state
 from pyspark_ckpt.writing.store_writing import StoreWriting
 
@@ -61,7 +57,7 @@ class Composition:
             operators = place_operators(self.operators, held, version, partitions)
             sources = self._place_sources(held)
             migrations = _join_migrations(held.values())
-            content = write_migrations(migrations)
+            write_migrations(migrations)  # they must fit into the file, which is written last
             query_id = str(uuid.uuid4()) if len(held) > 1 else first.source.query_id
             files = ComposedFiles(first, version, partitions, query_id, operators, sources, tuple(held.values()))
             logs = files.make_logs()
@@ -71,12 +67,16 @@ class Composition:
                 for operator in operators
                 for write in self._list_writes(workplace, place, operator, partitions)
             ]
-            written = files.write(possession.folder, logs)
-            if migrations:
-                written += write_files(possession.folder, {MIGRATIONS_FILE: content})
-            stores = [store for operator in operators for store in operator.stores]
             info = publish_rows(
-                place, possession, version, first.source.place.url, self.written_by, stores, rows, written
+                place,
+                possession,
+                version,
+                first.source.place.url,
+                self.written_by,
+                [store for operator in operators for store in operator.stores],
+                rows,
+                files.write(possession.folder, logs),
+                migrations,
             )
         possession.release()
         return info

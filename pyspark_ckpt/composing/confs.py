@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark_ckpt.composing.parts import PlacedOperator
-from pyspark_ckpt.state_store.checkpoints.query.entries import decode_json, find_confs, split_lines
+from pyspark_ckpt.state_store.checkpoints.query.entries import find_confs
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.writing.held_state import HeldState
 
@@ -42,15 +42,16 @@ def choose_confs(base: HeldState, operators: Sequence[PlacedOperator]) -> dict[s
     Raises InvalidInputError (two operators need other values of one conf), FormatError.
     """
     chosen: dict[str, str] = {}
-    own = _read_confs(base)
+    placed = [
+        (each.former.operator, each.held) for each in operators if each.held is not None and each.former is not None
+    ]
+    confs = {id(held): _read_confs(held) for held in (base, *(held for _, held in placed))}
     for conf in _LAYOUT_CONFS:
         found: dict[str, str] = {}
-        for each in operators:
-            if each.held is not None and each.former is not None:
-                operator = each.former.operator
-                if operator.name.startswith(conf.operators):
-                    value = str(_read_confs(each.held).get(conf.name, conf.default))
-                    found.setdefault(value, f"operator {operator.number} of {each.held.source.place.url}")
+        for operator, held in placed:
+            if operator.name.startswith(conf.operators):
+                value = str(confs[id(held)].get(conf.name, conf.default))
+                found.setdefault(value, f"operator {operator.number} of {held.source.place.url}")
         if len(found) > 1:
             values = " and ".join(f"{value} for {operator}" for value, operator in found.items())
             raise InvalidInputError(
@@ -59,12 +60,10 @@ def choose_confs(base: HeldState, operators: Sequence[PlacedOperator]) -> dict[s
                 "the other.",
             )
         for value in found:
-            if value != str(own.get(conf.name, conf.default)):
+            if value != str(confs[id(base)].get(conf.name, conf.default)):
                 chosen[conf.name] = value
     return chosen
 
 
 def _read_confs(held: HeldState) -> dict[str, Any]:
-    name = f"offsets/{held.version - 1}"
-    where = f"{held.source.place.url}/{name}"
-    return find_confs(decode_json(split_lines(held.logs[name], where)[1], where), where)
+    return find_confs(held.decode_entry("offsets"), held.find_entry("offsets")[1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,21 +18,17 @@ from pyspark_ckpt.state_store.checkpoints.query.entries import (
     ContentRewrite,
     change_entry,
     check_content,
-    decode_json,
     split_lines,
 )
 from pyspark_ckpt.state_store.checkpoints.query.files import QUERY, SOURCES, operator_names, source_file_names
 from pyspark_ckpt.state_store.checkpoints.query.proof import LogProof, QueryFile
-from pyspark_ckpt.state_store.checkpoints.query.rewriter import find_schema_file
+from pyspark_ckpt.state_store.checkpoints.query.rewriter import change_stores, describes_operator, find_schema_file
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.format.names import WATERMARKS_FOLDER
 from pyspark_ckpt.state_store.savepoints.possession import OwnFolder
-from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint
 from pyspark_ckpt.writing.creation import write_files
 from pyspark_ckpt.writing.first_files import describe_operator
 from pyspark_ckpt.writing.held_state import HeldState
-
-_METADATA = re.compile(r"state/[0-9]+/_metadata/(?:metadata|v2/[0-9]+)")
 
 
 @dataclass(frozen=True)
@@ -71,16 +66,14 @@ class ComposedFiles:
 
     def make_logs(self) -> dict[str, bytes]:
         """Return the logs of the batch, by name. Raises InvalidInputError (operators of other confs), FormatError."""
-        batch, before = self.version - 1, self.base.version - 1
-        offsets, commit = self.base.logs[f"offsets/{before}"], self.base.logs[f"commits/{before}"]
-        where = self.base.source.place.url
-        entry = change_entry(offsets, f"{where}/offsets/{before}", self._change_offsets)
-        head = split_lines(entry, where)[:2]
+        batch = self.version - 1
+        offsets, where = self.base.find_entry("offsets")
+        head = split_lines(change_entry(offsets, where, self._change_offsets), where)[:2]
         entry = b"\n".join([*head, *self.sources.write_lines(head[0])])
         files = {f"offsets/{each}": entry for each in (batch - 1, batch) if each >= 0}
         if self.sources.are_kept:
             files |= {name: log for name, log in self.base.logs.items() if name.startswith(f"{WATERMARKS_FOLDER}/")}
-        return {**files, f"commits/{batch}": change_entry(commit, f"{where}/commits/{before}", self._change_commit)}
+        return {**files, f"commits/{batch}": change_entry(*self.base.find_entry("commits"), self._change_commit)}
 
     def _change_offsets(self, entry: dict[str, Any]) -> None:
         entry["batchWatermarkMs"] = self._find_watermark("offsets", "batchWatermarkMs")
@@ -101,10 +94,9 @@ class ComposedFiles:
         """Return the earliest watermark of those that have begun, as a query has it over several inputs."""
         found = []
         for held in self.inputs:
-            entry = f"{log}/{held.version - 1}"
-            where = f"{held.source.place.url}/{entry}"
-            watermark_ms = decode_json(split_lines(held.logs[entry], where)[1], where).get(name, 0)
+            watermark_ms = held.decode_entry(log).get(name, 0)
             if type(watermark_ms) is not int:
+                _, where = held.find_entry(log)
                 raise FormatError(f"{where} has {watermark_ms!r} as {name}, which must be a whole number.")
             found.append(watermark_ms)
         return min((each for each in found if each > 0), default=0)
@@ -114,14 +106,12 @@ class ComposedFiles:
 
         def change(entry: dict[str, Any]) -> None:
             entry["operatorInfo"]["operatorId"] = operator.number
-            for store in entry["stateStoreInfo"]:
-                store["numPartitions"] = self.partitions
-                if paths := store.get("stateSchemaFilePaths"):
-                    store["stateSchemaFilePaths"] = [_renumber_path(path, operator.number) for path in paths]
+            change_stores(entry, self.partitions, lambda path: _renumber_path(path, operator.number))
 
         def rewrite(name: str, content: bytes, where: str) -> bytes:
-            is_metadata = _METADATA.fullmatch(name) is not None
-            return change_entry(content, where, change) if is_metadata else check_content(name, content, where)
+            if describes_operator(name):
+                return change_entry(content, where, change)
+            return check_content(name, content, where)
 
         return rewrite
 
@@ -142,9 +132,7 @@ def _copy(
     def find() -> Iterator[str]:
         return (name for name in names(place) if name.startswith(before))
 
-    change: ContentRewrite | LogProof = rewrite
-    if isinstance(held.source, Savepoint):
-        change = LogProof((each for each in held.source.info.files if each.name.startswith(before)), rewrite)
+    change = held.make_proof(rewrite, before)
     copied = copy_files(find, place, RenamingTarget(own, rename), change)
     if isinstance(change, LogProof):
         change.require_all(place)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from pyspark_ckpt.composing.parts import Part
-from pyspark_ckpt.state_store.checkpoints.query.entries import decode_json, split_lines
 from pyspark_ckpt.state_store.checkpoints.query.files import SOURCES, source_file_names
 from pyspark_ckpt.state_store.checkpoints.query.source_names import find_misplaced_source
 from pyspark_ckpt.state_store.checkpoints.query.sources import Offsets, parse_offsets
@@ -94,10 +93,7 @@ def keep_sources(state: HeldState) -> PlacedSources:
 
 
 def _read_offsets(state: HeldState) -> tuple[Offsets, Mapping[str, Any]]:
-    name, place = f"offsets/{state.version - 1}", state.source.place
-    where = f"{place.url}/{name}"
-    offsets = parse_offsets(state.logs[name], where)
-    info = decode_json(split_lines(state.logs[name], where)[1], where).get(INFO)
+    offsets, info = parse_offsets(*state.find_entry("offsets")), state.decode_entry("offsets").get(INFO)
     return offsets, info if isinstance(info, dict) else {}
 
 
@@ -116,7 +112,7 @@ def _require_own_folder(state: HeldState, offsets: Offsets) -> None:
     """Raise InvalidInputError if it cannot be told in which folder a source has its files."""
     if offsets.are_named:
         return
-    place, newest = state.source.place, state.logs[f"offsets/{state.version - 1}"]
+    place, (newest, _) = state.source.place, state.find_entry("offsets")
     strange = find_misplaced_source(place, list(source_file_names(place)), newest, offsets)
     if strange is not None:
         raise InvalidInputError(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from importlib import import_module
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from typing_extensions import Self
+from typing_extensions import override
 
 from pyspark_ckpt.monitoring.series import Series
 from pyspark_ckpt.pyspark_releases import require_own_listeners
+from pyspark_ckpt.reading.closeable import Closeable
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.extras import require_extra
 
@@ -61,7 +61,7 @@ def metrics(
     return handle
 
 
-class MetricsExport:
+class MetricsExport(Closeable):
     """A running export: see ``metrics``. It is a context manager, which closes it."""
 
     def __init__(self) -> None:
@@ -96,6 +96,7 @@ class MetricsExport:
         spark.streams.addListener(listener)
         self._listeners.append((spark, listener))
 
+    @override
     def close(self) -> None:
         """End the export, free the port, and leave the session as it was. Repeating the call does no harm."""
         self._is_closed = True
@@ -105,14 +106,6 @@ class MetricsExport:
                 spark.streams.removeListener(listener)
         while self._exports:
             self._exports.pop().close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _export_by(module: str, series: Series, target: object) -> Export:

@@ -116,12 +116,6 @@ class Writing:
         migrations: tuple[AppliedMigration, ...],
         rows: Sequence[SavedRows],
     ) -> SavepointInfo:
-        own = possession.folder
-        files = {file.name: file for file in _write_all(own, draft, held)}
-        if migrations:
-            content = write_migrations(migrations)
-            own.put(MIGRATIONS_FILE, content)
-            files[MIGRATIONS_FILE] = QueryFile.of(MIGRATIONS_FILE, content)
         return publish_rows(
             place,
             possession,
@@ -129,7 +123,8 @@ class Writing:
             self.written_by,
             draft.stores,
             rows,
-            tuple(files.values()),
+            _write_all(possession.folder, draft, held),
+            migrations,
         )
 
 
@@ -177,11 +172,15 @@ def publish_rows(
     stores: Sequence[StoreDraft],
     rows: Sequence[SavedRows],
     files: Sequence[QueryFile],
+    migrations: tuple[AppliedMigration, ...],
 ) -> SavepointInfo:
-    """Complete a canonical savepoint whose ``rows`` and ``files`` are written.
+    """Complete a canonical savepoint whose ``rows`` and ``files`` are written, with the ``migrations`` of its state.
 
     ``checkpoint``: the URL of what it is made of. Raises ConflictError (it was deleted), StorageError.
     """
+    listed = {file.name: file for file in files}
+    if migrations:  # in place of those that were copied
+        (listed[MIGRATIONS_FILE],) = write_files(possession.folder, {MIGRATIONS_FILE: write_migrations(migrations)})
     for blob in place.walk(WORK_FOLDER):
         possession.folder.delete(blob.name)
     possession.require()
@@ -196,7 +195,7 @@ def publish_rows(
         partitions=read_partitions(place, version - 1),
         operators=tuple(describe_operator(each, {}) for each in _list_saved(place, stores, rows)),
         stores=(),
-        files=tuple(files),
+        files=tuple(listed.values()),
         rows=tuple(rows),
     )
     publish(info, place, possession)

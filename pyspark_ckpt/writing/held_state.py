@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from pyspark_ckpt.reading.reader import StateReader
 from pyspark_ckpt.reading.sources import state_at
@@ -14,7 +15,14 @@ from pyspark_ckpt.state_store.checkpoints.digests import Digest
 from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, find_kind
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, list_operators
 from pyspark_ckpt.state_store.checkpoints.query.copying import read_logs
-from pyspark_ckpt.state_store.checkpoints.query.entries import ContentRewrite, check_content, is_log, require_partitions
+from pyspark_ckpt.state_store.checkpoints.query.entries import (
+    ContentRewrite,
+    check_content,
+    decode_json,
+    is_log,
+    require_partitions,
+    split_lines,
+)
 from pyspark_ckpt.state_store.checkpoints.query.migrations import MIGRATIONS_FILE, AppliedMigration, read_migrations
 from pyspark_ckpt.state_store.checkpoints.query.proof import LogProof
 from pyspark_ckpt.state_store.format.names import CHECKPOINT_FOLDER, MIGRATIONS_NAME
@@ -35,10 +43,19 @@ class HeldState:
     logs: Mapping[str, bytes]
     operators: Sequence[OperatorVersion]
 
+    def find_entry(self, log: str) -> tuple[bytes, str]:
+        """Return the entry of the batch in a log, ``offsets`` or ``commits``, and where it is."""
+        name = f"{log}/{self.version - 1}"
+        return self.logs[name], f"{self.source.place.url}/{name}"
+
+    def decode_entry(self, log: str) -> dict[str, Any]:
+        """Return the JSON of the entry of the batch in a log. Raises FormatError."""
+        content, where = self.find_entry(log)
+        return decode_json(split_lines(content, where)[1], where)
+
     def count_partitions(self) -> int:
         """Return the number of partitions of the batch. Raises FormatError."""
-        name = f"offsets/{self.version - 1}"
-        return require_partitions(self.logs[name], f"{self.source.place.url}/{name}")
+        return require_partitions(*self.find_entry("offsets"))
 
     def open_state(self, rows: StoredRows) -> StateReader:
         """Open a state for reading. Raises as ``open_state`` of the package."""
@@ -54,9 +71,14 @@ class HeldState:
             recorded = self.source.info.digests_of(operator, name)
         return StoreSource(stores, saved, self.source.place.url, self.open_state, recorded)
 
-    def make_proof(self) -> ContentRewrite:
-        """Return what checks files of the query that are copied: those of a savepoint against what it lists."""
-        return LogProof(self.source.info.files) if isinstance(self.source, Savepoint) else check_content
+    def make_proof(self, change: ContentRewrite = check_content, below: str = "") -> ContentRewrite | LogProof:
+        """Return what changes files of the query that are copied: those of a savepoint must be as it lists them.
+
+        ``below``: how the names of the copied files begin.
+        """
+        if not isinstance(self.source, Savepoint):
+            return change
+        return LogProof((each for each in self.source.info.files if each.name.startswith(below)), change)
 
     def read_migrations(self) -> tuple[AppliedMigration, ...]:
         """Return the migrations of the state. A savepoint says whether it has any, and what is in the file.

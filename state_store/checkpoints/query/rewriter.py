@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -20,7 +20,7 @@ from pyspark_ckpt.state_store.checkpoints.query.files import QUERY
 from pyspark_ckpt.state_store.checkpoints.query.source_names import SourceNames
 from pyspark_ckpt.state_store.format.names import PROVIDER_CLASS, PROVIDER_CONF
 
-_OPERATOR = re.compile(r"state/([0-9]+)/_metadata/(?:metadata|v2/[0-9]+)")
+_OPERATOR = re.compile(r"state/[0-9]+/_metadata/(?:metadata|v2/[0-9]+)")
 _SCHEMA_FILE = re.compile(r".*/(state/[0-9]+/_stateSchema/.+)", re.DOTALL)
 _OF_S3 = re.compile(r"s3[an]?(?=:)")
 _WITHOUT_IDS = b"v1"
@@ -63,7 +63,7 @@ class LogRewriter:
 
     def __call__(self, name: str, content: bytes, where: str) -> bytes:
         """Return the new content of an object. Raises FormatError that names ``where`` the old content is."""
-        if _OPERATOR.fullmatch(name) is not None:
+        if describes_operator(name):
             return change_entry(content, where, self._operator)
         if name == QUERY:
             return self._query(content, where)
@@ -93,14 +93,24 @@ class LogRewriter:
             entry["stateUniqueIds"] = dict(self._ids)
 
     def _operator(self, entry: dict[str, Any]) -> None:
-        for store in entry["stateStoreInfo"]:
-            store["numPartitions"] = self._partitions
-            if paths := store.get("stateSchemaFilePaths"):
-                store["stateSchemaFilePaths"] = [move_schema_file(path, self._target) for path in paths]
+        change_stores(entry, self._partitions, lambda path: move_schema_file(path, self._target))
 
 
 def _forget_ids(entry: dict[str, Any]) -> None:
     entry.pop("stateUniqueIds", None)
+
+
+def describes_operator(name: str) -> bool:
+    """Return whether a file of a query is Spark's metadata of an operator."""
+    return _OPERATOR.fullmatch(name) is not None
+
+
+def change_stores(entry: dict[str, Any], partitions: int, move: Callable[[str], str]) -> None:
+    """Give the stores in the metadata of an operator a number of partitions, and the paths that ``move`` returns."""
+    for store in entry["stateStoreInfo"]:
+        store["numPartitions"] = partitions
+        if paths := store.get("stateSchemaFilePaths"):
+            store["stateSchemaFilePaths"] = list(map(move, paths))
 
 
 def find_schema_file(path: str) -> str | None:
