@@ -45,7 +45,7 @@ _SUPPORTED = (
     "viewfs://...)."
 )
 _INSTEAD = {
-    "dbfs": "Only Databricks itself reads such paths. Name the cloud path that is behind it, of an external "
+    "dbfs": "Only Databricks itself reads such paths. Name the cloud path under it, of an external "
     "location or an external volume (DESCRIBE EXTERNAL LOCATION or DESCRIBE VOLUME shows it): "
     "s3://..., gs://... or abfss://... .",
     **dict.fromkeys(

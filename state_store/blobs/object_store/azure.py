@@ -254,7 +254,7 @@ class AzureParts:
 
     def finish(self, number: int, start: int, data: bytes) -> None:
         """Send the last block, and join all; see the protocol."""
-        if self._staged < number:  # a failure behind it does not send it again
+        if self._staged < number:  # if a later step fails, it is not sent again
             self.send(number, start, data)
         with _failures("write"):
             answer = self._blob.commit_block_list(
