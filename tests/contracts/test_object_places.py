@@ -103,7 +103,10 @@ class ObjectPlaceContract(BlobPlaceContract):
         with pytest.raises(RuntimeError, match="broken"):
             fail()
         assert place.walk() == []
-        assert place.put_if_absent("a", b"whole")
+        # Not put_if_absent: Azurite takes blocks that were never joined for a blob, and the service does not.
+        with place.create("a") as sink:
+            sink.write(LARGE)
+        assert place.get("a") == LARGE
 
     def test_names_are_kept_as_they_are(self, place: BlobPlace, tmp_path: Path) -> None:
         for number, name in enumerate(ODD_NAMES):
