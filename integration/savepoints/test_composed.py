@@ -9,6 +9,8 @@ import pytest
 
 import pyspark_ckpt as ckpt
 from integration.conftest import PARTITIONS, SHUFFLE_PARTITIONS
+from integration.operators.providers import OURS
+from integration.savepoints.test_source_names import COMPACTION, EVOLUTION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,6 +99,44 @@ def test_two_queries_become_one(session: SparkSession, tmp_path: Path) -> None:
     _give(left, 4, "a")
     assert _run(program, tmp_path / "both now") == [("a", 5)]
     assert _run(_distinct(spark, right), tmp_path / "two") == [("w", -1)]  # what it is made of goes on
+
+
+@pytest.mark.parametrize("are_named", [True, False])
+def test_sources_with_compacted_logs_go_on(
+    spark: SparkSession,
+    tmp_path: Path,
+    are_named: bool,  # noqa: FBT001
+) -> None:
+    confs = {FORMAT: "2", SHUFFLE_PARTITIONS: "3", **COMPACTION, **(EVOLUTION if are_named else {})}
+    session = OURS.session(spark, **confs)
+
+    def read(name: str) -> DataFrame:
+        (tmp_path / name).mkdir(exist_ok=True)
+        reader = session.readStream.schema("user string").option("maxFilesPerTrigger", 1)
+        return (reader.name(f"of_{name}") if are_named else reader).json(str(tmp_path / name))
+
+    def program() -> DataFrame:
+        counts = ckpt.keyed(read("left"), by="user", uid="views").process(Count(), OUTPUT, "append")
+        return counts.union(read("right").dropDuplicates(["user"]).selectExpr("user", "-1L AS n"))
+
+    for number, users in enumerate(["abc", "ab", "a", "a", "b"]):
+        _give(tmp_path / "left", number, users)
+        _give(tmp_path / "right", number, users.upper())
+    counts = ckpt.keyed(read("left"), by="user", uid="views").process(Count(), OUTPUT, "append")
+    _run(counts, tmp_path / "one")
+    _run(read("right").dropDuplicates(["user"]), tmp_path / "two")
+    sources = ("of_left", "of_right") if are_named else (0, 0)
+    one, two = tmp_path / "one", tmp_path / "two"
+    assert list((two / "sources").glob("*/*.compact"))
+    ckpt.compose_savepoint(
+        tmp_path / "both", [(one, "views"), (two, 0)], sources=[(one, sources[0]), (two, sources[1])]
+    )
+    ckpt.restore(tmp_path / "both", tmp_path / "now")
+    assert _run(program(), tmp_path / "now") == []
+    for number, users in enumerate(["ad", "b", "a"], 5):
+        _give(tmp_path / "left", number, users)
+        _give(tmp_path / "right", number, users.upper())
+    assert _run(program(), tmp_path / "now") == [("D", -1), ("a", 5), ("a", 6), ("b", 4), ("d", 1)]
 
 
 def test_an_operator_is_added_and_taken_away(session: SparkSession, tmp_path: Path) -> None:
