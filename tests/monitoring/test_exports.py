@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import sys
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from opentelemetry.metrics import NoOpMeter
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from typing_extensions import override
 
 import pyspark_ckpt as ckpt
 from pyspark_ckpt.monitoring import prometheus, telemetry
@@ -81,6 +85,29 @@ def test_a_server_is_on_this_machine_alone_unless_it_is_told(series: Series, ser
         read(server.url)
 
 
+def test_a_process_that_is_forked_keeps_no_port_and_may_close_the_export(server: prometheus.ServerExport) -> None:
+    ready, ended = list(os.pipe()), list(os.pipe())
+    child = os.fork()
+    if child == 0:
+        try:
+            signal.alarm(30)
+            server.close()
+            os.write(ready[1], b"x")
+            os.read(ended[0], 1)
+        finally:
+            os._exit(0)
+    os.close(ready.pop())
+    assert os.read(ready[0], 1) == b"x", "it has closed the export"
+    assert "ckpt_query_running" in read(server.url)
+    port = int(re.findall(r":(\d+)/", server.url)[0])
+    server.close()
+    prometheus.ServerExport(Series(), "127.0.0.1", port).close()
+    os.write(ended[1], b"x")
+    assert os.waitpid(child, 0)[1] == 0
+    for end in (*ready, *ended):
+        os.close(end)
+
+
 @pytest.mark.parametrize(
     ("target", "expected"),
     [
@@ -144,6 +171,28 @@ def test_a_meter_has_the_series_with_their_units(series: Series) -> None:
     assert found["ckpt.state_memory"].unit == "By"
     assert {family.name for family, _, _ in series.read()} == {name.removeprefix("ckpt.") for name in found}
     export.close()
+
+
+def test_a_collector_gives_prometheus_the_names_of_the_board() -> None:
+    """The rules are those of https://opentelemetry.io/docs/specs/otel/compatibility/prometheus_and_openmetrics."""
+    suffixes = {"s": "_seconds", "By": "_bytes", "1": "_ratio", "": ""}
+    made: set[str] = set()
+
+    class Names(NoOpMeter):
+        @override
+        def create_observable_counter(
+            self, name: str, callbacks: Any = None, unit: str = "", description: str = ""
+        ) -> Any:
+            made.add(name.replace(".", "_") + suffixes[unit] + "_total")
+
+        @override
+        def create_observable_gauge(
+            self, name: str, callbacks: Any = None, unit: str = "", description: str = ""
+        ) -> Any:
+            made.add(name.replace(".", "_") + suffixes[unit])
+
+    telemetry.make_export(Series(), Names(telemetry.SCOPE))
+    assert made == {family.series_name for family in all_families()}
 
 
 def test_a_meter_has_nothing_after_the_export_is_closed_and_takes_the_next_one(

@@ -113,6 +113,14 @@ def test_what_a_counter_takes_away_is_a_series_of_its_own() -> None:
     assert shown(series, "ckpt_user_counter_subtractions_total", "counter") == {("open",): 3}
 
 
+def test_a_clock_that_is_set_back_lets_no_counter_go_down() -> None:
+    series = started()
+    for took_ms in (500, -60_000, 700):
+        add(series, batch(operator(ckptUploadTimeMs=took_ms), durationMs={"triggerExecution": took_ms}))
+    assert shown(series, "ckpt_batch_duration_seconds_total", "query") == {("visits",): 1.2}
+    assert shown(series, "ckpt_upload_seconds_total", "uid") == {("visits",): 1.2}
+
+
 def test_metrics_of_other_providers_are_shown_under_their_own_names() -> None:
     custom = {
         "rocksdbCommitFlushLatency": 7,
