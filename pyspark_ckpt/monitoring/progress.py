@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import gzip
 import re
+from base64 import b64decode
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, TypeAlias
@@ -37,9 +39,23 @@ class Progress(msgspec.Struct, frozen=True, rename="camel"):
     state_operators: list[dict[str, Any]] = []
 
 
+class _Event(msgspec.Struct, frozen=True):
+    progress: Progress
+
+
 def read_progress(text: str) -> Progress:
     """Return the progress in ``text``, which is JSON."""
     return msgspec.json.decode(text, type=Progress)
+
+
+def read_event(text: str) -> Progress:
+    """Return the progress in the JSON of a QueryProgressEvent."""
+    return msgspec.json.decode(text, type=_Event).progress
+
+
+def read_packed(text: str) -> Progress:
+    """Return the progress in a text of ``EventTeller``: JSON, or JSON that is compressed by gzip, in Base64."""
+    return msgspec.json.decode(text if text.startswith("{") else gzip.decompress(b64decode(text)), type=Progress)
 
 
 def values_of(progress: Progress) -> Iterator[Value]:

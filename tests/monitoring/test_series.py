@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+from base64 import b64encode
 from typing import Any
 
 import pytest
 
 from pyspark_ckpt.monitoring import families
-from pyspark_ckpt.monitoring.progress import read_name
+from pyspark_ckpt.monitoring.progress import read_event, read_name, read_packed, read_progress
 from pyspark_ckpt.monitoring.series import KEPT_S, Series
 from tests.monitoring.events import OTHER, QUERY, TARGET_S, add, batch, operator, shown
 
@@ -185,6 +187,12 @@ def test_a_query_that_ran_before_is_known_from_its_first_batch_on() -> None:
     assert shown(series, "ckpt_query_exceptions_total", "query") == {("early",): 0}
     assert shown(series, "ckpt_restore_target_seconds", "query") == {("early",): TARGET_S}
     assert not shown(series, "ckpt_query_starts_total")
+
+
+def test_a_progress_is_read_in_each_form_in_which_the_jvm_tells_of_it() -> None:
+    text = batch(operator("keyed(uid='ключ')"))
+    packed = b64encode(gzip.compress(text.encode())).decode()
+    assert read_packed(packed) == read_packed(text) == read_event(f'{{"progress":{text}}}') == read_progress(text)
 
 
 def test_a_query_without_state_has_batches() -> None:
