@@ -23,6 +23,11 @@ UNKNOWN = -1
 """Spark's number for a metric of a store of which nothing is known yet."""
 
 _NAMED = re.compile(r"(keyed|with_states)\(uid=(.*)\)", re.DOTALL)
+_INSTANT = re.compile(r"([+-]?[0-9]+)(-[0-9]{2}-[0-9]{2}T.*)Z")
+_CYCLE_YEARS = 400
+_CYCLE_MS = 146_097 * 86_400_000
+"""After 400 years all dates come again."""
+
 _OF_STORE = re.compile(r"(.+)\.partition_([0-9]+)_(.*)", re.DOTALL)
 
 
@@ -122,4 +127,10 @@ def read_name(name: str) -> tuple[str, str]:
 
 
 def _instant_ms(text: str) -> float:
-    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() * 1000 if text else 0  # 3.10 reads no Z
+    """Return an instant in ms; 0 for no text. Its year may have more than four digits, which Python has no dates for."""
+    found = _INSTANT.fullmatch(text)
+    if found is None:
+        return 0
+    cycles, year = divmod(int(found[1]), _CYCLE_YEARS)
+    rest = datetime.fromisoformat(f"{year + _CYCLE_YEARS:04}{found[2]}+00:00")
+    return rest.timestamp() * 1000 + (cycles - 1) * _CYCLE_MS

@@ -195,6 +195,21 @@ def test_a_progress_is_read_in_each_form_in_which_the_jvm_tells_of_it() -> None:
     assert read_packed(packed) == read_packed(text) == read_event(f'{{"progress":{text}}}') == read_progress(text)
 
 
+@pytest.mark.parametrize(
+    ("shown_at", "seconds"),
+    [
+        ("2026-01-01T00:00:00.000Z", 1767225600),
+        ("2026-01-01T00:00:00.250Z", 1767225600.25),
+        ("2000-02-29T12:00:00.000Z", 951825600),
+        ("+57971-02-25T00:00:00.000Z", 1767225600000),  # milliseconds that a program took for seconds
+    ],
+)
+def test_a_watermark_of_any_year_is_shown(shown_at: str, seconds: float) -> None:
+    series = started()
+    add(series, batch(eventTime={"watermark": shown_at}))
+    assert shown(series, "ckpt_watermark_timestamp_seconds", "query") == {("visits",): seconds}
+
+
 def test_a_query_without_state_has_batches() -> None:
     series = started()
     add(series, batch(eventTime={}))
