@@ -127,7 +127,7 @@ def read_name(name: str) -> tuple[str, str]:
 
 
 def _instant_ms(text: str) -> float:
-    """Return an instant in ms; 0 for no text. Its year may have more than four digits, which Python has no dates for."""
+    """Return an instant in ms; 0 for no text. Its year may have more digits than those of Python's dates."""
     found = _INSTANT.fullmatch(text)
     if found is None:
         return 0
