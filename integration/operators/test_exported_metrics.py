@@ -17,6 +17,7 @@ from integration.operators.keyed import EVENTS
 from integration.operators.providers import OURS
 from integration.operators.sources import Source
 from pyspark_ckpt.monitoring.families import own_families
+from pyspark_ckpt.pyspark_releases import find_release
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from tests.monitoring.test_board_and_alerts import ALERTS, QUERIES, names_in
 
@@ -130,7 +131,10 @@ def test_gauges_are_there_while_a_query_runs(spark: SparkSession, tmp_path: Path
             assert registry.get_sample_value("ckpt_state_rows", {**labels, **_FOLDERS}) == len(users)
             shown = {sample.name for metric in registry.collect() for sample in metric.samples}
             named = names_in(ALERTS.read_text("utf-8")).union(*(names_in(expression) for _, expression in QUERIES))
-            assert named - shown == {"ckpt_query_last_exception_timestamp_seconds", "ckpt_watermark_timestamp_seconds"}
+            absent = {"ckpt_query_last_exception_timestamp_seconds", "ckpt_watermark_timestamp_seconds"}
+            if find_release() < "4.1":
+                absent.add("ckpt_restore_forecast_seconds")
+            assert named - shown == absent
         finally:
             query.stop()
 
@@ -251,11 +255,11 @@ def test_a_progress_that_is_long_arrives_as_it_is(spark: SparkSession, tmp_path:
         query.awaitTermination()
         _await(lambda: _ended(registry, str(query.id)))
         progress: Any = query.recentProgress
-        assert len(progress[-1].json) > MAX_PACKET
+        assert len(str(progress[-1]["stateOperators"])) > MAX_PACKET
         for number in range(operators):
             labels = {"query": str(query.id), "query_id": str(query.id), "operator": str(number), "uid": ""}
             exported = registry.get_sample_value("ckpt_state_rows_updated_total", {**labels, "operator_name": "dedupe"})
-            assert exported == sum(each.stateOperators[number].numRowsUpdated for each in progress) > 0
+            assert exported == sum(each["stateOperators"][number]["numRowsUpdated"] for each in progress) > 0
         assert registry.get_sample_value("ckpt_exporter_failures_total") == 0
 
 
