@@ -234,7 +234,7 @@ def test_another_object_of_a_session_that_is_followed_doubles_nothing(spark: Spa
     registry = CollectorRegistry()
     session = OURS.session(spark)
     with ckpt.metrics(session, prometheus=registry) as handle:
-        handle.follow(type(session)(session.sparkContext, session._jsparkSession))  # type: ignore[attr-defined]
+        handle.follow(type(session)(session.sparkContext, session._jsparkSession))
         query_id = _play(session, tmp_path, _visits)
         _await(lambda: _ended(registry, query_id))
         labels = {"query": query_id, "query_id": query_id}
