@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +98,9 @@ class MetricsExport(Closeable):
         from pyspark_ckpt.monitoring.listener import SeriesListener  # noqa: PLC0415 - needs PySpark
 
         listener = SeriesListener(self.series, lambda key: spark.conf.get(key, None))
+        if _is_of_client(spark):
+            # PySpark's thread for listeners would keep the program from ending. What atexit calls comes after threads.
+            threading._register_atexit(self.close)  # type: ignore[attr-defined]  # noqa: SLF001
         spark.streams.addListener(listener)
         self._listeners.append((spark, listener))
 
