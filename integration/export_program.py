@@ -80,6 +80,10 @@ def main(folder: Path) -> None:
     found: dict[str, Any] = {"running": _read(url)}
     spark.stop()
     found["stopped"] = _read(url)
+    try:
+        exported.follow(spark)
+    except ckpt.LifecycleError as problem:
+        found["refused"] = str(problem)
 
     spark = ckpt.attach(_make_session())
     exported.follow(spark)

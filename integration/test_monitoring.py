@@ -111,4 +111,5 @@ def test_an_export_outlives_its_sessions_and_is_closed_without_them(tmp_path: Pa
         "ckpt_state_rows second": 10,
     }
     assert "refused" in found["closed"]
+    assert "was stopped" in found["refused"]
     assert "does not answer" in log

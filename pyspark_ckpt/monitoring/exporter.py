@@ -44,8 +44,9 @@ def metrics(
     its end, so that they can be read; sizes, lags and forecasts go away at once. Nothing that goes wrong here ends a
     query: it is logged once and counted in ``ckpt_exporter_failures_total``.
 
-    Raises InvalidInputError (no target or a wrong one; a port that cannot be used; a Spark Connect client before
-    4.0), LifecycleError (the registry or the meter has these metrics already), ProcessError (an extra is missing).
+    Raises InvalidInputError (no session; no target or a wrong one; a port that cannot be used; a Spark Connect client
+    before 4.0), LifecycleError (the session was stopped; the registry or the meter has these metrics already),
+    ProcessError (an extra is missing).
     """
     if prometheus is None and otel is None:
         raise InvalidInputError("metrics() was given no target.", hint="Give prometheus=9464, or otel=<MeterProvider>.")
@@ -88,11 +89,19 @@ class MetricsExport(Closeable):
     def follow(self, spark: SparkSession) -> None:
         """Export the queries of one more session, too. Those of a session that is followed already are not doubled.
 
-        Raises LifecycleError (the handle is closed), InvalidInputError (a Spark Connect client before 4.0).
+        Raises LifecycleError (the handle is closed, or the session was stopped), InvalidInputError (no session; a Spark
+        Connect client before 4.0).
         """
         if self._is_closed:
             raise LifecycleError("The export of metrics is closed.", hint="Call ckpt.metrics again.")
         require_own_listeners(spark, "metrics()")
+        if not hasattr(type(spark), "streams"):
+            raise InvalidInputError(
+                f"metrics() needs a Spark session, got {type(spark).__module__}.{type(spark).__name__}.",
+                hint="Give the session that builder.getOrCreate() returns.",
+            )
+        if _is_stopped(spark):
+            raise LifecycleError("The Spark session was stopped.", hint="Create another one, and give that.")
         if any(_are_same(session, spark) for session, _ in self._listeners):
             return
         from pyspark_ckpt.monitoring.listener import SeriesListener  # noqa: PLC0415 - needs PySpark

@@ -24,6 +24,7 @@ from pyspark_ckpt.monitoring.families import Family, all_families
 from pyspark_ckpt.monitoring.series import Series
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError, ProcessError
 from tests.monitoring.events import QUERY, TARGET_S, add, batch, operator
+from tests.ports import find_free_port
 
 FORECAST = "ckptRestoreForecastMs.partition_0_default"
 SESSION: Any = object()
@@ -226,6 +227,13 @@ def test_an_ended_query_is_gone_from_a_scrape(series: Series, server: prometheus
 
 def _family(name: str) -> Family:
     return next(family for family in all_families() if family.series_name == name)
+
+
+def test_what_is_no_session_is_refused_and_frees_the_port() -> None:
+    port = find_free_port()
+    with pytest.raises(InvalidInputError, match=r"needs a Spark session, got builtins.object"):
+        ckpt.metrics(SESSION, prometheus=port)
+    prometheus.make_export(Series(), port).close()
 
 
 @pytest.mark.parametrize(
