@@ -60,7 +60,10 @@ def main() -> None:
     print("| query | ms a batch | exporter, ms a batch | part |\n|---|---|---|---|")
     for name, make in ((f"{_OPERATORS} deduplications", _make_chain), ("a keyed operator", _make_keyed)):
         registry = CollectorRegistry()
-        with ckpt.metrics(spark, prometheus=registry), tempfile.TemporaryDirectory() as folder:
+        with (
+            ckpt.metrics(spark, prometheus=registry),
+            tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
+        ):
             writer = make(spark).writeStream.format("noop").option("checkpointLocation", str(Path(folder) / "c"))
             query = writer.start()
             labels = {"query": str(query.id), "query_id": str(query.id)}

@@ -68,7 +68,7 @@ def _start(spark: SparkSession, folder: Path, rows: int) -> StreamingQuery:
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).load()
     users = source.withColumn("user", (f.col("value") % 8).cast("int"))
     keyed = ckpt.keyed(users, by="user", uid="texts").process(Texts(), output="user int, rows bigint", mode="update")
-    writer = keyed.writeStream.outputMode("update").format("noop").queryName("site")
+    writer = keyed.writeStream.outputMode("update").format("noop").queryName("the\nsite")
     return writer.option("checkpointLocation", str(folder / "checkpoint")).start()
 
 

@@ -41,3 +41,31 @@ def test_operators_and_savepoints_work_in_a_connect_client(tmp_path: Path) -> No
         **dict.fromkeys(("rows", "frames", "spark") if has("4.1") else ("frames",), totals),
     }
     assert found["states"] == {"first": [[0, 15], [1, 15]], "second": [[0, 3], [1, 103], [7, 700]]}
+
+
+_UNCLOSED = """
+from prometheus_client import CollectorRegistry
+from pyspark.sql import SparkSession
+from pyspark.sql.connect.client import DefaultChannelBuilder
+import pyspark_ckpt as ckpt
+from tests.ports import find_free_port
+
+port = find_free_port()
+DefaultChannelBuilder.default_port = staticmethod(lambda: port)
+builder = SparkSession.builder.remote("local[1]").config("spark.connect.grpc.binding.port", str(port))
+builder = builder.config("spark.connect.grpc.binding.address", "127.0.0.1").config("spark.ui.enabled", "false")
+exported = ckpt.metrics(builder.getOrCreate(), prometheus=CollectorRegistry())
+print("at its end", flush=True)
+"""
+
+
+def test_a_program_in_a_connect_client_ends_although_its_metrics_are_not_closed() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _UNCLOSED],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+    )
+    assert (done.returncode, done.stdout) == (0, "at its end\n"), done.stderr[-5000:]

@@ -22,8 +22,14 @@ if TYPE_CHECKING:
 def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], list[str], Path]:
     """What the program has seen, the lines of its log, and its folder."""
     folder = tmp_path_factory.mktemp("monitoring")
+    found, log = _play("monitoring_program", folder)
+    return found, [line for line in log.splitlines() if re.match(r"\d\d/\d\d/\d\d ", line)], folder
+
+
+def _play(program: str, folder: Path) -> tuple[dict[str, Any], str]:
+    """Run a program of this folder; return what it has seen, and its log."""
     done = subprocess.run(
-        [sys.executable, "-m", "integration.monitoring_program", str(folder)],
+        [sys.executable, "-m", f"integration.{program}", str(folder)],
         capture_output=True,
         text=True,
         check=False,
@@ -31,8 +37,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], li
         env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
     )
     assert done.returncode == 0, done.stderr[-5000:]
-    lines = [line for line in done.stderr.splitlines() if re.match(r"\d\d/\d\d/\d\d ", line)]
-    return json.loads(done.stdout.splitlines()[-1]), lines, folder
+    return json.loads(done.stdout.splitlines()[-1]), done.stderr
 
 
 def _with(lines: list[str], text: str) -> list[str]:
@@ -46,7 +51,7 @@ def test_each_run_of_a_query_says_once_where_and_how_it_keeps_its_state(played: 
     assert len(told) == 2
     for line, run in zip(told, found["runs"], strict=True):
         assert " INFO " in line
-        assert "Query site (id " in line
+        assert "Query the site (id " in line
         assert f"run {run}) keeps its state with pyspark-ckpt {ckpt.__version__} on Spark {spark_version} in " in line
         assert f"{folder}/checkpoint/state: checkpoint format" in line
         assert "restoreTarget=90s" in line
@@ -86,3 +91,25 @@ def test_no_line_of_ours_comes_twice(played: Any) -> None:  # noqa: ANN401
 def test_sparks_ui_shows_the_metrics_that_a_session_names(played: Any) -> None:  # noqa: ANN401
     found, _, _ = played
     assert found["shown"] == ["ckptUploadTimeMs", "ckptDeltaBytes", "ckptLateRows"]
+
+
+@pytest.mark.spark
+def test_an_export_outlives_its_sessions_and_is_closed_without_them(tmp_path: Path) -> None:
+    found, log = _play("export_program", tmp_path)
+    assert found["running"] == {
+        "ckpt_query_running first": 1,
+        "ckpt_query_ends_total first": 0,
+        "ckpt_state_rows first": 10,
+        "ckpt_exporter_failures_total": 0,
+    }
+    stopped = {"ckpt_query_running first": 0, "ckpt_query_ends_total first": 1, "ckpt_exporter_failures_total": 0}
+    assert found["stopped"] == stopped, "Spark tells of no end"
+    assert found["attached"] == {
+        **stopped,
+        "ckpt_query_running second": 1,
+        "ckpt_query_ends_total second": 0,
+        "ckpt_state_rows second": 10,
+    }
+    assert "refused" in found["closed"]
+    assert "was stopped" in found["refused"]
+    assert "does not answer" in log

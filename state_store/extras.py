@@ -45,7 +45,6 @@ def require_jar(*, is_there: bool) -> None:
     if not is_there:
         raise InvalidInputError(
             "The session does not have the jar of pyspark-ckpt, or its extensions.",
-            hint="Call pyspark_ckpt.configure(builder) before you create the session. A session or a Spark Connect "
-            "server that is started in another way needs all settings of pyspark_ckpt.spark_conf() from the start: "
-            "spark.jars and, for PySpark 3.5, spark.sql.extensions cannot be set later.",
+            hint="Call pyspark_ckpt.configure(builder) before you create the session, or pyspark_ckpt.attach(spark) "
+            "for one that runs. A Spark Connect server needs all settings of pyspark_ckpt.spark_conf() when it starts.",
         )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import MutableMapping
+import math
+import time
+from collections.abc import Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 LOGGER = "pyspark_ckpt"
@@ -12,6 +14,8 @@ STDERR = 2
 MAX_CHARACTERS = 8192
 """The most of one message. A longer one loses its middle. The JVM also cuts lines that no such message can fill."""
 _TAIL = 2048
+STANDING_S = 3600.0
+MAX_STANDING = 100
 
 
 if TYPE_CHECKING:
@@ -23,9 +27,25 @@ else:
 class StoreLog(_Adapter):
     """Logger that adds the store (``operator/partition/name``) to every message."""
 
-    def __init__(self, module: str, store: str) -> None:
-        """Log as ``module`` about ``store``."""
+    def __init__(self, module: str, store: str, clock: Callable[[], float] = time.monotonic) -> None:
+        """Log as ``module`` about ``store``. ``clock``: in seconds."""
         super().__init__(logging.getLogger(f"{LOGGER}.{module}"), {"store": store})
+        self._clock = clock
+        self._told_at: dict[str, float] = {}
+
+    def warn_of_standing(self, message: str, *arguments: object) -> None:
+        """Warn of what stays as it is until somebody acts: once in an hour, however often it is found.
+
+        The texts that were told last are known, ``MAX_STANDING`` of them.
+        """
+        text, now = message % arguments, self._clock()
+        told_at = self._told_at.pop(text, -math.inf)
+        is_due = now - told_at >= STANDING_S
+        self._told_at[text] = now if is_due else told_at
+        if len(self._told_at) > MAX_STANDING:
+            del self._told_at[next(iter(self._told_at))]
+        if is_due:
+            self.warning("%s", text)
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:  # noqa: ANN401
         """Attach the store to the record."""

@@ -17,7 +17,9 @@ from integration.operators.keyed import EVENTS
 from integration.operators.providers import OURS
 from integration.operators.sources import Source
 from pyspark_ckpt.monitoring.families import own_families
+from pyspark_ckpt.pyspark_releases import find_release
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
+from tests.monitoring.test_board_and_alerts import ALERTS, QUERIES, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+MAX_PACKET = 8192
+"""Bytes that py4j writes at once."""
 
 _FOLDERS = {"operator": "0", "operator_name": "keyed", "uid": "visits"}
 
@@ -124,6 +129,12 @@ def test_gauges_are_there_while_a_query_runs(spark: SparkSession, tmp_path: Path
             assert registry.get_sample_value("ckpt_state_partitions", {**labels, **_FOLDERS}) == 2
             users = {event[1] for batch in EVENTS.batches[:2] for event in batch}
             assert registry.get_sample_value("ckpt_state_rows", {**labels, **_FOLDERS}) == len(users)
+            shown = {sample.name for metric in registry.collect() for sample in metric.samples}
+            named = names_in(ALERTS.read_text("utf-8")).union(*(names_in(expression) for _, expression in QUERIES))
+            absent = {"ckpt_query_last_exception_timestamp_seconds", "ckpt_watermark_timestamp_seconds"}
+            if find_release() < "4.1":
+                absent.add("ckpt_restore_forecast_seconds")
+            assert named - shown == absent
         finally:
             query.stop()
 
@@ -217,6 +228,39 @@ def test_several_sessions_have_one_export_and_one_session_may_have_several(spark
     with pytest.raises(LifecycleError, match="closed"):
         handle.follow(first)
     handle.close()
+
+
+def test_another_object_of_a_session_that_is_followed_doubles_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    registry = CollectorRegistry()
+    session = OURS.session(spark)
+    with ckpt.metrics(session, prometheus=registry) as handle:
+        handle.follow(type(session)(session.sparkContext, session._jsparkSession))
+        query_id = _play(session, tmp_path, _visits)
+        _await(lambda: _ended(registry, query_id))
+        labels = {"query": query_id, "query_id": query_id}
+        assert registry.get_sample_value("ckpt_batches_total", labels) == len(EVENTS.batches)
+        assert registry.get_sample_value("ckpt_query_starts_total", labels) == 1
+
+
+def test_a_progress_that_is_long_arrives_as_it_is(spark: SparkSession, tmp_path: Path) -> None:
+    operators = 8
+    registry = CollectorRegistry()
+    session = OURS.session(spark)
+    EVENTS.write(tmp_path / "input", 0, 2)
+    frame = EVENTS.stream(session, tmp_path / "input")
+    for number in range(operators):
+        frame = frame.withColumn("id", f.col("id") + number).dropDuplicates(["id", "user"])
+    with ckpt.metrics(session, prometheus=registry):
+        query = _start(frame, tmp_path, mode="append")
+        query.awaitTermination()
+        _await(lambda: _ended(registry, str(query.id)))
+        progress: Any = query.recentProgress
+        assert len(str(progress[-1]["stateOperators"])) > MAX_PACKET
+        for number in range(operators):
+            labels = {"query": str(query.id), "query_id": str(query.id), "operator": str(number), "uid": ""}
+            exported = registry.get_sample_value("ckpt_state_rows_updated_total", {**labels, "operator_name": "dedupe"})
+            assert exported == sum(each["stateOperators"][number]["numRowsUpdated"] for each in progress) > 0
+        assert registry.get_sample_value("ckpt_exporter_failures_total") == 0
 
 
 def test_a_call_that_fails_leaves_nothing_behind(spark: SparkSession) -> None:

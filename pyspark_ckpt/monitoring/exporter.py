@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +14,9 @@ from pyspark_ckpt.pyspark_releases import require_own_listeners
 from pyspark_ckpt.reading.closeable import Closeable
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.extras import require_extra
+from pyspark_ckpt.state_store.log import LOGGER
+
+_log = logging.getLogger(f"{LOGGER}.monitoring")
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter, MeterProvider
@@ -39,8 +44,9 @@ def metrics(
     its end, so that they can be read; sizes, lags and forecasts go away at once. Nothing that goes wrong here ends a
     query: it is logged once and counted in ``ckpt_exporter_failures_total``.
 
-    Raises InvalidInputError (no target or a wrong one; a port that cannot be used; a Spark Connect client before
-    4.0), LifecycleError (the registry or the meter has these metrics already), ProcessError (an extra is missing).
+    Raises InvalidInputError (no session; no target or a wrong one; a port that cannot be used; a Spark Connect client
+    before 4.0), LifecycleError (the session was stopped; the registry or the meter has these metrics already),
+    ProcessError (an extra is missing).
     """
     if prometheus is None and otel is None:
         raise InvalidInputError("metrics() was given no target.", hint="Give prometheus=9464, or otel=<MeterProvider>.")
@@ -66,7 +72,7 @@ class MetricsExport(Closeable):
 
     def __init__(self) -> None:
         """Export nothing, to nowhere."""
-        self.series = Series()
+        self.series = Series(before_read=self._end_stopped)
         self._exports: list[Export] = []
         self._listeners: list[tuple[SparkSession, SeriesListener]] = []
         self._is_closed = False
@@ -81,31 +87,54 @@ class MetricsExport(Closeable):
         self._exports.append(export)
 
     def follow(self, spark: SparkSession) -> None:
-        """Export the queries of one more session, too. A session that is followed already stays so.
+        """Export the queries of one more session, too. Those of a session that is followed already are not doubled.
 
-        Raises LifecycleError (the handle is closed), InvalidInputError (a Spark Connect client before 4.0).
+        Raises LifecycleError (the handle is closed, or the session was stopped), InvalidInputError (no session; a Spark
+        Connect client before 4.0).
         """
         if self._is_closed:
             raise LifecycleError("The export of metrics is closed.", hint="Call ckpt.metrics again.")
         require_own_listeners(spark, "metrics()")
-        if any(session is spark for session, _ in self._listeners):
+        if not hasattr(type(spark), "streams"):
+            raise InvalidInputError(
+                f"metrics() needs a Spark session, got {type(spark).__module__}.{type(spark).__name__}.",
+                hint="Give the session that builder.getOrCreate() returns.",
+            )
+        if _is_stopped(spark):
+            raise LifecycleError("The Spark session was stopped.", hint="Create another one, and give that.")
+        if any(_are_same(session, spark) for session, _ in self._listeners):
             return
         from pyspark_ckpt.monitoring.listener import SeriesListener  # noqa: PLC0415 - needs PySpark
 
         listener = SeriesListener(self.series, lambda key: spark.conf.get(key, None))
+        if _is_of_client(spark):
+            # PySpark's thread for listeners would keep the program from ending. What atexit calls comes after threads.
+            threading._register_atexit(self.close)  # type: ignore[attr-defined]  # noqa: SLF001
         spark.streams.addListener(listener)
         self._listeners.append((spark, listener))
+
+    def _end_stopped(self) -> None:
+        """End the queries of sessions that were stopped."""
+        for spark, listener in tuple(self._listeners):
+            if _is_stopped(spark):
+                listener.end_runs()
 
     @override
     def close(self) -> None:
         """End the export, free the port, and leave the session as it was. Repeating the call does no harm."""
         self._is_closed = True
-        while self._listeners:
-            spark, listener = self._listeners.pop()
-            if not _is_stopped(spark):
-                spark.streams.removeListener(listener)
         while self._exports:
             self._exports.pop().close()
+        while self._listeners:
+            spark, listener = self._listeners.pop()
+            if _is_stopped(spark):
+                continue
+            try:
+                spark.streams.removeListener(listener)
+            except Exception as problem:  # noqa: BLE001 - of py4j, or of gRPC
+                _log.warning(
+                    "The listener of metrics was not taken from its session, which does not answer: %s", problem
+                )
 
 
 def _export_by(module: str, series: Series, target: object) -> Export:
@@ -115,6 +144,15 @@ def _export_by(module: str, series: Series, target: object) -> Export:
 
 def _is_of_client(spark: SparkSession) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def _are_same(one: Any, other: Any) -> bool:  # noqa: ANN401 - sessions of either kind
+    """Whether two objects of Python are one session. PySpark makes another object for it now and then."""
+    if one is other:
+        return True
+    if _is_of_client(one) or _is_of_client(other):
+        return _is_of_client(one) and _is_of_client(other) and bool(one.session_id == other.session_id)
+    return not _is_stopped(one) and bool(one._jsparkSession.equals(other._jsparkSession))  # noqa: SLF001
 
 
 def _is_stopped(spark: Any) -> bool:  # noqa: ANN401 - a session of either kind

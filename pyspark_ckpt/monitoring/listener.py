@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql.streaming.listener import QueryStartedEvent, QueryTerminatedEvent, StreamingQueryListener
 from typing_extensions import override
 
-from pyspark_ckpt.monitoring.progress import Progress, read_progress
+from pyspark_ckpt.monitoring.progress import Progress, read_event, read_packed, read_progress
 from pyspark_ckpt.monitoring.series import Series
 from pyspark_ckpt.state_store.log import LOGGER
 from pyspark_ckpt.state_store.options import PREFIX, parse
@@ -27,14 +27,16 @@ class SeriesListener(StreamingQueryListener):
         self._series = series
         self._read_conf = read_conf
         self._has_told = False
+        self._runs: dict[str, str] = {}
 
     @override
     def onQueryStarted(self, event: Any) -> None:
+        self._runs[str(event.runId)] = str(event.id)
         self._work(lambda: self._series.start(str(event.id), str(event.runId), event.name, self._read_restore_target()))
 
     @override
     def onQueryProgress(self, event: Any) -> None:
-        self.add_progress(lambda: event.progress.json)
+        self.tell_progress(lambda: read_progress(event.progress.json))
 
     @override
     def onQueryIdle(self, event: Any) -> None:
@@ -42,6 +44,7 @@ class SeriesListener(StreamingQueryListener):
 
     @override
     def onQueryTerminated(self, event: Any) -> None:
+        self._runs.pop(str(event.runId), None)
         self._work(
             lambda: self._series.end(
                 str(event.id),
@@ -51,20 +54,29 @@ class SeriesListener(StreamingQueryListener):
             )
         )
 
-    def add_progress(self, read: Callable[[], str]) -> None:
-        """Tell of the progress of a batch, which ``read`` returns as JSON."""
-        self._work(lambda: self._add(read_progress(read())))
+    def tell_progress(self, read: Callable[[], Progress], took_ns: int = 0) -> None:
+        """Tell of the progress of a batch. ``took_ns``: how long the JVM has worked on it before."""
+        self._work(lambda: self._add(read()), took_ns)
+
+    def end_runs(self) -> None:
+        """End all runs that are not known to have ended: Spark tells of no ends after its session was stopped."""
+        while self._runs:
+            run_id, query_id = self._runs.popitem()
+            self._series.end(query_id, run_id, failed=False)
 
     def _add(self, progress: Progress) -> None:
-        is_known = self._series.knows(progress.id)
-        self._series.add(progress, 0 if is_known else self._read_restore_target())
+        if self._series.knows(progress.id):
+            self._series.add(progress, 0)
+        else:
+            self._runs[progress.run_id] = progress.id
+            self._series.add(progress, self._read_restore_target())
 
     def _read_restore_target(self) -> float:
         value = self._read_conf(PREFIX + _RESTORE_TARGET)
         return parse({} if value is None else {_RESTORE_TARGET: value}).restore_target_s
 
-    def _work(self, work: Callable[[], None]) -> None:
-        started, failed = time.perf_counter_ns(), False
+    def _work(self, work: Callable[[], None], took_ns: int = 0) -> None:
+        started, failed = time.perf_counter_ns() - took_ns, False
         try:
             work()
         except Exception:  # noqa: BLE001 - whatever it is, the query goes on
@@ -80,15 +92,20 @@ class SeriesListener(StreamingQueryListener):
     @property
     def _jlistener(self) -> Any:  # noqa: ANN401 - an object of the JVM
         """The listener as the JVM calls it. PySpark's own asks the JVM for each number of a progress by itself."""
-        from pyspark import SparkContext  # noqa: PLC0415 - a Spark Connect client has none
+        from py4j.java_gateway import JavaClass  # noqa: PLC0415 - a Spark Connect client has none
+        from pyspark import SparkContext  # noqa: PLC0415
 
         if not hasattr(self, "_jlistenerobj"):
             jvm: Any = SparkContext._jvm  # noqa: SLF001
-            self._jlistenerobj = jvm.PythonStreamingQueryListenerWrapper(_JavaSide(self))
+            own = jvm.org.apache.spark.sql.ckpt.plan.EventTeller
+            if isinstance(own, JavaClass):
+                self._jlistenerobj = own(_ToldByOwnJar(self))
+            else:  # a session without the jar of this package
+                self._jlistenerobj = jvm.PythonStreamingQueryListenerWrapper(_ToldBySpark(self))
         return self._jlistenerobj
 
 
-class _JavaSide:
+class _Told:
     """The listener as py4j calls it."""
 
     def __init__(self, listener: SeriesListener) -> None:
@@ -97,14 +114,30 @@ class _JavaSide:
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802, ANN401
         self._listener.onQueryStarted(QueryStartedEvent.fromJObject(event))
 
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802, ANN401
+        self._listener.onQueryTerminated(QueryTerminatedEvent.fromJObject(event))
+
+
+class _ToldByOwnJar(_Told):
+    """The text of a progress comes with the call."""
+
+    def onQueryProgress(self, text: str, took_ns: int) -> None:  # noqa: N802
+        self._listener.tell_progress(lambda: read_packed(text), took_ns)
+
+    class Java:
+        """What py4j reads of it."""
+
+        implements = ["org.apache.spark.sql.ckpt.plan.PythonEvents"]  # noqa: RUF012
+
+
+class _ToldBySpark(_Told):
+    """The text of a progress is asked for."""
+
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802, ANN401
-        self._listener.add_progress(lambda: event.progress().json())
+        self._listener.tell_progress(lambda: read_event(event.json()))
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802, ANN401
         """See SeriesListener."""
-
-    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802, ANN401
-        self._listener.onQueryTerminated(QueryTerminatedEvent.fromJObject(event))
 
     class Java:
         """What py4j reads of it."""

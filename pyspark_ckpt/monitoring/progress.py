@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import gzip
 import re
+from base64 import b64decode
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, TypeAlias
@@ -21,6 +23,11 @@ UNKNOWN = -1
 """Spark's number for a metric of a store of which nothing is known yet."""
 
 _NAMED = re.compile(r"(keyed|with_states)\(uid=(.*)\)", re.DOTALL)
+_INSTANT = re.compile(r"([+-]?[0-9]+)(-[0-9]{2}-[0-9]{2}T.*)Z")
+_CYCLE_YEARS = 400
+_CYCLE_MS = 146_097 * 86_400_000
+"""After 400 years all dates come again."""
+
 _OF_STORE = re.compile(r"(.+)\.partition_([0-9]+)_(.*)", re.DOTALL)
 
 
@@ -37,9 +44,23 @@ class Progress(msgspec.Struct, frozen=True, rename="camel"):
     state_operators: list[dict[str, Any]] = []
 
 
+class _Event(msgspec.Struct, frozen=True):
+    progress: Progress
+
+
 def read_progress(text: str) -> Progress:
     """Return the progress in ``text``, which is JSON."""
     return msgspec.json.decode(text, type=Progress)
+
+
+def read_event(text: str) -> Progress:
+    """Return the progress in the JSON of a QueryProgressEvent."""
+    return msgspec.json.decode(text, type=_Event).progress
+
+
+def read_packed(text: str) -> Progress:
+    """Return the progress in a text of ``EventTeller``: JSON, or JSON that is compressed by gzip, in Base64."""
+    return msgspec.json.decode(text if text.startswith("{") else gzip.decompress(b64decode(text)), type=Progress)
 
 
 def values_of(progress: Progress) -> Iterator[Value]:
@@ -106,4 +127,10 @@ def read_name(name: str) -> tuple[str, str]:
 
 
 def _instant_ms(text: str) -> float:
-    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() * 1000 if text else 0  # 3.10 reads no Z
+    """Return an instant in ms; 0 for no text. Its year may have more digits than those of Python's dates."""
+    found = _INSTANT.fullmatch(text)
+    if found is None:
+        return 0
+    cycles, year = divmod(int(found[1]), _CYCLE_YEARS)
+    rest = datetime.fromisoformat(f"{year + _CYCLE_YEARS:04}{found[2]}+00:00")
+    return rest.timestamp() * 1000 + (cycles - 1) * _CYCLE_MS

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import Protocol
+from weakref import WeakSet
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -88,6 +90,7 @@ class ServerExport:
                 "follow(session) of the handle that ckpt.metrics returned first.",
             ) from problem
         self._is_open = True
+        _servers.add(self)
         host = f"[{address}]" if ":" in address else address
         self.url = f"http://{host}:{self._server.server_port}/metrics"
 
@@ -98,6 +101,22 @@ class ServerExport:
             self._server.shutdown()
             self._server.server_close()
             self._thread.join()
+
+    def forget(self) -> None:
+        """Let go of the port in a process that was forked: it has no thread that would serve."""
+        self._is_open = False
+        self._server.socket.close()
+
+
+_servers: WeakSet[ServerExport] = WeakSet()
+
+
+def _forget_servers() -> None:
+    for server in _servers:
+        server.forget()
+
+
+os.register_at_fork(after_in_child=_forget_servers)
 
 
 def make_export(series: Series, target: object) -> RegistryExport | ServerExport:

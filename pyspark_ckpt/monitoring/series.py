@@ -32,17 +32,18 @@ class _Query:
         return {(families.RESTORE_TARGET, ()): self.restore_target_s} if self.restore_target_s else {}
 
     def add(self, family: Family, labels: Labels = (), value: float = 1) -> None:
-        """Add to a counter, which begins at 0."""
+        """Add to a counter, which begins at 0 and never goes down: a clock that is set back makes times negative."""
         key = family, labels
-        self.counters[key] = self.counters.get(key, 0) + value
+        self.counters[key] = self.counters.get(key, 0) + max(value, 0)
 
 
 class Series:
     """The series of all queries that a listener has told of. Safe to use from many threads."""
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        """Show times of ``clock``, which is in seconds."""
+    def __init__(self, clock: Callable[[], float] = time.time, before_read: Callable[[], None] = lambda: None) -> None:
+        """Show times of ``clock``, which is in seconds. ``before_read`` may tell of ends of queries."""
         self._clock = clock
+        self._before_read = before_read
         self._lock = threading.Lock()
         self._queries: dict[str, _Query] = {}
         self._took_ns = 0
@@ -104,6 +105,7 @@ class Series:
 
         ``only``: those of this family.
         """
+        self._before_read()
         with self._lock:
             self._forget_ended()
             return [

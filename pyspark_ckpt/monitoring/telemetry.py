@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions
 
 SCOPE = "pyspark_ckpt"
-_UNITS = {"seconds": "s", "bytes": "By", "": "1"}
+_UNITS = {"seconds": "s", "bytes": "By", "": ""}
+"""A number has no unit: Prometheus would call a gauge of the unit 1 a ratio."""
 
 
 class _Instruments:

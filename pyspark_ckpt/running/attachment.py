@@ -62,7 +62,8 @@ def attach(spark: SparkSession, **options: str | float) -> SparkSession:
         raise InvalidInputError(
             f"attach() needs a classic Spark session in this process, got {type(spark).__module__}."
             f"{type(spark).__name__}.",
-            hint="Start a Spark Connect server with the settings of pyspark_ckpt.spark_conf().",
+            hint="Give the session that builder.getOrCreate() returns. A Spark Connect server has to be started with "
+            "the settings of pyspark_ckpt.spark_conf().",
         )
     context = spark.sparkContext
     if context._jsc is None or context._jsc.sc().isStopped():  # noqa: SLF001

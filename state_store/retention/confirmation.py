@@ -59,7 +59,9 @@ class Confirmations:
             problem = self.confirm(file, listed[name])
             wrong += [] if problem is None else [problem]
         if wrong:
-            self._log.warning("what is below snapshot %s is kept: %s; %s", manifest, "; ".join(wrong), RESTORE_IT)
+            self._log.warn_of_standing(
+                "what is below snapshot %s is kept: %s; %s", manifest, "; ".join(wrong), RESTORE_IT
+            )
         return not wrong
 
     def is_known(self, file: ManifestFile, blob: Blob) -> bool:

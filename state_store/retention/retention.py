@@ -256,7 +256,7 @@ class Retention:
         try:
             notices = self._notices.read()
         except FormatError as problem:
-            self._log.warning(
+            self._log.warn_of_standing(
                 "what is below snapshots is kept while a notice of deletion is damaged; delete the notice, in %s/%s, "
                 "when no process works on this checkpoint: %s",
                 self._place.url,
@@ -287,13 +287,12 @@ class Retention:
         """Return whether something that retained versions need is missing. If restored, it needs its table files."""
         hole = first_hole(lineage, newest, oldest)
         if hole is not None:
-            self._log.warning(
-                "no table file is deleted while both %s/%s and the delta of %s are missing: versions from %s on need "
-                "one of them; restore one from a backup of the checkpoint",
+            self._log.warn_of_standing(
+                "no table file is deleted while both %s/%s and the delta of %s are missing: versions that are "
+                "retained need one of them; restore one from a backup of the checkpoint",
                 self._place.url,
                 snapshot_name(hole),
                 hole,
-                oldest,
             )
         return hole is not None
 
@@ -309,12 +308,14 @@ class Retention:
             if not missing and not doomed:
                 return self._confirmations.confirm_all(files, look.tables, manifest.name)
         except CkptError as problem:
-            self._log.warning("what is below a snapshot that cannot be read is kept: %s", problem)
+            self._log.warn_of_standing("what is below a snapshot that cannot be read is kept: %s", problem)
             return False
         age_s = self._clock() - manifest.modified_s
         self._confirmations.note_missing({name: files[name] for name in missing}, age_s)
         what = "it lacks" if missing else "a process may be about to delete"
-        self._log.warning("what is below snapshot %s is kept: %s %s", manifest.name, what, ", ".join(missing or doomed))
+        self._log.warn_of_standing(
+            "what is below snapshot %s is kept: %s %s", manifest.name, what, ", ".join(missing or doomed)
+        )
         return False
 
     def _delete_tables(self, tables: Collection[Blob]) -> int:
@@ -370,7 +371,7 @@ class Retention:
             try:
                 known[manifest] = self._read_files(manifest)
             except CkptError as problem:
-                self._log.warning("no table file is deleted while a snapshot cannot be read: %s", problem)
+                self._log.warn_of_standing("no table file is deleted while a snapshot cannot be read: %s", problem)
                 return None
         self._files = known
         return set().union(*known.values())

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import sys
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from opentelemetry.metrics import NoOpMeter
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from typing_extensions import override
 
 import pyspark_ckpt as ckpt
 from pyspark_ckpt.monitoring import prometheus, telemetry
@@ -20,6 +24,7 @@ from pyspark_ckpt.monitoring.families import Family, all_families
 from pyspark_ckpt.monitoring.series import Series
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError, ProcessError
 from tests.monitoring.events import QUERY, TARGET_S, add, batch, operator
+from tests.ports import find_free_port
 
 FORECAST = "ckptRestoreForecastMs.partition_0_default"
 SESSION: Any = object()
@@ -79,6 +84,29 @@ def test_a_server_is_on_this_machine_alone_unless_it_is_told(series: Series, ser
     again.close()
     with pytest.raises(OSError, match="refused"):
         read(server.url)
+
+
+def test_a_process_that_is_forked_keeps_no_port_and_may_close_the_export(server: prometheus.ServerExport) -> None:
+    ready, ended = list(os.pipe()), list(os.pipe())
+    child = os.fork()
+    if child == 0:
+        try:
+            signal.alarm(30)
+            server.close()
+            os.write(ready[1], b"x")
+            os.read(ended[0], 1)
+        finally:
+            os._exit(0)
+    os.close(ready.pop())
+    assert os.read(ready[0], 1) == b"x", "it has closed the export"
+    assert "ckpt_query_running" in read(server.url)
+    port = int(re.findall(r":(\d+)/", server.url)[0])
+    server.close()
+    prometheus.ServerExport(Series(), "127.0.0.1", port).close()
+    os.write(ended[1], b"x")
+    assert os.waitpid(child, 0)[1] == 0
+    for end in (*ready, *ended):
+        os.close(end)
 
 
 @pytest.mark.parametrize(
@@ -146,6 +174,28 @@ def test_a_meter_has_the_series_with_their_units(series: Series) -> None:
     export.close()
 
 
+def test_a_collector_gives_prometheus_the_names_of_the_board() -> None:
+    """The rules are those of https://opentelemetry.io/docs/specs/otel/compatibility/prometheus_and_openmetrics."""
+    suffixes = {"s": "_seconds", "By": "_bytes", "1": "_ratio", "": ""}
+    made: set[str] = set()
+
+    class Names(NoOpMeter):
+        @override
+        def create_observable_counter(
+            self, name: str, callbacks: Any = None, unit: str = "", description: str = ""
+        ) -> Any:
+            made.add(name.replace(".", "_") + suffixes[unit] + "_total")
+
+        @override
+        def create_observable_gauge(
+            self, name: str, callbacks: Any = None, unit: str = "", description: str = ""
+        ) -> Any:
+            made.add(name.replace(".", "_") + suffixes[unit])
+
+    telemetry.make_export(Series(), Names(telemetry.SCOPE))
+    assert made == {family.series_name for family in all_families()}
+
+
 def test_a_meter_has_nothing_after_the_export_is_closed_and_takes_the_next_one(
     series: Series, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -177,6 +227,13 @@ def test_an_ended_query_is_gone_from_a_scrape(series: Series, server: prometheus
 
 def _family(name: str) -> Family:
     return next(family for family in all_families() if family.series_name == name)
+
+
+def test_what_is_no_session_is_refused_and_frees_the_port() -> None:
+    port = find_free_port()
+    with pytest.raises(InvalidInputError, match=r"needs a Spark session, got builtins.object"):
+        ckpt.metrics(SESSION, prometheus=port)
+    prometheus.make_export(Series(), port).close()
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+from base64 import b64encode
 from typing import Any
 
 import pytest
 
 from pyspark_ckpt.monitoring import families
-from pyspark_ckpt.monitoring.progress import read_name
+from pyspark_ckpt.monitoring.progress import read_event, read_name, read_packed, read_progress
 from pyspark_ckpt.monitoring.series import KEPT_S, Series
 from tests.monitoring.events import OTHER, QUERY, TARGET_S, add, batch, operator, shown
 
@@ -113,6 +115,14 @@ def test_what_a_counter_takes_away_is_a_series_of_its_own() -> None:
     assert shown(series, "ckpt_user_counter_subtractions_total", "counter") == {("open",): 3}
 
 
+def test_a_clock_that_is_set_back_lets_no_counter_go_down() -> None:
+    series = started()
+    for took_ms in (500, -60_000, 700):
+        add(series, batch(operator(ckptUploadTimeMs=took_ms), durationMs={"triggerExecution": took_ms}))
+    assert shown(series, "ckpt_batch_duration_seconds_total", "query") == {("visits",): 1.2}
+    assert shown(series, "ckpt_upload_seconds_total", "uid") == {("visits",): 1.2}
+
+
 def test_metrics_of_other_providers_are_shown_under_their_own_names() -> None:
     custom = {
         "rocksdbCommitFlushLatency": 7,
@@ -177,6 +187,27 @@ def test_a_query_that_ran_before_is_known_from_its_first_batch_on() -> None:
     assert shown(series, "ckpt_query_exceptions_total", "query") == {("early",): 0}
     assert shown(series, "ckpt_restore_target_seconds", "query") == {("early",): TARGET_S}
     assert not shown(series, "ckpt_query_starts_total")
+
+
+def test_a_progress_is_read_in_each_form_in_which_the_jvm_tells_of_it() -> None:
+    text = batch(operator("keyed(uid='ключ')"))
+    packed = b64encode(gzip.compress(text.encode())).decode()
+    assert read_packed(packed) == read_packed(text) == read_event(f'{{"progress":{text}}}') == read_progress(text)
+
+
+@pytest.mark.parametrize(
+    ("shown_at", "seconds"),
+    [
+        ("2026-01-01T00:00:00.000Z", 1767225600),
+        ("2026-01-01T00:00:00.250Z", 1767225600.25),
+        ("2000-02-29T12:00:00.000Z", 951825600),
+        ("+57971-02-25T00:00:00.000Z", 1767225600000),  # milliseconds that a program took for seconds
+    ],
+)
+def test_a_watermark_of_any_year_is_shown(shown_at: str, seconds: float) -> None:
+    series = started()
+    add(series, batch(eventTime={"watermark": shown_at}))
+    assert shown(series, "ckpt_watermark_timestamp_seconds", "query") == {("visits",): seconds}
 
 
 def test_a_query_without_state_has_batches() -> None:

@@ -15,7 +15,7 @@ private[ckpt] object OtherProvider extends Logging {
   def warnOf(query: StreamExecution): Unit =
     if (CkptStateStoreProvider.isChosen(query.sparkSession.sessionState.conf)) {
       LoggedConfs.of(query).get(Conf).filter(_ != classOf[CkptStateStoreProvider].getName).foreach { other =>
-        if (query.analyzedPlan.exists(StatefulNodes.isOne)) logWarning(textFor(query, other))
+        if (query.analyzedPlan.exists(StatefulNodes.isOne)) logWarning(textFor(query, other).replaceAll("\\R", " "))
       }
     }
 

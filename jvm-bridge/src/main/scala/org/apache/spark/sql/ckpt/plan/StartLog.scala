@@ -19,7 +19,7 @@ private[ckpt] object StartLog extends Logging {
     val isOurs = confs.get(Provider).contains(classOf[CkptStateStoreProvider].getName)
     if (isOurs && query.analyzedPlan.exists(node => StatefulNodes.isOne(node) || node.isInstanceOf[KeyedOperator])) {
       // An option that is wrong is refused when the query is planned.
-      Try(Settings.from(session)).foreach(settings => logInfo(text(query, confs, settings)))
+      Try(Settings.from(session)).foreach(settings => logInfo(text(query, confs, settings).replaceAll("\\R", " ")))
     }
   }
 
