@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from pyspark_ckpt.state_store.blobs.transfers import StoredFile
 from pyspark_ckpt.state_store.checkpoints.digests import Digest, Digests, combine, require_equal
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
@@ -27,10 +26,11 @@ from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner
 from pyspark_ckpt.state_store.redistribution.splitting import Split, SplitTask
 from pyspark_ckpt.state_store.redistribution.store_digests import require_recorded
 from pyspark_ckpt.writing.functions.key_pairs import AllKeyPairs
+from pyspark_ckpt.writing.functions.sent_function import raising_as_functions_do
 from pyspark_ckpt.writing.given_columns import WrittenState
 from pyspark_ckpt.writing.given_rows import UNKNOWN_BYTES, OpenState, guess_bytes, list_batches
 from pyspark_ckpt.writing.store_draft import GivenRows, StoreDraft, StoredRows, is_spark_frame
-from pyspark_ckpt.writing.tasks import Encoded, EncodeRows, JoinTask
+from pyspark_ckpt.writing.tasks import NOTHING, Encoded, EncodeRows, EncodeStored, JoinTask, join_encoded
 
 
 @dataclass(frozen=True)
@@ -63,14 +63,10 @@ class StoreWriting:
     def run(self) -> SavedRows:
         """Write the files of all ranges. Raises as ``write_state``."""
         number, name = self.draft.operator.number, self.draft.name
-        splits = self._keep()
         now_ms = round(time.time() * 1000)
         written = {state: self.draft.find_written(state, now_ms, self.partitions) for state in self.draft.written}
-        with self.workplace.folder() as folder, AllKeyPairs.below(folder) as pairs:
-            encoded = {
-                state: self._encode(written[state], given, part, pairs)
-                for part, (state, given) in enumerate(self.draft.written.items())
-            }
+        with raising_as_functions_do():
+            splits, encoded = self._split(written)
         runs = [split.runs for split in (*splits, *(each.split for each in encoded.values()))]
         lists = tuple((state, each.state.number) for state, each in written.items() if each.is_list)
         tasks = [
@@ -129,14 +125,36 @@ class StoreWriting:
         )
         return max(1, min(MAX_PARALLELISM, (kept + given) // RANGE_BYTES))
 
-    def _keep(self) -> list[Split]:
-        """Split the rows that stay."""
+    def _split(self, written: Mapping[str, WrittenState]) -> tuple[list[Split], dict[str, Encoded]]:
+        """Split the rows that stay, and those that are given or changed, by their state."""
+        keep, parts, encoded = self._keep(), list[str](), dict[str, Encoded]()
+        tasks, here = list[Any](keep), list[str]()
+        for part, (state, given) in enumerate(self.draft.written.items()):
+            if isinstance(given, StoredRows) and all(step.key_change is None for step in given.steps):
+                with self.source.open_state(given) as opened:
+                    changes = EncodeStored.list_all(self._make_encode(written[state], part), given, opened)
+                tasks += changes
+                parts += [state] * len(changes)
+            else:
+                here.append(state)
+        done = self.runner(tasks, self.progress)
+        for state in parts:
+            if state not in encoded:
+                of_state = [each for each, name in zip(done[len(keep) :], parts, strict=True) if name == state]
+                encoded[state] = join_encoded(of_state)
+        with self.workplace.folder() as folder, AllKeyPairs.below(folder) as pairs:
+            for state in here:
+                encode = self._make_encode(written[state], list(written).index(state))
+                encoded[state] = self._encode(encode, self.draft.written[state], pairs)
+        return done[: len(keep)], {state: encoded.get(state, NOTHING) for state in written}
+
+    def _keep(self) -> list[Any]:
+        """Return the tasks that split the rows that stay."""
         source, target = self.source, self.target
         states = {state.name for store in source.stores for state in store.meta.states}
         left_out = frozenset(states - set(self.draft.kept.values()))
-        tasks: list[Any] = []
         if source.saved is not None:
-            tasks = [
+            return [
                 ImportTask(
                     self.workplace,
                     source.url,
@@ -150,31 +168,30 @@ class StoreWriting:
                 )
                 for each in range(len(source.saved.files))
             ]
-        else:
-            is_keyed = self.draft.layout is Layout.KEY_GROUPS
-            tasks = [
-                SplitTask(
-                    self.workplace,
-                    store,
-                    target,
-                    self._ranges,
-                    numbers,
-                    MAX_PARALLELISM,
-                    is_keyed,
-                    writes_copies=store is source.stores[0],
-                    left_out=left_out,
-                )
-                for store, numbers in zip(source.stores, self.draft.numbers, strict=True)
-            ]
-        splits: list[Split] = self.runner(tasks, self.progress)
-        return splits
+        is_keyed = self.draft.layout is Layout.KEY_GROUPS
+        return [
+            SplitTask(
+                self.workplace,
+                store,
+                target,
+                self._ranges,
+                numbers,
+                MAX_PARALLELISM,
+                is_keyed,
+                writes_copies=store is source.stores[0],
+                left_out=left_out,
+            )
+            for store, numbers in zip(source.stores, self.draft.numbers, strict=True)
+        ]
 
-    def _encode(self, state: WrittenState, given: GivenRows | StoredRows, part: int, pairs: AllKeyPairs) -> Encoded:
+    def _make_encode(self, state: WrittenState, part: int) -> EncodeRows:
         identity = Identity(self.draft.operator.number, part, self.draft.name)
-        encode = EncodeRows(self.workplace, state, identity, self.target, self._ranges)
+        return EncodeRows(self.workplace, state, identity, self.target, self._ranges)
+
+    def _encode(self, encode: EncodeRows, given: GivenRows | StoredRows, pairs: AllKeyPairs) -> Encoded:
         if isinstance(given, GivenRows) and is_spark_frame(given.rows) and not given.steps:
             return _encode_in_spark(given.rows, encode)
-        return encode(list_batches(given, self.source.open_state, state, pairs))
+        return encode(list_batches(given, self.source.open_state, encode.state, pairs))
 
 
 def _require_given(name: str, given: int, found: Digest, heads: Digest) -> None:
@@ -213,10 +230,4 @@ def _encode_in_spark(frame: Any, encode: EncodeRows) -> Encoded:  # noqa: ANN401
         msgspec.json.decode(row.encoded, type=Encoded)
         for row in frame.mapInArrow(encode_partition, "encoded binary").collect()
     ]
-    runs: dict[int, list[StoredFile]] = {}
-    for each in done:
-        for number, files in each.split.runs.items():
-            runs.setdefault(number, []).extend(files)
-    due = [each.earliest_ms for each in done if each.earliest_ms is not None]
-    split = Split(combine(each.split.digests for each in done), runs)
-    return Encoded(split, sum(each.given for each in done), min(due, default=None))
+    return join_encoded(done)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +15,11 @@ import pyarrow as pa
 from typing_extensions import override
 
 from pyspark_ckpt.operators.rows.list_layout import SEQUENCE, Head
+from pyspark_ckpt.reading.reader import StateReader
+from pyspark_ckpt.reading.stored_state import Selection, StoredState
 from pyspark_ckpt.state_store.arrays.rows import PackedRows
+from pyspark_ckpt.state_store.blobs.transfers import StoredFile
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.digests import Digest, combine
 from pyspark_ckpt.state_store.checkpoints.state_rows import Tally, digest_tallies, scan_state
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
@@ -23,11 +27,15 @@ from pyspark_ckpt.state_store.database import Database, write_table_file
 from pyspark_ckpt.state_store.format.key_groups import MAX_PARALLELISM
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import Count
+from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.redistribution.canonical import ExportTask
 from pyspark_ckpt.state_store.redistribution.splitting import PartitionWriters, Split, send_all
+from pyspark_ckpt.writing.functions.key_pairs import AllKeyPairs
 from pyspark_ckpt.writing.given_columns import WrittenState
+from pyspark_ckpt.writing.given_rows import change_batches
 from pyspark_ckpt.writing.native_encoder import NativeEncoder
 from pyspark_ckpt.writing.row_encoders import RowEncoder
+from pyspark_ckpt.writing.store_draft import StoredRows
 
 T = TypeVar("T")
 
@@ -48,6 +56,20 @@ class Encoded(msgspec.Struct, frozen=True):
     split: Split
     given: Count
     earliest_ms: int | None
+
+
+NOTHING = Encoded(Split({}, {}), 0, None)
+
+
+def join_encoded(done: Sequence[Encoded]) -> Encoded:
+    """Return what several tasks have encoded of one state."""
+    runs: dict[int, list[StoredFile]] = {}
+    for each in done:
+        for number, files in each.split.runs.items():
+            runs.setdefault(number, []).extend(files)
+    due = [each.earliest_ms for each in done if each.earliest_ms is not None]
+    split = Split(combine(each.split.digests for each in done), runs)
+    return Encoded(split, sum(each.given for each in done), min(due, default=None))
 
 
 @dataclass(frozen=True)
@@ -92,6 +114,46 @@ class EncodeRows:
             for each, paths in writers.files.items():
                 runs[each] += paths
         return _Portion(len(prepared), digest_tallies(tallies), runs, encoder.earliest_ms)
+
+
+@dataclass(frozen=True)
+class EncodeStored:
+    """Encodes the rows of one split of a state of the source, as the steps of ``given`` leave them.
+
+    ``checkpoint``, ``location``, ``options``, ``version``: of the source. ``known``: the state there.
+    """
+
+    encode: EncodeRows
+    given: StoredRows
+    checkpoint: type[Checkpoint]
+    location: str
+    options: Options
+    version: int
+    known: StoredState
+    split: int
+
+    @classmethod
+    def list_all(cls, encode: EncodeRows, given: StoredRows, state: StateReader) -> list[EncodeStored]:
+        """Return the tasks for all rows of a state. Raises as ``StateReader.state``."""
+        source = state.checkpoint
+        where = type(source), source.place.url, source.workplace.options, state.version, state.state
+        return [cls(encode, given, *where, split) for split in state.shown_partitions]
+
+    @property
+    def key(self) -> str:
+        """The name of the task, unique in its job."""
+        return f"encode-{self.encode.identity.key}-{self.split}"
+
+    def __call__(self) -> Encoded:
+        """Write the runs. Raises what a function raises, and as EncodeRows and ``StateReader.batches``."""
+        source, known = self.checkpoint(self.location, self.options), self.known
+        selected = Selection(known.uid, known.operator.number, known.store, known.stored_name)
+        with (
+            self.encode.workplace.folder() as folder,
+            AllKeyPairs.below(folder) as pairs,
+            StateReader(source, selected, self.version, known=known) as state,
+        ):
+            return self.encode(change_batches(state.batches(self.split), self.given, self.encode.state, pairs))
 
 
 class _Portion(NamedTuple):

@@ -1,0 +1,106 @@
+"""Functions of changes run where the rows are, in several processes: the result is that of one process."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import pyspark_ckpt as ckpt
+from pyspark_ckpt import changes, open_state, restore, savepoint, write_state
+from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.savepoints.savepoint import SavepointInfo
+
+N, ITEMS = ckpt.ValueState("n", "long"), ckpt.ListState("items", "string")
+COUNT = 3000
+
+
+@pytest.fixture(params=["native", "canonical"])
+def saved(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    users = [f"u{n}" for n in range(COUNT)]
+    rows = pa.table({"user": users, "value": list(range(COUNT))})
+    lists = pa.table({"user": users * 2, "index": [0] * COUNT + [1] * COUNT, "value": ["x"] * 2 * COUNT})
+    put = [changes.Put("u", N, rows, key="user string"), changes.Put("u", ITEMS, lists)]
+    write_state(None, tmp_path / "first", put, parallelism=4)
+    if request.param == "canonical":
+        return tmp_path / "first"
+    restore(tmp_path / "first", tmp_path / "query", parallelism=4)
+    savepoint(tmp_path / "query", tmp_path / "saved")
+    return tmp_path / "saved"
+
+
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have tasks run in other processes, however little there is to do."""
+    monkeypatch.setattr("pyspark_ckpt.savepoints.SMALL_BYTES", 0)
+
+
+def _values(location: Path) -> dict[str, int]:
+    with open_state(location, uid="u", state="n") as state:
+        return {row["key"]["user"]: row["value"] for row in state.to_arrow().to_pylist()}
+
+
+def _double(rows: pa.Table) -> pa.Table:
+    even = rows.filter(pc.equal(pc.bit_wise_and(rows["value"], 1), 0))
+    return even.set_column(even.column_names.index("value"), "value", pc.multiply(even["value"], 2))
+
+
+def _content(info: SavepointInfo) -> Any:  # noqa: ANN401
+    return [(each.digests, each.meta.states, [(file.name, file.xxh3) for file in each.files]) for each in info.rows]
+
+
+def test_it_is_the_same_in_one_process_and_in_several(
+    saved: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    first = [changes.Transform("u", "items", lambda rows: rows.filter(pc.equal(rows["index"], 0)))]
+    given = [*first, changes.Migration("double", [changes.Transform("u", "n", _double)])]
+    here = write_state(saved, tmp_path / "here", given)
+    request.getfixturevalue("processes")
+    there = write_state(saved, tmp_path / "there", given)
+    assert _content(here) == _content(there)
+    assert _values(tmp_path / "there") == {f"u{n}": 2 * n for n in range(0, COUNT, 2)}
+
+
+def test_a_function_that_cannot_be_sent_is_named(saved: Path, tmp_path: Path) -> None:
+    lock = threading.Lock()
+
+    def locked(rows: pa.Table) -> pa.Table:
+        with lock:
+            return rows
+
+    change = changes.Transform("u", "n", locked)
+    for act in (
+        lambda: write_state(saved, tmp_path / "target", [change]),
+        lambda: ckpt.explain_changes(saved, [change]),
+    ):
+        with pytest.raises(InvalidInputError, match=r"locked' cannot be sent to other processes: .*lock"):
+            act()
+    assert not (tmp_path / "target").exists()
+
+
+class BadRowError(Exception):
+    """An error of a user."""
+
+
+@pytest.mark.parametrize("runs", ["here", "processes"])
+def test_what_a_function_raises_is_raised_with_its_traceback(
+    runs: str, saved: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if runs != "here":
+        request.getfixturevalue(runs)
+
+    def fail(rows: pa.Table) -> pa.Table:
+        if "u7" in rows["key"].combine_chunks().field("user").to_pylist():
+            raise BadRowError("u7 is bad")
+        return rows
+
+    with pytest.raises(BadRowError, match="u7 is bad") as caught:
+        write_state(saved, tmp_path / "target", [changes.Transform("u", "n", fail)])
+    assert "in fail" in str(caught.value.__cause__)
+    assert 'raise BadRowError("u7 is bad")' in str(caught.value.__cause__)
+    with pytest.raises(InvalidInputError, match="is not a savepoint"):
+        restore(tmp_path / "target", tmp_path / "never")
