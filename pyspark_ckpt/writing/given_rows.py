@@ -40,7 +40,7 @@ def list_batches(
         with open_source(given) as state:
             yield from change_batches(state.batches(), given, target, pairs)
     else:
-        yield from change_batches(_list_given(given.rows), given, target, pairs)
+        yield from change_batches(list_given(given.rows), given, target, pairs)
 
 
 def change_batches(
@@ -54,7 +54,7 @@ def change_batches(
         yield from _part(rows)
 
 
-def _list_given(rows: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - see changes.Put
+def list_given(rows: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - see changes.Put
     """Yield rows in batches. Raises InvalidInputError (they are none)."""
     if isinstance(rows, (pa.Table, pa.RecordBatch)):
         yield from _part(pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows)

@@ -25,12 +25,15 @@ from pyspark_ckpt.state_store.redistribution.canonical import RANGE_BYTES, Expor
 from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner
 from pyspark_ckpt.state_store.redistribution.splitting import Split, SplitTask
 from pyspark_ckpt.state_store.redistribution.store_digests import require_recorded
-from pyspark_ckpt.writing.functions.key_pairs import AllKeyPairs
+from pyspark_ckpt.writing.functions.key_pairs import KeyChange
 from pyspark_ckpt.writing.functions.sent_function import raising_as_functions_do
 from pyspark_ckpt.writing.given_columns import WrittenState
-from pyspark_ckpt.writing.given_rows import UNKNOWN_BYTES, OpenState, guess_bytes, list_batches
+from pyspark_ckpt.writing.given_rows import UNKNOWN_BYTES, OpenState, guess_bytes, list_given
 from pyspark_ckpt.writing.store_draft import GivenRows, StoreDraft, StoredRows, is_spark_frame
-from pyspark_ckpt.writing.tasks import NOTHING, Encoded, EncodeRows, EncodeStored, JoinTask, join_encoded
+from pyspark_ckpt.writing.tasks import CompareKeys, Encoded, EncodeRows, EncodeStored, JoinTask, join_encoded
+
+TASKS_A_CORE = 4
+"""Tasks that read a state, unless it is large, have many partitions each: with more tasks, to open them would count."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,10 @@ class StoreWriting:
             )
             for each in range(self._ranges)
         ]
-        done: list[Exported] = self.runner(tasks, self.progress)
+        compare = CompareKeys.list_all(
+            self.workplace, self.target, self._key_changes, join_encoded([*encoded.values()])
+        )
+        done: list[Exported] = self.runner([*compare, *tasks], self.progress)[len(compare) :]
         after, heads = combine(each.digests for each in done), combine(each.added for each in done)
         for state, each in encoded.items():
             _require_given(state, each.given, after.get(state, Digest()), heads.get(state, Digest()))
@@ -105,6 +111,11 @@ class StoreWriting:
         meta = _count_rows(self.draft, after)
         return SavedRows(number, name, self.draft.layout.value, meta, files, dict(after), tuple(times))
 
+    @property
+    def _key_changes(self) -> list[KeyChange]:
+        steps = [step.key_change for given in self.draft.written.values() for step in given.steps]
+        return list({change.id: change for change in steps if change is not None}.values())
+
     def _list_recorded(self) -> dict[str, Digest]:
         """Return the recorded digests of the states that stay, but for those that are read in part."""
         found = {}
@@ -126,27 +137,27 @@ class StoreWriting:
         return max(1, min(MAX_PARALLELISM, (kept + given) // RANGE_BYTES))
 
     def _split(self, written: Mapping[str, WrittenState]) -> tuple[list[Split], dict[str, Encoded]]:
-        """Split the rows that stay, and those that are given or changed, by their state."""
-        keep, parts, encoded = self._keep(), list[str](), dict[str, Encoded]()
-        tasks, here = list[Any](keep), list[str]()
+        """Split the rows that stay, and encode those of other states, by their names.
+
+        All tasks that read the source are one job. Rows that are given are encoded before it.
+        """
+        encoded: dict[str, list[Encoded]] = {state: [] for state in written}
+        kept, most = self._keep(), max(self._ranges, self.runner.width * TASKS_A_CORE)
+        changed: list[tuple[str, EncodeStored]] = []
         for part, (state, given) in enumerate(self.draft.written.items()):
-            if isinstance(given, StoredRows) and all(step.key_change is None for step in given.steps):
+            identity = Identity(self.draft.operator.number, part, self.draft.name)
+            encode = EncodeRows(self.workplace, written[state], identity, self.target, self._ranges)
+            if isinstance(given, StoredRows):
                 with self.source.open_state(given) as opened:
-                    changes = EncodeStored.list_all(self._make_encode(written[state], part), given, opened)
-                tasks += changes
-                parts += [state] * len(changes)
+                    changed += [(state, task) for task in EncodeStored.list_all(encode, given, opened, most)]
+            elif is_spark_frame(given.rows) and not given.steps:
+                encoded[state] = _encode_in_spark(given.rows, encode)
             else:
-                here.append(state)
-        done = self.runner(tasks, self.progress)
-        for state in parts:
-            if state not in encoded:
-                of_state = [each for each, name in zip(done[len(keep) :], parts, strict=True) if name == state]
-                encoded[state] = join_encoded(of_state)
-        with self.workplace.folder() as folder, AllKeyPairs.below(folder) as pairs:
-            for state in here:
-                encode = self._make_encode(written[state], list(written).index(state))
-                encoded[state] = self._encode(encode, self.draft.written[state], pairs)
-        return done[: len(keep)], {state: encoded.get(state, NOTHING) for state in written}
+                encoded[state] = [encode.change(list_given(given.rows), given)]
+        done: list[Any] = self.runner([*kept, *(task for _, task in changed)], self.progress)
+        for (state, _), each in zip(changed, done[len(kept) :], strict=True):
+            encoded[state].append(each)
+        return done[: len(kept)], {state: join_encoded(each) for state, each in encoded.items()}
 
     def _keep(self) -> list[Any]:
         """Return the tasks that split the rows that stay."""
@@ -184,15 +195,6 @@ class StoreWriting:
             for store, numbers in zip(source.stores, self.draft.numbers, strict=True)
         ]
 
-    def _make_encode(self, state: WrittenState, part: int) -> EncodeRows:
-        identity = Identity(self.draft.operator.number, part, self.draft.name)
-        return EncodeRows(self.workplace, state, identity, self.target, self._ranges)
-
-    def _encode(self, encode: EncodeRows, given: GivenRows | StoredRows, pairs: AllKeyPairs) -> Encoded:
-        if isinstance(given, GivenRows) and is_spark_frame(given.rows) and not given.steps:
-            return _encode_in_spark(given.rows, encode)
-        return encode(list_batches(given, self.source.open_state, encode.state, pairs))
-
 
 def _require_given(name: str, given: int, found: Digest, heads: Digest) -> None:
     """Raise InvalidInputError if there are fewer rows than were given: some of them have the same place."""
@@ -216,7 +218,7 @@ def _count_rows(draft: StoreDraft, digests: Mapping[str, Digest]) -> StoreMeta:
     return msgspec.structs.replace(draft.meta, states=tuple(states))
 
 
-def _encode_in_spark(frame: Any, encode: EncodeRows) -> Encoded:  # noqa: ANN401 - a frame of Spark or of Connect
+def _encode_in_spark(frame: Any, encode: EncodeRows) -> list[Encoded]:  # noqa: ANN401 - a frame of Spark or of Connect
     """Encode the rows of a Spark frame in the tasks of a job. Raises InvalidInputError, and what Spark raises."""
     if frame.isStreaming:
         raise InvalidInputError(
@@ -226,8 +228,7 @@ def _encode_in_spark(frame: Any, encode: EncodeRows) -> Encoded:  # noqa: ANN401
     def encode_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict({"encoded": [msgspec.json.encode(encode(batches))]})
 
-    done = [
+    return [
         msgspec.json.decode(row.encoded, type=Encoded)
         for row in frame.mapInArrow(encode_partition, "encoded binary").collect()
     ]
-    return join_encoded(done)

@@ -57,7 +57,10 @@ def test_it_is_the_same_in_one_process_and_in_several(
     saved: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     first = [changes.Transform("u", "items", lambda rows: rows.filter(pc.equal(rows["index"], 0)))]
-    given = [*first, changes.Migration("double", [changes.Transform("u", "n", _double)])]
+    given: list[changes.Change | changes.Migration] = [
+        *first,
+        changes.Migration("double", [changes.Transform("u", "n", _double)]),
+    ]
     here = write_state(saved, tmp_path / "here", given)
     request.getfixturevalue("processes")
     there = write_state(saved, tmp_path / "there", given)
