@@ -28,7 +28,7 @@ from pyspark_ckpt.state_store.redistribution.store_digests import require_record
 from pyspark_ckpt.writing.functions.key_pairs import KeyChange
 from pyspark_ckpt.writing.functions.sent_function import raising_as_functions_do
 from pyspark_ckpt.writing.given_columns import WrittenState
-from pyspark_ckpt.writing.given_rows import UNKNOWN_BYTES, OpenState, guess_bytes, list_given
+from pyspark_ckpt.writing.given_rows import OpenState, guess_bytes, list_given
 from pyspark_ckpt.writing.store_draft import GivenRows, StoreDraft, StoredRows, is_spark_frame
 from pyspark_ckpt.writing.tasks import CompareKeys, Encoded, EncodeRows, EncodeStored, JoinTask, join_encoded
 
@@ -129,11 +129,10 @@ class StoreWriting:
     @cached_property
     def _ranges(self) -> int:
         """How many files the rows get."""
-        kept = sum(each.size_bytes for each in self.source.stores) if self.draft.kept else 0
-        given = sum(
-            guess_bytes(each.rows) if isinstance(each, GivenRows) else UNKNOWN_BYTES
-            for each in self.draft.written.values()
-        )
+        written = self.draft.written.values()
+        is_read = self.draft.kept or any(isinstance(each, StoredRows) for each in written)
+        kept = sum(each.size_bytes for each in self.source.stores) if is_read else 0
+        given = sum(guess_bytes(each.rows) for each in written if isinstance(each, GivenRows))
         return max(1, min(MAX_PARALLELISM, (kept + given) // RANGE_BYTES))
 
     def _split(self, written: Mapping[str, WrittenState]) -> tuple[list[Split], dict[str, Encoded]]:
