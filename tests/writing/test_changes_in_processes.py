@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import random
+import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 import pyspark_ckpt as ckpt
 from pyspark_ckpt import changes, open_state, restore, savepoint, write_state
-from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.errors import InvalidInputError, ProcessError
+from pyspark_ckpt.state_store.options import parse
+from pyspark_ckpt.state_store.savepoints.deletion import delete
 from pyspark_ckpt.state_store.savepoints.savepoint import SavepointInfo
 
 N, ITEMS = ckpt.ValueState("n", "long"), ckpt.ListState("items", "string")
@@ -103,7 +110,108 @@ def test_what_a_function_raises_is_raised_with_its_traceback(
 
     with pytest.raises(BadRowError, match="u7 is bad") as caught:
         write_state(saved, tmp_path / "target", [changes.Transform("u", "n", fail)])
+    assert any("is left" in note or "savepoint delete" in note for note in caught.value.__notes__)
     assert "in fail" in str(caught.value.__cause__)
     assert 'raise BadRowError("u7 is bad")' in str(caught.value.__cause__)
     with pytest.raises(InvalidInputError, match="is not a savepoint"):
         restore(tmp_path / "target", tmp_path / "never")
+
+
+class UnsendableError(Exception):
+    """An error that no other process can make."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first} {second}")
+
+
+@pytest.mark.usefixtures("processes")
+def test_an_error_that_cannot_be_sent_is_shown(saved: Path, tmp_path: Path) -> None:
+    def fail(_rows: pa.Table) -> pa.Table:
+        raise UnsendableError("no", "way")
+
+    with pytest.raises(InvalidInputError, match=r"(?s)fail' raised an error\..*in fail\n.*UnsendableError: no way"):
+        write_state(saved, tmp_path / "target", [changes.Transform("u", "n", fail)])
+
+
+@pytest.mark.usefixtures("processes")
+def test_a_function_whose_module_is_not_there_is_named(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "modules").mkdir()
+    module = tmp_path / "modules" / "module_of_a_change.py"
+    module.write_text("def same(rows):\n    return rows\n")
+    monkeypatch.syspath_prepend(str(module.parent))
+    from module_of_a_change import same  # type: ignore[import-not-found]
+
+    module.rename(tmp_path / "gone.py")
+    with pytest.raises(InvalidInputError, match="'same' cannot be loaded where the rows are: ModuleNotFoundError: "):
+        write_state(saved, tmp_path / "target", [changes.Transform("u", "n", same)])
+
+
+def test_what_a_function_changes_stays_in_its_process(saved: Path, tmp_path: Path) -> None:
+    """It is the same in one process, so that a try on little state shows it."""
+    seen: list[int] = []
+
+    def note(rows: pa.Table) -> pa.Table:
+        seen.append(len(rows))
+        return rows
+
+    write_state(saved, tmp_path / "target", [changes.Transform("u", "n", note)])
+    assert seen == []
+
+
+@pytest.mark.kill
+@pytest.mark.usefixtures("processes")
+def test_the_death_of_a_process_is_an_error(saved: Path, tmp_path: Path) -> None:
+    mark = tmp_path / "killed"
+
+    def die(rows: pa.Table) -> pa.Table:
+        try:
+            mark.touch(exist_ok=False)
+        except FileExistsError:
+            return _double(rows)
+        os.kill(os.getpid(), signal.SIGKILL)
+        return rows
+
+    change = changes.Transform("u", "n", die)
+    with pytest.raises(ProcessError, match=r"The process that ran encode-.* has ended \(status -9\)"):
+        write_state(saved, tmp_path / "target", [change])
+    with pytest.raises(InvalidInputError, match="is not a savepoint"):
+        restore(tmp_path / "target", tmp_path / "never")
+    delete(str(tmp_path / "target"), parse({}))
+    write_state(saved, tmp_path / "target", [change])
+    assert _values(tmp_path / "target") == {f"u{n}": 2 * n for n in range(0, COUNT, 2)}
+
+
+@pytest.mark.kill
+@pytest.mark.usefixtures("processes")
+def test_processes_are_killed_at_any_time(saved: Path, tmp_path: Path) -> None:
+    """Each time, all is written, or there is an error and no savepoint."""
+    seed = random.randrange(1 << 30)
+    draw = random.Random(seed)
+    given = [changes.Transform("u", "n", _double), changes.Transform("u", "items", lambda rows: rows)]
+    started = time.perf_counter()
+    expected = _content(write_state(saved, tmp_path / "calm", given))
+    taken_s = time.perf_counter() - started
+    failed = 0
+    for number in range(6):
+        target, wait_s = tmp_path / f"{number}", draw.uniform(0, taken_s)
+
+        def kill(wait_s: float = wait_s) -> None:
+            time.sleep(wait_s)
+            if children := psutil.Process().children():
+                draw.choice(children).kill()
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        try:
+            found = write_state(saved, target, given)
+            assert _content(found) == expected, f"seed {seed}, {number}"
+        except ProcessError:
+            failed += 1
+            assert not (target / "savepoint.json").exists()
+            delete(str(target), parse({}))
+            assert [path for path in target.rglob("*") if path.is_file()] == []
+        finally:
+            killer.join()
+    print(f"{failed} of 6 failed, seed {seed}")
