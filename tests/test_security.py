@@ -35,6 +35,8 @@ from tests.state_store.server.test_server import TOKEN, Connection, Process, ope
 PACKAGES = [pyspark_ckpt, pyspark_ckpt.state_store, pyspark_ckpt.operators, pyspark_ckpt.reading]
 MODULES = sorted({path for package in PACKAGES for path in Path(str(package.__file__)).parent.rglob("*.py")})
 EXECUTES = {"pickle", "cloudpickle", "marshal", "shelve", "dill", "joblib", "yaml", "runpy", "code"}
+SENDS = "functions/sent_function.py"
+"""The one module with cloudpickle: for functions of the program, which go from process to process."""
 CALLS = {"eval", "exec", "compile", "__import__"}
 
 
@@ -51,7 +53,8 @@ def test_no_module_has_a_way_to_execute_what_it_reads() -> None:
                 assert node.func.id not in CALLS, f"{path}:{node.lineno}"
             elif isinstance(node, ast.keyword):
                 assert node.arg not in ("allow_pickle", "shell"), f"{path}:{node.lineno}"
-            assert not {name.partition(".")[0] for name in names} & EXECUTES, f"{path}: {names}"
+            found = {name.partition(".")[0] for name in names} & EXECUTES
+            assert found <= ({"cloudpickle"} if path.as_posix().endswith(SENDS) else set()), f"{path}: {names}"
 
 
 ELEMENTS = {"elementType": "double", "containsNull": True}

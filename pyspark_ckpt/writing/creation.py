@@ -96,6 +96,7 @@ class Writing:
             before, now_ms = Draft(None if isinstance(held, NewQuery) else held.operators), round(time.time() * 1000)
             with Workplace(self.options).folder() as folder, AllKeyPairs.below(folder) as pairs:
                 states = tuple(explain(draft, before, opened, samples, now_ms, partitions, pairs))
+                pairs.require_distinct()
         return ExplainedChanges(states, tuple(each.name for each in chosen.new_migrations))
 
     @contextmanager

@@ -133,7 +133,7 @@ class Draft:
             )
         schema = _read_key(change.key, f"ReKey of {change.uid!r}")
         states = [each for each in store.states_of(change.uid).values() if find_scope(each) is None]
-        key_change = KeyChange(change.uid, schema)
+        key_change = KeyChange(change.uid, schema, uuid.uuid4().hex)
         for name, rows in [(each.name, store.find_rows(each.name, change, key_change)) for each in states]:
             store.forget_rows(name)
             store.written[name] = rows

@@ -15,6 +15,7 @@ from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.meta import StateMeta
 from pyspark_ckpt.writing.draft import Draft
 from pyspark_ckpt.writing.functions.key_pairs import AllKeyPairs
+from pyspark_ckpt.writing.functions.sent_function import raising_as_functions_do
 from pyspark_ckpt.writing.given_rows import OpenState, list_batches
 from pyspark_ckpt.writing.store_draft import GivenRows, StoreDraft, StoredRows, is_spark_frame
 from pyspark_ckpt.writing.tasks import make_encoder
@@ -150,9 +151,10 @@ def _encode(
         list(encoder.encode(encoder.prepare(some)))
         return frame.count(), some.slice(0, samples)
     rows, sample = 0, None
-    for batch in list_batches(given, open_state, target, pairs):
-        table = pa.Table.from_batches([batch])
-        list(encoder.encode(encoder.prepare(table)))
-        rows += len(table)
-        sample = table.slice(0, samples) if sample is None else sample
+    with raising_as_functions_do():
+        for batch in list_batches(given, open_state, target, pairs):
+            table = pa.Table.from_batches([batch])
+            list(encoder.encode(encoder.prepare(table)))
+            rows += len(table)
+            sample = table.slice(0, samples) if sample is None else sample
     return rows, sample

@@ -38,14 +38,15 @@ def list_batches(
     """
     if isinstance(given, StoredRows):
         with open_source(given) as state:
-            yield from _change(state.batches(), given, target, pairs)
+            yield from change_batches(state.batches(), given, target, pairs)
     else:
-        yield from _change(_list_given(given.rows), given, target, pairs)
+        yield from change_batches(list_given(given.rows), given, target, pairs)
 
 
-def _change(
+def change_batches(
     batches: Iterable[pa.RecordBatch], given: GivenRows | StoredRows, target: WrittenState, pairs: AllKeyPairs
 ) -> Iterator[pa.RecordBatch]:
+    """Yield rows as the steps of ``given`` leave them; see ``list_batches``."""
     if not given.steps:
         yield from batches
         return
@@ -53,7 +54,7 @@ def _change(
         yield from _part(rows)
 
 
-def _list_given(rows: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - see changes.Put
+def list_given(rows: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - see changes.Put
     """Yield rows in batches. Raises InvalidInputError (they are none)."""
     if isinstance(rows, (pa.Table, pa.RecordBatch)):
         yield from _part(pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows)

@@ -19,6 +19,7 @@ from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError
 from pyspark_ckpt.state_store.format.meta import StateMeta, StoreMeta
 from pyspark_ckpt.state_store.format.remote import DEFAULT_STORE
 from pyspark_ckpt.writing.functions.key_pairs import KeyChange
+from pyspark_ckpt.writing.functions.sent_function import SentFunction
 from pyspark_ckpt.writing.functions.steps import Step
 from pyspark_ckpt.writing.given_columns import WrittenState
 
@@ -147,7 +148,8 @@ class StoreDraft:
             uid, _, old = self.kept[name].partition("/")
             place = (None, name) if state.uid is None else (uid, old)
             before = StoredRows(self.operator.number, self.name, *place)
-        step = Step(function, state, self.meta.state(index_name(name)), key_change)
+        sent = SentFunction.of(function, f"State {name!r}, {what}")
+        step = Step(sent, state, self.meta.state(index_name(name)), key_change)
         return replace(before, steps=(*before.steps, step))
 
     def declare(self, uid: str, declared: Declared) -> str:

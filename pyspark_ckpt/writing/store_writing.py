@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from pyspark_ckpt.state_store.blobs.transfers import StoredFile
 from pyspark_ckpt.state_store.checkpoints.digests import Digest, Digests, combine, require_equal
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
@@ -26,11 +25,15 @@ from pyspark_ckpt.state_store.redistribution.canonical import RANGE_BYTES, Expor
 from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner
 from pyspark_ckpt.state_store.redistribution.splitting import Split, SplitTask
 from pyspark_ckpt.state_store.redistribution.store_digests import require_recorded
-from pyspark_ckpt.writing.functions.key_pairs import AllKeyPairs
+from pyspark_ckpt.writing.functions.key_pairs import KeyChange
+from pyspark_ckpt.writing.functions.sent_function import raising_as_functions_do
 from pyspark_ckpt.writing.given_columns import WrittenState
-from pyspark_ckpt.writing.given_rows import UNKNOWN_BYTES, OpenState, guess_bytes, list_batches
+from pyspark_ckpt.writing.given_rows import OpenState, guess_bytes, list_given
 from pyspark_ckpt.writing.store_draft import GivenRows, StoreDraft, StoredRows, is_spark_frame
-from pyspark_ckpt.writing.tasks import Encoded, EncodeRows, JoinTask
+from pyspark_ckpt.writing.tasks import CompareKeys, Encoded, EncodeRows, EncodeStored, JoinTask, join_encoded
+
+TASKS_A_CORE = 4
+"""Tasks that read a state, unless it is large, have many partitions each: with more tasks, to open them would count."""
 
 
 @dataclass(frozen=True)
@@ -63,14 +66,10 @@ class StoreWriting:
     def run(self) -> SavedRows:
         """Write the files of all ranges. Raises as ``write_state``."""
         number, name = self.draft.operator.number, self.draft.name
-        splits = self._keep()
         now_ms = round(time.time() * 1000)
         written = {state: self.draft.find_written(state, now_ms, self.partitions) for state in self.draft.written}
-        with self.workplace.folder() as folder, AllKeyPairs.below(folder) as pairs:
-            encoded = {
-                state: self._encode(written[state], given, part, pairs)
-                for part, (state, given) in enumerate(self.draft.written.items())
-            }
+        with raising_as_functions_do():
+            splits, encoded = self._split(written)
         runs = [split.runs for split in (*splits, *(each.split for each in encoded.values()))]
         lists = tuple((state, each.state.number) for state, each in written.items() if each.is_list)
         tasks = [
@@ -84,7 +83,10 @@ class StoreWriting:
             )
             for each in range(self._ranges)
         ]
-        done: list[Exported] = self.runner(tasks, self.progress)
+        compare = CompareKeys.list_all(
+            self.workplace, self.target, self._key_changes, join_encoded([*encoded.values()])
+        )
+        done: list[Exported] = self.runner([*compare, *tasks], self.progress)[len(compare) :]
         after, heads = combine(each.digests for each in done), combine(each.added for each in done)
         for state, each in encoded.items():
             _require_given(state, each.given, after.get(state, Digest()), heads.get(state, Digest()))
@@ -109,6 +111,11 @@ class StoreWriting:
         meta = _count_rows(self.draft, after)
         return SavedRows(number, name, self.draft.layout.value, meta, files, dict(after), tuple(times))
 
+    @property
+    def _key_changes(self) -> list[KeyChange]:
+        steps = [step.key_change for given in self.draft.written.values() for step in given.steps]
+        return list({change.id: change for change in steps if change is not None}.values())
+
     def _list_recorded(self) -> dict[str, Digest]:
         """Return the recorded digests of the states that stay, but for those that are read in part."""
         found = {}
@@ -122,21 +129,42 @@ class StoreWriting:
     @cached_property
     def _ranges(self) -> int:
         """How many files the rows get."""
-        kept = sum(each.size_bytes for each in self.source.stores) if self.draft.kept else 0
-        given = sum(
-            guess_bytes(each.rows) if isinstance(each, GivenRows) else UNKNOWN_BYTES
-            for each in self.draft.written.values()
-        )
+        written = self.draft.written.values()
+        is_read = self.draft.kept or any(isinstance(each, StoredRows) for each in written)
+        kept = sum(each.size_bytes for each in self.source.stores) if is_read else 0
+        given = sum(guess_bytes(each.rows) for each in written if isinstance(each, GivenRows))
         return max(1, min(MAX_PARALLELISM, (kept + given) // RANGE_BYTES))
 
-    def _keep(self) -> list[Split]:
-        """Split the rows that stay."""
+    def _split(self, written: Mapping[str, WrittenState]) -> tuple[list[Split], dict[str, Encoded]]:
+        """Split the rows that stay, and encode those of other states, by their names.
+
+        All tasks that read the source are one job. Rows that are given are encoded before it.
+        """
+        encoded: dict[str, list[Encoded]] = {state: [] for state in written}
+        kept, most = self._keep(), max(self._ranges, self.runner.width * TASKS_A_CORE)
+        changed: list[tuple[str, EncodeStored]] = []
+        for part, (state, given) in enumerate(self.draft.written.items()):
+            identity = Identity(self.draft.operator.number, part, self.draft.name)
+            encode = EncodeRows(self.workplace, written[state], identity, self.target, self._ranges)
+            if isinstance(given, StoredRows):
+                with self.source.open_state(given) as opened:
+                    changed += [(state, task) for task in EncodeStored.list_all(encode, given, opened, most)]
+            elif is_spark_frame(given.rows) and not given.steps:
+                encoded[state] = _encode_in_spark(given.rows, encode)
+            else:
+                encoded[state] = [encode.change(list_given(given.rows), given)]
+        done: list[Any] = self.runner([*kept, *(task for _, task in changed)], self.progress)
+        for (state, _), each in zip(changed, done[len(kept) :], strict=True):
+            encoded[state].append(each)
+        return done[: len(kept)], {state: join_encoded(each) for state, each in encoded.items()}
+
+    def _keep(self) -> list[Any]:
+        """Return the tasks that split the rows that stay."""
         source, target = self.source, self.target
         states = {state.name for store in source.stores for state in store.meta.states}
         left_out = frozenset(states - set(self.draft.kept.values()))
-        tasks: list[Any] = []
         if source.saved is not None:
-            tasks = [
+            return [
                 ImportTask(
                     self.workplace,
                     source.url,
@@ -150,31 +178,21 @@ class StoreWriting:
                 )
                 for each in range(len(source.saved.files))
             ]
-        else:
-            is_keyed = self.draft.layout is Layout.KEY_GROUPS
-            tasks = [
-                SplitTask(
-                    self.workplace,
-                    store,
-                    target,
-                    self._ranges,
-                    numbers,
-                    MAX_PARALLELISM,
-                    is_keyed,
-                    writes_copies=store is source.stores[0],
-                    left_out=left_out,
-                )
-                for store, numbers in zip(source.stores, self.draft.numbers, strict=True)
-            ]
-        splits: list[Split] = self.runner(tasks, self.progress)
-        return splits
-
-    def _encode(self, state: WrittenState, given: GivenRows | StoredRows, part: int, pairs: AllKeyPairs) -> Encoded:
-        identity = Identity(self.draft.operator.number, part, self.draft.name)
-        encode = EncodeRows(self.workplace, state, identity, self.target, self._ranges)
-        if isinstance(given, GivenRows) and is_spark_frame(given.rows) and not given.steps:
-            return _encode_in_spark(given.rows, encode)
-        return encode(list_batches(given, self.source.open_state, state, pairs))
+        is_keyed = self.draft.layout is Layout.KEY_GROUPS
+        return [
+            SplitTask(
+                self.workplace,
+                store,
+                target,
+                self._ranges,
+                numbers,
+                MAX_PARALLELISM,
+                is_keyed,
+                writes_copies=store is source.stores[0],
+                left_out=left_out,
+            )
+            for store, numbers in zip(source.stores, self.draft.numbers, strict=True)
+        ]
 
 
 def _require_given(name: str, given: int, found: Digest, heads: Digest) -> None:
@@ -199,7 +217,7 @@ def _count_rows(draft: StoreDraft, digests: Mapping[str, Digest]) -> StoreMeta:
     return msgspec.structs.replace(draft.meta, states=tuple(states))
 
 
-def _encode_in_spark(frame: Any, encode: EncodeRows) -> Encoded:  # noqa: ANN401 - a frame of Spark or of Connect
+def _encode_in_spark(frame: Any, encode: EncodeRows) -> list[Encoded]:  # noqa: ANN401 - a frame of Spark or of Connect
     """Encode the rows of a Spark frame in the tasks of a job. Raises InvalidInputError, and what Spark raises."""
     if frame.isStreaming:
         raise InvalidInputError(
@@ -209,14 +227,7 @@ def _encode_in_spark(frame: Any, encode: EncodeRows) -> Encoded:  # noqa: ANN401
     def encode_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict({"encoded": [msgspec.json.encode(encode(batches))]})
 
-    done = [
+    return [
         msgspec.json.decode(row.encoded, type=Encoded)
         for row in frame.mapInArrow(encode_partition, "encoded binary").collect()
     ]
-    runs: dict[int, list[StoredFile]] = {}
-    for each in done:
-        for number, files in each.split.runs.items():
-            runs.setdefault(number, []).extend(files)
-    due = [each.earliest_ms for each in done if each.earliest_ms is not None]
-    split = Split(combine(each.split.digests for each in done), runs)
-    return Encoded(split, sum(each.given for each in done), min(due, default=None))

@@ -98,8 +98,7 @@ class Worker:
         except (OSError, EOFError) as gone:
             raise ProcessError(
                 f"The process that ran {task.key} has ended (status {self._process.wait()}).",
-                hint="If it ran out of memory, free some on this machine. Then run the same command again: finished "
-                "work is kept.",
+                hint="If it ran out of memory, free some on this machine. Then run the same command again.",
                 retryable=True,
             ) from gone
         if problem is not None:

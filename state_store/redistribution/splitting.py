@@ -215,7 +215,7 @@ def run_folder(operator: int, store: str, partition: int) -> str:
 
 def send_all(place: BlobPlace, source: Identity, files: Mapping[int, list[Path]]) -> dict[int, list[StoredFile]]:
     """Store the runs of one store where the tasks that join them look for them. Raises StorageError."""
-    sent, attempt = {}, uuid.uuid4().hex[:8]
+    sent, attempt = {}, uuid.uuid4().hex[:16]
     for partition, paths in files.items():
         begin = f"{run_folder(source.operator, source.name, partition)}/{source.partition}"
         sent[partition] = [send(place, f"{begin}-{n}-{attempt}.sst", path) for n, path in enumerate(paths)]

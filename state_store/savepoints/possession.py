@@ -37,7 +37,7 @@ def explaining_what_is_left(describe: Callable[[], str]) -> Iterator[None]:
     """If the block fails, or is interrupted, add to the error what ``describe`` says then, unless that is empty."""
     try:
         yield
-    except (CkptError, KeyboardInterrupt) as problem:
+    except (Exception, KeyboardInterrupt) as problem:
         left = describe()
         if left and isinstance(problem, CkptError):
             problem.hint = with_hint(problem.hint, left) if problem.hint else left

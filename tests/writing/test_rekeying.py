@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -178,23 +179,28 @@ def test_a_key_of_another_batch_is_found(tmp_path: Path) -> None:
 
 def test_functions_get_what_open_state_shows_also_of_rows_of_others(saved: Path, tmp_path: Path) -> None:  # noqa: F811
     """Flat keys, and numbers of another type, do not reach the next function."""
-    shown: dict[str, list[pa.Schema]] = {}
+    notes = tmp_path / "notes"
+    notes.mkdir()
 
     def watch(name: str) -> changes.Transform:
         def note(rows: pa.Table) -> pa.Table:
-            shown.setdefault(name, []).append(rows.schema)
+            (notes / f"{name}-{uuid.uuid4().hex}").write_bytes(rows.schema.serialize().to_pybytes())
             return rows
 
         return changes.Transform(UID, name, note)
 
+    def shown(name: str) -> list[pa.Schema]:
+        return [pa.ipc.read_schema(pa.py_buffer(path.read_bytes())) for path in notes.glob(f"{name}-*")]
+
     write_state(saved, tmp_path / "target", [REKEY, *map(watch, NAMES)])
     for name in NAMES:
         with open_state(tmp_path / "target", uid=UID, state=name) as state:
-            assert set(shown[name]) == {state.schema}, name
+            assert set(shown(name)) == {state.schema}, name
     flat = pa.table({"user": ["user 1"], "value": pa.array([7], pa.int8())})
     put: list[changes.Change] = [changes.Put(UID, "n", flat), REKEY, watch("n")]
-    shown.clear()
+    for path in notes.iterdir():
+        path.unlink()
     write_state(saved, tmp_path / "put", put)
     with open_state(tmp_path / "put", uid=UID, state="n") as state:
-        assert shown["n"] == [state.schema]
+        assert shown("n") == [state.schema]
         assert state.to_arrow().to_pylist()[0]["key"] == {"number": 1, "side": "odd"}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,17 +22,18 @@ if TYPE_CHECKING:
 FORMER_KEY = "former_key"
 """The column by which a row is known to have had another key."""
 FORMER_TYPE = pa.binary(16)
-_PARTS = 64
-"""The pairs are looked through in so many parts, which bounds the memory."""
+PARTS = 64
+"""Pairs are looked through in so many parts, which bounds the memory, where a job does not say how many."""
 _SCHEMA = pa.schema([pa.field("key", pa.binary()), pa.field(FORMER_KEY, FORMER_TYPE)])
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class KeyChange:
-    """A new key of an operator; one object for all of its states. ``schema``: its columns with their types."""
+    """A new key of an operator, for all of its states. ``schema``: its columns with their types. ``id``: its own."""
 
     uid: str
     schema: Mapping[str, str]
+    id: str
 
 
 def describe_keys(columns: Sequence[pa.Array]) -> pa.Array:
@@ -42,18 +43,16 @@ def describe_keys(columns: Sequence[pa.Array]) -> pa.Array:
 
 
 class KeyPairs:
-    """The pairs of one change of a key, on the local disk."""
+    """The pairs of one change of a key that one process has seen, in files on the local disk."""
 
-    def __init__(self, change: KeyChange, folder: Path) -> None:
-        """``folder``: an empty one."""
-        self._uid = change.uid
-        self._codec = KeyCodec([arrow_type_named(kind) for kind in change.schema.values()])
-        self._names = list(change.schema)
+    def __init__(self, change: KeyChange, folder: Path, parts: int) -> None:
+        """``folder``: an empty one. ``parts``: all pairs of a key are in the file of one of so many parts."""
+        self.change = change
+        self._codec, self._parts, self._folder = _make_codec(change), parts, folder
         self._files = ExitStack()
-        self._writers = [
-            self._files.enter_context(pa.ipc.new_stream(f"{folder / str(part)}", _SCHEMA)) for part in range(_PARTS)
-        ]
-        self._paths = [folder / str(part) for part in range(_PARTS)]
+        self._writers: dict[int, pa.ipc.RecordBatchStreamWriter] = {}
+        self.paths: dict[int, Path] = {}
+        """The files by part. They are complete when this is closed."""
 
     def add(self, columns: Sequence[pa.Array], former: pa.Array) -> None:
         """Add the keys of rows, and those that they had. Raises InvalidInputError if two of these became one."""
@@ -61,67 +60,93 @@ class KeyPairs:
         pairs: dict[bytes, bytes] = {}
         for key, old in zip(keys, former.to_pylist(), strict=True):
             if pairs.setdefault(key, old) != old:
-                self._refuse(key)
+                refuse(self.change, key)
         parts: dict[int, list[tuple[bytes, bytes]]] = {}
         for pair in pairs.items():
-            parts.setdefault(_digest(pair[0])[0] % _PARTS, []).append(pair)
+            parts.setdefault(int.from_bytes(_digest(pair[0])[:8], "big") % self._parts, []).append(pair)
         for part, some in parts.items():
-            self._writers[part].write_batch(
+            self._open(part).write_batch(
                 pa.record_batch([pa.array(each) for each in zip(*some, strict=True)], schema=_SCHEMA)
             )
 
-    def require_distinct(self) -> None:
-        """Raise InvalidInputError if two keys became one. Nothing can be added afterwards."""
-        self.close()
-        for path in self._paths:
-            with pa.ipc.open_stream(path.read_bytes()) as stream:
-                pairs = stream.read_all()
-            path.unlink()
-            counts = pairs.group_by("key").aggregate([(FORMER_KEY, "count_distinct")])
-            merged = counts.filter(pc.greater(counts[f"{FORMER_KEY}_count_distinct"], 1))
-            if len(merged):
-                self._refuse(merged["key"][0].as_py())
+    def _open(self, part: int) -> pa.ipc.RecordBatchStreamWriter:
+        if part not in self._writers:
+            self.paths[part] = self._folder / f"{part}"
+            self._writers[part] = self._files.enter_context(pa.ipc.new_stream(f"{self.paths[part]}", _SCHEMA))
+        return self._writers[part]
 
     def close(self) -> None:
         """Close the files."""
         self._files.close()
 
-    def _refuse(self, key: bytes) -> None:
-        shown = dict(zip(self._names, self._codec.decode(key), strict=True))
-        raise InvalidInputError(
-            f"ReKey of {self._uid!r}: two keys become one, {repr(shown)[:200]}.",
-            hint="Give each a key of its own. Or read their rows by open_state, put them together, and Put them.",
-        )
+
+def require_distinct(change: KeyChange, paths: Iterable[Path]) -> None:
+    """Raise InvalidInputError if two keys became one, by all files of a part."""
+    tables = []
+    for path in paths:
+        with pa.ipc.open_stream(path.read_bytes()) as stream:
+            tables.append(stream.read_all())
+    counts = pa.concat_tables(tables).group_by("key").aggregate([(FORMER_KEY, "count_distinct")])
+    merged = counts.filter(pc.greater(counts[f"{FORMER_KEY}_count_distinct"], 1))
+    if len(merged):
+        refuse(change, merged["key"][0].as_py())
+
+
+def refuse(change: KeyChange, key: bytes) -> NoReturn:
+    """Raise InvalidInputError: two keys became this one."""
+    shown = dict(zip(change.schema, _make_codec(change).decode(key), strict=True))
+    raise InvalidInputError(
+        f"ReKey of {change.uid!r}: two keys become one, {repr(shown)[:200]}.",
+        hint="Give each a key of its own. Or read their rows by open_state, put them together, and Put them.",
+    )
 
 
 class AllKeyPairs:
-    """The pairs of all changes of keys of a store."""
+    """The pairs of all changes of keys of a store that one process has seen."""
 
-    def __init__(self, folder: Path) -> None:
-        """``folder``: where they are kept."""
-        self._folder = folder
-        self._found: dict[KeyChange, KeyPairs] = {}
+    def __init__(self, folder: Path, parts: int) -> None:
+        """``folder``: where they are kept. ``parts``: see KeyPairs."""
+        self._folder, self._parts = folder, parts
+        self._found: dict[str, KeyPairs] = {}
 
     @classmethod
     @contextmanager
-    def below(cls, folder: Path) -> Iterator[Self]:
-        """Keep pairs below a folder, and look through them at the end. Raises InvalidInputError (two keys are one)."""
-        pairs = cls(folder)
+    def below(cls, folder: Path, parts: int = PARTS) -> Iterator[Self]:
+        """Keep pairs below a folder."""
+        pairs = cls(folder, parts)
         try:
             yield pairs
-            for each in pairs._found.values():
-                each.require_distinct()
         finally:
-            for each in pairs._found.values():
-                each.close()
+            pairs.close()
+
+    @property
+    def found(self) -> Sequence[KeyPairs]:
+        """The pairs of each change."""
+        return list(self._found.values())
+
+    def close(self) -> None:
+        """Complete the files."""
+        for each in self.found:
+            each.close()
+
+    def require_distinct(self) -> None:
+        """Raise InvalidInputError if two keys became one, of those that were seen here. Nothing can be added then."""
+        self.close()
+        for each in self.found:
+            for path in each.paths.values():
+                require_distinct(each.change, [path])
 
     def of(self, change: KeyChange) -> KeyPairs:
         """Return the pairs of a change."""
-        if change not in self._found:
+        if change.id not in self._found:
             folder = self._folder / f"keys-{len(self._found)}"
             folder.mkdir(mode=0o700)
-            self._found[change] = KeyPairs(change, folder)
-        return self._found[change]
+            self._found[change.id] = KeyPairs(change, folder, self._parts)
+        return self._found[change.id]
+
+
+def _make_codec(change: KeyChange) -> KeyCodec:
+    return KeyCodec([arrow_type_named(kind) for kind in change.schema.values()])
 
 
 def _digest(key: bytes) -> bytes:
