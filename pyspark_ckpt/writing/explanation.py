@@ -108,7 +108,7 @@ def explain(
 def _count(store: StoreDraft, state: StateMeta, open_state: OpenState, *, counts_lists: bool = True) -> int:
     """Return how many rows a state of the source has, as they are shown."""
     kind = state.descriptor.encoder.get("kind")
-    if kind == BROADCASTS or (kind == LISTS and counts_lists):
+    if kind == BROADCASTS or state.descriptor.multiple_values or (kind == LISTS and counts_lists):
         uid, name = _name(store, state)
         with open_state(StoredRows(store.operator.number, store.name, uid, name)) as opened:
             return opened.count()

@@ -73,6 +73,7 @@ class StoreWriting:
             }
         runs = [split.runs for split in (*splits, *(each.split for each in encoded.values()))]
         lists = tuple((state, each.state.number) for state, each in written.items() if each.is_list)
+        joined = frozenset(state for state, each in written.items() if each.is_joined)
         tasks = [
             JoinTask(
                 self.workplace,
@@ -81,20 +82,23 @@ class StoreWriting:
                 self.target,
                 run_files(runs, each),
                 lists,
+                joined,
             )
             for each in range(self._ranges)
         ]
         done: list[Exported] = self.runner(tasks, self.progress)
         after, heads = combine(each.digests for each in done), combine(each.added for each in done)
+        values = combine(each.joined for each in done)
         for state, each in encoded.items():
-            _require_given(state, each.given, after.get(state, Digest()), heads.get(state, Digest()))
+            found, added = values if state in joined else after, heads.get(state, Digest())
+            _require_given(state, each.given, found.get(state, Digest()).rows - added.rows)
         what = f"operator {number}, store {name!r}"
         read = combine(split.digests for split in splits)
         require_recorded(self._list_recorded(), read, f"{self.source.url}, {what}")
         new_names = {old: new for new, old in self.draft.kept.items()}
         kept = combine({new_names[old]: each for old, each in split.digests.items()} for split in splits)
         before = combine([kept, *(each.split.digests for each in encoded.values()), heads])
-        require_equal(before, after, what)
+        require_equal(before, {**after, **values}, what)
         times = [value for split in splits for value in split.spark_rows]
         if self.source.saved is not None and self.draft.layout is Layout.KEY_GROUPS:
             times += self.source.saved.spark_rows
@@ -177,9 +181,8 @@ class StoreWriting:
         return encode(list_batches(given, self.source.open_state, state, pairs))
 
 
-def _require_given(name: str, given: int, found: Digest, heads: Digest) -> None:
+def _require_given(name: str, given: int, places: int) -> None:
     """Raise InvalidInputError if there are fewer rows than were given: some of them have the same place."""
-    places = found.rows - heads.rows
     if places != given:
         raise InvalidInputError(
             f"State {name!r}: {given:,} rows were given for {places:,} places: some have the same key, and the same "

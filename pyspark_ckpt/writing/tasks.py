@@ -21,12 +21,14 @@ from pyspark_ckpt.state_store.checkpoints.state_rows import Tally, digest_tallie
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.database import Database, write_table_file
 from pyspark_ckpt.state_store.format.key_groups import MAX_PARALLELISM
+from pyspark_ckpt.state_store.format.meta import StateMeta
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import Count
 from pyspark_ckpt.state_store.redistribution.canonical import ExportTask
 from pyspark_ckpt.state_store.redistribution.splitting import PartitionWriters, Split, send_all
 from pyspark_ckpt.writing.given_columns import WrittenState
-from pyspark_ckpt.writing.native_encoder import NativeEncoder
+from pyspark_ckpt.writing.native.encoder import NativeEncoder
+from pyspark_ckpt.writing.native.value_lists import ValueLists
 from pyspark_ckpt.writing.row_encoders import RowEncoder
 
 T = TypeVar("T")
@@ -105,9 +107,13 @@ class _Portion(NamedTuple):
 
 @dataclass(frozen=True)
 class JoinTask(ExportTask):
-    """Writes the file of one range. The lists that are written, ``lists``, get their heads here."""
+    """Writes the file of one range. The lists that are written, ``lists``, get their heads here.
+
+    ``with_values``: the names of states that are written whose keys have several values, which are joined here.
+    """
 
     lists: tuple[tuple[str, int], ...] = ()
+    with_values: frozenset[str] = frozenset()
 
     @override
     def complete(self, database: Database, folder: Path) -> dict[str, Digest]:
@@ -123,6 +129,17 @@ class JoinTask(ExportTask):
                 tally.count(PackedRows.of(rows))
                 added[name] = tally.digest
         return added
+
+    @override
+    def read(self, database: Database, state: StateMeta, joined: dict[str, Digest]) -> Iterator[PackedRows]:
+        """See ExportTask."""
+        rows = scan_state(database, state.number)
+        if state.name not in self.with_values:
+            yield from rows
+            return
+        lists = ValueLists(is_ordered=state.descriptor.ordered)
+        yield from lists.join(rows)
+        joined[state.name] = lists.values.digest
 
 
 def _find_ends(database: Database, number: int) -> Iterator[tuple[bytes, int]]:
