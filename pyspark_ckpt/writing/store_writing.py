@@ -29,6 +29,7 @@ from pyspark_ckpt.state_store.redistribution.store_digests import require_record
 from pyspark_ckpt.writing.functions.key_pairs import AllKeyPairs
 from pyspark_ckpt.writing.given_columns import WrittenState
 from pyspark_ckpt.writing.given_rows import UNKNOWN_BYTES, OpenState, guess_bytes, list_batches
+from pyspark_ckpt.writing.native.followers import Follower
 from pyspark_ckpt.writing.store_draft import GivenRows, StoreDraft, StoredRows, is_spark_frame
 from pyspark_ckpt.writing.tasks import Encoded, EncodeRows, JoinTask
 
@@ -74,6 +75,10 @@ class StoreWriting:
         runs = [split.runs for split in (*splits, *(each.split for each in encoded.values()))]
         lists = tuple((state, each.state.number) for state, each in written.items() if each.is_list)
         joined = frozenset(state for state, each in written.items() if each.is_joined)
+        followers = tuple(
+            Follower(written[leader], self.draft.find_written(state, now_ms, self.partitions))
+            for state, leader in self.draft.following.items()
+        )
         tasks = [
             JoinTask(
                 self.workplace,
@@ -83,21 +88,23 @@ class StoreWriting:
                 run_files(runs, each),
                 lists,
                 joined,
+                followers,
             )
             for each in range(self._ranges)
         ]
         done: list[Exported] = self.runner(tasks, self.progress)
-        after, heads = combine(each.digests for each in done), combine(each.added for each in done)
+        after, added = combine(each.digests for each in done), combine(each.added for each in done)
         values = combine(each.joined for each in done)
         for state, each in encoded.items():
-            found, added = values if state in joined else after, heads.get(state, Digest())
-            _require_given(state, each.given, found.get(state, Digest()).rows - added.rows)
+            found = values if state in joined else after
+            heads = added.get(state, Digest())
+            _require_given(state, each.given, found.get(state, Digest()).rows - heads.rows)
         what = f"operator {number}, store {name!r}"
         read = combine(split.digests for split in splits)
         require_recorded(self._list_recorded(), read, f"{self.source.url}, {what}")
         new_names = {old: new for new, old in self.draft.kept.items()}
         kept = combine({new_names[old]: each for old, each in split.digests.items()} for split in splits)
-        before = combine([kept, *(each.split.digests for each in encoded.values()), heads])
+        before = combine([kept, *(each.split.digests for each in encoded.values()), added])
         require_equal(before, {**after, **values}, what)
         times = [value for split in splits for value in split.spark_rows]
         if self.source.saved is not None and self.draft.layout is Layout.KEY_GROUPS:

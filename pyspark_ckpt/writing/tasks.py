@@ -28,6 +28,7 @@ from pyspark_ckpt.state_store.redistribution.canonical import ExportTask
 from pyspark_ckpt.state_store.redistribution.splitting import PartitionWriters, Split, send_all
 from pyspark_ckpt.writing.given_columns import WrittenState
 from pyspark_ckpt.writing.native.encoder import NativeEncoder
+from pyspark_ckpt.writing.native.followers import Follower
 from pyspark_ckpt.writing.native.value_lists import ValueLists
 from pyspark_ckpt.writing.row_encoders import RowEncoder
 
@@ -110,10 +111,12 @@ class JoinTask(ExportTask):
     """Writes the file of one range. The lists that are written, ``lists``, get their heads here.
 
     ``with_values``: the names of states that are written whose keys have several values, which are joined here.
+    ``followers``: states that follow from others, and are made here.
     """
 
     lists: tuple[tuple[str, int], ...] = ()
     with_values: frozenset[str] = frozenset()
+    followers: tuple[Follower, ...] = ()
 
     @override
     def complete(self, database: Database, folder: Path) -> dict[str, Digest]:
@@ -128,6 +131,8 @@ class JoinTask(ExportTask):
                 tally = Tally()
                 tally.count(PackedRows.of(rows))
                 added[name] = tally.digest
+        for each in self.followers:
+            added[each.state.state.name] = each.write(database, folder, self.workplace.tuning())
         return added
 
     @override

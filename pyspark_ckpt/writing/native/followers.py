@@ -15,10 +15,9 @@ When a state is written, those that follow from it are made anew: Spark takes th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -26,18 +25,16 @@ import pyarrow.compute as pc
 
 from pyspark_ckpt.reading.row_location import read_stored_row
 from pyspark_ckpt.reading.rows.native_rows import NativeRows
+from pyspark_ckpt.reading.rows.state_codec import StoredRow
 from pyspark_ckpt.state_store.arrays.order import in_order
 from pyspark_ckpt.state_store.arrays.rows import PackedRows
 from pyspark_ckpt.state_store.checkpoints.digests import Digest
 from pyspark_ckpt.state_store.checkpoints.state_rows import Tally, scan_state
 from pyspark_ckpt.state_store.database import Database, Tuning, write_table_file
 from pyspark_ckpt.state_store.errors import InvalidInputError
-from pyspark_ckpt.writing.given_columns import INDEX, KEY, VALUE, WrittenState
+from pyspark_ckpt.writing.given_columns import KEY, VALUE, WrittenState
 from pyspark_ckpt.writing.native.encoder import NativeEncoder
 from pyspark_ckpt.writing.native.value_lists import ValueLists
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _COUNTS = ("$rowCounter_", "$count_")
 _FIRST_EXPIRY, _BY_EXPIRY = "$min_", "$ttl_"
@@ -46,7 +43,7 @@ _TIMERS = ("$eventTimers", "$procTimers")
 _VALUES, _BY_TIME = "-keyWithTsToValues", "-tsWithKey"
 _SIDES = ("left", "right")
 _EXPIRES = "ttlExpirationMs"
-MAX_WAITING_BYTES = 16 << 20
+PORTION_BYTES = 16 << 20
 
 
 def find_leader(name: str, written: Collection[str]) -> str | None:
@@ -79,46 +76,76 @@ class Follower:
     def write(self, database: Database, folder: Path, tuning: Tuning) -> Digest:
         """Add its rows to a database that has those of its leader; return their digest. Raises InvalidInputError."""
         encoder, tally = NativeEncoder(self.state), Tally()
-        waiting: list[PackedRows] = []
-        size = files = 0
-        for rows in self._read(database):
-            for _, encoded in encoder.encode(encoder.prepare(self._make(rows))):
-                waiting.append(encoded)
-                size += int(encoded.keys.size.sum()) + int(encoded.values.size.sum())
-            if size > MAX_WAITING_BYTES:
-                self._ingest(waiting, database, folder / f"follower-{self.state.state.number}-{files}.sst", tuning, tally)
-                waiting, size, files = [], 0, files + 1
-        if waiting:
-            self._ingest(waiting, database, folder / f"follower-{self.state.state.number}-{files}.sst", tuning, tally)
+        for number, portion in enumerate(_take_portions(self._encode(encoder, database))):
+            order, _ = in_order(portion.keys)
+            rows = portion.take(order)
+            tally.count(rows)
+            path = folder / f"follower-{self.state.state.number}-{number}.sst"
+            write_table_file(path, rows.rows(), tuning)
+            database.ingest([path])
         return tally.digest
 
-    def _read(self, database: Database) -> Iterator[PackedRows]:
-        """Yield the rows of the leader, each of a key with all of its values."""
+    def _encode(self, encoder: NativeEncoder, database: Database) -> Iterator[PackedRows]:
         rows = scan_state(database, self.leader.state.number)
-        if not self.leader.is_joined:
-            return rows
-        return ValueLists(is_ordered=self.leader.state.descriptor.ordered).join(rows)
+        if self.leader.is_joined:
+            rows = ValueLists(is_ordered=self.leader.state.descriptor.ordered).join(rows)
+        for portion in rows:
+            if len(portion):
+                for _, encoded in encoder.encode(encoder.prepare(self._make(portion))):
+                    yield encoded
 
     def _make(self, rows: PackedRows) -> pa.Table:
-        """Return the rows that follow, as ``open_state`` shows them."""
+        """Return what follows from rows of the leader, each of a key with all of its values."""
         leader, own = (
             NativeRows(each.state.descriptor, each.native_name, each.whose) for each in (self.leader, self.state)
         )
-        is_ordered = self.leader.state.descriptor.ordered
+        is_ordered, name = self.leader.state.descriptor.ordered, self.state.state.name
         stored = [read_stored_row(key, value, is_ordered=is_ordered) for key, value in rows.rows()]
-        keys = leader.decode_keys(stored).columns[0]
-        name = self.state.state.name
+        (keys,) = leader.decode_keys(stored).columns
         if name.endswith((_BY_KEY, _BY_INSTANT)):
-            parts = dict(zip([field.name for field in keys.type], keys.flatten(), strict=True))
-            keys = _make_struct([field.name for field in own.key_fields], parts)
-            return pa.table({KEY: keys, VALUE: _make_nulls(own, len(keys))})
-        if name.startswith((_FIRST_EXPIRY, _BY_EXPIRY)):
-            expires = self._find_first_expiry(leader, rows)
-            if name.startswith(_FIRST_EXPIRY):
-                return pa.table({KEY: keys, VALUE: _make_struct([own.value_fields[0].name], {own.value_fields[0].name: expires})})
-            instant, of_key = (field.name for field in own.key_fields)
-            keys = _make_struct([instant, of_key], {instant: expires, of_key: keys})
-            return pa.table({KEY: keys, VALUE: _make_nulls(own, len(keys))})
-        counts = pa.array(leader.split_values([row.value for row in stored])[1], pa.int64())
-        (field,) = own.value_fields
-        return pa.table({KEY: keys, VALUE: _make_struct([field.name], {field.name: counts})})
+            parts = {field.name: column for field, column in zip(keys.type, keys.flatten(), strict=True)}
+            return _make_table([parts[field.name] for field in own.key_fields], None, own)
+        if name.startswith(_FIRST_EXPIRY):
+            return _make_table(keys.flatten(), self._find_first_expiry(leader, stored), own)
+        if name.startswith(_BY_EXPIRY):
+            return _make_table([self._find_first_expiry(leader, stored), keys], None, own)
+        _, counts = leader.split_values([row.value for row in stored])
+        return _make_table(keys.flatten(), pa.array(counts, pa.int64()), own)
+
+    def _find_first_expiry(self, leader: NativeRows, stored: Sequence[StoredRow]) -> pa.Array:
+        """Return when the first value of each key expires."""
+        decoded = leader.decode(stored)
+        expires = pc.struct_field(decoded.columns[-1], _EXPIRES)
+        if expires.null_count:
+            raise InvalidInputError(
+                f"{self.leader.whose}: a value has a null as its {_EXPIRES!r}.",
+                hint="Give the time at which it expires, in milliseconds since 1970.",
+            )
+        begins = np.flatnonzero(np.diff(decoded.rows, prepend=-1))
+        return pa.array(np.minimum.reduceat(expires.to_numpy(), begins), pa.int64())
+
+
+def _make_table(keys: Sequence[pa.Array], values: pa.Array | None, own: NativeRows) -> pa.Table:
+    """Return rows of a state with these columns of its key and of its value, which has one: without it, nulls."""
+    count = len(keys[0])
+    (value,) = own.value_fields
+    return pa.table(
+        {
+            KEY: pa.StructArray.from_arrays(keys, [field.name for field in own.key_fields]),
+            VALUE: pa.StructArray.from_arrays([pa.nulls(count) if values is None else values], [value.name]),
+        }
+    )
+
+
+def _take_portions(rows: Iterable[PackedRows]) -> Iterator[PackedRows]:
+    """Join rows into portions of about PORTION_BYTES."""
+    some: list[PackedRows] = []
+    size = 0
+    for each in rows:
+        some.append(each)
+        size += int(each.keys.size.sum()) + int(each.values.size.sum())
+        if size >= PORTION_BYTES:
+            yield PackedRows.join(some)
+            some, size = [], 0
+    if some:
+        yield PackedRows.join(some)
