@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import DataType, LongType, NullType, StringType, StructType
@@ -20,7 +19,6 @@ from typing_extensions import override
 
 from pyspark_ckpt import changes, explain_changes, open_state, restore, write_state
 from pyspark_ckpt.state_store.database import write_table_file
-from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.delta import write_delta
 from pyspark_ckpt.state_store.format.keys import EMPTY_ID, MARKER_KEY, Marker
 from pyspark_ckpt.state_store.format.meta import Descriptor, StoreMeta
@@ -240,7 +238,8 @@ class _Program:
         """What is stored."""
         found: Rows = {}
         with open_state(self.folder, operator=0, state=name) as state:
-            assert state.count() == len(table := state.to_arrow())
+            table = state.to_arrow()
+            assert state.count() == len(table)
             for row in table.to_pylist():
                 values = found.setdefault(repr(row["key"]), [])
                 assert row.get("index", 0) == len(values)
