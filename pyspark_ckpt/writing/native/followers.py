@@ -7,7 +7,7 @@
                                       $ttl_x                     that instant, key
     its timers                        ..._keyToTimestamp         key, instant
                                       ..._timestampToKey         instant, key
-    side of a join in format 4        ...-tsWithKey              event time, key > number of values
+    side of a join in format 4        ...-tsWithKey              event time, key > a null for each value
 
 When a state is written, those that follow from it are made anew: Spark takes them to be right. Source of the names:
 ``TTLState``, ``ListStateMetricsImpl``, ``TimerStateImpl`` and ``SymmetricHashJoinStateManagerV4`` of Spark 4.3.
@@ -32,7 +32,7 @@ from pyspark_ckpt.state_store.checkpoints.digests import Digest
 from pyspark_ckpt.state_store.checkpoints.state_rows import Tally, scan_state
 from pyspark_ckpt.state_store.database import Database, Tuning, write_table_file
 from pyspark_ckpt.state_store.errors import InvalidInputError
-from pyspark_ckpt.writing.given_columns import KEY, VALUE, WrittenState
+from pyspark_ckpt.writing.given_columns import INDEX, KEY, VALUE, WrittenState
 from pyspark_ckpt.writing.native.encoder import NativeEncoder
 from pyspark_ckpt.writing.native.value_lists import ValueLists
 
@@ -79,6 +79,8 @@ class Follower:
         for number, portion in enumerate(_take_portions(self._encode(encoder, database))):
             order, _ = in_order(portion.keys)
             rows = portion.take(order)
+            if self.state.is_joined:  # a portion has whole keys
+                rows = PackedRows.join(list(self._lists(self.state).join(iter([rows]))))
             tally.count(rows)
             path = folder / f"follower-{self.state.state.number}-{number}.sst"
             write_table_file(path, rows.rows(), tuning)
@@ -88,11 +90,15 @@ class Follower:
     def _encode(self, encoder: NativeEncoder, database: Database) -> Iterator[PackedRows]:
         rows = scan_state(database, self.leader.state.number)
         if self.leader.is_joined:
-            rows = ValueLists(is_ordered=self.leader.state.descriptor.ordered).join(rows)
+            rows = self._lists(self.leader).join(rows)
         for portion in rows:
             if len(portion):
                 for _, encoded in encoder.encode(encoder.prepare(self._make(portion))):
                     yield encoded
+
+    @staticmethod
+    def _lists(state: WrittenState) -> ValueLists:
+        return ValueLists(is_ordered=state.state.descriptor.ordered)
 
     def _make(self, rows: PackedRows) -> pa.Table:
         """Return what follows from rows of the leader, each of a key with all of its values."""
@@ -110,6 +116,11 @@ class Follower:
         if name.startswith(_BY_EXPIRY):
             return _make_table([self._find_first_expiry(leader, stored), keys], None, own)
         _, counts = leader.split_values([row.value for row in stored])
+        if own.is_multiple:  # a null for each value
+            whose = np.repeat(np.arange(len(counts)), counts)
+            index = np.arange(len(whose)) - np.repeat(np.cumsum(counts) - counts, counts)
+            made = _make_table(keys.take(pa.array(whose)).flatten(), None, own)
+            return made.append_column(INDEX, pa.array(index, pa.int64()))
         return _make_table(keys.flatten(), pa.array(counts, pa.int64()), own)
 
     def _find_first_expiry(self, leader: NativeRows, stored: Sequence[StoredRow]) -> pa.Array:
