@@ -59,3 +59,20 @@ def spark() -> Iterator[SparkSession]:
     session = new_session()
     yield session
     session.stop()
+
+
+@pytest.fixture(autouse=True)
+def _same_confs(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Give the shared session the confs back that it had before a test: a rescaling, for one, sets its session's."""
+    if "spark" not in request.fixturenames:
+        yield
+        return
+    conf = request.getfixturevalue("spark")._jsparkSession.sessionState().conf()  # noqa: SLF001
+    before = dict(conf.settings())
+    yield
+    after = dict(conf.settings())
+    for name in after.keys() - before.keys():
+        conf.unsetConf(name)
+    for name, value in before.items():
+        if after.get(name) != value:
+            conf.setConfString(name, value)

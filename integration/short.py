@@ -36,6 +36,7 @@ SHORT = {
     "integration/savepoints/test_rescale_keyed.py": "3.5",
     "integration/savepoints/test_rescale.py": "3.5",
     "integration/savepoints/test_running.py": "3.5",
+    "integration/savepoints/test_written_lists.py": "4.1",
     "integration/savepoints/test_written_state.py": "3.5",
     "integration/test_connect.py": "4.0",
     "integration/test_frozen.py": "3.5",

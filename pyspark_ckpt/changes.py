@@ -34,8 +34,10 @@ class Put:
     has it: for an operator that is not there yet, only.
 
     A state of one of Spark's own operators: ``uid`` is the number of the operator, and ``store`` names its store in a
-    join. Rows have a struct ``key`` and a struct ``value``. It keeps its types, and what Spark derives from one state
-    for another, such as the counts of a join, is up to you.
+    join. Rows have a struct ``key``, a struct ``value`` and, if a key has a list of values, the ``index`` of each. The
+    state keeps its types. What Spark derives from a variable or timers of ``transformWithState`` or from rows of a join
+    in state format 4, such as counts and indexes by time, is made anew unless it is put, too. The counts of joins in
+    other formats are up to you.
     """
 
     uid: str | int

@@ -15,11 +15,15 @@ from tests.compat.frozen import unpack
 from tests.documents import ROOT
 from tests.saved_query import Query, written
 
-FREE = {"key_schema", "value_schema", "key_encoder", "rows_by_key_groups"}
+FREE = {"key_schema", "value_schema", "key_encoder", "rows_by_key_groups", "sample"}
 """Fields whose content is not of this package, or has keys that are numbers."""
 Parts = dict[str, set[str]]
 """Names of fields, by where they are: ``stores[].states[]``."""
 EXPLAINED = "the same with `--explain`"
+MIGRATIONS = """
+from pyspark_ckpt.changes import Migration, Transform
+ALL = [Migration("same words", [Transform("kinds", "words", lambda rows: rows)])]
+"""
 NOW = ("-o", "retentionGracePeriod=0")
 
 
@@ -64,9 +68,11 @@ def tell(capsys: pytest.CaptureFixture[str], *call: str) -> Any:  # noqa: ANN401
 
 
 def test_fields_are_those_that_are_documented(
-    query: Query, quick_path: Path, capsys: pytest.CaptureFixture[str]
+    query: Query, quick_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     native, canonical, new = (str(quick_path / "saved" / name) for name in ("native", "canonical", "new"))
+    frozen = str(unpack("v1", "keyed", quick_path / "keyed"))
+    migrations = "--migrations", "steps:ALL"
     calls: list[tuple[str, tuple[str, ...]]] = [
         ("checkpoint list", (query.location,)),
         ("checkpoint inspect", (query.location, "--lineage", "--key-groups")),
@@ -84,16 +90,20 @@ def test_fields_are_those_that_are_documented(
         ("adopt", (str(unpack_all("4.3", quick_path / "spark") / "hdfs"), f"{new}-4")),
         ("branch", (query.location, f"{new}-6")),
         ("hand-back", (f"{new}-4", f"{new}-5")),
+        ("migrate --dry-run", (frozen, f"{new}-7", *migrations)),
+        ("migrate", (frozen, f"{new}-7", *migrations)),
         (EXPLAINED, ("rescale", query.location, f"{new}-3", "-n", "3", "--explain")),
         ("savepoint delete", (native,)),
     ]
+    (quick_path / "steps.py").write_text(MIGRATIONS)
+    monkeypatch.chdir(quick_path)
+    monkeypatch.syspath_prepend(str(quick_path))
     told: dict[str, Parts] = {}
     for command, arguments in calls:
         words = () if command == EXPLAINED else command.split()
         find_parts(tell(capsys, *words, *arguments), found=told.setdefault(command, {}))
     told["savepoint create"] = told["savepoint inspect"] = {**told["savepoint create"], **told["savepoint inspect"]}
-    keyed = str(unpack("v1", "keyed", quick_path / "keyed"))
-    assert main(["state", "count", keyed, "--uid", "kinds", "--state", "words", "--format", "json"]) == 0
+    assert main(["state", "count", frozen, "--uid", "kinds", "--state", "words", "--format", "json"]) == 0
     told["state count --format json"] = find_parts(json.loads(capsys.readouterr().out))
     assert told == documented()
 

@@ -99,7 +99,7 @@ def test_the_rows_of_a_join_are_those_of_sparks_reader(version: int, spark: Spar
         with pyspark_ckpt.open_state(path, **place) as state:
             table = state.to_arrow()
             of_key: dict[Any, list[str]] = {}
-            for key, value in zip(*(python_values(table[n].combine_chunks()) for n in (0, 1)), strict=True):
+            for key, value in zip(*(python_values(table[n].combine_chunks()) for n in ("key", "value")), strict=True):
                 of_key.setdefault(key[0], []).append(repr(value))
             assert {key: sorted(map(repr, state.get(key))) for key in of_key} == {
                 key: sorted(values) for key, values in of_key.items()

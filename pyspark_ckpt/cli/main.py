@@ -291,6 +291,23 @@ def branch(**given: Any) -> int:  # noqa: ANN401 - the arguments of the function
     return savepoints.branch(**given)
 
 
+@commands.command("migrate")
+@place("savepoint")
+@place("target")
+@click.option("--migrations", required=True, metavar="MODULE:NAME", help="A list of Migration in a Python module.")
+@click.option("--dry-run", is_flag=True, help="Print what would become of states and rows, and write nothing.")
+@click.option(
+    "--samples", type=click.IntRange(0), default=5, metavar="N", help="With --dry-run: rows of each state; default: 5."
+)
+@store_options
+@json_flag
+def migrate_state(**given: Any) -> int:  # noqa: ANN401 - the arguments of the function it calls
+    """Write a savepoint with the migrations that the state has not had."""
+    from pyspark_ckpt.cli import migrations
+
+    return migrations.migrate(**given)
+
+
 @commands.command("hand-back")
 @place("checkpoint")
 @place("target")

@@ -48,13 +48,13 @@ def open_selected(
 def read(opened: StateReader, form: str, limit: int | None) -> int:
     """Print the rows of a state, up to a limit."""
     with opened as state:
-        rows: Iterator[list[Any]] = (row for batch in state.batches() for row in _rows(batch))
+        rows: Iterator[list[Any]] = (row for batch in state.batches() for row in read_rows(batch))
         first = next(rows, None)
         if first is None:
             print(f"{state.state.whose} has no rows.", file=sys.stderr)
         else:
             rows = chain([first], rows)
-        _print(state.schema.names, rows, form, limit)
+        print_rows(state.schema.names, rows, form, limit)
     return 0
 
 
@@ -74,7 +74,7 @@ def get(opened: StateReader, key: Any, form: str, limit: int | None) -> int:  # 
         found = state.rows_of_json(key)
         if found.num_rows == 0:
             print(_explain_missing(state.state, key), file=sys.stderr)
-    _print(found.schema.names, (row for batch in found.to_batches() for row in _rows(batch)), form, limit)
+    print_rows(found.schema.names, (row for batch in found.to_batches() for row in read_rows(batch)), form, limit)
     return int(found.num_rows == 0)
 
 
@@ -88,11 +88,11 @@ def compare(
 ) -> int:
     """Print the rows in which a state differs; exit code 1 if there are any."""
     with diff(a, b, options=settings, **selection) as differences:
-        rows: Iterator[list[Any]] = (row for batch in differences.batches() for row in _rows(batch))
+        rows: Iterator[list[Any]] = (row for batch in differences.batches() for row in read_rows(batch))
         first = next(rows, None)
         if first is None:
             print("The state is the same on both sides.", file=sys.stderr)
-        _print(differences.schema.names, rows if first is None else chain([first], rows), form, limit)
+        print_rows(differences.schema.names, rows if first is None else chain([first], rows), form, limit)
     return int(first is not None)
 
 
@@ -105,13 +105,13 @@ def changes(
 ) -> int:
     """Print the changes of a state, batch by batch."""
     with change_feed(checkpoint, options=settings, **selection) as feed:
-        rows: Iterator[list[Any]] = (row for batch in feed.batches() for row in _rows(batch))
+        rows: Iterator[list[Any]] = (row for batch in feed.batches() for row in read_rows(batch))
         first = next(rows, None)
         if first is None:
             batches = f"batches {feed.first_batch} to {feed.last_batch}"
             there = f"{batches} did not change" if feed.first_batch <= feed.last_batch else "no changes are there of"
             print(f"{there[0].upper()}{there[1:]} {feed.state.whose}.", file=sys.stderr)
-        _print(feed.schema.names, rows if first is None else chain([first], rows), form, limit)
+        print_rows(feed.schema.names, rows if first is None else chain([first], rows), form, limit)
     return 0
 
 
@@ -121,11 +121,13 @@ def _explain_missing(state: StoredState, key: Any) -> str:  # noqa: ANN401 - a v
     return f"{state.whose} has no row of the key {asked}. It has {count_text(state.rows, 'stored row')} by {columns}."
 
 
-def _rows(batch: pa.RecordBatch) -> Iterator[list[Any]]:
+def read_rows(batch: pa.RecordBatch) -> Iterator[list[Any]]:
+    """Return rows as JSON values."""
     return map(list, zip(*map(json_values, batch.columns), strict=True))
 
 
-def _print(names: list[str], rows: Iterable[list[Any]], form: str, limit: int | None) -> None:
+def print_rows(names: list[str], rows: Iterable[list[Any]], form: str, limit: int | None) -> None:
+    """Print rows of JSON values in one of the forms; without a limit, a table has the first TABLE_ROWS."""
     shown = islice(rows, TABLE_ROWS if limit is None and form == "table" else limit)
     if form == "json":
         for row in shown:

@@ -50,6 +50,7 @@ class Draft:
         with fewer key groups than partitions).
         """
         for store in self.stores:
+            store.find_following()
             for uid, keys in store.keys.items():
                 if self._is_new and keys.max_parallelism < partitions:
                     raise InvalidInputError(

@@ -109,9 +109,9 @@ def explain(
 def _count(store: StoreDraft, state: StateMeta, open_state: OpenState, *, counts_lists: bool = True) -> int:
     """Return how many rows a state of the source has, as they are shown."""
     kind = state.descriptor.encoder.get("kind")
-    if kind == BROADCASTS or (kind == LISTS and counts_lists):
-        uid, name = _name(store, state)
-        with open_state(StoredRows(store.operator.number, store.name, uid, name)) as opened:
+    if kind == BROADCASTS or state.descriptor.multiple_values or (kind == LISTS and counts_lists):
+        name = state.name if state.uid is None else state.name.removeprefix(f"{state.uid}/")
+        with open_state(StoredRows(store.operator.number, store.name, state.uid, name)) as opened:
             return opened.count()
     return state.rows
 

@@ -75,6 +75,11 @@ class WrittenState:
         return self.kind == LISTS
 
     @property
+    def is_joined(self) -> bool:
+        """Whether all values of a key are one stored row, which is made when all of them are encoded."""
+        return self.is_native and bool(self.state.descriptor.multiple_values)
+
+    @property
     def ttl(self) -> TimeToLive | None:
         """The time to live, if the metadata says it: that of the first release does not."""
         found = self.state.descriptor.ttl
@@ -119,7 +124,8 @@ class GivenColumns:
             if name == WRITTEN:
                 columns[name] = self._take_written(rows)
             elif name == INDEX:
-                columns[name] = self._take_index(rows)
+                most = MAX_ELEMENTS if self._kind == OPERATOR_LISTS else MAX_INDEX
+                columns[name] = take_index(rows, most, self._whose)
             elif name == NAMESPACE and name not in rows.column_names:
                 columns[name] = pa.array([""] * len(rows), pa.string())
             else:
@@ -177,21 +183,9 @@ class GivenColumns:
         has_nulls = self._kind not in _WITHOUT_KEYS  # a key of rows may be null, as a group may
         columns = [normalise(self._take(given, each.name, each.type, has_nulls=has_nulls)) for each in self.key_fields]
         if self._kind == OPERATOR_LISTS:
-            self._require_within(columns[0], "partition", self._target.partitions, "the savepoint has so many")
+            why = "the savepoint has so many"
+            _require_within(columns[0], "partition", self._target.partitions, self._whose, why)
         return struct_column(self.key_fields, columns, len(rows))
-
-    def _take_index(self, rows: pa.Table) -> pa.Array:
-        index = self._take(rows, INDEX, pa.int64())
-        end = MAX_ELEMENTS if self._kind == OPERATOR_LISTS else MAX_INDEX
-        self._require_within(index, INDEX, end, "a list has no more elements")
-        return index
-
-    def _require_within(self, column: pa.Array, name: str, end: int, why: str) -> None:
-        """Raise InvalidInputError unless all numbers are from 0 up to ``end``, exclusive."""
-        least, most = pc.min_max(column).as_py().values()
-        if least is not None and not 0 <= least <= most < end:
-            wrong = least if least < 0 else most
-            raise InvalidInputError(f"{self._whose}: a row has the {name} {wrong}. It must be 0 to {end - 1}: {why}.")
 
     def _take_written(self, rows: pa.Table) -> pa.Array:
         waits = self._target.ttl is not None and self._target.ttl.clock == "event"
@@ -203,20 +197,37 @@ class GivenColumns:
         return pc.fill_null(pc.divide(micros, MICROSECONDS), NEVER)
 
     def _take(self, rows: pa.Table, name: str, kind: pa.DataType, *, has_nulls: bool = False) -> pa.Array:
-        """Return a column as one array of a type. Raises InvalidInputError."""
-        if rows.column_names.count(name) != 1:
-            has = "has no" if name not in rows.column_names else "has several"
-            more = " The index of an element is its place in the list, from 0." if name == INDEX else ""
-            raise InvalidInputError(
-                f"{self._whose}: the table of rows {has} column {name!r}; it has {rows.column_names}.{more}"
-            )
-        found = fit_column(rows.column(name).combine_chunks(), kind, f"{self._whose}: column {name!r}")
-        if not has_nulls and found.null_count:
-            raise InvalidInputError(
-                f"{self._whose}: a row has a null in the column {name!r}.",
-                hint="Leave such rows out." if name == VALUE else "",
-            )
-        return found
+        return take_column(rows, name, kind, self._whose, has_nulls=has_nulls)
+
+
+def take_column(rows: pa.Table, name: str, kind: pa.DataType, whose: str, *, has_nulls: bool = False) -> pa.Array:
+    """Return a column as one array of a type. Raises InvalidInputError."""
+    if rows.column_names.count(name) != 1:
+        has = "has no" if name not in rows.column_names else "has several"
+        more = " The index of an element is its place in the list, from 0." if name == INDEX else ""
+        raise InvalidInputError(f"{whose}: the table of rows {has} column {name!r}; it has {rows.column_names}.{more}")
+    found = fit_column(rows.column(name).combine_chunks(), kind, f"{whose}: column {name!r}")
+    if not has_nulls and found.null_count:
+        raise InvalidInputError(
+            f"{whose}: a row has a null in the column {name!r}.",
+            hint="Leave such rows out." if name == VALUE else "",
+        )
+    return found
+
+
+def take_index(rows: pa.Table, end: int, whose: str) -> pa.Array:
+    """Return the places of elements in their lists, which are less than ``end``. Raises InvalidInputError."""
+    index = take_column(rows, INDEX, pa.int64(), whose)
+    _require_within(index, INDEX, end, whose, "a list has no more elements")
+    return index
+
+
+def _require_within(column: pa.Array, name: str, end: int, whose: str, why: str) -> None:
+    """Raise InvalidInputError unless all numbers are from 0 up to ``end``, exclusive."""
+    least, most = pc.min_max(column).as_py().values()
+    if least is not None and not 0 <= least <= most < end:
+        wrong = least if least < 0 else most
+        raise InvalidInputError(f"{whose}: a row has the {name} {wrong}. It must be 0 to {end - 1}: {why}.")
 
 
 def fit_column(column: pa.Array, kind: pa.DataType, what: str) -> pa.Array:

@@ -22,6 +22,7 @@ from pyspark_ckpt.writing.functions.key_pairs import KeyChange
 from pyspark_ckpt.writing.functions.sent_function import SentFunction
 from pyspark_ckpt.writing.functions.steps import Step
 from pyspark_ckpt.writing.given_columns import WrittenState
+from pyspark_ckpt.writing.native.followers import find_leader
 
 if TYPE_CHECKING:
     from pyspark_ckpt.changes import Rows
@@ -77,7 +78,8 @@ class StoreDraft:
 
     ``numbers``: those of the states in the new meta by those in each store of the source. ``kept``: the names in the
     source of states whose rows stay, by their new names. ``formers``: those of all states that are in the source.
-    ``written``: the rows of states whose rows do not stay. ``keys``: by uid.
+    ``written``: the rows of states whose rows do not stay. ``following``: states of Spark's that follow from such, by
+    the names of these. ``keys``: by uid.
     """
 
     operator: Operator
@@ -88,6 +90,7 @@ class StoreDraft:
     kept: dict[str, str] = field(default_factory=dict)
     formers: dict[str, str] = field(default_factory=dict)
     written: dict[str, GivenRows | StoredRows] = field(default_factory=dict)
+    following: dict[str, str] = field(default_factory=dict)
     keys: dict[str, Keys] = field(default_factory=dict)
 
     @property
@@ -131,6 +134,14 @@ class StoreDraft:
         self.written.pop(name, None)
         for each in (name, index_name(name)):
             self.kept.pop(each, None)
+
+    def find_following(self) -> None:
+        """Find the states of Spark's that follow from those that are written, and leave out the rows that they have."""
+        written = [name for name in self.written if self._require(name).uid is None]
+        for state in self.meta.states if written else ():
+            if state.uid is None and state.name not in written and (leader := find_leader(state.name, written)):
+                self.following[state.name] = leader
+                self.forget_rows(state.name)
 
     def find_rows(
         self, name: str, change: Transform | ReKey, key_change: KeyChange | None = None

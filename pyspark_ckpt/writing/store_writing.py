@@ -29,6 +29,7 @@ from pyspark_ckpt.writing.functions.key_pairs import KeyChange
 from pyspark_ckpt.writing.functions.sent_function import raising_as_functions_do
 from pyspark_ckpt.writing.given_columns import WrittenState
 from pyspark_ckpt.writing.given_rows import OpenState, guess_bytes, list_given
+from pyspark_ckpt.writing.native.followers import Follower
 from pyspark_ckpt.writing.store_draft import GivenRows, StoreDraft, StoredRows, is_spark_frame
 from pyspark_ckpt.writing.tasks import CompareKeys, Encoded, EncodeRows, EncodeStored, JoinTask, join_encoded
 
@@ -72,6 +73,11 @@ class StoreWriting:
             splits, encoded = self._split(written)
         runs = [split.runs for split in (*splits, *(each.split for each in encoded.values()))]
         lists = tuple((state, each.state.number) for state, each in written.items() if each.is_list)
+        joined = frozenset(state for state, each in written.items() if each.is_joined)
+        followers = tuple(
+            Follower(written[leader], self.draft.find_written(state, now_ms, self.partitions))
+            for state, leader in self.draft.following.items()
+        )
         tasks = [
             JoinTask(
                 self.workplace,
@@ -80,6 +86,8 @@ class StoreWriting:
                 self.target,
                 run_files(runs, each),
                 lists,
+                joined,
+                followers,
             )
             for each in range(self._ranges)
         ]
@@ -87,16 +95,19 @@ class StoreWriting:
             self.workplace, self.target, self._key_changes, join_encoded([*encoded.values()])
         )
         done: list[Exported] = self.runner([*compare, *tasks], self.progress)[len(compare) :]
-        after, heads = combine(each.digests for each in done), combine(each.added for each in done)
+        after, added = combine(each.digests for each in done), combine(each.added for each in done)
+        values = combine(each.joined for each in done)
         for state, each in encoded.items():
-            _require_given(state, each.given, after.get(state, Digest()), heads.get(state, Digest()))
+            found = values if state in joined else after
+            heads = added.get(state, Digest())
+            _require_given(state, each.given, found.get(state, Digest()).rows - heads.rows)
         what = f"operator {number}, store {name!r}"
         read = combine(split.digests for split in splits)
         require_recorded(self._list_recorded(), read, f"{self.source.url}, {what}")
         new_names = {old: new for new, old in self.draft.kept.items()}
         kept = combine({new_names[old]: each for old, each in split.digests.items()} for split in splits)
-        before = combine([kept, *(each.split.digests for each in encoded.values()), heads])
-        require_equal(before, after, what)
+        before = combine([kept, *(each.split.digests for each in encoded.values()), added])
+        require_equal(before, {**after, **values}, what)
         times = [value for split in splits for value in split.spark_rows]
         if self.source.saved is not None and self.draft.layout is Layout.KEY_GROUPS:
             times += self.source.saved.spark_rows
@@ -195,9 +206,8 @@ class StoreWriting:
         ]
 
 
-def _require_given(name: str, given: int, found: Digest, heads: Digest) -> None:
+def _require_given(name: str, given: int, places: int) -> None:
     """Raise InvalidInputError if there are fewer rows than were given: some of them have the same place."""
-    places = found.rows - heads.rows
     if places != given:
         raise InvalidInputError(
             f"State {name!r}: {given:,} rows were given for {places:,} places: some have the same key, and the same "

@@ -27,6 +27,7 @@ from pyspark_ckpt.state_store.checkpoints.state_rows import Tally, digest_tallie
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.database import Database, write_table_file
 from pyspark_ckpt.state_store.format.key_groups import MAX_PARALLELISM
+from pyspark_ckpt.state_store.format.meta import StateMeta
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import Count
 from pyspark_ckpt.state_store.options import Options
@@ -35,7 +36,9 @@ from pyspark_ckpt.state_store.redistribution.splitting import RUNS_FOLDER, Parti
 from pyspark_ckpt.writing.functions.key_pairs import AllKeyPairs, KeyChange, require_distinct
 from pyspark_ckpt.writing.given_columns import WrittenState
 from pyspark_ckpt.writing.given_rows import change_batches
-from pyspark_ckpt.writing.native_encoder import NativeEncoder
+from pyspark_ckpt.writing.native.encoder import NativeEncoder
+from pyspark_ckpt.writing.native.followers import Follower
+from pyspark_ckpt.writing.native.value_lists import ValueLists
 from pyspark_ckpt.writing.row_encoders import RowEncoder
 from pyspark_ckpt.writing.store_draft import GivenRows, StoredRows
 
@@ -227,9 +230,15 @@ class _Portion(NamedTuple):
 
 @dataclass(frozen=True)
 class JoinTask(ExportTask):
-    """Writes the file of one range. The lists that are written, ``lists``, get their heads here."""
+    """Writes the file of one range. The lists that are written, ``lists``, get their heads here.
+
+    ``with_values``: the names of states that are written whose keys have several values, which are joined here.
+    ``followers``: states that follow from others, and are made here.
+    """
 
     lists: tuple[tuple[str, int], ...] = ()
+    with_values: frozenset[str] = frozenset()
+    followers: tuple[Follower, ...] = ()
 
     @override
     def complete(self, database: Database, folder: Path) -> dict[str, Digest]:
@@ -244,7 +253,20 @@ class JoinTask(ExportTask):
                 tally = Tally()
                 tally.count(PackedRows.of(rows))
                 added[name] = tally.digest
+        for each in self.followers:
+            added[each.state.state.name] = each.write(database, folder, self.workplace.tuning())
         return added
+
+    @override
+    def read(self, database: Database, state: StateMeta, joined: dict[str, Digest]) -> Iterator[PackedRows]:
+        """See ExportTask."""
+        rows = scan_state(database, state.number)
+        if state.name not in self.with_values:
+            yield from rows
+            return
+        lists = ValueLists(is_ordered=state.descriptor.ordered)
+        yield from lists.join(rows)
+        joined[state.name] = lists.values.digest
 
 
 def _find_ends(database: Database, number: int) -> Iterator[tuple[bytes, int]]:

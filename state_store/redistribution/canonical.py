@@ -81,11 +81,15 @@ class SavedRows(msgspec.Struct, frozen=True):
 
 
 class Exported(msgspec.Struct, frozen=True):
-    """One file, and digests of the states that have rows in it. ``added``: of the rows that were in no run."""
+    """One file, and digests of the states that have rows in it.
+
+    ``added``: of the rows that were in no run. ``joined``: of the rows of runs that were joined into others.
+    """
 
     file: StoredFile
     digests: dict[str, Digest]
     added: dict[str, Digest] = {}
+    joined: dict[str, Digest] = {}
 
 
 @dataclass(frozen=True)
@@ -114,17 +118,25 @@ class ExportTask:
                 if paths:
                     database.ingest(paths)
                 added = self.complete(database, folder)
-                digests = self._write(database, folder / "rows.parquet")
+                joined = dict[str, Digest]()
+                digests = self._write(database, folder / "rows.parquet", joined)
             finally:
                 database.close()
             name = f"{ROWS_FOLDER}/{self.identity.operator}/{self.identity.name}/{self.identity.partition:05d}.parquet"
-            return Exported(send(place, name, folder / "rows.parquet"), digests, added)
+            return Exported(send(place, name, folder / "rows.parquet"), digests, added, joined)
 
     def complete(self, _database: Database, _folder: Path) -> dict[str, Digest]:
         """Add rows that follow from those of the runs. Return their digests by state: there are none here."""
         return {}
 
-    def _write(self, database: Database, path: Path) -> dict[str, Digest]:
+    def read(self, database: Database, state: StateMeta, _joined: dict[str, Digest]) -> Iterator[PackedRows]:
+        """Yield the rows of a state in order. ``_joined`` gets the digest of its rows in the runs if these are others.
+
+        That is so when all rows are read.
+        """
+        return scan_state(database, state.number)
+
+    def _write(self, database: Database, path: Path, joined: dict[str, Digest]) -> dict[str, Digest]:
         import pyarrow.parquet as pq  # noqa: PLC0415 - the state server never needs it, and it is slow to import
 
         digests: dict[str, Digest] = {}
@@ -132,7 +144,7 @@ class ExportTask:
         with pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=False) as writer:
             for state in sorted(self.states, key=lambda state: state.number):
                 tally = Tally()
-                for rows in scan_state(database, state.number):
+                for rows in self.read(database, state, joined):
                     tally.count(rows)
                     writer.write_batch(_batch(rows, state, schema), row_group_size=GROUP_ROWS)
                 digests[state.name] = tally.digest

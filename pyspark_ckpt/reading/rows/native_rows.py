@@ -69,7 +69,8 @@ class NativeRows:
         self.key_fields = _key_fields(descriptor.key_schema, encoder, whose)
         self.value_fields = _fields(descriptor.value_schema, whose)
         self.schemas: list[list[pa.Field]] = [_fields(schema, whose) for schema in descriptor.value_schemas or ()]
-        self._is_multiple = descriptor.multiple_values
+        self.is_multiple = descriptor.multiple_values
+        """Whether a key has a list of values: each of them is a row, with its place in the list."""
         self._decode_keys = self._key_decoder(encoder)
         self._placing = _placing_columns(name, encoder, len(self.key_fields))
         self._is_of_entries = name.startswith(_EXPIRING) and _are_entries(self.placing_fields)
@@ -82,25 +83,28 @@ class NativeRows:
     @property
     def fields(self) -> list[pa.Field]:
         """See StateCodec."""
-        return [pa.field("key", pa.struct(self.key_fields)), pa.field("value", pa.struct(self.value_fields))]
+        index = [pa.field("index", pa.int64())] if self.is_multiple else []
+        return [pa.field("key", pa.struct(self.key_fields)), *index, pa.field("value", pa.struct(self.value_fields))]
 
     @property
     def is_one_to_one(self) -> bool:
         """See StateCodec."""
-        return not self._is_multiple
+        return not self.is_multiple
 
     def decode(self, rows: Sequence[StoredRow]) -> Decoded:
         """See StateCodec; a key with several values has one row for each."""
         try:
-            values, counts = self._split([row.value for row in rows])
+            values, counts = self.split_values([row.value for row in rows])
             keys = struct_column(self.key_fields, self._decode_keys([row.key for row in rows]), len(rows))
             columns = self._value_columns(values)
         except (ValueError, IndexError, OverflowError, struct.error, pa.ArrowException) as problem:
             raise FormatError(f"{self._whose} has a row that does not fit its column types: {problem}.") from problem
         positions = np.repeat(np.arange(len(rows)), counts)
-        if self._is_multiple:
-            keys = keys.take(pa.array(positions))
-        return Decoded([keys, struct_column(self.value_fields, columns, len(values))], positions)
+        shown = struct_column(self.value_fields, columns, len(values))
+        if not self.is_multiple:
+            return Decoded([keys, shown], positions)
+        index = np.arange(len(values)) - np.repeat(np.cumsum(counts) - counts, counts)
+        return Decoded([keys.take(pa.array(positions)), pa.array(index, pa.int64()), shown], positions)
 
     def decode_keys(self, rows: Sequence[StoredRow]) -> Decoded:
         """See StateCodec; a key with several values has one row."""
@@ -160,7 +164,7 @@ class NativeRows:
     def build_value(self, columns: pa.Table, wanted: Wanted) -> Any:  # noqa: ANN401 - see StateCodec
         """See StateCodec; a list of values if the state can have several for the given columns."""
         values = python_values(columns["value"].combine_chunks())
-        is_single = not self._is_multiple and len(wanted.values) == len(self.key_fields)
+        is_single = not self.is_multiple and len(wanted.values) == len(self.key_fields)
         return values if not is_single else values[0] if values else None
 
     def _value_columns(self, values: Sequence[bytes]) -> Columns:
@@ -168,9 +172,9 @@ class NativeRows:
             return decode_evolved(self.schemas, values, _unsafe_columns)
         return _unsafe_columns(self.value_fields, values)
 
-    def _split(self, stored: Sequence[bytes]) -> tuple[Sequence[bytes], Sequence[int]]:
+    def split_values(self, stored: Sequence[bytes]) -> tuple[Sequence[bytes], Sequence[int]]:
         """Return the single values in stored ones, and how many each stored one has."""
-        if not self._is_multiple:
+        if not self.is_multiple:
             return stored, [1] * len(stored)
         values: list[bytes] = []
         counts = []

@@ -21,7 +21,7 @@ from pyspark_ckpt.state_store.format.key_groups import HASHES, MAX_PARALLELISM, 
 from pyspark_ckpt.state_store.format.meta import StateMeta
 from pyspark_ckpt.writing.functions.key_pairs import FORMER_KEY, FORMER_TYPE, AllKeyPairs, KeyChange, describe_keys
 from pyspark_ckpt.writing.given_columns import AT, KEY, WRITTEN, GivenColumns, WrittenState, with_key
-from pyspark_ckpt.writing.native_encoder import NativeEncoder
+from pyspark_ckpt.writing.native.encoder import NativeEncoder
 
 ChangeRows: TypeAlias = Callable[[pa.Table], pa.Table]
 Show: TypeAlias = Callable[[pa.Table], pa.Table]

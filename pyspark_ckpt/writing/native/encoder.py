@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from pyspark_ckpt.operators.encoding.key_codec import normalise
 from pyspark_ckpt.operators.encoding.unsafe_writer import write_rows
+from pyspark_ckpt.operators.rows.list_layout import encode_numbers
 from pyspark_ckpt.reading.rows.native_rows import NativeRows
 from pyspark_ckpt.reading.rows.ordered_columns import write_ordered
 from pyspark_ckpt.reading.rows.state_codec import struct_column
@@ -20,7 +21,17 @@ from pyspark_ckpt.state_store.arrays.rows import PackedRows
 from pyspark_ckpt.state_store.display import suggest
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.keys import state_head
-from pyspark_ckpt.writing.given_columns import KEY, UNREAD, VALUE, WrittenState, fit_column
+from pyspark_ckpt.writing.given_columns import (
+    INDEX,
+    KEY,
+    MAX_INDEX,
+    UNREAD,
+    VALUE,
+    WrittenState,
+    fit_column,
+    take_index,
+)
+from pyspark_ckpt.writing.native.value_lists import add_sizes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,49 +47,55 @@ class NativeEncoder:
     """See RowEncoder: such states have no timers that this package knows."""
 
     def __init__(self, target: WrittenState) -> None:
-        """Raises FormatError, InvalidInputError (a kind of state that cannot be written)."""
+        """Raises FormatError, InvalidInputError (keys of a kind that cannot be written)."""
         self._target, self._whose = target, target.whose
         self._codec = NativeRows(target.state.descriptor, target.native_name, target.whose)
-        if not self._codec.is_one_to_one:
-            raise InvalidInputError(
-                f"{self._whose} has several values for each key, which cannot be written.",
-                hint="Leave it as it is, or run the query over its history.",
-            )
+        self._names = [field.name for field in self._codec.fields]
 
     def prepare(self, rows: pa.Table) -> pa.Table:
-        """Return ``key`` and ``value`` in the types of the state. Raises InvalidInputError."""
-        if unknown := [name for name in rows.column_names if name not in {KEY, VALUE, *UNREAD}]:
+        """Return the columns that ``open_state`` shows in the types of the state. Raises InvalidInputError."""
+        if unknown := [name for name in rows.column_names if name not in {*self._names, *UNREAD}]:
+            numbers = f", the {INDEX!r} of each value of a key" if self._codec.is_multiple else ""
             raise InvalidInputError(
-                f"{self._whose}: rows have a column {unknown[0]!r}.{suggest(unknown[0], (KEY, VALUE))}",
-                hint="Give the columns of open_state: a struct 'key', and a struct 'value'.",
+                f"{self._whose}: rows have a column {unknown[0]!r}.{suggest(unknown[0], self._names)}",
+                hint=f"Give the columns of open_state: a struct {KEY!r}{numbers}, and a struct {VALUE!r}.",
             )
         keys = self._take(rows, KEY, self._codec.key_fields)
         columns = keys.flatten()
         if not self._target.has_plain_keys:
             columns = list(map(normalise, columns))
         key = struct_column(self._codec.key_fields, columns, len(rows))
-        return pa.table({KEY: key, VALUE: self._take(rows, VALUE, self._codec.value_fields)})
+        index = {INDEX: take_index(rows, MAX_INDEX, self._whose)} if self._codec.is_multiple else {}
+        return pa.table({KEY: key, **index, VALUE: self._take(rows, VALUE, self._codec.value_fields)})
 
     def encode(self, prepared: pa.Table) -> Iterator[tuple[str, PackedRows]]:
-        """Yield the stored rows by the name of their state, sorted. Raises InvalidInputError (two rows of one key)."""
+        """Yield the stored rows by the name of their state, sorted; see ``value_lists`` for those with several values.
+
+        Raises InvalidInputError (two rows in one place).
+        """
         key, value = (prepared.column(name).combine_chunks() for name in (KEY, VALUE))
         columns = key.flatten()
         keys = self._encode_keys(columns, len(prepared))
         hashes = self.hash_keys(prepared).astype(">u4").view(np.uint8).reshape(-1, 4)
         head = state_head(self._target.state.number)
+        if self._codec.is_multiple:
+            keys = side_by_side(keys, encode_numbers(prepared.column(INDEX).to_numpy().astype(np.uint64)))
         if self._target.state.descriptor.ordered:
             places = side_by_side(keys.prefix(head), Packed.of_matrix(hashes))
         else:
             places = keys.behind_heads(hashes).prefix(head)
         order, are_twins = in_order(places)
         if are_twins.any():
-            (row,) = prepared.select([KEY]).slice(int(order[int(np.argmax(are_twins))]), 1).to_pylist()
+            (row,) = prepared.drop_columns([VALUE]).slice(int(order[int(np.argmax(are_twins))]), 1).to_pylist()
+            what = "index of a key" if self._codec.is_multiple else "key"
             raise InvalidInputError(
-                f"{self._whose}: two rows are given for {row!r}.", hint="Give one row for each key."
+                f"{self._whose}: two rows are given for {row!r}.", hint=f"Give one row for each {what}."
             )
         values = write_rows(value.flatten(), len(prepared))
         if self._codec.schemas:
             values = values.prefix(struct.pack(">H", len(self._codec.schemas) - 1))
+        if self._codec.is_multiple:
+            values = add_sizes(values)
         yield self._target.state.name, PackedRows(places.take(order), values.take(order))
 
     def hash_keys(self, prepared: pa.Table) -> NDArray[np.uint32]:

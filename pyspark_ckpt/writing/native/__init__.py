@@ -1,0 +1,1 @@
+"""Rows of states of Spark's own operators."""
