@@ -316,10 +316,7 @@ def _rows(*rows: tuple[int | None, int | None]) -> pa.Table:
             [
                 ("key", pa.struct([("user", pa.string())])),
                 ("index", pa.int64()),
-                (
-                    "value",
-                    pa.struct([("value", pa.struct([("n", pa.int64()), ("s", pa.string())])), (EXPIRES, pa.int64())]),
-                ),
+                ("value", pa.struct([("value", element), (EXPIRES, pa.int64())])),
             ]
         ),
     )
