@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from pyspark_ckpt import changes, explain_changes, open_state, restore, write_state
 from pyspark_ckpt.state_store.database import write_table_file
+from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.delta import write_delta
 from pyspark_ckpt.state_store.format.keys import EMPTY_ID, MARKER_KEY, Marker
 from pyspark_ckpt.state_store.format.meta import Descriptor, StoreMeta
@@ -54,6 +55,7 @@ def _describe(key: StructType, value: StructType, encoder: str = "NoPrefix", **m
     )
 
 
+EXPIRES = "ttlExpirationMs"
 LONG, TEXT = LongType(), StringType()
 USER, COUNT, NOTHING = _struct(user=TEXT), _struct(count=LONG), _struct(__empty__=NullType())
 ELEMENT, WORD = _struct(n=LONG, s=TEXT), _struct(word=TEXT)
@@ -300,3 +302,46 @@ def test_states_are_as_plain_lists_after_random_changes(
         monkeypatch.setattr("pyspark_ckpt.writing.native.followers.PORTION_BYTES", 500)
     for step in range(STEPS):
         program.step(tmp_path / f"step-{step}")
+
+
+def _rows(*rows: tuple[int | None, int | None]) -> pa.Table:
+    """Values of one key of the state ``living``, by their index and when they expire."""
+    element = pa.struct([("n", pa.int64()), ("s", pa.string())])
+    return pa.Table.from_pylist(
+        [
+            {"key": {"user": "u"}, "index": index, "value": {"value": {"n": 1, "s": "x"}, "ttlExpirationMs": expires}}
+            for index, expires in rows
+        ],
+        pa.schema(
+            [
+                ("key", pa.struct([("user", pa.string())])),
+                ("index", pa.int64()),
+                ("value", pa.struct([("value", element), (EXPIRES, pa.int64())])),
+            ]
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (_rows((0, 1)).drop_columns(["index"]), "has no column 'index'.*from 0"),
+        (_rows((0, 1), (1, 1), (0, 2)), "two rows are given for .*'index': 0.*one row for each index of a key"),
+        (_rows((0, 1), (0, 2)).to_batches(max_chunksize=1), "2 rows were given for 1 places"),
+        (_rows((-1, 1)), "a row has the index -1"),
+        (_rows((None, 1)), "a null in the column 'index'"),
+        (_rows((0, None)), "a value has a null as its 'ttlExpirationMs'"),
+    ],
+)
+def test_rows_of_lists_that_do_not_fit_are_refused(
+    rows: Any,  # noqa: ANN401
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(saved_query, "STATES", {(0, "default"): PROCESSOR})
+    monkeypatch.setattr(saved_query, "NAMES", {0: "transformWithStateExec"})
+    monkeypatch.setattr("pyspark_ckpt.writing.tasks.RUN_BYTES", 1)
+    program = _begin("transformWithStateExec", tmp_path, 0)
+    with pytest.raises(InvalidInputError, match=said):
+        write_state(program.folder, tmp_path / "target", [changes.Put(0, "living", rows)])

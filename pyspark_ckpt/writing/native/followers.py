@@ -31,7 +31,7 @@ from pyspark_ckpt.state_store.arrays.rows import PackedRows
 from pyspark_ckpt.state_store.checkpoints.digests import Digest
 from pyspark_ckpt.state_store.checkpoints.state_rows import Tally, scan_state
 from pyspark_ckpt.state_store.database import Database, Tuning, write_table_file
-from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.writing.given_columns import INDEX, KEY, VALUE, WrittenState
 from pyspark_ckpt.writing.native.encoder import NativeEncoder
 from pyspark_ckpt.writing.native.value_lists import ValueLists
@@ -74,7 +74,10 @@ class Follower:
     state: WrittenState
 
     def write(self, database: Database, folder: Path, tuning: Tuning) -> Digest:
-        """Add its rows to a database that has those of its leader; return their digest. Raises InvalidInputError."""
+        """Add its rows to a database that has those of its leader; return their digest.
+
+        Raises InvalidInputError (a null as a time), FormatError (states that do not belong together), StorageError.
+        """
         encoder, tally = NativeEncoder(self.state), Tally()
         for number, portion in enumerate(_take_portions(self._encode(encoder, database))):
             order, _ = in_order(portion.keys)
@@ -125,6 +128,8 @@ class Follower:
 
     def _find_first_expiry(self, leader: NativeRows, stored: Sequence[StoredRow]) -> pa.Array:
         """Return when the first value of each key expires."""
+        if _EXPIRES not in [field.name for field in leader.value_fields]:
+            raise FormatError(f"{self.leader.whose} has an index of what expires, and its values no {_EXPIRES!r}.")
         decoded = leader.decode(stored)
         expires = pc.struct_field(decoded.columns[-1], _EXPIRES)
         if expires.null_count:
