@@ -127,7 +127,7 @@ class StoreRestorer:
                 may_pass |= kind != LOCAL_COPY and isinstance(missing, StorageError)
                 if kind == EMPTY_STORE:
                     raise self._hopeless(commit, troubles, may_pass=may_pass) from problem
-                self._log.warning("%s; an older base and more deltas are used instead", problem)
+                self._log.warn_of_standing("%s; an older base and more deltas are used instead", problem)
                 _empty(folder)
         broken = lineage.find_break(commit)
         if not troubles:

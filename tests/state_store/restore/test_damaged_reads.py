@@ -17,7 +17,7 @@ from pyspark_ckpt.state_store.format.manifest import decode
 from pyspark_ckpt.state_store.format.names import DeltaName, parse
 from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
 from tests.conftest import MakeLab
-from tests.lab import CallError, Lab, expected
+from tests.lab import CallError, Lab, damage, expected
 
 STORED_OTHERWISE = (12, 14)
 """Ways to compress that Python's zipfile knows, and deltas do not: bzip2 and LZMA."""
@@ -132,6 +132,23 @@ def test_an_outage_is_not_called_damage_when_no_other_base_is_left(lab: Lab, mon
             lab.begin(handle, 3, ids[-1])
     assert (caught.value.kind, caught.value.retryable) == ("StorageError", True)
     assert lab.begin(handle, 3, ids[-1]).rows == expected(3)
+
+
+def test_what_spark_tries_again_says_once_which_snapshots_are_damaged(
+    lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
+    ids = lab.grow_with_snapshots(4)
+    snapshots = lab.objects(".snapshot")
+    for name in (*snapshots, *lab.objects(".delta")):
+        damage(lab.remote / name)
+    lab.restart(lose_local=True)
+    handle = lab.open()
+    for _ in range(4):
+        with pytest.raises(CallError, match="damaged"):
+            lab.begin(handle, 4, ids[-1])
+    told = [message for message in caplog.messages if "an older base" in message]
+    assert len(told) == len(snapshots) == 2
+    assert all(name in "".join(told) for name in snapshots)
 
 
 def test_a_restore_goes_on_from_a_snapshot_when_its_deltas_are_retired_meanwhile(make_lab: MakeLab) -> None:

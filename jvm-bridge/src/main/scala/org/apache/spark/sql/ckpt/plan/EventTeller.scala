@@ -23,6 +23,7 @@ private[ckpt] trait PythonEvents {
 
 /** Tells Python of events. Unlike with Spark's own listener for Python, it need not ask back for the progress. */
 private[ckpt] final class EventTeller(python: PythonEvents) extends StreamingQueryListener {
+
   /** Spark calls this on the query's own thread, which is interrupted if the query is stopped now. A listener in which
     * Spark finds a thread interrupted is removed, and would hear of no other query. The query ends anyway.
     */
