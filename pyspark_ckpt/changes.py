@@ -53,9 +53,12 @@ class Transform:
     """The rows of a state, changed by a function.
 
     ``function`` gets Arrow tables, with the columns that ``open_state`` shows, also after other changes, and returns
-    tables with the same columns: fewer rows, more, or other ones. It is called for some thousand rows at a time, and
-    the rows of one key may come in two calls. ``declared``: the state with new types, if the function returns such.
-    ``uid`` and ``store`` as of Put.
+    tables with the same columns: fewer rows, more, or other ones. It is called for some thousand rows of one partition
+    at a time, and the rows of one key may come in two calls. ``declared``: the state with new types, if the function
+    returns such. ``uid`` and ``store`` as of Put.
+
+    The function is copied, with what it uses, to the tasks that have the rows, in other processes. What it changes
+    outside of the rows is changed in a copy.
     """
 
     uid: str | int
@@ -95,9 +98,9 @@ class ReKey:
     """The operator gets another key: other columns, or other types.
 
     ``key``: the new columns with their types, as ``keyed`` has them: ``"account bigint, country string"``. ``function``
-    gets Arrow tables of every state that belongs to keys, as ``Transform`` does, and returns them with the new key: a
-    struct ``key``, or its columns by their names. The tables have one column more, ``former_key``, which must stay in
-    the rows: by it, two keys that become one are found, in all states together. They are refused: put such rows
+    gets Arrow tables of every state that belongs to keys, as that of ``Transform`` does, and returns them with the new
+    key: a struct ``key``, or its columns by their names. The tables have one column more, ``former_key``, which must
+    stay in the rows: by it, two keys that become one are found, in all states together. They are refused: put such rows
     together before, and Put them.
     """
 

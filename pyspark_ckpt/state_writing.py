@@ -55,12 +55,14 @@ def write_state(
 
     When it returns, the savepoint is complete and durable. All rows that stay were read before and after, and digests
     are equal; rows that are given are counted. After an error there may be an unfinished savepoint, which nothing
-    restores. ``options`` as for ``savepoint``.
+    restores. Functions of changes run in the tasks that read the rows: of a Spark job with an active session, else of
+    processes of this machine. ``options`` as for ``savepoint``.
 
     Raises InvalidInputError (what only a query gets that has never run, for another; a change that does not fit the
-    state, rows that do not fit their types, several for one place, a target that is not empty), LifecycleError (no
-    committed batch), ConflictError (another savepoint is being written there), NotFoundError, FormatError (damage),
-    StorageError; and what a function of a change raises.
+    state, rows that do not fit their types, several for one place, a function that cannot be sent to other processes, a
+    target that is not empty), LifecycleError (no committed batch), ConflictError (another savepoint is being written
+    there), NotFoundError, FormatError (damage), StorageError, ProcessError (a process has died); and what a function of
+    a change raises, whose cause has the traceback of the task.
     """
     target = location_text(target, "target")
     opened, given = _open(source, changes, _NewRun(parallelism, offsets, checkpoint_format), options, target)

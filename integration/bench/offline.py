@@ -1,8 +1,9 @@
-"""State without its query: five million keys are written, and two versions of them are compared.
+"""State without its query: five million keys are written, changed by a function, and two versions of them compared.
 
 A keyed operator builds the state in one batch, and changes one key in a hundred in each of two more. Then its rows are
-written as a savepoint of a query that has never run, and the last two versions are compared, in this process. A
-comparison is measured against the reading of a tenth of one version.
+written as a savepoint of a query that has never run, each row of the checkpoint is changed by a function, in this
+process and in two others, and the last two versions are compared, in this process. A comparison is measured against
+the reading of a tenth of one version.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from statistics import median
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 import pyspark_ckpt as ckpt
 from integration.bench.bars import Ratio
@@ -24,7 +26,12 @@ from integration.bench.snapshots import Figure
 from integration.bench.variants import PER_KEY_SAVED, RESCALED_KEYED
 from integration.bench.workloads import RESCALE
 from pyspark_ckpt import changes
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.options import parse
+from pyspark_ckpt.state_store.redistribution.jobs import LocalProcesses, RunHere, Runner
+from pyspark_ckpt.writing.creation import Writing
 
+RUNNERS: tuple[Runner, ...] = (LocalProcesses(2), RunHere())
 PART = 10
 """A comparison is measured against the reading of one in so many rows."""
 
@@ -44,15 +51,17 @@ def measure(rounds: int, factor: int, scratch: Path, logs: Path) -> list[Figure]
         built_s, per_key_s = subject.built_ms / 1000, per_key.built_ms / 1000
         with ckpt.open_state(subject.few) as state:
             uid, rows = str(state.state.uid), state.to_arrow()
-        written, compared, read = [], [], []
+        written, compared, read, changed = [], [], [], []
         for number in range(rounds):
             written.append(_write(uid, rows, folder / "written"))
             compared.append(_compare(subject.few))
             read.append(_read(subject.few))
+            changed.append([_change(subject.few, uid, each, folder / "changed") for each in RUNNERS])
             print(
                 f"  round {number + 1}: written {written[-1]:.1f} s, by the query {per_key_s:.1f} s per key and "
                 f"{built_s:.1f} s all keys at once; "
-                f"compared {compared[-1]:.2f} s, a tenth read {read[-1]:.2f} s",
+                f"compared {compared[-1]:.2f} s, a tenth read {read[-1]:.2f} s; "
+                f"changed in {changed[-1][0]:.1f} s by two processes, {changed[-1][1]:.1f} s by one",
                 flush=True,
             )
     return [
@@ -74,6 +83,12 @@ def measure(rounds: int, factor: int, scratch: Path, logs: Path) -> list[Figure]
             1.5,
             f"compared {median(compared):.2f} s, read {median(read):.2f} s",
         ),
+        Figure(
+            "Transform of 5M keys, two processes over this one",
+            Ratio.of(*(list(each) for each in zip(*changed, strict=True))),
+            2 / 3,
+            " and ".join(f"{median(each):.1f} s" for each in zip(*changed, strict=True)),
+        ),
     ]
 
 
@@ -84,6 +99,30 @@ def _write(uid: str, rows: pa.Table, target: Path) -> float:
     taken = time.perf_counter() - started
     shutil.rmtree(target)
     return taken
+
+
+def _change(checkpoint: Path, uid: str, runner: Runner, target: Path) -> float:
+    """Change all rows of a state by a function; return the seconds that it took."""
+
+    def double(rows: pa.Table) -> pa.Table:  # copied to the tasks, which need not import the benchmark
+        values = rows["value"].combine_chunks()
+        doubled = [pc.multiply(each, 2) for each in values.flatten()]
+        made = pa.StructArray.from_arrays(doubled, fields=list(values.type))
+        return rows.set_column(rows.column_names.index("value"), "value", made)
+
+    started = time.perf_counter()
+    options = parse({})
+    writing = Writing(
+        Checkpoint(str(checkpoint), options), str(target), options, runner, _show_nothing, "the benchmark"
+    )
+    writing.run([changes.Transform(uid, "totals", double)])
+    taken = time.perf_counter() - started
+    shutil.rmtree(target)
+    return taken
+
+
+def _show_nothing(_done: int, _all: int) -> None:
+    """Show no progress."""
 
 
 def _compare(checkpoint: Path) -> float:

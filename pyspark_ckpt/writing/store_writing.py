@@ -235,9 +235,35 @@ def _encode_in_spark(frame: Any, encode: EncodeRows) -> list[Encoded]:  # noqa: 
         )
 
     def encode_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield pa.RecordBatch.from_pydict({"encoded": [msgspec.json.encode(encode(batches))]})
+        yield pa.RecordBatch.from_pydict({"outcome": [msgspec.json.encode(_try(encode, batches))]})
 
-    return [
-        msgspec.json.decode(row.encoded, type=Encoded)
-        for row in frame.mapInArrow(encode_partition, "encoded binary").collect()
-    ]
+    rows = frame.mapInArrow(encode_partition, "outcome binary").collect()
+    outcomes = [msgspec.json.decode(row.outcome, type=_Outcome) for row in rows]
+    for each in outcomes:
+        if each.refusal is not None:
+            raise InvalidInputError(each.refusal.message, hint=each.refusal.hint)
+    return [each.encoded for each in outcomes if each.encoded is not None]
+
+
+class _Refusal(msgspec.Struct, frozen=True):
+    """What is wrong with rows."""
+
+    message: str
+    hint: str
+
+
+class _Outcome(msgspec.Struct, frozen=True):
+    """What a task has made of the rows of a Spark frame: one of both."""
+
+    encoded: Encoded | None = None
+    refusal: _Refusal | None = None
+
+
+def _try(encode: EncodeRows, batches: Iterator[pa.RecordBatch]) -> _Outcome:
+    """Encode rows. Spark repeats a task whose error is raised, so rows that are wrong are not an error here."""
+    try:
+        return _Outcome(encoded=encode(batches))
+    except InvalidInputError as problem:
+        for _ in batches:  # Spark wants all rows to be read
+            pass
+        return _Outcome(refusal=_Refusal(problem.message, problem.hint))

@@ -16,6 +16,7 @@ import threading
 from collections.abc import Iterable
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, NoReturn, Protocol, TypeAlias
 
 from pyspark_ckpt.state_store.errors import CkptError, ProcessError
@@ -38,7 +39,11 @@ _PROGRAM = (
     "import sys; sys.path[:] = sys.argv[2:]; "
     "from pyspark_ckpt.state_store.local.worker_process import main; main(int(sys.argv[1]))"
 )
-"""Uses the ``sys.path`` of the parent process, so that no file in the working folder shadows a Python module."""
+"""Uses the ``sys.path`` of the parent process, so that no file in the working folder shadows a Python module.
+
+If that has the working folder, as in an interactive Python, modules are looked for there last: functions of users may
+be of such a module.
+"""
 
 _swallowed = threading.Event()
 
@@ -77,6 +82,7 @@ class Worker:
             _PROGRAM,
             str(theirs.fileno()),
             *filter(None, sys.path),
+            *([str(Path.cwd())] if "" in sys.path else []),
         ]
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
         theirs.close()

@@ -51,6 +51,7 @@ RANGE_BYTES = 64 << 20
 BATCH_ROWS = 16_384
 BATCH_BYTES = 4 << 20
 GROUP_ROWS = 65_536
+MAX_ARRAY_BYTES = (1 << 31) - 1
 
 
 class SavedRows(msgspec.Struct, frozen=True):
@@ -362,8 +363,21 @@ def _batch(rows: PackedRows, state: StateMeta, schema: Any) -> Any:  # noqa: ANN
         keys = rows.keys.behind(STATE_BYTES).before(HASH_BYTES)
     else:
         keys = rows.keys.behind(STATE_BYTES + HASH_BYTES)
-    columns = [[state.number] * len(rows), rows.hashes(), keys.strings(), rows.values.strings()]
-    return pa.record_batch([pa.array(each, field.type) for each, field in zip(columns, schema, strict=True)], schema)
+    numbers = pa.array(np.full(len(rows), state.number, np.int32))
+    return pa.record_batch([numbers, pa.array(rows.hashes()), _binary(keys), _binary(rows.values)], schema)
+
+
+def _binary(strings: Packed) -> Any:  # noqa: ANN401 - see _schema
+    """Return byte strings as an array of Arrow, without an object of Python for each."""
+    import pyarrow as pa  # noqa: PLC0415 - see ExportTask
+
+    size = int(strings.size.sum())
+    if size > MAX_ARRAY_BYTES:  # Arrow says so
+        return pa.array(strings.strings(), pa.binary())
+    ends = np.zeros(len(strings) + 1, np.int32)
+    np.cumsum(strings.size, out=ends[1:])
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(np.ascontiguousarray(strings.dense().data))]
+    return pa.Array.from_buffers(pa.binary(), len(strings), buffers)
 
 
 def _encode_keys(batch: Any, state: StateMeta) -> list[bytes]:  # noqa: ANN401 - see _schema

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -146,6 +147,20 @@ def test_a_function_whose_module_is_not_there_is_named(
     module.rename(tmp_path / "gone.py")
     with pytest.raises(InvalidInputError, match="'same' cannot be loaded where the rows are: ModuleNotFoundError: "):
         write_state(saved, tmp_path / "target", [changes.Transform("u", "n", same)])
+
+
+@pytest.mark.usefixtures("processes")
+def test_a_module_of_the_working_folder_is_found_as_in_an_interactive_python(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "module_of_the_folder.py").write_text("def same(rows):\n    return rows\n")
+    (tmp_path / "random.py").write_text("raise ImportError('this one is not Python own')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", ["", *filter(None, sys.path)])
+    from module_of_the_folder import same  # type: ignore[import-not-found]
+
+    write_state(saved, tmp_path / "target", [changes.Transform("u", "n", same)])
+    assert _values(tmp_path / "target") == _values(saved)
 
 
 def test_what_a_function_changes_stays_in_its_process(saved: Path, tmp_path: Path) -> None:

@@ -54,12 +54,12 @@ class SentFunction:
         function = self._function
         try:
             return function(rows)
-        except Exception as problem:
+        except Exception as problem:  # noqa: BLE001 - a function may raise anything, which is raised again elsewhere
             frames = problem.__traceback__ and problem.__traceback__.tb_next  # without this call
             shown = "".join(traceback.format_exception(type(problem), problem, frames))
             raise FunctionFailedError(
                 f"{self.what}: the function {self.name!r} raised an error.\n\n{shown}", dumped=_dump_error(problem)
-            ) from problem
+            ) from None
 
     @cached_property
     def _function(self) -> Any:  # noqa: ANN401 - any callable
