@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import logging
+import os
 import shutil
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +18,7 @@ import pytest
 
 import pyspark_ckpt as ckpt
 from pyspark_ckpt.state_store.format.names import PROVIDER_CONF
-from pyspark_ckpt.web import application, history
+from pyspark_ckpt.web import application, history, subjects
 from tests.lab import damage
 from tests.ports import find_free_port
 from tests.saved_query import Query, written
@@ -132,6 +135,50 @@ def test_versions_that_retention_deletes_meanwhile(serve: Serve, query: Query) -
         path.unlink()
     for page in (*PAGES, "/partitions?groups=0", "/kept?dry_run=1"):
         assert client.get(f"/c/0{page}").status_code in {200, 404, 502}, page
+
+
+def test_many_services_that_do_not_answer_hold_up_no_other_checkpoint(
+    serve: Serve, query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x" * 20)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        options = {"s3Endpoint": f"http://127.0.0.1:{silent.getsockname()[1]}", "s3Region": "us-east-1"}
+        away = [f"s3://bucket/{number}" for number in range(12)]
+        client = serve(*away, query.location, options={**options, "placeTimeout": "30s"})
+        told = read(client, "/")["checkpoints"]
+        assert [each.get("is_opening") for each in told] == [True] * 12 + [None]
+        assert told[12]["batch"] == 3
+        assert client.get("/c/12/states", timeout=20).status_code == 200, "long before the services are given up"
+
+
+def test_a_query_that_was_set_back_is_shown_as_it_is_now(serve: Serve, quick_path: Path) -> None:
+    """Batch 3 is run again with other rows: its version has the same number, and is another one."""
+    query = written(quick_path / "query", 2, batches=3)
+    before = copy.deepcopy((query.metas, query.rows, query.version))
+    query.run()
+    client = serve(query.location)
+    for page in PAGES:
+        assert client.get(f"/c/0{page}").status_code == 200
+    for log in ("commits", "offsets", "sources/0"):
+        Path(query.location, log, "3").unlink()
+    query.metas, query.rows, query.version = before
+    query.run(rows=200)
+    time.sleep(subjects.FACTS_S + 0.1)
+    rows = sum(meta.rows for meta in query.metas.values())
+    assert sum(each["rows"] for each in read(client, "/c/0/states")["operators"]) == rows
+    partitions = [one for each in read(client, "/c/0/partitions")["operators"] for one in each["partitions"]]
+    assert sum(each["rows"] for each in partitions) == rows
+    assert read(client, "/c/0/key")["states"] == read(serve(query.location), "/c/0/key")["states"]
+
+
+@pytest.mark.parametrize("name", [b"README", b"\xff.run", b"9999999999.run.tmp", b"99999999999.run"])
+def test_a_foreign_file_beside_the_runs_is_no_run(serve: Serve, query: Query, name: bytes) -> None:
+    runs = Path(query.location, "_ckpt/runs")
+    runs.mkdir(parents=True, exist_ok=True)
+    runs.joinpath(os.fsdecode(name)).write_bytes(b"x")
+    (told,) = read(serve(query.location), "/")["checkpoints"]
+    assert (told["batch"], told["run"]) == (3, None)
 
 
 def test_state_of_sparks_own_provider_is_refused_with_what_to_do(serve: Serve, query: Query) -> None:
