@@ -12,7 +12,7 @@ from pyspark_ckpt.descriptions.json_forms import Fields, describe_store
 from pyspark_ckpt.state_store.display import count_text
 from pyspark_ckpt.state_store.errors import CkptError
 from pyspark_ckpt.web.recollection import Recalled
-from pyspark_ckpt.web.subjects import Facts, Subject
+from pyspark_ckpt.web.subjects import Facts, QueryRun, Subject
 from pyspark_ckpt.web.survey import NEWEST_VERSIONS, Survey
 
 LATE_BATCHES, LATE_S = 10, 600.0
@@ -39,7 +39,7 @@ def summarize(subject: Subject, wait_s: float) -> Fields:
         return {**name_subject(subject), "is_opening": True}
     told = describe_facts(subject, facts)
     look: Recalled[Survey] | None = None
-    notes: list[Fields] = list(_judge_logs(facts))
+    notes: list[Fields] = [*_judge_run(subject.read_run()), *_judge_logs(facts)]
     if facts.version and facts.saved is None:
         try:
             look = subject.glance(facts, max(MIN_WAIT_S, until_s - time.monotonic()))
@@ -70,6 +70,7 @@ def describe_facts(subject: Subject, facts: Facts) -> Fields:
     """Return what the head of every page of a checkpoint says."""
     batch = facts.version - 1 if facts.version else None
     committed_s = None if batch is None else facts.commits.get(batch)
+    run = subject.read_run()
     return {
         **name_subject(subject),
         "place": facts.checkpoint.place.url,
@@ -98,7 +99,7 @@ def describe_facts(subject: Subject, facts: Facts) -> Fields:
         "shuffle_partitions": facts.conf.get("spark.sql.shuffle.partitions"),
         "written_by": None if facts.saved is None else facts.saved.written_by,
         "pins": len(facts.pins),
-        "is_running": bool(subject.query is not None and subject.query.isActive),
+        "is_running": run is not None and run.is_active,
         "read_s": facts.read_s,
     }
 
@@ -108,6 +109,14 @@ def find_interval(commits: Mapping[int, float]) -> float | None:
     times = [commits[batch] for batch in sorted(commits)[-20:]]
     gaps = [later - earlier for earlier, later in pairwise(times)]
     return median(gaps) if gaps else None
+
+
+def _judge_run(run: QueryRun | None) -> Iterator[Fields]:
+    """Yield what a query in this process tells of itself."""
+    if run is not None and run.problem:
+        yield {"level": BAD, "text": f"the query in this process: {run.problem}"}
+    elif run is not None and not run.is_active:
+        yield {"level": NOTICE, "text": "the query in this process has stopped"}
 
 
 def _judge_logs(facts: Facts) -> Iterator[Fields]:

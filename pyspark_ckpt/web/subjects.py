@@ -15,6 +15,7 @@ import msgspec
 
 from pyspark_ckpt.descriptions.json_forms import Fields
 from pyspark_ckpt.descriptions.operators import OF_OURS, name_by_metas
+from pyspark_ckpt.queries.handles import describe_failure
 from pyspark_ckpt.reading.sources import state_at
 from pyspark_ckpt.state_store.attempts.winners import RunObject
 from pyspark_ckpt.state_store.blobs.base.place_clock import ShownTimes
@@ -113,6 +114,13 @@ class Facts:
         return self.saved is None or self.saved.kind != "canonical"
 
 
+class QueryRun(NamedTuple):
+    """Whether a query runs, and what it has failed with, or why that is not known; empty if there is nothing to say."""
+
+    is_active: bool
+    problem: str
+
+
 class Subject:
     """One checkpoint or savepoint. Safe to use from many threads; what is read is shared by all who ask."""
 
@@ -202,12 +210,28 @@ class Subject:
                 saved,
             )
 
+    def read_run(self) -> QueryRun | None:
+        """Return whether the query in this process runs, as it says itself; None without one."""
+        if self.query is None:
+            return None
+        try:
+            is_active, failure = self.query.isActive, self.query.exception()
+        except Exception as problem:  # noqa: BLE001 - of any kind, if the JVM is gone: it is told
+            return QueryRun(False, f"its session does not answer: {describe_failure(problem)}")
+        return QueryRun(is_active, "" if failure is None else describe_failure(failure))
+
     def read_progress(self) -> list[Fields]:
-        """Return the last batches as the query in this process tells of them, the newest first; none without one."""
+        """Return the last batches as the query in this process tells of them, the newest first; none without one.
+
+        None either if its session does not answer, of which ``read_run`` tells.
+        """
         if self.query is None:
             return []
-        recent: list[Any] = list(self.query.recentProgress)  # dicts, or objects that have them as JSON
-        batches = [each if isinstance(each, dict) else json.loads(each.json) for each in recent]
+        try:
+            recent: list[Any] = list(self.query.recentProgress)  # dicts, or objects that have them as JSON
+            batches = [each if isinstance(each, dict) else json.loads(each.json) for each in recent]
+        except Exception:  # noqa: BLE001 - as above
+            return []
         return [_summarize(each) for each in reversed(batches)]
 
 

@@ -198,10 +198,13 @@ def _add_versions(versions: dict[int, VersionSurvey], lineage: Lineage, tables: 
     for winner in lineage.winners:
         of(winner.version).winners += 1
     by_time = deque(sorted(tables, key=lambda blob: blob.modified_s))
-    for commit, manifest in sorted(lineage.snapshots.items(), key=lambda pair: pair[1].modified_s):
+    for number, (commit, manifest) in enumerate(sorted(lineage.snapshots.items(), key=lambda pair: pair[1].modified_s)):
         each, own = of(commit.version), []
         while by_time and by_time[0].modified_s <= manifest.modified_s:  # table files are written before their manifest
             own.append(by_time.popleft())
+        if number == 0:  # it also has those of earlier snapshots, whose manifests are deleted
+            _, delta = lineage.deltas.get(commit, (None, manifest))
+            own = [blob for blob in own if blob.modified_s >= delta.modified_s]
         each.snapshots += 1
         each.manifest_bytes += manifest.size_bytes
         each.tables += len(own)

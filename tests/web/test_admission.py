@@ -56,7 +56,7 @@ def test_the_first_visit_leaves_a_cookie_and_no_token_in_the_address(anybody: ht
     assert answer.headers["location"] == "/c/0/key?state=1&k0=a%26b"
     cookie = answer.headers["set-cookie"]
     assert "HttpOnly" in cookie
-    assert "SameSite=strict" in cookie
+    assert "SameSite=lax" in cookie
     assert anybody.get("/c/0").status_code == 200
     assert anybody.get("/?token=wrong").status_code == 401, "a wrong token is refused, whatever cookie there is"
 

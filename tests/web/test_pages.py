@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 import pyspark_ckpt as ckpt
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.format.remote import store_folder
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.retention.pins import Pins
 from tests.s3_server import S3Service
@@ -62,6 +64,33 @@ def test_history_counts_what_every_version_has_written(serve: Serve, query: Quer
     assert sum(each["uploaded_bytes"] for each in told["versions"]) == told["kept"]["size_bytes"]
     assert told["day"]["cost"] == pytest.approx(told["day"]["write_requests"] / 1000 * 5)
     assert told["kept"]["cost"] == pytest.approx(told["kept"]["size_bytes"] / 1e9 * 23 / 30)
+
+
+def test_the_oldest_snapshot_is_not_said_to_have_written_what_it_took_over(serve: Serve, quick_path: Path) -> None:
+    """Retention deletes manifests of earlier snapshots, and keeps the table files that later ones have in common."""
+    query = Query(str(quick_path / "query"), 2, operators=(0,))
+    stores = list(query.identities())
+    uploaded, before_s = {0: 0}, 0.0
+    for batch in range(1, 7):
+        query.run(rows=400 if batch == 1 else 4)
+        if batch % 2 == 0:
+            for each in stores:
+                query.snapshot(each)
+        uploaded[batch] = sum(path.stat().st_size for path in Path(query.location, "state").rglob("sst/*.sst"))
+        before_s = time.time() if batch == 2 else before_s
+        time.sleep(0.1)
+    for each in stores:
+        for path in Path(query.location, store_folder(each)).iterdir():
+            if path.name.startswith(tuple(f"{version:020d}-" for version in (1, 2, 3))):
+                path.unlink()
+    versions = {each["version"]: each for each in read(serve(query.location), "/c/0/history")["versions"]}
+    manifests = {
+        version: sum(path.stat().st_size for path in Path(query.location).rglob(f"{version:020d}-*.snapshot"))
+        for version in versions
+    }
+    for version in (4, 6):
+        assert versions[version]["snapshot_bytes"] - manifests[version] == uploaded[version] - uploaded[version - 2]
+    assert versions[4]["snapshot_s"] < versions[4]["committed_s"] - before_s, "not since the first one"
 
 
 def test_states_and_partitions_have_the_rows_of_the_commits(serve: Serve, query: Query) -> None:

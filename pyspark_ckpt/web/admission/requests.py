@@ -92,7 +92,8 @@ class Admission:
         """Give the cookie, and send the browser to the same page without the token in its URL."""
         path = scope["path"] if not scope["path"].startswith("//") else "/"
         answer = RedirectResponse(path + (f"?{urlencode(rest)}" if rest else ""), 303)
-        answer.set_cookie(self._cookie, self._token.decode(), httponly=True, samesite="strict", path="/")
+        # Not "strict": after a click on the URL in a notebook or a chat, which are other sites, that is not sent here.
+        answer.set_cookie(self._cookie, self._token.decode(), httponly=True, samesite="lax", path="/")
         return answer
 
     def _is_right(self, given: str) -> bool:
