@@ -10,13 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pyarrow as pa
 import pytest
 
 import pyspark_ckpt as ckpt
+from pyspark_ckpt.operators.declarations.states import MapState
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.format.remote import store_folder
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.retention.pins import Pins
+from pyspark_ckpt.web import lookups
+from tests.reading.written import Written
 from tests.s3_server import S3Service
 from tests.saved_query import Query, written
 from tests.web.conftest import IMAGE, LARGE, SCRIPT, Serve
@@ -175,11 +179,30 @@ def test_a_key_is_found_by_typed_fields(page: httpx.Client) -> None:
     assert [field["type"] for field in told["chosen"]["key"]] == ["string", "int"]
     value = told["found"]["columns"].index("value")
     assert [row[value]["text"] for row in told["found"]["rows"]] == ["7"]
-    assert read(page, "/c/0/key", state=views, k0="nobody", k1="2", find=1)["found"]["all_rows"] == 0
+    assert read(page, "/c/0/key", state=views, k0="nobody", k1="2", find=1)["found"]["rows"] == []
     for wrong in ({"k1": "two"}, {"k1": "9" * 30}, {"k1": ""}, {"k1": "1e5"}):
         told = read(page, "/c/0/key", state=views, k0="plain", find=1, **wrong)
         assert told["problem"]["kind"] == "InvalidInputError"
-    assert read(page, "/c/0/key", state=views, n0=1, k1="2", find=1)["found"]["all_rows"] == 0, "null is a key, too"
+    assert read(page, "/c/0/key", state=views, n0=1, k1="2", find=1)["found"]["rows"] == [], "null is a key, too"
+
+
+def test_of_a_hot_key_only_the_first_rows_are_read(serve: Serve, quick_path: Path) -> None:
+    made = Written(quick_path / "hot", {"who": pa.string()})
+
+    def fill(states: Any) -> None:  # noqa: ANN401
+        for number in range(50_000):
+            states.seen.put(f"{number:06d}", "x" * 100)
+
+    made.batch(
+        {"seen": (MapState("seen", "string", "string"), {"key": pa.string(), "value": pa.string()})}, [(("a",), fill)]
+    )
+    made.close()
+    client = serve(made.path)
+    answer = client.get("/c/0/key", params={"state": 0, "k0": "a", "find": 1})
+    assert "the first 200 rows" in answer.text
+    assert "There may be more" in answer.text
+    found = read(client, "/c/0/key", state=0, k0="a", find=1)["found"]
+    assert (len(found["rows"]), found["is_all"]) == (200, False)
 
 
 def test_a_large_value_is_cut(page: httpx.Client) -> None:
@@ -203,6 +226,22 @@ def test_versions_are_compared(page: httpx.Client) -> None:
         "version_b": 2,
     }
     assert read(page, "/c/0/diff", state=views, a=1, b=99, find=1)["problem"]["message"].count("no version 99") == 1
+
+
+def test_a_long_comparison_ends_with_what_was_found(
+    serve: Serve, frozen: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = serve(frozen)
+    (number,) = (each["number"] for each in read(client, "/c/0/key")["states"] if each["state"] == "seen")
+    monkeypatch.setattr(lookups, "DIFF_S", -1.0)
+    found = read(client, "/c/0/diff", state=number, a=1, find=1)["found"]
+    assert (found["rows"], found["is_all"]) == ([], False)
+    told = client.get("/c/0/diff", params={"state": number, "a": 1, "find": 1}).text
+    assert "There may be more" in told
+    assert "No difference so far" in told
+    monkeypatch.setattr(lookups, "DIFF_S", 60.0)
+    found = read(client, "/c/0/diff", state=number, a=1, find=1)["found"]
+    assert (found["rows"] != [], found["is_all"]) == (True, True)
 
 
 def test_no_more_differences_are_shown_than_asked_for(serve: Serve, frozen: Path) -> None:
