@@ -211,13 +211,16 @@ class Pages:
 
             found = self._garbage[subject.number].recall((facts.commit, keep), compute, LONG_WAIT_S)
             garbage, waiting = found.value, describe_waiting(found)
-        saved = self._savepoints.recall("", lambda _: self._list_savepoints(subject), LONG_WAIT_S).value
+        saved: list[Fields] | None = []
+        if self.savepoint_folders:
+            saved = self._savepoints.recall("", lambda _: self._list_savepoints(subject), LONG_WAIT_S).value
         pins = tell_kept(facts)
         return "kept.html", {
             "checkpoint": told,
             "keep": keep,
             "garbage": garbage,
             "folders": saved or [],
+            "is_listing": saved is None,
             "asked": bool(request.query_params.get("dry_run")),
             **pins,
             **waiting,

@@ -50,10 +50,16 @@ def summarize(subject: Subject, wait_s: float) -> Fields:
                 notes += _judge_stores(look.value)
     told["look"] = None if look is None or look.value is None else _describe_look(look.value)
     told["is_under_way"] = look is not None and look.is_under_way
-    told["health"] = notes or [{"level": GOOD, "text": "nothing wrong was seen"}]
+    told["health"] = notes or [{"level": GOOD, "text": _say_nothing_wrong(facts, look)}]
     levels = [each["level"] for each in notes]
     told["level"] = BAD if BAD in levels else NOTICE if NOTICE in levels else GOOD
     return told
+
+
+def _say_nothing_wrong(facts: Facts, look: Recalled[Survey] | None) -> str:
+    if facts.saved is not None:
+        return "its files are named, not read: `pyspark-ckpt savepoint verify` reads it"
+    return "nothing wrong was seen" + (" so far" if look is not None and look.value is None else "")
 
 
 def name_subject(subject: Subject) -> Fields:
@@ -146,6 +152,12 @@ def _judge_stores(look: Survey) -> Iterator[Fields]:
         named = ", ".join(map(str, missing[:SHOWN_STORES])) + (", ..." if len(missing) > SHOWN_STORES else "")
         lack = count_text(len(missing), "store")
         yield {"level": BAD, "text": f"version {look.version} is missing in {lack} of {len(look.stores)}: {named}"}
+    broken = look.broken
+    if broken:
+        named = ", ".join(f"{each.identity} (version {each.lost})" for each in broken[:SHOWN_STORES])
+        lack = f"version {look.version} cannot be restored in {count_text(len(broken), 'store')} of {len(look.stores)}"
+        text = f"{lack}: what it is built on is lost: {named}{', ...' if len(broken) > SHOWN_STORES else ''}"
+        yield {"level": BAD, "text": text}
     behind = [each for each in look.stores if each.deltas >= MANY_DELTAS]
     if behind:
         most = f"up to {look.most_deltas}" if look.most_deltas < NEWEST_VERSIONS else f"{NEWEST_VERSIONS} or more"

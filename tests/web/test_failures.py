@@ -18,7 +18,7 @@ import pytest
 
 import pyspark_ckpt as ckpt
 from pyspark_ckpt.state_store.format.names import PROVIDER_CONF
-from pyspark_ckpt.web import application, history, subjects
+from pyspark_ckpt.web import application, history, subjects, survey
 from tests.lab import damage
 from tests.ports import find_free_port
 from tests.saved_query import Query, written
@@ -103,6 +103,30 @@ def test_a_store_without_the_newest_version_is_wrong(serve: Serve, query: Query)
     assert "version 4 is missing in 1 store of 7" in told["health"][0]["text"]
 
 
+def test_a_store_whose_newest_version_cannot_be_restored_is_wrong(serve: Serve, quick_path: Path) -> None:
+    """Its newest delta is there, and one that it is built on is not."""
+    query = Query(str(quick_path / "query"), 2, operators=(0,))
+    query.run(batches=4)
+    (lost,) = Path(query.location, "state/0/1/right").glob(f"{3:020d}-*.delta")
+    lost.unlink()
+    (told,) = read(serve(query.location), "/")["checkpoints"]
+    assert told["level"] == "bad"
+    assert "version 4 cannot be restored in 1 store of 4" in told["health"][0]["text"]
+    assert "partition 1, store 'right' (version 3)" in told["health"][0]["text"]
+
+
+def test_old_deltas_that_a_glance_does_not_list_are_not_lost(serve: Serve, quick_path: Path) -> None:
+    query = Query(str(quick_path / "query"), 2, operators=(0,))
+    query.run()
+    for each in query.identities():
+        query.snapshot(each)
+    query.run(batches=survey.GLANCE_VERSIONS + 3)
+    for path in Path(query.location, "state").rglob(f"{1:020d}-*.delta"):
+        path.unlink()
+    (told,) = read(serve(query.location), "/")["checkpoints"]
+    assert (told["level"], told["look"]["most_deltas"]) == ("good", survey.GLANCE_VERSIONS + 3)
+
+
 def test_a_lost_commit_log_is_wrong(serve: Serve, query: Query) -> None:
     shutil.rmtree(Path(query.location, "commits"))
     (told,) = read(serve(query.location), "/")["checkpoints"]
@@ -150,6 +174,19 @@ def test_many_services_that_do_not_answer_hold_up_no_other_checkpoint(
         assert [each.get("is_opening") for each in told] == [True] * 12 + [None]
         assert told[12]["batch"] == 3
         assert client.get("/c/12/states", timeout=20).status_code == 200, "long before the services are given up"
+
+
+def test_savepoints_that_are_still_listed_are_not_said_to_be_none(
+    serve: Serve, query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x" * 20)
+    monkeypatch.setattr(application, "LONG_WAIT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        options = {"s3Endpoint": f"http://127.0.0.1:{silent.getsockname()[1]}", "s3Region": "us-east-1"}
+        client = serve(query.location, savepoints=["s3://bucket/savepoints"], options={**options, "placeTimeout": "4s"})
+        assert read(client, "/c/0/kept")["is_listing"]
+        assert "--savepoints" not in client.get("/c/0/kept").text
 
 
 def test_a_query_that_was_set_back_is_shown_as_it_is_now(serve: Serve, quick_path: Path) -> None:

@@ -20,8 +20,15 @@ FIRST_REQUEST_S = 10.0
 MAX_STRANGERS = 64
 """Connections that have not sent a request."""
 
+
+def _is_worth_a_line(record: logging.LogRecord) -> bool:
+    """Leave out what strangers send, and requests that end because the page is closed."""
+    problem = record.exc_info[1] if record.exc_info else None
+    return record.levelno >= logging.ERROR and not isinstance(problem, asyncio.CancelledError)
+
+
 _log = logging.getLogger("pyspark_ckpt.web.connections")
-_log.setLevel(logging.ERROR)  # what strangers send is no reason to fill a log
+_log.addFilter(_is_worth_a_line)
 
 
 class BrowserConnection(H11Protocol):
