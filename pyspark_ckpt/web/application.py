@@ -78,6 +78,7 @@ class Pages:
         self._turns = threading.BoundedSemaphore(HEAVY_AT_ONCE)
         self._savepoints = Recollection[list[Fields]](self.pool, 30.0)
         self._garbage = [Recollection[Fields](each.pool, 60.0) for each in self.subjects]
+        self._groups = [Recollection[Fields](each.pool, 60.0) for each in self.subjects]
         self._states = [Recollection[list[Fields]](each.pool, 3600.0) for each in self.subjects]
 
     def build(self) -> Starlette:
@@ -190,13 +191,25 @@ class Pages:
 
     def _show_partitions(self, request: Request) -> Answer:
         subject, facts, told = self._open(request)
-        groups = None
-        if request.query_params.get("groups"):
-            with self._take_turn():
-                operator = _read_number(request, "groups", 0, MAX_LONG, 0)
-                groups = count_groups(subject, facts, operator, LONG_WAIT_S)
+        groups = self._count_groups(request, subject, facts) if request.query_params.get("groups") else None
         spread = _require_version(facts, tell_partitions, subject)
         return "partitions.html", {"checkpoint": told, "groups": groups, **spread}
+
+    def _count_groups(self, request: Request, subject: Subject, facts: Facts) -> Fields:
+        """Return rows by key groups, of which an answer that is not quite new will do."""
+        operator = _read_number(request, "groups", 0, MAX_LONG, 0)
+        metas = subject.read_metas(facts, LONG_WAIT_S)
+        known = metas.value
+        if known is None:
+            return {"rows": None, **describe_waiting(metas)}
+
+        def compute(progress: Progress) -> Fields:
+            with self._take_turn():
+                return count_groups(facts, known, operator, progress)
+
+        counted = self._groups[subject.number].recall(operator, compute, LONG_WAIT_S)
+        is_asked = counted.value is not None and counted.key == operator
+        return {**((is_asked and counted.value) or {"rows": None}), **describe_waiting(counted)}
 
     def _show_kept(self, request: Request) -> Answer:
         subject, facts, told = self._open(request)
@@ -209,7 +222,7 @@ class Pages:
                 with self._take_turn():
                     return find_garbage(facts, keep, subject.options, progress)
 
-            found = self._garbage[subject.number].recall((facts.commit, keep), compute, LONG_WAIT_S)
+            found = self._garbage[subject.number].recall(keep, compute, LONG_WAIT_S)  # see _count_groups
             garbage, waiting = found.value, describe_waiting(found)
         saved: list[Fields] | None = []
         if self.savepoint_folders:

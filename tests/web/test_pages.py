@@ -19,7 +19,7 @@ from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.format.remote import store_folder
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.retention.pins import Pins
-from pyspark_ckpt.web import lookups
+from pyspark_ckpt.web import lookups, subjects
 from tests.reading.written import Written
 from tests.s3_server import S3Service
 from tests.saved_query import Query, written
@@ -134,6 +134,23 @@ def test_a_dry_run_tells_what_the_clean_up_deletes_and_deletes_nothing(serve: Se
     pinned = serve(query.location)
     assert [each["version"] for each in read(pinned, "/c/0/kept")["pins"]] == [3]
     assert pin.id in pinned.get("/c/0/kept").text
+
+
+def test_what_costs_much_is_not_done_again_at_every_refresh(serve: Serve, query: Query) -> None:
+    """A browser that is left open must not read all rows, or snapshots, every few seconds."""
+    client = serve(query.location)
+    for page in ("/c/0/partitions", "/c/0/kept"):
+        assert 'data-refresh="5"' in client.get(page).text
+    for page, given, answer in (
+        ("/c/0/partitions", {"groups": "0"}, "groups"),
+        ("/c/0/kept", {"dry_run": "1", "keep": "1"}, "garbage"),
+    ):
+        before = read(client, page, **given)[answer]
+        assert 'data-refresh="0"' in client.get(page, params=given).text
+        query.run()
+        time.sleep(subjects.FACTS_S + 0.1)
+        assert read(client, page)["checkpoint"]["version"] > before["version"]
+        assert read(client, page, **given)[answer] == before
 
 
 def test_savepoints_are_listed_and_shown(serve: Serve, quick_path: Path) -> None:
