@@ -299,7 +299,7 @@ class StateReader(Closeable):
         """Return ``rows_of_json`` up to a number of rows and about a size in memory, and whether these are all."""
 
         def is_enough(found: Sequence[pa.RecordBatch]) -> bool:
-            return sum(each.num_rows for each in found) > rows or sum(each.nbytes for each in found) >= size_bytes
+            return bool(sum(each.num_rows for each in found) > rows or sum(each.nbytes for each in found) >= size_bytes)
 
         found = self._find(key, from_json, is_enough)
         return found.rows.slice(0, rows), found.is_all

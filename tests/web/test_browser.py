@@ -117,6 +117,24 @@ def test_the_page_refreshes_itself_unless_it_is_paused(chromium: Browser, query:
     assert complaints == []
 
 
+def test_a_page_that_is_not_up_to_date_says_so(chromium: Browser, query: Query, complaints: list[str]) -> None:
+    told = "getComputedStyle(document.querySelector('header'), '::after').content"
+    with ckpt.serve(query.location, token=TOKEN) as served:
+        page = open_page(chromium, complaints)
+        page.goto(served.url)
+        assert page.evaluate(told) == "none"
+        page.context.clear_cookies()  # as if the server was started anew
+        page.wait_for_selector("body.stale", timeout=20_000)
+        assert "Not up to date" in page.evaluate(told)
+        assert page.locator("dd.big").inner_text() == "1", "what was shown last"
+        page.context.close()
+        assert {text for text in complaints if "401" not in text} == set()
+        page = open_page(chromium, [])
+        page.goto(served.url)
+    page.wait_for_selector("body.stale", timeout=20_000)
+    page.context.close()
+
+
 def test_the_url_can_be_clicked_on_in_a_page_of_another_site(
     chromium: Browser, query: Query, complaints: list[str]
 ) -> None:
