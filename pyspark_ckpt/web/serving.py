@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import secrets
 import socket
@@ -203,16 +204,15 @@ def _listen(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-    except (socket.gaierror, TypeError, ValueError) as problem:  # it names no address, or cannot name one
+    except (OSError, TypeError, ValueError) as problem:
         listener.close()
-        raise InvalidInputError(
-            f"`host` must be an address or a name of this machine, got {host!r}: "
-            f"{getattr(problem, 'strerror', None) or problem}."
-        ) from problem
-    except OSError as problem:
-        listener.close()
+        why = getattr(problem, "strerror", None) or problem
+        if isinstance(problem, socket.gaierror) or getattr(problem, "errno", None) in {None, errno.EADDRNOTAVAIL}:
+            raise InvalidInputError(
+                f"`host` must be an address or a name of this machine, got {host!r}: {why}."
+            ) from problem
         raise ProcessError(
-            f"Port {port} of {host} cannot be used: {problem.strerror or problem}.",
+            f"Port {port} of {host} cannot be used: {why}.",
             hint="Choose another port; without one, a free port is taken.",
         ) from problem
     return listener

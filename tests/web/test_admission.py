@@ -141,6 +141,7 @@ def test_wrong_arguments_are_refused(frozen: Path) -> None:
         {"host": "a\0b"},
         {"host": "[::1]"},
         {"host": "no.such.host.example"},
+        {"host": "192.0.2.1"},
         {"allowed_hosts": "desk.example"},
         {"allowed_hosts": ["https://desk.example"]},
         {"allowed_hosts": ["desk.example:80"]},
