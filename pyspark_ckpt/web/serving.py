@@ -140,6 +140,7 @@ def serve(
         lifespan="off",
         ws="none",
         limit_concurrency=200,
+        timeout_keep_alive=30,  # longer than a page waits until it refreshes itself
         timeout_graceful_shutdown=1,
     )
     pools = [own, *(each.pool for each in subjects)]
