@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 from urllib.request import Request, urlopen
@@ -43,3 +45,58 @@ def test_a_running_query_is_shown_with_what_it_measures(spark: SparkSession, tmp
         assert told["progress"][0]["write_requests"] >= 1
         assert told["progress"][0]["uploaded_bytes"] > 0
         assert {each["commits"] for each in told["versions"][1:]} == {2}
+
+
+PROGRAM = """
+import json
+import sys
+import time
+from urllib.request import Request, urlopen
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+import pyspark_ckpt as ckpt
+
+
+def read(path):
+    base, _, token = page.url.partition("/?token=")
+    request = Request(f"{base}{path}?format=json", headers={"Authorization": f"Bearer {token}"})
+    with urlopen(request, timeout=60) as answer:
+        return json.load(answer)
+
+
+builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
+spark = ckpt.configure(builder.config("spark.sql.shuffle.partitions", "2")).getOrCreate()
+rows = spark.readStream.format("rate").option("rowsPerSecond", 5).load()
+writer = rows.groupBy("value").count().writeStream.outputMode("update").format("noop")
+query = writer.option("checkpointLocation", sys.argv[1]).start()
+while not query.lastProgress or query.lastProgress["batchId"] < 1:
+    assert query.isActive, query.exception()
+    time.sleep(0.2)
+with ckpt.serve(query) as page:
+    assert read("/c/0")["checkpoint"]["is_running"]
+    process = SparkContext._gateway.proc
+    process.kill()
+    process.wait()
+    told = read("/c/0")["checkpoint"]
+    assert (told["is_running"], told["level"]) == (False, "bad"), told
+    assert told["health"][0]["text"].startswith("the query in this process: its session does not answer"), told
+    assert told["batch"] >= 1
+    for path in ("/", "/c/0/history", "/c/0/states", "/c/0/partitions", "/c/0/kept", "/c/0/key", "/c/0/diff"):
+        read(path)
+print("all read")
+"""
+
+
+def test_the_page_outlives_the_jvm_of_its_query(tmp_path: Path) -> None:
+    """Somebody looks at it because the driver's JVM has died."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "query")],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert "all read" in done.stdout, done.stderr[-3000:]

@@ -40,6 +40,7 @@ from pyspark_ckpt.terminal import (
     print_outcome,
     print_table,
     print_text,
+    progress_bar,
     wait,
     with_progress,
 )
@@ -141,7 +142,9 @@ def inspect(checkpoint: Checkpoint, version: int | None, *, key_groups: bool, li
         _print_states(own)
         if key_groups:
             print_text(f"\nstored rows of each of {GROUP_RANGES} ranges of key groups")
-            print_bars(count_by_groups(checkpoint, with_progress(list(own), str), at))
+            with progress_bar("reading all rows") as show:
+                counted = count_by_groups(checkpoint, list(own), at, show)
+            print_bars(counted)
         if lineage:
             print()
             steps = [(each, *checkpoint.steps(each, at)) for each in own]

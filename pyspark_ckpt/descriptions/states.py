@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from pyspark_ckpt.descriptions.operators import key_text, type_text
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
@@ -13,6 +14,7 @@ from pyspark_ckpt.state_store.format.partition_states import Scope, find_scope
 from pyspark_ckpt.state_store.identity import Identity
 
 GROUP_RANGES = 32
+STORES_AT_ONCE = 8
 
 
 def count_rows(states: Sequence[StateMeta]) -> int | None:
@@ -29,10 +31,18 @@ def describe_types(state: StateMeta) -> tuple[str, str]:
     return shown, type_text(state.descriptor.value_schema)
 
 
-def count_by_groups(checkpoint: Checkpoint, identities: Iterable[Identity], version: int) -> dict[str, int]:
+def count_by_groups(
+    checkpoint: Checkpoint,
+    identities: Sequence[Identity],
+    version: int,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> dict[str, int]:
     """Return the number of rows in each range of key groups; each one is a range of hashes. All rows are read."""
     rows: Counter[int] = Counter()
-    for identity in identities:
-        rows.update(checkpoint.rows_by_hash(identity, version, GROUP_RANGES))
+    with ThreadPoolExecutor(STORES_AT_ONCE, thread_name_prefix="key-groups") as pool:
+        counted = pool.map(lambda each: checkpoint.rows_by_hash(each, version, GROUP_RANGES), identities)
+        for done, some in enumerate(counted, 1):
+            rows.update(some)
+            progress(done, len(identities))
     width = MAX_PARALLELISM // GROUP_RANGES
     return {f"{part * width}..{(part + 1) * width - 1}": rows[part] for part in range(GROUP_RANGES)}

@@ -7,7 +7,7 @@ these are looked up. What two savepoints have recorded as equal is not read.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
@@ -99,9 +99,13 @@ class StateDiff(Closeable):
     its time to live, has changed.
     """
 
-    def __init__(self, a: StateReader, b: StateReader) -> None:
-        """See ``diff``. Closes both readers at the end. Raises InvalidInputError, FormatError, StorageError."""
-        self._a, self._b = a, b
+    def __init__(self, a: StateReader, b: StateReader, is_late: Callable[[], bool] = lambda: False) -> None:
+        """See ``diff``. Closes both readers at the end. Raises InvalidInputError, FormatError, StorageError.
+
+        If ``is_late`` returns True, differences end early: ``is_all`` is False.
+        """
+        self._a, self._b, self._is_late = a, b, is_late
+        self.is_all = True
         self._sides = [each for each in (a, b) if each.has_state] or [a]
         self._has_forms = any(_has_forms(each.state.descriptor) for each in self._sides)
 
@@ -146,31 +150,70 @@ class StateDiff(Closeable):
         frame: pd.DataFrame = self.to_arrow().to_pandas()
         return frame
 
+    def _ends(self) -> bool:
+        if self.is_all and self._is_late():
+            self.is_all = False
+        return not self.is_all
+
     def _find(self) -> Iterator[_Difference]:
         a, b = self._a, self._b
         with ExitStack() as stack:
             if len(self._sides) == 1:
                 (only,) = self._sides
                 for split in only.shown_partitions:
+                    if self._ends():
+                        return
                     rows = _read(only, [split], stack)
                     none: Iterator[PackedRows] = iter(())
-                    yield from _compare(rows, none) if only is a else _compare(none, rows)
+                    yield from self._compare(rows, none) if only is a else self._compare(none, rows)
                     stack.close()
             elif a.is_proven_equal(b):
                 return
             elif a.is_split_as(b):
                 for split in a.shown_partitions:
+                    if self._ends():
+                        return
                     if a.is_proven_equal_in(split, b):
                         continue
                     older, newer = (a, b) if a.version <= b.version else (b, a)
                     keys = newer.find_touched(older, split)
                     if keys is not None:
-                        yield from _compare_some(a, b, split, keys)
+                        yield from self._compare_some(split, keys)
                         continue
-                    yield from _compare(_read(a, [split], stack), _read(b, [split], stack))
+                    yield from self._compare(_read(a, [split], stack), _read(b, [split], stack))
                     stack.close()
             else:
-                yield from _compare(_read(a, a.shown_partitions, stack), _read(b, b.shown_partitions, stack))
+                yield from self._compare(_read(a, a.shown_partitions, stack), _read(b, b.shown_partitions, stack))
+
+    def _compare(self, a: Iterator[PackedRows], b: Iterator[PackedRows]) -> Iterator[_Difference]:
+        left, right = next_portion(a), next_portion(b)
+        while left is not None and right is not None:
+            if self._ends():
+                return
+            cut = min(left.keys[len(left) - 1], right.keys[len(right) - 1])
+            (some, left), (others, right) = part_run(left, a, cut), part_run(right, b, cut)
+            yield from _find_changes(some, others)
+        for rest, run in ((left, a), (right, b)):
+            for rows in chain([] if rest is None else [rest], run):
+                if self._ends():
+                    return
+                for key, value in rows.rows():
+                    yield _Difference(key, value, None) if run is a else _Difference(key, None, value)
+
+    def _compare_some(self, split: int, keys: Sequence[bytes]) -> Iterator[_Difference]:
+        """Yield what differs between the rows of some keys of a split, all of those that may."""
+        if not keys:
+            return
+        head = split.to_bytes(_SPLIT_BYTES, "big")
+        with self._a.look_up(split) as get_a, self._b.look_up(split) as get_b:
+            for begin in range(0, len(keys), LOOKED_UP_KEYS):
+                if self._ends():
+                    return
+                some = list(keys[begin : begin + LOOKED_UP_KEYS])
+                for key, old, new in zip(some, get_a(some), get_b(some), strict=True):
+                    if old != new:
+                        values = (None if value is None else head + value for value in (old, new))
+                        yield _Difference(key[STATE_BYTES:], *values)
 
     def _decode(self, found: Sequence[_Difference], schema: pa.Schema) -> pa.RecordBatch:
         """Return differences as columns: those of ``a`` and then of ``b``, brought into the order of their keys."""
@@ -208,32 +251,6 @@ def _portions(rows: Iterator[tuple[bytes, bytes]], split: int) -> Iterator[Packe
     while some := take_portion(rows, PORTION_ROWS, PORTION_BYTES, count_row_bytes):
         packed = PackedRows.of(some)
         yield PackedRows(packed.keys.behind(STATE_BYTES), packed.values.prefix(head))  # noqa: PD011 - of PackedRows
-
-
-def _compare(a: Iterator[PackedRows], b: Iterator[PackedRows]) -> Iterator[_Difference]:
-    left, right = next_portion(a), next_portion(b)
-    while left is not None and right is not None:
-        cut = min(left.keys[len(left) - 1], right.keys[len(right) - 1])
-        (some, left), (others, right) = part_run(left, a, cut), part_run(right, b, cut)
-        yield from _find_changes(some, others)
-    for rest, run in ((left, a), (right, b)):
-        for rows in chain([] if rest is None else [rest], run):
-            for key, value in rows.rows():
-                yield _Difference(key, value, None) if run is a else _Difference(key, None, value)
-
-
-def _compare_some(a: StateReader, b: StateReader, split: int, keys: Sequence[bytes]) -> Iterator[_Difference]:
-    """Yield what differs between the rows of some keys, all of those that may."""
-    if not keys:
-        return
-    head = split.to_bytes(_SPLIT_BYTES, "big")
-    with a.look_up(split) as get_a, b.look_up(split) as get_b:
-        for begin in range(0, len(keys), LOOKED_UP_KEYS):
-            some = list(keys[begin : begin + LOOKED_UP_KEYS])
-            for key, old, new in zip(some, get_a(some), get_b(some), strict=True):
-                if old != new:
-                    values = (None if value is None else head + value for value in (old, new))
-                    yield _Difference(key[STATE_BYTES:], *values)
 
 
 def _find_changes(a: PackedRows, b: PackedRows) -> Iterator[_Difference]:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Convert: TypeAlias = Callable[[Any, pa.DataType], Any]
+IsEnough: TypeAlias = Callable[[Sequence[pa.RecordBatch]], bool]
 
 BATCH_ROWS = 8192
 BATCH_BYTES = 4 << 20
@@ -294,7 +295,16 @@ class StateReader(Closeable):
         """Return ``rows_of`` a key whose values are given as in JSON; see ``json_values``."""
         return self._find(key, from_json).rows
 
-    def _find(self, key: Any, convert: Convert | None = None) -> _Found:  # noqa: ANN401 - as get
+    def first_rows_of_json(self, key: Any, rows: int, size_bytes: int) -> tuple[pa.Table, bool]:  # noqa: ANN401
+        """Return ``rows_of_json`` up to a number of rows and about a size in memory, and whether these are all."""
+
+        def is_enough(found: Sequence[pa.RecordBatch]) -> bool:
+            return bool(sum(each.num_rows for each in found) > rows or sum(each.nbytes for each in found) >= size_bytes)
+
+        found = self._find(key, from_json, is_enough)
+        return found.rows.slice(0, rows), found.is_all
+
+    def _find(self, key: Any, convert: Convert | None = None, is_enough: IsEnough | None = None) -> _Found:  # noqa: ANN401
         self._threads()
         state = self._catalog.one(self._wanted, of_all_partitions=False)
         if state.uid is not None:  # any partition may be the one that knows the newest type of the values
@@ -308,10 +318,12 @@ class StateReader(Closeable):
             return _Found(codec, wanted, schema.empty_table())
         with self._source.rows(state, partition, own, wanted) as rows:
             of_hash = (row for row in rows if read_hash(row[0]) == wanted.hash)
-            found = [
-                batch.filter(pa.array([codec.has_key(row, wanted) for row in python_values(batch["key"])], pa.bool_()))
-                for batch in self._batches(state, partition, own, of_hash)
-            ]
+            found: list[pa.RecordBatch] = []
+            for batch in self._batches(state, partition, own, of_hash):
+                is_wanted = [codec.has_key(row, wanted) for row in python_values(batch["key"])]
+                found.append(batch.filter(pa.array(is_wanted, pa.bool_())))
+                if is_enough is not None and is_enough(found):
+                    return _Found(codec, wanted, pa.Table.from_batches(found, schema), is_all=False)
         return _Found(codec, wanted, pa.Table.from_batches(found, schema))
 
     def _own(self, state: StoredState, partition: int) -> StateMeta | None:
@@ -364,6 +376,7 @@ class _Found(NamedTuple):
     codec: StateCodec
     wanted: Wanted
     rows: pa.Table
+    is_all: bool = True
 
 
 def _find_wanted(codec: StateCodec, key: Any, whose: str, convert: Convert | None) -> Wanted:  # noqa: ANN401 - any value

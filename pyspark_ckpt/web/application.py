@@ -30,7 +30,7 @@ from pyspark_ckpt.web.history import Prices, tell_history
 from pyspark_ckpt.web.lookups import MAX_DIFF_ROWS, choose_state, compare, find_key, list_states, select
 from pyspark_ckpt.web.overview import describe_error, describe_facts, describe_waiting, name_subject, summarize
 from pyspark_ckpt.web.partitions import count_groups, tell_partitions, tell_states
-from pyspark_ckpt.web.recollection import WORKERS, Progress, Recollection
+from pyspark_ckpt.web.recollection import Progress, Recollection
 from pyspark_ckpt.web.retention import find_garbage, list_savepoints, tell_kept
 from pyspark_ckpt.web.subjects import Facts, Subject
 
@@ -77,8 +77,9 @@ class Pages:
         self._by_number = {str(each.number): each for each in self.subjects}
         self._turns = threading.BoundedSemaphore(HEAVY_AT_ONCE)
         self._savepoints = Recollection[list[Fields]](self.pool, 30.0)
-        self._garbage = [Recollection[Fields](self.pool, 60.0) for _ in self.subjects]
-        self._states = [Recollection[list[Fields]](self.pool, 3600.0) for _ in self.subjects]
+        self._garbage = [Recollection[Fields](each.pool, 60.0) for each in self.subjects]
+        self._groups = [Recollection[Fields](each.pool, 60.0) for each in self.subjects]
+        self._states = [Recollection[list[Fields]](each.pool, 3600.0) for each in self.subjects]
 
     def build(self) -> Starlette:
         """Return the application."""
@@ -162,7 +163,7 @@ class Pages:
         return "overview.html", {"checkpoints": self._summarize(FIRST_WAIT_S)}
 
     def _summarize(self, wait_s: float) -> list[Fields]:
-        with ThreadPoolExecutor(min(8, len(self.subjects)), thread_name_prefix="overview") as pool:
+        with ThreadPoolExecutor(len(self.subjects), thread_name_prefix="overview") as pool:
             return list(pool.map(lambda each: summarize(each, wait_s), self.subjects))
 
     def _show_one(self, request: Request) -> Answer:
@@ -190,13 +191,25 @@ class Pages:
 
     def _show_partitions(self, request: Request) -> Answer:
         subject, facts, told = self._open(request)
-        groups = None
-        if request.query_params.get("groups"):
-            with self._take_turn():
-                operator = _read_number(request, "groups", 0, MAX_LONG, 0)
-                groups = count_groups(subject, facts, operator, LONG_WAIT_S)
+        groups = self._count_groups(request, subject, facts) if request.query_params.get("groups") else None
         spread = _require_version(facts, tell_partitions, subject)
         return "partitions.html", {"checkpoint": told, "groups": groups, **spread}
+
+    def _count_groups(self, request: Request, subject: Subject, facts: Facts) -> Fields:
+        """Return rows by key groups, of which an answer that is not quite new will do."""
+        operator = _read_number(request, "groups", 0, MAX_LONG, 0)
+        metas = subject.read_metas(facts, LONG_WAIT_S)
+        known = metas.value
+        if known is None:
+            return {"rows": None, **describe_waiting(metas)}
+
+        def compute(progress: Progress) -> Fields:
+            with self._take_turn():
+                return count_groups(facts, known, operator, progress)
+
+        counted = self._groups[subject.number].recall(operator, compute, LONG_WAIT_S)
+        is_asked = counted.value is not None and counted.key == operator
+        return {**((is_asked and counted.value) or {"rows": None}), **describe_waiting(counted)}
 
     def _show_kept(self, request: Request) -> Answer:
         subject, facts, told = self._open(request)
@@ -209,15 +222,18 @@ class Pages:
                 with self._take_turn():
                     return find_garbage(facts, keep, subject.options, progress)
 
-            found = self._garbage[subject.number].recall((facts.version, keep), compute, LONG_WAIT_S)
+            found = self._garbage[subject.number].recall(keep, compute, LONG_WAIT_S)  # see _count_groups
             garbage, waiting = found.value, describe_waiting(found)
-        saved = self._savepoints.recall("", lambda _: self._list_savepoints(subject), LONG_WAIT_S).value
+        saved: list[Fields] | None = []
+        if self.savepoint_folders:
+            saved = self._savepoints.recall("", lambda _: self._list_savepoints(subject), LONG_WAIT_S).value
         pins = tell_kept(facts)
         return "kept.html", {
             "checkpoint": told,
             "keep": keep,
             "garbage": garbage,
             "folders": saved or [],
+            "is_listing": saved is None,
             "asked": bool(request.query_params.get("dry_run")),
             **pins,
             **waiting,
@@ -255,11 +271,12 @@ class Pages:
         if not facts.version:
             return [], {"done": 0, "total": 0, "is_under_way": False}, None, 0
         metas = subject.read_metas(facts, LONG_WAIT_S)
-        if metas.value is None:
+        known = metas.value
+        if known is None or (known.commit != facts.commit and known.version >= facts.version):
             return [], describe_waiting(metas), None, 0
-        operators, version = metas.value, int(str(metas.key))
+        operators, version = known.operators, known.version
         listed = self._states[subject.number].recall(
-            version, lambda _: list_states(facts, operators, version), LONG_WAIT_S
+            known.commit, lambda _: list_states(facts, operators, version), LONG_WAIT_S
         )
         return listed.value or [], describe_waiting(listed), operators, version
 
@@ -303,11 +320,6 @@ class Pages:
             yield
         finally:
             self._turns.release()
-
-
-def make_pool() -> ThreadPoolExecutor:
-    """Return the threads that compute what is kept for all pages."""
-    return ThreadPoolExecutor(WORKERS, thread_name_prefix="pages")
 
 
 def _require_version(facts: Facts, tell: Callable[[Subject, Facts, float], Fields], subject: Subject) -> Fields:

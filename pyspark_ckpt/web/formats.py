@@ -19,6 +19,7 @@ LEVELS = 8
 """Shades of a heat map."""
 MIN_BARS = 40
 """Bars that a chart has room for, so that few do not become wide."""
+MIN_MONEY = 0.0001
 _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
 _FIGURES = 10
 CLOCKS_S = 60
@@ -73,7 +74,9 @@ def show_ago(seconds: float | None) -> str:
 
 def show_money(amount: float | None) -> str:
     """Return an amount with as many digits as it needs."""
-    return NOTHING if amount is None else f"{amount:,.2f}" if amount >= 1 else f"{amount:.4f}"
+    if amount is None or not 0 < amount < MIN_MONEY:
+        return NOTHING if amount is None else f"{amount:,.2f}" if amount >= 1 else f"{amount:.4f}"
+    return f"< {MIN_MONEY}"
 
 
 def show_text(text: object) -> str:

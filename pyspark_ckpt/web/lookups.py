@@ -30,12 +30,13 @@ from pyspark_ckpt.state_store.format.meta import StoreMeta
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.web.subjects import Facts, Subject
 
-MAX_KEY_ROWS = 200
+MAX_KEY_ROWS, MAX_KEY_BYTES = 200, 32 << 20
+"""How much is read of a key: a hot one may have more than fits into memory."""
 MAX_SHOWN = 2000
 """Characters of a value that are shown."""
 MAX_DIFF_ROWS = 500
 DIFF_S = 20.0
-"""How long differences are looked for, from one portion to the next."""
+"""How long differences are looked for. Fetching a partition is not interrupted."""
 
 
 class KnownSource(StoresSource):
@@ -136,13 +137,13 @@ def find_key(
                 f"{reader.state.whose} has keys of {len(kinds)} columns, and {len(given)} are given."
             )
         key = [read_typed(text, kind) for text, kind in zip(given, kinds, strict=True)]
-        found = reader.rows_of_json(key)
+        found, is_all = reader.first_rows_of_json(key, MAX_KEY_ROWS, MAX_KEY_BYTES)
         return {
             "key": [None if text is None else text for text in given],
             "version": version,
             "columns": found.schema.names,
-            "rows": show_rows(found.slice(0, MAX_KEY_ROWS).to_batches()),
-            "all_rows": found.num_rows,
+            "rows": show_rows(found.to_batches()),
+            "is_all": is_all,
         }
 
 
@@ -199,21 +200,18 @@ def compare(
         StateReader(state_at(subject.location, subject.options), wanted, version)
         for subject, version in zip(subjects, versions, strict=True)
     )
-    with StateDiff(left, right) as differences:
+    with StateDiff(left, right, lambda: time.monotonic() > until_s) as differences:
         rows: list[list[Fields]] = []
         batches = differences.batches()
-        is_all = False
-        while len(rows) < limit and time.monotonic() < until_s:
-            batch = next(batches, None)
-            if batch is None:
-                is_all = True
-                break
+        for batch in batches:
             rows += show_rows([batch.slice(0, limit - len(rows) + 1)])
+            if len(rows) > limit:
+                break
         batches.close()
         return {
             "columns": differences.schema.names,
             "rows": rows[:limit],
-            "is_all": is_all and len(rows) <= limit,
+            "is_all": differences.is_all and len(rows) <= limit,
             "limit": limit,
             "version_a": left.version,
             "version_b": right.version,

@@ -12,7 +12,7 @@ from pyspark_ckpt.descriptions.json_forms import Fields, describe_store
 from pyspark_ckpt.state_store.display import count_text
 from pyspark_ckpt.state_store.errors import CkptError
 from pyspark_ckpt.web.recollection import Recalled
-from pyspark_ckpt.web.subjects import Facts, Subject
+from pyspark_ckpt.web.subjects import Facts, QueryRun, Subject
 from pyspark_ckpt.web.survey import NEWEST_VERSIONS, Survey
 
 LATE_BATCHES, LATE_S = 10, 600.0
@@ -39,7 +39,7 @@ def summarize(subject: Subject, wait_s: float) -> Fields:
         return {**name_subject(subject), "is_opening": True}
     told = describe_facts(subject, facts)
     look: Recalled[Survey] | None = None
-    notes: list[Fields] = list(_judge_logs(facts))
+    notes: list[Fields] = [*_judge_run(subject.read_run()), *_judge_logs(facts)]
     if facts.version and facts.saved is None:
         try:
             look = subject.glance(facts, max(MIN_WAIT_S, until_s - time.monotonic()))
@@ -50,10 +50,16 @@ def summarize(subject: Subject, wait_s: float) -> Fields:
                 notes += _judge_stores(look.value)
     told["look"] = None if look is None or look.value is None else _describe_look(look.value)
     told["is_under_way"] = look is not None and look.is_under_way
-    told["health"] = notes or [{"level": GOOD, "text": "nothing wrong was seen"}]
+    told["health"] = notes or [{"level": GOOD, "text": _say_nothing_wrong(facts, look)}]
     levels = [each["level"] for each in notes]
     told["level"] = BAD if BAD in levels else NOTICE if NOTICE in levels else GOOD
     return told
+
+
+def _say_nothing_wrong(facts: Facts, look: Recalled[Survey] | None) -> str:
+    if facts.saved is not None:
+        return "its files are named, not read: `pyspark-ckpt savepoint verify` reads it"
+    return "nothing wrong was seen" + (" so far" if look is not None and look.value is None else "")
 
 
 def name_subject(subject: Subject) -> Fields:
@@ -70,6 +76,7 @@ def describe_facts(subject: Subject, facts: Facts) -> Fields:
     """Return what the head of every page of a checkpoint says."""
     batch = facts.version - 1 if facts.version else None
     committed_s = None if batch is None else facts.commits.get(batch)
+    run = subject.read_run()
     return {
         **name_subject(subject),
         "place": facts.checkpoint.place.url,
@@ -98,7 +105,7 @@ def describe_facts(subject: Subject, facts: Facts) -> Fields:
         "shuffle_partitions": facts.conf.get("spark.sql.shuffle.partitions"),
         "written_by": None if facts.saved is None else facts.saved.written_by,
         "pins": len(facts.pins),
-        "is_running": bool(subject.query is not None and subject.query.isActive),
+        "is_running": run is not None and run.is_active,
         "read_s": facts.read_s,
     }
 
@@ -108,6 +115,14 @@ def find_interval(commits: Mapping[int, float]) -> float | None:
     times = [commits[batch] for batch in sorted(commits)[-20:]]
     gaps = [later - earlier for earlier, later in pairwise(times)]
     return median(gaps) if gaps else None
+
+
+def _judge_run(run: QueryRun | None) -> Iterator[Fields]:
+    """Yield what a query in this process tells of itself."""
+    if run is not None and run.problem:
+        yield {"level": BAD, "text": f"the query in this process: {run.problem}"}
+    elif run is not None and not run.is_active:
+        yield {"level": NOTICE, "text": "the query in this process has stopped"}
 
 
 def _judge_logs(facts: Facts) -> Iterator[Fields]:
@@ -137,6 +152,12 @@ def _judge_stores(look: Survey) -> Iterator[Fields]:
         named = ", ".join(map(str, missing[:SHOWN_STORES])) + (", ..." if len(missing) > SHOWN_STORES else "")
         lack = count_text(len(missing), "store")
         yield {"level": BAD, "text": f"version {look.version} is missing in {lack} of {len(look.stores)}: {named}"}
+    broken = look.broken
+    if broken:
+        named = ", ".join(f"{each.identity} (version {each.lost})" for each in broken[:SHOWN_STORES])
+        lack = f"version {look.version} cannot be restored in {count_text(len(broken), 'store')} of {len(look.stores)}"
+        text = f"{lack}: what it is built on is lost: {named}{', ...' if len(broken) > SHOWN_STORES else ''}"
+        yield {"level": BAD, "text": text}
     behind = [each for each in look.stores if each.deltas >= MANY_DELTAS]
     if behind:
         most = f"up to {look.most_deltas}" if look.most_deltas < NEWEST_VERSIONS else f"{NEWEST_VERSIONS} or more"

@@ -18,7 +18,8 @@ from pyspark_ckpt.state_store.savepoints.savepoint import SavepointInfo
 from pyspark_ckpt.state_store.snapshots.lag import SnapshotLag
 from pyspark_ckpt.state_store.snapshots.restore_forecast import RestoreForecast
 from pyspark_ckpt.web.overview import describe_waiting
-from pyspark_ckpt.web.subjects import Facts, Subject
+from pyspark_ckpt.web.recollection import Progress
+from pyspark_ckpt.web.subjects import Facts, KnownVersion, Subject
 from pyspark_ckpt.web.survey import StoreSurvey
 
 MAX_GROUPS_BYTES = 256 << 20
@@ -28,10 +29,10 @@ MAX_GROUPS_BYTES = 256 << 20
 def tell_states(subject: Subject, facts: Facts, wait_s: float) -> Fields:
     """Return all operators with their states. Raises CkptError."""
     metas = subject.read_metas(facts, wait_s)
-    operators = [] if metas.value is None else [_describe_operator(each, facts.saved) for each in metas.value]
+    operators = [] if metas.value is None else [_describe_operator(each, facts.saved) for each in metas.value.operators]
     return {
         "operators": operators,
-        "version": metas.key if metas.value is not None else None,
+        "version": None if metas.value is None else metas.value.version,
         **describe_waiting(metas),
     }
 
@@ -44,21 +45,18 @@ def tell_partitions(subject: Subject, facts: Facts, wait_s: float) -> Fields:
     survey = subject.glance(facts, wait_s).value
     found = {} if survey is None else {each.identity: each for each in survey.stores}
     return {
-        "operators": [_describe_spread(each, found, facts.saved) for each in metas.value],
-        "version": metas.key,
+        "operators": [_describe_spread(each, found, facts.saved) for each in metas.value.operators],
+        "version": metas.value.version,
         **describe_waiting(metas),
     }
 
 
-def count_groups(subject: Subject, facts: Facts, operator: int, wait_s: float) -> Fields:
+def count_groups(facts: Facts, known: KnownVersion, operator: int, progress: Progress) -> Fields:
     """Return the rows of an operator by ranges of key groups: all of its rows are read.
 
     Raises InvalidInputError (no such operator, or one that has too much state to read), CkptError.
     """
-    metas = subject.read_metas(facts, wait_s)
-    if metas.value is None:
-        return {"rows": None, **describe_waiting(metas)}
-    found = next((each for each in metas.value if each.operator.number == operator), None)
+    found = next((each for each in known.operators if each.operator.number == operator), None)
     if found is None or not facts.has_stores:
         raise InvalidInputError(f"{facts.checkpoint.place.url} has no stores of an operator {operator}.")
     if found.size_bytes > MAX_GROUPS_BYTES:
@@ -68,9 +66,8 @@ def count_groups(subject: Subject, facts: Facts, operator: int, wait_s: float) -
             hint=f"The page reads up to {size_text(MAX_GROUPS_BYTES)}; {command} reads any amount.",
         )
     stores = [each.identity for stores in found.stores.values() for each in stores]
-    version = facts.version if metas.key == facts.version else int(str(metas.key))
-    counted = count_by_groups(facts.checkpoint, stores, version)
-    return {"rows": counted, "operator": operator, "version": version, **describe_waiting(metas)}
+    counted = count_by_groups(facts.checkpoint, stores, known.version, progress)
+    return {"rows": counted, "operator": operator, "version": known.version}
 
 
 def name_version(each: OperatorVersion) -> str:

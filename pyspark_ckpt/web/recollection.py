@@ -8,13 +8,14 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as WaitedTooLongError
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Generic, TypeAlias, TypeVar
 
 T = TypeVar("T")
 Progress: TypeAlias = Callable[[int, int], None]
 Compute: TypeAlias = Callable[[Progress], T]
 WORKERS = 4
-"""How many answers are computed at a time."""
+"""How many answers about one checkpoint are computed at a time."""
 FAILED_S = 2.0
 """How long a failure is told to others who ask."""
 
@@ -38,6 +39,11 @@ class Recalled(Generic[T]):
         return self.total > 0
 
 
+def make_pool() -> ThreadPoolExecutor:
+    """Return the threads that compute answers about one checkpoint: a place that is slow holds up no other."""
+    return ThreadPoolExecutor(WORKERS, thread_name_prefix="pages")
+
+
 class Recollection(Generic[T]):
     """One answer that changes with a key and with time. Safe to use from many threads."""
 
@@ -48,7 +54,7 @@ class Recollection(Generic[T]):
         self._value: T | None = None
         self._key: object = None
         self._at_s = 0.0
-        self._failure: tuple[object, float, BaseException] | None = None
+        self._failure: tuple[object, float, BaseException, TracebackType | None] | None = None
         self._running: tuple[object, Future[T]] | None = None
         self._progress = (0, 1)
 
@@ -62,7 +68,7 @@ class Recollection(Generic[T]):
             if self._value is not None and self._key == key and now_s - self._at_s < self._kept_s:
                 return Recalled(self._value, key, now_s - self._at_s)
             if self._failure is not None and self._failure[0] == key and now_s - self._failure[1] < FAILED_S:
-                raise self._failure[2]
+                raise self._failure[2].with_traceback(self._failure[3])
             if self._running is None:
                 self._progress = (0, 1)
                 self._running = key, self._pool.submit(self._work, key, compute)
@@ -84,7 +90,7 @@ class Recollection(Generic[T]):
             value = compute(self._note)
         except BaseException as problem:
             with self._lock:
-                self._running, self._failure = None, (key, time.monotonic(), problem)
+                self._running, self._failure = None, (key, time.monotonic(), problem, problem.__traceback__)
             raise
         with self._lock:
             self._running, self._failure = None, None

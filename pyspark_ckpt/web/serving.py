@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import secrets
 import socket
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark_ckpt.queries.handles import find_checkpoint
 from pyspark_ckpt.reading.closeable import Closeable
 from pyspark_ckpt.savepoints import collect_options, describe_release
+from pyspark_ckpt.state_store.blobs import refuse_secrets
 from pyspark_ckpt.state_store.errors import InvalidInputError, ProcessError
 from pyspark_ckpt.state_store.extras import require_extra
 from pyspark_ckpt.state_store.location import Location, location_text
@@ -28,15 +30,16 @@ MAX_CHECKPOINTS = 50
 START_S, STOP_S = 20.0, 5.0
 MAX_PORT = 65535
 LOOPBACK = "127.0.0.1"
+_HOST = re.compile(r"[^\s/:@\[\]]+|\[[0-9A-Fa-f:.]+\]")
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{16,200}")
 
 
 class WebPage(Closeable):
     """A page that is served. Close it, or use a ``with`` block."""
 
-    def __init__(self, server: Any, listener: socket.socket, pool: ThreadPoolExecutor, url: str) -> None:  # noqa: ANN401
+    def __init__(self, server: Any, listener: socket.socket, pools: Sequence[ThreadPoolExecutor], url: str) -> None:  # noqa: ANN401
         """See ``serve``."""
-        self._server, self._listener, self._pool = server, listener, pool
+        self._server, self._listener, self._pools = server, listener, pools
         self._failure: BaseException | None = None
         self.url = url
         """Where the page is, with the token that opens it."""
@@ -57,7 +60,8 @@ class WebPage(Closeable):
         """Stop serving. Requests under way are given a moment. May be called twice."""
         self._server.should_exit = True
         self._thread.join(STOP_S)
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for each in self._pools:
+            each.shutdown(wait=False, cancel_futures=True)
         with suppress(OSError):
             self._listener.close()
 
@@ -93,48 +97,54 @@ def serve(
     write requests, and ``price_of_gb_month``: of a GB that is kept for a month, in any currency, to show what state
     costs. ``options``: those of docs/options.md without their prefix, in addition to those of the active session.
 
-    Raises InvalidInputError (an argument), ProcessError (the extra ``web`` is not installed, or the port is taken).
+    Raises InvalidInputError (an argument, such as a URI with a password), ProcessError (the extra ``web`` is not
+    installed, or the port is taken).
     """
     for module in ("starlette", "uvicorn", "jinja2"):
         require_extra(module, "serve()")
     import uvicorn  # noqa: PLC0415 - of an extra
 
-    from pyspark_ckpt.web.admission import LOOPBACK as NAMES  # noqa: PLC0415
-    from pyspark_ckpt.web.admission import Admission  # noqa: PLC0415
-    from pyspark_ckpt.web.application import Pages, make_pool  # noqa: PLC0415
+    from pyspark_ckpt.web.admission.connections import BrowserConnection  # noqa: PLC0415
+    from pyspark_ckpt.web.admission.requests import LOOPBACK as NAMES  # noqa: PLC0415
+    from pyspark_ckpt.web.admission.requests import Admission  # noqa: PLC0415
+    from pyspark_ckpt.web.application import Pages  # noqa: PLC0415
     from pyspark_ckpt.web.history import Prices  # noqa: PLC0415
+    from pyspark_ckpt.web.recollection import make_pool  # noqa: PLC0415
     from pyspark_ckpt.web.subjects import Subject  # noqa: PLC0415
 
     asked = _list_subjects(query_or_checkpoint)
     secret = _check_token(token)
     _check_port(port)
     prices = Prices(_check_price(price_of_requests, "requests"), _check_price(price_of_gb_month, "gb_month"))
-    folders = [location_text(each, "savepoints") for each in savepoints]
+    folders = [location_text(each, "savepoints") for each in _check_list(savepoints, "savepoints")]
     locations = [find_checkpoint(each) for each in asked]
+    for each in (*locations, *folders):
+        refuse_secrets(each)
+    address, hosts = _check_host(host), _check_list(allowed_hosts, "allowed_hosts")
     settings = collect_options({**PATIENCE, **(options or {})}, *locations, *folders)
-    pool = make_pool()
     subjects = [
-        Subject(number, location, settings, pool, each if hasattr(each, "recentProgress") else None)
+        Subject(number, location, settings, make_pool(), each if hasattr(each, "recentProgress") else None)
         for number, (location, each) in enumerate(zip(locations, asked, strict=True))
     ]
-    pages = Pages(subjects, pool, prices, folders, describe_release())
-    app, listener = pages.build(), _listen(host, port)
+    own = make_pool()
+    pages = Pages(subjects, own, prices, folders, describe_release())
+    app, listener = pages.build(), _listen(address, port)
     bound = listener.getsockname()[1]
-    names = {*NAMES, host, *allowed_hosts}
+    shown = f"[{address}]" if ":" in address else address
     config = uvicorn.Config(
-        Admission(app, secret, bound, names),
-        access_log=False,  # it would have the token
-        log_level="warning",
+        Admission(app, secret, {*NAMES, shown, *hosts}),
+        http=BrowserConnection,
+        log_config=None,  # the logs of uvicorn are the program's, which may have a server of its own
         server_header=False,
         date_header=False,
         lifespan="off",
         ws="none",
-        http="h11",
         limit_concurrency=200,
+        timeout_keep_alive=30,  # longer than a page waits until it refreshes itself
         timeout_graceful_shutdown=1,
     )
-    shown = f"[{host}]" if ":" in host else host
-    page = WebPage(uvicorn.Server(config), listener, pool, f"http://{shown}:{bound}/?token={secret}")
+    pools = [own, *(each.pool for each in subjects)]
+    page = WebPage(uvicorn.Server(config), listener, pools, f"http://{shown}:{bound}/?token={secret}")
     _await_start(page)
     pages.prepare()
     return page
@@ -163,6 +173,26 @@ def _check_port(port: Any) -> None:  # noqa: ANN401 - what a user gives
         raise InvalidInputError(f"`port` must be a number from 0 to {MAX_PORT}, got {port!r}.")
 
 
+def _check_host(host: Any) -> str:  # noqa: ANN401 - what a user gives
+    if not isinstance(host, str) or not host or host.startswith("["):
+        raise InvalidInputError(
+            f"`host` must be an address or a name of this machine, such as 127.0.0.1 or ::1, got {host!r}."
+        )
+    return host
+
+
+def _check_list(names: Any, what: str) -> list[Any]:  # noqa: ANN401 - what a user gives
+    """Return what is given as a list. A single name is none: its letters would be taken for names."""
+    if not isinstance(names, (list, tuple, set, frozenset)):
+        raise InvalidInputError(f"`{what}` must be a list, got {names!r}.", hint=f"Write {what}=[...].")
+    if what == "allowed_hosts" and not all(isinstance(each, str) and _HOST.fullmatch(each) for each in names):
+        raise InvalidInputError(
+            f"`{what}` must be names of hosts, without a scheme and a port, got {list(names)!r}.",
+            hint="Any port is allowed.",
+        )
+    return list(names)
+
+
 def _check_price(price: Any, name: str) -> float | None:  # noqa: ANN401 - what a user gives
     if price is not None and (isinstance(price, bool) or not isinstance(price, (int, float)) or not 0 <= price < 1e9):  # noqa: PLR2004
         raise InvalidInputError(f"`price_of_{name}` must be a number that is 0 or more, got {price!r}.")
@@ -175,10 +205,15 @@ def _listen(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-    except OSError as problem:
+    except (OSError, TypeError, ValueError) as problem:
         listener.close()
+        why = getattr(problem, "strerror", None) or problem
+        if isinstance(problem, socket.gaierror) or getattr(problem, "errno", None) in {None, errno.EADDRNOTAVAIL}:
+            raise InvalidInputError(
+                f"`host` must be an address or a name of this machine, got {host!r}: {why}."
+            ) from problem
         raise ProcessError(
-            f"Port {port} of {host} cannot be used: {problem.strerror or problem}.",
+            f"Port {port} of {host} cannot be used: {why}.",
             hint="Choose another port; without one, a free port is taken.",
         ) from problem
     return listener

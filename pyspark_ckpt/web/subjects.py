@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 
 from pyspark_ckpt.descriptions.json_forms import Fields
 from pyspark_ckpt.descriptions.operators import OF_OURS, name_by_metas
+from pyspark_ckpt.queries.handles import describe_failure
 from pyspark_ckpt.reading.sources import state_at
 from pyspark_ckpt.state_store.attempts.winners import RunObject
-from pyspark_ckpt.state_store.blobs import Blob
 from pyspark_ckpt.state_store.blobs.base.place_clock import ShownTimes
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, list_operators, refuse_unnamed_operators
 from pyspark_ckpt.state_store.checkpoints.query.files import BATCH
-from pyspark_ckpt.state_store.errors import CkptError, FormatError, NotFoundError, StorageError
-from pyspark_ckpt.state_store.format.names import RUNS_FOLDER
+from pyspark_ckpt.state_store.errors import FormatError, NotFoundError, StorageError
+from pyspark_ckpt.state_store.format.names import RUNS_FOLDER, parse_epoch
 from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import MAX_LONG, decode_as
@@ -40,7 +40,7 @@ FACTS_S, FACTS_WAIT_S = 2.0, 60.0
 GLANCE_S = 10.0
 WHOLE_S = 60.0
 METAS_S = 3600.0
-"""The metadata of a version never changes."""
+"""The metadata of a commit never changes."""
 AT_ONCE = 8
 
 
@@ -50,6 +50,27 @@ class _Offsets(msgspec.Struct):
     batchWatermarkMs: Annotated[int, msgspec.Meta(ge=0)] = 0  # noqa: N815 - Spark's names, here and below
     batchTimestampMs: Annotated[int, msgspec.Meta(ge=0)] = 0  # noqa: N815
     conf: dict[str, str] = {}
+
+
+class CommitKey(NamedTuple):
+    """What tells a commit from others of the same version, before a query was set back or a place was used again."""
+
+    version: int
+    query_id: str
+    committed_s: float | None
+
+
+@dataclass(frozen=True)
+class KnownVersion:
+    """The metadata of all stores at a commit."""
+
+    commit: CommitKey
+    operators: Sequence[OperatorVersion]
+
+    @property
+    def version(self) -> int:
+        """The version."""
+        return self.commit.version
 
 
 @dataclass(frozen=True)
@@ -78,6 +99,11 @@ class Facts:
     read_s: float = field(default_factory=time.time)
 
     @property
+    def commit(self) -> CommitKey:
+        """Which commit the newest version is of: not that of the same number before the query was set back."""
+        return CommitKey(self.version, self.checkpoint.query_id, self.commits.get(self.version - 1))
+
+    @property
     def kind(self) -> str:
         """What the folder is, in words."""
         return "checkpoint" if self.saved is None else f"{self.saved.kind} savepoint"
@@ -88,6 +114,13 @@ class Facts:
         return self.saved is None or self.saved.kind != "canonical"
 
 
+class QueryRun(NamedTuple):
+    """Whether a query runs, and what it has failed with, or why that is not known; empty if there is nothing to say."""
+
+    is_active: bool
+    problem: str
+
+
 class Subject:
     """One checkpoint or savepoint. Safe to use from many threads; what is read is shared by all who ask."""
 
@@ -96,10 +129,11 @@ class Subject:
     ) -> None:
         """Read ``location`` in the threads of ``pool``. ``query``: the query in this process that runs there."""
         self.number, self.location, self.options, self.query = number, location, options, query
+        self.pool = pool
         self._facts = Recollection[Facts](pool, FACTS_S)
         self._glance = Recollection[Survey](pool, GLANCE_S)
         self._whole = Recollection[Survey](pool, WHOLE_S)
-        self._metas = Recollection[list[OperatorVersion]](pool, METAS_S)
+        self._metas = Recollection[KnownVersion](pool, METAS_S)
 
     def read_facts(self) -> Facts:
         """Return what is known of the checkpoint now. Raises CkptError."""
@@ -118,7 +152,7 @@ class Subject:
         def compute(progress: Progress) -> Survey:
             return survey_stores(facts.checkpoint, facts.version, GLANCE_VERSIONS, progress)
 
-        return self._glance.recall(facts.version, compute, wait_s)
+        return self._glance.recall(facts.commit, compute, wait_s)
 
     def count_all(self, facts: Facts, wait_s: float) -> Recalled[Survey]:
         """Return what the names of all objects say. Raises CkptError."""
@@ -126,17 +160,17 @@ class Subject:
         def compute(progress: Progress) -> Survey:
             return survey_stores(facts.checkpoint, facts.version, None, progress)
 
-        return self._whole.recall(facts.version, compute, wait_s)
+        return self._whole.recall(facts.commit, compute, wait_s)
 
-    def read_metas(self, facts: Facts, wait_s: float) -> Recalled[list[OperatorVersion]]:
+    def read_metas(self, facts: Facts, wait_s: float) -> Recalled[KnownVersion]:
         """Return the metadata of all stores at the newest version. Raises CkptError."""
 
-        def compute(progress: Progress) -> list[OperatorVersion]:
+        def compute(progress: Progress) -> KnownVersion:
             if isinstance(facts.checkpoint, Savepoint):
-                return facts.checkpoint.versions()
-            return list_operators(facts.checkpoint, facts.version, progress)
+                return KnownVersion(facts.commit, facts.checkpoint.versions())
+            return KnownVersion(facts.commit, list_operators(facts.checkpoint, facts.version, progress))
 
-        return self._metas.recall(facts.version, compute, wait_s)
+        return self._metas.recall(facts.commit, compute, wait_s)
 
     def _read_facts(self, _progress: Progress) -> Facts:
         checkpoint = state_at(self.location, self.options)
@@ -176,12 +210,28 @@ class Subject:
                 saved,
             )
 
+    def read_run(self) -> QueryRun | None:
+        """Return whether the query in this process runs, as it says itself; None without one."""
+        if self.query is None:
+            return None
+        try:
+            is_active, failure = self.query.isActive, self.query.exception()
+        except Exception as problem:  # noqa: BLE001 - of any kind, if the JVM is gone: it is told
+            return QueryRun(False, f"its session does not answer: {describe_failure(problem)}")
+        return QueryRun(is_active, "" if failure is None else describe_failure(failure))
+
     def read_progress(self) -> list[Fields]:
-        """Return the last batches as the query in this process tells of them, the newest first; none without one."""
+        """Return the last batches as the query in this process tells of them, the newest first; none without one.
+
+        None either if its session does not answer, of which ``read_run`` tells.
+        """
         if self.query is None:
             return []
-        recent: list[Any] = list(self.query.recentProgress)  # dicts, or objects that have them as JSON
-        batches = [each if isinstance(each, dict) else json.loads(each.json) for each in recent]
+        try:
+            recent: list[Any] = list(self.query.recentProgress)  # dicts, or objects that have them as JSON
+            batches = [each if isinstance(each, dict) else json.loads(each.json) for each in recent]
+        except Exception:  # noqa: BLE001 - as above
+            return []
         return [_summarize(each) for each in reversed(batches)]
 
 
@@ -268,20 +318,9 @@ def _read_log_format(checkpoint: Checkpoint, version: int) -> str:
 
 def _find_run(checkpoint: Checkpoint) -> tuple[int, str]:
     """Return the number of the newest run of the query, and where its driver is; 0 if no run is known."""
-    runs = checkpoint.place.list(RUNS_FOLDER)
-    newest: Blob | None = max(runs, key=lambda blob: blob.name, default=None)
-    if newest is None:
-        return 0, ""
-    number = newest.name.rpartition("/")[2].removesuffix(".run")
-    with suppress(NotFoundError, FormatError):  # of interest only; `checkpoint verify` says what is damaged
-        return int(number), read_sealed(checkpoint.place, newest.name, RunObject).driver
-    return (int(number), "") if number.isdigit() else (0, "")
-
-
-@contextmanager
-def catch_problems(into: list[CkptError]) -> Iterator[None]:
-    """Keep a failure of a part of a page, which then shows the rest."""
-    try:
-        yield
-    except CkptError as problem:
-        into.append(problem)
+    names = {epoch: blob.name for blob in checkpoint.place.list(RUNS_FOLDER) if (epoch := parse_epoch(blob.name))}
+    newest = max(names, default=0)
+    if newest:
+        with suppress(NotFoundError, FormatError):  # of interest only; `checkpoint verify` says what is damaged
+            return newest, read_sealed(checkpoint.place, names[newest], RunObject).driver
+    return newest, ""

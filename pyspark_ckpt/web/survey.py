@@ -32,8 +32,9 @@ class StoreSurvey:
     """What the names in the folder of a store say.
 
     ``commit``: the commit of the newest version, None if it is not there. ``snapshot``: the version of the snapshot
-    that a restore begins with, 0 if it begins with nothing, None if it is below what was listed. ``deltas`` and
-    ``delta_bytes``: what it adds. ``rivals``: commits of attempts that lost. ``tables``: not in a glance.
+    that a restore begins with, 0 if it begins with nothing, None if it is below what was listed, or lost. ``deltas``
+    and ``delta_bytes``: what it adds. ``lost``: a version between, of which there is neither a delta nor a snapshot.
+    ``rivals``: commits of attempts that lost. ``tables``: not in a glance.
     """
 
     identity: Identity
@@ -41,6 +42,7 @@ class StoreSurvey:
     snapshot: int | None
     deltas: int
     delta_bytes: int
+    lost: int | None
     rivals: int
     first_version: int
     tables: int = 0
@@ -97,6 +99,11 @@ class Survey:
         return [each.identity for each in self.stores if each.commit is None]
 
     @property
+    def broken(self) -> list[StoreSurvey]:
+        """The stores that have the newest version and lack an object that a restore of it needs."""
+        return [each for each in self.stores if each.lost is not None]
+
+    @property
     def most_deltas(self) -> int:
         """The most deltas that the restore of a store applies."""
         return max((each.deltas for each in self.stores), default=0)
@@ -114,21 +121,24 @@ def survey_stores(
     versions: dict[int, VersionSurvey] = {}
     with ThreadPoolExecutor(THREADS, thread_name_prefix="survey") as pool:
         listings = pool.map(lambda each: _list_enough(checkpoint, each, version, depth), stores)
-        for done, (identity, blobs) in enumerate(zip(stores, listings, strict=True), 1):
+        for done, (identity, (first, blobs)) in enumerate(zip(stores, listings, strict=True), 1):
             lineage = Lineage.of(blobs)
             tables = [blob for blob in blobs if is_table_object(blob.name)]
-            found.append(_survey_store(checkpoint, identity, version, lineage, tables, len(blobs)))
+            found.append(_survey_store(checkpoint, identity, (first, version), lineage, tables, len(blobs)))
             _add_versions(versions, lineage, tables)
             progress(done, len(stores))
     return Survey(version, depth, found, dict(sorted(versions.items(), reverse=True)))
 
 
-def _list_enough(checkpoint: Checkpoint, identity: Identity, version: int, depth: int | None) -> list[Blob]:
-    """Return the objects of a store, down to its newest snapshot or further."""
+def _list_enough(checkpoint: Checkpoint, identity: Identity, version: int, depth: int | None) -> tuple[int, list[Blob]]:
+    """Return the objects of a store, down to its newest snapshot or further, and the oldest version of these."""
     found = _list_store(checkpoint, identity, version, depth)
-    if depth is None or depth >= NEWEST_VERSIONS or any(isinstance(parse(blob.name), Marker) for blob in found):
-        return found
-    return _list_store(checkpoint, identity, version, NEWEST_VERSIONS)
+    if depth is None:
+        return 0, found
+    if depth < NEWEST_VERSIONS and not any(isinstance(parse(blob.name), Marker) for blob in found):
+        depth = NEWEST_VERSIONS
+        found = _list_store(checkpoint, identity, version, depth)
+    return version - depth, found
 
 
 def _list_store(checkpoint: Checkpoint, identity: Identity, version: int, depth: int | None) -> list[Blob]:
@@ -147,16 +157,24 @@ def _list_store(checkpoint: Checkpoint, identity: Identity, version: int, depth:
 
 
 def _survey_store(
-    checkpoint: Checkpoint, identity: Identity, version: int, lineage: Lineage, tables: Sequence[Blob], objects: int
+    checkpoint: Checkpoint,
+    identity: Identity,
+    versions: tuple[int, int],
+    lineage: Lineage,
+    tables: Sequence[Blob],
+    objects: int,
 ) -> StoreSurvey:
+    """Return what the objects of a store say, of which those from the first to the last of ``versions`` were listed."""
+    first, version = versions
     commit = _find_commit(checkpoint, identity, version, lineage)
-    snapshot, deltas, delta_bytes = None, 0, 0
+    snapshot, deltas, delta_bytes, lost = None, 0, 0, None
     if commit is not None:
         at = commit
         while at != EMPTY and at not in lineage.snapshots and at in lineage.deltas:
             name, blob = lineage.deltas[at]
             deltas, delta_bytes, at = deltas + 1, delta_bytes + blob.size_bytes, name.parent
         snapshot = at.version if at == EMPTY or at in lineage.snapshots else None
+        lost = at.version if snapshot is None and at.version >= first else None
     ancestors = set() if commit is None else lineage.ancestors(commit)
     rivals = sum(1 for each in lineage.deltas if each.version <= version and each not in ancestors)
     listed = [*(blob for _, blob in lineage.deltas.values()), *lineage.snapshots.values(), *tables]
@@ -166,6 +184,7 @@ def _survey_store(
         snapshot,
         deltas,
         delta_bytes,
+        lost,
         rivals if commit is not None else 0,
         min((each.version for each in (*lineage.deltas, *lineage.snapshots)), default=0),
         len(tables),
@@ -198,10 +217,13 @@ def _add_versions(versions: dict[int, VersionSurvey], lineage: Lineage, tables: 
     for winner in lineage.winners:
         of(winner.version).winners += 1
     by_time = deque(sorted(tables, key=lambda blob: blob.modified_s))
-    for commit, manifest in sorted(lineage.snapshots.items(), key=lambda pair: pair[1].modified_s):
+    for number, (commit, manifest) in enumerate(sorted(lineage.snapshots.items(), key=lambda pair: pair[1].modified_s)):
         each, own = of(commit.version), []
         while by_time and by_time[0].modified_s <= manifest.modified_s:  # table files are written before their manifest
             own.append(by_time.popleft())
+        if number == 0:  # it also has those of earlier snapshots, whose manifests are deleted
+            _, delta = lineage.deltas.get(commit, (None, manifest))
+            own = [blob for blob in own if blob.modified_s >= delta.modified_s]
         each.snapshots += 1
         each.manifest_bytes += manifest.size_bytes
         each.tables += len(own)

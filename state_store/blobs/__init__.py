@@ -29,6 +29,7 @@ __all__ = [
     "find_options",
     "names_scheme",
     "place_at",
+    "refuse_secrets",
     "with_retries",
 ]
 
@@ -39,6 +40,8 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _S3_SCHEMES = ("s3", "s3a", "s3n")
 _HDFS_SCHEMES = ("hdfs", "viewfs")
 _AZURE_SCHEMES = ("abfs", "abfss")
+_CONTAINER = re.compile(r"^(abfss?|wasbs?)://[^/@:]*@", re.IGNORECASE)
+"""How a URI of Azure begins, in which an @ is no sign of a password."""
 _SUPPORTED = (
     "Set checkpointLocation, or the option remote, to a local or shared file system (file:/...), S3 (s3a://...), "
     "Google Cloud Storage (gs://...), Azure (abfss://container@account.dfs.core.windows.net/...) or HDFS (hdfs://..., "
@@ -60,6 +63,12 @@ _INSTEAD = {
 def names_scheme(location: str) -> bool:
     """Return whether a location is a URI and not a path."""
     return _SCHEME.match(location) is not None
+
+
+def refuse_secrets(location: str) -> None:
+    """Raise InvalidInputError if a location is a URI with a user or a password. The message does not show it."""
+    if names_scheme(location):
+        _authority(_CONTAINER.sub(r"\1://", location), location.partition(":")[0].lower())
 
 
 def place_at(

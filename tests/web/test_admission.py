@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import socket
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx
@@ -10,6 +13,7 @@ import pytest
 
 import pyspark_ckpt as ckpt
 from pyspark_ckpt.state_store.errors import InvalidInputError, ProcessError
+from pyspark_ckpt.web.admission import connections
 from tests.ports import find_free_port
 from tests.web.conftest import TOKEN, open_client
 
@@ -52,7 +56,7 @@ def test_the_first_visit_leaves_a_cookie_and_no_token_in_the_address(anybody: ht
     assert answer.headers["location"] == "/c/0/key?state=1&k0=a%26b"
     cookie = answer.headers["set-cookie"]
     assert "HttpOnly" in cookie
-    assert "SameSite=strict" in cookie
+    assert "SameSite=lax" in cookie
     assert anybody.get("/c/0").status_code == 200
     assert anybody.get("/?token=wrong").status_code == 401, "a wrong token is refused, whatever cookie there is"
 
@@ -132,6 +136,17 @@ def test_wrong_arguments_are_refused(frozen: Path) -> None:
         {"price_of_requests": -1},
         {"price_of_gb_month": "much"},
         {"options": {"placeTimeout": "x"}},
+        {"host": ""},
+        {"host": None},
+        {"host": "a\0b"},
+        {"host": "[::1]"},
+        {"host": "no.such.host.example"},
+        {"host": "192.0.2.1"},
+        {"allowed_hosts": "desk.example"},
+        {"allowed_hosts": ["https://desk.example"]},
+        {"allowed_hosts": ["desk.example:80"]},
+        {"allowed_hosts": None},
+        {"savepoints": "/savepoints"},
     ):
         with pytest.raises(InvalidInputError):
             ckpt.serve(str(frozen), **wrong)
@@ -161,3 +176,93 @@ def test_a_closed_page_does_not_answer(frozen: Path) -> None:
     assert page.wait(0)
     with pytest.raises(httpx.ConnectError):
         httpx.get(page.url, trust_env=False)
+
+
+def count_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_connections_without_a_request_neither_add_up_nor_keep_others_out(
+    frozen: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "FIRST_REQUEST_S", 1.0)
+    with ckpt.serve(str(frozen), token=TOKEN) as page, open_client(page) as client, ExitStack() as stack:
+        assert client.get("/c/0").status_code == 200
+        host, port = page.url.split("/")[2].split(":")
+        before, idle = count_files(), []
+        for _ in range(300):
+            idle.append(stack.enter_context(socket.create_connection((host, int(port)))))
+            idle[-1].send(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n")  # and no end of the head
+        assert client.get("/c/0").status_code == 200
+        assert count_files() - before < 300 + 2 * connections.MAX_STRANGERS
+        for each in idle:
+            each.settimeout(30)
+            with suppress(ConnectionError):
+                assert each.recv(1) == b"", "the page closes it"
+        assert client.get("/c/0").status_code == 200
+
+
+def test_a_connection_that_was_refused_is_closed(frozen_page: ckpt.WebPage) -> None:
+    host, port = frozen_page.url.split("/")[2].split(":")
+    for head in (
+        "GET / HTTP/1.1\r\nHost: 127.0.0.1",
+        "GET / HTTP/1.1\r\nHost: x",
+        "POST / HTTP/1.1\r\nHost: localhost",
+    ):
+        with socket.create_connection((host, int(port)), timeout=30) as raw:
+            raw.sendall(f"{head}\r\n\r\n".encode())
+            while raw.recv(4096):
+                pass
+
+
+def test_nothing_is_logged_of_requests_whatever_the_program_logs_of_its_own_server(
+    frozen: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    access = logging.getLogger("uvicorn.access")
+    own, level = logging.StreamHandler(), access.level
+    access.addHandler(own)
+    try:
+        with ckpt.serve(str(frozen), token=TOKEN) as page:
+            assert access.handlers == [own], "the program's own logs are left alone"
+            with caplog.at_level(logging.INFO, "uvicorn.access"), caplog.at_level(logging.INFO):
+                assert httpx.get(f"{page.url}&format=json", trust_env=False).status_code == 200
+                host, port = page.url.split("/")[2].split(":")
+                with socket.create_connection((host, int(port)), timeout=30) as raw:
+                    raw.sendall(b"nonsense\r\n\r\n")
+                    raw.recv(4096)
+    finally:
+        access.removeHandler(own)
+        access.setLevel(level)
+    logged = [each for each in caplog.records if each.name.startswith(("uvicorn", "pyspark_ckpt.web"))]
+    assert not [each for each in logged if each.name == "uvicorn.access" or each.levelno >= logging.WARNING]
+    assert not [each for each in logged if TOKEN in each.getMessage()]
+
+
+def test_a_password_in_a_location_is_refused_and_not_shown(frozen: Path) -> None:
+    for location in ("s3://key:secret@bucket/x", "hdfs://user@host:1/x", "abfss://c:secret@a.dfs.core.windows.net/x"):
+        for given in ({"savepoints": [location]}, {}):
+            with pytest.raises(InvalidInputError, match="user or a password") as refused:
+                ckpt.serve([str(frozen)] if given else location, **given)  # type: ignore[arg-type]
+            assert "secret" not in str(refused.value)
+    ckpt.serve("abfss://c@a.dfs.core.windows.net/x").close()
+
+
+@pytest.mark.parametrize(("host", "name"), [("::1", "[::1]"), ("::", "[::]"), ("0.0.0.0", "0.0.0.0")])  # noqa: S104
+def test_the_url_that_is_told_can_be_opened(frozen: Path, host: str, name: str) -> None:
+    with ckpt.serve(str(frozen), host=host) as page:
+        assert page.url.startswith(f"http://{name}:")
+        assert httpx.get(page.url, trust_env=False, headers=HTML, follow_redirects=True).status_code == 200
+
+
+def test_two_pages_behind_one_host_name_do_not_log_each_other_out(frozen: Path) -> None:
+    """A browser has the same cookies for all ports of 127.0.0.1, where the tunnels to two machines end."""
+    with (
+        ckpt.serve(str(frozen)) as one,
+        ckpt.serve(str(frozen)) as other,
+        httpx.Client(trust_env=False, headers=HTML, follow_redirects=True) as browser,
+    ):
+        for page in (one, other, one, other):
+            assert browser.get(page.url).status_code == 200
+        for page in (one, other):
+            assert browser.get(page.url.partition("?")[0]).status_code == 200
+        assert len(browser.cookies) == 2

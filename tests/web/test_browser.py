@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -111,5 +113,49 @@ def test_the_page_refreshes_itself_unless_it_is_paused(chromium: Browser, query:
         page.goto(f"{served.url.partition('/?')[0]}/c/0/partitions")
         page.locator(".heat rect").first.hover()
         assert "partition 0" in page.locator("#tip").inner_text()
+        page.context.close()
+    assert complaints == []
+
+
+def test_a_page_that_is_not_up_to_date_says_so(chromium: Browser, query: Query, complaints: list[str]) -> None:
+    told = "getComputedStyle(document.querySelector('header'), '::after').content"
+    with ckpt.serve(query.location, token=TOKEN) as served:
+        page = open_page(chromium, complaints)
+        page.goto(served.url)
+        assert page.evaluate(told) == "none"
+        page.context.clear_cookies()  # as if the server was started anew
+        page.wait_for_selector("body.stale", timeout=20_000)
+        assert "Not up to date" in page.evaluate(told)
+        assert page.locator("dd.big").inner_text() == "1", "what was shown last"
+        page.context.close()
+        assert {text for text in complaints if "401" not in text} == set()
+        page = open_page(chromium, [])
+        page.goto(served.url)
+    page.wait_for_selector("body.stale", timeout=20_000)
+    page.context.close()
+
+
+def test_the_url_can_be_clicked_on_in_a_page_of_another_site(
+    chromium: Browser, query: Query, complaints: list[str]
+) -> None:
+    """As in a notebook at localhost: for a browser, 127.0.0.1 is another site."""
+    with ckpt.serve(query.location, token=TOKEN) as served, socket.create_server(("127.0.0.1", 0)) as listener:
+        link = f'<!doctype html><link rel="icon" href="data:,"><a href="{served.url}">state</a>'.encode()
+
+        def answer() -> None:
+            with listener.accept()[0] as connection:
+                connection.recv(65536)
+                head = f"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {len(link)}\r\n\r\n"
+                connection.sendall(head.encode() + link)
+
+        notebook = threading.Thread(target=answer, daemon=True)
+        notebook.start()
+        page = chromium.new_context().new_page()
+        page.on("console", lambda message: complaints.append(message.text))
+        page.goto(f"http://localhost:{listener.getsockname()[1]}/")
+        notebook.join(30)
+        page.get_by_text("state").click()
+        page.get_by_role("heading", name="Checkpoints").wait_for()
+        assert page.url == served.url.partition("?")[0]
         page.context.close()
     assert complaints == []

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import logging
+import os
 import shutil
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +18,7 @@ import pytest
 
 import pyspark_ckpt as ckpt
 from pyspark_ckpt.state_store.format.names import PROVIDER_CONF
-from pyspark_ckpt.web import application, history
+from pyspark_ckpt.web import application, history, subjects, survey
 from tests.lab import damage
 from tests.ports import find_free_port
 from tests.saved_query import Query, written
@@ -100,6 +103,30 @@ def test_a_store_without_the_newest_version_is_wrong(serve: Serve, query: Query)
     assert "version 4 is missing in 1 store of 7" in told["health"][0]["text"]
 
 
+def test_a_store_whose_newest_version_cannot_be_restored_is_wrong(serve: Serve, quick_path: Path) -> None:
+    """Its newest delta is there, and one that it is built on is not."""
+    query = Query(str(quick_path / "query"), 2, operators=(0,))
+    query.run(batches=4)
+    (lost,) = Path(query.location, "state/0/1/right").glob(f"{3:020d}-*.delta")
+    lost.unlink()
+    (told,) = read(serve(query.location), "/")["checkpoints"]
+    assert told["level"] == "bad"
+    assert "version 4 cannot be restored in 1 store of 4" in told["health"][0]["text"]
+    assert "partition 1, store 'right' (version 3)" in told["health"][0]["text"]
+
+
+def test_old_deltas_that_a_glance_does_not_list_are_not_lost(serve: Serve, quick_path: Path) -> None:
+    query = Query(str(quick_path / "query"), 2, operators=(0,))
+    query.run()
+    for each in query.identities():
+        query.snapshot(each)
+    query.run(batches=survey.GLANCE_VERSIONS + 3)
+    for path in Path(query.location, "state").rglob(f"{1:020d}-*.delta"):
+        path.unlink()
+    (told,) = read(serve(query.location), "/")["checkpoints"]
+    assert (told["level"], told["look"]["most_deltas"]) == ("good", survey.GLANCE_VERSIONS + 3)
+
+
 def test_a_lost_commit_log_is_wrong(serve: Serve, query: Query) -> None:
     shutil.rmtree(Path(query.location, "commits"))
     (told,) = read(serve(query.location), "/")["checkpoints"]
@@ -132,6 +159,63 @@ def test_versions_that_retention_deletes_meanwhile(serve: Serve, query: Query) -
         path.unlink()
     for page in (*PAGES, "/partitions?groups=0", "/kept?dry_run=1"):
         assert client.get(f"/c/0{page}").status_code in {200, 404, 502}, page
+
+
+def test_many_services_that_do_not_answer_hold_up_no_other_checkpoint(
+    serve: Serve, query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x" * 20)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        options = {"s3Endpoint": f"http://127.0.0.1:{silent.getsockname()[1]}", "s3Region": "us-east-1"}
+        away = [f"s3://bucket/{number}" for number in range(12)]
+        client = serve(*away, query.location, options={**options, "placeTimeout": "30s"})
+        told = read(client, "/")["checkpoints"]
+        assert [each.get("is_opening") for each in told] == [True] * 12 + [None]
+        assert told[12]["batch"] == 3
+        assert client.get("/c/12/states", timeout=20).status_code == 200, "long before the services are given up"
+
+
+def test_savepoints_that_are_still_listed_are_not_said_to_be_none(
+    serve: Serve, query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x" * 20)
+    monkeypatch.setattr(application, "LONG_WAIT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        options = {"s3Endpoint": f"http://127.0.0.1:{silent.getsockname()[1]}", "s3Region": "us-east-1"}
+        client = serve(query.location, savepoints=["s3://bucket/savepoints"], options={**options, "placeTimeout": "4s"})
+        assert read(client, "/c/0/kept")["is_listing"]
+        assert "--savepoints" not in client.get("/c/0/kept").text
+
+
+def test_a_query_that_was_set_back_is_shown_as_it_is_now(serve: Serve, quick_path: Path) -> None:
+    """Batch 3 is run again with other rows: its version has the same number, and is another one."""
+    query = written(quick_path / "query", 2, batches=3)
+    before = copy.deepcopy((query.metas, query.rows, query.version))
+    query.run()
+    client = serve(query.location)
+    for page in PAGES:
+        assert client.get(f"/c/0{page}").status_code == 200
+    for log in ("commits", "offsets", "sources/0"):
+        Path(query.location, log, "3").unlink()
+    query.metas, query.rows, query.version = before
+    query.run(rows=200)
+    time.sleep(subjects.FACTS_S + 0.1)
+    rows = sum(meta.rows for meta in query.metas.values())
+    assert sum(each["rows"] for each in read(client, "/c/0/states")["operators"]) == rows
+    partitions = [one for each in read(client, "/c/0/partitions")["operators"] for one in each["partitions"]]
+    assert sum(each["rows"] for each in partitions) == rows
+    assert read(client, "/c/0/key")["states"] == read(serve(query.location), "/c/0/key")["states"]
+
+
+@pytest.mark.parametrize("name", [b"README", b"\xff.run", b"9999999999.run.tmp", b"99999999999.run"])
+def test_a_foreign_file_beside_the_runs_is_no_run(serve: Serve, query: Query, name: bytes) -> None:
+    runs = Path(query.location, "_ckpt/runs")
+    runs.mkdir(parents=True, exist_ok=True)
+    runs.joinpath(os.fsdecode(name)).write_bytes(b"x")
+    (told,) = read(serve(query.location), "/")["checkpoints"]
+    assert (told["batch"], told["run"]) == (3, None)
 
 
 def test_state_of_sparks_own_provider_is_refused_with_what_to_do(serve: Serve, query: Query) -> None:

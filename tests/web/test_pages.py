@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pyarrow as pa
 import pytest
 
 import pyspark_ckpt as ckpt
+from pyspark_ckpt.operators.declarations.states import MapState
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.format.remote import store_folder
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.retention.pins import Pins
+from pyspark_ckpt.web import lookups, subjects
+from tests.reading.written import Written
 from tests.s3_server import S3Service
 from tests.saved_query import Query, written
 from tests.web.conftest import IMAGE, LARGE, SCRIPT, Serve
@@ -64,6 +70,33 @@ def test_history_counts_what_every_version_has_written(serve: Serve, query: Quer
     assert told["kept"]["cost"] == pytest.approx(told["kept"]["size_bytes"] / 1e9 * 23 / 30)
 
 
+def test_the_oldest_snapshot_is_not_said_to_have_written_what_it_took_over(serve: Serve, quick_path: Path) -> None:
+    """Retention deletes manifests of earlier snapshots, and keeps the table files that later ones have in common."""
+    query = Query(str(quick_path / "query"), 2, operators=(0,))
+    stores = list(query.identities())
+    uploaded, before_s = {0: 0}, 0.0
+    for batch in range(1, 7):
+        query.run(rows=400 if batch == 1 else 4)
+        if batch % 2 == 0:
+            for each in stores:
+                query.snapshot(each)
+        uploaded[batch] = sum(path.stat().st_size for path in Path(query.location, "state").rglob("sst/*.sst"))
+        before_s = time.time() if batch == 2 else before_s
+        time.sleep(0.1)
+    for each in stores:
+        for path in Path(query.location, store_folder(each)).iterdir():
+            if path.name.startswith(tuple(f"{version:020d}-" for version in (1, 2, 3))):
+                path.unlink()
+    versions = {each["version"]: each for each in read(serve(query.location), "/c/0/history")["versions"]}
+    manifests = {
+        version: sum(path.stat().st_size for path in Path(query.location).rglob(f"{version:020d}-*.snapshot"))
+        for version in versions
+    }
+    for version in (4, 6):
+        assert versions[version]["snapshot_bytes"] - manifests[version] == uploaded[version] - uploaded[version - 2]
+    assert versions[4]["snapshot_s"] < versions[4]["committed_s"] - before_s, "not since the first one"
+
+
 def test_states_and_partitions_have_the_rows_of_the_commits(serve: Serve, query: Query) -> None:
     client = serve(query.location)
     states = {
@@ -101,6 +134,23 @@ def test_a_dry_run_tells_what_the_clean_up_deletes_and_deletes_nothing(serve: Se
     pinned = serve(query.location)
     assert [each["version"] for each in read(pinned, "/c/0/kept")["pins"]] == [3]
     assert pin.id in pinned.get("/c/0/kept").text
+
+
+def test_what_costs_much_is_not_done_again_at_every_refresh(serve: Serve, query: Query) -> None:
+    """A browser that is left open must not read all rows, or snapshots, every few seconds."""
+    client = serve(query.location)
+    for page in ("/c/0/partitions", "/c/0/kept"):
+        assert 'data-refresh="5"' in client.get(page).text
+    for page, given, answer in (
+        ("/c/0/partitions", {"groups": "0"}, "groups"),
+        ("/c/0/kept", {"dry_run": "1", "keep": "1"}, "garbage"),
+    ):
+        before = read(client, page, **given)[answer]
+        assert 'data-refresh="0"' in client.get(page, params=given).text
+        query.run()
+        time.sleep(subjects.FACTS_S + 0.1)
+        assert read(client, page)["checkpoint"]["version"] > before["version"]
+        assert read(client, page, **given)[answer] == before
 
 
 def test_savepoints_are_listed_and_shown(serve: Serve, quick_path: Path) -> None:
@@ -146,11 +196,30 @@ def test_a_key_is_found_by_typed_fields(page: httpx.Client) -> None:
     assert [field["type"] for field in told["chosen"]["key"]] == ["string", "int"]
     value = told["found"]["columns"].index("value")
     assert [row[value]["text"] for row in told["found"]["rows"]] == ["7"]
-    assert read(page, "/c/0/key", state=views, k0="nobody", k1="2", find=1)["found"]["all_rows"] == 0
+    assert read(page, "/c/0/key", state=views, k0="nobody", k1="2", find=1)["found"]["rows"] == []
     for wrong in ({"k1": "two"}, {"k1": "9" * 30}, {"k1": ""}, {"k1": "1e5"}):
         told = read(page, "/c/0/key", state=views, k0="plain", find=1, **wrong)
         assert told["problem"]["kind"] == "InvalidInputError"
-    assert read(page, "/c/0/key", state=views, n0=1, k1="2", find=1)["found"]["all_rows"] == 0, "null is a key, too"
+    assert read(page, "/c/0/key", state=views, n0=1, k1="2", find=1)["found"]["rows"] == [], "null is a key, too"
+
+
+def test_of_a_hot_key_only_the_first_rows_are_read(serve: Serve, quick_path: Path) -> None:
+    made = Written(quick_path / "hot", {"who": pa.string()})
+
+    def fill(states: Any) -> None:  # noqa: ANN401
+        for number in range(50_000):
+            states.seen.put(f"{number:06d}", "x" * 100)
+
+    made.batch(
+        {"seen": (MapState("seen", "string", "string"), {"key": pa.string(), "value": pa.string()})}, [(("a",), fill)]
+    )
+    made.close()
+    client = serve(made.path)
+    answer = client.get("/c/0/key", params={"state": 0, "k0": "a", "find": 1})
+    assert "the first 200 rows" in answer.text
+    assert "There may be more" in answer.text
+    found = read(client, "/c/0/key", state=0, k0="a", find=1)["found"]
+    assert (len(found["rows"]), found["is_all"]) == (200, False)
 
 
 def test_a_large_value_is_cut(page: httpx.Client) -> None:
@@ -174,6 +243,22 @@ def test_versions_are_compared(page: httpx.Client) -> None:
         "version_b": 2,
     }
     assert read(page, "/c/0/diff", state=views, a=1, b=99, find=1)["problem"]["message"].count("no version 99") == 1
+
+
+def test_a_long_comparison_ends_with_what_was_found(
+    serve: Serve, frozen: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = serve(frozen)
+    (number,) = (each["number"] for each in read(client, "/c/0/key")["states"] if each["state"] == "seen")
+    monkeypatch.setattr(lookups, "DIFF_S", -1.0)
+    found = read(client, "/c/0/diff", state=number, a=1, find=1)["found"]
+    assert (found["rows"], found["is_all"]) == ([], False)
+    told = client.get("/c/0/diff", params={"state": number, "a": 1, "find": 1}).text
+    assert "There may be more" in told
+    assert "No difference so far" in told
+    monkeypatch.setattr(lookups, "DIFF_S", 60.0)
+    found = read(client, "/c/0/diff", state=number, a=1, find=1)["found"]
+    assert (found["rows"] != [], found["is_all"]) == (True, True)
 
 
 def test_no_more_differences_are_shown_than_asked_for(serve: Serve, frozen: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -78,3 +79,17 @@ def test_an_old_answer_is_made_again(pool: ThreadPoolExecutor) -> None:
         return len(made)
 
     assert [asked.recall("", compute, 30).value for _ in range(3)] == [1, 2, 3]
+
+
+def test_a_failure_that_is_told_often_does_not_grow(pool: ThreadPoolExecutor) -> None:
+    """Each time it is raised, the stack trace of an exception gets longer."""
+
+    def fail(_progress: Progress) -> int:
+        raise StorageError("away")
+
+    kept, lengths = Recollection[int](pool, 60), set()
+    for _ in range(20):
+        with pytest.raises(StorageError) as told:
+            kept.recall("", fail, 10)
+        lengths.add(len(list(traceback.walk_tb(told.tb))))
+    assert len(lengths) <= 2, "when it is computed, and afterwards"

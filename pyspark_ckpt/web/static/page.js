@@ -23,28 +23,34 @@
     return document.hidden || selected !== "" || (chosen && chosen.matches("input, select, textarea"));
   }
 
+  function mark(isStale) {
+    document.body.classList.toggle("stale", isStale);
+  }
+
   async function refresh() {
+    const late = setTimeout(mark, 15000, true);
     try {
       if (!isBusy()) {
-        const answer = await fetch(location.href, { headers: { Accept: "text/html" }, credentials: "same-origin" });
-        if (answer.status === 401) return;
+        const answer = await fetch(location.href, {
+          headers: { Accept: "text/html" }, credentials: "same-origin", signal: AbortSignal.timeout(90000),
+        });
         const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+        const next = page.getElementById("main");
+        if (!next) throw new Error("no page: another server, another token, or too much at once");
         const main = document.getElementById("main");
         const open = [...main.querySelectorAll("details[open]")].map((each) => each.id);
-        const next = page.getElementById("main");
-        if (next) {
-          for (const id of open) {
-            const each = next.querySelector("#" + CSS.escape(id));
-            if (each) each.open = true;
-          }
-          document.body.dataset.refresh = page.body.dataset.refresh;
-          main.replaceWith(next);
-          document.body.classList.remove("stale");
+        for (const id of open) {
+          const each = next.querySelector("#" + CSS.escape(id));
+          if (each) each.open = true;
         }
+        document.body.dataset.refresh = page.body.dataset.refresh;
+        main.replaceWith(next);
+        mark(false);
       }
     } catch {
-      document.body.classList.add("stale");
+      mark(true);
     }
+    clearTimeout(late);
     plan();
   }
 

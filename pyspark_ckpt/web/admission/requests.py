@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Iterable
+from hashlib import sha256
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, urlencode
 
@@ -34,11 +35,12 @@ _HEADERS = {
 class Admission:
     """Lets requests pass to an application. The first one brings the token in its URL, and gets a cookie for later."""
 
-    def __init__(self, app: ASGIApp, token: str, port: int, hosts: Iterable[str] = LOOPBACK) -> None:
+    def __init__(self, app: ASGIApp, token: str, hosts: Iterable[str] = LOOPBACK) -> None:
         """``hosts``: the names by which a browser may ask for the page, with any port, as a tunnel has another."""
         self._app, self._token = app, token.encode()
         self._hosts = {host.lower() for host in hosts}
-        self._cookie = f"pyspark-ckpt-{port}"
+        # A browser has the same cookies for all ports of a host, and through tunnels pages of many machines.
+        self._cookie = f"pyspark-ckpt-{sha256(self._token).hexdigest()[:16]}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or pass it on."""
@@ -62,12 +64,16 @@ class Admission:
         """Return the answer to a request that does not pass; None if it does."""
         headers = Headers(scope=scope)
         if _host_name(headers.get("host", "")) not in self._hosts:
-            return PlainTextResponse("This page is not served under this host name.\n", 421)
+            return _answer(
+                "This page is not served under this host name. If the name is right, start `pyspark-ckpt serve` with "
+                "--allowed-host and the name.",
+                421,
+            )
         if scope["method"] not in {"GET", "HEAD"}:
-            return PlainTextResponse("This page only reads.\n", 405, {"Allow": "GET, HEAD"})
+            return _answer("This page only reads.", 405, Allow="GET, HEAD")
         query = scope["query_string"]
         if len(query) > MAX_QUERY:
-            return PlainTextResponse("The query string is too long.\n", 414)
+            return _answer("The query string is too long.", 414)
         return self._check_token(scope, headers)
 
     def _check_token(self, scope: Scope, headers: Headers) -> Response | None:
@@ -86,7 +92,8 @@ class Admission:
         """Give the cookie, and send the browser to the same page without the token in its URL."""
         path = scope["path"] if not scope["path"].startswith("//") else "/"
         answer = RedirectResponse(path + (f"?{urlencode(rest)}" if rest else ""), 303)
-        answer.set_cookie(self._cookie, self._token.decode(), httponly=True, samesite="strict", path="/")
+        # Not "strict": after a click on the URL in a notebook or a chat, which are other sites, that is not sent here.
+        answer.set_cookie(self._cookie, self._token.decode(), httponly=True, samesite="lax", path="/")
         return answer
 
     def _is_right(self, given: str) -> bool:
@@ -101,9 +108,12 @@ class Admission:
 
 
 def _refuse_token() -> Response:
-    return PlainTextResponse(
-        "Open the URL that `pyspark-ckpt serve` has printed: it has the token that this page asks for.\n", 401
-    )
+    return _answer("Open the URL that `pyspark-ckpt serve` has printed: it has the token that this page asks for.", 401)
+
+
+def _answer(text: str, status: int, **headers: str) -> Response:
+    """Return an answer to a request that is refused, after which the connection is closed."""
+    return PlainTextResponse(f"{text}\n", status, {"Connection": "close", **headers})
 
 
 def _host_name(host: str) -> str:
