@@ -24,12 +24,12 @@ from azure.core.exceptions import (
     ServiceRequestError,
     ServiceResponseError,
 )
-from azure.core.pipeline.transport import RequestsTransport
 from azure.storage.blob import BlobBlock, BlobProperties, ContainerClient
 from requests import RequestException, Response, Session
 
 from pyspark_ckpt.state_store.blobs.base.retries import get_left_of_try_s
-from pyspark_ckpt.state_store.blobs.object_store.azure_secrets import OwnChain
+from pyspark_ckpt.state_store.blobs.object_store.azure_answers import Transport
+from pyspark_ckpt.state_store.blobs.object_store.azure_secrets import OwnChain, SasToken
 from pyspark_ckpt.state_store.blobs.object_store.azure_settings import AzureSettings
 from pyspark_ckpt.state_store.blobs.object_store.service import (
     CONNECT_S,
@@ -44,7 +44,14 @@ from pyspark_ckpt.state_store.blobs.object_store.service import (
     Range,
     RequestError,
 )
-from pyspark_ckpt.state_store.blobs.object_store.sessions import Answers, equip, is_bad_tls
+from pyspark_ckpt.state_store.blobs.object_store.sessions import (
+    MISUNDERSTOOD,
+    Answers,
+    equip,
+    explain_misunderstood,
+    hide_queries,
+    is_bad_tls,
+)
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 WRITER = "ckpt_writer"
@@ -100,7 +107,7 @@ class AzureContainer:
             settings.endpoint,
             settings.container,
             credential=(settings.secret or OwnChain()).make_credential(),
-            transport=RequestsTransport(session=self._session, session_owner=False),
+            transport=Transport(self._session),
             api_version=API,
             retry_total=0,  # the retry policy of the place repeats
             max_single_put_size=WHOLE_BYTES,
@@ -157,6 +164,7 @@ class AzureContainer:
             )
             data: bytes = found.readall()
         properties = found.properties
+        _require_etag(properties)
         size = self._answers.read_size(start, end, len(data)) if data else int(properties.size)
         return Range(data, size, str(properties.etag))
 
@@ -196,12 +204,17 @@ class AzureContainer:
             raise TypeError(type(source).__name__)
         origin, target = source.client.get_blob_client(source_key), self.client.get_blob_client(key)
         with _failures("copy"):
-            status: Any = target.start_copy_from_url(origin.url, **_timeouts())["copy_status"]
+            status: Any = target.start_copy_from_url(source.sign(origin.url), **_timeouts())["copy_status"]
             while status == "pending":
                 time.sleep(POLL_S)
                 status = target.get_blob_properties(**_timeouts()).copy.status
         if status != "success":
             raise RequestError(f"the copy has ended as {status!r}", may_pass=True)
+
+    def sign(self, url: str) -> str:
+        """Return the URL of an object with the signature that a copy from it needs. A key or an identity needs none."""
+        secret = self.settings.secret
+        return f"{url}?{secret.token.removeprefix('?')}" if isinstance(secret, SasToken) else url
 
     def remove_empty_folders(self, prefix: str) -> None:
         """Remove empty folders, the deepest first; see the protocol."""
@@ -316,6 +329,8 @@ def _failures(verb: str) -> Iterator[None]:
         raise RequestError(_first_line(problem), hint=_TLS if is_wrong else "", may_pass=not is_wrong) from problem
     except AzureError as problem:
         raise RequestError(_first_line(problem), may_pass=True) from problem
+    except MISUNDERSTOOD as problem:
+        raise explain_misunderstood(problem) from problem
 
 
 def _explain_answer(problem: HttpResponseError, verb: str) -> RequestError:
@@ -345,4 +360,5 @@ def _find_kind(status: int, code: str, verb: str) -> type[RequestError] | None:
 
 
 def _first_line(problem: object) -> str:
-    return str(problem).strip().partition("\n")[0][:400]
+    """Return the first line of a text, without the queries of URLs: a signature is a secret."""
+    return hide_queries(problem).strip().partition("\n")[0][:400]
