@@ -9,11 +9,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import boto3
+import pytest
 from botocore.config import Config
+
+from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.errors import NotFoundError
 
 SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 CONFLICT = b"<Error><Code>ConditionalRequestConflict</Code><Message>Try again.</Message></Error>"
@@ -144,3 +149,19 @@ def proxy(endpoint: str, faults: Faults) -> Iterator[str]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def assert_works(place: BlobPlace, large: bytes, folder: Path) -> None:
+    """Write, read, list and delete at a place whose requests meet faults. ``folder``: for a downloaded file."""
+    assert place.put_if_absent("a", b"first")
+    assert not place.put_if_absent("a", b"second")
+    with place.create("sst/large") as sink:
+        sink.write(large)
+    assert place.get("a") == b"first"
+    assert place.download("sst/large", folder / "large") == len(large)
+    assert (folder / "large").read_bytes() == large
+    assert [blob.name for blob in place.list("sst")] == ["sst/large"]
+    place.delete("a")
+    assert [blob.name for blob in place.list()] == []
+    with pytest.raises(NotFoundError):
+        place.get("a")

@@ -1,4 +1,4 @@
-"""A wire between a client and a service that can be cut in several ways, for as long as one likes."""
+"""A wire between a client and a service that can be cut in several ways, and answers that are lost."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any
+
+import pytest
 
 from tests.beside import beside
 from tests.lab import Lab, expected
@@ -184,3 +187,27 @@ def live(lab: Lab, versions: int, during: Callable[[int], AbstractContextManager
     for version in range(1, versions + 1):
         lab.restart(lose_local=True)
         assert lab.begin(lab.open(), version, ids[version - 1]).rows == expected(version)
+
+
+def lose_answers(
+    patch: pytest.MonkeyPatch,
+    owner: type,
+    method: str,
+    lost: Callable[[Any], Exception],
+    *,
+    times: int,
+    before_it_happens: bool = False,
+    counts: Callable[..., bool] = lambda *_: True,
+) -> None:
+    """Let callers of a method hear nothing of its next calls, of those that count: they raise what ``lost`` makes."""
+    original, left = getattr(owner, method), [times]
+
+    def call(self: Any, *args: Any, **given: Any) -> Any:  # noqa: ANN401
+        is_lost = left[0] > 0 and counts(*args)
+        left[0] -= is_lost
+        answer = None if is_lost and before_it_happens else original(self, *args, **given)
+        if is_lost:
+            raise lost(self)
+        return answer
+
+    patch.setattr(owner, method, call)

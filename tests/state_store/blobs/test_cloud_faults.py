@@ -27,7 +27,7 @@ from pyspark_ckpt.state_store.blobs.object_store.gcs_settings import find_gcs_se
 from pyspark_ckpt.state_store.blobs.transfers import StoredFile, copy_object
 from pyspark_ckpt.state_store.errors import InvalidInputError, NotFoundError, StorageError
 from tests.cloud_services import ACCOUNT, KEY, CloudService, connection
-from tests.faulty_s3 import Faults, proxy
+from tests.faulty_s3 import Faults, assert_works, proxy
 from tests.outages import KINDS, Wire, wire
 
 FAULTS = (
@@ -73,20 +73,7 @@ def test_a_place_does_what_it_says_when_one_kind_of_fault_is_met(
     """Every other request meets the fault."""
     faults = Faults(lambda _method, number: kind if number % 2 else None)
     with proxy(cloud.endpoint, faults) as endpoint:
-        place = far(cloud, endpoint, monkeypatch)
-        assert place.put_if_absent("a", b"first")
-        assert not place.put_if_absent("a", b"second")
-        data = large_of(cloud)
-        with place.create("sst/large") as sink:
-            sink.write(data)
-        assert place.get("a") == b"first"
-        assert place.download("sst/large", tmp_path / "large") == len(data)
-        assert (tmp_path / "large").read_bytes() == data
-        assert [blob.name for blob in place.list("sst")] == ["sst/large"]
-        place.delete("a")
-        assert [blob.name for blob in place.list()] == []
-        with pytest.raises(NotFoundError):
-            place.get("a")
+        assert_works(far(cloud, endpoint, monkeypatch), large_of(cloud), tmp_path)
     assert faults.seen[kind] > 3
 
 
