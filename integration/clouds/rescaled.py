@@ -1,7 +1,7 @@
 """Continue queries whose state is in a cloud from savepoints there, with other partitions, and state in another cloud.
 
-``python -m integration.clouds.rescaled FOLDER SETTINGS ROOT...``: ``SETTINGS`` is a JSON object of the session's confs.
-Prints the last output of the query of each root.
+``python -m integration.clouds.rescaled FOLDER SETTINGS SECRETS ROOT...``: ``SETTINGS`` is a JSON object of confs of the
+session, ``SECRETS`` one of what its credential file gets. Prints what the queries of each root show.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,12 +20,13 @@ import pyspark_ckpt as ckpt
 REMOTE = "spark.sql.streaming.stateStore.ckpt.remote"
 
 
-def main(folder: Path, settings: dict[str, str], *roots: str) -> None:
+def main(folder: Path, settings: dict[str, str], secrets: dict[str, str], *roots: str) -> None:
     """Count up to a savepoint, and after it, for each root."""
     builder = ckpt.configure(SparkSession.builder.master("local[2]"))
     for key, value in settings.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
+    keep_secrets(spark, secrets)
     found = []
     for number, root in enumerate(roots):
         own, checkpoints = folder / str(number), [str(folder / str(number) / name) for name in ("old", "new", "newest")]
@@ -40,6 +42,20 @@ def main(folder: Path, settings: dict[str, str], *roots: str) -> None:
         found.append(count(spark, own / "input", checkpoints[2], 5))
     print(json.dumps(found))
     spark.stop()
+
+
+def keep_secrets(spark: SparkSession, secrets: dict[str, str]) -> None:
+    """Write secrets into the credential file that is set in the session."""
+    jvm: Any = spark._jvm
+    gateway: Any = spark.sparkContext._gateway
+    conf = spark._jsparkSession.sessionState().newHadoopConf()
+    (file,) = jvm.org.apache.hadoop.security.alias.CredentialProviderFactory.getProviders(conf)
+    for name, secret in secrets.items():
+        characters = gateway.new_array(jvm.char, len(secret))
+        for number, character in enumerate(secret):
+            characters[number] = character
+        file.createCredentialEntry(name, characters)
+    file.flush()
 
 
 def count(spark: SparkSession, inputs: Path, checkpoint: str, partitions: int) -> list[tuple[int, int]]:
@@ -67,4 +83,4 @@ def count(spark: SparkSession, inputs: Path, checkpoint: str, partitions: int) -
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), json.loads(sys.argv[2]), *sys.argv[3:])
+    main(Path(sys.argv[1]), json.loads(sys.argv[2]), json.loads(sys.argv[3]), *sys.argv[4:])

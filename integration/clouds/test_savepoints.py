@@ -18,17 +18,19 @@ pytestmark = [pytest.mark.spark, pytest.mark.matrix]
 def test_queries_in_clouds_go_on_from_savepoints_with_more_partitions(
     gcs: CloudService, azure: CloudService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The key of Azure is a setting of the session. Only that, and no output, shows it."""
+    """The key of Azure is in a credential file of Hadoop, and nothing shows it."""
     endpoint = f"AccountName={ACCOUNT};BlobEndpoint={azure.endpoint}/{ACCOUNT}"
     monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", endpoint)
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     settings = {
-        f"spark.hadoop.fs.azure.account.key.{ACCOUNT}.dfs.core.windows.net": KEY,
+        "spark.hadoop.hadoop.security.credential.provider.path": f"localjceks://file{tmp_path}/keys.jceks",
         "spark.ui.enabled": "false",
         "spark.local.dir": str(tmp_path / "local"),
     }
     roots = [gcs.new_folder(), azure.new_folder()]
-    command = [sys.executable, "-m", "integration.clouds.rescaled", str(tmp_path / "run"), json.dumps(settings), *roots]
+    secrets = {f"fs.azure.account.key.{ACCOUNT}.dfs.core.windows.net": KEY}
+    given = [str(tmp_path / "run"), json.dumps(settings), json.dumps(secrets), *roots]
+    command = [sys.executable, "-m", "integration.clouds.rescaled", *given]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     expected = [[[key, times] for key in range(20)] for times in (1, 2, 3)]

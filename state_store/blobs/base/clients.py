@@ -60,7 +60,12 @@ class Client(Generic[C]):
 
     def get(self) -> C:
         """Return the client of this process."""
-        process = os.getpid()
-        if self._found is None or self._found[0] != process:
-            self._found = process, self._find()
-        return self._found[1]
+        client = self.get_found()
+        if client is None:
+            client = self._find()
+            self._found = os.getpid(), client
+        return client
+
+    def get_found(self) -> C | None:
+        """Return the client of this process, if it was found already."""
+        return self._found[1] if self._found is not None and self._found[0] == os.getpid() else None

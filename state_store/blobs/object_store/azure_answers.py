@@ -16,7 +16,7 @@ from typing_extensions import override
 PIECE_BYTES = 1 << 20
 
 
-class Transport(RequestsTransport):
+class Transport(RequestsTransport):  # type: ignore[misc]  # the client has no type for it
     """Sends requests by a session that stays open."""
 
     def __init__(self, session: Session) -> None:

@@ -88,23 +88,23 @@ class GcsBucket:
     """Parts of a resumable upload are sent in order."""
 
     def __init__(self, name: str, settings: GcsSettings) -> None:
-        """Find the credentials. Makes no request to the bucket. Raises RequestError (there are none)."""
+        """Find the credentials. Makes no request to the bucket. Raises RequestError (there are none, or not yet)."""
         self.name = name
         self.settings = settings
         self._answers = Answers(_is_services)
         with _failures(_FIND):
             credentials = _find_credentials(settings)
-        make_session: Any = AuthorizedSession
-        session = make_session(credentials)
-        self._session = equip(session, self._answers)
-        self.client = Client(
-            project="-",  # used for nothing but buckets, which are never created here
-            credentials=credentials,
-            _http=session,
-            client_options={"api_endpoint": settings.endpoint} if settings.endpoint else None,
-        )
+            make_session: Any = AuthorizedSession
+            session = make_session(credentials)
+            self._session = equip(session, self._answers)
+            self.client = Client(  # this asks the machine, if the credentials are its own
+                project="-",  # used for nothing but buckets, which are never created here
+                credentials=credentials,
+                _http=session,
+                client_options={"api_endpoint": settings.endpoint} if settings.endpoint else None,
+            )
         # Else the client asks for the metadata of the bucket, in threads of its own, with a right that may be missing.
-        self.client._bucket_metadata_cache = None  # type: ignore[attr-defined]  # noqa: SLF001
+        self.client._bucket_metadata_cache = None  # noqa: SLF001
         self.handle = self.client.bucket(name)
 
     @property
@@ -349,7 +349,8 @@ def _failures(verb: str) -> Iterator[None]:
     except DefaultCredentialsError as problem:
         raise RequestError(f"this process has no credentials ({_first_line(problem)})", hint=_WHERE) from problem
     except (RefreshError, TransportError) as problem:
-        passes = isinstance(problem, TransportError) or bool(getattr(problem, "retryable", False))
+        is_away = isinstance(problem, TransportError) or isinstance(problem.__cause__, TransportError)
+        passes = is_away or bool(getattr(problem, "retryable", False))
         text = f"the credentials get no token ({_first_line(problem)})"
         raise RequestError(text, hint=f"Correct the credentials. {_WHERE}", may_pass=passes) from problem
     except GoogleAuthError as problem:

@@ -55,10 +55,10 @@ class ObjectRequests:
     @property
     def bucket(self) -> ObjectService:
         """The service; it may be used from many threads. Raises StorageError (there are no credentials for it)."""
-        try:
-            return self._client.get()
-        except RequestError as problem:
-            self._fail("reach", self.url, problem, "not_applied")
+        if (found := self._client.get_found()) is not None:
+            return found
+        with self.failures("reach", "."):
+            return self.ask(self._client.get)
 
     def key(self, name: str) -> str:
         """Return the key of an object of the place. Raises InvalidInputError (the service cannot have it)."""
