@@ -82,7 +82,7 @@ class _Handler(BaseHTTPRequestHandler):
         fault = self.faults.meet(self.command)
         if fault == "refused":
             self.close_connection = True
-        elif fault in ANSWERS:
+        elif fault is not None and fault in ANSWERS:
             self.answer(*ANSWERS[fault])
         else:
             with self.faults.turn if fault == "ignored" else nullcontext():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import select
 import socket
 import struct
@@ -25,9 +26,10 @@ _RESET = struct.pack("ii", 1, 0)
 class Wire:
     """Carries connections on ``port`` to a service at ``target``, but for the time of an outage."""
 
-    def __init__(self, target: tuple[str, int]) -> None:
-        """Listen on a free port of 127.0.0.1."""
+    def __init__(self, target: tuple[str, int], bytes_per_s: float = math.inf) -> None:
+        """Listen on a free port of 127.0.0.1. ``bytes_per_s``: how fast each connection is, towards the service."""
         self._target = target
+        self._bytes_per_s = bytes_per_s
         self._lock = threading.Lock()
         self._cut = ""
         self._outages = 0
@@ -64,6 +66,8 @@ class Wire:
     def _listen(self, port: int) -> socket.socket:
         listener = socket.socket()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if self._bytes_per_s < math.inf:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
         until = time.monotonic() + 5
         while True:
             try:
@@ -112,6 +116,8 @@ class Wire:
                     was_silent = was_silent or (self._cut == "silent" and self._outages >= outages)
                     if not data:
                         raise ConnectionError("one side has closed")
+                    if source is client:
+                        time.sleep(len(data) / self._bytes_per_s)
                     if not was_silent:
                         others[source].sendall(data)
         if not was_silent or self._ended:
@@ -127,9 +133,9 @@ def _reset(connection: socket.socket) -> None:
 
 
 @contextmanager
-def wire(target: tuple[str, int]) -> Iterator[Wire]:
+def wire(target: tuple[str, int], bytes_per_s: float = math.inf) -> Iterator[Wire]:
     """A wire to the service at ``target``."""
-    made = Wire(target)
+    made = Wire(target, bytes_per_s)
     try:
         yield made
     finally:

@@ -27,13 +27,10 @@ from azure.core.exceptions import (
 from azure.storage.blob import BlobBlock, BlobProperties, ContainerClient
 from requests import RequestException, Response, Session
 
-from pyspark_ckpt.state_store.blobs.base.retries import get_left_of_try_s
 from pyspark_ckpt.state_store.blobs.object_store.azure_answers import Transport
 from pyspark_ckpt.state_store.blobs.object_store.azure_secrets import OwnChain, SasToken
 from pyspark_ckpt.state_store.blobs.object_store.azure_settings import AzureSettings
 from pyspark_ckpt.state_store.blobs.object_store.service import (
-    CONNECT_S,
-    READ_S,
     Entry,
     ExistsError,
     LostUploadError,
@@ -51,6 +48,7 @@ from pyspark_ckpt.state_store.blobs.object_store.sessions import (
     explain_misunderstood,
     hide_queries,
     is_bad_tls,
+    timeouts,
 )
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
@@ -287,7 +285,8 @@ class AzureParts:
 
 
 def _timeouts() -> dict[str, Any]:
-    return {"connection_timeout": get_left_of_try_s(CONNECT_S), "read_timeout": get_left_of_try_s(READ_S)}
+    connect_s, read_s = timeouts()
+    return {"connection_timeout": connect_s, "read_timeout": read_s}
 
 
 def _is_services(answer: Response) -> bool:

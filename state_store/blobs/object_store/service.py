@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-CONNECT_S, READ_S = 10.0, 60.0
-"""The longest waits for a connection and for the next bytes. The retry policy of the place may allow less."""
+WAIT_S = 60.0
+"""The longest wait for a connection, for a body to be sent, and for the next bytes. The retry policy of the place may
+allow less. There is one limit for the first two, because a socket has one time-out for them."""
 
 
 class RequestError(Exception):

@@ -14,7 +14,7 @@ from requests.adapters import HTTPAdapter
 from typing_extensions import override
 
 from pyspark_ckpt.state_store.blobs.base.retries import get_left_of_try_s
-from pyspark_ckpt.state_store.blobs.object_store.service import CONNECT_S, READ_S, RequestError
+from pyspark_ckpt.state_store.blobs.object_store.service import WAIT_S, RequestError
 
 CONNECTIONS = 32
 MISUNDERSTOOD = (ValueError, TypeError, LookupError, AttributeError)
@@ -98,7 +98,7 @@ def equip(session: Session, answers: Answers) -> Session:
 
 def timeouts() -> tuple[float, float]:
     """Return the longest waits for a connection and for the next bytes of the current try."""
-    return get_left_of_try_s(CONNECT_S), get_left_of_try_s(READ_S)
+    return get_left_of_try_s(WAIT_S), get_left_of_try_s(WAIT_S)
 
 
 def is_bad_tls(problem: Any) -> bool:  # noqa: ANN401 - an error of any client
