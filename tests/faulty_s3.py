@@ -48,7 +48,7 @@ class Faults:
     conditions: what is there is deleted before. ``page_200``, ``page_404``, ``empty_200``, ``json_200``: nothing
     happens, and something before the service answers in its place, as a load balancer that has just begun.
     ``garbled``: it happens, and the answer has other content. ``untagged``: it happens, and the answer does not name
-    the version.
+    the version. ``pending``: it happens, and the answer calls a copy of Azure unfinished.
     """
 
     next: Callable[[str, int], str | None] = lambda _method, _number: None
@@ -94,6 +94,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self.close_connection = True
             else:
                 content = GATEWAY if fault == "garbled" else content
+                if fault == "pending":
+                    headers = [(name, "pending" if name == "x-ms-copy-status" else value) for name, value in headers]
                 if fault == "untagged":
                     headers = [(name, value) for name, value in headers if name.lower() not in TAGS]
                 self.answer(status, headers, content, cut=fault == "cut" and len(content) > 1)

@@ -27,10 +27,13 @@ from azure.core.exceptions import (
 from azure.storage.blob import BlobBlock, BlobProperties, ContainerClient
 from requests import RequestException, Response, Session
 
+from pyspark_ckpt.state_store.blobs.base.retries import get_left_of_try_s
 from pyspark_ckpt.state_store.blobs.object_store.azure_answers import Transport
 from pyspark_ckpt.state_store.blobs.object_store.azure_secrets import OwnChain, SasToken
 from pyspark_ckpt.state_store.blobs.object_store.azure_settings import AzureSettings
 from pyspark_ckpt.state_store.blobs.object_store.service import (
+    WAIT_S,
+    Ask,
     Entry,
     ExistsError,
     LostUploadError,
@@ -64,7 +67,9 @@ WHOLE_BYTES = 256 << 20
 """The largest object that is put in one request. Larger ones are sent in blocks."""
 
 _PASSING = frozenset({408, 429, 500, 502, 503, 504})
-_PASSING_CODES = frozenset({"ContainerBeingDeleted", "OperationTimedOut", "ServerBusy", "InternalError"})
+_PASSING_CODES = frozenset(
+    {"ContainerBeingDeleted", "OperationTimedOut", "ServerBusy", "InternalError", "PendingCopyOperation"}
+)
 _EXISTS = frozenset({"BlobAlreadyExists", "ConditionNotMet", "TargetConditionNotMet", "PathAlreadyExists"})
 _LOST = frozenset({"InvalidBlockList", "InvalidBlobOrBlock"})
 _WHERE = (
@@ -204,6 +209,8 @@ class AzureContainer:
         with _failures("copy"):
             status: Any = target.start_copy_from_url(source.sign(origin.url), **_timeouts())["copy_status"]
             while status == "pending":
+                if get_left_of_try_s(WAIT_S) <= POLL_S:
+                    raise RequestError("the copy is still pending", may_pass=True)
                 time.sleep(POLL_S)
                 status = target.get_blob_properties(**_timeouts()).copy.status
         if status != "success":
@@ -214,11 +221,11 @@ class AzureContainer:
         secret = self.settings.secret
         return f"{url}?{secret.token.removeprefix('?')}" if isinstance(secret, SasToken) else url
 
-    def remove_empty_folders(self, prefix: str) -> None:
+    def remove_empty_folders(self, prefix: str, ask: Ask) -> None:
         """Remove empty folders, the deepest first; see the protocol."""
         folders, parents, more = list[str](), set[str](), ""
         while True:
-            found, more = self._list(prefix, more, is_deep=True)
+            found, more = ask(lambda more=more: self._list(prefix, more, is_deep=True))
             for blob in found:
                 name = blob.name.rstrip("/")
                 if _is_folder(blob):
@@ -231,7 +238,7 @@ class AzureContainer:
             if any(part.startswith(".") for part in folder[len(prefix) :].split("/")):
                 parents.update(_above(folder))
             elif folder not in parents:
-                self._remove_folder(folder)
+                ask(lambda folder=folder: self._remove_folder(folder))
 
     def _remove_folder(self, folder: str) -> None:
         try:

@@ -32,6 +32,7 @@ from urllib3.exceptions import HTTPError
 
 from pyspark_ckpt.state_store.blobs.object_store.gcs_settings import ANONYMOUS, MACHINE, GcsSettings
 from pyspark_ckpt.state_store.blobs.object_store.service import (
+    Ask,
     Entry,
     ExistsError,
     LostUploadError,
@@ -198,7 +199,7 @@ class GcsBucket:
     def check_key(self, key: str) -> None:
         """Accept every key; see the protocol."""
 
-    def remove_empty_folders(self, prefix: str) -> None:
+    def remove_empty_folders(self, prefix: str, ask: Ask) -> None:
         """Do nothing: a bucket has no folders. Those of a bucket with a hierarchical namespace stay."""
 
     def now_s(self) -> float:

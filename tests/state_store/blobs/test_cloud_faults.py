@@ -452,3 +452,26 @@ def test_a_network_that_hides_headers_does_not_mix_versions(
         place.put("a", BIG)
         with pytest.raises(StorageError, match=r"generation|ETag"):
             place.get("a")
+
+
+def test_many_folders_are_removed_when_each_request_is_slow(
+    azure: CloudService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Together they take longer than one request may."""
+    with proxy(azure.endpoint, Faults(before=lambda _method, _path: time.sleep(0.12))) as endpoint:
+        place = far(azure, endpoint, monkeypatch, 1.2)
+        for number in range(25):
+            key = f"{place.url.removeprefix(azure.root).strip('/')}/folder-{number}"
+            azure.client.upload_blob(key, b"", metadata={"hdi_isfolder": "true"})
+        place.remove_empty_folders()
+    prefix = place.url.removeprefix(azure.root).strip("/")
+    assert list(azure.client.list_blobs(name_starts_with=prefix)) == []
+
+
+def test_a_copy_that_never_ends_is_given_up(azure: CloudService, monkeypatch: pytest.MonkeyPatch) -> None:
+    with proxy(azure.endpoint, Faults(lambda _method, _number: "pending")) as endpoint:
+        place = far(azure, endpoint, monkeypatch, 1.5)
+        place.put("a", b"x")
+        with pytest.raises(StorageError, match="the copy is still pending") as caught:
+            copy_object(place, StoredFile("a", 1, "not looked at"), place, "b")
+    assert caught.value.retryable
