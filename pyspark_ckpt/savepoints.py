@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Literal
 
 from pyspark_ckpt.jobs.connect_job import ConnectJob
 from pyspark_ckpt.jobs.spark_job import QUICK_BYTES, SparkJob, master_here
+from pyspark_ckpt.queries.hadoop import read_hadoop_settings
 from pyspark_ckpt.queries.handles import find_checkpoint
 from pyspark_ckpt.queries.last_batch import let_end
-from pyspark_ckpt.state_store.blobs import HadoopSettings
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.inventory import list_operators
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
@@ -312,12 +312,7 @@ def collect_options(given: Mapping[str, str] | None, *locations: str) -> Options
             hint="Name a folder of S3 as s3://, and give the settings as options. For the others, run this where the "
             "credentials are, without a session: docs/deploying.md.",
         )
-    conf = session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
-    begins = ("fs.s3a.", "fs.azure.", "fs.gs.", "google.cloud.auth.")
-    settings = HadoopSettings(
-        {f"{begin}{name}": value for begin in begins for name, value in conf.getPropsWithPrefix(begin).items()}
-    )
-    return replace(options, hadoop=settings)
+    return replace(options, hadoop=read_hadoop_settings(session))
 
 
 def read_session_confs(names: Iterable[str]) -> dict[str, str] | None:

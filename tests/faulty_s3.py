@@ -1,24 +1,40 @@
-"""A proxy before a real S3 service that does to requests what networks and services do."""
+"""A proxy before a real service of objects that does to requests what networks and services do."""
 
 from __future__ import annotations
 
 import http.client
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import boto3
+import pytest
 from botocore.config import Config
+
+from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.errors import NotFoundError
 
 SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 CONFLICT = b"<Error><Code>ConditionalRequestConflict</Code><Message>Try again.</Message></Error>"
+GATEWAY = b'{"status": "starting"}'
 PAGE = b"<html><body>Nothing here yet</body></html>"
-KINDS = ("slow_down", "no_answer", "cut", "refused", "late", "page_200", "page_404", "empty_200")
+ANSWERS: Mapping[str, tuple[int, list[tuple[str, str]], bytes]] = {
+    "slow_down": (503, [], SLOW_DOWN),
+    "conflict": (409, [], CONFLICT),
+    "empty_200": (200, [], b""),
+    "page_200": (200, [("content-type", "text/html")], PAGE),
+    "page_404": (404, [("content-type", "text/html")], PAGE),
+    "json_200": (200, [("content-type", "application/json")], GATEWAY),
+}
+"""What is answered before the service has heard of a request."""
+TAGS = frozenset({"etag", "x-goog-generation"})
+KINDS = ("slow_down", "no_answer", "cut", "refused", "late", "page_200", "page_404", "empty_200", "json_200")
 
 
 @dataclass
@@ -29,8 +45,10 @@ class Faults:
     ``refused``: the connection ends before the service hears of it. ``no_answer``: it happens, and the connection ends
     without an answer. ``cut``: the answer's body ends in the middle. ``late``: it happens twice, as if the network had
     delivered a copy. ``ignored``: the condition of the request is not looked at, as if its service did not know
-    conditions: what is there is deleted before. ``page_200``, ``page_404``, ``empty_200``: nothing happens, and
-    something before the service answers in its place, as a load balancer that has just begun.
+    conditions: what is there is deleted before. ``page_200``, ``page_404``, ``empty_200``, ``json_200``: nothing
+    happens, and something before the service answers in its place, as a load balancer that has just begun.
+    ``garbled``: it happens, and the answer has other content. ``untagged``: it happens, and the answer does not name
+    the version. ``pending``: it happens, and the answer calls a copy of Azure unfinished.
     """
 
     next: Callable[[str, int], str | None] = lambda _method, _number: None
@@ -64,14 +82,8 @@ class _Handler(BaseHTTPRequestHandler):
         fault = self.faults.meet(self.command)
         if fault == "refused":
             self.close_connection = True
-        elif fault == "slow_down":
-            self.answer(503, [], SLOW_DOWN)
-        elif fault == "conflict":
-            self.answer(409, [], CONFLICT)
-        elif fault == "empty_200":
-            self.answer(200, [], b"")
-        elif fault in ("page_200", "page_404"):
-            self.answer(int(fault[-3:]), [("content-type", "text/html")], PAGE)
+        elif fault is not None and fault in ANSWERS:
+            self.answer(*ANSWERS[fault])
         else:
             with self.faults.turn if fault == "ignored" else nullcontext():
                 if fault == "ignored" and self.headers.get("If-None-Match"):
@@ -81,6 +93,11 @@ class _Handler(BaseHTTPRequestHandler):
             if fault == "no_answer":
                 self.close_connection = True
             else:
+                content = GATEWAY if fault == "garbled" else content
+                if fault == "pending":
+                    headers = [(name, "pending" if name == "x-ms-copy-status" else value) for name, value in headers]
+                if fault == "untagged":
+                    headers = [(name, value) for name, value in headers if name.lower() not in TAGS]
                 self.answer(status, headers, content, cut=fault == "cut" and len(content) > 1)
 
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = handle_request  # noqa: N815 - the library's names
@@ -134,3 +151,19 @@ def proxy(endpoint: str, faults: Faults) -> Iterator[str]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def assert_works(place: BlobPlace, large: bytes, folder: Path) -> None:
+    """Write, read, list and delete at a place whose requests meet faults. ``folder``: for a downloaded file."""
+    assert place.put_if_absent("a", b"first")
+    assert not place.put_if_absent("a", b"second")
+    with place.create("sst/large") as sink:
+        sink.write(large)
+    assert place.get("a") == b"first"
+    assert place.download("sst/large", folder / "large") == len(large)
+    assert (folder / "large").read_bytes() == large
+    assert [blob.name for blob in place.list("sst")] == ["sst/large"]
+    place.delete("a")
+    assert [blob.name for blob in place.list()] == []
+    with pytest.raises(NotFoundError):
+        place.get("a")

@@ -1,7 +1,8 @@
-"""A wire between a client and a service that can be cut in several ways, for as long as one likes."""
+"""A wire between a client and a service that can be cut in several ways, and answers that are lost."""
 
 from __future__ import annotations
 
+import math
 import select
 import socket
 import struct
@@ -9,6 +10,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any
+
+import pytest
 
 from tests.beside import beside
 from tests.lab import Lab, expected
@@ -22,9 +26,10 @@ _RESET = struct.pack("ii", 1, 0)
 class Wire:
     """Carries connections on ``port`` to a service at ``target``, but for the time of an outage."""
 
-    def __init__(self, target: tuple[str, int]) -> None:
-        """Listen on a free port of 127.0.0.1."""
+    def __init__(self, target: tuple[str, int], bytes_per_s: float = math.inf) -> None:
+        """Listen on a free port of 127.0.0.1. ``bytes_per_s``: how fast each connection is, towards the service."""
         self._target = target
+        self._bytes_per_s = bytes_per_s
         self._lock = threading.Lock()
         self._cut = ""
         self._outages = 0
@@ -61,6 +66,8 @@ class Wire:
     def _listen(self, port: int) -> socket.socket:
         listener = socket.socket()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if self._bytes_per_s < math.inf:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
         until = time.monotonic() + 5
         while True:
             try:
@@ -109,6 +116,8 @@ class Wire:
                     was_silent = was_silent or (self._cut == "silent" and self._outages >= outages)
                     if not data:
                         raise ConnectionError("one side has closed")
+                    if source is client:
+                        time.sleep(len(data) / self._bytes_per_s)
                     if not was_silent:
                         others[source].sendall(data)
         if not was_silent or self._ended:
@@ -124,9 +133,9 @@ def _reset(connection: socket.socket) -> None:
 
 
 @contextmanager
-def wire(target: tuple[str, int]) -> Iterator[Wire]:
+def wire(target: tuple[str, int], bytes_per_s: float = math.inf) -> Iterator[Wire]:
     """A wire to the service at ``target``."""
-    made = Wire(target)
+    made = Wire(target, bytes_per_s)
     try:
         yield made
     finally:
@@ -184,3 +193,27 @@ def live(lab: Lab, versions: int, during: Callable[[int], AbstractContextManager
     for version in range(1, versions + 1):
         lab.restart(lose_local=True)
         assert lab.begin(lab.open(), version, ids[version - 1]).rows == expected(version)
+
+
+def lose_answers(
+    patch: pytest.MonkeyPatch,
+    owner: type,
+    method: str,
+    lost: Callable[[Any], Exception],
+    *,
+    times: int,
+    before_it_happens: bool = False,
+    counts: Callable[..., bool] = lambda *_: True,
+) -> None:
+    """Let callers of a method hear nothing of its next calls, of those that count: they raise what ``lost`` makes."""
+    original, left = getattr(owner, method), [times]
+
+    def call(self: Any, *args: Any, **given: Any) -> Any:  # noqa: ANN401
+        is_lost = left[0] > 0 and counts(*args)
+        left[0] -= is_lost
+        answer = None if is_lost and before_it_happens else original(self, *args, **given)
+        if is_lost:
+            raise lost(self)
+        return answer
+
+    patch.setattr(owner, method, call)

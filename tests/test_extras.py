@@ -1,4 +1,4 @@
-"""The package without its extras: where PySpark, boto3 and hdfs-native are not installed."""
+"""The package without its extras: where PySpark and the clients of places are not installed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.compat.frozen import unpack
 from tests.reading.written import Written
 
 ROOT = Path(__file__).parents[1]
-LEFT_OUT = ("pyspark", "boto", "s3transfer", "hdfs_native", "_distutils_hack", "__editable__")
+LEFT_OUT = ("pyspark", "azure", "boto", "google", "s3transfer", "hdfs_native", "_distutils_hack", "__editable__")
 AT, DECIMAL = pa.timestamp("us", "UTC"), pa.decimal128(12, 2)
 PAIR = pa.struct([("at", AT), ("price", DECIMAL)])
 EACH = pa.struct(
@@ -232,7 +232,7 @@ for call in (
     f"state get {checkpoint} --uid kinds --state recent --key 3",
 ):
     assert main(call.split()) == 0, call
-assert not {"pyspark", "boto3", "hdfs_native"} & set(sys.modules)
+assert not {"pyspark", "azure", "boto3", "google", "hdfs_native"} & set(sys.modules)
 """
     text = run(bare, code, checkpoint, tmp_path)
     assert "keyed kinds" in text
@@ -245,6 +245,8 @@ assert not {"pyspark", "boto3", "hdfs_native"} & set(sys.modules)
         ("ckpt.open_state('s3://bucket/checkpoint')", "s3"),
         ("ckpt.open_state('s3a://bucket/checkpoint')", "s3"),
         ("ckpt.open_state('hdfs://host/checkpoint')", "hdfs"),
+        ("ckpt.open_state('gs://bucket/checkpoint')", "gcs"),
+        ("ckpt.open_state('abfss://c@account.dfs.core.windows.net/checkpoint')", "azure"),
         ("ckpt.configure(None)", "spark"),
         ("ckpt.keyed(None, by='key', uid='uid')", "spark"),
         ("ckpt.register_state_source(None)", "spark"),
@@ -278,7 +280,7 @@ print(main(["checkpoint", "list", "s3://bucket/checkpoint"]))
 
 
 def test_help_imports_nothing_slow() -> None:
-    slow = {"rich", "numpy", "pyarrow", "pandas", "rocksdict", "pyspark", "boto3", "hdfs_native"}
+    slow = {"rich", "numpy", "pyarrow", "pandas", "rocksdict", "pyspark", "azure", "boto3", "google", "hdfs_native"}
     code = f"""
 import sys
 from pyspark_ckpt.cli.main import main

@@ -125,7 +125,8 @@ def _authority(uri: str, scheme: str) -> str:
     if "@" in authority:
         raise InvalidInputError(
             f"State cannot be stored at the {scheme}: URI: it has a user or a password before its host or bucket.",
-            hint="Remove it. Credentials come from boto3's own chain or the settings of S3A: see docs/deploying.md.",
+            hint="Remove it. Credentials come from the client's own chain or the settings of Hadoop's connector: see "
+            "docs/deploying.md.",
         )
     return authority
 

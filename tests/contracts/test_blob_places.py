@@ -40,6 +40,7 @@ from pyspark_ckpt.state_store.blobs.transfers import (
     write_together,
 )
 from pyspark_ckpt.state_store.errors import ConflictError, InvalidInputError, NotFoundError, StorageError
+from tests import outages
 from tests.faulty_disk import FULL, READ_ONLY, Trouble, broken, nearly_full
 from tests.faulty_place import FaultyPlace, Link, Network
 from tests.memory_place import MemoryService
@@ -495,19 +496,15 @@ def lose_answers(
     monkeypatch: pytest.MonkeyPatch, operation: str, *, times: int, before_it_happens: bool = False
 ) -> None:
     """Let the client of S3 hear nothing of its next requests."""
-    original = BaseClient._make_api_call
-    left = [times]
-
-    def call(client: BaseClient, name: str, arguments: Any) -> Any:  # noqa: ANN401
-        is_lost = name == operation and left[0] > 0
-        if is_lost:
-            left[0] -= 1
-        answer = None if is_lost and before_it_happens else original(client, name, arguments)
-        if is_lost:
-            raise ReadTimeoutError(endpoint_url=client.meta.endpoint_url)
-        return answer
-
-    monkeypatch.setattr(BaseClient, "_make_api_call", call)
+    outages.lose_answers(
+        monkeypatch,
+        BaseClient,
+        "_make_api_call",
+        lambda client: ReadTimeoutError(endpoint_url=client.meta.endpoint_url),
+        times=times,
+        before_it_happens=before_it_happens,
+        counts=lambda name, _: name == operation,
+    )
 
 
 @pytest.mark.parametrize("form", ["{}", "file:{}", "file://{}", "file:///{}"])

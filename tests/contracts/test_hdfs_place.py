@@ -15,6 +15,7 @@ from hdfs_native import Client
 from pyspark_ckpt.state_store.blobs import BlobPlace, RetryPolicy, place_at, with_retries
 from pyspark_ckpt.state_store.blobs.hdfs import requests, uploads
 from pyspark_ckpt.state_store.errors import InvalidInputError, StorageError
+from tests import outages
 from tests.contracts.test_blob_places import BIG, HALF, BlobPlaceContract
 from tests.hdfs_service import HdfsService
 
@@ -293,15 +294,11 @@ def new_clients(monkeypatch: pytest.MonkeyPatch, **environment: str) -> Iterator
 
 def lose_answers(monkeypatch: pytest.MonkeyPatch, *, times: int, before_it_happens: bool = False) -> None:
     """Let the client hear nothing of its next renames."""
-    original = Client.rename
-    left = [times]
-
-    def rename(client: Client, source: str, target: str, *, overwrite: bool) -> None:
-        is_lost = left[0] > 0
-        left[0] -= 1
-        if not (is_lost and before_it_happens):
-            original(client, source, target, overwrite=overwrite)
-        if is_lost:
-            raise OSError("connection reset")
-
-    monkeypatch.setattr(Client, "rename", rename)
+    outages.lose_answers(
+        monkeypatch,
+        Client,
+        "rename",
+        lambda _: OSError("connection reset"),
+        times=times,
+        before_it_happens=before_it_happens,
+    )

@@ -24,16 +24,16 @@ from azure.core.exceptions import (
     ServiceRequestError,
     ServiceResponseError,
 )
-from azure.core.pipeline.transport import RequestsTransport
 from azure.storage.blob import BlobBlock, BlobProperties, ContainerClient
 from requests import RequestException, Response, Session
 
 from pyspark_ckpt.state_store.blobs.base.retries import get_left_of_try_s
-from pyspark_ckpt.state_store.blobs.object_store.azure_secrets import OwnChain
+from pyspark_ckpt.state_store.blobs.object_store.azure_answers import Transport
+from pyspark_ckpt.state_store.blobs.object_store.azure_secrets import OwnChain, SasToken
 from pyspark_ckpt.state_store.blobs.object_store.azure_settings import AzureSettings
 from pyspark_ckpt.state_store.blobs.object_store.service import (
-    CONNECT_S,
-    READ_S,
+    WAIT_S,
+    Ask,
     Entry,
     ExistsError,
     LostUploadError,
@@ -44,7 +44,15 @@ from pyspark_ckpt.state_store.blobs.object_store.service import (
     Range,
     RequestError,
 )
-from pyspark_ckpt.state_store.blobs.object_store.sessions import Answers, equip, is_bad_tls
+from pyspark_ckpt.state_store.blobs.object_store.sessions import (
+    MISUNDERSTOOD,
+    Answers,
+    equip,
+    explain_misunderstood,
+    hide_queries,
+    is_bad_tls,
+    timeouts,
+)
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 WRITER = "ckpt_writer"
@@ -59,7 +67,9 @@ WHOLE_BYTES = 256 << 20
 """The largest object that is put in one request. Larger ones are sent in blocks."""
 
 _PASSING = frozenset({408, 429, 500, 502, 503, 504})
-_PASSING_CODES = frozenset({"ContainerBeingDeleted", "OperationTimedOut", "ServerBusy", "InternalError"})
+_PASSING_CODES = frozenset(
+    {"ContainerBeingDeleted", "OperationTimedOut", "ServerBusy", "InternalError", "PendingCopyOperation"}
+)
 _EXISTS = frozenset({"BlobAlreadyExists", "ConditionNotMet", "TargetConditionNotMet", "PathAlreadyExists"})
 _LOST = frozenset({"InvalidBlockList", "InvalidBlobOrBlock"})
 _WHERE = (
@@ -100,7 +110,7 @@ class AzureContainer:
             settings.endpoint,
             settings.container,
             credential=(settings.secret or OwnChain()).make_credential(),
-            transport=RequestsTransport(session=self._session, session_owner=False),
+            transport=Transport(self._session),
             api_version=API,
             retry_total=0,  # the retry policy of the place repeats
             max_single_put_size=WHOLE_BYTES,
@@ -157,6 +167,7 @@ class AzureContainer:
             )
             data: bytes = found.readall()
         properties = found.properties
+        _require_etag(properties)
         size = self._answers.read_size(start, end, len(data)) if data else int(properties.size)
         return Range(data, size, str(properties.etag))
 
@@ -196,18 +207,25 @@ class AzureContainer:
             raise TypeError(type(source).__name__)
         origin, target = source.client.get_blob_client(source_key), self.client.get_blob_client(key)
         with _failures("copy"):
-            status: Any = target.start_copy_from_url(origin.url, **_timeouts())["copy_status"]
+            status: Any = target.start_copy_from_url(source.sign(origin.url), **_timeouts())["copy_status"]
             while status == "pending":
+                if get_left_of_try_s(WAIT_S) <= POLL_S:
+                    raise RequestError("the copy is still pending", may_pass=True)
                 time.sleep(POLL_S)
                 status = target.get_blob_properties(**_timeouts()).copy.status
         if status != "success":
             raise RequestError(f"the copy has ended as {status!r}", may_pass=True)
 
-    def remove_empty_folders(self, prefix: str) -> None:
+    def sign(self, url: str) -> str:
+        """Return the URL of an object with the signature that a copy from it needs. A key or an identity needs none."""
+        secret = self.settings.secret
+        return f"{url}?{secret.token.removeprefix('?')}" if isinstance(secret, SasToken) else url
+
+    def remove_empty_folders(self, prefix: str, ask: Ask) -> None:
         """Remove empty folders, the deepest first; see the protocol."""
         folders, parents, more = list[str](), set[str](), ""
         while True:
-            found, more = self._list(prefix, more, is_deep=True)
+            found, more = ask(lambda more=more: self._list(prefix, more, is_deep=True))
             for blob in found:
                 name = blob.name.rstrip("/")
                 if _is_folder(blob):
@@ -220,7 +238,7 @@ class AzureContainer:
             if any(part.startswith(".") for part in folder[len(prefix) :].split("/")):
                 parents.update(_above(folder))
             elif folder not in parents:
-                self._remove_folder(folder)
+                ask(lambda folder=folder: self._remove_folder(folder))
 
     def _remove_folder(self, folder: str) -> None:
         try:
@@ -274,7 +292,8 @@ class AzureParts:
 
 
 def _timeouts() -> dict[str, Any]:
-    return {"connection_timeout": get_left_of_try_s(CONNECT_S), "read_timeout": get_left_of_try_s(READ_S)}
+    connect_s, read_s = timeouts()
+    return {"connection_timeout": connect_s, "read_timeout": read_s}
 
 
 def _is_services(answer: Response) -> bool:
@@ -316,6 +335,8 @@ def _failures(verb: str) -> Iterator[None]:
         raise RequestError(_first_line(problem), hint=_TLS if is_wrong else "", may_pass=not is_wrong) from problem
     except AzureError as problem:
         raise RequestError(_first_line(problem), may_pass=True) from problem
+    except MISUNDERSTOOD as problem:
+        raise explain_misunderstood(problem) from problem
 
 
 def _explain_answer(problem: HttpResponseError, verb: str) -> RequestError:
@@ -345,4 +366,5 @@ def _find_kind(status: int, code: str, verb: str) -> type[RequestError] | None:
 
 
 def _first_line(problem: object) -> str:
-    return str(problem).strip().partition("\n")[0][:400]
+    """Return the first line of a text, without the queries of URLs: a signature is a secret."""
+    return hide_queries(problem).strip().partition("\n")[0][:400]

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from pyspark_ckpt.state_store.blobs.object_store.service import RequestError
 from pyspark_ckpt.state_store.extras import require_extra
+
+_DAMAGED = (
+    "Correct AccountKey in AZURE_STORAGE_CONNECTION_STRING or, in a query, fs.azure.account.key: it is a number in "
+    "base64, as the portal of Azure shows it."
+)
 
 
 class Secret(Protocol):
@@ -24,7 +31,11 @@ class AccountKey:
     key: str = field(repr=False)
 
     def make_credential(self) -> Any:  # noqa: ANN401 - as in the protocol
-        """Return the key with the account that it is for."""
+        """Return the key with the account that it is for. Raises RequestError (it is damaged)."""
+        try:
+            base64.b64decode(self.key)
+        except ValueError:  # its text may show parts of the key
+            raise RequestError(f"the key of the account {self.account} is damaged", hint=_DAMAGED) from None
         from azure.core.credentials import AzureNamedKeyCredential  # noqa: PLC0415 - loaded where it is needed
 
         return AzureNamedKeyCredential(self.account, self.key)

@@ -32,6 +32,7 @@ from urllib3.exceptions import HTTPError
 
 from pyspark_ckpt.state_store.blobs.object_store.gcs_settings import ANONYMOUS, MACHINE, GcsSettings
 from pyspark_ckpt.state_store.blobs.object_store.service import (
+    Ask,
     Entry,
     ExistsError,
     LostUploadError,
@@ -42,7 +43,15 @@ from pyspark_ckpt.state_store.blobs.object_store.service import (
     Range,
     RequestError,
 )
-from pyspark_ckpt.state_store.blobs.object_store.sessions import Answers, equip, is_bad_tls, timeouts
+from pyspark_ckpt.state_store.blobs.object_store.sessions import (
+    MISUNDERSTOOD,
+    Answers,
+    equip,
+    explain_misunderstood,
+    hide_queries,
+    is_bad_tls,
+    timeouts,
+)
 
 WRITER = "ckpt-writer"
 """The metadata key that names the write."""
@@ -51,6 +60,7 @@ TOKENS = "https://oauth2.googleapis.com/token"
 
 _BYTES = "application/octet-stream"
 _FIELDS = "kind,items(name,size,timeCreated),nextPageToken"
+_FIND = "find the credentials"
 LISTED = 1000
 _UNFINISHED = 308
 _PASSING = frozenset({408, 429, 500, 502, 503, 504})
@@ -79,21 +89,23 @@ class GcsBucket:
     """Parts of a resumable upload are sent in order."""
 
     def __init__(self, name: str, settings: GcsSettings) -> None:
-        """Find the credentials. Makes no request to the bucket. Raises RequestError (there are none)."""
+        """Find the credentials. Makes no request to the bucket. Raises RequestError (there are none, or not yet)."""
         self.name = name
         self.settings = settings
         self._answers = Answers(_is_services)
-        with _failures("find the credentials"):
+        with _failures(_FIND):
             credentials = _find_credentials(settings)
-        make_session: Any = AuthorizedSession
-        session = make_session(credentials)
-        self._session = equip(session, self._answers)
-        self.client = Client(
-            project="-",  # used for nothing but buckets, which are never created here
-            credentials=credentials,
-            _http=session,
-            client_options={"api_endpoint": settings.endpoint} if settings.endpoint else None,
-        )
+            make_session: Any = AuthorizedSession
+            session = make_session(credentials)
+            self._session = equip(session, self._answers)
+            self.client = Client(  # this asks the machine, if the credentials are its own
+                project="-",  # used for nothing but buckets, which are never created here
+                credentials=credentials,
+                _http=session,
+                client_options={"api_endpoint": settings.endpoint} if settings.endpoint else None,
+            )
+        # Else the client asks for the metadata of the bucket, in threads of its own, with a right that may be missing.
+        self.client._bucket_metadata_cache = None  # noqa: SLF001
         self.handle = self.client.bucket(name)
 
     @property
@@ -140,7 +152,10 @@ class GcsBucket:
                 start=start, end=end - 1, raw_download=True, checksum=None, timeout=timeouts(), retry=None
             )
         size = self._answers.read_size(start, end, len(data))
-        return Range(data, size, self._answers.headers.get("x-goog-generation", ""))
+        generation = self._answers.headers.get("x-goog-generation", "")
+        if not generation.isdecimal():
+            raise RequestError("the answer does not tell the generation of the object", may_pass=True)
+        return Range(data, size, generation)
 
     def read_page(self, prefix: str, start: str, more: str, *, is_deep: bool) -> Page:
         """Return one page of a listing; see the protocol."""
@@ -184,7 +199,7 @@ class GcsBucket:
     def check_key(self, key: str) -> None:
         """Accept every key; see the protocol."""
 
-    def remove_empty_folders(self, prefix: str) -> None:
+    def remove_empty_folders(self, prefix: str, ask: Ask) -> None:
         """Do nothing: a bucket has no folders. Those of a bucket with a hierarchical namespace stay."""
 
     def now_s(self) -> float:
@@ -302,11 +317,23 @@ def _read_file(file: str) -> Any:  # noqa: ANN401 - google.auth has few types
 
 
 def _is_services(answer: Response) -> bool:
-    """Return whether the service has answered, and not a page of something in front of it, or an empty answer."""
-    if answer.status_code == 200 and answer.headers.get("content-length") == "0":  # noqa: PLR2004
-        return "location" in answer.headers or "x-goog-generation" in answer.headers
-    is_page = answer.headers.get("content-type", "").startswith("text/html")
-    return not is_page or any(name.startswith("x-g") for name in map(str.lower, answer.headers))
+    """Return whether the service has answered, and not something in front of it."""
+    if "location" in answer.headers or any(name.lower().startswith("x-g") for name in answer.headers):
+        return True
+    if answer.status_code == 200:  # noqa: PLR2004
+        return _names_kind(answer)
+    return not answer.headers.get("content-type", "").startswith("text/html")
+
+
+def _names_kind(answer: Response) -> bool:
+    """Return whether the content is that of the API. A deletion is answered by status 204, or by an emulator's null."""
+    if answer.request.method == "DELETE":
+        return answer.content.strip() == b"null"
+    try:
+        said = answer.json()
+    except ValueError:
+        return False
+    return isinstance(said, dict) and str(said.get("kind", "")).startswith("storage#")
 
 
 @contextmanager
@@ -323,7 +350,8 @@ def _failures(verb: str) -> Iterator[None]:
     except DefaultCredentialsError as problem:
         raise RequestError(f"this process has no credentials ({_first_line(problem)})", hint=_WHERE) from problem
     except (RefreshError, TransportError) as problem:
-        passes = isinstance(problem, TransportError) or bool(getattr(problem, "retryable", False))
+        is_away = isinstance(problem, TransportError) or isinstance(problem.__cause__, TransportError)
+        passes = is_away or bool(getattr(problem, "retryable", False))
         text = f"the credentials get no token ({_first_line(problem)})"
         raise RequestError(text, hint=f"Correct the credentials. {_WHERE}", may_pass=passes) from problem
     except GoogleAuthError as problem:
@@ -331,6 +359,11 @@ def _failures(verb: str) -> Iterator[None]:
     except (RequestException, HTTPError, InvalidResponse, DataCorruption, ConnectionError, TimeoutError) as problem:
         is_wrong = is_bad_tls(problem)
         raise RequestError(_first_line(problem), hint=_TLS if is_wrong else "", may_pass=not is_wrong) from problem
+    except MISUNDERSTOOD as problem:
+        if verb == _FIND:
+            text = f"the credentials cannot be used ({_first_line(problem)})"
+            raise RequestError(text, hint=_WHERE) from problem
+        raise explain_misunderstood(problem) from problem
 
 
 def _explain_status(status: int, text: str, code: str, verb: str) -> RequestError:
@@ -354,6 +387,5 @@ def _explain_status(status: int, text: str, code: str, verb: str) -> RequestErro
 
 
 def _first_line(problem: object) -> str:
-    """Return the first line of a text, without the URL of an upload, which is a secret."""
-    line = str(problem).strip().partition("\n")[0][:400]
-    return re.sub(r"upload_id=[^&\s'\")]*", "upload_id=...", line)
+    """Return the first line of a text, without the queries of URLs: that of an upload is a secret."""
+    return hide_queries(problem).strip().partition("\n")[0][:400]

@@ -125,7 +125,7 @@ class ObjectPlace(ObjectRequests, Retries):
     def remove_empty_folders(self) -> None:
         """Remove empty folders, if the service has folders; see the protocol."""
         with self.failures("remove the empty folders of", "."):
-            self.ask(lambda: self.bucket.remove_empty_folders(self.root))
+            self.bucket.remove_empty_folders(self.root, self.ask)
 
     def find_unfinished(self, older_than_s: float) -> builtins.list[Blob]:
         """Return nothing: the service itself discards what was never finished, after seven days. See the protocol."""

@@ -9,6 +9,7 @@ from itertools import cycle
 from typing import NoReturn, TypeVar
 
 from pyspark_ckpt.state_store.blobs.base.caller import describe_caller
+from pyspark_ckpt.state_store.blobs.base.clients import Client
 from pyspark_ckpt.state_store.blobs.base.place import check_name
 from pyspark_ckpt.state_store.blobs.base.retries import RetriesExhaustedError, RetryPolicy, fail_exhausted
 from pyspark_ckpt.state_store.blobs.object_store.service import (
@@ -39,8 +40,7 @@ class ObjectRequests:
         self.retries = _RETRIES
         self.root = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         self._root_url = root_url
-        self._connect = connect
-        self._service: ObjectService | None = None
+        self._client = Client(connect)
 
     @property
     def url(self) -> str:
@@ -54,10 +54,11 @@ class ObjectRequests:
 
     @property
     def bucket(self) -> ObjectService:
-        """The service; it may be used from many threads."""
-        if self._service is None:
-            self._service = self._connect()
-        return self._service
+        """The service; it may be used from many threads. Raises StorageError (there are no credentials for it)."""
+        if (found := self._client.get_found()) is not None:
+            return found
+        with self.failures("reach", "."):
+            return self.ask(self._client.get)
 
     def key(self, name: str) -> str:
         """Return the key of an object of the place. Raises InvalidInputError (the service cannot have it)."""

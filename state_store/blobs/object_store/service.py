@@ -6,12 +6,13 @@ the client that it uses. A request ends when the current try does; see ``get_lef
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-CONNECT_S, READ_S = 10.0, 60.0
-"""The longest waits for a connection and for the next bytes. The retry policy of the place may allow less."""
+WAIT_S = 60.0
+"""The longest wait for a connection, for a body to be sent, and for the next bytes. The retry policy of the place may
+allow less. There is one limit for the first two, because a socket has one time-out for them."""
 
 
 class RequestError(Exception):
@@ -89,6 +90,10 @@ class Parts(Protocol):
         ...
 
 
+Ask = Callable[[Callable[[], Any]], Any]
+"""Returns the answer to a request, which it repeats while its failures may pass."""
+
+
 class ObjectService(Protocol):
     """One bucket, or container, of a service. Safe to use from many threads."""
 
@@ -144,8 +149,8 @@ class ObjectService(Protocol):
         """Copy an object, replacing what was there. Raises MissingError."""
         ...
 
-    def remove_empty_folders(self, prefix: str) -> None:
-        """Remove the empty folders below ``prefix``, if the service has folders."""
+    def remove_empty_folders(self, prefix: str, ask: Ask) -> None:
+        """Remove the empty folders below ``prefix``, if the service has folders. ``ask`` repeats one request."""
         ...
 
     def now_s(self) -> float:

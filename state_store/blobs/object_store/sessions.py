@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any
 
 from requests import ConnectionError as NoConnectionError
-from requests import Response, Session
+from requests import PreparedRequest, RequestException, Response, Session
 from requests.adapters import HTTPAdapter
+from typing_extensions import override
 
 from pyspark_ckpt.state_store.blobs.base.retries import get_left_of_try_s
-from pyspark_ckpt.state_store.blobs.object_store.service import CONNECT_S, READ_S, RequestError
+from pyspark_ckpt.state_store.blobs.object_store.service import WAIT_S, RequestError
 
 CONNECTIONS = 32
+MISUNDERSTOOD = (ValueError, TypeError, LookupError, AttributeError)
+"""What clients raise if the content of an answer has another form than that of the service."""
+_QUERY = re.compile(r"\?[^\s'\")]*")
 _SPEAKING_STATUSES = frozenset({301, 302, 307, 401, 403, 407})
 """The meaning of these is known, whoever answered."""
 
@@ -61,9 +66,30 @@ class Answers:
         raise RequestError(text, may_pass=True)
 
 
+class _Connections(HTTPAdapter):
+    """Connections whose errors do not show the queries of URLs, which hold signatures and the names of uploads."""
+
+    @override
+    def send(self, request: PreparedRequest, *args: Any, **given: Any) -> Response:
+        try:
+            return super().send(request, *args, **given)
+        except RequestException as problem:
+            raise type(problem)(hide_queries(problem)) from None
+
+
+def hide_queries(problem: object) -> str:
+    """Return the text of an error without the queries of the URLs in it, which may be secrets."""
+    return _QUERY.sub("?...", str(problem))
+
+
+def explain_misunderstood(problem: Exception) -> RequestError:
+    """Return the error for one of ``MISUNDERSTOOD``: something else may have answered, so it may pass."""
+    return RequestError(f"the answer is not understood ({type(problem).__name__}: {problem})"[:400], may_pass=True)
+
+
 def equip(session: Session, answers: Answers) -> Session:
     """Give a session enough connections, and note its answers."""
-    adapter = HTTPAdapter(pool_connections=CONNECTIONS, pool_maxsize=CONNECTIONS)
+    adapter = _Connections(pool_connections=CONNECTIONS, pool_maxsize=CONNECTIONS)
     for scheme in ("https://", "http://"):
         session.mount(scheme, adapter)
     session.hooks["response"].append(answers.note)
@@ -72,7 +98,7 @@ def equip(session: Session, answers: Answers) -> Session:
 
 def timeouts() -> tuple[float, float]:
     """Return the longest waits for a connection and for the next bytes of the current try."""
-    return get_left_of_try_s(CONNECT_S), get_left_of_try_s(READ_S)
+    return get_left_of_try_s(WAIT_S), get_left_of_try_s(WAIT_S)
 
 
 def is_bad_tls(problem: Any) -> bool:  # noqa: ANN401 - an error of any client

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -100,3 +101,6 @@ def is_away(problem: BaseException) -> bool:
 def transfers() -> ThreadPoolExecutor:
     """Return the threads of this process that send and fetch parts."""
     return ThreadPoolExecutor(TRANSFERS, thread_name_prefix="objects")
+
+
+os.register_at_fork(after_in_child=transfers.cache_clear)

@@ -1,17 +1,12 @@
-"""Clients of S3: one for each set of settings, for as long as it is used, so that keys may keep changing.
+"""Clients of S3, one for each set of settings; see ``base/clients.py``.
 
-A client that a place holds does not change. The last few used clients are kept even if no place holds them, because
-places come and go and a client is slow to make. What all clients share, above all the description of the service, is
-in memory once.
+What all clients share, above all the description of the service, is in memory once.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
-from collections.abc import Callable
 from typing import Any
-from weakref import WeakValueDictionary
 
 import boto3
 from botocore.config import Config
@@ -19,40 +14,16 @@ from botocore.handlers import add_expect_header
 from botocore.session import Session
 from urllib3.util import Timeout
 
+from pyspark_ckpt.state_store.blobs.base.clients import Clients
 from pyspark_ckpt.state_store.blobs.base.retries import get_left_of_try_s
 from pyspark_ckpt.state_store.s3_settings import S3Settings
 
 CONNECTIONS = 32
 CONNECT_S, READ_S = 10, 60
 """The longest waits for a connection and for the next bytes. The retry policy of the place may allow less."""
-CLIENTS_KEPT = 4
-"""Clients that are kept although no place holds them."""
 
 _loading = threading.Lock()
 _loader: list[Any] = []
-
-
-class Clients:
-    """Clients by settings. Safe to use from many threads."""
-
-    def __init__(self, make: Callable[[S3Settings], Any]) -> None:
-        """Use ``make`` to make a client that is missing."""
-        self._make = make
-        self._lock = threading.Lock()
-        self._held: WeakValueDictionary[S3Settings, Any] = WeakValueDictionary()
-        self._last: OrderedDict[S3Settings, Any] = OrderedDict()
-
-    def get(self, settings: S3Settings) -> Any:  # noqa: ANN401 - boto3 has no types
-        """Return the client for these settings, the same for all that hold it at one time."""
-        with self._lock:
-            client = self._held.get(settings)
-            if client is None:
-                client = self._held[settings] = self._make(settings)
-            self._last[settings] = client
-            self._last.move_to_end(settings)
-            while len(self._last) > CLIENTS_KEPT:
-                self._last.popitem(last=False)
-            return client
 
 
 def new_session() -> boto3.session.Session:
@@ -93,7 +64,7 @@ def _new_client(settings: S3Settings) -> Any:  # noqa: ANN401 - boto3 has no typ
     return client
 
 
-CLIENTS = Clients(_new_client)
+CLIENTS: Clients[S3Settings, Any] = Clients(_new_client)
 """Those of this process."""
 
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from botocore.exceptions import ClientError
 
+from pyspark_ckpt.state_store.blobs.base.clients import Client
 from pyspark_ckpt.state_store.blobs.base.place import check_name
 from pyspark_ckpt.state_store.blobs.base.retries import RetriesExhaustedError, RetryPolicy
 from pyspark_ckpt.state_store.blobs.s3.clients import CLIENTS
@@ -51,7 +52,7 @@ class S3Requests:
         self._root = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         self.writes = settings.write_arguments()
         self.settings = settings
-        self._client: Any = None
+        self._client: Client[Any] = Client(lambda: CLIENTS.get(settings))
 
     @property
     def url(self) -> str:
@@ -61,9 +62,7 @@ class S3Requests:
     @property
     def client(self) -> Any:  # noqa: ANN401 - boto3 has no types
         """The client; it may be used from many threads."""
-        if self._client is None:
-            self._client = CLIENTS.get(self.settings)
-        return self._client
+        return self._client.get()
 
     @property
     def service(self) -> str:

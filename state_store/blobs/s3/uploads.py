@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -130,3 +131,6 @@ class S3Upload:
 def transfers() -> ThreadPoolExecutor:
     """Return the threads of this process that send and fetch parts."""
     return ThreadPoolExecutor(TRANSFERS, thread_name_prefix="s3")
+
+
+os.register_at_fork(after_in_child=transfers.cache_clear)

@@ -11,7 +11,7 @@ import pytest
 from botocore.client import BaseClient
 
 from pyspark_ckpt.state_store.blobs import S3Settings
-from pyspark_ckpt.state_store.blobs.s3.clients import CLIENTS_KEPT
+from pyspark_ckpt.state_store.blobs.base.clients import CLIENTS_KEPT
 from pyspark_ckpt.state_store.blobs.s3.place import S3Place
 from pyspark_ckpt.state_store.s3_settings import Credentials
 from pyspark_ckpt.state_store.server.received_secrets import SECRETS_KEPT, ReceivedSecrets

@@ -12,7 +12,7 @@ import pytest
 
 from pyspark_ckpt.state_store.blobs import S3Settings, place_at
 from tests.conftest import MakeLab
-from tests.faulty_s3 import KINDS, Faults, proxy
+from tests.faulty_s3 import KINDS, Faults, assert_works, proxy
 from tests.lab import CallError, Lab, expected
 from tests.s3_server import S3Service
 from tests.state_store.restore.test_remote import started
@@ -25,19 +25,9 @@ T = TypeVar("T")
 def test_a_place_does_what_it_says_when_one_kind_of_fault_is_met(kind: str, s3: S3Service, tmp_path: Path) -> None:
     """Every other request meets the fault."""
     faults = Faults(lambda _method, number: kind if number % 2 else None)
-    data = random.Random(kind).randbytes(20 << 20)
     with proxy(s3.endpoint, faults) as endpoint:
         place = place_at(f"{s3.new_folder()}/state", S3Settings(endpoint=endpoint, addressing="path"))
-        assert place.put_if_absent("a", b"first")
-        assert not place.put_if_absent("a", b"second")
-        with place.create("sst/large") as sink:
-            sink.write(data)
-        assert place.get("a") == b"first"
-        assert place.download("sst/large", tmp_path / "large") == len(data)
-        assert (tmp_path / "large").read_bytes() == data
-        assert [blob.name for blob in place.list("sst")] == ["sst/large"]
-        place.delete("a")
-        assert [blob.name for blob in place.list()] == []
+        assert_works(place, random.Random(kind).randbytes(20 << 20), tmp_path)
     assert faults.seen[kind] > 3
 
 
