@@ -66,6 +66,12 @@ def refuse_other_files(checkpoint: BlobPlace) -> None:
             )
 
 
+def delete_state(checkpoint: BlobPlace) -> None:
+    """Delete the rows of a checkpoint that no query will use, and leave the logs. Raises StorageError."""
+    for blob in checkpoint.walk("state"):
+        checkpoint.delete(blob.name)
+
+
 def delete_checkpoint(checkpoint: BlobPlace, state: BlobPlace | None) -> None:
     """Delete a checkpoint, and the folder of its ``state`` below the option ``remote`` if that is its own.
 

@@ -1,7 +1,8 @@
 """Rescale a running query in one call: let its batch end, stop it, rescale its checkpoint, and start it again.
 
 Until the new query has committed a batch, the way back is the old checkpoint, whatever fails. Nothing of it is changed.
-Only the plan of a batch that the new query has begun is copied there: the sink may have its rows already.
+It gets a number of a run (see ``turns``), and the plan of a batch that the new query has begun: the sink may have its
+rows already.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from pyspark_ckpt.running.first_commit import await_first_commit
 from pyspark_ckpt.running.leftovers import delete_checkpoint, return_plan
 from pyspark_ckpt.running.new_checkpoint import Target, find_target
 from pyspark_ckpt.running.outcome import Downtime, RescaledQuery, RescaleError
-from pyspark_ckpt.running.preparation import Rescaling, Start, prepare
+from pyspark_ckpt.running.preparation import Rescaling, Start, prepare, refuse_other_run
+from pyspark_ckpt.running.turns import only_call
 from pyspark_ckpt.running.way_back import go_back, start_query
 from pyspark_ckpt.savepoints import STOP_TIMEOUT_S, rescale
 from pyspark_ckpt.state_store.blobs import BlobPlace
@@ -72,9 +74,20 @@ def rescale_query(
     StorageError as ``rescale``, while the query still runs.
     """
     require_extra("pyspark", _WHAT)
-    rescaling = prepare(query_or_checkpoint, start, parallelism, new_checkpoint, old_checkpoint, options)
-    last_commit_s = _stop(rescaling, rescaling.query, timeout_s)
-    done = _move(rescaling, last_commit_s, first_batch_timeout_s)
+    rescaling = prepare(
+        query_or_checkpoint,
+        start,
+        parallelism,
+        new_checkpoint,
+        old_checkpoint,
+        timeout_s,
+        first_batch_timeout_s,
+        options,
+    )
+    with only_call(rescaling.old.query_id):
+        refuse_other_run(rescaling.session, rescaling.old.query_id, rescaling.query)  # of a call that was before
+        last_commit_s = _stop(rescaling, rescaling.query, timeout_s)
+        done = _move(rescaling, last_commit_s, first_batch_timeout_s)
     print_notice(
         f"pyspark-ckpt: {done.old_checkpoint}, {count_text(done.old_partitions, 'partition')}, to {done.checkpoint}, "
         f"{count_text(done.partitions, 'partition')}: {done.downtime}"
@@ -134,9 +147,11 @@ def _move(rescaling: Rescaling, last_commit_s: float, timeout_s: float | None) -
         target = find_target(
             rescaling.old, rescaling.location, rescaling.partitions, rescaling.given, rescaling.options
         )
+        turn = rescaling.take_turn(target.location)
         if not target.is_made:
             restored = rescale(rescaling.location, target.location, rescaling.partitions, options=options)
         rescaled_s = time.time()
+        turn.require()
         rescaling.set_confs()
         query = start_query(rescaling, target.location)
         started_s = time.time()
@@ -144,6 +159,7 @@ def _move(rescaling: Rescaling, last_commit_s: float, timeout_s: float | None) -
         with progress_bar("the first batch runs, in seconds") as show:
             watch = _watch(rescaling, new, show)
             committed_s = await_first_commit(query, new, rescaling.batch, timeout_s, watch)
+        turn.require_no_other(new, {str(query.runId)})
     except BaseException as problem:  # noqa: BLE001 - whatever it is, a query must run
         _fail(rescaling, problem, target)
     is_deleted = rescaling.deletes and committed_s is not None and _delete_old(rescaling)
