@@ -186,6 +186,8 @@ def test_what_cannot_be_rescaled_is_refused_while_the_query_runs(spark: SparkSes
             "must be a whole number": {"parallelism": 0},
             "`start` must be a function": {"start": "program.start"},
             "must be 'keep' or 'delete'": {"old_checkpoint": "drop"},
+            "`timeout_s` must be a number of seconds": {"timeout_s": "10"},
+            "`first_batch_timeout_s` must be a number": {"first_batch_timeout_s": -1},
             "cannot get the new checkpoint: it has a file": {"new_checkpoint": full},
             "is inside": {"new_checkpoint": tmp_path / "query" / "new"},
             "There is no option": {"options": {"remoote": "/x"}},

@@ -79,7 +79,7 @@ def find_driver(session: Any) -> str:  # noqa: ANN401 - an object of the JVM
 
 def count_slots(query: StreamingQuery) -> int | None:
     """Return how many tasks the executors of a query's session run at a time now; None if there is no executor."""
-    executors = cast("Any", query)._jsq.sparkSession().sparkContext().statusStore().executorList(True)  # noqa: FBT003, SLF001
+    executors = cast("Any", query)._jsq.sparkSession().sparkContext().statusStore().executorList(True)  # noqa: SLF001
     return sum(executors.apply(number).maxTasks() for number in range(executors.size())) or None
 
 

@@ -28,6 +28,7 @@ from pyspark_ckpt.state_store.display import count_text
 from pyspark_ckpt.state_store.errors import CkptError, LifecycleError, add_note, with_hint
 from pyspark_ckpt.state_store.extras import require_extra
 from pyspark_ckpt.state_store.location import Location
+from pyspark_ckpt.state_store.retention.pins import Pins
 from pyspark_ckpt.terminal import print_notice, progress_bar
 
 if TYPE_CHECKING:
@@ -63,15 +64,17 @@ def rescale_query(
     back to what it was.
 
     ``query_or_checkpoint``: the query, running or stopped; or the checkpointLocation of a stopped one. A stopped query
-    stays stopped if it cannot be rescaled. After a driver that died in this call, the same call goes on.
+    stays stopped if it cannot be rescaled. After a driver that died in this call, the same call goes on; a driver that
+    still runs on the old checkpoint can change nothing any more.
     ``new_checkpoint``: an empty folder; None for ``<checkpoint>-<parallelism>-partitions`` beside the old one, or that
     with ``-2`` and so on if it is in use. ``old_checkpoint``: "delete" deletes it after the first commit.
     ``first_batch_timeout_s``: after so long without a first commit, the way back is taken; None to wait as long as the
     batch runs. ``options``: as for ``savepoint``; ``remote`` is set in the session, too.
 
-    Raises InvalidInputError (nothing was done), LifecycleError (the query has failed, or its batch did not end and it
-    runs on), RescaleError (a LifecycleError) after the way back: its ``query`` is what runs now. FormatError,
-    StorageError as ``rescale``, while the query still runs.
+    Raises InvalidInputError (nothing was done), LifecycleError (the query has failed, its batch did not end and it runs
+    on, or another call rescales it), RescaleError (a LifecycleError) after the way back: its ``query`` is what runs now.
+    None runs if another driver has started the query meanwhile, in which it goes on. FormatError, StorageError as
+    ``rescale``, while the query still runs.
     """
     require_extra("pyspark", _WHAT)
     rescaling = prepare(
@@ -182,6 +185,12 @@ def _move(rescaling: Rescaling, last_commit_s: float, timeout_s: float | None) -
 def _delete_old(rescaling: Rescaling) -> bool:
     """Delete the old checkpoint, and return whether that was possible: the query runs in any case."""
     try:
+        if Pins(rescaling.old.place).list_held(tidies=False):
+            print_notice(
+                f"pyspark-ckpt: {rescaling.location} was not deleted: it is being copied, as for a savepoint, or read. "
+                "Delete it yourself."
+            )
+            return False
         delete_checkpoint(rescaling.old.place, None)
     except CkptError as problem:
         print_notice(f"pyspark-ckpt: {rescaling.location} could not be deleted: {problem} Delete it yourself.")
