@@ -183,3 +183,22 @@ def test_the_old_checkpoint_stays_while_it_is_copied(
         assert not done.old_is_deleted
         assert "query was not deleted: it is being copied" in capsys.readouterr().err
         assert (tmp_path / "query" / "metadata").exists()
+
+
+def test_an_interrupted_way_back_says_how_to_go_on(spark: SparkSession, tmp_path: Path) -> None:
+    """By a second Ctrl-C."""
+    program = Counting(spark, tmp_path, 2)
+
+    def start(_checkpoint: str) -> StreamingQuery:
+        raise KeyboardInterrupt
+
+    with program.running() as query:
+        program.await_more()
+        with pytest.raises(KeyboardInterrupt) as interrupted:
+            ckpt.rescale_query(query, start, 3)
+        notes = " ".join(getattr(interrupted.value, "__notes__", ()))
+        assert f"The way back was interrupted. If no query runs, call again with file:{program.checkpoint}" in notes
+        assert program.session.conf.get(SHUFFLE_PARTITIONS) == "2"
+        ckpt.rescale_query(program.checkpoint, program.start, 3)
+        program.await_more()
+    program.require_all()

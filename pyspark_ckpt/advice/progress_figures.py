@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -15,6 +16,8 @@ MAX_BUSY_SHARE = 0.9
 """If batches run for a smaller share of the time, the query waits for rows."""
 
 _STATE_TIMES = ("allUpdatesTimeMs", "allRemovalsTimeMs", "commitTimeMs")
+_NUMBERS = (*_STATE_TIMES, "numShufflePartitions", "numRowsTotal")
+_MEMBERS = {"id": str, "runId": str, "batchId": int, "durationMs": Mapping, "stateOperators": Sequence}
 _LOAD_TIME, _FORECAST = "ckptLoadTimeMs", "ckptRestoreForecastMs."
 _DECODER = json.JSONDecoder()
 
@@ -69,8 +72,20 @@ def find_progress(text: str) -> Iterator[dict[str, Any]]:
 
 
 def is_progress(found: object) -> bool:
-    """Return whether a value of JSON is the progress of a query."""
-    return isinstance(found, dict) and {"id", "batchId", "durationMs", "stateOperators"} <= found.keys()
+    """Return whether a value of JSON is the progress of a query: it has what is read of it here, as Spark writes it."""
+    if not isinstance(found, Mapping) or not all(isinstance(found.get(name), kind) for name, kind in _MEMBERS.items()):
+        return False
+    rates = [found.get("numInputRows"), found.get("inputRowsPerSecond"), found.get("processedRowsPerSecond")]
+    operators, sources = found["stateOperators"], found.get("sources", ())
+    if not isinstance(sources, Sequence) or not all(isinstance(each, Mapping) for each in (*operators, *sources)):
+        return False
+    numbers = [*rates, *found["durationMs"].values()]
+    for each in operators:
+        metrics = each.get("customMetrics", {})
+        if not isinstance(metrics, Mapping):
+            return False
+        numbers += [*metrics.values(), *(each.get(name) for name in _NUMBERS)]
+    return all(each is None or (isinstance(each, (int, float)) and math.isfinite(each)) for each in numbers)
 
 
 def read_figures(progress: Iterable[Mapping[str, Any]]) -> BatchFigures | None:

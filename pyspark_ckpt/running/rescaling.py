@@ -72,8 +72,8 @@ def rescale_query(
     batch runs. ``options``: as for ``savepoint``; ``remote`` is set in the session, too.
 
     Raises InvalidInputError (nothing was done), LifecycleError (the query has failed, its batch did not end and it runs
-    on, or another call rescales it), RescaleError (a LifecycleError) after the way back: its ``query`` is what runs now.
-    None runs if another driver has started the query meanwhile, in which it goes on. FormatError, StorageError as
+    on, or another call rescales it), RescaleError (a LifecycleError) after the way back: its ``query`` is what runs
+    now, and None if another driver has started the query meanwhile, in which it goes on. FormatError, StorageError as
     ``rescale``, while the query still runs.
     """
     require_extra("pyspark", _WHAT)
@@ -219,7 +219,14 @@ def _watch(rescaling: Rescaling, new: BlobPlace, show: Callable[..., None]) -> C
 def _fail(rescaling: Rescaling, problem: BaseException, target: Target | None) -> NoReturn:
     """Take the way back, and raise what says so."""
     problem = _find_interrupt(problem)
-    back = go_back(rescaling, target)
+    try:
+        back = go_back(rescaling, target)
+    except BaseException as again:
+        rescaling.confs.undo()
+        add_note(
+            again, f"The way back was interrupted. If the query does not run, call again with {rescaling.location}."
+        )
+        raise
     if not isinstance(problem, Exception):
         add_note(problem, f"Query {rescaling.old.query_id} was not rescaled. {back.done} {back.left}".rstrip())
         raise problem

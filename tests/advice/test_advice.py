@@ -120,6 +120,26 @@ def test_progress_is_found_among_the_lines_of_a_log() -> None:
     assert [each["batchId"] for each in find_progress(text)] == [2, 3]
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"batchId": "7"},
+        {"runId": None},
+        {"durationMs": [1]},
+        {"durationMs": {"addBatch": "long"}},
+        {"numInputRows": "many"},
+        {"inputRowsPerSecond": float("nan")},
+        {"stateOperators": [7]},
+        {"stateOperators": [{"customMetrics": [1]}]},
+        {"stateOperators": [{"commitTimeMs": {}}]},
+        {"sources": ["kafka"]},
+    ],
+)
+def test_what_spark_does_not_write_is_no_progress(wrong: dict[str, Any]) -> None:
+    assert list(find_progress(json.dumps(progress(1)))) == [progress(1)]
+    assert not list(find_progress(json.dumps(progress(1, **wrong))))
+
+
 def test_first_batches_and_restores_do_not_count() -> None:
     restoring = progress(7)
     restoring["stateOperators"][0]["customMetrics"] = {"ckptRestores": 3}
