@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 import pyspark_ckpt as ckpt
 from integration.conftest import SHUFFLE_PARTITIONS
@@ -202,3 +203,40 @@ def test_an_interrupted_way_back_says_how_to_go_on(spark: SparkSession, tmp_path
         ckpt.rescale_query(program.checkpoint, program.start, 3)
         program.await_more()
     program.require_all()
+
+
+def test_a_batch_that_a_file_sink_had_when_the_driver_died_runs_again(spark: SparkSession, tmp_path: Path) -> None:
+    """The sink would skip it. In checkpoint format 2 Spark fails then, because it has no ids of its state."""
+    inputs, output, new = tmp_path / "inputs", tmp_path / "output", tmp_path / "query-3-partitions"
+    session = Counting(spark, tmp_path, 2).session
+    inputs.mkdir()
+
+    def put(number: int) -> None:
+        (tmp_path / "new").write_text(f"{number}\n")
+        (tmp_path / "new").rename(inputs / f"{number}.csv")
+
+    def start(checkpoint: str) -> StreamingQuery:
+        rows = session.readStream.schema("value int").csv(str(inputs)).dropDuplicates(["value"])
+        writer = rows.writeStream.option("checkpointLocation", checkpoint).format("json")
+        return writer.option("path", str(output)).start()
+
+    try:
+        put(1)
+        query = start(str(tmp_path / "query"))
+        query.processAllAvailable()
+        query.stop()
+        ckpt.rescale(tmp_path / "query", new, 3)
+        (new / "commits" / "1").mkdir()  # nothing can be committed under this name
+        put(2)
+        session.conf.set(SHUFFLE_PARTITIONS, "3")
+        with pytest.raises(StreamingQueryException):
+            start(str(new)).processAllAvailable()
+        assert (output / "_spark_metadata" / "1").exists(), "the sink had the batch"
+        (new / "commits" / "1").rmdir()
+        done = ckpt.rescale_query(tmp_path / "query", start, 3)
+        put(3)
+        done.query.processAllAvailable()
+    finally:
+        for each in session.streams.active:
+            each.stop()
+    assert sorted(row.value for row in session.read.json(str(output)).collect()) == [1, 2, 3]
