@@ -14,8 +14,8 @@ from pyspark.sql import functions as f
 import pyspark_ckpt as ckpt
 from integration.conftest import SHUFFLE_PARTITIONS
 from integration.operators.providers import ROCKSDB
-from integration.running.programs import Counting
-from integration.savepoints.test_running import ROWS, USERS, batches, expected
+from integration.running.programs import Counting, require_each_batch
+from integration.savepoints.test_running import ROWS, USERS, batches
 from pyspark_ckpt.queries.progress import read_progress
 from pyspark_ckpt.running import first_commit
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
@@ -54,13 +54,6 @@ def test_every_row_counts_once_when_a_query_is_rescaled_there_and_back(
     program.require_all()
     assert program.calls == [("query", "2"), ("query-5-partitions", "5"), ("query-2-partitions", "2"), ("named", "5")]
     assert program.session.conf.get(SHUFFLE_PARTITIONS) == "5"
-
-
-def require_each_batch(program: Counting) -> None:
-    """Fail unless the sink has every batch, perhaps twice, with the same rows: one that was interrupted runs again."""
-    shown = dict(program.sink.shown)
-    assert sorted(shown.items()) == [(batch, expected(batch)) for batch in range(len(shown))]
-    assert all(rows == expected(batch) for batch, rows in program.sink.shown)
 
 
 def test_the_query_runs_again_on_its_old_checkpoint_if_it_cannot_be_started_on_the_new_one(

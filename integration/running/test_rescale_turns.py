@@ -13,7 +13,7 @@ from pyspark.errors import StreamingQueryException
 
 import pyspark_ckpt as ckpt
 from integration.conftest import SHUFFLE_PARTITIONS
-from integration.running.programs import Counting
+from integration.running.programs import Counting, require_each_batch
 from pyspark_ckpt.queries.session_confs import find_session
 from pyspark_ckpt.running import rescaling
 from pyspark_ckpt.state_store.attempts.winners import RUN_FORMAT, Epochs, RunObject
@@ -78,6 +78,39 @@ def test_a_query_that_other_code_starts_again_meanwhile_is_left_to_it(
         assert program.session.conf.get(SHUFFLE_PARTITIONS) == "2"
     program.require_all()
     assert [name for name, _ in program.calls] == ["query", "query"]
+
+
+def test_other_code_that_starts_the_old_query_in_the_first_batch_does_not_go_unnoticed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark stops the new query then, because both have one id."""
+    program = Counting(spark, tmp_path, 2)
+    holds, goes = threading.Event(), threading.Event()
+
+    def write(frame: DataFrame, batch: int) -> None:
+        if len(program.calls) == 2 and not holds.is_set():  # noqa: PLR2004 - on the new checkpoint
+            holds.set()
+            goes.wait(20)
+        program.sink(frame, batch)
+
+    def start_old() -> None:
+        assert holds.wait(60)
+        program.start(program.checkpoint)
+        goes.set()
+
+    program.write = write
+    with program.running() as query:
+        program.await_more()
+        other = threading.Thread(target=start_old)
+        other.start()
+        with pytest.raises(ckpt.RescaleError, match="it was started meanwhile") as told:
+            ckpt.rescale_query(query, program.start, 3)
+        other.join()
+        assert told.value.query is not None
+        assert told.value.query.isActive
+        program.await_more()
+        assert [each.runId for each in program.session.streams.active] == [told.value.query.runId]
+    require_each_batch(program)
 
 
 def test_nothing_is_undone_when_another_driver_has_started_the_query(spark: SparkSession, tmp_path: Path) -> None:

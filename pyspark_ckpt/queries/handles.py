@@ -45,7 +45,12 @@ def find_execution(query: StreamingQuery) -> Any:  # noqa: ANN401 - an object of
 
 def find_output(query: StreamingQuery) -> str:
     """Return the folder to which a query writes files with Spark's file sink; empty for another sink."""
-    found = _FILE_SINK.fullmatch(str(find_execution(query).sink().toString()))
+    return read_output(find_execution(query))
+
+
+def read_output(run: Any) -> str:  # noqa: ANN401 - an object of the JVM
+    """Return the same of a run."""
+    found = _FILE_SINK.fullmatch(str(run.sink().toString()))
     return "" if found is None else found[1]
 
 

@@ -171,6 +171,7 @@ def _move(rescaling: Rescaling, last_commit_s: float, timeout_s: float | None) -
             query = start_query(rescaling, target.location)
             committed_s = _await_commit(rescaling, query, new, timeout_s)
         turn.require_no_other(new, {str(query.runId)})
+        turn.require()
     except BaseException as problem:  # noqa: BLE001 - whatever it is, a query must run
         _fail(rescaling, problem, target)
     is_deleted = rescaling.deletes and committed_s is not None and _delete_old(rescaling)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark_ckpt.queries.handles import find_checkpoint, find_handle, find_output, find_run, is_query
+from pyspark_ckpt.queries.handles import find_checkpoint, find_handle, find_output, find_run, is_query, read_output
 from pyspark_ckpt.running.first_commit import is_committed
 from pyspark_ckpt.running.leftovers import (
     SINK_LOG,
@@ -87,6 +87,7 @@ def _go_back(rescaling: Rescaling, target: Target | None) -> Return:
         return others
     run = find_run(rescaling.session, rescaling.old.query_id)
     if run is not None:
+        rescaling.output = rescaling.output or read_output(run)
         run.stop()
     if is_own(rescaling.old, target.location, rescaling.partitions) and is_committed(new, rescaling.batch):
         return _go_forward(rescaling, target)
