@@ -88,7 +88,7 @@ def test_other_code_that_starts_the_old_query_in_the_first_batch_does_not_go_unn
     holds, goes = threading.Event(), threading.Event()
 
     def write(frame: DataFrame, batch: int) -> None:
-        if len(program.calls) == 2 and not holds.is_set():  # noqa: PLR2004 - on the new checkpoint
+        if len(program.calls) == 2 and not holds.is_set():
             holds.set()
             goes.wait(20)
         program.sink(frame, batch)
