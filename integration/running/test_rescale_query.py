@@ -314,9 +314,11 @@ def test_a_query_that_reads_what_is_available_goes_on_with_it(spark: SparkSessio
     assert "no data" in repr(ended)
 
 
+@pytest.mark.parametrize("interval", ["0 seconds", "5 milliseconds"])
 def test_a_query_without_data_is_not_waited_for_and_its_old_checkpoint_stays(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    interval: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Although it asks its source for data all the time."""
     monkeypatch.setattr(first_commit, "IDLE_S", 0.5)
     (tmp_path / "inputs").mkdir()
     (tmp_path / "inputs" / "1.csv").write_text("a\n")
@@ -325,11 +327,11 @@ def test_a_query_without_data_is_not_waited_for_and_its_old_checkpoint_stays(
     def start(checkpoint: str) -> StreamingQuery:
         rows = session.readStream.schema("user string").csv(str(tmp_path / "inputs")).groupBy("user").count()
         writer = rows.writeStream.outputMode("complete").option("checkpointLocation", checkpoint)
-        return writer.format("noop").start()
+        return writer.format("noop").trigger(processingTime=interval).start()
 
     query = start(str(tmp_path / "query"))
     query.processAllAvailable()
-    done = ckpt.rescale_query(query, start, 3, old_checkpoint="delete")
+    done = ckpt.rescale_query(query, start, 3, old_checkpoint="delete", first_batch_timeout_s=60)
     try:
         assert (done.downtime.first_batch_s, done.old_is_deleted) == (None, False)
         assert (tmp_path / "query" / "metadata").exists()

@@ -34,11 +34,13 @@ def await_first_commit(
     checkpoint: BlobPlace,
     batch: int,
     timeout_s: float | None,
-    show: Callable[[float], None] = lambda _waited_s: None,
+    look: Callable[[float], bool],
 ) -> float | None:
     """Return when ``batch`` was committed, as Unix time; None if the query has no data for it.
 
-    ``timeout_s``: None for as long as the query runs. Raises LifecycleError (the query has failed, or the batch is not
+    ``timeout_s``: None for as long as the query runs. ``look`` is told how long the wait is, in seconds, and returns
+    whether the batch is planned. Once the query has waited for data, it has none as long as no batch is planned,
+    although it asks its sources again and again. Raises LifecycleError (the query has failed, or the batch is not
     committed in time), StorageError.
     """
     began, idle_since, pause = time.monotonic(), None, threading.Event()
@@ -55,17 +57,22 @@ def await_first_commit(
                 ) from failure
             return None
         now = time.monotonic()
-        status = query.status
-        is_idle = not status["isTriggerActive"] and str(status["message"]).startswith(_WAITS)
-        idle_since = (idle_since or now) if is_idle else None
+        if look(now - began):
+            idle_since = None
+        elif idle_since is None and _waits(query):
+            idle_since = now
         if idle_since is not None and now - idle_since > IDLE_S:
             return time.time() if is_committed(checkpoint, batch) else None
         if timeout_s is not None and now - began > timeout_s:
             raise LifecycleError(
                 f"The first batch of the query on {checkpoint.url} was not committed within {timeout_s:g} s."
             )
-        show(now - began)
         pause.wait(_LOOK_S)
+
+
+def _waits(query: StreamingQuery) -> bool:
+    status = query.status
+    return not status["isTriggerActive"] and str(status["message"]).startswith(_WAITS)
 
 
 def _is_of(progress: dict[str, object], batch: int) -> bool:

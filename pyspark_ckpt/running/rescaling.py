@@ -224,20 +224,21 @@ def _delete_old(rescaling: Rescaling) -> bool:
     return True
 
 
-def _watch(rescaling: Rescaling, new: BlobPlace, show: Callable[..., None]) -> Callable[[float], None]:
-    """Return what copies the plan of the first batch to the old checkpoint as soon as it is there.
+def _watch(rescaling: Rescaling, new: BlobPlace, show: Callable[..., None]) -> Callable[[float], bool]:
+    """Return what copies the plan of the first batch to the old checkpoint as soon as it is there, and says whether.
 
     If the driver dies in that batch, the sink may have its rows, and the query may be started on the old checkpoint.
     """
     is_returned = False
 
-    def look(waited_s: float) -> None:
+    def look(waited_s: float) -> bool:
         nonlocal is_returned
         show(round(waited_s), None)
         old = rescaling.old
         is_returned = is_returned or return_plan(
             new, old.place, old.query_id, rescaling.batch, rescaling.old_partitions
         )
+        return is_returned
 
     return look
 
