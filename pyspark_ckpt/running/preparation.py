@@ -163,8 +163,7 @@ def refuse_other_run(session: Any, query_id: str, query: StreamingQuery | None) 
     run = find_run(session, query_id)
     if run is not None and (query is None or str(run.runId()) != str(query.runId)):
         raise LifecycleError(
-            f"Query {query_id} runs on {run.resolvedCheckpointRoot()}. Nothing was done.",
-            hint="Call with the query that runs.",
+            f"Query {query_id} runs on {run.resolvedCheckpointRoot()}.", hint="Call with the query that runs."
         )
 
 

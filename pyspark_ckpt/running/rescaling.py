@@ -156,6 +156,7 @@ def _move(rescaling: Rescaling, last_commit_s: float, timeout_s: float | None) -
             restored = rescale(rescaling.location, target.location, rescaling.partitions, options=options)
         rescaled_s = time.time()
         turn.require()
+        refuse_other_run(rescaling.session, rescaling.old.query_id, None)
         rescaling.set_confs()
         query = start_query(rescaling, target.location)
         started_s = time.time()

@@ -115,7 +115,7 @@ def _leave_to_others(rescaling: Rescaling, turn: Turn, new: BlobPlace) -> Return
             run.stop()
         rescaling.confs.undo()
         return Return(None, "It goes on in the other driver, so nothing was undone.", f"End this driver ({other}).")
-    if rescaling.has_begun or turn.find_later() is None:
+    if rescaling.has_begun or (run is None and turn.find_later() is None):
         return None
     rescaling.confs.undo()
     query = None if run is None else find_handle(run)
