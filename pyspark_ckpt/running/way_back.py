@@ -89,17 +89,17 @@ def _go_back(rescaling: Rescaling, target: Target | None) -> Return:
     if run is not None:
         rescaling.output = rescaling.output or read_output(run)
         run.stop()
-    if is_own(rescaling.old, target.location, rescaling.partitions) and is_committed(new, rescaling.batch):
+    is_ours = is_own(rescaling.old, target.location, rescaling.partitions)
+    if is_ours and is_committed(new, rescaling.batch):
         return _go_forward(rescaling, target)
     if rescaling.query is None and target.is_made:  # perhaps a driver that runs there has made it
         rescaling.confs.undo()
         again = f"Call again with {rescaling.location} once the cause is removed: the query goes on on {new.url}."
         return Return(None, "It stays stopped, as it was before.", again)
     old = rescaling.old
-    is_planned = _return_plan(rescaling, target, new)
-    if is_planned and rescaling.output:
+    if is_ours and _return_plan(rescaling, new) and rescaling.output:
         forget_in_file_sink(old.workplace.resolve(f"{rescaling.output}/{SINK_LOG}"), rescaling.batch)
-    return _start_again(rescaling, _discard(rescaling, target, new))
+    return _start_again(rescaling, _discard(rescaling, new) if is_ours else "")
 
 
 def _leave_to_others(rescaling: Rescaling, turn: Turn, new: BlobPlace) -> Return | None:
@@ -123,14 +123,12 @@ def _leave_to_others(rescaling: Rescaling, turn: Turn, new: BlobPlace) -> Return
     return Return(query, f"It was started by other code of this program, and was left as it is. {where}", "")
 
 
-def _return_plan(rescaling: Rescaling, target: Target, new: BlobPlace) -> bool:
+def _return_plan(rescaling: Rescaling, new: BlobPlace) -> bool:
     """Do as ``return_plan``. If there is no room for the plan, the new state makes it."""
     old = rescaling.old
     try:
         return return_plan(new, old.place, old.query_id, rescaling.batch, rescaling.old_partitions)
     except StorageError:
-        if not is_own(old, target.location, rescaling.partitions):
-            raise
         delete_state(new)
         return return_plan(new, old.place, old.query_id, rescaling.batch, rescaling.old_partitions)
 
@@ -166,13 +164,12 @@ def _go_forward(rescaling: Rescaling, target: Target) -> Return:
         return Return(None, f"{done}. It could not be started: {problem}", advice)
 
 
-def _discard(rescaling: Rescaling, target: Target, new: BlobPlace) -> str:
-    """Delete what was made of the new checkpoint. Return what is left to do."""
+def _discard(rescaling: Rescaling, new: BlobPlace) -> str:
+    """Delete the new checkpoint. Return what is left to do."""
     try:
-        if is_own(rescaling.old, target.location, rescaling.partitions):
-            remote = rescaling.options.remote
-            state = folder_of_query(remote, rescaling.old.query_id) if remote else ""
-            delete_checkpoint(new, rescaling.old.workplace.place(state) if state else None)
+        remote = rescaling.options.remote
+        state = folder_of_query(remote, rescaling.old.query_id) if remote else ""
+        delete_checkpoint(new, rescaling.old.workplace.place(state) if state else None)
     except Exception as problem:  # noqa: BLE001 - what has failed before matters more
         return f"Delete {new.url}, where the query does not go on: that has failed ({problem})."
     return ""
