@@ -54,6 +54,12 @@ def read_output(run: Any) -> str:  # noqa: ANN401 - an object of the JVM
     return "" if found is None else found[1]
 
 
+def ends_by_itself(query: StreamingQuery) -> bool:
+    """Return whether the trigger of a query ends it when it has read what there is."""
+    name = str(find_execution(query).trigger().getClass().getSimpleName())
+    return name.rstrip("$") in ("OneTimeTrigger", "AvailableNowTrigger")
+
+
 def is_temporary(checkpoint: str) -> bool:
     """Return whether Spark deletes a checkpoint when its query ends, by its name."""
     return _TEMPORARY.fullmatch(checkpoint.rstrip("/").rpartition("/")[2]) is not None

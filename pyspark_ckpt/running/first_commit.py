@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pyspark_ckpt.queries.handles import describe_failure
+from pyspark_ckpt.queries.handles import describe_failure, ends_by_itself
 from pyspark_ckpt.queries.progress import end_s, has_run, read_last, read_progress
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.query.files import list_batches
@@ -40,7 +40,7 @@ def await_first_commit(
 
     ``timeout_s``: None for as long as the query runs. ``look`` is told how long the wait is, in seconds, and returns
     whether the batch is planned. Once the query has waited for data, it has none as long as no batch is planned,
-    although it asks its sources again and again. Raises LifecycleError (the query has failed, or the batch is not
+    although it asks its sources again and again. Raises LifecycleError (the query has failed, was stopped, or the batch is not
     committed in time), StorageError.
     """
     began, idle_since, pause = time.monotonic(), None, threading.Event()
@@ -55,6 +55,10 @@ def await_first_commit(
                 raise LifecycleError(
                     f"The first batch of the query on {checkpoint.url} has failed: {describe_failure(failure)}"
                 ) from failure
+            if not ends_by_itself(query):
+                raise LifecycleError(
+                    f"The query on {checkpoint.url} was stopped by other code before its first batch was committed."
+                )
             return None
         now = time.monotonic()
         if look(now - began):

@@ -173,6 +173,7 @@ def _move(rescaling: Rescaling, last_commit_s: float, timeout_s: float | None) -
             committed_s = _await_commit(rescaling, query, new, timeout_s)
         turn.require_no_other(new, {str(query.runId)})
         turn.require()
+        refuse_other_run(rescaling.session, rescaling.old.query_id, query)
     except BaseException as problem:  # noqa: BLE001 - whatever it is, a query must run
         _fail(rescaling, problem, target)
     is_deleted = rescaling.deletes and committed_s is not None and _delete_old(rescaling)
@@ -251,9 +252,7 @@ def _fail(rescaling: Rescaling, problem: BaseException, target: Target | None) -
         back = go_back(rescaling, target)
     except BaseException as again:
         rescaling.confs.undo()
-        add_note(
-            again, f"The way back was interrupted. If the query does not run, call again with {rescaling.location}."
-        )
+        add_note(again, f"The way back was interrupted. If no query runs, call again with {rescaling.location}.")
         raise
     if not isinstance(problem, Exception):
         add_note(problem, f"Query {rescaling.old.query_id} was not rescaled. {back.done} {back.left}".rstrip())
