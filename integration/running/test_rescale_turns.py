@@ -102,7 +102,7 @@ def test_other_code_that_starts_the_old_query_in_the_first_batch_does_not_go_unn
         program.await_more()
         other = threading.Thread(target=start_old)
         other.start()
-        with pytest.raises(ckpt.RescaleError, match="was stopped by other code|was started meanwhile") as told:
+        with pytest.raises(ckpt.RescaleError, match=r"was stopped by other code|was started meanwhile") as told:
             ckpt.rescale_query(query, program.start, 3)
         other.join()
         assert told.value.query is not None

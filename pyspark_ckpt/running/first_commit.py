@@ -40,8 +40,8 @@ def await_first_commit(
 
     ``timeout_s``: None for as long as the query runs. ``look`` is told how long the wait is, in seconds, and returns
     whether the batch is planned. Once the query has waited for data, it has none as long as no batch is planned,
-    although it asks its sources again and again. Raises LifecycleError (the query has failed, was stopped, or the batch is not
-    committed in time), StorageError.
+    although it asks its sources again and again. Raises LifecycleError (the query has failed or was stopped, or the
+    batch is not committed in time), StorageError.
     """
     began, idle_since, pause = time.monotonic(), None, threading.Event()
     while True:
@@ -51,14 +51,7 @@ def await_first_commit(
         if failure is not None or not is_active:
             if is_committed(checkpoint, batch):
                 return time.time()
-            if failure is not None:
-                raise LifecycleError(
-                    f"The first batch of the query on {checkpoint.url} has failed: {describe_failure(failure)}"
-                ) from failure
-            if not ends_by_itself(query):
-                raise LifecycleError(
-                    f"The query on {checkpoint.url} was stopped by other code before its first batch was committed."
-                )
+            _require_end(query, checkpoint, failure)
             return None
         now = time.monotonic()
         if look(now - began):
@@ -72,6 +65,18 @@ def await_first_commit(
                 f"The first batch of the query on {checkpoint.url} was not committed within {timeout_s:g} s."
             )
         pause.wait(_LOOK_S)
+
+
+def _require_end(query: StreamingQuery, checkpoint: BlobPlace, failure: Exception | None) -> None:
+    """Raise LifecycleError unless a query has ended because of its trigger."""
+    if failure is not None:
+        raise LifecycleError(
+            f"The first batch of the query on {checkpoint.url} has failed: {describe_failure(failure)}"
+        ) from failure
+    if not ends_by_itself(query):
+        raise LifecycleError(
+            f"The query on {checkpoint.url} was stopped by other code before its first batch was committed."
+        )
 
 
 def _waits(query: StreamingQuery) -> bool:
