@@ -59,10 +59,10 @@ def test_a_query_that_other_code_starts_again_meanwhile_is_left_to_it(
 ) -> None:
     """Such as a loop that starts every query that has ended."""
     program = Counting(spark, tmp_path, 2)
-    real, started = rescaling.rescale, list["StreamingQuery"]()
+    started: list[StreamingQuery] = []
 
     def rescale(checkpoint: str, new_checkpoint: str, parallelism: int, *, options: dict[str, str]) -> Restored:
-        done = real(checkpoint, new_checkpoint, parallelism, options=options)
+        done = ckpt.rescale(checkpoint, new_checkpoint, parallelism, options=options)
         started.append(program.start(program.checkpoint))
         return done
 

@@ -186,7 +186,7 @@ def test_a_query_keeps_up_if_it_waits_and_is_behind_if_its_sources_have_more(
     sources: list[dict[str, Any]],
     keeps_up: bool | None,  # noqa: FBT001
 ) -> None:
-    rates = {"inputRowsPerSecond": came, "processedRowsPerSecond": processed, "sources": sources}
+    rates: dict[str, Any] = {"inputRowsPerSecond": came, "processedRowsPerSecond": processed, "sources": sources}
     found = read_figures([progress(batch, **rates) for batch in range(6)])
     assert found is not None
     assert found.keeps_up is keeps_up
