@@ -67,7 +67,7 @@ def _same_confs(request: pytest.FixtureRequest) -> Iterator[None]:
     if "spark" not in request.fixturenames:
         yield
         return
-    conf = request.getfixturevalue("spark")._jsparkSession.sessionState().conf()  # noqa: SLF001
+    conf = request.getfixturevalue("spark")._jsparkSession.sessionState().conf()
     before = dict(conf.settings())
     yield
     after = dict(conf.settings())

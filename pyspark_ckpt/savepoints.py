@@ -20,6 +20,7 @@ from pyspark_ckpt.jobs.spark_job import QUICK_BYTES, SparkJob, master_here
 from pyspark_ckpt.queries.hadoop import read_hadoop_settings
 from pyspark_ckpt.queries.handles import find_checkpoint
 from pyspark_ckpt.queries.last_batch import let_end
+from pyspark_ckpt.queries.session_confs import find_session
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.inventory import list_operators
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
@@ -273,12 +274,8 @@ def run_job(
 
 
 def _active_session() -> SparkSession | None:
-    """Return the session of this process, if there is one. Imports and starts nothing."""
-    if "pyspark.sql" not in sys.modules:
-        return None
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - see the docstring of the package
-
-    return SparkSession.getActiveSession()
+    """Return the session of this process, if there is one, also in a thread that has none. Imports and starts none."""
+    return find_session() if "pyspark.sql" in sys.modules else None
 
 
 def _is_remote(session: SparkSession) -> bool:

@@ -63,3 +63,10 @@ class Counting:
     def require_all(self) -> None:
         """Fail unless the sink has every batch once, with what it must show."""
         assert self.sink.shown == [(batch, expected(batch)) for batch in range(len(self.sink.shown))]
+
+
+def require_each_batch(program: Counting) -> None:
+    """Fail unless the sink has every batch, perhaps twice, with the same rows: one that was interrupted runs again."""
+    shown = dict(program.sink.shown)
+    assert sorted(shown.items()) == [(batch, expected(batch)) for batch in range(len(shown))]
+    assert all(rows == expected(batch) for batch, rows in program.sink.shown)

@@ -14,8 +14,8 @@ from pyspark.sql import functions as f
 import pyspark_ckpt as ckpt
 from integration.conftest import SHUFFLE_PARTITIONS
 from integration.operators.providers import ROCKSDB
-from integration.running.programs import Counting
-from integration.savepoints.test_running import ROWS, USERS, batches, expected
+from integration.running.programs import Counting, require_each_batch
+from integration.savepoints.test_running import ROWS, USERS, batches
 from pyspark_ckpt.queries.progress import read_progress
 from pyspark_ckpt.running import first_commit
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
@@ -54,13 +54,6 @@ def test_every_row_counts_once_when_a_query_is_rescaled_there_and_back(
     program.require_all()
     assert program.calls == [("query", "2"), ("query-5-partitions", "5"), ("query-2-partitions", "2"), ("named", "5")]
     assert program.session.conf.get(SHUFFLE_PARTITIONS) == "5"
-
-
-def require_each_batch(program: Counting) -> None:
-    """Fail unless the sink has every batch, perhaps twice, with the same rows: one that was interrupted runs again."""
-    shown = dict(program.sink.shown)
-    assert sorted(shown.items()) == [(batch, expected(batch)) for batch in range(len(shown))]
-    assert all(rows == expected(batch) for batch, rows in program.sink.shown)
 
 
 def test_the_query_runs_again_on_its_old_checkpoint_if_it_cannot_be_started_on_the_new_one(
@@ -186,6 +179,8 @@ def test_what_cannot_be_rescaled_is_refused_while_the_query_runs(spark: SparkSes
             "must be a whole number": {"parallelism": 0},
             "`start` must be a function": {"start": "program.start"},
             "must be 'keep' or 'delete'": {"old_checkpoint": "drop"},
+            "`timeout_s` must be a number of seconds": {"timeout_s": "10"},
+            "`first_batch_timeout_s` must be a number": {"first_batch_timeout_s": -1},
             "cannot get the new checkpoint: it has a file": {"new_checkpoint": full},
             "is inside": {"new_checkpoint": tmp_path / "query" / "new"},
             "There is no option": {"options": {"remoote": "/x"}},
@@ -319,9 +314,11 @@ def test_a_query_that_reads_what_is_available_goes_on_with_it(spark: SparkSessio
     assert "no data" in repr(ended)
 
 
+@pytest.mark.parametrize("interval", ["0 seconds", "5 milliseconds"])
 def test_a_query_without_data_is_not_waited_for_and_its_old_checkpoint_stays(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    interval: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Although it asks its source for data all the time."""
     monkeypatch.setattr(first_commit, "IDLE_S", 0.5)
     (tmp_path / "inputs").mkdir()
     (tmp_path / "inputs" / "1.csv").write_text("a\n")
@@ -330,11 +327,11 @@ def test_a_query_without_data_is_not_waited_for_and_its_old_checkpoint_stays(
     def start(checkpoint: str) -> StreamingQuery:
         rows = session.readStream.schema("user string").csv(str(tmp_path / "inputs")).groupBy("user").count()
         writer = rows.writeStream.outputMode("complete").option("checkpointLocation", checkpoint)
-        return writer.format("noop").start()
+        return writer.format("noop").trigger(processingTime=interval).start()
 
     query = start(str(tmp_path / "query"))
     query.processAllAvailable()
-    done = ckpt.rescale_query(query, start, 3, old_checkpoint="delete")
+    done = ckpt.rescale_query(query, start, 3, old_checkpoint="delete", first_batch_timeout_s=60)
     try:
         assert (done.downtime.first_batch_s, done.old_is_deleted) == (None, False)
         assert (tmp_path / "query" / "metadata").exists()

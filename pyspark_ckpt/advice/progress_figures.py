@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -11,7 +12,12 @@ from typing import Any
 MAX_BATCHES = 50
 """The figures are medians over the newest batches, at most so many."""
 
+MAX_BUSY_SHARE = 0.9
+"""If batches run for a smaller share of the time, the query waits for rows."""
+
 _STATE_TIMES = ("allUpdatesTimeMs", "allRemovalsTimeMs", "commitTimeMs")
+_NUMBERS = (*_STATE_TIMES, "numShufflePartitions", "numRowsTotal")
+_MEMBERS = {"id": str, "runId": str, "batchId": int, "durationMs": Mapping, "stateOperators": Sequence}
 _LOAD_TIME, _FORECAST = "ckptLoadTimeMs", "ckptRestoreForecastMs."
 _DECODER = json.JSONDecoder()
 
@@ -38,7 +44,9 @@ class BatchFigures:
     """The median of ``batches`` batches with data. ``keeps_up``: whether rows are processed as fast as they come.
 
     ``batch_ms``: the whole trigger. ``run_ms``: running the batch (``addBatch``), without planning and logs.
-    ``keeps_up`` is None if the source does not tell.
+    ``keeps_up`` is True if the query waits between batches, and False if it does not and its sources have more rows
+    than it takes. Else it is None: without a pause, the rates of a query say nothing about what is left in its sources.
+    ``left_out``: how many batches with data do not count.
     """
 
     batches: int
@@ -46,6 +54,7 @@ class BatchFigures:
     run_ms: float
     keeps_up: bool | None
     operators: tuple[OperatorFigures, ...]
+    left_out: int = 0
 
 
 def find_progress(text: str) -> Iterator[dict[str, Any]]:
@@ -63,34 +72,55 @@ def find_progress(text: str) -> Iterator[dict[str, Any]]:
 
 
 def is_progress(found: object) -> bool:
-    """Return whether a value of JSON is the progress of a query."""
-    return isinstance(found, dict) and {"id", "batchId", "durationMs", "stateOperators"} <= found.keys()
+    """Return whether a value of JSON is the progress of a query: it has what is read of it here, as Spark writes it."""
+    if not isinstance(found, Mapping) or not all(isinstance(found.get(name), kind) for name, kind in _MEMBERS.items()):
+        return False
+    rates = [found.get("numInputRows"), found.get("inputRowsPerSecond"), found.get("processedRowsPerSecond")]
+    operators, sources = found["stateOperators"], found.get("sources", ())
+    if not isinstance(sources, Sequence) or not all(isinstance(each, Mapping) for each in (*operators, *sources)):
+        return False
+    numbers = [*rates, *found["durationMs"].values()]
+    for each in operators:
+        metrics = each.get("customMetrics", {})
+        if not isinstance(metrics, Mapping):
+            return False
+        numbers += [*metrics.values(), *(each.get(name) for name in _NUMBERS)]
+    return all(each is None or (isinstance(each, (int, float)) and math.isfinite(each)) for each in numbers)
 
 
 def read_figures(progress: Iterable[Mapping[str, Any]]) -> BatchFigures | None:
     """Return the figures of the newest batches with data; None if there are none.
 
-    The first batch of a run is left out if others are there: it restores state and warms up. So are batches in which
-    stores were restored.
+    The first batch of a run is left out: it restores state and warms up. So are batches in which stores were restored,
+    and those that ran with another number of partitions than the newest one.
     """
     found = {(each["runId"], each["batchId"]): each for each in progress if "addBatch" in each["durationMs"]}
     first = {run: min(batch for other, batch in found if other == run) for run, _ in found}
+    ordered = sorted(found.items(), key=lambda item: item[0][1])
+    with_data = [(run, each) for (run, _), each in ordered if each.get("numInputRows", 0) > 0]
+    if not with_data:
+        return None
+    partitions = _list_partitions(with_data[-1][1])
     warm = [
         each
-        for (run, batch), each in sorted(found.items(), key=lambda item: item[0][1])
-        if batch != first[run] and each.get("numInputRows", 0) > 0 and not _restores(each)
+        for run, each in with_data
+        if each["batchId"] != first[run] and not _restores(each) and _list_partitions(each) == partitions
     ]
-    newest = warm[-MAX_BATCHES:]
+    left_out, newest = len(with_data) - len(warm), warm[-MAX_BATCHES:]
     if not newest:
-        return None
-    numbers = range(len(newest[-1]["stateOperators"]))
+        return BatchFigures(0, 0.0, 0.0, None, (), left_out)
     return BatchFigures(
         len(newest),
         median(float(each["durationMs"].get("triggerExecution", 0)) for each in newest),
         median(float(each["durationMs"]["addBatch"]) for each in newest),
         _keeps_up(newest),
-        tuple(_read_operator(number, newest) for number in numbers),
+        tuple(_read_operator(number, newest) for number in range(len(partitions))),
+        left_out,
     )
+
+
+def _list_partitions(progress: Mapping[str, Any]) -> list[int]:
+    return [int(each.get("numShufflePartitions", 0)) for each in progress["stateOperators"]]
 
 
 def _read_operator(number: int, batches: Sequence[Mapping[str, Any]]) -> OperatorFigures:
@@ -118,12 +148,23 @@ def _restores(progress: Mapping[str, Any]) -> bool:
 
 
 def _keeps_up(batches: Sequence[Mapping[str, Any]]) -> bool | None:
-    """Whether rows are processed as fast as they come in most batches; None if the rates are missing."""
-    pairs = [
-        (float(each["inputRowsPerSecond"]), float(each["processedRowsPerSecond"]))
+    """Whether rows are processed as fast as they come: see ``BatchFigures``.
+
+    Spark computes one rate from the rows of a batch and the time since the batch before began, and the other from the
+    same rows and the time that the batch took. So one over the other is the share of the time in which batches run.
+    """
+    shares = [
+        float(each["inputRowsPerSecond"]) / float(each["processedRowsPerSecond"])
         for each in batches
         if each.get("inputRowsPerSecond") and each.get("processedRowsPerSecond")
     ]
-    if not pairs:
-        return None
-    return 2 * sum(came <= processed for came, processed in pairs) > len(pairs)
+    if shares and median(shares) < MAX_BUSY_SHARE:
+        return True
+    behind = sum(any(map(_has_more, each.get("sources", ()))) for each in batches)
+    return False if 2 * behind > len(batches) else None
+
+
+def _has_more(source: Mapping[str, Any]) -> bool:
+    """Whether a source had more rows than the batch took; not all sources tell."""
+    latest = source.get("latestOffset")
+    return latest is not None and latest != source.get("endOffset")

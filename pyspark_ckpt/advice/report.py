@@ -141,6 +141,6 @@ def _make(
         judgement.recommended,
         judgement.reasons,
         tuple(states),
-        batches,
+        batches if batches is not None and batches.batches else None,
         cores,
     )

@@ -11,21 +11,25 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from pyspark_ckpt.advice.progress_figures import BatchFigures, OperatorFigures
-from pyspark_ckpt.advice.state_figures import StateFigures
+from pyspark_ckpt.advice.state_figures import MIN_ROWS, StateFigures
 from pyspark_ckpt.state_store.display import count_text, size_text
 
 MIN_BATCHES = 3
 """With fewer warm batches, the figures of time say nothing."""
 MIN_STATE_SHARE = 0.3
 """Below this share of a batch, work on state is not what makes it slow."""
-MAX_SKEW = 2.0
-"""Rows of the largest partition over the mean: from here on, one partition holds up the others."""
 MAX_PARTITION_BYTES = 4 << 30
 """Stored bytes of a partition: from here on, restores and compactions of one partition take minutes."""
 MAX_PARTITIONS_PER_CORE = 8
 """With more partitions a core, the fixed cost of a task and of its commit is paid too often."""
 MIN_TASK_MS = 20.0
 """A partition whose work on state takes less time than this costs more than it does."""
+
+_KEEPS_UP = {
+    True: "The query keeps up with its input: it waits between batches.",
+    False: "One batch follows the other, and the sources have more rows than a batch takes: the query is behind.",
+    None: "The query does not wait between batches, or does not tell, so it is not known whether it keeps up.",
+}
 
 Verdict: TypeAlias = Literal["more", "fewer", "stay", "unknown"]
 
@@ -87,14 +91,26 @@ def find_operator(state: StateFigures, batches: BatchFigures | None) -> Operator
 
 def _judge_time(state: StateFigures, batches: BatchFigures | None, cores: int | None) -> Iterator[Reason]:
     operator = find_operator(state, batches)
-    if batches is None or operator is None:
+    if batches is None:
         yield Reason("", "No batch with data is in the progress, so it is not known where the time goes.")
         return
-    if batches.batches < MIN_BATCHES:
+    if batches.batches < MIN_BATCHES or operator is None:
+        text = (
+            f"Too few batches with data in the progress can be judged: {batches.batches}. Times are judged from "
+            f"{MIN_BATCHES} on."
+        )
+        if batches.left_out:
+            text += (
+                f" {batches.left_out:,} more do not count: the first batch of a run, and those that restored stores or "
+                "ran with another number of partitions."
+            )
+        yield Reason("", text)
+        return
+    if operator.partitions not in (0, state.partitions):
         yield Reason(
             "",
-            f"Only {count_text(batches.batches, 'warm batch', 'warm batches')} with data in the progress: times are "
-            f"judged from {MIN_BATCHES} on.",
+            f"The progress is of {state.name} with {count_text(operator.partitions, 'partition')}, and the checkpoint "
+            f"has {state.partitions}: give the progress since it was rescaled.",
         )
         return
     if cores is None:
@@ -103,6 +119,7 @@ def _judge_time(state: StateFigures, batches: BatchFigures | None, cores: int | 
     partitions = state.partitions
     at_once = min(partitions, cores)
     state_ms = operator.task_ms / at_once
+    alone_ms = operator.task_ms * state.largest_share if state.is_skewed else 0.0
     share = min(1.0, state_ms / batches.run_ms) if batches.run_ms else 0.0
     what = (
         f"The tasks of {state.name} work on state for {operator.task_ms:,.0f} ms in a batch, {at_once} at a time: "
@@ -113,8 +130,15 @@ def _judge_time(state: StateFigures, batches: BatchFigures | None, cores: int | 
         yield Reason(
             "stay", f"{what}. Below {MIN_STATE_SHARE:.0%}, the time goes elsewhere: sources, other stages or the sink."
         )
+    elif partitions < cores and alone_ms > state_ms:
+        yield Reason(
+            "stay",
+            f"{what}. The largest partition has {state.largest_share:.0%} of the rows, and takes about "
+            f"{alone_ms:,.0f} ms alone, if its rows take as long as others: more partitions help only if these are "
+            "many keys.",
+        )
     elif partitions < cores:
-        after = operator.task_ms / cores
+        after = max(operator.task_ms / cores, alone_ms)
         yield Reason(
             "more",
             f"{what}. {cores - partitions} of {cores} cores have none of it. With a partition for each core it would "
@@ -130,16 +154,17 @@ def _judge_time(state: StateFigures, batches: BatchFigures | None, cores: int | 
             f"There are {partitions / cores:.0f} partitions for each core, and one works on state for "
             f"{task_ms:.1f} ms in a batch: below {MIN_TASK_MS:.0f} ms, its task and its commit cost more.",
         )
-    if batches.keeps_up is not None:
-        text = "The query keeps up with its input." if batches.keeps_up else "Rows come faster than they are processed."
-        yield Reason("", text)
+    yield Reason("", _KEEPS_UP[batches.keeps_up])
 
 
 def _judge_skew(state: StateFigures) -> Iterator[Reason]:
     if state.partitions == 1:
         return
     text = f"The largest partition of {state.name} has {state.skew:.2f} times the mean of the rows"
-    if state.skew < MAX_SKEW:
+    if sum(state.rows) < MIN_ROWS * state.partitions:
+        total = count_text(sum(state.rows), "row")
+        yield Reason("", f"{state.name} has {total} in {state.partitions} partitions: too few to judge their spread.")
+    elif not state.is_skewed:
         yield Reason("", f"{text}: rows are spread evenly.")
     else:
         largest = max(range(state.partitions), key=lambda number: state.rows[number])

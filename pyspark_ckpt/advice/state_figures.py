@@ -8,6 +8,11 @@ from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, list_operators
 from pyspark_ckpt.state_store.checkpoints.layout import Layout, keeps_one_partition
 
+MAX_SKEW = 2.0
+"""Rows of the largest partition over the mean: from here on, one partition holds up the others."""
+MIN_ROWS = 30
+"""With fewer rows in the mean partition, the largest one may have twice as many by chance."""
+
 
 @dataclass(frozen=True)
 class StateFigures:
@@ -33,8 +38,18 @@ class StateFigures:
     @property
     def skew(self) -> float:
         """The rows of the largest partition over the mean; 1 if there are none."""
+        return self.largest_share * len(self.rows) if sum(self.rows) else 1.0
+
+    @property
+    def largest_share(self) -> float:
+        """The rows of the largest partition over those of all; 0 if there are none."""
         total = sum(self.rows)
-        return max(self.rows) * len(self.rows) / total if total else 1.0
+        return max(self.rows) / total if total else 0.0
+
+    @property
+    def is_skewed(self) -> bool:
+        """Whether one partition has so many rows that chance does not explain it."""
+        return sum(self.rows) >= MIN_ROWS * len(self.rows) and self.skew >= MAX_SKEW
 
 
 def read_state(checkpoint: Checkpoint) -> list[StateFigures]:

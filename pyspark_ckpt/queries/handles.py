@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.location import Location, location_text
@@ -45,8 +45,19 @@ def find_execution(query: StreamingQuery) -> Any:  # noqa: ANN401 - an object of
 
 def find_output(query: StreamingQuery) -> str:
     """Return the folder to which a query writes files with Spark's file sink; empty for another sink."""
-    found = _FILE_SINK.fullmatch(str(find_execution(query).sink().toString()))
+    return read_output(find_execution(query))
+
+
+def read_output(run: Any) -> str:  # noqa: ANN401 - an object of the JVM
+    """Return the same of a run."""
+    found = _FILE_SINK.fullmatch(str(run.sink().toString()))
     return "" if found is None else found[1]
+
+
+def ends_by_itself(query: StreamingQuery) -> bool:
+    """Return whether the trigger of a query ends it when it has read what there is."""
+    name = str(find_execution(query).trigger().getClass().getSimpleName())
+    return name.rstrip("$") in ("OneTimeTrigger", "AvailableNowTrigger")
 
 
 def is_temporary(checkpoint: str) -> bool:
@@ -61,6 +72,34 @@ def find_run(session: Any, query_id: str) -> Any | None:  # noqa: ANN401 - objec
     """
     runs = session.sharedState().activeStreamingQueries().values()
     return next((run for run in list(runs) if str(run.id()) == query_id), None)
+
+
+def find_handle(run: Any) -> StreamingQuery | None:  # noqa: ANN401 - an object of the JVM
+    """Return the handle of a run; None if it has ended meanwhile."""
+    from pyspark.sql.streaming.query import StreamingQuery  # noqa: PLC0415 - see the docstring of the package
+
+    found = run.sparkSession().streams().get(run.id())
+    return None if found is None else StreamingQuery(found)
+
+
+def find_driver(session: Any) -> str:  # noqa: ANN401 - an object of the JVM
+    """Return how the runs of a query name the driver of a session: its application and its host, as ``Fence.scala``."""
+    context = session.sparkContext()
+    return f"{context.applicationId()} on {context.conf().get('spark.driver.host', '')}"
+
+
+def count_slots(query: StreamingQuery) -> int | None:
+    """Return how many tasks the executors of a query's session run at a time now; None if there is no executor."""
+    executors = cast("Any", query)._jsq.sparkSession().sparkContext().statusStore().executorList(True)  # noqa: SLF001
+    return sum(executors.apply(number).maxTasks() for number in range(executors.size())) or None
+
+
+def is_in_batch(query: StreamingQuery) -> bool:
+    """Return whether this thread is in a batch of the query: in its function for ``foreachBatch``."""
+    from pyspark import SparkContext  # noqa: PLC0415 - see the docstring of the package
+
+    thread = cast("Any", SparkContext._jvm).java.lang.Thread.currentThread()  # noqa: SLF001
+    return bool(thread.equals(find_execution(query).queryExecutionThread()))
 
 
 def describe_failure(problem: Exception) -> str:

@@ -1,8 +1,24 @@
-"""Confs of the JVM's session of a query, which are changed for a while."""
+"""The session of a process, and confs of the JVM's session of a query, which are changed for a while."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def find_session() -> SparkSession | None:
+    """Return the session of this thread, or that of the process: other threads than the first one have none."""
+    from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415 - see the docstring of the package
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    try:
+        session = SparkSession.active()
+    except PySparkRuntimeError:  # there is none
+        return None
+    context = getattr(session, "_sc", None)
+    return None if context is not None and context._jsc is None else session  # noqa: SLF001 - it was stopped
 
 
 class SessionConfs:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pyspark_ckpt.advice.progress_figures import find_progress, is_progress
 from pyspark_ckpt.advice.report import Advice, advise_on
-from pyspark_ckpt.queries.handles import find_checkpoint, is_query
+from pyspark_ckpt.queries.handles import count_slots, find_checkpoint, is_query
 from pyspark_ckpt.queries.progress import read_progress
 from pyspark_ckpt.savepoints import collect_options
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
@@ -47,7 +47,7 @@ def advise(
     if is_query(query_or_checkpoint):
         query = cast("StreamingQuery", query_or_checkpoint)
         found = read_progress(query)
-        cores = cores or int(cast("Any", query)._jsq.sparkSession().sparkContext().defaultParallelism())  # noqa: SLF001
+        cores = count_slots(query) if cores is None else cores
     if isinstance(progress, (str, os.PathLike)):
         found = read_progress_file(progress)
     elif progress is not None:

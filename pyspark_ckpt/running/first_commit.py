@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pyspark_ckpt.queries.handles import describe_failure
+from pyspark_ckpt.queries.handles import describe_failure, ends_by_itself
 from pyspark_ckpt.queries.progress import end_s, has_run, read_last, read_progress
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.query.files import list_batches
@@ -34,12 +34,14 @@ def await_first_commit(
     checkpoint: BlobPlace,
     batch: int,
     timeout_s: float | None,
-    show: Callable[[float], None] = lambda _waited_s: None,
+    look: Callable[[float], bool],
 ) -> float | None:
     """Return when ``batch`` was committed, as Unix time; None if the query has no data for it.
 
-    ``timeout_s``: None for as long as the query runs. Raises LifecycleError (the query has failed, or the batch is not
-    committed in time), StorageError.
+    ``timeout_s``: None for as long as the query runs. ``look`` is told how long the wait is, in seconds, and returns
+    whether the batch is planned. Once the query has waited for data, it has none as long as no batch is planned,
+    although it asks its sources again and again. Raises LifecycleError (the query has failed or was stopped, or the
+    batch is not committed in time), StorageError.
     """
     began, idle_since, pause = time.monotonic(), None, threading.Event()
     while True:
@@ -49,23 +51,37 @@ def await_first_commit(
         if failure is not None or not is_active:
             if is_committed(checkpoint, batch):
                 return time.time()
-            if failure is not None:
-                raise LifecycleError(
-                    f"The first batch of the query on {checkpoint.url} has failed: {describe_failure(failure)}"
-                ) from failure
+            _require_end(query, checkpoint, failure)
             return None
         now = time.monotonic()
-        status = query.status
-        is_idle = not status["isTriggerActive"] and str(status["message"]).startswith(_WAITS)
-        idle_since = (idle_since or now) if is_idle else None
+        if look(now - began):
+            idle_since = None
+        elif idle_since is None and _waits(query):
+            idle_since = now
         if idle_since is not None and now - idle_since > IDLE_S:
             return time.time() if is_committed(checkpoint, batch) else None
         if timeout_s is not None and now - began > timeout_s:
             raise LifecycleError(
                 f"The first batch of the query on {checkpoint.url} was not committed within {timeout_s:g} s."
             )
-        show(now - began)
         pause.wait(_LOOK_S)
+
+
+def _require_end(query: StreamingQuery, checkpoint: BlobPlace, failure: Exception | None) -> None:
+    """Raise LifecycleError unless a query has ended because of its trigger."""
+    if failure is not None:
+        raise LifecycleError(
+            f"The first batch of the query on {checkpoint.url} has failed: {describe_failure(failure)}"
+        ) from failure
+    if not ends_by_itself(query):
+        raise LifecycleError(
+            f"The query on {checkpoint.url} was stopped by other code before its first batch was committed."
+        )
+
+
+def _waits(query: StreamingQuery) -> bool:
+    status = query.status
+    return not status["isTriggerActive"] and str(status["message"]).startswith(_WAITS)
 
 
 def _is_of(progress: dict[str, object], batch: int) -> bool:

@@ -37,8 +37,8 @@ def return_plan(new: BlobPlace, old: BlobPlace, query_id: str, batch: int, parti
     return True
 
 
-def forget_in_file_sink(log: BlobPlace, batch: int) -> None:
-    """Remove a batch that the query has not committed from the ``log`` of a file sink, which would skip it.
+def forget_in_file_sink(log: BlobPlace, batch: int) -> bool:
+    """Remove a batch that the query has not committed from the ``log`` of a file sink, and return whether it was there.
 
     It runs again with the same rows. If the sink skipped it, Spark would have no state of it. Raises LifecycleError
     (entries that it has united are deleted), StorageError.
@@ -50,6 +50,7 @@ def forget_in_file_sink(log: BlobPlace, batch: int) -> None:
         if batch and not names & {str(batch - 1), f"{batch - 1}{_UNITED}"}:
             raise LifecycleError(f"{log.url}/{united} has batch {batch}, and the log has no entry of the batch before.")
         log.delete(united)
+    return bool(names & {str(batch), united})
 
 
 def refuse_other_files(checkpoint: BlobPlace) -> None:
@@ -64,6 +65,12 @@ def refuse_other_files(checkpoint: BlobPlace) -> None:
                 f"{checkpoint.url} has {blob.name}, which is not of a query's checkpoint: it cannot be deleted.",
                 hint="Leave out old_checkpoint='delete', and delete what you do not need yourself.",
             )
+
+
+def delete_state(checkpoint: BlobPlace) -> None:
+    """Delete the rows of a checkpoint that no query will use, and leave the logs. Raises StorageError."""
+    for blob in checkpoint.walk("state"):
+        checkpoint.delete(blob.name)
 
 
 def delete_checkpoint(checkpoint: BlobPlace, state: BlobPlace | None) -> None:

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 
+from pyspark_ckpt.state_store.attempts.winners import Epochs
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, find_kind
 from pyspark_ckpt.state_store.checkpoints.query.entries import PARTITIONS_CONF, read_partitions
+from pyspark_ckpt.state_store.checkpoints.query.files import list_batches
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.savepoints.restore_target import read_recorded
@@ -47,6 +49,7 @@ def find_target(old: Checkpoint, location: str, partitions: int, given: str | No
         if isinstance(target, Target):
             return target
         raise InvalidInputError(f"{given} cannot get the new checkpoint: {target}.", hint="Name a new folder.")
+    _refuse_earlier(old, partitions, options)
     for number, sibling in enumerate(list_siblings(location, partitions)):
         target = _look(old, sibling, partitions, options)
         if isinstance(target, Target):
@@ -55,6 +58,39 @@ def find_target(old: Checkpoint, location: str, partitions: int, given: str | No
             break
     raise InvalidInputError(
         f"{MAX_TAKEN} folders such as {sibling} are in use.", hint="Name a folder with new_checkpoint, or delete some."
+    )
+
+
+def _refuse_earlier(old: Checkpoint, partitions: int, options: Options) -> None:
+    """Refuse if the last thing that was done to a checkpoint was to rescale it, to any folder and any number.
+
+    Raises InvalidInputError (the query runs there, or has begun a batch there), FormatError, StorageError.
+    """
+    newest = Epochs(old.place).find_newest()
+    if newest is None or not newest.moves_to:
+        return
+    try:
+        there = Checkpoint(newest.moves_to, options)
+    except (InvalidInputError, NotFoundError):  # it was not finished, or is gone
+        return
+    if there.query_id != old.query_id:
+        return
+    if there.newest_version > old.newest_version:
+        raise _refuse_rescaled(old, there)
+    number, planned = _find_partitions(there), max(list_batches(there.place, "offsets"), default=-1)
+    if number != partitions and planned >= there.newest_version == old.newest_version:
+        raise InvalidInputError(
+            f"Query {old.query_id} was being rescaled to {there.place.url}, and has begun a batch there.",
+            hint=f"Call with parallelism={number}, which finishes that, and then with {partitions}.",
+        )
+
+
+def _refuse_rescaled(old: Checkpoint, there: Checkpoint) -> InvalidInputError:
+    return InvalidInputError(
+        f"Query {old.query_id} was rescaled before, and has run on {there.place.url} since. Its last committed "
+        f"batch is {there.newest_version - 1} there, and {old.newest_version - 1} on {old.place.url}.",
+        hint=f"Start the query on {there.place.url}, with {PARTITIONS_CONF}={_find_partitions(there)}. On "
+        f"{old.place.url}, it would process rows again. If that is what you want, name another new_checkpoint.",
     )
 
 
@@ -88,12 +124,7 @@ def _look_at_checkpoint(old: Checkpoint, there: Checkpoint, location: str, parti
     if there.query_id != old.query_id:
         return f"it is the checkpoint of query {there.query_id}"
     if there.newest_version > old.newest_version:
-        raise InvalidInputError(
-            f"Query {old.query_id} was rescaled before, and has run on {there.place.url} since. Its last committed "
-            f"batch is {there.newest_version - 1} there, and {old.newest_version - 1} on {old.place.url}.",
-            hint=f"Start the query on {there.place.url}, with {PARTITIONS_CONF}={_find_partitions(there)}. On "
-            f"{old.place.url}, it would process rows again. If that is what you want, name another new_checkpoint.",
-        )
+        raise _refuse_rescaled(old, there)
     if there.newest_version == old.newest_version and _find_partitions(there) == partitions:
         return Target(location, is_made=True)
     return f"it is a checkpoint of this query after batch {there.newest_version - 1}"

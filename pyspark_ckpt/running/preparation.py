@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from pyspark_ckpt.queries.handles import (
     describe_failure,
     find_checkpoint,
+    find_driver,
     find_execution,
     find_output,
     find_run,
+    is_in_batch,
     is_query,
     is_temporary,
 )
-from pyspark_ckpt.queries.session_confs import SessionConfs
+from pyspark_ckpt.queries.session_confs import SessionConfs, find_session
 from pyspark_ckpt.running.leftovers import refuse_other_files
 from pyspark_ckpt.running.new_checkpoint import find_target
+from pyspark_ckpt.running.turns import Turn
 from pyspark_ckpt.savepoints import collect_options, plan_rescale
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.query.entries import PARTITIONS_CONF, read_partitions
@@ -53,13 +56,32 @@ class Rescaling:
     session: Any
     """That of the query, in the JVM."""
     confs: SessionConfs
+    driver: str
+    """The application and the host of this driver, as runs of the query have it."""
     output: str = ""
     """The folder of a file sink; empty for another sink, or if no query has run yet."""
+    turn: Turn | None = None
+    """Once the old checkpoint is this call's alone."""
+    runs: list[str] = field(default_factory=list)
+    """Those that the user's function has returned."""
+    has_begun: bool = False
+    """Whether the user's function was called, which may have started the query anywhere."""
 
     @property
     def batch(self) -> int:
         """The batch that the new query runs first."""
         return self.old.newest_version
+
+    def take_turn(self, moves_to: str) -> Turn:
+        """Be the only one that runs the query from now on. Raises LifecycleError, FormatError, StorageError."""
+        before = self.old.newest_version
+        self.turn = Turn.take(self.old.place, self.old.workplace.resolve(moves_to), self.driver, moves_to)
+        self.old.look_again()
+        if self.old.newest_version != before:
+            raise LifecycleError(
+                f"another driver has run it on {self.old.place.url} meanwhile, up to batch {self.batch - 1}."
+            )
+        return self.turn
 
     def set_confs(self) -> None:
         """Set in the session what the new query needs."""
@@ -74,6 +96,8 @@ def prepare(
     parallelism: int,
     new_checkpoint: Location | None,
     old_checkpoint: str,
+    timeout_s: float,
+    first_batch_timeout_s: float | None,
     options: Mapping[str, str] | None,
 ) -> Rescaling:
     """Check all that can be checked while the query runs. Raises InvalidInputError, LifecycleError, StorageError."""
@@ -87,6 +111,9 @@ def prepare(
         )
     if old_checkpoint not in ("keep", "delete"):
         raise InvalidInputError(f"`old_checkpoint` must be 'keep' or 'delete', got {old_checkpoint!r}.")
+    _require_seconds(timeout_s, "timeout_s")
+    if first_batch_timeout_s is not None:
+        _require_seconds(first_batch_timeout_s, "first_batch_timeout_s")
     given = None if new_checkpoint is None else location_text(new_checkpoint, "new_checkpoint")
     session = _find_session(query_or_checkpoint)
     query = _require_query(query_or_checkpoint) if is_query(query_or_checkpoint) else None
@@ -99,11 +126,7 @@ def prepare(
         raise InvalidInputError(
             f"Query {old.query_id} has {count_text(partitions, 'partition')} already. Nothing was done."
         )
-    run = find_run(session, old.query_id)
-    if query is None and run is not None:
-        raise LifecycleError(
-            f"Query {old.query_id} runs on {run.resolvedCheckpointRoot()}.", hint="Call with the query that runs."
-        )
+    refuse_other_run(session, old.query_id, query)
     deletes = old_checkpoint == "delete"
     if deletes:
         _refuse_deletion(old)
@@ -124,19 +147,33 @@ def prepare(
         given_options,
         session,
         confs,
+        find_driver(session),
         find_output(query_or_checkpoint) if is_query(query_or_checkpoint) else "",  # type: ignore[arg-type]
     )
 
 
+def _require_seconds(given: object, name: str) -> None:
+    is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
+    if not is_number or not cast("float", given) >= 0:  # NaN is not, either
+        raise InvalidInputError(f"`{name}` must be a number of seconds from 0 on, got {given!r}.")
+
+
+def refuse_other_run(session: Any, query_id: str, query: StreamingQuery | None) -> None:  # noqa: ANN401 - of the JVM
+    """Raise LifecycleError if this application runs the query, and it is not the run that is to be rescaled."""
+    run = find_run(session, query_id)
+    if run is not None and (query is None or str(run.runId()) != str(query.runId)):
+        raise LifecycleError(
+            f"Query {query_id} runs on {run.resolvedCheckpointRoot()}.", hint="Call with the query that runs."
+        )
+
+
 def _find_session(query_or_checkpoint: StreamingQuery | Location) -> Any:  # noqa: ANN401 - an object of the JVM
     """Return the JVM's session of a query, or of this process. Raises InvalidInputError, LifecycleError."""
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - see the docstring of the package
-
     if is_query(query_or_checkpoint):
         handle = getattr(query_or_checkpoint, "_jsq", None)
         found = None if handle is None else handle.sparkSession()
     else:
-        session = SparkSession.getActiveSession() or SparkSession._instantiatedSession  # noqa: SLF001
+        session = find_session()
         if session is None:
             raise LifecycleError(
                 "There is no Spark session in which the query could be started.",
@@ -160,6 +197,12 @@ def _require_query(query: Any) -> StreamingQuery | None:  # noqa: ANN401 - anyth
             f"Query {query.id} has failed, so it is not rescaled: {describe_failure(failure)}",
             hint="Start it again once the cause is removed. To rescale it before that, call with its "
             "checkpointLocation.",
+        )
+    if is_in_batch(query):
+        raise LifecycleError(
+            f"Query {query.id} cannot be rescaled from its own function for foreachBatch, which belongs to the batch "
+            "that must end first.",
+            hint="Call from another thread, without waiting for it in the function.",
         )
     execution = find_execution(query)
     mode = str(execution.outputMode())

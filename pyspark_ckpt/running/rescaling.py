@@ -1,7 +1,8 @@
 """Rescale a running query in one call: let its batch end, stop it, rescale its checkpoint, and start it again.
 
 Until the new query has committed a batch, the way back is the old checkpoint, whatever fails. Nothing of it is changed.
-Only the plan of a batch that the new query has begun is copied there: the sink may have its rows already.
+It gets a number of a run (see ``turns``), and the plan of a batch that the new query has begun: the sink may have its
+rows already.
 """
 
 from __future__ import annotations
@@ -14,18 +15,21 @@ from typing import TYPE_CHECKING, Literal, NoReturn
 from pyspark_ckpt.queries.handles import describe_failure, find_execution
 from pyspark_ckpt.queries.last_batch import go_on, let_end
 from pyspark_ckpt.queries.progress import end_s, has_run, read_last
-from pyspark_ckpt.running.first_commit import await_first_commit
-from pyspark_ckpt.running.leftovers import delete_checkpoint, return_plan
+from pyspark_ckpt.running.first_commit import await_first_commit, is_committed
+from pyspark_ckpt.running.leftovers import SINK_LOG, delete_checkpoint, forget_in_file_sink, return_plan
 from pyspark_ckpt.running.new_checkpoint import Target, find_target
 from pyspark_ckpt.running.outcome import Downtime, RescaledQuery, RescaleError
-from pyspark_ckpt.running.preparation import Rescaling, Start, prepare
+from pyspark_ckpt.running.preparation import Rescaling, Start, prepare, refuse_other_run
+from pyspark_ckpt.running.turns import only_call
 from pyspark_ckpt.running.way_back import go_back, start_query
 from pyspark_ckpt.savepoints import STOP_TIMEOUT_S, rescale
 from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.checkpoints.query.files import list_batches
 from pyspark_ckpt.state_store.display import count_text
 from pyspark_ckpt.state_store.errors import CkptError, LifecycleError, add_note, with_hint
 from pyspark_ckpt.state_store.extras import require_extra
 from pyspark_ckpt.state_store.location import Location
+from pyspark_ckpt.state_store.retention.pins import Pins
 from pyspark_ckpt.terminal import print_notice, progress_bar
 
 if TYPE_CHECKING:
@@ -61,20 +65,33 @@ def rescale_query(
     back to what it was.
 
     ``query_or_checkpoint``: the query, running or stopped; or the checkpointLocation of a stopped one. A stopped query
-    stays stopped if it cannot be rescaled. After a driver that died in this call, the same call goes on.
+    stays stopped if it cannot be rescaled. After a driver that died in this call, the same call goes on; a driver that
+    still runs on the old checkpoint can change nothing any more.
     ``new_checkpoint``: an empty folder; None for ``<checkpoint>-<parallelism>-partitions`` beside the old one, or that
     with ``-2`` and so on if it is in use. ``old_checkpoint``: "delete" deletes it after the first commit.
     ``first_batch_timeout_s``: after so long without a first commit, the way back is taken; None to wait as long as the
     batch runs. ``options``: as for ``savepoint``; ``remote`` is set in the session, too.
 
-    Raises InvalidInputError (nothing was done), LifecycleError (the query has failed, or its batch did not end and it
-    runs on), RescaleError (a LifecycleError) after the way back: its ``query`` is what runs now. FormatError,
-    StorageError as ``rescale``, while the query still runs.
+    Raises InvalidInputError (nothing was done), LifecycleError (the query has failed, its batch did not end and it runs
+    on, or another call rescales it), RescaleError (a LifecycleError) after the way back: its ``query`` is what runs
+    now, and None if another driver has started the query meanwhile, in which it goes on. FormatError, StorageError as
+    ``rescale``, while the query still runs.
     """
     require_extra("pyspark", _WHAT)
-    rescaling = prepare(query_or_checkpoint, start, parallelism, new_checkpoint, old_checkpoint, options)
-    last_commit_s = _stop(rescaling, rescaling.query, timeout_s)
-    done = _move(rescaling, last_commit_s, first_batch_timeout_s)
+    rescaling = prepare(
+        query_or_checkpoint,
+        start,
+        parallelism,
+        new_checkpoint,
+        old_checkpoint,
+        timeout_s,
+        first_batch_timeout_s,
+        options,
+    )
+    with only_call(rescaling.old.query_id):
+        refuse_other_run(rescaling.session, rescaling.old.query_id, rescaling.query)  # of a call that was before
+        last_commit_s = _stop(rescaling, rescaling.query, timeout_s)
+        done = _move(rescaling, last_commit_s, first_batch_timeout_s)
     print_notice(
         f"pyspark-ckpt: {done.old_checkpoint}, {count_text(done.old_partitions, 'partition')}, to {done.checkpoint}, "
         f"{count_text(done.partitions, 'partition')}: {done.downtime}"
@@ -134,16 +151,29 @@ def _move(rescaling: Rescaling, last_commit_s: float, timeout_s: float | None) -
         target = find_target(
             rescaling.old, rescaling.location, rescaling.partitions, rescaling.given, rescaling.options
         )
+        turn = rescaling.take_turn(target.location)
         if not target.is_made:
             restored = rescale(rescaling.location, target.location, rescaling.partitions, options=options)
         rescaled_s = time.time()
+        turn.require()
+        refuse_other_run(rescaling.session, rescaling.old.query_id, None)
         rescaling.set_confs()
         query = start_query(rescaling, target.location)
         started_s = time.time()
         new = rescaling.old.workplace.resolve(target.location)
-        with progress_bar("the first batch runs, in seconds") as show:
-            watch = _watch(rescaling, new, show)
-            committed_s = await_first_commit(query, new, rescaling.batch, timeout_s, watch)
+        try:
+            committed_s = _await_commit(rescaling, query, new, timeout_s)
+        except LifecycleError:
+            if not target.is_made or query.exception() is None:
+                raise
+            turn.require_no_other(new, {str(query.runId)})
+            if not _forget_batch(rescaling, new):
+                raise
+            query = start_query(rescaling, target.location)
+            committed_s = _await_commit(rescaling, query, new, timeout_s)
+        turn.require_no_other(new, {str(query.runId)})
+        turn.require()
+        refuse_other_run(rescaling.session, rescaling.old.query_id, query)
     except BaseException as problem:  # noqa: BLE001 - whatever it is, a query must run
         _fail(rescaling, problem, target)
     is_deleted = rescaling.deletes and committed_s is not None and _delete_old(rescaling)
@@ -163,9 +193,32 @@ def _move(rescaling: Rescaling, last_commit_s: float, timeout_s: float | None) -
     )
 
 
+def _await_commit(rescaling: Rescaling, query: StreamingQuery, new: BlobPlace, timeout_s: float | None) -> float | None:
+    with progress_bar("the first batch runs, in seconds") as show:
+        return await_first_commit(query, new, rescaling.batch, timeout_s, _watch(rescaling, new, show))
+
+
+def _forget_batch(rescaling: Rescaling, new: BlobPlace) -> bool:
+    """Remove the first batch from the log of a file sink, and return whether that helps to run it.
+
+    A driver has died after the sink had the batch, and before it was committed. The sink skips it, so in checkpoint
+    format 2 no task says which state belongs to it, and Spark fails.
+    """
+    is_planned = rescaling.batch in list_batches(new, "offsets") and not is_committed(new, rescaling.batch)
+    if not is_planned or not rescaling.output:
+        return False
+    return forget_in_file_sink(rescaling.old.workplace.resolve(f"{rescaling.output}/{SINK_LOG}"), rescaling.batch)
+
+
 def _delete_old(rescaling: Rescaling) -> bool:
     """Delete the old checkpoint, and return whether that was possible: the query runs in any case."""
     try:
+        if Pins(rescaling.old.place).list_held(tidies=False):
+            print_notice(
+                f"pyspark-ckpt: {rescaling.location} was not deleted: it is being copied, as for a savepoint, or read. "
+                "Delete it yourself."
+            )
+            return False
         delete_checkpoint(rescaling.old.place, None)
     except CkptError as problem:
         print_notice(f"pyspark-ckpt: {rescaling.location} could not be deleted: {problem} Delete it yourself.")
@@ -173,20 +226,21 @@ def _delete_old(rescaling: Rescaling) -> bool:
     return True
 
 
-def _watch(rescaling: Rescaling, new: BlobPlace, show: Callable[..., None]) -> Callable[[float], None]:
-    """Return what copies the plan of the first batch to the old checkpoint as soon as it is there.
+def _watch(rescaling: Rescaling, new: BlobPlace, show: Callable[..., None]) -> Callable[[float], bool]:
+    """Return what copies the plan of the first batch to the old checkpoint as soon as it is there, and says whether.
 
     If the driver dies in that batch, the sink may have its rows, and the query may be started on the old checkpoint.
     """
     is_returned = False
 
-    def look(waited_s: float) -> None:
+    def look(waited_s: float) -> bool:
         nonlocal is_returned
         show(round(waited_s), None)
         old = rescaling.old
         is_returned = is_returned or return_plan(
             new, old.place, old.query_id, rescaling.batch, rescaling.old_partitions
         )
+        return is_returned
 
     return look
 
@@ -194,7 +248,12 @@ def _watch(rescaling: Rescaling, new: BlobPlace, show: Callable[..., None]) -> C
 def _fail(rescaling: Rescaling, problem: BaseException, target: Target | None) -> NoReturn:
     """Take the way back, and raise what says so."""
     problem = _find_interrupt(problem)
-    back = go_back(rescaling, target)
+    try:
+        back = go_back(rescaling, target)
+    except BaseException as again:
+        rescaling.confs.undo()
+        add_note(again, f"The way back was interrupted. If no query runs, call again with {rescaling.location}.")
+        raise
     if not isinstance(problem, Exception):
         add_note(problem, f"Query {rescaling.old.query_id} was not rescaled. {back.done} {back.left}".rstrip())
         raise problem

@@ -5,15 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark_ckpt.queries.handles import find_checkpoint, find_output, find_run, is_query
+from pyspark_ckpt.queries.handles import find_checkpoint, find_handle, find_output, find_run, is_query, read_output
 from pyspark_ckpt.running.first_commit import is_committed
-from pyspark_ckpt.running.leftovers import SINK_LOG, delete_checkpoint, forget_in_file_sink, return_plan
+from pyspark_ckpt.running.leftovers import (
+    SINK_LOG,
+    delete_checkpoint,
+    delete_state,
+    forget_in_file_sink,
+    return_plan,
+)
 from pyspark_ckpt.running.new_checkpoint import Target, is_own
 from pyspark_ckpt.running.preparation import Rescaling
+from pyspark_ckpt.running.turns import Turn
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.query.entries import PARTITIONS_CONF
 from pyspark_ckpt.state_store.display import count_text
-from pyspark_ckpt.state_store.errors import LifecycleError
+from pyspark_ckpt.state_store.errors import LifecycleError, StorageError
 from pyspark_ckpt.state_store.format.remote import folder_of_query
 
 if TYPE_CHECKING:
@@ -30,7 +37,8 @@ class Return:
 
 
 def start_query(rescaling: Rescaling, checkpoint: str) -> StreamingQuery:
-    """Call the user's function. Raises LifecycleError if what it returns is no query that runs on ``checkpoint``."""
+    """Call the user's function. Raises LifecycleError if what it returns is not the query, on ``checkpoint``."""
+    rescaling.has_begun = True
     found: object = rescaling.start(checkpoint)
     if not is_query(found):
         raise LifecycleError(
@@ -38,6 +46,7 @@ def start_query(rescaling: Rescaling, checkpoint: str) -> StreamingQuery:
             hint="Let it return what `writeStream...start()` returns.",
         )
     query: StreamingQuery = found  # type: ignore[assignment]  # as was just found
+    rescaling.runs.append(str(query.runId))
     rescaling.output = rescaling.output or find_output(query)
     wanted = rescaling.old.workplace.resolve(checkpoint)
     actual = rescaling.old.workplace.resolve(find_checkpoint(query))
@@ -46,6 +55,13 @@ def start_query(rescaling: Rescaling, checkpoint: str) -> StreamingQuery:
         raise LifecycleError(
             f"`start` was given {wanted.url}, and has started a query on {actual.url}, which was stopped again.",
             hint="Let it set the option checkpointLocation to its argument.",
+        )
+    if query.id != rescaling.old.query_id:
+        query.stop()
+        raise LifecycleError(
+            f"`start` has started query {query.id} on {actual.url}, where query {rescaling.old.query_id} was to go on. "
+            "It was stopped again.",
+            hint="Let it start the query on what is in the folder, which it must not delete or change.",
         )
     return query
 
@@ -64,19 +80,57 @@ def go_back(rescaling: Rescaling, target: Target | None) -> Return:
 
 
 def _go_back(rescaling: Rescaling, target: Target | None) -> Return:
-    if target is None:
+    if target is None or rescaling.turn is None:
         return _start_again(rescaling, "")
     new = rescaling.old.workplace.resolve(target.location)
+    if (others := _leave_to_others(rescaling, rescaling.turn, new)) is not None:
+        return others
     run = find_run(rescaling.session, rescaling.old.query_id)
     if run is not None:
+        rescaling.output = rescaling.output or read_output(run)
         run.stop()
-    if is_own(rescaling.old, target.location, rescaling.partitions) and is_committed(new, rescaling.batch):
+    is_ours = is_own(rescaling.old, target.location, rescaling.partitions)
+    if is_ours and is_committed(new, rescaling.batch):
         return _go_forward(rescaling, target)
+    if rescaling.query is None and target.is_made:  # perhaps a driver that runs there has made it
+        rescaling.confs.undo()
+        again = f"Call again with {rescaling.location} once the cause is removed: the query goes on on {new.url}."
+        return Return(None, "It stays stopped, as it was before.", again)
     old = rescaling.old
-    is_planned = return_plan(new, old.place, old.query_id, rescaling.batch, rescaling.old_partitions)
-    if is_planned and rescaling.output:
+    if is_ours and _return_plan(rescaling, new) and rescaling.output:
         forget_in_file_sink(old.workplace.resolve(f"{rescaling.output}/{SINK_LOG}"), rescaling.batch)
-    return _start_again(rescaling, _discard(rescaling, target, new))
+    return _start_again(rescaling, _discard(rescaling, new) if is_ours else "")
+
+
+def _leave_to_others(rescaling: Rescaling, turn: Turn, new: BlobPlace) -> Return | None:
+    """Do nothing if somebody else has started the query meanwhile, or rescales it. Return what is said then, or None.
+
+    A run of this application on the old checkpoint is somebody else's if it was there before ``start`` was called.
+    """
+    run = find_run(rescaling.session, rescaling.old.query_id)
+    own = {*rescaling.runs, *([] if run is None else [str(run.runId())])}
+    other = turn.find_other(new, own) or turn.find_other(turn.old, ())
+    if other is not None:
+        if run is not None:
+            run.stop()
+        rescaling.confs.undo()
+        return Return(None, "It goes on in the other driver, so nothing was undone.", f"End this driver ({other}).")
+    if rescaling.has_begun or (run is None and turn.find_later() is None):
+        return None
+    rescaling.confs.undo()
+    query = None if run is None else find_handle(run)
+    where = f"What was made in {new.url} is not used."
+    return Return(query, f"It was started by other code of this program, and was left as it is. {where}", "")
+
+
+def _return_plan(rescaling: Rescaling, new: BlobPlace) -> bool:
+    """Do as ``return_plan``. If there is no room for the plan, the new state makes it."""
+    old = rescaling.old
+    try:
+        return return_plan(new, old.place, old.query_id, rescaling.batch, rescaling.old_partitions)
+    except StorageError:
+        delete_state(new)
+        return return_plan(new, old.place, old.query_id, rescaling.batch, rescaling.old_partitions)
 
 
 def _start_again(rescaling: Rescaling, left: str) -> Return:
@@ -88,7 +142,11 @@ def _start_again(rescaling: Rescaling, left: str) -> Return:
     try:
         query = start_query(rescaling, rescaling.location)
     except Exception as problem:  # noqa: BLE001 - what has failed before matters more
-        return Return(None, f"It could not be started again, either: {problem}", advice.rstrip())
+        run = find_run(rescaling.session, rescaling.old.query_id)
+        if run is None:
+            return Return(None, f"It could not be started again, either: {problem}", advice.rstrip())
+        where = f"It runs on {run.resolvedCheckpointRoot()}, but `start` has failed there, too: {problem}"
+        return Return(find_handle(run), where, left)
     finally:
         rescaling.confs.undo()
     number = count_text(rescaling.old_partitions, "partition")
@@ -106,13 +164,12 @@ def _go_forward(rescaling: Rescaling, target: Target) -> Return:
         return Return(None, f"{done}. It could not be started: {problem}", advice)
 
 
-def _discard(rescaling: Rescaling, target: Target, new: BlobPlace) -> str:
-    """Delete what was made of the new checkpoint. Return what is left to do."""
+def _discard(rescaling: Rescaling, new: BlobPlace) -> str:
+    """Delete the new checkpoint. Return what is left to do."""
     try:
-        if is_own(rescaling.old, target.location, rescaling.partitions):
-            remote = rescaling.options.remote
-            state = folder_of_query(remote, rescaling.old.query_id) if remote else ""
-            delete_checkpoint(new, rescaling.old.workplace.place(state) if state else None)
+        remote = rescaling.options.remote
+        state = folder_of_query(remote, rescaling.old.query_id) if remote else ""
+        delete_checkpoint(new, rescaling.old.workplace.place(state) if state else None)
     except Exception as problem:  # noqa: BLE001 - what has failed before matters more
         return f"Delete {new.url}, where the query does not go on: that has failed ({problem})."
     return ""

@@ -62,11 +62,15 @@ class WinnerObject(msgspec.Struct, frozen=True):
 
 
 class RunObject(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Content of a run object. ``driver``: the application and the host of the driver that took the number."""
+    """Content of a run object. ``driver``: the application and the host of the driver that took the number.
+
+    ``moves_to``: the new checkpoint of a query that is being rescaled, or was; then no query runs under this number.
+    """
 
     format: int
     run_id: str
     driver: str = ""
+    moves_to: str = ""
 
     def __str__(self) -> str:
         """Return the form used in messages."""
@@ -103,8 +107,23 @@ class Epochs:
         known = self._known
         with known.lock:
             if run_id not in known.epochs:
-                known.epochs[run_id] = self._find(run_id)
+                known.epochs[run_id] = self._find(RunObject(RUN_FORMAT, run_id))
             return known.epochs[run_id]
+
+    def take(self, run: RunObject) -> int:
+        """Give a run the next number, which ends all earlier runs. Raises FormatError, StorageError."""
+        with self._known.lock:
+            self._known.epochs[run.run_id] = epoch = self._find(run)
+        return epoch
+
+    def find_newest(self) -> RunObject | None:
+        """Return the newest run; None if no run has a number yet. Raises FormatError, StorageError."""
+        while epochs := self._list():
+            try:
+                return self._read(epochs[-1])
+            except NotFoundError:  # deleted since, with the checkpoint
+                continue
+        return None
 
     def note(self, run_id: str, epoch: int) -> None:
         """Note the epoch that the driver of a run has taken."""
@@ -176,17 +195,17 @@ class Epochs:
             self._known.committing.add(run_id)
         return False
 
-    def _find(self, run_id: str) -> int:
+    def _find(self, run: RunObject) -> int:
         """Return the number of a run, which takes the next one if it has none."""
         while True:
             epochs = self._list()
             last = epochs[-1] if epochs else 0
             for epoch in reversed(epochs):
-                if epoch > last - RUNS_KEPT and self._belongs_to(epoch, run_id):
+                if epoch > last - RUNS_KEPT and self._belongs_to(epoch, run.run_id):
                     return epoch
             if last + 1 > LAST_EPOCH:
                 raise FormatError(f"{self._place.url}/{run_name(last)} has the last run number, so no run can follow.")
-            if self._place.put_if_absent(run_name(last + 1), seal(RunObject(RUN_FORMAT, run_id))):
+            if self._place.put_if_absent(run_name(last + 1), seal(run)):
                 known = self._list()
                 self._retire(known)
                 if not known or last + 1 > known[-1] - RUNS_KEPT:

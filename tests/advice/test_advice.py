@@ -66,11 +66,22 @@ def test_a_hot_key_speaks_against_more_partitions() -> None:
     found = judge([hot], replace(BUSY, run_ms=10_000.0), 16, TARGET_S)
     assert found.verdict == "stay"
     assert any("partition 0, 1,000" in each.text for each in found.reasons if each.favours == "stay")
+    busy = judge([hot], BUSY, 16, TARGET_S)
+    assert busy.verdict == "stay", "all cores but one would wait for it"
+    assert "has 97% of the rows, and takes about 3,689 ms alone" in busy.reasons[0].text
+
+
+def test_a_few_rows_say_nothing_about_their_spread() -> None:
+    few = replace(EVEN, rows=(3, 0, 0, 0))
+    found = judge([few], None, None, TARGET_S)
+    assert found.verdict == "unknown"
+    assert any("has 3 rows in 4 partitions: too few to judge" in each.text for each in found.reasons)
 
 
 def test_small_tasks_speak_for_fewer_partitions() -> None:
     many = replace(EVEN, rows=(10,) * 200, sizes_bytes=(10,) * 200)
-    found = judge([many], replace(BUSY, run_ms=500.0), 4, TARGET_S)
+    operators = (replace(OPERATOR, partitions=200),)
+    found = judge([many], replace(BUSY, run_ms=500.0, operators=operators), 4, TARGET_S)
     assert (found.verdict, found.recommended) == ("fewer", 8)
 
 
@@ -86,7 +97,12 @@ def test_the_figures_do_not_suffice_without_batches_or_cores() -> None:
     for batches, cores, why in (
         (None, 16, "No batch with data"),
         (BUSY, None, "number of cores is not known"),
-        (replace(BUSY, batches=2), 16, "Only 2 warm batches"),
+        (replace(BUSY, batches=2, left_out=7), 16, "judged: 2. Times are judged from 3 on. 7 more do not count"),
+        (
+            replace(BUSY, operators=(replace(OPERATOR, partitions=2),)),
+            16,
+            "with 2 partitions, and the checkpoint has 4",
+        ),
     ):
         found = judge([EVEN], batches, cores, TARGET_S)
         assert (found.verdict, found.recommended) == ("unknown", None)
@@ -104,6 +120,26 @@ def test_progress_is_found_among_the_lines_of_a_log() -> None:
     assert [each["batchId"] for each in find_progress(text)] == [2, 3]
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"batchId": "7"},
+        {"runId": None},
+        {"durationMs": [1]},
+        {"durationMs": {"addBatch": "long"}},
+        {"numInputRows": "many"},
+        {"inputRowsPerSecond": float("nan")},
+        {"stateOperators": [7]},
+        {"stateOperators": [{"customMetrics": [1]}]},
+        {"stateOperators": [{"commitTimeMs": {}}]},
+        {"sources": ["kafka"]},
+    ],
+)
+def test_what_spark_does_not_write_is_no_progress(wrong: dict[str, Any]) -> None:
+    assert list(find_progress(json.dumps(progress(1)))) == [progress(1)]
+    assert not list(find_progress(json.dumps(progress(1, **wrong))))
+
+
 def test_first_batches_and_restores_do_not_count() -> None:
     restoring = progress(7)
     restoring["stateOperators"][0]["customMetrics"] = {"ckptRestores": 3}
@@ -111,7 +147,49 @@ def test_first_batches_and_restores_do_not_count() -> None:
     found = read_figures([progress(0, task_ms=99_000), *map(progress, range(1, 6)), restoring, idle])
     assert found is not None
     assert (found.batches, found.operators[0].task_ms, found.run_ms) == (5, 905.0, 400.0)
-    assert read_figures([progress(0)]) is None
+    assert read_figures([idle]) is None
+
+
+def test_runs_of_one_batch_are_said_to_be_left_out() -> None:
+    found = read_figures([progress(batch, run=f"run {batch}") for batch in range(9)])
+    assert found is not None
+    assert (found.batches, found.left_out) == (0, 9)
+    told = judge([EVEN], found, 16, TARGET_S).reasons[0].text
+    assert "can be judged: 0." in told
+    assert "9 more do not count: the first batch of a run" in told
+
+
+def test_batches_before_a_rescaling_do_not_count() -> None:
+    before = [progress(batch, task_ms=99_000) for batch in range(20)]
+    for each in before:
+        for operator in each["stateOperators"]:
+            operator["numShufflePartitions"] = 8
+    found = read_figures([*before, *(progress(batch, run="later") for batch in range(20, 24))])
+    assert found is not None
+    assert (found.batches, found.left_out, found.operators[0].task_ms) == (3, 21, 905.0)
+
+
+@pytest.mark.parametrize(
+    ("came", "processed", "sources", "keeps_up"),
+    [
+        (10.0, 100.0, [], True),
+        (99.0, 100.0, [], None),  # without a pause, both rates are as good as equal
+        (101.0, 100.0, [], None),
+        (101.0, 100.0, [{"endOffset": {"topic": 7}, "latestOffset": {"topic": 900}}], False),
+        (101.0, 100.0, [{"endOffset": {"topic": 7}, "latestOffset": {"topic": 7}}], None),
+        (101.0, 100.0, [{"endOffset": {"logOffset": 7}, "latestOffset": None}], None),
+    ],
+)
+def test_a_query_keeps_up_if_it_waits_and_is_behind_if_its_sources_have_more(
+    came: float,
+    processed: float,
+    sources: list[dict[str, Any]],
+    keeps_up: bool | None,  # noqa: FBT001
+) -> None:
+    rates: dict[str, Any] = {"inputRowsPerSecond": came, "processedRowsPerSecond": processed, "sources": sources}
+    found = read_figures([progress(batch, **rates) for batch in range(6)])
+    assert found is not None
+    assert found.keeps_up is keeps_up
 
 
 def test_the_command_answers_with_its_reasons(quick_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
