@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import posixpath
+from pathlib import Path
 from typing import Any
 
-from docs.site import links
+from docs.site import built, links
 from docs.site.definitions import find_definition
 
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".json": "json", ".scala": "scala", ".xml": "xml"}
@@ -42,6 +43,16 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str: 
     """Let links lead to pages of the site."""
     origin = config.extra["origins"].get(page.file.src_uri)
     return links.rewrite(markdown, origin) if origin else markdown
+
+
+def on_post_build(config: Any) -> None:  # noqa: ANN401 - as above
+    """Refuse links that lead nowhere, and list those to other sites in a file beside the site."""
+    site = Path(config.site_dir)
+    pages = built.read_pages(site)
+    if dead := built.find_dead_links(pages):
+        raise ValueError("\n".join(dead))
+    found = "".join(f"{target}\n" for target in built.find_outside_links(pages))
+    site.with_name(f"{site.name}-links.txt").write_text(found, encoding="utf-8")
 
 
 def _find_files(pages: list[str]) -> list[str]:

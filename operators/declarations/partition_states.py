@@ -34,7 +34,8 @@ class OperatorListState(PartitionState):
     """Any number of elements per partition, in the order of adding.
 
     A savepoint or a checkpoint that is restored, at the same or at another parallelism, *redistributes* the lists of
-    all partitions. A restart of the query does not. Errors: see ``PartitionState``.
+    all partitions. A restart of the query does not. Methods raise what those of every state
+    raise (``PartitionState``).
     """
 
     change_calls = ("update({})", "put_values(values)")
@@ -98,8 +99,8 @@ class BroadcastState(PartitionState):
     """A map that is the same in all partitions, sorted by its keys. It must fit into memory.
 
     Only ``process_broadcast`` may write it, from the rows of the broadcast input, which every partition gets in the
-    same order. Each commit records a digest of the map: if a program makes the copies differ, the batch fails. Errors:
-    see ``PartitionState``.
+    same order. Each commit records a digest of the map: if a program makes the copies differ, the batch fails.
+    Methods raise what those of every state raise (``PartitionState``).
     """
 
     change_calls = ("put(key, value)", "put_entries(map_keys, values)")

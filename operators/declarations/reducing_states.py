@@ -22,7 +22,7 @@ REDUCTIONS: tuple[Reduction, ...] = ("sum", "min", "max")
 class ReducingState(DeclaredState):
     """One value per key, into which every added value is reduced. Adding None changes nothing.
 
-    Errors: see ``DeclaredState``.
+    Methods raise what those of every state raise (``DeclaredState``).
     """
 
     change_calls = ("add({})", "add_rows(keys, index, values)")
@@ -68,7 +68,7 @@ class ReducingState(DeclaredState):
 class AggregatingState(DeclaredState):
     """An accumulator per key, to which values of any type are added, and its result.
 
-    Errors: see ``DeclaredState``.
+    Methods raise what those of every state raise (``DeclaredState``).
     """
 
     change_calls = ("add({})", "add_rows(keys, index, values)")

@@ -153,7 +153,7 @@ class DeclaredState(Declared):
 class ValueState(DeclaredState):
     """One value per key. It is absent until it is set, and after it is cleared or set to None.
 
-    Errors: see ``DeclaredState``.
+    Methods raise what those of every state raise (``DeclaredState``).
     """
 
     change_calls = ("update({})", "put(keys, values)")
@@ -199,7 +199,7 @@ class ValueState(DeclaredState):
 class ListState(DeclaredState):
     """Any number of elements per key, in the order of adding. A list may be larger than memory.
 
-    Errors: see ``DeclaredState``.
+    Methods raise what those of every state raise (``DeclaredState``).
     """
 
     change_calls = ("update({})", "put_lists(keys, lists)")
@@ -254,7 +254,7 @@ class ListState(DeclaredState):
 class MapState(DeclaredState):
     """A map per key, sorted by the map's own keys. A map may be larger than memory.
 
-    Errors: see ``DeclaredState``.
+    Methods raise what those of every state raise (``DeclaredState``).
     """
 
     change_calls = ("put(key, value)", "put_entries(keys, index, map_keys, values)")

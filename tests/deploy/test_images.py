@@ -41,6 +41,13 @@ def _manifests() -> list[dict[str, Any]]:
     return list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text(encoding="utf-8")))
 
 
+def _services() -> dict[str, dict[str, Any]]:
+    services: dict[str, dict[str, Any]] = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))[
+        "services"
+    ]
+    return services
+
+
 def _find(kind: str) -> dict[str, Any]:
     (found,) = (each for each in _manifests() if each["kind"] == kind)
     return found
@@ -73,7 +80,7 @@ def test_what_the_image_copies_is_sent_to_the_engine_and_exists() -> None:
     sent = (DEPLOY / "Dockerfile.dockerignore").read_text(encoding="utf-8").splitlines()
     assert sorted(sent) == sorted(["*", *(f"!{name}" for name in copied)])
     assert all((ROOT / name).exists() for name in copied if "*" not in name)
-    assert "pyspark" not in re.sub(r"pyspark_ckpt|PYSPARK\w*|PySpark", "", text)  # Spark brings it
+    assert "pyspark" not in re.sub(r"pyspark[_-]ckpt|PYSPARK\w*|PySpark", "", text)  # Spark brings it
 
 
 def test_options_of_the_store_exist() -> None:
@@ -114,14 +121,34 @@ def test_one_driver_runs_at_a_time() -> None:
 
 
 def test_nothing_listens_outside_of_the_machine() -> None:
-    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))["services"]
+    services = _services()
     ports = [port for service in services.values() for port in service.get("ports", [])]
     assert ports
     assert all(port.startswith("127.0.0.1:") for port in ports)
 
 
+def test_kafka_keeps_its_data_in_the_volume() -> None:
+    """Else a container that is made anew has lost them, and the offsets in the checkpoint lead nowhere."""
+    kafka = _services()["kafka"]
+    assert [each.partition(":")[2] for each in kafka["volumes"]] == [kafka["environment"]["KAFKA_LOG_DIRS"]]
+
+
+def test_the_job_starts_when_its_topic_and_its_bucket_exist() -> None:
+    """A query on a topic that is missing fails."""
+    needed = _services()["job"]["depends_on"]
+    assert {name: needed[name]["condition"] for name in ("topic", "bucket")} == dict.fromkeys(
+        ("topic", "bucket"), "service_completed_successfully"
+    )
+
+
+def test_all_that_build_the_image_give_it_the_same_name() -> None:
+    built = re.findall(r"docker build .* -t (\S+) ", (DEPLOY / "Dockerfile").read_text(encoding="utf-8"))
+    assert built == ["pyspark-ckpt"]
+    assert {each["image"] for each in _services().values() if "build" in each} == {"pyspark-ckpt"}
+
+
 def test_images_are_pinned() -> None:
-    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))["services"]
+    services = _services()
     images = {service["image"] for service in services.values()} - {"pyspark-ckpt"}  # it is built here
     images |= set(
         re.findall(r"^ARG \w+_IMAGE=(.+)$", (DEPLOY / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)

@@ -33,3 +33,10 @@ def test_links_of_a_notebook_lead_to_files(path: Path) -> None:
 
 def test_there_are_notebooks() -> None:
     assert [path.stem for path in NOTEBOOKS] == ["first-hour", "savepoint-tour"]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_says_how_to_install_what_no_index_has(path: Path) -> None:
+    """The package is installed from a clone or a wheel: its name alone leads to nothing."""
+    first = "".join(json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"])
+    assert 'pip install ".[spark]"' in first
