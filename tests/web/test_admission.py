@@ -225,7 +225,7 @@ def test_nothing_is_logged_of_requests_whatever_the_program_logs_of_its_own_serv
         with ckpt.serve(str(frozen), token=TOKEN) as page:
             assert access.handlers == [own], "the program's own logs are left alone"
             with caplog.at_level(logging.INFO, "uvicorn.access"), caplog.at_level(logging.INFO):
-                assert httpx.get(f"{page.url}&format=json", trust_env=False).status_code == 200
+                assert httpx.get(f"{page.url}&format=json", trust_env=False, timeout=60).status_code == 200
                 host, port = page.url.split("/")[2].split(":")
                 with socket.create_connection((host, int(port)), timeout=30) as raw:
                     raw.sendall(b"nonsense\r\n\r\n")
@@ -251,7 +251,7 @@ def test_a_password_in_a_location_is_refused_and_not_shown(frozen: Path) -> None
 def test_the_url_that_is_told_can_be_opened(frozen: Path, host: str, name: str) -> None:
     with ckpt.serve(str(frozen), host=host) as page:
         assert page.url.startswith(f"http://{name}:")
-        assert httpx.get(page.url, trust_env=False, headers=HTML, follow_redirects=True).status_code == 200
+        assert httpx.get(page.url, trust_env=False, headers=HTML, follow_redirects=True, timeout=60).status_code == 200
 
 
 def test_two_pages_behind_one_host_name_do_not_log_each_other_out(frozen: Path) -> None:
@@ -259,7 +259,7 @@ def test_two_pages_behind_one_host_name_do_not_log_each_other_out(frozen: Path) 
     with (
         ckpt.serve(str(frozen)) as one,
         ckpt.serve(str(frozen)) as other,
-        httpx.Client(trust_env=False, headers=HTML, follow_redirects=True) as browser,
+        httpx.Client(trust_env=False, headers=HTML, follow_redirects=True, timeout=60) as browser,
     ):
         for page in (one, other, one, other):
             assert browser.get(page.url).status_code == 200
