@@ -49,6 +49,7 @@ def test_a_running_query_is_shown_with_what_it_measures(spark: SparkSession, tmp
 
 PROGRAM = """
 import json
+import signal
 import sys
 import time
 from urllib.request import Request, urlopen
@@ -78,11 +79,22 @@ while not query.lastProgress or query.lastProgress["batchId"] < 1:
 with ckpt.serve(query) as page:
     assert read("/c/0")["checkpoint"]["is_running"]
     process = SparkContext._gateway.proc
+    process.send_signal(signal.SIGSTOP)
+    began_s = time.monotonic()
+    told = read("/c/0")["checkpoint"]
+    while not told["health"][0]["text"].endswith("its session has not answered yet"):
+        assert time.monotonic() - began_s < 60, told
+        time.sleep(0.5)
+        told = read("/c/0")["checkpoint"]
+    for path in ("/", "/c/0/history", "/c/0/states"):
+        read(path)
     process.kill()
     process.wait()
-    told = read("/c/0")["checkpoint"]
+    while not told["health"][0]["text"].startswith("the query in this process: its session does not answer"):
+        assert time.monotonic() - began_s < 120, told
+        time.sleep(0.5)
+        told = read("/c/0")["checkpoint"]
     assert (told["is_running"], told["level"]) == (False, "bad"), told
-    assert told["health"][0]["text"].startswith("the query in this process: its session does not answer"), told
     assert told["batch"] >= 1
     for path in ("/", "/c/0/history", "/c/0/states", "/c/0/partitions", "/c/0/kept", "/c/0/key", "/c/0/diff"):
         read(path)

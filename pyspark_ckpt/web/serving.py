@@ -139,6 +139,7 @@ def serve(
         date_header=False,
         lifespan="off",
         ws="none",
+        backlog=64,  # so many connections are accepted at once, before one of them gives way
         limit_concurrency=200,
         timeout_keep_alive=30,  # longer than a page waits until it refreshes itself
         timeout_graceful_shutdown=1,

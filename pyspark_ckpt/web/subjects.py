@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 FACTS_S, FACTS_WAIT_S = 2.0, 60.0
+QUERY_S, QUERY_WAIT_S, QUERY_LATE_S = 0.1, 2.0, 10.0
+"""How long the answer of a query is kept, waited for, and taken for its newest while it gives no other."""
 GLANCE_S = 10.0
 WHOLE_S = 60.0
 METAS_S = 3600.0
@@ -119,6 +121,7 @@ class QueryRun(NamedTuple):
 
     is_active: bool
     problem: str
+    batches: Sequence[Fields] = ()
 
 
 class Subject:
@@ -130,6 +133,7 @@ class Subject:
         """Read ``location`` in the threads of ``pool``. ``query``: the query in this process that runs there."""
         self.number, self.location, self.options, self.query = number, location, options, query
         self.pool = pool
+        self._run = Recollection[QueryRun](pool, QUERY_S)
         self._facts = Recollection[Facts](pool, FACTS_S)
         self._glance = Recollection[Survey](pool, GLANCE_S)
         self._whole = Recollection[Survey](pool, WHOLE_S)
@@ -211,28 +215,35 @@ class Subject:
             )
 
     def read_run(self) -> QueryRun | None:
-        """Return whether the query in this process runs, as it says itself; None without one."""
+        """Return what the query in this process tells of itself; None without one.
+
+        A JVM that hangs is not waited for.
+        """
         if self.query is None:
             return None
-        try:
-            is_active, failure = self.query.isActive, self.query.exception()
-        except Exception as problem:  # noqa: BLE001 - of any kind, if the JVM is gone: it is told
-            return QueryRun(False, f"its session does not answer: {describe_failure(problem)}")
-        return QueryRun(is_active, "" if failure is None else describe_failure(failure))
+        told = self._run.recall("", lambda _: _ask(self.query), QUERY_WAIT_S)
+        if told.value is None or (told.is_under_way and told.age_s > QUERY_LATE_S):
+            return QueryRun(False, "its session has not answered yet")
+        return told.value
 
-    def read_progress(self) -> list[Fields]:
+    def read_progress(self) -> Sequence[Fields]:
         """Return the last batches as the query in this process tells of them, the newest first; none without one.
 
         None either if its session does not answer, of which ``read_run`` tells.
         """
-        if self.query is None:
-            return []
-        try:
-            recent: list[Any] = list(self.query.recentProgress)  # dicts, or objects that have them as JSON
-            batches = [each if isinstance(each, dict) else json.loads(each.json) for each in recent]
-        except Exception:  # noqa: BLE001 - as above
-            return []
-        return [_summarize(each) for each in reversed(batches)]
+        run = self.read_run()
+        return () if run is None else run.batches
+
+
+def _ask(query: Any) -> QueryRun:  # noqa: ANN401 - of a classic session, or of a client of Spark Connect
+    try:
+        is_active, failure = query.isActive, query.exception()
+        recent: list[Any] = list(query.recentProgress)  # dicts, or objects that have them as JSON
+        batches = [each if isinstance(each, dict) else json.loads(each.json) for each in recent]
+    except Exception as problem:  # noqa: BLE001 - of any kind, if the JVM is gone: it is told
+        return QueryRun(False, f"its session does not answer: {describe_failure(problem)}")
+    told = "" if failure is None else describe_failure(failure)
+    return QueryRun(is_active, told, [_summarize(each) for each in reversed(batches)])
 
 
 def _summarize(batch: Mapping[str, Any]) -> Fields:
