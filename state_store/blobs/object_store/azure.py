@@ -14,6 +14,7 @@ import base64
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from azure.core import MatchConditions
@@ -225,7 +226,7 @@ class AzureContainer:
         """Remove empty folders, the deepest first; see the protocol."""
         folders, parents, more = list[str](), set[str](), ""
         while True:
-            found, more = ask(lambda more=more: self._list(prefix, more, is_deep=True))
+            found, more = ask(partial(self._list, prefix, more, is_deep=True))
             for blob in found:
                 name = blob.name.rstrip("/")
                 if _is_folder(blob):
@@ -238,7 +239,7 @@ class AzureContainer:
             if any(part.startswith(".") for part in folder[len(prefix) :].split("/")):
                 parents.update(_above(folder))
             elif folder not in parents:
-                ask(lambda folder=folder: self._remove_folder(folder))
+                ask(partial(self._remove_folder, folder))
 
     def _remove_folder(self, folder: str) -> None:
         try:
