@@ -27,9 +27,9 @@ CASES = {}
 if has("4.1"):
     from integration.operators import test_transform_with_state as processors
 
-    once = {"runs": (2, 1, 1), "one_batch_a_run": True}  # a batch without data would fire all timers
-    for each in ("rows", "rows, Avro", "values that live for a day"):
-        CASES[f"transformWithState, {each}"] = replace(processors.CASES[each], **once)
+    for each in ("rows", "rows, Avro", "values that live for a day"):  # a batch without data would fire all timers
+        once = replace(processors.CASES[each], runs=(2, 1, 1), one_batch_a_run=True)
+        CASES[f"transformWithState, {each}"] = once
 if has("4.3"):
     CASES |= {name: test_join.CASES[name] for name in ("fullOuter, format 4", "null keys, format 4")}
 WITH_CLOCKS = "transformWithState, values that live for a day"

@@ -65,8 +65,8 @@ class NativeEncoder:
         if not self._target.has_plain_keys:
             columns = list(map(normalise, columns))
         key = struct_column(self._codec.key_fields, columns, len(rows))
-        index = {INDEX: take_index(rows, MAX_INDEX, self._whose)} if self._codec.is_multiple else {}
-        return pa.table({KEY: key, **index, VALUE: self._take(rows, VALUE, self._codec.value_fields)})
+        places = {INDEX: take_index(rows, MAX_INDEX, self._whose)} if self._codec.is_multiple else {}
+        return pa.table({KEY: key, **places, VALUE: self._take(rows, VALUE, self._codec.value_fields)})
 
     def encode(self, prepared: pa.Table) -> Iterator[tuple[str, PackedRows]]:
         """Yield the stored rows by the name of their state, sorted; see ``value_lists`` for those with several values.
