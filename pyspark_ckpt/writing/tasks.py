@@ -46,8 +46,8 @@ T = TypeVar("T")
 
 RUN_BYTES = 32 << 20
 """About how many bytes of given rows are encoded and sorted together."""
-MAX_PARTS = 1024
-"""Keys that change are compared in at most so many parts: a task has a file open for each."""
+MAX_PARTS = 256
+"""Keys that change are compared in at most so many parts. A task has a file for each."""
 PORTIONS_AT_ONCE = 2
 """Most of the time goes to numpy and RocksDB, which release the interpreter's lock."""
 
