@@ -95,7 +95,7 @@ def test_a_processor_sees_lists_that_a_spark_frame_has_put_and_a_function_has_me
     spark: SparkSession, tmp_path: Path
 ) -> None:
     def mend(rows: pa.Table) -> pa.Table:
-        ids = pc.negate(pc.struct_field(rows["value"].combine_chunks(), "id"))
+        ids = pc.subtract(-1, pc.struct_field(rows["value"].combine_chunks(), "id"))
         mended = rows.set_column(2, "value", pa.StructArray.from_arrays([ids], ["id"]))
         return mended.filter(pc.not_equal(mended["index"], 1))  # leaves a gap
 
@@ -111,7 +111,7 @@ def test_a_processor_sees_lists_that_a_spark_frame_has_put_and_a_function_has_me
     stored: dict[int, list[int]] = {}
     with open_state(tmp_path / "saved", operator=0, state="ids") as state:
         for row in state.to_arrow().to_pylist():
-            stored.setdefault(row["key"]["user"], []).append(-row["value"]["id"])
+            stored.setdefault(row["key"]["user"], []).append(-1 - row["value"]["id"])
     expected = {user: [each for index, each in enumerate(ids) if index != 1] for user, ids in stored.items()}
     with open_state(tmp_path / "mended", operator=0, state="$rowCounter_ids") as state:
         counts = {row["key"]["user"]: row["value"]["count"] for row in state.to_arrow().to_pylist()}
