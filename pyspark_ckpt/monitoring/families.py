@@ -131,7 +131,9 @@ WATERMARK = _of_query("watermark_timestamp", "gauge", "The watermark of the quer
 STANDARD = {
     "numRowsTotal": _of_operator("state_rows", "gauge", "Rows of state"),
     "numRowsUpdated": _of_operator("state_rows_updated", "counter", "Rows of state that were written"),
-    "numRowsRemoved": _of_operator("state_rows_removed", "counter", "Rows of state that were removed, also if there was none"),
+    "numRowsRemoved": _of_operator(
+        "state_rows_removed", "counter", "Rows of state that were removed, also if there was none"
+    ),
     "numRowsDroppedByWatermark": _of_operator(
         "state_rows_dropped_by_watermark", "counter", "Input rows that Spark dropped because they were late"
     ),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as WaitedTooLongError
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Generic, TypeAlias, TypeVar
+
+from pyspark_ckpt.state_store.errors import LifecycleError
 
 T = TypeVar("T")
 Progress: TypeAlias = Callable[[int, int], None]
@@ -18,6 +20,7 @@ WORKERS = 4
 """How many answers about one checkpoint are computed at a time."""
 FAILED_S = 2.0
 """How long a failure is told to others who ask."""
+CLOSED = "The web page is closed."
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,8 @@ class Recollection(Generic[T]):
     def recall(self, key: object, compute: Compute[T], wait_s: float) -> Recalled[T]:
         """Return the answer for ``key``; if that takes longer than ``wait_s``, an older one or none.
 
-        Raises what ``compute`` raises, to all who wait for it and for a moment afterwards.
+        Raises what ``compute`` raises, to all who wait for it and for a moment afterwards, and LifecycleError (the page
+        was closed).
         """
         with self._lock:
             now_s = time.monotonic()
@@ -71,15 +75,23 @@ class Recollection(Generic[T]):
                 raise self._failure[2].with_traceback(self._failure[3])
             if self._running is None:
                 self._progress = (0, 1)
-                self._running = key, self._pool.submit(self._work, key, compute)
+                self._running = key, self._submit(key, compute)
             running_key, future = self._running
         try:
             value = future.result(wait_s)
         except WaitedTooLongError:  # not yet the builtin TimeoutError in Python 3.10
             return self._describe()
+        except CancelledError as problem:
+            raise LifecycleError(CLOSED) from problem
         if running_key == key:
             return Recalled(value, key, 0.0)
         return self._describe()
+
+    def _submit(self, key: object, compute: Compute[T]) -> Future[T]:
+        try:
+            return self._pool.submit(self._work, key, compute)
+        except RuntimeError as problem:  # the pool was shut down
+            raise LifecycleError(CLOSED) from problem
 
     def _note(self, done: int, total: int) -> None:
         self._progress = done, max(total, 1)

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from pyspark_ckpt.state_store.errors import StorageError
+from pyspark_ckpt.state_store.errors import LifecycleError, StorageError
 from pyspark_ckpt.web.recollection import Progress, Recollection
 
 
@@ -93,3 +93,21 @@ def test_a_failure_that_is_told_often_does_not_grow(pool: ThreadPoolExecutor) ->
             kept.recall("", fail, 10)
         lengths.add(len(list(traceback.walk_tb(told.tb))))
     assert len(lengths) <= 2, "when it is computed, and afterwards"
+
+
+def test_a_page_that_is_closed_says_so() -> None:
+    pool, gone = ThreadPoolExecutor(1), threading.Event()
+
+    def compute(_progress: Progress) -> int:
+        gone.wait(30)
+        return 1
+
+    running, queued, late = (Recollection[int](pool, 60) for _ in range(3))
+    assert running.recall("key", compute, 0).value is None
+    assert queued.recall("key", compute, 0).value is None
+    pool.shutdown(wait=False, cancel_futures=True)
+    for each in (queued, late):
+        with pytest.raises(LifecycleError, match="The web page is closed"):
+            each.recall("key", compute, 30)
+    gone.set()
+    assert running.recall("key", compute, 30).value == 1
