@@ -46,6 +46,8 @@ T = TypeVar("T")
 
 RUN_BYTES = 32 << 20
 """About how many bytes of given rows are encoded and sorted together."""
+RUN_ROWS = 1 << 19
+"""The most rows of them: narrow rows take several times their bytes while they are encoded."""
 MAX_PARTS = 256
 """Keys that change are compared in at most so many parts. A task has a file for each."""
 PORTIONS_AT_ONCE = 2
@@ -299,14 +301,14 @@ def _as_table(batch: pa.RecordBatch) -> pa.Table:
 
 
 def _portions(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Yield rows in tables of about RUN_BYTES."""
+    """Yield rows in tables of about RUN_BYTES, or RUN_ROWS rows."""
     some: list[pa.Table] = []
-    size = 0
+    size = rows = 0
     for table in tables:
         some.append(table)
-        size += table.nbytes
-        if size >= RUN_BYTES:
+        size, rows = size + table.nbytes, rows + len(table)
+        if size >= RUN_BYTES or rows >= RUN_ROWS:
             yield pa.concat_tables(some)
-            some, size = [], 0
+            some, size, rows = [], 0, 0
     if some:
         yield pa.concat_tables(some)
