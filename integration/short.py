@@ -16,6 +16,7 @@ SHORT = {
     "integration/operators/test_change_feed.py": "4.0",
     "integration/operators/test_connect_inputs.py": "3.5",
     "integration/operators/test_deduplication.py": "3.5",
+    "integration/operators/test_file_sink.py": "3.5",
     "integration/operators/test_foreach_batch.py": "3.5",
     "integration/operators/test_group_functions.py": "3.5",
     "integration/operators/test_grouped_python.py": "3.5",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -221,20 +222,35 @@ def test_queries_that_are_not_of_this_store_or_cannot_start_again_are_refused(
         each.stop()
 
 
+@pytest.fixture
+def _repeated_interrupts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send SIGINT again when Python has lost it: it ignores what is raised while an object of py4j is collected."""
+    hook = sys.unraisablehook
+
+    def repeat(lost: sys.UnraisableHookArgs) -> None:
+        if isinstance(lost.exc_value, KeyboardInterrupt):
+            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+        else:
+            hook(lost)
+
+    monkeypatch.setattr(sys, "unraisablehook", repeat)
+
+
+@pytest.mark.usefixtures("_repeated_interrupts")
 @pytest.mark.parametrize("when", ["while the batch runs", "in start", "in the first batch"])
 def test_the_query_runs_when_the_call_is_interrupted(when: str, spark: SparkSession, tmp_path: Path) -> None:
     """By Ctrl-C, on which PySpark cancels all jobs, too."""
     program = Counting(spark, tmp_path, 2)
     holds, goes, held = threading.Event(), threading.Event(), threading.Event()
 
-    def interrupt() -> None:
-        threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    def interrupt(after_s: float) -> None:
+        threading.Timer(after_s, os.kill, (os.getpid(), signal.SIGINT)).start()
 
     def write(frame: DataFrame, batch: int) -> None:
         if holds.is_set() and not held.is_set():
             held.set()
             if when == "in the first batch":
-                interrupt()
+                interrupt(0.3)
             goes.wait(20)
         program.sink(frame, batch)
 
@@ -252,8 +268,8 @@ def test_the_query_runs_when_the_call_is_interrupted(when: str, spark: SparkSess
         if when == "while the batch runs":
             holds.set()
             assert held.wait(60)
-            interrupt()
-        threading.Timer(2, goes.set).start()
+            interrupt(2)  # after the preparation of the call
+        threading.Timer(4, goes.set).start()
         with pytest.raises(KeyboardInterrupt) as interrupted:
             ckpt.rescale_query(query, start, 3)
         notes = " ".join(getattr(interrupted.value, "__notes__", ()))

@@ -238,7 +238,7 @@ def test_an_interrupted_way_back_says_how_to_go_on(spark: SparkSession, tmp_path
 
 
 def test_a_batch_that_a_file_sink_had_when_the_driver_died_runs_again(spark: SparkSession, tmp_path: Path) -> None:
-    """The sink would skip it. In checkpoint format 2 Spark fails then, because it has no ids of its state."""
+    """The sink skips it, and the batch runs for its state."""
     inputs, output, new = tmp_path / "inputs", tmp_path / "output", tmp_path / "query-3-partitions"
     session = Counting(spark, tmp_path, 2).session
     inputs.mkdir()

@@ -15,7 +15,6 @@ from pyspark_ckpt.state_store.location import Location, location_text
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-_FILE_SINK = re.compile(r"FileSink\[(.*)\]", re.DOTALL)
 _TEMPORARY = re.compile(r"temporary-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 """How Spark names the checkpoint of a query that was given none. It deletes it when the query ends."""
 
@@ -41,17 +40,6 @@ def find_execution(query: StreamingQuery) -> Any:  # noqa: ANN401 - an object of
             hint="Pass the checkpointLocation in its place: the query may run meanwhile.",
         )
     return handle.streamingQuery()
-
-
-def find_output(query: StreamingQuery) -> str:
-    """Return the folder to which a query writes files with Spark's file sink; empty for another sink."""
-    return read_output(find_execution(query))
-
-
-def read_output(run: Any) -> str:  # noqa: ANN401 - an object of the JVM
-    """Return the same of a run."""
-    found = _FILE_SINK.fullmatch(str(run.sink().toString()))
-    return "" if found is None else found[1]
 
 
 def ends_by_itself(query: StreamingQuery) -> bool:

@@ -6,13 +6,9 @@ from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.ownership import OWNER_NAME, find_owner, other_owner
 from pyspark_ckpt.state_store.checkpoints.query.files import LOGS, QUERY, SOURCES
 from pyspark_ckpt.state_store.checkpoints.query.rewriter import LogRewriter
-from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError, NotFoundError
+from pyspark_ckpt.state_store.errors import InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.names import CHECKPOINT_FOLDER
 
-SINK_LOG = "_spark_metadata"
-"""The folder of a file sink's own log, in its output."""
-
-_UNITED = ".compact"
 _FOLDERS = (*LOGS, SOURCES, "state", CHECKPOINT_FOLDER)
 
 
@@ -35,22 +31,6 @@ def return_plan(new: BlobPlace, old: BlobPlace, query_id: str, batch: int, parti
     rewrite = LogRewriter(batch - 1, partitions, {}, query_id, old.url)
     old.put_if_absent(name, rewrite(name, planned, f"{new.url}/{name}"))
     return True
-
-
-def forget_in_file_sink(log: BlobPlace, batch: int) -> bool:
-    """Remove a batch that the query has not committed from the ``log`` of a file sink, and return whether it was there.
-
-    It runs again with the same rows. If the sink skipped it, Spark would have no state of it. Raises LifecycleError
-    (entries that it has united are deleted), StorageError.
-    """
-    names = {blob.name for blob in log.list()}
-    log.delete(str(batch))
-    united = f"{batch}{_UNITED}"
-    if united in names:
-        if batch and not names & {str(batch - 1), f"{batch - 1}{_UNITED}"}:
-            raise LifecycleError(f"{log.url}/{united} has batch {batch}, and the log has no entry of the batch before.")
-        log.delete(united)
-    return bool(names & {str(batch), united})
 
 
 def refuse_other_files(checkpoint: BlobPlace) -> None:

@@ -11,7 +11,6 @@ from pyspark_ckpt.queries.handles import (
     find_checkpoint,
     find_driver,
     find_execution,
-    find_output,
     find_run,
     is_in_batch,
     is_query,
@@ -58,8 +57,6 @@ class Rescaling:
     confs: SessionConfs
     driver: str
     """The application and the host of this driver, as runs of the query have it."""
-    output: str = ""
-    """The folder of a file sink; empty for another sink, or if no query has run yet."""
     turn: Turn | None = None
     """Once the old checkpoint is this call's alone."""
     runs: list[str] = field(default_factory=list)
@@ -148,7 +145,6 @@ def prepare(
         session,
         confs,
         find_driver(session),
-        find_output(query_or_checkpoint) if is_query(query_or_checkpoint) else "",  # type: ignore[arg-type]
     )
 
 

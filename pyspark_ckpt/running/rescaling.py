@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Literal, NoReturn
 from pyspark_ckpt.queries.handles import describe_failure, find_execution
 from pyspark_ckpt.queries.last_batch import go_on, let_end
 from pyspark_ckpt.queries.progress import end_s, has_run, read_last
-from pyspark_ckpt.running.first_commit import await_first_commit, is_committed
-from pyspark_ckpt.running.leftovers import SINK_LOG, delete_checkpoint, forget_in_file_sink, return_plan
+from pyspark_ckpt.running.first_commit import await_first_commit
+from pyspark_ckpt.running.leftovers import delete_checkpoint, return_plan
 from pyspark_ckpt.running.new_checkpoint import Target, find_target
 from pyspark_ckpt.running.outcome import Downtime, RescaledQuery, RescaleError
 from pyspark_ckpt.running.preparation import Rescaling, Start, prepare, refuse_other_run
@@ -24,7 +24,6 @@ from pyspark_ckpt.running.turns import only_call
 from pyspark_ckpt.running.way_back import go_back, start_query
 from pyspark_ckpt.savepoints import STOP_TIMEOUT_S, rescale
 from pyspark_ckpt.state_store.blobs import BlobPlace
-from pyspark_ckpt.state_store.checkpoints.query.files import list_batches
 from pyspark_ckpt.state_store.display import count_text
 from pyspark_ckpt.state_store.errors import CkptError, LifecycleError, add_note, with_hint
 from pyspark_ckpt.state_store.extras import require_extra
@@ -161,16 +160,9 @@ def _move(rescaling: Rescaling, last_commit_s: float, timeout_s: float | None) -
         query = start_query(rescaling, target.location)
         started_s = time.time()
         new = rescaling.old.workplace.resolve(target.location)
-        try:
-            committed_s = _await_commit(rescaling, query, new, timeout_s)
-        except LifecycleError:
-            if not target.is_made or query.exception() is None:
-                raise
-            turn.require_no_other(new, {str(query.runId)})
-            if not _forget_batch(rescaling, new):
-                raise
-            query = start_query(rescaling, target.location)
-            committed_s = _await_commit(rescaling, query, new, timeout_s)
+        with progress_bar("the first batch runs, in seconds") as show:
+            watch = _watch(rescaling, new, show)
+            committed_s = await_first_commit(query, new, rescaling.batch, timeout_s, watch)
         turn.require_no_other(new, {str(query.runId)})
         turn.require()
         refuse_other_run(rescaling.session, rescaling.old.query_id, query)
@@ -191,23 +183,6 @@ def _move(rescaling: Rescaling, last_commit_s: float, timeout_s: float | None) -
         downtime,
         restored,
     )
-
-
-def _await_commit(rescaling: Rescaling, query: StreamingQuery, new: BlobPlace, timeout_s: float | None) -> float | None:
-    with progress_bar("the first batch runs, in seconds") as show:
-        return await_first_commit(query, new, rescaling.batch, timeout_s, _watch(rescaling, new, show))
-
-
-def _forget_batch(rescaling: Rescaling, new: BlobPlace) -> bool:
-    """Remove the first batch from the log of a file sink, and return whether that helps to run it.
-
-    A driver has died after the sink had the batch, and before it was committed. The sink skips it, so in checkpoint
-    format 2 no task says which state belongs to it, and Spark fails.
-    """
-    is_planned = rescaling.batch in list_batches(new, "offsets") and not is_committed(new, rescaling.batch)
-    if not is_planned or not rescaling.output:
-        return False
-    return forget_in_file_sink(rescaling.old.workplace.resolve(f"{rescaling.output}/{SINK_LOG}"), rescaling.batch)
 
 
 def _delete_old(rescaling: Rescaling) -> bool:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark_ckpt.queries.handles import find_checkpoint, find_handle, find_output, find_run, is_query, read_output
+from pyspark_ckpt.queries.handles import find_checkpoint, find_handle, find_run, is_query
 from pyspark_ckpt.running.first_commit import is_committed
 from pyspark_ckpt.running.leftovers import (
-    SINK_LOG,
     delete_checkpoint,
     delete_state,
-    forget_in_file_sink,
     return_plan,
 )
 from pyspark_ckpt.running.new_checkpoint import Target, is_own
@@ -47,7 +45,6 @@ def start_query(rescaling: Rescaling, checkpoint: str) -> StreamingQuery:
         )
     query: StreamingQuery = found  # type: ignore[assignment]  # as was just found
     rescaling.runs.append(str(query.runId))
-    rescaling.output = rescaling.output or find_output(query)
     wanted = rescaling.old.workplace.resolve(checkpoint)
     actual = rescaling.old.workplace.resolve(find_checkpoint(query))
     if wanted.url != actual.url:
@@ -87,7 +84,6 @@ def _go_back(rescaling: Rescaling, target: Target | None) -> Return:
         return others
     run = find_run(rescaling.session, rescaling.old.query_id)
     if run is not None:
-        rescaling.output = rescaling.output or read_output(run)
         run.stop()
     is_ours = is_own(rescaling.old, target.location, rescaling.partitions)
     if is_ours and is_committed(new, rescaling.batch):
@@ -96,9 +92,8 @@ def _go_back(rescaling: Rescaling, target: Target | None) -> Return:
         rescaling.confs.undo()
         again = f"Call again with {rescaling.location} once the cause is removed: the query goes on on {new.url}."
         return Return(None, "It stays stopped, as it was before.", again)
-    old = rescaling.old
-    if is_ours and _return_plan(rescaling, new) and rescaling.output:
-        forget_in_file_sink(old.workplace.resolve(f"{rescaling.output}/{SINK_LOG}"), rescaling.batch)
+    if is_ours:
+        _return_plan(rescaling, new)
     return _start_again(rescaling, _discard(rescaling, new) if is_ours else "")
 
 
@@ -123,14 +118,14 @@ def _leave_to_others(rescaling: Rescaling, turn: Turn, new: BlobPlace) -> Return
     return Return(query, f"It was started by other code of this program, and was left as it is. {where}", "")
 
 
-def _return_plan(rescaling: Rescaling, new: BlobPlace) -> bool:
+def _return_plan(rescaling: Rescaling, new: BlobPlace) -> None:
     """Do as ``return_plan``. If there is no room for the plan, the new state makes it."""
     old = rescaling.old
     try:
-        return return_plan(new, old.place, old.query_id, rescaling.batch, rescaling.old_partitions)
+        return_plan(new, old.place, old.query_id, rescaling.batch, rescaling.old_partitions)
     except StorageError:
         delete_state(new)
-        return return_plan(new, old.place, old.query_id, rescaling.batch, rescaling.old_partitions)
+        return_plan(new, old.place, old.query_id, rescaling.batch, rescaling.old_partitions)
 
 
 def _start_again(rescaling: Rescaling, left: str) -> Return:

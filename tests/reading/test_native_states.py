@@ -238,7 +238,8 @@ def test_event_times_stand_before_or_behind_the_key(micros: int) -> None:
     for kind, key in (("Prefix", instant + row), ("Postfix", row + instant)):
         rows = keys_of({"keyStateEncoderType": f"TimestampAs{kind}KeyStateEncoderSpec"}, [LONG], key, multiple=True)
         value = b"".join(struct.pack(">I", 16) + unsafe(each) for each in (8, 9))
-        keys, values = rows.decode([StoredRow(1, key, value)]).columns
+        keys, index, values = rows.decode([StoredRow(1, key, value)]).columns
+        assert index.to_pylist() == [0, 1]
         assert python_values(keys) == [(5, micros)] * 2
         assert python_values(values) == [(8,), (9,)]
 

@@ -67,6 +67,7 @@ private[ckpt] object FollowQueries {
       AvailableNowEnd.letEnd(query)
       OwnExchanges.giveTo(query)
       ForeachBatchCheck.addTo(query)
+      SkippedBatch.runIn(query)
       IdleInputs.follow(query)
       OtherProvider.warnOf(query)
       StartLog.tell(query)

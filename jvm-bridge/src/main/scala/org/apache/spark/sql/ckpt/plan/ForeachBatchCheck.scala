@@ -5,14 +5,12 @@ import org.apache.spark.sql.Dataset
 import org.apache.spark.sql.ckpt.minor.{
   CheckpointIds,
   QuerySession,
-  SessionWindowStateStoreSaveExec,
   StateStoreWriter,
   StatefulOperatorStateInfo,
   StoreNames,
   StreamExecution
 }
 import org.apache.spark.sql.execution.streaming.sources.ForeachBatchSink
-import org.apache.spark.sql.streaming.OutputMode
 
 /** Reports a `foreachBatch` function that has read only a part of its frame, or nothing.
   *
@@ -51,18 +49,12 @@ private[ckpt] object ForeachBatchCheck {
         case Some(processed) =>
           val missing = (0 until partitions).filterNot(processed)
           if (missing.nonEmpty) throw refusal(batch, info, partitions, missing.length, s" (${few(missing)})")
-        case None if isCounted(writer) =>
-          val tasks = writer.metrics(Stores).value / StoreNames.of(writer).size
+        case None if StoreCount.isTold(writer) =>
+          val tasks = writer.metrics(StoreCount.Name).value / StoreNames.of(writer).size
           if (tasks < partitions) throw refusal(batch, info, partitions, partitions - tasks, "")
         case None => ()
       }
     }
-  }
-
-  /** Whether the operator counts the stores of its tasks. Session windows do not if all of them are output. */
-  private def isCounted(writer: StateStoreWriter): Boolean = writer match {
-    case sessions: SessionWindowStateStoreSaveExec => !sessions.outputMode.contains(OutputMode.Complete())
-    case _ => true
   }
 
   private def few(partitions: Seq[Int]): String =
@@ -75,9 +67,6 @@ private[ckpt] object ForeachBatchCheck {
         s"$partitions partitions of operator ${info.operatorId} were not processed$which.",
       "Read all of the frame in each call, with a write, collect() or count() of the whole frame: take, head, first, " +
         "show and limit read only a part. If the function needs no rows of a batch, let it call count() anyway.")
-
-  /** The metric of an operator that has the number of stores of the tasks that have ended. */
-  private val Stores = "numStateStoreInstances"
 
   private val ShownPartitions = 10
 }
