@@ -291,7 +291,7 @@ def test_every_place_names_the_same_versions_of_python() -> None:
         ),
     }
     assert named == dict.fromkeys(named, versions)
-    assert f"| {versions[0]} to {versions[-1]};" in (ROOT / "README.md").read_text()
+    assert f", {versions[0]} to {versions[-1]} with 4.0 to 4.2, " in (ROOT / "README.md").read_text()
     assert f"(3, {oldest}) <= sys.version_info < (3, {end})" in (ROOT / "Makefile").read_text()
     assert f"needs Python {versions[0]} or newer" in shim.read_text()
 
