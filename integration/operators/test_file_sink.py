@@ -50,11 +50,16 @@ PROGRAMS = {"keyed": _count, "deduplication": _distinct, "chain": _both}
 @pytest.mark.spark
 @pytest.mark.parametrize("checkpoint_format", FORMATS)
 @pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("is_restored", [False, True], ids=["", "restored"])
 def test_a_batch_that_the_sink_has_and_the_query_has_not_committed_runs_for_its_state(
-    program: str, checkpoint_format: int, spark: SparkSession, tmp_path: Path
+    program: str,
+    checkpoint_format: int,
+    is_restored: bool,  # noqa: FBT001
+    spark: SparkSession,
+    tmp_path: Path,
 ) -> None:
     session = OURS.in_format(checkpoint_format).session(spark, **{SHUFFLE_PARTITIONS: "3"})
-    commits = tmp_path / "checkpoint" / "commits"
+    checkpoint = tmp_path / "checkpoint"
     (tmp_path / "input").mkdir()
 
     def run(file: int) -> None:
@@ -62,13 +67,14 @@ def test_a_batch_that_the_sink_has_and_the_query_has_not_committed_runs_for_its_
         (tmp_path / "input" / f"{file}.json").write_text("\n".join(lines))
         rows = session.readStream.schema("user long, file long").json(str(tmp_path / "input"))
         writer = PROGRAMS[program](rows).writeStream.format("json").option("path", str(tmp_path / "output"))
-        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+        writer = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
         query = writer.start()
         query.awaitTermination()
         assert query.exception() is None
 
     def forget_commit(batch: int) -> None:
         """Leave what a driver leaves that dies before the commit."""
+        commits = checkpoint / "commits"
         assert max(int(each.name) for each in commits.iterdir() if each.name.isdigit()) == batch
         (commits / f"{batch}").unlink()
         (commits / f".{batch}.crc").unlink(missing_ok=True)
@@ -77,6 +83,10 @@ def test_a_batch_that_the_sink_has_and_the_query_has_not_committed_runs_for_its_
         run(file)
         if file in (0, 2, 3):
             forget_commit(file)
+        if file == 3 and is_restored:  # from a savepoint, which has no state of the batch
+            ckpt.savepoint(checkpoint, tmp_path / "saved")
+            checkpoint = tmp_path / "restored"
+            ckpt.restore(tmp_path / "saved", checkpoint)
     found = sorted(tuple(row) for row in session.read.json(str(tmp_path / "output")).select("user", "n").collect())
     expected = {user: [file for file in range(6) if file <= user <= file + 2] for user in range(8)}
     if program == "deduplication":
