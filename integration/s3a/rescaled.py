@@ -11,11 +11,10 @@ import json
 import sys
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 import pyspark_ckpt as ckpt
+from integration.clouds.rescaled import REMOTE, count
 
 
 def main(root: str, folder: Path, settings: dict[str, str]) -> None:
@@ -24,33 +23,15 @@ def main(root: str, folder: Path, settings: dict[str, str]) -> None:
     for key, value in settings.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
-    rows: dict[int, int] = {}
-
-    def keep(frame: DataFrame, _batch: int) -> None:
-        rows.update({row.key: row["count"] for row in frame.collect()})
-
-    old, new = f"{root}/old", str(folder / "new")
-    for number, (checkpoint, partitions) in enumerate(((old, 2), (new, 3))):
-        (folder / "input").mkdir(exist_ok=True)
-        pq.write_table(pa.table({"key": list(range(20))}), folder / "input" / f"{number}.parquet")
-        spark.conf.set("spark.sql.shuffle.partitions", partitions)
-        if number:
-            ckpt.savepoint(old, f"{root}/saved")
-            spark.conf.set("spark.sql.streaming.stateStore.ckpt.remote", f"{root}/apart")
-            ckpt.restore(f"{root}/saved", new, parallelism=partitions)
-        stream = spark.readStream.schema("key bigint").parquet(str(folder / "input"))
-        query = (
-            stream.groupBy("key")
-            .count()
-            .writeStream.outputMode("update")
-            .option("checkpointLocation", checkpoint)
-            .foreachBatch(keep)
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
+    inputs, old, new = folder / "input", f"{root}/old", str(folder / "new")
+    inputs.mkdir(exist_ok=True)
+    count(spark, inputs, old, 2)
+    ckpt.savepoint(old, f"{root}/saved")
+    spark.conf.set(REMOTE, f"{root}/apart")
+    ckpt.restore(f"{root}/saved", new, parallelism=3)
+    shown = count(spark, inputs, new, 3)
     ckpt.savepoint(new, str(folder / "saved"))
-    print(json.dumps(sorted(rows.items())))
+    print(json.dumps(shown))
     spark.stop()
 
 
