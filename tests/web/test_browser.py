@@ -86,6 +86,7 @@ def test_a_key_is_looked_up_with_the_keyboard(chromium: Browser, hostile: Writte
         page.goto(served.url)
         page.get_by_role("link", name="bold").click()
         page.get_by_role("navigation").get_by_role("link", name="Key").click()
+        page.wait_for_selector("option:has-text('script')", state="attached")  # while they are read, the page waits
         names = page.locator("option").all_inner_texts()
         page.get_by_label("State").select_option(index=next(n for n, name in enumerate(names) if "script" in name))
         page.get_by_label("State").focus()
