@@ -17,8 +17,9 @@ from integration.conftest import SHUFFLE_PARTITIONS
 from integration.operators.providers import ROCKSDB
 from integration.running.programs import Counting, require_each_batch
 from integration.savepoints.test_running import ROWS, USERS, batches
+from pyspark_ckpt.queries.last_batch import let_end
 from pyspark_ckpt.queries.progress import read_progress
-from pyspark_ckpt.running import first_commit
+from pyspark_ckpt.running import first_commit, rescaling
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 
 if TYPE_CHECKING:
@@ -238,19 +239,26 @@ def _repeated_interrupts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_repeated_interrupts")
 @pytest.mark.parametrize("when", ["while the batch runs", "in start", "in the first batch"])
-def test_the_query_runs_when_the_call_is_interrupted(when: str, spark: SparkSession, tmp_path: Path) -> None:
+def test_the_query_runs_when_the_call_is_interrupted(
+    when: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By Ctrl-C, on which PySpark cancels all jobs, too."""
     program = Counting(spark, tmp_path, 2)
     holds, goes, held = threading.Event(), threading.Event(), threading.Event()
 
-    def interrupt(after_s: float) -> None:
-        threading.Timer(after_s, os.kill, (os.getpid(), signal.SIGINT)).start()
+    def interrupt() -> None:
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+    def let_end_and_interrupt(*given: Any) -> Any:  # noqa: ANN401
+        interrupt()
+        threading.Timer(2, goes.set).start()
+        return let_end(*given)
 
     def write(frame: DataFrame, batch: int) -> None:
         if holds.is_set() and not held.is_set():
             held.set()
             if when == "in the first batch":
-                interrupt(0.3)
+                interrupt()
             goes.wait(20)
         program.sink(frame, batch)
 
@@ -268,8 +276,9 @@ def test_the_query_runs_when_the_call_is_interrupted(when: str, spark: SparkSess
         if when == "while the batch runs":
             holds.set()
             assert held.wait(60)
-            interrupt(2)  # after the preparation of the call
-        threading.Timer(4, goes.set).start()
+            monkeypatch.setattr(rescaling, "let_end", let_end_and_interrupt)
+        else:
+            threading.Timer(2, goes.set).start()
         with pytest.raises(KeyboardInterrupt) as interrupted:
             ckpt.rescale_query(query, start, 3)
         notes = " ".join(getattr(interrupted.value, "__notes__", ()))
