@@ -98,7 +98,7 @@ def _go_back(rescaling: Rescaling, target: Target | None) -> Return:
 
 
 def _leave_to_others(rescaling: Rescaling, turn: Turn, new: BlobPlace) -> Return | None:
-    """Do nothing if somebody else has started the query meanwhile, or rescales it. Return what is said then, or None.
+    """If somebody else has started the query meanwhile, or rescales it, return what to say of that; else None.
 
     A run of this application on the old checkpoint is somebody else's if it was there before ``start`` was called.
     """
