@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 import pyspark_ckpt as ckpt
 from integration.conftest import SHUFFLE_PARTITIONS
 from integration.operators.providers import OURS
+from integration.savepoints.test_composed import Count
 from integration.short import has
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
 FORMATS = [1, 2] if has("4.1") else [1]
 OUTPUT = "user long, n long"
-
-
-class Count(ckpt.KeyedProcessor):
-    """Counts the rows of a user."""
-
-    n = ckpt.ValueState("n", "long", default=0)
-
-    def process(self, _ctx: ckpt.Context, key: Any, rows: Any) -> Iterator[Any]:  # noqa: ANN401
-        self.n.update(self.n.value() + len(rows))
-        yield key.user, self.n.value()
 
 
 def _count(rows: DataFrame) -> DataFrame:
