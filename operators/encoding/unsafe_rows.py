@@ -19,6 +19,7 @@ import pyarrow as pa
 from pyspark_ckpt.operators.types.columns import is_fixed_width, python_values
 from pyspark_ckpt.operators.types.stored_types import is_variant
 from pyspark_ckpt.operators.types.value_types import NO_NULL_KEY, reader
+from pyspark_ckpt.state_store.arrays.packed import Bytes, Packed
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -54,14 +55,20 @@ def read_rows(rows: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
     Memory is limited to a multiple of the rows' size, also if damaged rows claim to be larger. Raises InvalidInputError
     (a type that cannot be read, too many bytes), ValueError or IndexError (rows that do not fit the schema).
     """
-    sizes = np.fromiter(map(len, rows), np.int64, len(rows))
-    if int(sizes.sum()) > MAX_BYTES:
+    return _read_dense(Packed.of(rows), schema)
+
+
+def read_packed_rows(rows: Packed, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the columns of ``rows``. See ``read_rows``."""
+    return _read_dense(rows.dense(), schema)
+
+
+def _read_dense(rows: Packed, schema: pa.Schema) -> pa.RecordBatch:
+    if len(rows.data) > MAX_BYTES:
         raise InvalidInputError(
-            f"A batch can have at most 2147483647 bytes, got {int(sizes.sum())} in {len(rows)} rows."
+            f"A batch can have at most {MAX_BYTES} bytes, got {len(rows.data)} in {len(rows)} rows."
         )
-    begins = np.cumsum(sizes) - sizes
-    everywhere = np.ones(len(rows), np.bool_)
-    columns = _Memory(b"".join(rows)).fields(list(schema), begins, everywhere)
+    columns = _Memory(rows.data).fields(list(schema), rows.at, np.ones(len(rows), np.bool_))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -106,8 +113,8 @@ def _field_reader(kind: pa.DataType, at: int) -> Callable[[bytes], Any] | None:
 class _Memory:
     """The bytes of rows, one after the other."""
 
-    def __init__(self, content: bytes) -> None:
-        self._bytes = np.frombuffer(content or bytes(WORD), np.uint8)
+    def __init__(self, content: Bytes) -> None:
+        self._bytes = content if len(content) else np.zeros(WORD, np.uint8)
         self._words: Words = self._bytes.view("<i8")
 
     def fields(self, fields: Sequence[pa.Field], begins: Words, valid: Mask) -> list[pa.Array]:

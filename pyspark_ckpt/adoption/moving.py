@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from pyspark_ckpt.adoption.recognition import describe
 from pyspark_ckpt.adoption.rows import RowConverter
+from pyspark_ckpt.adoption.stored_rows import read_portions
 from pyspark_ckpt.adoption.stores import Form, StoreFiles
 from pyspark_ckpt.state_store.arrays.rows import PackedRows
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Operator
@@ -39,8 +40,6 @@ from pyspark_ckpt.state_store.redistribution.strategies.base import Moved, RunTa
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-RUN_BYTES = 32 << 20
-"""About how many bytes of rows are sorted at once."""
 FAMILY_BYTES = 2
 """The number of a state, little-endian, before the keys of a store with several."""
 
@@ -76,26 +75,26 @@ class SparkStore:
 
     def _rows_of_states(
         self, families: Mapping[int, str], database: ScratchDatabase
-    ) -> Iterator[tuple[RowConverter, str, list[tuple[bytes, bytes]]]]:
+    ) -> Iterator[tuple[RowConverter, str, PackedRows]]:
         """Yield portions of rows of one state each: what converts them, the name of the state, and the rows."""
         converters = {state.name: self._make_converter(state) for state in self.source.meta.states}
         if not families:
-            if not converters and not any(_portions(database)):  # a store gets its states with its first rows
+            if not converters and not any(read_portions(database)):  # a store gets its states with its first rows
                 return
             if len(converters) != 1:
                 raise FormatError(
                     f"{self.source.identity} has the states {sorted(converters)}, and its files do not number them."
                 )
             (name,) = converters
-            for rows in _portions(database):
+            for rows in read_portions(database):
                 yield converters[name], name, rows
             return
-        for rows in _portions(database):
-            for head, some in groupby(rows, key=lambda row: row[0][:FAMILY_BYTES]):
-                name = families.get(int.from_bytes(head, "little"), "")
+        for rows in read_portions(database):
+            for number, some in _split_by_number(rows, str(self.source.identity)):
+                name = families.get(number, "")
                 if name not in converters:
                     raise FormatError(f"{self.source.identity} has rows of a state {name!r}, which has no schema.")
-                yield converters[name], name, [(key[FAMILY_BYTES:], value) for key, value in some]
+                yield converters[name], name, some
 
     def _make_converter(self, state: StateMeta) -> RowConverter:
         identity = self.source.identity
@@ -226,15 +225,15 @@ def count_partitions(operator: OperatorVersion) -> int:
     return 1 if operator.layout is Layout.SINGLE else operator.operator.partitions
 
 
-def _portions(database: ScratchDatabase) -> Iterator[list[tuple[bytes, bytes]]]:
-    """Yield rows in portions of about RUN_BYTES."""
-    some: list[tuple[bytes, bytes]] = []
-    size = 0
-    for portion in database.portions():
-        some += portion
-        size += sum(len(key) + len(value) for key, value in portion)
-        if size >= RUN_BYTES:
-            yield some
-            some, size = [], 0
-    if some:
-        yield some
+def _split_by_number(rows: PackedRows, whose: str) -> Iterator[tuple[int, PackedRows]]:
+    """Yield the rows of each state of a store: the state's number, and the rows without it in their keys.
+
+    Raises FormatError.
+    """
+    if int(rows.keys.size.min()) < FAMILY_BYTES:
+        raise FormatError(f"{whose} has a key of {int(rows.keys.size.min())} bytes, without the number of a state.")
+    numbers = rows.keys.matrix(FAMILY_BYTES).view("<u2")[:, 0]
+    begins = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(rows)]
+    for begin, end in pairwise(begins):
+        some = rows.take(slice(begin, end))
+        yield int(numbers[begin]), PackedRows(some.keys.behind(FAMILY_BYTES), some.values)

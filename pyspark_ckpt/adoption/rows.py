@@ -12,26 +12,26 @@ This store has the bytes of a whole key without a version, and those of Spark's 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
 from pyspark_ckpt.adoption.split_rows import join_prefix
 from pyspark_ckpt.adoption.stores import Form
 from pyspark_ckpt.reading.rows.native_rows import NativeRows
 from pyspark_ckpt.state_store.arrays.order import in_order
-from pyspark_ckpt.state_store.arrays.packed import Packed
+from pyspark_ckpt.state_store.arrays.packed import Packed, side_by_side
 from pyspark_ckpt.state_store.arrays.rows import PackedRows
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.format.keys import ORDERED_BIT, state_head
 from pyspark_ckpt.state_store.format.meta import StateMeta
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
 _VERSION = b"\x00"
+_TO_FIRST_BYTE = np.uint64(56)
 _SPARKS_SIZE = struct.Struct("<I")
 _SIZE = struct.Struct(">I")
 _TYPES = ("type", "elementType", "keyType", "valueType")
@@ -55,7 +55,7 @@ def make_key_codec(state: StateMeta, name: str, whose: str) -> NativeRows:
         name,
         whose,
     )
-    codec.hash_keys([])
+    codec.hash_keys(Packed.of([]))
     return codec
 
 
@@ -87,32 +87,33 @@ class RowConverter:
         self._is_multiple = state.descriptor.multiple_values
         self._prefix_columns = int(state.descriptor.encoder.get("numColsPrefixKey", 0))
 
-    def convert(self, rows: Sequence[tuple[bytes, bytes]]) -> tuple[PackedRows, npt.NDArray[np.uint32]]:
+    def convert(self, rows: PackedRows) -> tuple[PackedRows, npt.NDArray[np.uint32]]:
         """Return rows under their stored keys, in key order, and their unsigned hashes.
 
         Raises FormatError, InvalidInputError (keys that only Spark can hash).
         """
         try:
-            keys = self._keys([key for key, _ in rows])
-            values = self._values([value for _, value in rows])
+            keys, values = self._keys(rows.keys), self._values(rows.values)
         except (ValueError, IndexError, struct.error) as problem:
             raise FormatError(f"{self._whose} has a row that does not fit its types: {problem}.") from problem
         hashes = self._codec.hash_keys(keys)
-        stored = self._place(Packed.of(keys), hashes)
+        stored = self._place(keys, hashes)
         order, _ = in_order(stored)
-        return PackedRows(stored.take(order), Packed.of(values).take(order)), hashes
+        return PackedRows(stored.take(order), values.take(order)), hashes
 
-    def _keys(self, keys: Sequence[bytes]) -> list[bytes]:
+    def _keys(self, keys: Packed) -> Packed:
         if self._form.provider == "hdfs":
             if self._is_whole:
-                return list(keys)
-            return [join_prefix(key, self._kinds, self._prefix_columns) for key in keys]
-        return self._strip(keys, "key") if self._is_whole else list(keys)
+                return keys
+            return Packed.of([join_prefix(key, self._kinds, self._prefix_columns) for key in keys.strings()])
+        return self._strip(keys, "key") if self._is_whole else keys
 
-    def _values(self, values: Sequence[bytes]) -> list[bytes]:
+    def _values(self, values: Packed) -> Packed:
         if self._form.provider == "hdfs":
-            return list(values)
-        return [self._split(value) for value in values] if self._is_multiple else self._strip(values, "value")
+            return values
+        if self._is_multiple:
+            return Packed.of([self._split(value) for value in values.strings()])
+        return self._strip(values, "value")
 
     def _split(self, stored: bytes) -> bytes:
         """Return several values of a key, each with its size before it, without their versions and delimiters."""
@@ -124,7 +125,7 @@ class RowConverter:
             value = stored[at : at + size]
             if len(value) != size or size < len(_VERSION):
                 raise FormatError(f"{self._whose} has a value that should have {size} bytes from byte {at} on.")
-            parts += [_SIZE.pack(size - len(_VERSION)), *self._strip([value], "value")]
+            parts += [_SIZE.pack(size - len(_VERSION)), self._strip(Packed.of([value]), "value")[0]]
             at += size
             if at < len(stored):
                 if not stored.startswith(self._form.delimiter, at):
@@ -134,18 +135,18 @@ class RowConverter:
                     raise FormatError(f"{self._whose} has values that end with {self._form.delimiter!r}.")
         return b"".join(parts)
 
-    def _strip(self, stored: Sequence[bytes], what: str) -> list[bytes]:
-        if not all(each.startswith(_VERSION) for each in stored):
-            wrong = next(each for each in stored if not each.startswith(_VERSION))
+    def _strip(self, stored: Packed, what: str) -> Packed:
+        """Return what follows the version. Raises FormatError for another version, or none."""
+        is_wrong = (stored.size < len(_VERSION)) | (stored.first_words >> _TO_FIRST_BYTE != 0)
+        if is_wrong.any():
+            wrong = stored[int(is_wrong.argmax())]
             raise FormatError(
                 f"{self._whose} has a {what} that begins with {wrong[:1].hex()!r}, and not with the version '00'."
             )
-        return [each[1:] for each in stored]
+        return stored.behind(len(_VERSION))
 
     def _place(self, keys: Packed, hashes: npt.NDArray[np.uint32]) -> Packed:
         heads = hashes.astype(">u4").view("u1").reshape(len(keys), 4)
         if self._number & ORDERED_BIT:
-            return Packed.of(
-                [state_head(self._number) + key + at.tobytes() for key, at in zip(keys.strings(), heads, strict=True)]
-            )
+            return side_by_side(keys.prefix(state_head(self._number)), Packed.of_matrix(heads))
         return keys.behind_heads(heads).prefix(state_head(self._number))

@@ -21,7 +21,6 @@ from typing import NamedTuple
 
 import msgspec
 import pyarrow as pa
-import rocksdict
 import xxhash
 
 from pyspark_ckpt.adoption.stores import METADATA, TABLES, Metadata, TableName
@@ -39,8 +38,6 @@ _LEVEL = 5
 """How lz4-java writes this size of blocks: the power of two beyond 1 KiB."""
 _PLAIN, _COMPRESSED = 0x10 | _LEVEL, 0x20 | _LEVEL
 _HEAD = struct.Struct("<BiiI")
-_TABLE_FORMAT_VERSION = 5
-"""The newest that RocksDB of Spark 3.5 is told to write (``rocksdb.formatVersion``)."""
 
 
 class Family(NamedTuple):
@@ -80,7 +77,7 @@ def write_database(
     is for files meanwhile. Raises StorageError.
     """
     folder.mkdir(mode=0o700)
-    with closing(ScratchDatabase(folder / "db", _make_options())) as database:
+    with closing(ScratchDatabase(folder / "db")) as database:
         database.write(rows)
         names = database.seal()
     tables, size_bytes = [], 0
@@ -104,18 +101,6 @@ def write_database(
     content = path.read_bytes()
     place.put(f"{version}.zip", content)
     return size_bytes + len(content)
-
-
-def _make_options() -> rocksdict.Options:
-    """Return options of a database that RocksDB of each Spark opens."""
-    options = rocksdict.Options(raw_mode=True)
-    options.create_if_missing(True)
-    options.set_compression_type(rocksdict.DBCompressionType.lz4())
-    tables = rocksdict.BlockBasedOptions()
-    tables.set_format_version(_TABLE_FORMAT_VERSION)
-    tables.set_bloom_filter(10, block_based=False)
-    options.set_block_based_table_factory(tables)
-    return options
 
 
 def _records(rows: Rows) -> Iterator[bytes]:

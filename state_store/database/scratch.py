@@ -10,6 +10,7 @@ import rocksdict
 from pyspark_ckpt.state_store.chunks import count_row_bytes, take_portion
 from pyspark_ckpt.state_store.database.failures import failures
 from pyspark_ckpt.state_store.database.tables import TableFile, list_table_files
+from pyspark_ckpt.state_store.database.tuning import BLOOM_BITS_PER_KEY, TABLE_FORMAT_VERSION
 
 PORTION_ROWS = 8192
 PORTION_BYTES = 4 << 20
@@ -18,18 +19,16 @@ MEMTABLE_BYTES = 16 << 20
 
 
 class ScratchDatabase:
-    """Rows by their raw keys, in a folder that is deleted afterwards. It is not durable."""
+    """Rows by their raw keys, in a folder that is deleted afterwards. It is not durable.
 
-    def __init__(self, folder: Path, options: rocksdict.Options | None = None) -> None:
-        """Open the database in ``folder``, or create it. Raises StorageError, FormatError (it is damaged).
+    It compacts nothing by itself, so that its table files stay while they are read. RocksDB of each release of Spark
+    opens it.
+    """
 
-        ``options``: other ones than RocksDB's defaults, in raw mode.
-        """
+    def __init__(self, folder: Path) -> None:
+        """Open the database in ``folder``, or create it. Raises StorageError, FormatError (it is damaged)."""
         self.folder = folder
-        options = options or rocksdict.Options(raw_mode=True)
-        options.create_if_missing(True)
-        options.set_write_buffer_size(MEMTABLE_BYTES)
-        options.set_keep_log_file_num(1)
+        options = _make_options()
         self._unlogged = rocksdict.WriteOptions()
         self._unlogged.disable_wal = True  # type: ignore[method-assign,assignment]  # a property, typed as a method
         with failures(f"open the database {folder}"):
@@ -53,6 +52,11 @@ class ScratchDatabase:
         with failures(f"read the database {self.folder}"):
             value = self._db.get(key)
         return None if value is None else bytes(value)
+
+    def flush(self) -> None:
+        """Write all rows that are in memory into table files. Raises StorageError."""
+        with failures(f"write to the database {self.folder}"):
+            self._db.flush()
 
     def seal(self) -> list[str]:
         """Write all rows into as few table files as possible, and return their names. Raises StorageError."""
@@ -83,3 +87,17 @@ class ScratchDatabase:
     def close(self) -> None:
         """Release the database."""
         self._db.close()
+
+
+def _make_options() -> rocksdict.Options:
+    options = rocksdict.Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_write_buffer_size(MEMTABLE_BYTES)
+    options.set_keep_log_file_num(1)
+    options.set_disable_auto_compactions(True)
+    options.set_compression_type(rocksdict.DBCompressionType.lz4())
+    tables = rocksdict.BlockBasedOptions()
+    tables.set_format_version(TABLE_FORMAT_VERSION)
+    tables.set_bloom_filter(BLOOM_BITS_PER_KEY, block_based=False)
+    options.set_block_based_table_factory(tables)
+    return options

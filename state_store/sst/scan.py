@@ -25,6 +25,7 @@ from pyspark_ckpt.state_store.arrays.packed import Integers, Packed
 from pyspark_ckpt.state_store.arrays.rows import PackedRows
 from pyspark_ckpt.state_store.arrays.sums import sum_row_hashes
 from pyspark_ckpt.state_store.database import Database, TableFile
+from pyspark_ckpt.state_store.database.scratch import ScratchDatabase
 from pyspark_ckpt.state_store.errors import FormatError, InternalError, StorageError
 from pyspark_ckpt.state_store.sst.blocks import DELETION, Entries, parse_entries
 from pyspark_ckpt.state_store.sst.table import BlockRange, SortedTable
@@ -43,13 +44,15 @@ Sums = dict[Hashable, tuple[int, int]]
 """For parts of table files, which never change: the number of their rows and the sum of the rows' hashes."""
 
 
-def scan_rows(database: Database, begin: bytes, end: bytes, *, readers: int = 1) -> Iterator[PackedRows]:
+def scan_rows(
+    database: Database | ScratchDatabase, begin: bytes, end: bytes, *, readers: int = 1
+) -> Iterator[PackedRows]:
     """Yield the rows of a database from key ``begin`` up to ``end``, in portions that are not empty.
 
     ``readers``: how many such iterators the caller has in parallel; they share ``MAX_BYTES``.
 
-    Nothing may be written to the database meanwhile; compaction may run. Raises StorageError, FormatError,
-    InternalError.
+    All rows must be in table files. Nothing may be written meanwhile; compaction may run. Raises StorageError,
+    FormatError, InternalError.
     """
     for portion in _portions(database, begin, end):
         yield from portion.rows(database.get, MAX_BYTES // readers)
@@ -72,7 +75,7 @@ def sum_range(database: Database, begin: bytes, end: bytes, known: Sums) -> tupl
     return count, total
 
 
-def _portions(database: Database, begin: bytes, end: bytes) -> Iterator[Portion]:
+def _portions(database: Database | ScratchDatabase, begin: bytes, end: bytes) -> Iterator[Portion]:
     """Yield all portions between two keys. If a file is compacted away before it is opened, list the files again."""
     at, missing = begin, None
     while at < end:

@@ -41,6 +41,8 @@ from pyspark_ckpt.state_store.sst.layout import (
 )
 
 FORMATS = range(3, 6)
+_COMPRESSIONS = {b"", b"NoCompression", b"LZ4", b"LZ4HC", b"ZSTD"}
+"""RocksDB's names of what blocks that are read here are compressed with."""
 _CODECS = {LZ4: "lz4_raw", LZ4HC: "lz4_raw", ZSTD: "zstd"}
 PORTION_BYTES = 2 << 20
 """About how much of each table is read at once, unless large values were compressed much."""
@@ -259,6 +261,11 @@ class SortedTable:
     def merge_operands(self) -> int:
         """How many entries of the file add to the value of a key."""
         return self._count("rocksdb.merge.operands")
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether blocks are compressed in a way that is read here."""
+        return self.properties.get(b"rocksdb.compression", b"") in _COMPRESSIONS
 
     @property
     def rows(self) -> int:

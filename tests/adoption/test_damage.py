@@ -16,7 +16,9 @@ from pyspark_ckpt import adopt
 from pyspark_ckpt.adoption.recognition import SparkCheckpoint
 from pyspark_ckpt.adoption.rows import RowConverter
 from pyspark_ckpt.adoption.source import SparkState
+from pyspark_ckpt.adoption.stored_rows import read_portions
 from pyspark_ckpt.adoption.stores import Form, Step, StoreFiles
+from pyspark_ckpt.state_store.arrays.rows import PackedRows
 from pyspark_ckpt.state_store.blobs import place_at
 from pyspark_ckpt.state_store.errors import CkptError, FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.meta import StateMeta
@@ -177,7 +179,7 @@ def test_damaged_values_of_a_list_are_errors(value: bytes, checkpoints: Path) ->
     for delimiter in (b"", b","):
         converter = RowConverter(state, state.name, Form("rocksdb", delimiter), "the state")
         with pytest.raises(FormatError, match="the state"):
-            converter.convert([(key, value)])
+            converter.convert(PackedRows.of([(key, value)]))
 
 
 def _first_key(checkpoint: Path, form: Form) -> bytes:
@@ -185,7 +187,7 @@ def _first_key(checkpoint: Path, form: Form) -> bytes:
     loaded = files.load(checkpoint.parent / "rows")
     try:
         numbers = [number for number, name in loaded.families.items() if name == "left-keyWithTsToValues"]
-        rows = [key for portion in loaded.database.portions() for key, _ in portion]
+        rows = [key for portion in read_portions(loaded.database) for key in portion.keys.strings()]
     finally:
         loaded.database.close()
         shutil.rmtree(checkpoint.parent / "rows")
@@ -196,7 +198,7 @@ def _first_key(checkpoint: Path, form: Form) -> bytes:
 def test_damaged_keys_of_session_windows_are_errors(key: bytes, older_checkpoints: Path) -> None:
     state, form = _state(older_checkpoints / "hdfs" / "session windows", "default")
     with pytest.raises(FormatError, match="the state"):
-        RowConverter(state, "default", form, "the state").convert([(key, bytes(16))])
+        RowConverter(state, "default", form, "the state").convert(PackedRows.of([(key, bytes(16))]))
 
 
 def _rewrite_zip(path: Path, change: Callable[[dict[str, Any]], object]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pyspark_ckpt.adoption.stored_rows import read_portions
 from pyspark_ckpt.adoption.stores import Form, LoadedStore, Step, StoreFiles
 from pyspark_ckpt.state_store.blobs import place_at
 from pyspark_ckpt.state_store.checkpoints.query.spark_files import read_schemas
@@ -33,7 +34,7 @@ def _files(checkpoint: Path, form: str, version: int) -> StoreFiles:
 
 def _rows(loaded: LoadedStore) -> Rows:
     with closing(loaded.database) as database:
-        return [row for portion in database.portions() for row in portion]
+        return [row for portion in read_portions(database) for row in portion.rows()]
 
 
 def test_all_forms_have_the_same_rows_in_every_version(checkpoints: Path, tmp_path: Path) -> None:

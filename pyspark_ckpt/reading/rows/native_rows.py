@@ -27,13 +27,14 @@ import pyarrow as pa
 from pyspark_ckpt.operators.encoding.column_hash import hash_columns
 from pyspark_ckpt.operators.encoding.key_codec import KeyCodec
 from pyspark_ckpt.operators.encoding.spark_hash import SparkHash
-from pyspark_ckpt.operators.encoding.unsafe_rows import read_rows
+from pyspark_ckpt.operators.encoding.unsafe_rows import read_packed_rows
 from pyspark_ckpt.operators.types.columns import python_values
 from pyspark_ckpt.operators.types.stored_types import arrow_type
 from pyspark_ckpt.operators.types.value_types import get_fields
 from pyspark_ckpt.reading.rows.evolved_values import decode_evolved
 from pyspark_ckpt.reading.rows.ordered_columns import read_ordered
 from pyspark_ckpt.reading.rows.state_codec import Decoded, StoredRow, Wanted, struct_column
+from pyspark_ckpt.state_store.arrays.packed import Packed
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.format.meta import Descriptor
 from pyspark_ckpt.state_store.json_objects import DAMAGE, Count
@@ -52,7 +53,7 @@ EVENT_TIME = "__event_time"
 """Spark's name of the column, in microseconds. A row without an event time has a number from 0 to 1023 in it."""
 
 Columns: TypeAlias = "list[pa.Array]"
-DecodeKeys: TypeAlias = Callable[[Sequence[bytes]], Columns]
+DecodeKeys: TypeAlias = Callable[[Packed], Columns]
 
 
 class NativeRows:
@@ -95,7 +96,7 @@ class NativeRows:
         """See StateCodec; a key with several values has one row for each."""
         try:
             values, counts = self.split_values([row.value for row in rows])
-            keys = struct_column(self.key_fields, self._decode_keys([row.key for row in rows]), len(rows))
+            keys = struct_column(self.key_fields, self._decode_keys(_keys_of(rows)), len(rows))
             columns = self._value_columns(values)
         except (ValueError, IndexError, OverflowError, struct.error, pa.ArrowException) as problem:
             raise FormatError(f"{self._whose} has a row that does not fit its column types: {problem}.") from problem
@@ -108,10 +109,10 @@ class NativeRows:
 
     def decode_keys(self, rows: Sequence[StoredRow]) -> Decoded:
         """See StateCodec; a key with several values has one row."""
-        columns = self._read_keys([row.key for row in rows])
+        columns = self._read_keys(_keys_of(rows))
         return Decoded([struct_column(self.key_fields, columns, len(rows))], np.arange(len(rows)))
 
-    def hash_keys(self, keys: Sequence[bytes]) -> npt.NDArray[np.uint32]:
+    def hash_keys(self, keys: Packed) -> npt.NDArray[np.uint32]:
         """Return the unsigned hashes that place stored keys, without the states' numbers and hashes in them.
 
         Raises FormatError, InvalidInputError (a collation).
@@ -127,7 +128,7 @@ class NativeRows:
         placing = [columns[n] for n in self._placing]
         return hash_columns([placing[0].field(0)] if self._is_of_entries else placing, count)
 
-    def _read_keys(self, keys: Sequence[bytes]) -> Columns:
+    def _read_keys(self, keys: Packed) -> Columns:
         try:
             return self._decode_keys(keys)
         except (ValueError, IndexError, OverflowError, struct.error, pa.ArrowException) as problem:
@@ -191,16 +192,20 @@ class NativeRows:
     def _key_decoder(self, encoder: Encoder) -> DecodeKeys:
         kind, fields = encoder.keyStateEncoderType, self.key_fields
         if kind == "NoPrefixKeyStateEncoderSpec":
-            return lambda keys: _unsafe_columns(fields, keys)
+            return lambda keys: _columns_of(fields, keys)
         if kind == "PrefixKeyScanStateEncoderSpec":
-            return lambda keys: _prefix_columns(fields, encoder.numColsPrefixKey, keys)
+            return lambda keys: _prefix_columns(fields, encoder.numColsPrefixKey, keys.strings())
         if kind == "RangeKeyScanStateEncoderSpec":
-            return lambda keys: _range_columns(fields, encoder.orderingOrdinals, keys)
+            return lambda keys: _range_columns(fields, encoder.orderingOrdinals, keys.strings())
         if kind == "TimestampAsPrefixKeyStateEncoderSpec":
-            return lambda keys: _add_time_columns(fields, slice(0, _WORD), slice(_WORD, None), keys)
+            return lambda keys: _add_time_columns(fields, slice(0, _WORD), slice(_WORD, None), keys.strings())
         if kind == "TimestampAsPostfixKeyStateEncoderSpec":
-            return lambda keys: _add_time_columns(fields, slice(-_WORD, None), slice(0, -_WORD), keys)
+            return lambda keys: _add_time_columns(fields, slice(-_WORD, None), slice(0, -_WORD), keys.strings())
         raise InvalidInputError(f"{self._whose} uses the key encoder {kind!r}, which this release cannot read.")
+
+
+def _keys_of(rows: Sequence[StoredRow]) -> Packed:
+    return Packed.of([row.key for row in rows])
 
 
 class Encoder(msgspec.Struct):
@@ -270,10 +275,14 @@ def _without_metadata(schema: Any) -> Any:  # noqa: ANN401 - JSON
 
 
 def _unsafe_columns(fields: Sequence[pa.Field], rows: Sequence[bytes]) -> Columns:
+    return _columns_of(fields, Packed.of(rows))
+
+
+def _columns_of(fields: Sequence[pa.Field], rows: Packed) -> Columns:
     least = _WORD * (len(fields) + (len(fields) + 63) // 64)
-    if any(len(row) % _WORD or len(row) < least for row in rows):
+    if ((rows.size % _WORD != 0) | (rows.size < least)).any():
         raise ValueError(f"an UnsafeRow of {len(fields)} fields must have at least {least} bytes, in words of 8")
-    columns = list(read_rows(rows, pa.schema(fields)).columns)
+    columns = list(read_packed_rows(rows, pa.schema(fields)).columns)
     for column in columns:
         column.validate(full=True)
     return columns
