@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from pyspark_ckpt.adoption.recognition import describe
+from pyspark_ckpt.adoption.row_sums import strip_sums
 from pyspark_ckpt.adoption.rows import RowConverter
 from pyspark_ckpt.adoption.stores import Form, StoreFiles
 from pyspark_ckpt.state_store.arrays.rows import PackedRows
@@ -80,22 +81,32 @@ class SparkStore:
         """Yield portions of rows of one state each: what converts them, the name of the state, and the rows."""
         converters = {state.name: self._make_converter(state) for state in self.source.meta.states}
         if not families:
-            if not converters and not any(_portions(database)):  # a store gets its states with its first rows
+            if not converters and not any(self._portions(database)):  # a store gets its states with its first rows
                 return
             if len(converters) != 1:
                 raise FormatError(
                     f"{self.source.identity} has the states {sorted(converters)}, and its files do not number them."
                 )
             (name,) = converters
-            for rows in _portions(database):
+            for rows in self._portions(database):
                 yield converters[name], name, rows
             return
-        for rows in _portions(database):
+        for rows in self._portions(database):
             for head, some in groupby(rows, key=lambda row: row[0][:FAMILY_BYTES]):
                 name = families.get(int.from_bytes(head, "little"), "")
                 if name not in converters:
                     raise FormatError(f"{self.source.identity} has rows of a state {name!r}, which has no schema.")
                 yield converters[name], name, [(key[FAMILY_BYTES:], value) for key, value in some]
+
+    def _portions(self, database: ScratchDatabase) -> Iterator[list[tuple[bytes, bytes]]]:
+        """Yield rows in portions of about RUN_BYTES, as they are stored without checksums."""
+        form, are_sized = self.form, self.form.provider == "rocksdb"
+        for rows in _portions(database):
+            yield (
+                strip_sums(rows, str(self.source.identity), are_sized=are_sized, delimiter=form.delimiter)
+                if form.has_sums
+                else rows
+            )
 
     def _make_converter(self, state: StateMeta) -> RowConverter:
         identity = self.source.identity

@@ -6,17 +6,21 @@
     RocksDB provider, prefix scan   what Spark's encoder makes of the key  value  00 UnsafeRow
     HDFS-backed provider            UnsafeRow of the whole key             value  UnsafeRow
 
-This store has the bytes of a whole key without a version, and those of Spark's encoders as they are.
+This store has the bytes of a whole key without a version, and those of Spark's encoders as they are. Rows that are
+stored as Avro are described in ``avro_rows.py``.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pyarrow as pa
 
+from pyspark_ckpt.adoption.avro_rows import AvroRows
 from pyspark_ckpt.adoption.split_rows import join_prefix
 from pyspark_ckpt.adoption.stores import Form
 from pyspark_ckpt.reading.rows.native_rows import NativeRows
@@ -86,6 +90,7 @@ class RowConverter:
         self._kinds = [field.type for field in self._codec.key_fields]
         self._is_multiple = state.descriptor.multiple_values
         self._prefix_columns = int(state.descriptor.encoder.get("numColsPrefixKey", 0))
+        self._avro = AvroRows(state, name, whose) if state.descriptor.value_schemas else None
 
     def convert(self, rows: Sequence[tuple[bytes, bytes]]) -> tuple[PackedRows, npt.NDArray[np.uint32]]:
         """Return rows under their stored keys, in key order, and their unsigned hashes.
@@ -95,7 +100,7 @@ class RowConverter:
         try:
             keys = self._keys([key for key, _ in rows])
             values = self._values([value for _, value in rows])
-        except (ValueError, IndexError, struct.error) as problem:
+        except (ValueError, IndexError, struct.error, pa.ArrowException) as problem:
             raise FormatError(f"{self._whose} has a row that does not fit its types: {problem}.") from problem
         hashes = self._codec.hash_keys(keys)
         stored = self._place(Packed.of(keys), hashes)
@@ -103,6 +108,8 @@ class RowConverter:
         return PackedRows(stored.take(order), Packed.of(values).take(order)), hashes
 
     def _keys(self, keys: Sequence[bytes]) -> list[bytes]:
+        if self._avro is not None:
+            return self._avro.read_keys(keys)
         if self._form.provider == "hdfs":
             if self._is_whole:
                 return list(keys)
@@ -112,10 +119,18 @@ class RowConverter:
     def _values(self, values: Sequence[bytes]) -> list[bytes]:
         if self._form.provider == "hdfs":
             return list(values)
-        return [self._split(value) for value in values] if self._is_multiple else self._strip(values, "value")
+        if not self._is_multiple:
+            return self._read(values)
+        parts = list(map(self._split, values))
+        single = iter(self._read([value for own in parts for value in own]))
+        return [b"".join([_SIZE.pack(len(each)) + each for each in islice(single, len(own))]) for own in parts]
 
-    def _split(self, stored: bytes) -> bytes:
-        """Return several values of a key, each with its size before it, without their versions and delimiters."""
+    def _read(self, values: Sequence[bytes]) -> list[bytes]:
+        """Return single values as this store has them."""
+        return self._strip(values, "value") if self._avro is None else self._avro.read_values(values)
+
+    def _split(self, stored: bytes) -> list[bytes]:
+        """Return the values of a key, without the delimiters between them."""
         parts: list[bytes] = []
         at = 0
         while at < len(stored) or not parts:
@@ -124,7 +139,7 @@ class RowConverter:
             value = stored[at : at + size]
             if len(value) != size or size < len(_VERSION):
                 raise FormatError(f"{self._whose} has a value that should have {size} bytes from byte {at} on.")
-            parts += [_SIZE.pack(size - len(_VERSION)), *self._strip([value], "value")]
+            parts.append(value)
             at += size
             if at < len(stored):
                 if not stored.startswith(self._form.delimiter, at):
@@ -132,7 +147,7 @@ class RowConverter:
                 at += len(self._form.delimiter)
                 if at == len(stored):
                     raise FormatError(f"{self._whose} has values that end with {self._form.delimiter!r}.")
-        return b"".join(parts)
+        return parts
 
     def _strip(self, stored: Sequence[bytes], what: str) -> list[bytes]:
         if not all(each.startswith(_VERSION) for each in stored):

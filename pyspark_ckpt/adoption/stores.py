@@ -22,6 +22,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import msgspec
 
 from pyspark_ckpt.adoption.records import Change, LineageItem, read_changelog, read_changes
+from pyspark_ckpt.adoption.row_sums import check_changes
 from pyspark_ckpt.adoption.streams import ByteStream, open_stream
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
@@ -98,10 +99,16 @@ class LoadedStore(NamedTuple):
 
 @dataclass(frozen=True)
 class Form:
-    """How a query has stored its state. ``delimiter``: what RocksDB has put between values that were added to a key."""
+    """How a query has stored its state. ``delimiter``: what RocksDB has put between values that were added to a key.
+
+    ``has_sums``: whether rows have checksums, see ``row_sums.py``. ``is_avro``: whether those of ``transformWithState``
+    are Avro.
+    """
 
     provider: Provider
     delimiter: bytes = b""
+    has_sums: bool = False
+    is_avro: bool = False
 
 
 @dataclass(frozen=True)
@@ -252,12 +259,16 @@ def _read_lineage(files: StoreFiles, name: str, folder: Path) -> tuple[LineageIt
 
 def _read_delta(files: StoreFiles, name: str, folder: Path) -> Iterator[Change]:
     with _open(files, name, folder) as stream:
-        yield from read_changes(stream, files.where(name))
+        yield from _check(files, read_changes(stream, files.where(name)), name)
 
 
 def _read_logged(files: StoreFiles, name: str, folder: Path) -> Iterator[Change]:
     with _open(files, name, folder) as stream:
-        yield from read_changelog(stream, files.where(name)).changes
+        yield from _check(files, read_changelog(stream, files.where(name)).changes, name)
+
+
+def _check(files: StoreFiles, changes: Iterator[Change], name: str) -> Iterator[Change]:
+    return check_changes(changes, files.where(name)) if files.form.has_sums else changes
 
 
 @contextmanager

@@ -73,8 +73,7 @@ def test_what_cannot_be_moved_is_refused_by_name(checkpoints: Path, tmp_path: Pa
     cases: list[tuple[dict[str, str | None], str]] = [
         ({PROVIDER_CONF: PROVIDER_CLASS}, "in pyspark-ckpt already"),
         ({PROVIDER_CONF: "com.other.Provider"}, r"in com\.other\.Provider, which cannot be read"),
-        ({"spark.sql.streaming.stateStore.encodingFormat": "avro"}, "encodingFormat=avro"),
-        ({"spark.sql.streaming.stateStore.rowChecksum.enabled": "true"}, "rowChecksum.enabled=true"),
+        ({"spark.sql.streaming.stateStore.encodingFormat": "thrift"}, "encodingFormat=thrift"),
     ]
     for conf, said in cases:
         shutil.copytree(checkpoints / "hdfs", copy)
@@ -87,6 +86,18 @@ def test_what_cannot_be_moved_is_refused_by_name(checkpoints: Path, tmp_path: Pa
             adopt(copy, tmp_path / "never")
         assert not (tmp_path / "never").exists()
         shutil.rmtree(copy)
+
+
+@pytest.mark.parametrize("form", ["hdfs", "changelog"])
+def test_rows_without_the_checksums_that_they_should_have_are_not_moved(
+    form: str, checkpoints: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(checkpoints / form, tmp_path / "copy")
+    log = tmp_path / "copy" / "offsets" / "11"
+    conf = '"spark.sql.streaming.stateStore.rowChecksum.enabled":'
+    log.write_text(log.read_text().replace(f'{conf}"false"', f'{conf}"true"'))
+    with pytest.raises(FormatError, match=r"the checksum of 4 of 4 rows is wrong|has values without"):
+        adopt(tmp_path / "copy", tmp_path / "target")
 
 
 def test_rows_in_a_wrong_partition_are_refused(checkpoints: Path, tmp_path: Path) -> None:

@@ -1,0 +1,100 @@
+"""The forms in which Spark's own providers can store rows: each moves in and out as if the query had not moved."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from integration.adoption.halves import CASES, CHANGELOG, WITH_CHANGELOG, play
+from integration.operators.providers import CHECKPOINT_FORMAT, HDFS_BACKED, OURS, ROCKSDB, Provider
+from integration.operators.replay import replay
+from integration.savepoints import test_rescale
+from integration.savepoints.test_rescale import without_partitions
+from integration.short import has
+from pyspark_ckpt.moving_in import adopt
+from pyspark_ckpt.moving_out import hand_back
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from integration.operators.replay import Case
+
+_STORE = "spark.sql.streaming.stateStore."
+PROVIDERS = {
+    "rocksdb": ROCKSDB,
+    "changelog": WITH_CHANGELOG,
+    "hdfs": HDFS_BACKED,
+    "format 2": Provider("format 2", ROCKSDB.provider_class, {CHECKPOINT_FORMAT: "2", **CHANGELOG}),
+}
+SUMS = {f"{_STORE}rowChecksum.enabled": "true"}
+AVRO = {f"{_STORE}encodingFormat": "avro"}
+LISTS = "transformWithState" if has("4.1") else "join, format 3"
+
+
+def list_forms() -> Iterator[tuple[str, str, dict[str, str]]]:
+    """Yield an operator, a provider, and settings that change how its rows are stored."""
+    for codec in ("lzf", "zstd", "snappy"):
+        for provider in ("hdfs", "changelog"):
+            yield "aggregation by keys of all types", provider, {f"{_STORE}compression.codec": codec}
+    for compression in ("none", "snappy", "zlib", "bzip2", "lz4hc", "zstd"):
+        yield "aggregation of windows", "rocksdb", {f"{_STORE}rocksdb.compression": compression}
+        yield LISTS, "rocksdb", {f"{_STORE}rocksdb.compression": compression}
+    if has("4.1"):
+        for name in ("aggregation by keys of all types", "session windows", "deduplication"):
+            yield name, "hdfs", SUMS
+            yield name, "changelog", SUMS
+        for name in ("join, format 3", "join, format 4", "transformWithState"):
+            for provider in ("rocksdb", "changelog", "format 2"):
+                yield name, provider, SUMS
+        yield "python groups", "rocksdb", SUMS
+        yield "join, format 2", "hdfs", SUMS
+        for name in ("transformWithState", "transformWithState, times to live"):
+            for provider in ("rocksdb", "changelog", "format 2"):
+                yield name, provider, AVRO
+            yield name, "changelog", {**AVRO, **SUMS}
+
+
+def _name(each: tuple[str, str, dict[str, str]]) -> str:
+    name, provider, settings = each
+    return f"{name}-{provider}-{'-'.join(f'{key.removeprefix(_STORE)}={value}' for key, value in settings.items())}"
+
+
+EACH = [pytest.param(*each, id=_name(each)) for each in list_forms()]
+
+
+def _take(name: str, settings: dict[str, str]) -> Case:
+    case, _ = CASES.get(name) or test_rescale.CASES[name]
+    return replace(case, settings={**case.settings, **settings})
+
+
+@pytest.mark.in_turn
+@pytest.mark.parametrize(("name", "provider", "settings"), EACH)
+def test_a_query_goes_on_with_rows_in_any_form(
+    name: str, provider: str, settings: dict[str, str], spark: SparkSession, tmp_path: Path
+) -> None:
+    case, before = _take(name, settings), PROVIDERS[provider]
+    expected = replay(spark, case, before, tmp_path / "expected")
+    ours = OURS if has("4.2") else OURS.in_format(int(before.settings[CHECKPOINT_FORMAT]))
+    batches, state = play(spark, case, (before, ours), lambda old, new: adopt(old, new), tmp_path / "actual")
+    assert any(expected.batches.values())
+    assert batches == expected.batches
+    assert without_partitions(state) == without_partitions(expected.state)
+
+
+@pytest.mark.in_turn
+@pytest.mark.parametrize(("name", "provider", "settings"), EACH)
+def test_a_query_goes_on_without_this_store_with_rows_in_any_form(
+    name: str, provider: str, settings: dict[str, str], spark: SparkSession, tmp_path: Path
+) -> None:
+    case, after = _take(name, settings), PROVIDERS[provider]
+    expected = replay(spark, case, after, tmp_path / "expected")
+    kind = "hdfs" if provider == "hdfs" else "rocksdb"
+    batches, state = play(spark, case, (OURS, after), lambda old, new: hand_back(old, new, kind), tmp_path / "actual")
+    assert any(expected.batches.values())
+    assert batches == expected.batches
+    assert state == expected.state
