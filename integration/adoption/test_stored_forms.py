@@ -80,7 +80,7 @@ def test_a_query_goes_on_with_rows_in_any_form(
     case, before = _take(name, settings), PROVIDERS[provider]
     expected = replay(spark, case, before, tmp_path / "expected")
     ours = OURS if has("4.2") else OURS.in_format(int(before.settings[CHECKPOINT_FORMAT]))
-    batches, state = play(spark, case, (before, ours), lambda old, new: adopt(old, new), tmp_path / "actual")
+    batches, state = play(spark, case, (before, ours), adopt, tmp_path / "actual")
     assert any(expected.batches.values())
     assert batches == expected.batches
     assert without_partitions(state) == without_partitions(expected.state)

@@ -148,28 +148,37 @@ def _read_element(kind: pa.DataType, cursor: _Cursor) -> pa.Array:
 
 
 def _read(kind: pa.DataType, cursor: _Cursor) -> pa.Array:
-    count = len(cursor.at)
-    everywhere = np.ones(count, np.bool_)
+    if pa.types.is_nested(kind):
+        return _read_nested(kind, cursor)
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return _read_texts(kind, cursor)
+    return _read_decimals(kind, cursor) if pa.types.is_decimal(kind) else _read_fixed(kind, cursor)
+
+
+def _read_nested(kind: pa.DataType, cursor: _Cursor) -> pa.Array:
     if pa.types.is_struct(kind):
         columns = [_read_nullable(field.type, cursor) for field in kind]
         if not columns:
-            return pa.array([{}] * count, kind)
+            return pa.array([{}] * len(cursor.at), kind)
         return pa.StructArray.from_arrays(columns, fields=list(kind))
     if pa.types.is_map(kind):
         offsets, (keys, items) = _read_blocks([pa.string(), kind.item_type], cursor)
         return pa.MapArray.from_arrays(offsets, keys, items, type=kind)
-    if pa.types.is_list(kind):
-        offsets, (elements,) = _read_blocks([kind.value_type], cursor)
-        return pa.ListArray.from_arrays(offsets, elements, type=kind)
-    if pa.types.is_string(kind) or pa.types.is_binary(kind):
-        sizes = cursor.read_numbers()
-        texts = Packed(cursor.data, cursor.pass_by(sizes), sizes).dense()
-        offsets = np.append(0, np.cumsum(sizes)).astype(np.int32)
-        column = pa.Array.from_buffers(kind, count, [None, pa.py_buffer(offsets), pa.py_buffer(texts.data)])
-        column.validate(full=True)
-        return column
-    if pa.types.is_decimal(kind):
-        return _read_decimals(kind, cursor)
+    offsets, (elements,) = _read_blocks([kind.value_type], cursor)
+    return pa.ListArray.from_arrays(offsets, elements, type=kind)
+
+
+def _read_texts(kind: pa.DataType, cursor: _Cursor) -> pa.Array:
+    sizes = cursor.read_numbers()
+    texts = Packed(cursor.data, cursor.pass_by(sizes), sizes).dense()
+    offsets = np.append(0, np.cumsum(sizes)).astype(np.int32)
+    column = pa.Array.from_buffers(kind, len(sizes), [None, pa.py_buffer(offsets), pa.py_buffer(texts.data)])
+    column.validate(full=True)
+    return column
+
+
+def _read_fixed(kind: pa.DataType, cursor: _Cursor) -> pa.Array:
+    everywhere = np.ones(len(cursor.at), np.bool_)
     if pa.types.is_boolean(kind):
         return from_numbers(kind, cursor.read_bytes(1)[:, 0], everywhere)
     if pa.types.is_floating(kind):
@@ -255,11 +264,8 @@ def _write(column: pa.Array) -> Packed:
     kind, count = column.type, len(column)
     if pa.types.is_struct(kind):
         return write_records([column.field(n) for n in range(kind.num_fields)], count)
-    if pa.types.is_map(kind):
-        entries = side_by_side(_write_element(column.keys), _write_element(column.items))
-        return _write_blocks(column, entries)
-    if pa.types.is_list(kind):
-        return _write_blocks(column, _write_element(column.values))
+    if pa.types.is_nested(kind):
+        return _write_blocks(column, _write_entries(column))
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         texts = Packed.of([value.as_buffer().to_pybytes() if value.is_valid else b"" for value in column])
         return side_by_side(write_numbers(texts.size), texts)
@@ -271,6 +277,12 @@ def _write(column: pa.Array) -> Packed:
     if pa.types.is_boolean(kind) or pa.types.is_floating(kind):
         return Packed.of_matrix(np.ascontiguousarray(numbers).view(np.uint8).reshape(count, numbers.itemsize))
     return write_numbers(numbers.astype(np.int64))
+
+
+def _write_entries(column: pa.ListArray | pa.MapArray) -> Packed:
+    if pa.types.is_map(column.type):
+        return side_by_side(_write_element(column.keys), _write_element(column.items))
+    return _write_element(column.values)
 
 
 def _write_blocks(column: pa.ListArray | pa.MapArray, elements: Packed) -> Packed:

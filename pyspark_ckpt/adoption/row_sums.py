@@ -2,7 +2,8 @@
 
 ::
 
-    RocksDB provider       sum:u32le · bytes:u32le · value    several values of a key: this of each, "," between them
+    RocksDB provider       sum:u32le · bytes:u32le · value    several values of a key: this of each, with what RocksDB's
+                                                              merge operator puts between values
     HDFS-backed provider   sum:u32le · value
     a deletion in a log    sum:u32le · key
 
@@ -26,8 +27,6 @@ from pyspark_ckpt.state_store.errors import FormatError
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-DELIMITER = b","
-"""What lies between several values of a key, whatever RocksDB's merge operator is."""
 CHANGES_AT_ONCE = 4096
 _SUM = struct.Struct("<I")
 _HEAD = struct.Struct("<II")
@@ -78,13 +77,15 @@ def strip_sums(
 
     ``are_sized``: whether they are those of the RocksDB provider. ``delimiter``: what it puts between several values.
     """
-    parts = [list(_split(value, where)) if are_sized else [_split_off(value, where)] for _, value in rows]
+    parts = [list(_split(value, delimiter, where)) if are_sized else [_split_off(value, where)] for _, value in rows]
     keys = [key for (key, _), own in zip(rows, parts, strict=True) for _ in own]
     _require(keys, [part for own in parts for part in own], where)
     return [(key, delimiter.join(value for _, value in own)) for (key, _), own in zip(rows, parts, strict=True)]
 
 
-def add_sums(keys: Sequence[bytes], values: Sequence[Sequence[bytes]], *, are_sized: bool) -> list[bytes]:
+def add_sums(
+    keys: Sequence[bytes], values: Sequence[Sequence[bytes]], *, are_sized: bool, delimiter: bytes
+) -> list[bytes]:
     """Return the stored values of keys, each with one value or several: the inverse of ``strip_sums``."""
     flat = [value for own in values for value in own]
     of_keys = [key for key, own in zip(keys, values, strict=True) for _ in own]
@@ -93,10 +94,10 @@ def add_sums(keys: Sequence[bytes], values: Sequence[Sequence[bytes]], *, are_si
     def write(value: bytes) -> bytes:
         return _HEAD.pack(next(sums), len(value)) + value if are_sized else _SUM.pack(next(sums)) + value
 
-    return [DELIMITER.join(map(write, own)) for own in values]
+    return [delimiter.join(map(write, own)) for own in values]
 
 
-def _split(stored: bytes, where: str) -> Iterator[tuple[int, bytes]]:
+def _split(stored: bytes, delimiter: bytes, where: str) -> Iterator[tuple[int, bytes]]:
     """Yield the values of a key, each with its sum."""
     at = 0
     while True:
@@ -110,9 +111,9 @@ def _split(stored: bytes, where: str) -> Iterator[tuple[int, bytes]]:
         at += size
         if at == len(stored):
             return
-        if not stored.startswith(DELIMITER, at):
-            raise FormatError(f"{where} has values without {DELIMITER!r} between them.")
-        at += len(DELIMITER)
+        if not stored.startswith(delimiter, at):
+            raise FormatError(f"{where} has values without {delimiter!r} between them.")
+        at += len(delimiter)
 
 
 def _split_off(stored: bytes, where: str) -> tuple[int, bytes]:

@@ -54,7 +54,9 @@ class RowReverter:
         except (ValueError, struct.error, pa.ArrowException) as problem:
             raise FormatError(f"{self._whose} has a row that does not fit its types: {problem}.") from problem
         if self._form.has_sums:
-            return keys, add_sums(keys, values, are_sized=self._form.provider == "rocksdb")
+            return keys, add_sums(
+                keys, values, are_sized=self._form.provider == "rocksdb", delimiter=self._form.delimiter
+            )
         return keys, [self._form.delimiter.join(each) for each in values]
 
     def _keys(self, keys: Sequence[bytes]) -> list[bytes]:

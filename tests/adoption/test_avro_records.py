@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import random
 from decimal import Decimal
 from typing import Any
@@ -40,26 +40,29 @@ FIELDS = [pa.field(name, kind) for name, kind in KINDS.items()]
 def _draw(draw: random.Random, kind: pa.DataType, *, may_be_null: bool = True) -> Any:  # noqa: ANN401 - any value
     if pa.types.is_null(kind) or (may_be_null and draw.random() < 0.2):
         return None
+    return _draw_nested(draw, kind) if pa.types.is_nested(kind) else _draw_plain(draw, kind)
+
+
+def _draw_nested(draw: random.Random, kind: pa.DataType) -> Any:  # noqa: ANN401 - any value
     if pa.types.is_struct(kind):
         return {field.name: _draw(draw, field.type) for field in kind}
     if pa.types.is_map(kind):
         return [(f"k{n}", _draw(draw, kind.item_type)) for n in range(draw.randrange(4))]
-    if pa.types.is_list(kind):
-        inner = kind.value_type
-        return [_draw(draw, inner, may_be_null=pa.types.is_nested(inner)) for _ in range(draw.randrange(4))]
-    if pa.types.is_boolean(kind):
-        return draw.random() < 0.5
-    if pa.types.is_string(kind):
-        return draw.choice(["", "é€𝄞", "x" * draw.randrange(200)])
-    if pa.types.is_binary(kind):
-        return draw.randbytes(draw.randrange(80))
+    inner = kind.value_type
+    return [_draw(draw, inner, may_be_null=pa.types.is_nested(inner)) for _ in range(draw.randrange(4))]
+
+
+def _draw_plain(draw: random.Random, kind: pa.DataType) -> Any:  # noqa: ANN401 - any value
+    if kind in (pa.bool_(), pa.string(), pa.binary()):
+        values = {pa.bool_(): [True, False], pa.string(): ["", "é€𝄞", "x" * draw.randrange(200)]}
+        return draw.choice(values.get(kind, [b"", draw.randbytes(draw.randrange(80))]))
     if pa.types.is_decimal(kind):
         most = 10**kind.precision - 1
         return Decimal(f"{draw.choice([0, most, -most, draw.randrange(-most, most)])}e-{kind.scale}")
     if pa.types.is_floating(kind):
         return draw.choice([0.0, -0.0, float("inf"), 1.5, -2.25])
     if pa.types.is_date(kind):
-        return datetime.date(1970, 1, 1) + datetime.timedelta(draw.randrange(-700_000, 700_000))
+        return dt.date(1970, 1, 1) + dt.timedelta(draw.randrange(-700_000, 700_000))
     bits = kind.bit_width
     number = draw.choice([0, -1, 1, 2 ** (bits - 1) - 1, -(2 ** (bits - 1)), draw.randrange(-100, 100)])
     return pa.scalar(number, pa.int64()).cast(kind) if pa.types.is_timestamp(kind) else number

@@ -38,8 +38,9 @@ def test_what_gets_sums_is_read_again_and_each_flipped_bit_is_an_error(*, are_si
     values = [
         [draw.randbytes(draw.randrange(9)) for _ in range(draw.randrange(1, 4) if are_sized else 1)] for _ in keys
     ]
-    stored = list(zip(keys, add_sums(keys, values, are_sized=are_sized), strict=True))
-    for delimiter in (b",", b""):
+    for delimiter in (b"", b","):
+        with_sums = add_sums(keys, values, are_sized=are_sized, delimiter=delimiter)
+        stored = list(zip(keys, with_sums, strict=True))
         plain = [(key, delimiter.join(own)) for key, own in zip(keys, values, strict=True)]
         assert strip_sums(stored, "the store", are_sized=are_sized, delimiter=delimiter) == plain
     assert strip_sums([], "the store", are_sized=are_sized, delimiter=b"") == []
@@ -54,7 +55,7 @@ def test_what_gets_sums_is_read_again_and_each_flipped_bit_is_an_error(*, are_si
 
 
 def test_deletions_in_a_log_have_a_sum_of_their_key() -> None:
-    (stored,) = add_sums([b""], [[b"key"]], are_sized=False)
+    (stored,) = add_sums([b""], [[b"key"]], are_sized=False, delimiter=b"")
     changes = [Change(b"other", b"value with its sum"), Change(stored, None)]
     assert list(check_changes(changes, "the log")) == [changes[0], Change(b"key", None)]
     for wrong in (stored[:-1] + b"Y", b"abc"):
