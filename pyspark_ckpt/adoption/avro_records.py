@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 _MORE, _DIGIT_BITS, _MAX_DIGITS = 0x80, 7, 10
 _DECIMAL_BYTES = 16
+_NULL, _PRESENT = 0, 2
+"""The branches of a union, as Avro writes them."""
 _SIGN_BIT = 0x80
 
 
@@ -100,7 +102,8 @@ class _Cursor:
 
     def read_bytes(self, width: int) -> NDArray[np.uint8]:
         """Return the next bytes, as rows of a matrix. Raises ValueError."""
-        return self.data[self.pass_by(width)[:, None] + np.arange(width)]
+        found: NDArray[np.uint8] = self.data[self.pass_by(width)[:, None] + np.arange(width)]
+        return found
 
     def read_numbers(self) -> Words:
         """Return the next numbers. Raises ValueError."""
@@ -244,7 +247,7 @@ def _begin_blocks(cursor: _Cursor) -> Words:
 def _write_nullable(column: pa.Array) -> Packed:
     valid = validity(column)
     content = _write(column)
-    heads = Packed.of_matrix((valid.astype(np.uint8) << 1)[:, None])
+    heads = Packed.of_matrix(np.where(valid, _PRESENT, _NULL).astype(np.uint8)[:, None])
     return side_by_side(heads, Packed(content.data, content.at, np.where(valid, content.size, 0)))
 
 

@@ -27,6 +27,7 @@ from pyspark_ckpt.state_store.format.names import PROVIDER_CLASS, PROVIDER_CONF
 from pyspark_ckpt.state_store.format.remote import DEFAULT_STORE, store_folder
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import decode_as
+from pyspark_ckpt.state_store.sst.table import FORMATS
 
 _PACKAGE = "org.apache.spark.sql.execution.streaming.state"
 PROVIDERS: dict[str, Provider] = {
@@ -39,6 +40,8 @@ _CONFS = "spark.sql.streaming.stateStore."
 _MERGE_CONF = f"{_CONFS}rocksdb.mergeOperatorVersion"
 _DELIMITERS = {"1": b","}
 """What RocksDB's merge operator puts between values, by its version in Spark; later ones put nothing."""
+_TABLES_CONF = f"{_CONFS}rocksdb.formatVersion"
+_TABLES_DEFAULT = 5
 _ENCODING_CONF, _SUMS_CONF = f"{_CONFS}encodingFormat", f"{_CONFS}rowChecksum.enabled"
 _AVRO = "avro"
 _ENCODINGS = ("unsaferow", _AVRO)
@@ -131,6 +134,21 @@ class SparkState:
                 f"{checkpoint.place.url} has no state.",
                 hint="If the query has a stateful operator, restore the folder `state` from a backup. If not, there is "
                 "nothing to move: start the query on its checkpoint.",
+            )
+        self._require_tables()
+
+    def _require_tables(self) -> None:
+        """Raise InvalidInputError if table files have a format whose lists of values are not read here."""
+        place = self.checkpoint.place
+        table_format = read_confs(place, self.version - 1).get(_TABLES_CONF, _TABLES_DEFAULT)
+        states = [state for each in self.operators for meta in each.metas for state in meta.states]
+        are_lists = self.form.provider == "rocksdb" and any(state.descriptor.multiple_values for state in states)
+        if are_lists and str(table_format) not in map(str, FORMATS):
+            raise InvalidInputError(
+                f"{place.url}: the query runs with {_TABLES_CONF}={table_format}, and has keys with several values: "
+                f"these are read from table files of the formats {FORMATS.start} to {FORMATS.stop - 1}.",
+                hint="Only Spark itself can read this state. Run the query over its history on a new checkpoint, or "
+                "with the default of this conf.",
             )
 
     def _find_provider(self) -> Provider:

@@ -156,8 +156,8 @@ def read_schemas(content: bytes, where: str) -> list[StateSchema]:
         values, rest = _read_chunks(rest[_SCHEMA_ID_BYTES:], where)
         encoder, rest = _read_chunks(rest, where)
         _, rest = _read_chunks(rest, where)  # the schema of keys in a map
-        schemas = (decode_json(each, where) for each in (keys, values, encoder))
-        found.append(StateSchema(name.decode(), *schemas, value_id=value_id))
+        key_schema, value_schema, encoding = (decode_json(each, where) for each in (keys, values, encoder))
+        found.append(StateSchema(name.decode(), key_schema, value_schema, encoding, value_id))
     return found
 
 
