@@ -9,7 +9,7 @@ import pytest
 
 from integration.adoption.halves import CASES, CHANGELOG, WITH_CHANGELOG, play
 from integration.operators.providers import CHECKPOINT_FORMAT, HDFS_BACKED, OURS, ROCKSDB, Provider
-from integration.operators.replay import replay
+from integration.operators.replay import Case, collect_into, replay, run, write_inputs
 from integration.savepoints import test_rescale
 from integration.savepoints.test_rescale import without_partitions
 from integration.short import has
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from integration.operators.replay import Case
+    from integration.operators.replay import Lines
 
 _STORE = "spark.sql.streaming.stateStore."
 PROVIDERS = {
@@ -98,3 +98,33 @@ def test_a_query_goes_on_without_this_store_with_rows_in_any_form(
     assert any(expected.batches.values())
     assert batches == expected.batches
     assert state == expected.state
+
+
+@pytest.mark.in_turn
+@pytest.mark.skipif(not has("4.1"), reason="Spark's processors in Python are newer")
+@pytest.mark.parametrize("direction", ["in", "out"])
+def test_values_of_earlier_schemas_move(direction: str, spark: SparkSession, tmp_path: Path) -> None:
+    """One batch with a schema, and three with the next: the query moves when it has values of both."""
+    from integration.operators.test_transform_with_state import EVENTS, evolving
+
+    schemas = (
+        ("id int, gone string, deep struct<a: int, b: string>", ("x", (1, "b"))),
+        ("id bigint, deep struct<c: array<int>, a: bigint>, added string", (([1, 2], 3), "new")),
+    )
+    courses = {"expected": (ROCKSDB,) * 4, "moved": (ROCKSDB, ROCKSDB, OURS, OURS)}
+    if direction == "out":
+        courses["moved"] = (OURS, OURS, WITH_CHANGELOG, WITH_CHANGELOG)
+    found: dict[str, dict[int, Lines]] = {name: {} for name in courses}
+    for name, course in courses.items():
+        checkpoint = "checkpoint"
+        for number, provider in enumerate(course):
+            case = Case(evolving(*schemas[number > 0]), EVENTS, "update", one_batch_a_run=True)
+            if name == "moved" and number == 2:
+                move = adopt if direction == "in" else hand_back
+                move(tmp_path / name / "checkpoint", tmp_path / name / "other")
+                checkpoint = "other"
+            write_inputs(case, tmp_path / name, number, number + 1)
+            session = (provider.in_format(1) if number < 2 else provider).session(spark, **AVRO)
+            run(session, case, tmp_path / name, collect_into(found[name]), checkpoint)
+    assert found["moved"] == found["expected"]
+    assert len(found["moved"]) == 4

@@ -20,7 +20,7 @@ from pyspark_ckpt.state_store.errors import FormatError
 CONTENT = bytes(range(256)) * 300
 
 
-def _lz4(content: bytes, block: int = 32_768) -> bytes:
+def write_lz4(content: bytes, block: int = 32_768) -> bytes:
     """As lz4-java writes a stream: blocks, some of them as they are, and an empty one at the end."""
     codec = pa.Codec("lz4_raw")
     parts = []
@@ -64,7 +64,7 @@ def _lzf(content: bytes) -> bytes:
     return b"".join(parts)
 
 
-WRITERS = {"lz4": _lz4, "zstd": _zstd, "snappy": _snappy, "lzf": _lzf}
+WRITERS = {"lz4": write_lz4, "zstd": _zstd, "snappy": _snappy, "lzf": _lzf}
 
 
 @contextmanager
@@ -101,7 +101,7 @@ def test_a_cut_file_is_an_error_that_names_it(codec: str, tmp_path: Path) -> Non
 
 
 def test_a_flipped_bit_is_an_error_that_names_the_file(tmp_path: Path) -> None:
-    whole = bytearray(_lz4(CONTENT))
+    whole = bytearray(write_lz4(CONTENT))
     levels = {found.end() for found in re.finditer(b"LZ4Block", whole)}
     draw = random.Random(3)
     for _ in range(300):
@@ -127,7 +127,7 @@ def test_records_are_read_in_each_version(tmp_path: Path) -> None:
     typed += b"\x10" + sized(b"gone") + end + b"\x00"
     lineage = text('[{"version":4,"checkpointUniqueId":"a-b"}]')
     put, gone, added = Change(b"key", b"value"), Change(b"gone", None), Change(b"key", b"more", is_added=True)
-    with _stream(_lz4(plain), tmp_path) as stream:
+    with _stream(write_lz4(plain), tmp_path) as stream:
         assert list(read_changes(stream, "file")) == [put, gone]
     for content, changes, named in [
         (plain, [put, gone], None),
@@ -135,11 +135,14 @@ def test_records_are_read_in_each_version(tmp_path: Path) -> None:
         (text("v3") + lineage + plain, [put, gone], [(4, "a-b")]),
         (text("v4") + lineage + typed, [put, added, gone], [(4, "a-b")]),
     ]:
-        with _stream(_lz4(content), tmp_path) as stream:
+        with _stream(write_lz4(content), tmp_path) as stream:
             found = read_changelog(stream, "file")
             assert list(found.changes) == changes
             assert (found.lineage and [(each.version, each.checkpointUniqueId) for each in found.lineage]) == named
-    with pytest.raises(FormatError, match="there is more after its end"), _stream(_lz4(plain + b"x"), tmp_path) as more:
+    with (
+        pytest.raises(FormatError, match="there is more after its end"),
+        _stream(write_lz4(plain + b"x"), tmp_path) as more,
+    ):
         list(read_changes(more, "file"))
 
 
