@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from integration.operators.replay import Lines
+    from pyspark_ckpt.adoption.stores import Provider as Kind
 
 _STORE = "spark.sql.streaming.stateStore."
 PROVIDERS = {
@@ -93,7 +94,7 @@ def test_a_query_goes_on_without_this_store_with_rows_in_any_form(
 ) -> None:
     case, after = _take(name, settings), PROVIDERS[provider]
     expected = replay(spark, case, after, tmp_path / "expected")
-    kind = "hdfs" if provider == "hdfs" else "rocksdb"
+    kind: Kind = "hdfs" if provider == "hdfs" else "rocksdb"
     batches, state = play(spark, case, (OURS, after), lambda old, new: hand_back(old, new, kind), tmp_path / "actual")
     assert any(expected.batches.values())
     assert batches == expected.batches

@@ -54,7 +54,10 @@ def _draw_nested(draw: random.Random, kind: pa.DataType) -> Any:  # noqa: ANN401
 
 def _draw_plain(draw: random.Random, kind: pa.DataType) -> Any:  # noqa: ANN401 - any value
     if kind in (pa.bool_(), pa.string(), pa.binary()):
-        values = {pa.bool_(): [True, False], pa.string(): ["", "é€𝄞", "x" * draw.randrange(200)]}
+        values: dict[pa.DataType, list[Any]] = {
+            pa.bool_(): [True, False],
+            pa.string(): ["", "é€𝄞", "x" * draw.randrange(200)],
+        }
         return draw.choice(values.get(kind, [b"", draw.randbytes(draw.randrange(80))]))
     if pa.types.is_decimal(kind):
         most = 10**kind.precision - 1
