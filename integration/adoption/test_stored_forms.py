@@ -46,18 +46,28 @@ def list_forms() -> Iterator[tuple[str, str, dict[str, str]]]:
         yield "aggregation of windows", "rocksdb", {f"{_STORE}rocksdb.compression": compression}
         yield LISTS, "rocksdb", {f"{_STORE}rocksdb.compression": compression}
     if has("4.1"):
-        for name in ("aggregation by keys of all types", "session windows", "deduplication"):
-            yield name, "hdfs", SUMS
-            yield name, "changelog", SUMS
-        for name in ("join, format 3", "join, format 4", "transformWithState"):
-            for provider in ("rocksdb", "changelog", "format 2"):
-                yield name, provider, SUMS
-        yield "python groups", "rocksdb", SUMS
-        yield "join, format 2", "hdfs", SUMS
-        for name in ("transformWithState", "transformWithState, times to live"):
-            for provider in ("rocksdb", "changelog", "format 2"):
-                yield name, provider, AVRO
-            yield name, "changelog", {**AVRO, **SUMS}
+        yield from _list_checked()
+        yield from _list_avro()
+
+
+def _list_checked() -> Iterator[tuple[str, str, dict[str, str]]]:
+    for name in ("aggregation by keys of all types", "session windows", "deduplication"):
+        yield name, "hdfs", SUMS
+        yield name, "changelog", SUMS
+    for name in ("join, format 3", "join, format 4", "transformWithState"):
+        for provider in ("rocksdb", "changelog", "format 2"):
+            yield name, provider, SUMS
+    yield "python groups", "rocksdb", SUMS
+    yield "join, format 2", "hdfs", SUMS
+
+
+def _list_avro() -> Iterator[tuple[str, str, dict[str, str]]]:
+    for name, provider in (("aggregation of windows", "rocksdb"), ("join, format 2", "changelog")):
+        yield name, provider, AVRO  # these are stored as UnsafeRows all the same
+    for name in ("transformWithState", "transformWithState, times to live"):
+        for provider in ("rocksdb", "changelog", "format 2"):
+            yield name, provider, AVRO
+        yield name, "changelog", {**AVRO, **SUMS}
 
 
 def _name(each: tuple[str, str, dict[str, str]]) -> str:
