@@ -27,10 +27,10 @@ from pyspark_ckpt.adoption.streams import ByteStream, open_stream
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
 from pyspark_ckpt.state_store.database.scratch import ScratchDatabase
-from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.keys import EMPTY_ID
 from pyspark_ckpt.state_store.json_objects import DAMAGE, Count
-from pyspark_ckpt.state_store.sst.merged_rows import has_merges, merge_rows
+from pyspark_ckpt.state_store.sst.merged_rows import has_merges, merge_rows, needs_own_reader
 
 Provider: TypeAlias = Literal["rocksdb", "hdfs"]
 
@@ -165,30 +165,50 @@ def _load_rocksdb(files: StoreFiles, folder: Path) -> LoadedStore:
     chain = find_chain(files, names, folder)
     _require_changelogs(files, chain.later, names)
     metadata = Metadata([], 0) if chain.base is None else _unpack(files, chain.base, folder / "db")
-    database = ScratchDatabase(folder / "db")
-    if metadata.columnFamilyMapping:  # in a store with one state, nothing is added to a value
-        database = _without_merges(database, folder, files.form.delimiter)
+    database = _open_tables(folder, metadata, files.form.delimiter)
     logs = (_read_logged(files, step.name("changelog"), folder) for step in chain.later)
     _replay(database, logs, files.form.delimiter)
     return LoadedStore(database, {number: name for name, number in (metadata.columnFamilyMapping or {}).items()})
+
+
+def _open_tables(folder: Path, metadata: Metadata, delimiter: bytes) -> ScratchDatabase:
+    """Return the database of a snapshot, in which each row has a value of its own."""
+    names = [each.localFileName for each in metadata.sstFiles]
+    if needs_own_reader(folder / "db", names):
+        if logs := [path.name for path in (folder / "db").glob("*.log") if path.stat().st_size]:
+            raise InvalidInputError(
+                f"The snapshot has rows in RocksDB's own log {logs[0]}, and table files with zlib, which cannot be read "
+                "together.",
+                hint="Run one more batch of the query, so that Spark makes another snapshot.",
+            )
+        return _merge(folder, names, delimiter)
+    database = ScratchDatabase(folder / "db")
+    # in a store with one state, nothing is added to a value
+    return _without_merges(database, folder, delimiter) if metadata.columnFamilyMapping else database
 
 
 def _without_merges(database: ScratchDatabase, folder: Path, delimiter: bytes) -> ScratchDatabase:
     """Return a database with the same rows, of which each has a value of its own."""
     try:
         files = database.table_files()
-        if not has_merges(database.folder, files):
+        if not has_merges(database.folder, [file.name for file in files]):
             return database
-        merged = ScratchDatabase(folder / "merged")
-        try:
-            merged.write(merge_rows(database.folder, files, delimiter))
-        except BaseException:
-            merged.close()
-            raise
+        merged = _merge(folder, [file.name for file in files], delimiter)
     except BaseException:
         database.close()
         raise
     database.close()
+    return merged
+
+
+def _merge(folder: Path, names: Sequence[str], delimiter: bytes) -> ScratchDatabase:
+    """Return a new database with the rows of table files."""
+    merged = ScratchDatabase(folder / "merged")
+    try:
+        merged.write(merge_rows(folder / "db", names, delimiter))
+    except BaseException:
+        merged.close()
+        raise
     return merged
 
 

@@ -13,11 +13,14 @@ import rocksdict
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.sst.compressions import ZLIB, decompress_other
 from pyspark_ckpt.state_store.sst.layout import compute_checksum
+from pyspark_ckpt.state_store.sst.merged_rows import merge_rows, needs_own_reader
 from pyspark_ckpt.state_store.sst.table import BlockRange, SortedTable
 
 ROWS = [(number.to_bytes(4, "big"), random.Random(number).randbytes(20) * 8) for number in range(2000)]
 COMPRESSIONS = {"none": 0, "snappy": 1, "bz2": 3, "lz4": 4, "lz4hc": 5, "zstd": 7}
-"""Those that rocksdict writes, which has no zlib. Real files of Spark with zlib are in ``integration/adoption``."""
+"""Those that rocksdict writes, which has no zlib."""
+OF_ZLIB = Path(__file__).with_name("of_zlib.sst")
+"""A table file that RocksDB 9.8.4 of Spark 4.3 has written: 3,000 rows, of two bytes big-endian and a text."""
 
 
 def _write(path: Path, compression: str) -> Path:
@@ -75,6 +78,17 @@ def _find_first_block(content: bytes, kind: int) -> int:
             if content[size + 1 : size + 5] == checksum.to_bytes(4, "little"):
                 return size
     raise AssertionError("no block was found")
+
+
+def test_a_table_of_sparks_rocksdb_with_zlib_is_read() -> None:
+    assert needs_own_reader(OF_ZLIB.parent, [OF_ZLIB.name])
+    rows = list(merge_rows(OF_ZLIB.parent, [OF_ZLIB.name], b","))
+    assert rows == [(number.to_bytes(2, "big"), f"abcdefgh-{number}".encode() * 10) for number in range(3000)]
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_other_tables_are_left_to_rocksdb(compression: str, tmp_path: Path) -> None:
+    assert not needs_own_reader(tmp_path, [_write(tmp_path / "table.sst", compression).name])
 
 
 def test_blocks_of_zlib_have_their_length_and_deflate_without_a_head() -> None:
