@@ -177,8 +177,8 @@ def _open_tables(folder: Path, metadata: Metadata, delimiter: bytes) -> ScratchD
     if needs_own_reader(folder / "db", names):
         if logs := [path.name for path in (folder / "db").glob("*.log") if path.stat().st_size]:
             raise InvalidInputError(
-                f"The snapshot has rows in RocksDB's own log {logs[0]}, and table files with zlib, which cannot be read "
-                "together.",
+                f"The snapshot has rows in RocksDB's own log {logs[0]}, and table files with zlib: these cannot be "
+                "read together.",
                 hint="Run one more batch of the query, so that Spark makes another snapshot.",
             )
         return _merge(folder, names, delimiter)
