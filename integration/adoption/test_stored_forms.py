@@ -15,6 +15,7 @@ from integration.savepoints.test_rescale import without_partitions
 from integration.short import has
 from pyspark_ckpt.moving_in import adopt
 from pyspark_ckpt.moving_out import hand_back
+from pyspark_ckpt.reading import open_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -158,3 +159,45 @@ def test_tables_of_much_state_move(compression: str, spark: SparkSession, tmp_pa
         writer = rows.writeStream.outputMode("complete").option("checkpointLocation", str(tmp_path / checkpoint))
         writer.foreachBatch(collect_into(found)).trigger(availableNow=True).start().awaitTermination()
     assert found[2] == tuple(sorted(f"Row(user='a user of many {n}', count=1)" for n in range(9000)))
+
+
+@pytest.mark.in_turn
+@pytest.mark.skipif(not has("4.1"), reason="Spark's processors in Python are newer")
+def test_values_of_all_types_are_the_same_whether_they_were_avro(spark: SparkSession, tmp_path: Path) -> None:
+    from integration.operators.processors import EveryType
+
+    def run_on(session: SparkSession, checkpoint: Path, numbers: range) -> Lines:
+        (tmp_path / "in").mkdir(exist_ok=True)
+        (tmp_path / "in" / f"{numbers.start}.json").write_text(
+            "".join(
+                f'{{"user": "u{n % 3}", "day": "1582-10-0{1 + n % 2}", "money": "-0.5", "number": {n}}}\\n'
+                for n in numbers
+            )
+        )
+        schema = "user string, day date, money decimal(20,2), number int"
+        rows = session.readStream.schema(schema).json(str(tmp_path / "in")).groupBy("user", "day", "money")
+        frame = rows.transformWithState(EveryType(), "user string, shown string", "Update", "None")
+        shown: dict[int, Lines] = {}
+        writer = frame.writeStream.outputMode("update").option("checkpointLocation", str(checkpoint))
+        writer.foreachBatch(collect_into(shown)).trigger(availableNow=True).start().awaitTermination()
+        return shown[max(shown)]
+
+    found = {}
+    for name, settings in {"rows": {}, "avro": AVRO, "checked": {**AVRO, **SUMS}}.items():
+        (tmp_path / "in").mkdir(exist_ok=True)
+        for old in (tmp_path / "in").iterdir():
+            old.unlink()
+        run_on(WITH_CHANGELOG.session(spark, **settings), tmp_path / name, range(40))
+        adopt(tmp_path / name, tmp_path / f"{name} in")
+        states = []
+        for state in ("one", "all", "words"):
+            with open_state(tmp_path / f"{name} in", operator=0, state=state) as opened:
+                states.append(sorted(map(repr, opened.to_arrow().to_pylist())))
+        hand_back(tmp_path / f"{name} in", tmp_path / f"{name} out")
+        ours = run_on(OURS.in_format(1).session(spark, **settings), tmp_path / f"{name} in", range(40, 60))
+        (tmp_path / "in" / "40.json").unlink()
+        theirs = run_on(ROCKSDB.session(spark, **settings), tmp_path / f"{name} out", range(40, 60))
+        assert ours == theirs
+        found[name] = [*states, ours]
+    assert found["rows"] == found["avro"] == found["checked"]
+    assert all(map(len, found["rows"]))
