@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Row
@@ -165,3 +167,64 @@ def _frame(row: Row) -> pd.DataFrame:
     import pandas as pd
 
     return pd.DataFrame([row.asDict()]).astype({"user": "Int32"})
+
+
+EVERY_TYPE = (
+    "a tinyint, b smallint, c int, d bigint, e float, f double, g decimal(9,2), h decimal(38,10), i date, j timestamp, "
+    "k timestamp_ntz, l boolean, m binary, n string, o array<string>, p array<struct<x: int, y: array<double>>>, "
+    "q map<string, struct<z: date>>, r struct<s: struct<t: decimal(20,3)>>"
+)
+
+
+class EveryType(StatefulProcessor):
+    """A value, a list and a map with a column of each type; each third row has nulls."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Declare a state of each kind."""
+        self.one = handle.getValueState("one", EVERY_TYPE)
+        self.all = handle.getListState("all", EVERY_TYPE)
+        self.by_word = handle.getMapState("words", "word string, day date", EVERY_TYPE)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[Any]:  # noqa: ARG002
+        """Keep a row of each input, and show what was there before."""
+        numbers = sorted(row.number for row in rows)
+        shown = [self.one.get(), sorted(map(repr, self.all.get()))]
+        for number in numbers:
+            value = _make_every_type(number)
+            self.one.update(value)
+            self.all.appendValue(value)
+            self.by_word.updateValue((f"w{number % 4}", _DAY), value)
+        yield Row(user=key[0], shown=repr(shown))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+_DAY = dt.date(1969, 12, 31)
+
+
+def _make_every_type(number: int) -> tuple[Any, ...]:
+    if number % 3 == 0:
+        return (None,) * 18
+    at = dt.datetime(1999, 12, 31, 23, 59, 59, number)  # noqa: DTZ001 - Spark's sessions run in UTC
+    sign = (-1) ** number
+    return (
+        sign * (number % 128),
+        sign * number,
+        sign * number * 1000,
+        sign * number * 10**12,
+        sign * 1.5,
+        sign * 1e300,
+        Decimal(sign * number).scaleb(-2),
+        Decimal(f"{sign * 7}654321098765432109876543.0123456789"),
+        _DAY,
+        at,
+        at,
+        number % 2 == 0,
+        bytes([number % 256] * (number % 5)),
+        "é𝄞" * number,
+        ["", f"{number}"],
+        [(number, [0.5, -0.0]), (None, [])],
+        {"k": (_DAY,), f"k{number}": (None,)},
+        ((Decimal("-1.125"),),),
+    )

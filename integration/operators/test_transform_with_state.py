@@ -78,7 +78,9 @@ def test_rows_and_state_are_those_of_sparks_own_store(
     assert expected.state == actual.state
 
 
-def _evolving(schema: str, other_values: tuple[object, ...]) -> Query:
+def evolving(schema: str, other_values: tuple[object, ...]) -> Query:
+    """A query whose states have these columns."""
+
     def query(frames: Sequence[DataFrame]) -> DataFrame:
         processor = Evolving(schema, other_values)
         return (
@@ -100,7 +102,7 @@ def test_values_of_earlier_schemas_are_read_as_on_sparks_own_store_when_schemas_
     for provider in (ROCKSDB, OURS):
         session = provider.session(spark, **{_ENCODING: "avro"})
         for number, schema in enumerate((*schemas, schemas[1])):
-            case = Case(_evolving(*schema), EVENTS, "update", one_batch_a_run=True)
+            case = Case(evolving(*schema), EVENTS, "update", one_batch_a_run=True)
             folder = tmp_path / provider.name
             write_inputs(case, folder, number, number + 1)
             run(session, case, folder, collect_into(found[provider.name]))

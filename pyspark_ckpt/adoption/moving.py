@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from pyspark_ckpt.adoption.recognition import describe
+from pyspark_ckpt.adoption.row_sums import strip_sums
 from pyspark_ckpt.adoption.rows import RowConverter
 from pyspark_ckpt.adoption.stored_rows import read_portions
 from pyspark_ckpt.adoption.stores import Form, StoreFiles
@@ -79,22 +80,32 @@ class SparkStore:
         """Yield portions of rows of one state each: what converts them, the name of the state, and the rows."""
         converters = {state.name: self._make_converter(state) for state in self.source.meta.states}
         if not families:
-            if not converters and not any(read_portions(database)):  # a store gets its states with its first rows
+            if not converters and not any(self._portions(database)):  # a store gets its states with its first rows
                 return
             if len(converters) != 1:
                 raise FormatError(
                     f"{self.source.identity} has the states {sorted(converters)}, and its files do not number them."
                 )
             (name,) = converters
-            for rows in read_portions(database):
+            for rows in self._portions(database):
                 yield converters[name], name, rows
             return
-        for rows in read_portions(database):
+        for rows in self._portions(database):
             for number, some in _split_by_number(rows, str(self.source.identity)):
                 name = families.get(number, "")
                 if name not in converters:
                     raise FormatError(f"{self.source.identity} has rows of a state {name!r}, which has no schema.")
                 yield converters[name], name, some
+
+    def _portions(self, database: ScratchDatabase) -> Iterator[PackedRows]:
+        """Yield rows in portions, as they are stored without checksums."""
+        where, are_sized = str(self.source.identity), self.form.provider == "rocksdb"
+        for rows in read_portions(database):
+            if self.form.has_sums:
+                stripped = strip_sums([*rows.rows()], where, are_sized=are_sized, delimiter=self.form.delimiter)
+                yield PackedRows.of(stripped)
+            else:
+                yield rows
 
     def _make_converter(self, state: StateMeta) -> RowConverter:
         identity = self.source.identity

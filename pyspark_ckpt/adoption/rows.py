@@ -6,17 +6,21 @@
     RocksDB provider, prefix scan   what Spark's encoder makes of the key  value  00 UnsafeRow
     HDFS-backed provider            UnsafeRow of the whole key             value  UnsafeRow
 
-This store has the bytes of a whole key without a version, and those of Spark's encoders as they are.
+This store has the bytes of a whole key without a version, and those of Spark's encoders as they are. Rows that are
+stored as Avro are described in ``avro_rows.py``.
 """
 
 from __future__ import annotations
 
 import struct
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 
+from pyspark_ckpt.adoption.avro_rows import AvroRows
 from pyspark_ckpt.adoption.split_rows import join_prefix
 from pyspark_ckpt.adoption.stores import Form
 from pyspark_ckpt.reading.rows.native_rows import NativeRows
@@ -86,6 +90,7 @@ class RowConverter:
         self._kinds = [field.type for field in self._codec.key_fields]
         self._is_multiple = state.descriptor.multiple_values
         self._prefix_columns = int(state.descriptor.encoder.get("numColsPrefixKey", 0))
+        self._avro = AvroRows(state, name, whose) if state.descriptor.value_schemas else None
 
     def convert(self, rows: PackedRows) -> tuple[PackedRows, npt.NDArray[np.uint32]]:
         """Return rows under their stored keys, in key order, and their unsigned hashes.
@@ -94,7 +99,7 @@ class RowConverter:
         """
         try:
             keys, values = self._keys(rows.keys), self._values(rows.values)
-        except (ValueError, IndexError, struct.error) as problem:
+        except (ValueError, IndexError, struct.error, pa.ArrowException) as problem:
             raise FormatError(f"{self._whose} has a row that does not fit its types: {problem}.") from problem
         hashes = self._codec.hash_keys(keys)
         stored = self._place(keys, hashes)
@@ -102,6 +107,8 @@ class RowConverter:
         return PackedRows(stored.take(order), values.take(order)), hashes
 
     def _keys(self, keys: Packed) -> Packed:
+        if self._avro is not None:
+            return Packed.of(self._avro.read_keys(keys.strings()))
         if self._form.provider == "hdfs":
             if self._is_whole:
                 return keys
@@ -111,12 +118,22 @@ class RowConverter:
     def _values(self, values: Packed) -> Packed:
         if self._form.provider == "hdfs":
             return values
-        if self._is_multiple:
-            return Packed.of([self._split(value) for value in values.strings()])
-        return self._strip(values, "value")
+        if not self._is_multiple:
+            return self._read(values)
+        parts = list(map(self._split, values.strings()))
+        single = iter(self._read(Packed.of([value for own in parts for value in own])).strings())
+        return Packed.of(
+            [b"".join([_SIZE.pack(len(each)) + each for each in islice(single, len(own))]) for own in parts]
+        )
 
-    def _split(self, stored: bytes) -> bytes:
-        """Return several values of a key, each with its size before it, without their versions and delimiters."""
+    def _read(self, values: Packed) -> Packed:
+        """Return single values as this store has them."""
+        if self._avro is None:
+            return self._strip(values, "value")
+        return Packed.of(self._avro.read_values(values.strings()))
+
+    def _split(self, stored: bytes) -> list[bytes]:
+        """Return the values of a key, without the delimiters between them."""
         parts: list[bytes] = []
         at = 0
         while at < len(stored) or not parts:
@@ -125,7 +142,7 @@ class RowConverter:
             value = stored[at : at + size]
             if len(value) != size or size < len(_VERSION):
                 raise FormatError(f"{self._whose} has a value that should have {size} bytes from byte {at} on.")
-            parts += [_SIZE.pack(size - len(_VERSION)), self._strip(Packed.of([value]), "value")[0]]
+            parts.append(value)
             at += size
             if at < len(stored):
                 if not stored.startswith(self._form.delimiter, at):
@@ -133,7 +150,7 @@ class RowConverter:
                 at += len(self._form.delimiter)
                 if at == len(stored):
                     raise FormatError(f"{self._whose} has values that end with {self._form.delimiter!r}.")
-        return b"".join(parts)
+        return parts
 
     def _strip(self, stored: Packed, what: str) -> Packed:
         """Return what follows the version. Raises FormatError for another version, or none."""

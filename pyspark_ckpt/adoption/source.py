@@ -27,6 +27,7 @@ from pyspark_ckpt.state_store.format.names import PROVIDER_CLASS, PROVIDER_CONF
 from pyspark_ckpt.state_store.format.remote import DEFAULT_STORE, store_folder
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import decode_as
+from pyspark_ckpt.state_store.sst.table import FORMATS
 
 _PACKAGE = "org.apache.spark.sql.execution.streaming.state"
 PROVIDERS: dict[str, Provider] = {
@@ -39,7 +40,13 @@ _CONFS = "spark.sql.streaming.stateStore."
 _MERGE_CONF = f"{_CONFS}rocksdb.mergeOperatorVersion"
 _DELIMITERS = {"1": b","}
 """What RocksDB's merge operator puts between values, by its version in Spark; later ones put nothing."""
-_PLAIN = {f"{_CONFS}encodingFormat": "unsaferow", f"{_CONFS}rowChecksum.enabled": "false"}
+_TABLES_CONF = f"{_CONFS}rocksdb.formatVersion"
+_TABLES_DEFAULT = 5
+_ENCODING_CONF, _SUMS_CONF = f"{_CONFS}encodingFormat", f"{_CONFS}rowChecksum.enabled"
+_AVRO = "avro"
+_ENCODINGS = ("unsaferow", _AVRO)
+_OF_AVRO = "transformWithState"
+"""How the name of the only operator begins that Spark stores as Avro."""
 EVENT_TIME = "__event_time"
 MULTIPLE = ("keyWithTsToValues", "tsWithKey")
 """Ends of the names of states of a join that have several values for a key."""
@@ -95,13 +102,15 @@ def find_form(checkpoint: BlobPlace, version: int, provider: Provider) -> Form:
     ``version``: a committed one. Raises NotFoundError, FormatError, StorageError.
     """
     confs = read_confs(checkpoint, version - 1)
-    for conf, plain in _PLAIN.items():
-        if str(found := confs.get(conf, plain)).lower() != plain:
-            raise InvalidInputError(
-                f"{checkpoint.url}: the query runs with {conf}={found}, and its state cannot be moved.",
-                hint=f"State can be moved that was written with {conf}={plain}.",
-            )
-    return Form(provider, _DELIMITERS.get(str(confs.get(_MERGE_CONF, "1")), b""))
+    encoding = str(confs.get(_ENCODING_CONF, _ENCODINGS[0])).lower()
+    if encoding not in _ENCODINGS:
+        raise InvalidInputError(
+            f"{checkpoint.url}: the query runs with {_ENCODING_CONF}={encoding}, and its state cannot be moved.",
+            hint=f"State can be moved that was written with {' or '.join(_ENCODINGS)}.",
+        )
+    delimiter = _DELIMITERS.get(str(confs.get(_MERGE_CONF, "1")), b"")
+    has_sums = str(confs.get(_SUMS_CONF, "false")).lower() == "true"
+    return Form(provider, delimiter, has_sums, encoding == _AVRO)
 
 
 class SparkState:
@@ -125,6 +134,21 @@ class SparkState:
                 f"{checkpoint.place.url} has no state.",
                 hint="If the query has a stateful operator, restore the folder `state` from a backup. If not, there is "
                 "nothing to move: start the query on its checkpoint.",
+            )
+        self._require_tables()
+
+    def _require_tables(self) -> None:
+        """Raise InvalidInputError if table files have a format whose lists of values are not read here."""
+        place = self.checkpoint.place
+        table_format = read_confs(place, self.version - 1).get(_TABLES_CONF, _TABLES_DEFAULT)
+        states = [state for each in self.operators for meta in each.metas for state in meta.states]
+        are_lists = self.form.provider == "rocksdb" and any(state.descriptor.multiple_values for state in states)
+        if are_lists and str(table_format) not in map(str, FORMATS):
+            raise InvalidInputError(
+                f"{place.url}: the query runs with {_TABLES_CONF}={table_format}, and has keys with several values: "
+                f"these are read from table files of the formats {FORMATS.start} to {FORMATS.stop - 1}.",
+                hint="Only Spark itself can read this state. Run the query over its history on a new checkpoint, or "
+                "with the default of this conf.",
             )
 
     def _find_provider(self) -> Provider:
@@ -214,6 +238,8 @@ class SparkState:
         """Return the states of a store, as this store would describe them."""
         meta = EMPTY_META
         lists = find_lists(operator)
+        is_avro = self.form.is_avro and operator.name.startswith(_OF_AVRO)
+        histories = self._read_histories(operator, name) if is_avro else {}
         for schema in self._read_schemas(operator, name):
             encoder = schema.encoder or self._choose_encoder(operator, name)
             keys = without_time(schema.keys) if is_timed(encoder) else schema.keys
@@ -224,6 +250,7 @@ class SparkState:
                 key_schema=keys,
                 value_schema=schema.values,
                 key_encoder=encoder,
+                value_schemas=histories.get(schema.name, msgspec.UNSET),
             )
             meta, _ = meta.with_state(schema.name, descriptor)
         return msgspec.structs.replace(meta, version=self.version)
@@ -240,6 +267,22 @@ class SparkState:
                 hint="Spark writes it when a query starts, unless spark.sql.streaming.stateStore.stateSchemaCheck is "
                 "false. Start the query once without that conf, and try again.",
             ) from problem
+
+    def _read_histories(self, operator: Operator, name: str) -> dict[str, list[Any]]:
+        """Return the schemas of the values of each state of a store, by Spark's ids. Raises FormatError."""
+        place, found = self.checkpoint.place, dict[str, dict[int, Any]]()
+        for spark_path in operator.schema_histories[operator.stores.index(name)]:
+            file = find_schema_file(spark_path) or spark_path
+            where = f"{place.url}/{file}"
+            for schema in read_schemas(place.get(file), where):
+                found.setdefault(schema.name, {})[schema.value_id] = schema.values
+        for state, schemas in found.items():
+            if sorted(schemas) != list(range(len(schemas))):
+                raise FormatError(
+                    f"{place.url}, operator {operator.number} ({operator.name}), state {state!r}: its values have the "
+                    f"schemas {sorted(schemas)}, and one is missing."
+                )
+        return {state: [schemas[number] for number in sorted(schemas)] for state, schemas in found.items()}
 
     def _choose_encoder(self, operator: Operator, name: str) -> dict[str, Any]:
         if prefix := operator.prefix_columns[operator.stores.index(name)]:

@@ -22,14 +22,15 @@ from typing import Literal, NamedTuple, TypeAlias
 import msgspec
 
 from pyspark_ckpt.adoption.records import Change, LineageItem, read_changelog, read_changes
+from pyspark_ckpt.adoption.row_sums import check_changes
 from pyspark_ckpt.adoption.streams import ByteStream, open_stream
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
 from pyspark_ckpt.state_store.database.scratch import ScratchDatabase
-from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.keys import EMPTY_ID
 from pyspark_ckpt.state_store.json_objects import DAMAGE, Count
-from pyspark_ckpt.state_store.sst.merged_rows import has_merges, merge_rows
+from pyspark_ckpt.state_store.sst.merged_rows import has_merges, merge_rows, needs_own_reader
 
 Provider: TypeAlias = Literal["rocksdb", "hdfs"]
 
@@ -98,10 +99,16 @@ class LoadedStore(NamedTuple):
 
 @dataclass(frozen=True)
 class Form:
-    """How a query has stored its state. ``delimiter``: what RocksDB has put between values that were added to a key."""
+    """How a query has stored its state. ``delimiter``: what RocksDB has put between values that were added to a key.
+
+    ``has_sums``: whether rows have checksums, see ``row_sums.py``. ``is_avro``: whether those of ``transformWithState``
+    are Avro.
+    """
 
     provider: Provider
     delimiter: bytes = b""
+    has_sums: bool = False
+    is_avro: bool = False
 
 
 @dataclass(frozen=True)
@@ -158,30 +165,50 @@ def _load_rocksdb(files: StoreFiles, folder: Path) -> LoadedStore:
     chain = find_chain(files, names, folder)
     _require_changelogs(files, chain.later, names)
     metadata = Metadata([], 0) if chain.base is None else _unpack(files, chain.base, folder / "db")
-    database = ScratchDatabase(folder / "db")
-    if metadata.columnFamilyMapping:  # in a store with one state, nothing is added to a value
-        database = _without_merges(database, folder, files.form.delimiter)
+    database = _open_tables(folder, metadata, files.form.delimiter)
     logs = (_read_logged(files, step.name("changelog"), folder) for step in chain.later)
     _replay(database, logs, files.form.delimiter)
     return LoadedStore(database, {number: name for name, number in (metadata.columnFamilyMapping or {}).items()})
+
+
+def _open_tables(folder: Path, metadata: Metadata, delimiter: bytes) -> ScratchDatabase:
+    """Return the database of a snapshot, in which each row has a value of its own."""
+    names = [each.localFileName for each in metadata.sstFiles]
+    if needs_own_reader(folder / "db", names):
+        if logs := [path.name for path in (folder / "db").glob("*.log") if path.stat().st_size]:
+            raise InvalidInputError(
+                f"The snapshot has rows in RocksDB's own log {logs[0]}, and table files with zlib: these cannot be "
+                "read together.",
+                hint="Run one more batch of the query, so that Spark makes another snapshot.",
+            )
+        return _merge(folder, names, delimiter)
+    database = ScratchDatabase(folder / "db")
+    # in a store with one state, nothing is added to a value
+    return _without_merges(database, folder, delimiter) if metadata.columnFamilyMapping else database
 
 
 def _without_merges(database: ScratchDatabase, folder: Path, delimiter: bytes) -> ScratchDatabase:
     """Return a database with the same rows, of which each has a value of its own."""
     try:
         files = database.table_files()
-        if not has_merges(database.folder, files):
+        if not has_merges(database.folder, [file.name for file in files]):
             return database
-        merged = ScratchDatabase(folder / "merged")
-        try:
-            merged.write(merge_rows(database.folder, files, delimiter))
-        except BaseException:
-            merged.close()
-            raise
+        merged = _merge(folder, [file.name for file in files], delimiter)
     except BaseException:
         database.close()
         raise
     database.close()
+    return merged
+
+
+def _merge(folder: Path, names: Sequence[str], delimiter: bytes) -> ScratchDatabase:
+    """Return a new database with the rows of table files."""
+    merged = ScratchDatabase(folder / "merged")
+    try:
+        merged.write(merge_rows(folder / "db", names, delimiter))
+    except BaseException:
+        merged.close()
+        raise
     return merged
 
 
@@ -252,12 +279,16 @@ def _read_lineage(files: StoreFiles, name: str, folder: Path) -> tuple[LineageIt
 
 def _read_delta(files: StoreFiles, name: str, folder: Path) -> Iterator[Change]:
     with _open(files, name, folder) as stream:
-        yield from read_changes(stream, files.where(name))
+        yield from _check(files, read_changes(stream, files.where(name)), name)
 
 
 def _read_logged(files: StoreFiles, name: str, folder: Path) -> Iterator[Change]:
     with _open(files, name, folder) as stream:
-        yield from read_changelog(stream, files.where(name)).changes
+        yield from _check(files, read_changelog(stream, files.where(name)).changes, name)
+
+
+def _check(files: StoreFiles, changes: Iterator[Change], name: str) -> Iterator[Change]:
+    return check_changes(changes, files.where(name)) if files.form.has_sums else changes
 
 
 @contextmanager

@@ -7,7 +7,8 @@ by the first bytes::
                       the checksum is 28 bits of xxh32 of the bytes, seed 9747b28c
     zstd     frames of the standard
     snappy   82 "SNAPPY" 00 · version:i32be · compatible:i32be, then size:i32be · block          (snappy-java)
-    lzf      "ZV", then type:u8 · sizes:u16be · block                                            (ning/compress)
+    lzf      blocks: "ZV" 00 · bytes:u16be · block as it is, or
+             "ZV" 01 · stored:u16be · bytes:u16be · block                                         (ning/compress)
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import BinaryIO
 import pyarrow as pa
 import xxhash
 
-from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
+from pyspark_ckpt.state_store.errors import FormatError
 
 PIECE_BYTES = 1 << 20
 MAX_BLOCK_BYTES = 256 << 20
@@ -35,13 +36,17 @@ _SNAPPY = b"\x82SNAPPY\x00"
 _SNAPPY_HEAD_BYTES = 16
 _SIZE = struct.Struct(">i")
 _LZF = b"ZV"
+_LZF_HEAD = struct.Struct(">2sBH")
+_LZF_RAW, _LZF_COMPRESSED = 0, 1
+_LZF_LITERALS, _LZF_LONG = 32, 7
+"""Control bytes below this one count literal bytes; a copy of this length has more of it in the next byte."""
 
 
 class ByteStream:
     """The decompressed bytes of one file, from the beginning to the end."""
 
     def __init__(self, file: BinaryIO, where: str) -> None:
-        """Read ``file``, which messages call ``where``. Raises FormatError, InvalidInputError (an unknown codec)."""
+        """Read ``file``, which messages call ``where``. Raises FormatError."""
         self._where = where
         self._pieces = _decompress(file, where)
         self._held = b""
@@ -101,11 +106,7 @@ def _decompress(file: BinaryIO, where: str) -> Iterator[bytes]:
     if head.startswith(_SNAPPY):
         return _of_snappy(file, where)
     if head.startswith(_LZF):
-        raise InvalidInputError(
-            f"{where} is compressed with lzf, which is not supported.",
-            hint="Run the query with spark.sql.streaming.stateStore.compression.codec=lz4 until it has written a "
-            "snapshot, and try again.",
-        )
+        return _of_lzf(file, where)
     raise FormatError(f"{where} is damaged: it begins with {head.hex()!r}, and not as a compressed file of Spark does.")
 
 
@@ -145,6 +146,51 @@ def _of_snappy(file: BinaryIO, where: str) -> Iterator[bytes]:
         if size > MAX_BLOCK_BYTES:
             raise FormatError(f"{where} is damaged: a block declares {size} bytes.")
         yield _inflate(codec, block, size, where)
+
+
+def _of_lzf(file: BinaryIO, where: str) -> Iterator[bytes]:
+    while head := file.read(_LZF_HEAD.size):
+        if len(head) < _LZF_HEAD.size or not head.startswith(_LZF):
+            raise FormatError(f"{where} is damaged: a block has no head.")
+        _, kind, size = _LZF_HEAD.unpack(head)
+        if kind not in (_LZF_RAW, _LZF_COMPRESSED):
+            raise FormatError(f"{where} is damaged: a block is of the kind {kind}.")
+        length = int.from_bytes(_read_block(file, 2, 0, where), "big") if kind == _LZF_COMPRESSED else size
+        block = _read_block(file, size, 0, where)
+        yield block if kind == _LZF_RAW else _inflate_lzf(block, length, where)
+
+
+def _inflate_lzf(block: bytes, size: int, where: str) -> bytes:
+    """Decompress a block: literal bytes after a byte that counts them, and copies of what came before."""
+    found = bytearray()
+    at = 0
+    try:
+        while at < len(block):
+            control = block[at]
+            at += 1
+            if control < _LZF_LITERALS:
+                found += block[at : at + control + 1]
+                at += control + 1
+                continue
+            length = control >> 5
+            if length == _LZF_LONG:
+                length += block[at]
+                at += 1
+            begin = len(found) - ((control & 0x1F) << 8) - block[at] - 1
+            at += 1
+            length += 2
+            if begin < 0:
+                raise FormatError(f"{where} is damaged: a block refers to bytes before it.")
+            if begin + length <= len(found):
+                found += found[begin : begin + length]
+            else:  # it copies bytes that it writes itself
+                pattern = found[begin:]
+                found += (pattern * (length // len(pattern) + 1))[:length]
+    except IndexError as problem:
+        raise FormatError(f"{where} is damaged: a block ends within a copy.") from problem
+    if len(found) != size or at != len(block):
+        raise FormatError(f"{where} is damaged: a block has {len(found)} bytes, and should have {size}.")
+    return bytes(found)
 
 
 def _of_zstd(file: BinaryIO, where: str) -> Iterator[bytes]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from pyspark_ckpt.adoption.avro_rows import AvroRows
 from pyspark_ckpt.adoption.moving import FAMILY_BYTES, SparkStore, count_partitions
 from pyspark_ckpt.adoption.rows import make_key_codec
 from pyspark_ckpt.adoption.stores import Form, Provider
@@ -99,8 +100,7 @@ class HandBackTask:
             head = families[state.name].number.to_bytes(FAMILY_BYTES, "little") if families else b""
             for rows in scan_state(database, state.number):
                 tallies[state.name].count(rows)
-                keys, values = reverter.revert(rows)
-                yield from zip([head + key for key in keys] if head else keys, values, strict=True)
+                yield from zip(*reverter.revert(rows, head), strict=True)
 
     def _read_again(self) -> dict[str, Digest]:
         meta = msgspec.structs.replace(self.source.meta, id=EMPTY_ID)
@@ -135,18 +135,24 @@ def find_refusals(operators: Sequence[OperatorVersion], provider: Provider) -> I
         elif provider == "hdfs" and any(map(_needs_rocksdb, operator.metas)):
             yield f"{what} has several states in a store, or scans keys in order, and needs `provider` 'rocksdb'."
     for operator in operators:
-        yield from _find_unhashed(operator)
+        yield from _find_unwritable(operator)
 
 
-def _find_unhashed(operator: OperatorVersion) -> Iterator[str]:
-    """Yield which states have keys that cannot be hashed, and so cannot be proved to be in their partition."""
+def _find_unwritable(operator: OperatorVersion) -> Iterator[str]:
+    """Yield which states have keys that cannot be proved to be in their partition, or rows that have no form."""
     what = f"operator {operator.operator.number} ({operator.operator.name})"
     for name, stores in operator.stores.items():
         for state in {state.name: state for store in stores for state in store.meta.states}.values():
             try:
-                make_key_codec(state, name if state.name == DEFAULT_STORE else state.name, what)
+                make_key_codec(state, own := name if state.name == DEFAULT_STORE else state.name, what)
             except (FormatError, InvalidInputError) as problem:
                 yield f"the keys of {what}, state {state.name!r}, cannot be hashed. {problem.message}"
+                continue
+            try:
+                if state.descriptor.value_schemas:
+                    AvroRows(state, own, f"state {state.name!r}")
+            except (FormatError, InvalidInputError) as problem:
+                yield f"{what} cannot be written as Avro: {problem.message}"
 
 
 def _needs_rocksdb(meta: StoreMeta) -> bool:

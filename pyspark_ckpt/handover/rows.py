@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
+from itertools import islice
 
+import pyarrow as pa
+
+from pyspark_ckpt.adoption.avro_rows import AvroRows
+from pyspark_ckpt.adoption.row_sums import add_sums
 from pyspark_ckpt.adoption.rows import WHOLE, make_key_codec
 from pyspark_ckpt.adoption.split_rows import split_prefix
 from pyspark_ckpt.adoption.stores import Form
@@ -33,34 +39,57 @@ class RowReverter:
         fields = make_key_codec(state, name, whose).key_fields
         self._kinds = [field.type for field in fields]
         self._prefix_columns = int(state.descriptor.encoder.get("numColsPrefixKey", 0))
+        self._avro = AvroRows(state, name, whose) if state.descriptor.value_schemas else None
 
-    def revert(self, rows: PackedRows) -> tuple[list[bytes], list[bytes]]:
-        """Return Spark's keys and values of rows, in their order. Raises FormatError."""
+    def revert(self, rows: PackedRows, head: bytes = b"") -> tuple[list[bytes], list[bytes]]:
+        """Return Spark's keys and values of rows, in their order. ``head``: what the keys begin with.
+
+        Raises FormatError, InvalidInputError (a value that Spark cannot store).
+        """
         stored = rows.keys.behind(STATE_BYTES)
-        keys = (stored.before(HASH_BYTES) if self._is_ordered else stored.behind(HASH_BYTES)).strings()
+        own = (stored.before(HASH_BYTES) if self._is_ordered else stored.behind(HASH_BYTES)).strings()
         try:
-            return [self._key(key) for key in keys], [self._value(value) for value in rows.values.strings()]
-        except (ValueError, struct.error) as problem:
+            keys = [head + key for key in self._keys(own)]
+            values = self._values(rows.values.strings())
+        except (ValueError, struct.error, pa.ArrowException) as problem:
             raise FormatError(f"{self._whose} has a row that does not fit its types: {problem}.") from problem
+        if self._form.has_sums:
+            return keys, add_sums(
+                keys, values, are_sized=self._form.provider == "rocksdb", delimiter=self._form.delimiter
+            )
+        return keys, [self._form.delimiter.join(each) for each in values]
 
-    def _key(self, key: bytes) -> bytes:
+    def _keys(self, keys: Sequence[bytes]) -> list[bytes]:
+        if self._avro is not None:
+            return self._avro.write_keys(keys)
         if self._form.provider == "hdfs":
-            return key if self._is_whole else split_prefix(key, self._kinds, self._prefix_columns)
-        return _VERSION + key if self._is_whole else key
+            if self._is_whole:
+                return list(keys)
+            return [split_prefix(key, self._kinds, self._prefix_columns) for key in keys]
+        return [_VERSION + key for key in keys] if self._is_whole else list(keys)
 
-    def _value(self, value: bytes) -> bytes:
+    def _values(self, stored: Sequence[bytes]) -> list[list[bytes]]:
+        """Return the values of each key: one, unless the state may have several."""
         if self._form.provider == "hdfs":
-            return value
-        return self._join(value) if self._is_multiple else _VERSION + value
+            return [[value] for value in stored]
+        if not self._is_multiple:
+            return [[value] for value in self._write(stored)]
+        parts = list(map(_split, stored))
+        values = iter(self._write([value for own in parts for value in own]))
+        return [[_SPARKS_SIZE.pack(len(value)) + value for value in islice(values, len(own))] for own in parts]
 
-    def _join(self, stored: bytes) -> bytes:
-        """Return several values of a key as Spark appends them to one another."""
-        parts, at = [], 0
-        while at < len(stored):
-            (size,) = _SIZE.unpack_from(stored, at)
-            at += _SIZE.size
-            if at + size > len(stored):
-                raise ValueError(f"a value should have {size} bytes from byte {at} on, of {len(stored)}")
-            parts.append(_SPARKS_SIZE.pack(size + len(_VERSION)) + _VERSION + stored[at : at + size])
-            at += size
-        return self._form.delimiter.join(parts)
+    def _write(self, values: Sequence[bytes]) -> list[bytes]:
+        return [_VERSION + value for value in values] if self._avro is None else self._avro.write_values(values)
+
+
+def _split(stored: bytes) -> list[bytes]:
+    """Return several values of a key. Raises ValueError, struct.error."""
+    parts, at = [], 0
+    while at < len(stored):
+        (size,) = _SIZE.unpack_from(stored, at)
+        at += _SIZE.size
+        if at + size > len(stored):
+            raise ValueError(f"a value should have {size} bytes from byte {at} on, of {len(stored)}")
+        parts.append(stored[at : at + size])
+        at += size
+    return parts

@@ -59,6 +59,8 @@ class Operator:
     """For each store, how many columns of its keys Spark scans by, as its metadata says."""
     schema_files: tuple[str, ...] = ()
     """For each store, Spark's path of the file with the schemas of its states; empty if there is none."""
+    schema_histories: tuple[tuple[str, ...], ...] = ()
+    """For each store, the paths of all such files that it has had; the last one is that of ``schema_files``."""
     properties: str = ""
     """JSON of an operator with several states in a store; else empty."""
 
@@ -340,6 +342,7 @@ def _operator(content: bytes, number: int, where: str) -> Operator:
             f"{partitions} partitions of the stores {list(stores)}."
         )
     prefixes = tuple(store.numColsPrefixKey for store in entry.stateStoreInfo)
-    schemas = tuple((store.stateSchemaFilePaths or ("",))[-1] for store in entry.stateStoreInfo)
-    properties = entry.operatorPropertiesJson
-    return Operator(number, entry.operatorInfo.operatorName, stores, partitions, prefixes, schemas, properties)
+    histories = tuple(store.stateSchemaFilePaths for store in entry.stateStoreInfo)
+    schemas = tuple((paths or ("",))[-1] for paths in histories)
+    name, properties = entry.operatorInfo.operatorName, entry.operatorPropertiesJson
+    return Operator(number, name, stores, partitions, prefixes, schemas, histories, properties)

@@ -23,8 +23,6 @@ TRAILER = struct.Struct("<BI")
 TRAILER_BYTES = TRAILER.size
 PLAIN, LZ4, LZ4HC, ZSTD = 0, 4, 5, 7
 """Kinds of compression."""
-OTHER_COMPRESSIONS = {1: "snappy", 2: "zlib", 3: "bzip2"}
-"""Kinds that are not read here: this store never writes them."""
 MAX_BLOCK_BYTES = 1 << 31
 SUFFIX_BYTES = 8
 """The last bytes of a key in a table: its sequence number and kind."""

@@ -1,6 +1,7 @@
 """Rows of a database that a merge operator has added values to, read from its table files in key order.
 
-RocksDB needs the operator to read them, and rocksdict has none. Spark's operator appends strings: the value of a key is
+RocksDB needs the operator to read them, and rocksdict has none. It has no zlib, either: table files with that are read
+here, too. Spark's operator appends strings: the value of a key is
 its last value that was put, followed by what was added since, from old to new.
 """
 
@@ -8,15 +9,18 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from pyspark_ckpt.state_store.database import TableFile
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.sst.blocks import DELETION, MERGE
 from pyspark_ckpt.state_store.sst.table import BlockRange, SortedTable
+
+_COMPRESSION, _ZLIB = b"rocksdb.compression", b"Zlib"
+_UNKNOWN_BOUNDS = b"", b"\xff" * 64
+"""They say how far range deletions go, and files with such are refused."""
 
 
 class _Entry(NamedTuple):
@@ -27,26 +31,36 @@ class _Entry(NamedTuple):
     value: bytes
 
 
-def has_merges(folder: Path, files: Sequence[TableFile]) -> bool:
+def has_merges(folder: Path, names: Sequence[str]) -> bool:
     """Return whether one of the table files has values that are added to those of a key. Raises FormatError."""
-    for file in files:
-        with closing(_open(folder, file)) as table:
+    for name in names:
+        with closing(_open(folder, name)) as table:
             if table.merge_operands:
                 return True
     return False
 
 
-def merge_rows(folder: Path, files: Sequence[TableFile], delimiter: bytes) -> Iterator[tuple[bytes, bytes]]:
+def needs_own_reader(folder: Path, names: Sequence[str]) -> bool:
+    """Return whether rocksdict cannot open a database with these table files: one has blocks of zlib."""
+    for name in names:
+        with suppress(FormatError), closing(_open(folder, name)) as table:  # of other forms, RocksDB says what is wrong
+            if table.properties.get(_COMPRESSION) == _ZLIB:
+                return True
+    return False
+
+
+def merge_rows(folder: Path, names: Sequence[str], delimiter: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yield all rows of the database with these table files. ``delimiter``: what lies between values that were added.
 
     Raises FormatError, StorageError.
     """
     with ExitStack() as stack:
-        tables = [stack.enter_context(closing(_open(folder, file))) for file in files]
+        tables = [stack.enter_context(closing(_open(folder, name))) for name in names]
         for table in tables:
             if table.hidden:
                 raise FormatError(
-                    f"{table.path} has range deletions and merge operands, which cannot be read together."
+                    f"{table.path} has range deletions, and merge operands or blocks of zlib, which cannot be read "
+                    "together."
                 )
         merged = heapq.merge(*map(_entries, tables))
         for key, entries in groupby(merged, key=lambda entry: entry.key):
@@ -55,8 +69,8 @@ def merge_rows(folder: Path, files: Sequence[TableFile], delimiter: bytes) -> It
                 yield key, value
 
 
-def _open(folder: Path, file: TableFile) -> SortedTable:
-    return SortedTable(folder / file.name, (file.first_key, file.last_key), may_merge=True)
+def _open(folder: Path, name: str) -> SortedTable:
+    return SortedTable(folder / name, _UNKNOWN_BOUNDS, may_merge=True)
 
 
 def _entries(table: SortedTable) -> Iterator[_Entry]:

@@ -19,8 +19,9 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_ckpt.state_store.arrays.packed import Bytes, Integers, Packed
-from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, StorageError
+from pyspark_ckpt.state_store.errors import FormatError, StorageError
 from pyspark_ckpt.state_store.sst.blocks import Entries, parse_entries, varints
+from pyspark_ckpt.state_store.sst.compressions import OTHER_COMPRESSIONS, decompress_other
 from pyspark_ckpt.state_store.sst.layout import (
     FOOTER_BYTES,
     FOOTER_END,
@@ -28,7 +29,6 @@ from pyspark_ckpt.state_store.sst.layout import (
     LZ4HC,
     MAGIC,
     MAX_BLOCK_BYTES,
-    OTHER_COMPRESSIONS,
     PLAIN,
     SUFFIX_BYTES,
     TRAILER_BYTES,
@@ -190,10 +190,10 @@ class StoredBlocks:
         places = zip(stored, self._kinds.tolist(), lengths.tolist(), (begins - self.at).tolist(), strict=True)
         try:
             return [
-                block if kind == PLAIN else _CODEC[kind].decompress(block[begin:], length, asbytes=True)
+                block if kind == PLAIN else _decompress(kind, block, begin, length)
                 for block, kind, length, begin in places
             ]
-        except (OSError, pa.ArrowException) as problem:
+        except (OSError, ValueError, pa.ArrowException) as problem:
             raise self.table.make_damage_error(f"a block cannot be read: {problem}") from problem
 
     def _check(self, stored: Sequence[memoryview]) -> None:
@@ -202,14 +202,8 @@ class StoredBlocks:
         said = np.ndarray((len(self.data) - 3,), "<u4", self.data, 0, (1,))[self._ends + 1]
         if (sums != said).any():
             raise self.table.make_damage_error("the checksum of a block is wrong")
-        unknown = set(self._kinds.tolist()) - {PLAIN, *_CODECS}
-        if unknown and self.table.may_merge and (other := OTHER_COMPRESSIONS.get(min(unknown))):
-            raise InvalidInputError(
-                f"{self.table.path} is compressed with {other}, and has values that were added to others: these "
-                "cannot be read.",
-                hint="Such values can be read without compression, and with lz4 or zstd.",
-            )
-        if unknown:
+        others = OTHER_COMPRESSIONS if self.table.may_merge else ()
+        if unknown := set(self._kinds.tolist()) - {PLAIN, *_CODECS, *others}:
             raise self.table.make_damage_error(f"a block has the unknown compression type {min(unknown)}")
         if (too_long := (self._kinds != PLAIN) & (self._inflated[0] > MAX_BLOCK_BYTES)).any():
             raise self.table.make_damage_error(f"a block declares too many bytes: {self._inflated[0][too_long][0]}")
@@ -366,6 +360,17 @@ class SortedTable:
 
 
 _CODEC = {kind: pa.Codec(name) for kind, name in _CODECS.items()}
+
+
+def _decompress(kind: int, block: memoryview, begin: int, length: int) -> bytes:
+    """Return the content of a block with ``length`` bytes. Raises ValueError, OSError, pa.ArrowException.
+
+    ``begin``: where its compressed bytes begin, after its length.
+    """
+    if kind in _CODEC:
+        content: bytes = _CODEC[kind].decompress(block[begin:], length, asbytes=True)
+        return content
+    return decompress_other(kind, block, begin, length)
 
 
 def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:

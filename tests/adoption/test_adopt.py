@@ -73,8 +73,7 @@ def test_what_cannot_be_moved_is_refused_by_name(checkpoints: Path, tmp_path: Pa
     cases: list[tuple[dict[str, str | None], str]] = [
         ({PROVIDER_CONF: PROVIDER_CLASS}, "in pyspark-ckpt already"),
         ({PROVIDER_CONF: "com.other.Provider"}, r"in com\.other\.Provider, which cannot be read"),
-        ({"spark.sql.streaming.stateStore.encodingFormat": "avro"}, "encodingFormat=avro"),
-        ({"spark.sql.streaming.stateStore.rowChecksum.enabled": "true"}, "rowChecksum.enabled=true"),
+        ({"spark.sql.streaming.stateStore.encodingFormat": "thrift"}, "encodingFormat=thrift"),
     ]
     for conf, said in cases:
         shutil.copytree(checkpoints / "hdfs", copy)
@@ -87,6 +86,32 @@ def test_what_cannot_be_moved_is_refused_by_name(checkpoints: Path, tmp_path: Pa
             adopt(copy, tmp_path / "never")
         assert not (tmp_path / "never").exists()
         shutil.rmtree(copy)
+
+
+def test_lists_in_tables_of_a_format_that_is_not_read_are_refused_before_anything_is_written(
+    checkpoints: Path, tmp_path: Path
+) -> None:
+    for name in ("join-4", "changelog"):
+        shutil.copytree(checkpoints / name, tmp_path / name)
+        for log in (tmp_path / name / "offsets").iterdir():
+            conf = '"spark.sql.streaming.stateStore.rocksdb.formatVersion":'
+            log.write_text(log.read_text().replace(f'{conf}"5"', f'{conf}"6"'))
+    with pytest.raises(InvalidInputError, match=r"formatVersion=6, and has keys with several values"):
+        adopt(tmp_path / "join-4", tmp_path / "never")
+    assert not (tmp_path / "never").exists()
+    assert adopt(tmp_path / "changelog", tmp_path / "ours").version == 12  # RocksDB reads single values
+
+
+@pytest.mark.parametrize("form", ["hdfs", "changelog"])
+def test_rows_without_the_checksums_that_they_should_have_are_not_moved(
+    form: str, checkpoints: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(checkpoints / form, tmp_path / "copy")
+    log = tmp_path / "copy" / "offsets" / "11"
+    conf = '"spark.sql.streaming.stateStore.rowChecksum.enabled":'
+    log.write_text(log.read_text().replace(f'{conf}"false"', f'{conf}"true"'))
+    with pytest.raises(FormatError, match=r"the checksum of 4 of 4 rows is wrong|within the head of a checksum"):
+        adopt(tmp_path / "copy", tmp_path / "target")
 
 
 def test_rows_in_a_wrong_partition_are_refused(checkpoints: Path, tmp_path: Path) -> None:

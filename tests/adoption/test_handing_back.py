@@ -23,7 +23,7 @@ OLDER = ("aggregation", "aggregation of all", "groups", "join", "limit", "sessio
 CODEC = "spark.sql.streaming.stateStore.compression.codec"
 
 
-def _known(states: tuple[ProvenState, ...]) -> list[ProvenState]:
+def known(states: tuple[ProvenState, ...]) -> list[ProvenState]:
     """States with rows: Spark names those without only if it has ever used them."""
     return sorted((each for each in states if each.digest.rows), key=lambda each: (each.store, each.name))
 
@@ -39,8 +39,8 @@ def test_state_that_moves_in_out_and_in_again_is_the_same(
         ours, handed, again = (tmp_path / where / source.name for where in ("ours", "handed", "again"))
         adopted = adopt(source, ours)
         done = hand_back(ours, handed, provider)
-        assert _known(done.states) == _known(adopted.states)
-        assert _known(adopt(handed, again, 4).states) == _known(adopted.states)
+        assert known(done.states) == known(adopted.states)
+        assert known(adopt(handed, again, 4).states) == known(adopted.states)
         batch = done.version - 1
         assert (handed / "commits" / str(batch)).read_bytes().startswith(b"v1\n")
         assert b"stateUniqueIds" not in (handed / "commits" / str(batch)).read_bytes()

@@ -3,6 +3,9 @@
 ``spark-4.3.tar.xz``, by Spark 4.3.0: an aggregation with each provider and in each form (versions 1 to 12, and 1 to 6
 for the one without changelogs; see ``write.py``), a join in state format 4, and a processor with a time to live.
 
+``spark-4.3-forms.tar.xz``, by Spark 4.3.0: a processor with a time to live, with changelogs and checksums of rows, and
+the same with Avro as well.
+
 ``spark-3.5.tar.xz``, by Spark 3.5.9: many operators with each provider. See ``write_operators.py``.
 """
 

@@ -75,7 +75,7 @@ class NativeEncoder:
         """
         key, value = (prepared.column(name).combine_chunks() for name in (KEY, VALUE))
         columns = key.flatten()
-        keys = self._encode_keys(columns, len(prepared))
+        keys = encode_key_columns(self._codec, columns, len(prepared), self._whose)
         hashes = self.hash_keys(prepared).astype(">u4").view(np.uint8).reshape(-1, 4)
         head = state_head(self._target.state.number)
         if self._codec.is_multiple:
@@ -122,25 +122,29 @@ class NativeEncoder:
         ]
         return struct_column(fields, columns, len(rows))
 
-    def _encode_keys(self, columns: Sequence[pa.Array], count: int) -> Packed:
-        """Return keys as Spark's encoders write them: see ``native_rows``."""
-        encoder = self._codec.encoder
-        kind = encoder.keyStateEncoderType
-        if kind == "PrefixKeyScanStateEncoderSpec":
-            prefix, rest = columns[: encoder.numColsPrefixKey], columns[encoder.numColsPrefixKey :]
-            return side_by_side(_with_size(write_rows(prefix, count)), _with_version(write_rows(rest, count)))
-        if kind == "RangeKeyScanStateEncoderSpec":
-            ordinals = encoder.orderingOrdinals
-            first = _with_size(write_rows([write_ordered(columns[n]) for n in ordinals], count))
-            rest = [column for n, column in enumerate(columns) if n not in ordinals]
-            return side_by_side(first, _with_version(write_rows(rest, count))) if rest else first
-        if kind in ("TimestampAsPrefixKeyStateEncoderSpec", "TimestampAsPostfixKeyStateEncoderSpec"):
-            if columns[-1].null_count:
-                raise InvalidInputError(f"{self._whose}: a key has a null as its event time.")
-            instants = _order_instants(columns[-1])
-            rows = _with_version(write_rows(columns[:-1], count))
-            return side_by_side(instants, rows) if "Prefix" in kind else side_by_side(rows, instants)
-        return write_rows(columns, count)  # NativeRows knows no other kinds
+
+def encode_key_columns(codec: NativeRows, columns: Sequence[pa.Array], count: int, whose: str) -> Packed:
+    """Return ``count`` keys as Spark's encoders write them: see ``native_rows``.
+
+    Raises InvalidInputError about ``whose`` (a null as an event time).
+    """
+    encoder = codec.encoder
+    kind = encoder.keyStateEncoderType
+    if kind == "PrefixKeyScanStateEncoderSpec":
+        prefix, rest = columns[: encoder.numColsPrefixKey], columns[encoder.numColsPrefixKey :]
+        return side_by_side(_with_size(write_rows(prefix, count)), _with_version(write_rows(rest, count)))
+    if kind == "RangeKeyScanStateEncoderSpec":
+        ordinals = encoder.orderingOrdinals
+        first = _with_size(write_rows([write_ordered(columns[n]) for n in ordinals], count))
+        rest = [column for n, column in enumerate(columns) if n not in ordinals]
+        return side_by_side(first, _with_version(write_rows(rest, count))) if rest else first
+    if kind in ("TimestampAsPrefixKeyStateEncoderSpec", "TimestampAsPostfixKeyStateEncoderSpec"):
+        if columns[-1].null_count:
+            raise InvalidInputError(f"{whose}: a key has a null as its event time.")
+        instants = _order_instants(columns[-1])
+        rows = _with_version(write_rows(columns[:-1], count))
+        return side_by_side(instants, rows) if "Prefix" in kind else side_by_side(rows, instants)
+    return write_rows(columns, count)  # NativeRows knows no other kinds
 
 
 def _with_version(rows: Packed) -> Packed:

@@ -125,12 +125,16 @@ def _check_source_log(content: bytes, where: str, *, is_of_files: bool) -> None:
 
 
 class StateSchema(NamedTuple):
-    """The schemas of a state, as Spark's JSON, and of its key encoder, None if the file does not name it."""
+    """The schemas of a state, as Spark's JSON, and of its key encoder, None if the file does not name it.
+
+    ``value_id``: Spark's id of the schema of values, which rises when it changes.
+    """
 
     name: str
     keys: Any
     values: Any
     encoder: Any = None
+    value_id: int = 0
 
 
 def read_schemas(content: bytes, where: str) -> list[StateSchema]:
@@ -148,10 +152,12 @@ def read_schemas(content: bytes, where: str) -> list[StateSchema]:
     for _ in range(count):
         name, rest = _read_text(rest, where)
         keys, rest = _read_chunks(rest[_SCHEMA_ID_BYTES:], where)
+        value_id = int.from_bytes(rest[:_SCHEMA_ID_BYTES], "big")
         values, rest = _read_chunks(rest[_SCHEMA_ID_BYTES:], where)
         encoder, rest = _read_chunks(rest, where)
         _, rest = _read_chunks(rest, where)  # the schema of keys in a map
-        found.append(StateSchema(name.decode(), *(decode_json(each, where) for each in (keys, values, encoder))))
+        key_schema, value_schema, encoding = (decode_json(each, where) for each in (keys, values, encoder))
+        found.append(StateSchema(name.decode(), key_schema, value_schema, encoding, value_id))
     return found
 
 
