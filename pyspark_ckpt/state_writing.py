@@ -80,8 +80,8 @@ def explain_changes(
 ) -> ExplainedChanges:
     """Return what ``write_state`` would do with these changes. Writes nothing.
 
-    All rows that would be written are made and checked, of a Spark frame ``samples`` rows. So many rows of each state
-    are kept. Two rows for one place are found if they are near to each other; ``write_state`` finds all.
+    All rows that would be written are made and checked, those of a Spark frame in the tasks of a job; ``samples`` of
+    each state are kept. Two rows for one place are found if they are near to each other; ``write_state`` finds all.
     ``parallelism``: see there.
 
     Raises as ``write_state``, and InvalidInputError for rows that can be read once, such as those of a reader.

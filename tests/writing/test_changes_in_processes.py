@@ -118,6 +118,35 @@ def test_what_a_function_raises_is_raised_with_its_traceback(
         restore(tmp_path / "target", tmp_path / "never")
 
 
+def _exit(_rows: pa.Table) -> pa.Table:
+    sys.exit(3)
+
+
+def _stop(_rows: pa.Table) -> pa.Table:
+    raise StopIteration("no more")
+
+
+@pytest.mark.parametrize("runs", ["here", "processes"])
+@pytest.mark.parametrize(("function", "said"), [(_exit, "SystemExit: 3"), (_stop, "StopIteration: no more")])
+def test_what_would_end_a_program_or_a_loop_is_an_error(
+    function: Any,  # noqa: ANN401
+    said: str,
+    runs: str,
+    saved: Path,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> None:
+    if runs != "here":
+        request.getfixturevalue(runs)
+    change = changes.Transform("u", "n", function)
+    for act in (
+        lambda: write_state(saved, tmp_path / "target", [change]),
+        lambda: ckpt.explain_changes(saved, [change]),
+    ):
+        with pytest.raises(InvalidInputError, match=rf"(?s)raised an error\..*in {function.__name__}\n.*{said}"):
+            act()
+
+
 class UnsendableError(Exception):
     """An error that no other process can make."""
 

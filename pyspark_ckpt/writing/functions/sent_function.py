@@ -19,6 +19,7 @@ import pyarrow as pa
 from typing_extensions import override
 
 from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.local.worker_process import WorkerEnd
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,9 @@ class SentFunction:
         function = self._function
         try:
             return function(rows)
-        except Exception as problem:  # noqa: BLE001 - a function may raise anything, which is raised again elsewhere
+        except (KeyboardInterrupt, WorkerEnd):  # of the process, not of the function
+            raise
+        except BaseException as problem:  # noqa: BLE001 - also sys.exit(): it must not end the process in silence
             frames = problem.__traceback__ and problem.__traceback__.tb_next  # without this call
             shown = "".join(traceback.format_exception(type(problem), problem, frames))
             raise FunctionFailedError(
@@ -86,14 +89,17 @@ class FunctionFailedError(InvalidInputError):
         self.dumped = dumped
 
     def load(self) -> Exception | None:
-        """Return the error of the function; None if it cannot be copied."""
+        """Return the error of the function; None if it cannot be copied, or would mean something else here.
+
+        SystemExit would end the program that has called, and StopIteration a loop of it.
+        """
         if not self.dumped:
             return None
         try:
             found: object = cloudpickle.loads(self.dumped)
         except Exception:  # noqa: BLE001 - of a class that takes other arguments, or that is not known here
             return None
-        return found if isinstance(found, Exception) else None
+        return found if isinstance(found, Exception) and not isinstance(found, StopIteration) else None
 
 
 @contextmanager
@@ -122,7 +128,7 @@ def _make_code(kind: type[CodeType], arguments: tuple[Any, ...], file: str) -> C
     return kind(*arguments).replace(co_filename=file)
 
 
-def _dump_error(problem: Exception) -> bytes:
+def _dump_error(problem: BaseException) -> bytes:
     """Return an error as bytes; none if it cannot be copied."""
     try:
         return _dump(problem)
