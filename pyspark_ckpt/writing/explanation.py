@@ -170,7 +170,9 @@ class _Checked(msgspec.Struct, frozen=True):
         return pa.ipc.open_stream(self.sample).read_all()
 
 
-def _check_partition(batches: Iterator[pa.RecordBatch], given: GivenRows, target: WrittenState, samples: int) -> _Checked:
+def _check_partition(
+    batches: Iterator[pa.RecordBatch], given: GivenRows, target: WrittenState, samples: int
+) -> _Checked:
     """Make and encode the rows of a partition of a Spark frame. Raises as ``change_batches``."""
     with TemporaryDirectory() as folder, AllKeyPairs.below(Path(folder)) as pairs:
         count, sample = _take(_check(change_batches(batches, given, target, pairs), target), samples)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -129,10 +130,8 @@ class Wait:
                 Slow(Path(made) / "begun")
             (Path(made) / "begun").touch()
             while self.swallows:
-                try:
+                with suppress(BaseException):  # as an `except:` of a user
                     time.sleep(600)
-                except BaseException:  # noqa: BLE001, S110 - as an `except:` of a user
-                    pass
             time.sleep(600)
 
 
