@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import signal
@@ -161,6 +162,22 @@ def test_an_error_that_cannot_be_sent_is_shown(saved: Path, tmp_path: Path) -> N
 
     with pytest.raises(InvalidInputError, match=r"(?s)fail' raised an error\..*in fail\n.*UnsendableError: no way"):
         write_state(saved, tmp_path / "target", [changes.Transform("u", "n", fail)])
+
+
+@pytest.mark.usefixtures("processes")
+def test_functions_with_a_cache_are_copied_like_others(saved: Path, tmp_path: Path) -> None:
+    @functools.lru_cache(maxsize=7)
+    def fibonacci(n: int) -> int:
+        """It calls its own cache."""
+        return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
+
+    def change(rows: pa.Table) -> pa.Table:
+        assert (fibonacci.cache_info().maxsize, fibonacci.__name__) == (7, "fibonacci")
+        assert fibonacci.__doc__ == "It calls its own cache."
+        return rows.set_column(1, "value", pa.array([fibonacci(n % 50) for n in rows["value"].to_pylist()]))
+
+    write_state(saved, tmp_path / "target", [changes.Transform("u", "n", change)])
+    assert _values(tmp_path / "target") == {f"u{n}": fibonacci(n % 50) for n in range(COUNT)}
 
 
 @pytest.mark.usefixtures("processes")

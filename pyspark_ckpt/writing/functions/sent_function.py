@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import io
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache, update_wrapper
 from types import CodeType
 from typing import Any
 
@@ -20,6 +20,8 @@ from typing_extensions import override
 
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.local.worker_process import WorkerEnd
+
+_CACHED = type(lru_cache(len))
 
 
 @dataclass(frozen=True)
@@ -114,14 +116,38 @@ def raising_as_functions_do() -> Iterator[None]:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # it has no types
-    """Keeps the names of files, for tracebacks: newer releases of cloudpickle leave them out."""
+    """Keeps the names of files, for tracebacks: newer releases of cloudpickle leave them out.
+
+    Functions of the program that ``lru_cache`` has wrapped are copied like others: cloudpickle takes them to be in the
+    ``__main__`` of the other process.
+    """
 
     @override
     def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, _CACHED) and (obj.__module__ == "__main__" or "<locals>" in obj.__qualname__):
+            return _new_cached, (obj.cache_parameters(),), obj.__wrapped__, None, None, _fill_cached
         if not isinstance(obj, CodeType):
             return super().reducer_override(obj)
         kind, arguments = cloudpickle.Pickler.dispatch_table[CodeType](obj)
         return _make_code, (kind, arguments, obj.co_filename)
+
+
+class _Wrapped:
+    """A function that is known later: one that is wrapped may call its wrapper, which then is made first."""
+
+    function: Callable[..., Any]
+
+    def __call__(self, *given: Any, **named: Any) -> Any:  # noqa: ANN401 - of any function
+        return self.function(*given, **named)
+
+
+def _new_cached(parameters: Mapping[str, Any]) -> Any:  # noqa: ANN401 - what lru_cache makes
+    return lru_cache(**parameters)(_Wrapped())
+
+
+def _fill_cached(cached: Any, function: Callable[..., Any]) -> None:  # noqa: ANN401 - what lru_cache makes
+    cached.__wrapped__.function = function
+    update_wrapper(cached, function)
 
 
 def _make_code(kind: type[CodeType], arguments: tuple[Any, ...], file: str) -> CodeType:
