@@ -99,6 +99,8 @@ def explain(
             given, former = store.written.get(state.name), store.formers.get(state.name)
             old = None if former is None else left.pop((store.operator.number, store.name, former))
             uid, name = _name(store, state)
+            if former is not None and state.uid is None:
+                former = f"{uid}/{former}"
             if given is None:
                 count = 0 if old is None else _count(*old, open_state, counts_lists=False)
                 yield ExplainedState(uid, name, "stays", former, count, count)
