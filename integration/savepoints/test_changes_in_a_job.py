@@ -90,7 +90,7 @@ def test_it_is_the_same_in_a_job(master: str, dies: str, tmp_path: Path) -> None
         json.loads(json.dumps(describe(write_state(None, tmp_path / "changed here", [put, *given], parallelism=3))))
     )
     assert shown["told"] == [COUNT // 2, ["value", "partition", "key_group", "hash", "user"], 2]
-    for name in ("raised by <lambda>", "raised by _explain"):
+    for name in ("raised by write_state", "raised by explain_changes"):
         assert "bad rows" in shown[name]
         assert "in fail" in shown[name]
     assert shown["twice"].startswith("InvalidInputError: ")

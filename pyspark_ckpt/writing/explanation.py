@@ -188,7 +188,8 @@ def _check_partition(
 
 def _take(tables: Iterable[pa.Table], samples: int) -> tuple[int, pa.Table | None]:
     """Return how many rows tables have, and some of the first ones."""
-    count, sample = 0, None
+    count = 0
+    sample: pa.Table | None = None
     for table in tables:
         count += len(table)
         sample = table.slice(0, samples) if sample is None or not len(sample) else sample

@@ -124,7 +124,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # it has no types
 
     @override
     def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, _CACHED) and (obj.__module__ == "__main__" or "<locals>" in obj.__qualname__):
+        if isinstance(obj, _CACHED) and _is_of_program(obj):
             return _new_cached, (obj.cache_parameters(),), obj.__wrapped__, None, None, _fill_cached
         if not isinstance(obj, CodeType):
             return super().reducer_override(obj)
@@ -141,8 +141,12 @@ class _Wrapped:
         return self.function(*given, **named)
 
 
+def _is_of_program(function: Any) -> bool:  # noqa: ANN401 - what lru_cache makes
+    return function.__module__ == "__main__" or "<locals>" in function.__qualname__
+
+
 def _new_cached(parameters: Mapping[str, Any]) -> Any:  # noqa: ANN401 - what lru_cache makes
-    return lru_cache(**parameters)(_Wrapped())
+    return lru_cache(parameters["maxsize"], parameters["typed"])(_Wrapped())
 
 
 def _fill_cached(cached: Any, function: Callable[..., Any]) -> None:  # noqa: ANN401 - what lru_cache makes
