@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Literal, NamedTuple, cast
 
 from pyspark_ckpt.changes import Change, Migration, Put
@@ -12,6 +13,7 @@ from pyspark_ckpt.composing.sources import GivenSource
 from pyspark_ckpt.jobs.spark_job import QUICK_BYTES
 from pyspark_ckpt.savepoints import collect_options, describe_release, read_session_confs, run_job
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.location import Location, location_text
 from pyspark_ckpt.state_store.options import Options
@@ -80,8 +82,8 @@ def explain_changes(
 ) -> ExplainedChanges:
     """Return what ``write_state`` would do with these changes. Writes nothing.
 
-    All rows that would be written are made and checked, of a Spark frame ``samples`` rows. So many rows of each state
-    are kept. Two rows for one place are found if they are near to each other; ``write_state`` finds all.
+    All rows that would be written are made and checked, those of a Spark frame in the tasks of a job; ``samples`` of
+    each state are kept. Two rows for one place are found if they are near to each other; ``write_state`` finds all.
     ``parallelism``: see there.
 
     Raises as ``write_state``, and InvalidInputError for rows that can be read once, such as those of a reader.
@@ -131,14 +133,23 @@ def compose_savepoint(
         given = [
             read_part(each, "A source") if isinstance(each, tuple) else cast("GivenSource", each) for each in listed
         ]
-    locations = [each.location for each in (*parts, *(given or ())) if isinstance(each, Part)]
     if not any(isinstance(each, Part) for each in parts):
         raise InvalidInputError(
             f"`operators` is {list(operators)!r}: none is of a savepoint.",
             hint="For a query that has never run, use write_state(None, ...).",
         )
+    locations = [each.location for each in (*parts, *(given or ())) if isinstance(each, Part)]
     collected = collect_options(options, *locations, target)
-    inputs = {each: open_whole(each, collected) for each in dict.fromkeys(locations)}
+    spelled: dict[str, str] = {}
+
+    def spell(part: Part) -> Part:
+        """Give a place that is spelled in several ways the first of them."""
+        url = Workplace(collected).resolve(part.location).url
+        return replace(part, location=spelled.setdefault(url, part.location))
+
+    parts = [spell(each) if isinstance(each, Part) else each for each in parts]
+    given = given and [spell(each) if isinstance(each, Part) else each for each in given]
+    inputs = {each: open_whole(each, collected) for each in spelled.values()}
     size = sum(each.info.size_bytes if isinstance(each, Savepoint) else QUICK_BYTES for each in inputs.values())
     with run_job(f"savepoint to {target}", size) as (runner, progress):
         return Composition(inputs, parts, given, target, collected, runner, progress, describe_release()).run()

@@ -27,6 +27,23 @@ SOME = [*ALL[0].changes]
 FAILING = [Migration("fails", [Transform("u", "n", lambda rows: 1 / 0)])]
 """
 
+LOUD = """
+import os, sys
+from pyspark_ckpt.changes import Migration, Transform
+print("the module")
+
+def tell(rows):
+    print("a function")
+    os.system("echo a program")
+    return rows
+
+def leave(rows):
+    sys.exit("not like this")
+
+ALL = [Migration("tells", [Transform("u", "n", tell)])]
+LEAVING = [Migration("leaves", [Transform("u", "n", leave)])]
+"""
+
 
 @pytest.fixture
 def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
@@ -36,6 +53,8 @@ def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     write_state(None, tmp_path / "saved", [put], parallelism=2)
     (tmp_path / "visits").mkdir()
     (tmp_path / "visits" / "steps.py").write_text(MODULE)
+    (tmp_path / "visits" / "loud.py").write_text(LOUD)
+    (tmp_path / "visits" / "ending.py").write_text("import sys; sys.exit(0)")
     (tmp_path / "visits" / "broken.py").write_text("import no_such_module_at_all")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -108,3 +127,30 @@ def test_errors_of_the_module_and_of_functions_are_those_of_the_user(saved: Path
     for named, problem in (("visits.broken:ALL", ModuleNotFoundError), ("visits.steps:FAILING", ZeroDivisionError)):
         with pytest.raises(problem):
             main(["migrate", str(saved), str(tmp_path / "new"), "--migrations", named])
+
+
+@pytest.mark.parametrize("size", ["here", "processes"])
+def test_what_the_module_and_functions_print_is_not_in_the_json(
+    size: str, saved: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if size == "processes":
+        monkeypatch.setattr("pyspark_ckpt.savepoints.SMALL_BYTES", 0)
+    call = ["migrate", str(saved), str(tmp_path / "new"), "--migrations", "visits.loud:ALL", "--json"]
+    for more in (["--dry-run"], []):
+        assert main([*call, *more]) == 0
+        told = capfd.readouterr()
+        assert json.loads(told.out)["savepoint"]
+        assert {"a function", "a program"} <= set(told.err.splitlines())
+
+
+def test_a_module_or_a_function_that_ends_the_program_is_an_error(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call = ["migrate", str(saved), str(tmp_path / "new"), "--migrations"]
+    assert main([*call, "visits.ending:ALL"]) == 2
+    assert "the module 'visits.ending' ends the program" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+    assert main([*call, "visits.loud:LEAVING"]) == 1
+    told = capsys.readouterr().err.splitlines()
+    assert "SystemExit: not like this" in told
+    assert told[-1].startswith("An unfinished savepoint is left")

@@ -91,6 +91,20 @@ def main(master: str, dies: str, folder: Path) -> None:
     except BadRowError:
         shown["raised"] = traceback.format_exc()
     frame = spark.range(0, 3000, 1, 5).selectExpr("concat('u', id) AS user", "id AS value")
+    put = changes.Put(UID, N, frame, KEY)
+    changed: list[changes.Change] = [put, *list_changes(folder, dies=False)]
+    shown["changed"] = describe(ckpt.write_state(None, folder / "changed", changed, parallelism=3))
+    (told,) = ckpt.explain_changes(None, changed, samples=2, parallelism=3).states
+    shown["told"] = [told.rows_after, told.sample and told.sample.column_names, told.sample and len(told.sample)]
+    failing: list[changes.Change] = [put, changes.Transform(UID, "n", fail)]
+    try:
+        ckpt.write_state(None, folder / "failed frame", failing, parallelism=3)
+    except BadRowError as problem:
+        shown["raised by write_state"] = f"{problem} {problem.__cause__}"
+    try:
+        ckpt.explain_changes(None, failing, parallelism=3)
+    except BadRowError as problem:
+        shown["raised by explain_changes"] = f"{problem} {problem.__cause__}"
     twice = frame.union(frame.limit(1))
     shown["put"] = describe(ckpt.write_state(None, folder / "put", [changes.Put(UID, N, frame, KEY)], parallelism=3))
     try:

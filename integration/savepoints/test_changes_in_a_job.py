@@ -41,6 +41,10 @@ def _run(master: str, dies: str, folder: Path) -> dict[str, Any]:
     return shown
 
 
+def _digests(described: Any) -> list[Any]:  # noqa: ANN401
+    return [each[:2] for each in described]
+
+
 def _save(folder: Path) -> None:
     """Write the savepoint that the program changes."""
     users = [f"u{n}" for n in range(COUNT)]
@@ -81,7 +85,14 @@ def test_it_is_the_same_in_a_job(master: str, dies: str, tmp_path: Path) -> None
     users = [f"u{n}" for n in range(COUNT)]
     put = changes.Put(UID, N, pa.table({"user": users, "value": list(range(COUNT))}), KEY)
     expected = json.loads(json.dumps(describe(write_state(None, tmp_path / "put here", [put], parallelism=3))))
-    assert [each[:2] for each in shown["put"]] == [each[:2] for each in expected]
+    assert _digests(shown["put"]) == _digests(expected)
+    assert _digests(shown["changed"]) == _digests(
+        json.loads(json.dumps(describe(write_state(None, tmp_path / "changed here", [put, *given], parallelism=3))))
+    )
+    assert shown["told"] == [COUNT // 2, ["value", "partition", "key_group", "hash", "user"], 2]
+    for name in ("raised by write_state", "raised by explain_changes"):
+        assert "bad rows" in shown[name]
+        assert "in fail" in shown[name]
     assert shown["twice"].startswith("InvalidInputError: ")
     assert "some have the same key" in shown["twice"]
     assert shown["bad"].startswith("InvalidInputError: State 'u/n': ")

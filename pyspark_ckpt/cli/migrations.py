@@ -11,7 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 from pyspark_ckpt.changes import Migration
+from pyspark_ckpt.cli import NAME
 from pyspark_ckpt.cli.states import print_rows, read_rows
+from pyspark_ckpt.cli.streams import print_to_stderr
 from pyspark_ckpt.reading.sources import state_at
 from pyspark_ckpt.state_store.checkpoints.query.migrations import read_migrations
 from pyspark_ckpt.state_store.display import count_text
@@ -19,8 +21,9 @@ from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoints.savepoint import open_target
 from pyspark_ckpt.state_writing import explain_changes, write_state
-from pyspark_ckpt.terminal import escape_controls, print_json, print_table, print_text
+from pyspark_ckpt.terminal import escape_controls, print_json, print_notice, print_table, print_text
 from pyspark_ckpt.writing.explanation import ExplainedChanges
+from pyspark_ckpt.writing.functions.sent_function import FunctionFailedError
 
 _FORM = "Give MODULE:NAME, such as visits.migrations:MIGRATIONS: the name of a list of pyspark_ckpt.changes.Migration."
 
@@ -39,12 +42,20 @@ def migrate(
 
     ``migrations``: the name of the list, as MODULE:NAME.
     """
-    listed = load_migrations(migrations)
+    try:
+        with print_to_stderr():
+            listed = load_migrations(migrations)
+            if dry_run:
+                told = explain_changes(savepoint, listed, samples=samples, options=settings)
+            else:
+                before = {each.name for each in read_migrations(state_at(savepoint, parse(settings)).place)}
+                info = write_state(savepoint, target, listed, options=settings)
+    except FunctionFailedError as problem:
+        for line in f"{NAME}: {problem.message}\n{problem.hint}".splitlines():
+            print_notice(line)
+        return 1
     if dry_run:
-        told = explain_changes(savepoint, listed, samples=samples, options=settings)
         return print_json(_describe(savepoint, told)) if as_json else _print(savepoint, told)
-    before = {each.name for each in read_migrations(state_at(savepoint, parse(settings)).place)}
-    info = write_state(savepoint, target, listed, options=settings)
     place = open_target(target, parse(settings))
     made = [each for each in read_migrations(place) if each.name not in before]
     if as_json:
@@ -76,6 +87,11 @@ def load_migrations(named: str) -> list[Migration]:
         sys.path.insert(0, here)
     try:
         found: Any = importlib.import_module(module)
+    except SystemExit as problem:
+        raise InvalidInputError(
+            f"`migrations` is {named!r}, and the module {module!r} ends the program: it calls sys.exit().",
+            hint="Give a module that has the list alone.",
+        ) from problem
     except ModuleNotFoundError as problem:
         if problem.name is None or not f"{module}.".startswith(f"{problem.name}."):
             raise  # of a module that the named one imports

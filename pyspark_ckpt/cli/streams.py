@@ -12,7 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any, TextIO, cast
 
@@ -22,6 +22,7 @@ READER_GONE = 128 + 13
 _ESCAPES = "pyspark-ckpt"
 _BLOCKS = range(0x2580, 0x25A0)
 _STANDARD = range(3)
+_STDOUT, _STDERR = 1, 2
 
 
 class OutputError(Exception):
@@ -90,6 +91,24 @@ def watch_streams() -> Iterator[None]:
                 sys.stderr.flush()
             finally:
                 sys.stdout, sys.stderr = before
+
+
+@contextmanager
+def print_to_stderr() -> Iterator[None]:
+    """Send to stderr what code of the user prints in the block, also in processes: stdout is for the command's output.
+
+    Raises OutputError.
+    """
+    sys.stdout.flush()
+    kept = os.dup(_STDOUT)
+    os.dup2(_STDERR, _STDOUT)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+        sys.stdout.flush()  # what was written past print()
+    finally:
+        os.dup2(kept, _STDOUT)
+        os.close(kept)
 
 
 def discard_output(stream: str) -> None:

@@ -249,6 +249,12 @@ class Draft:
         return store, state.name
 
     def _find(self, uid: str) -> StoreDraft:
+        number: object = uid  # from Python, which does not check types
+        if isinstance(number, int):
+            raise InvalidInputError(
+                f"A change of operator {number}: states of Spark's own operators get rows by Put and Transform alone. "
+                "They cannot be dropped or renamed, and keep their key."
+            )
         check_uid(uid, f"A change of {uid!r}")
         found = [store for store in self.stores if uid in store.keys]
         if not found:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypeAlias
 
+import msgspec
 import pyarrow as pa
 
 from pyspark_ckpt.reading.rows.keyed_rows import LISTS
@@ -16,8 +20,10 @@ from pyspark_ckpt.state_store.format.meta import StateMeta
 from pyspark_ckpt.writing.draft import Draft
 from pyspark_ckpt.writing.functions.key_pairs import AllKeyPairs
 from pyspark_ckpt.writing.functions.sent_function import raising_as_functions_do
-from pyspark_ckpt.writing.given_rows import OpenState, list_batches
+from pyspark_ckpt.writing.given_columns import WrittenState
+from pyspark_ckpt.writing.given_rows import OpenState, change_batches, list_batches
 from pyspark_ckpt.writing.store_draft import GivenRows, StoreDraft, StoredRows, is_spark_frame
+from pyspark_ckpt.writing.store_writing import run_in_spark
 from pyspark_ckpt.writing.tasks import make_encoder
 
 Outcome: TypeAlias = Literal["stays", "written", "dropped"]
@@ -93,6 +99,8 @@ def explain(
             given, former = store.written.get(state.name), store.formers.get(state.name)
             old = None if former is None else left.pop((store.operator.number, store.name, former))
             uid, name = _name(store, state)
+            if former is not None and state.uid is None:
+                former = f"{uid}/{former}"
             if given is None:
                 count = 0 if old is None else _count(*old, open_state, counts_lists=False)
                 yield ExplainedState(uid, name, "stays", former, count, count)
@@ -142,19 +150,56 @@ def _encode(
     partitions: int,
     pairs: AllKeyPairs,
 ) -> tuple[int, pa.Table | None]:
-    """Encode all rows that would be written, of a Spark frame a sample; return their number and some of them."""
+    """Encode all rows that would be written; return their number and some of them."""
     target = store.find_written(name, now_ms, partitions)
-    encoder = make_encoder(target)
-    if isinstance(given, GivenRows) and is_spark_frame(given.rows) and not given.steps:
-        frame: Any = given.rows
-        some = pa.Table.from_pandas(frame.limit(max(1, samples)).toPandas(), preserve_index=False)
-        list(encoder.encode(encoder.prepare(some)))
-        return frame.count(), some.slice(0, samples)
-    rows, sample = 0, None
     with raising_as_functions_do():
-        for batch in list_batches(given, open_state, target, pairs):
-            table = pa.Table.from_batches([batch])
-            list(encoder.encode(encoder.prepare(table)))
-            rows += len(table)
-            sample = table.slice(0, samples) if sample is None else sample
-    return rows, sample
+        if isinstance(given, GivenRows) and is_spark_frame(given.rows):
+            frame: Any = given.rows
+            check = partial(_check_partition, given=replace(given, rows=()), target=target, samples=samples)
+            done = run_in_spark(frame, check, _Checked)
+            return sum(each.rows for each in done), next((each.load() for each in done if each.rows), None)
+        return _take(_check(list_batches(given, open_state, target, pairs), target), samples)
+
+
+class _Checked(msgspec.Struct, frozen=True):
+    """The rows of a partition of a Spark frame: their number, and some of them as an Arrow stream."""
+
+    rows: int
+    sample: bytes
+
+    def load(self) -> pa.Table:
+        """Return some of the rows."""
+        return pa.ipc.open_stream(self.sample).read_all()
+
+
+def _check_partition(
+    batches: Iterator[pa.RecordBatch], given: GivenRows, target: WrittenState, samples: int
+) -> _Checked:
+    """Make and encode the rows of a partition of a Spark frame. Raises as ``change_batches``."""
+    with TemporaryDirectory() as folder, AllKeyPairs.below(Path(folder)) as pairs:
+        count, sample = _take(_check(change_batches(batches, given, target, pairs), target), samples)
+        pairs.require_distinct()
+    file = pa.BufferOutputStream()
+    if sample is not None:
+        with pa.ipc.new_stream(file, sample.schema) as stream:
+            stream.write_table(sample)
+    return _Checked(count, file.getvalue().to_pybytes())
+
+
+def _take(tables: Iterable[pa.Table], samples: int) -> tuple[int, pa.Table | None]:
+    """Return how many rows tables have, and some of the first ones."""
+    count = 0
+    sample: pa.Table | None = None
+    for table in tables:
+        count += len(table)
+        sample = table.slice(0, samples) if sample is None or not len(sample) else sample
+    return count, sample
+
+
+def _check(batches: Iterable[pa.RecordBatch], target: WrittenState) -> Iterator[pa.Table]:
+    """Yield rows that can be encoded. Raises InvalidInputError."""
+    encoder = make_encoder(target)
+    for batch in batches:
+        table = pa.Table.from_batches([batch])
+        list(encoder.encode(encoder.prepare(table)))
+        yield table

@@ -203,7 +203,7 @@ class GivenColumns:
 def take_column(rows: pa.Table, name: str, kind: pa.DataType, whose: str, *, has_nulls: bool = False) -> pa.Array:
     """Return a column as one array of a type. Raises InvalidInputError."""
     if rows.column_names.count(name) != 1:
-        has = "has no" if name not in rows.column_names else "has several"
+        has = "has no" if name not in rows.column_names else "has more than one"
         more = " The index of an element is its place in the list, from 0." if name == INDEX else ""
         raise InvalidInputError(f"{whose}: the table of rows {has} column {name!r}; it has {rows.column_names}.{more}")
     found = fit_column(rows.column(name).combine_chunks(), kind, f"{whose}: column {name!r}")

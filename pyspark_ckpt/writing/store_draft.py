@@ -151,10 +151,6 @@ class StoreDraft:
         if not callable(function):
             raise InvalidInputError(f"State {name!r}: the function of a {what} is {function!r}.")
         before = self.written.get(name)
-        if isinstance(before, GivenRows) and is_spark_frame(before.rows):
-            raise InvalidInputError(
-                f"State {name!r} gets a {what} after a Spark frame was put into it.", hint="Change the frame itself."
-            )
         if before is None:
             uid, _, old = self.kept[name].partition("/")
             place = (None, name) if state.uid is None else (uid, old)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -26,12 +26,14 @@ from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner
 from pyspark_ckpt.state_store.redistribution.splitting import Split, SplitTask
 from pyspark_ckpt.state_store.redistribution.store_digests import require_recorded
 from pyspark_ckpt.writing.functions.key_pairs import KeyChange
-from pyspark_ckpt.writing.functions.sent_function import raising_as_functions_do
+from pyspark_ckpt.writing.functions.sent_function import FunctionFailedError, raising_as_functions_do
 from pyspark_ckpt.writing.given_columns import WrittenState
 from pyspark_ckpt.writing.given_rows import OpenState, guess_bytes, list_given
 from pyspark_ckpt.writing.native.followers import Follower
 from pyspark_ckpt.writing.store_draft import GivenRows, StoreDraft, StoredRows, is_spark_frame
 from pyspark_ckpt.writing.tasks import CompareKeys, Encoded, EncodeRows, EncodeStored, JoinTask, join_encoded
+
+T = TypeVar("T")
 
 TASKS_A_CORE = 4
 """Tasks that read a state, unless it is large, have many partitions each: with more tasks, to open them would count."""
@@ -160,8 +162,9 @@ class StoreWriting:
             if isinstance(given, StoredRows):
                 with self.source.open_state(given) as opened:
                     changed += [(state, task) for task in EncodeStored.list_all(encode, given, opened, most)]
-            elif is_spark_frame(given.rows) and not given.steps:
-                encoded[state] = _encode_in_spark(given.rows, encode)
+            elif is_spark_frame(given.rows):
+                act = partial(encode.change, given=replace(given, rows=()))
+                encoded[state] = run_in_spark(given.rows, act, Encoded)
             else:
                 encoded[state] = [encode.change(list_given(given.rows), given)]
         done: list[Any] = self.runner([*kept, *(task for _, task in changed)], self.progress)
@@ -227,43 +230,55 @@ def _count_rows(draft: StoreDraft, digests: Mapping[str, Digest]) -> StoreMeta:
     return msgspec.structs.replace(draft.meta, states=tuple(states))
 
 
-def _encode_in_spark(frame: Any, encode: EncodeRows) -> list[Encoded]:  # noqa: ANN401 - a frame of Spark or of Connect
-    """Encode the rows of a Spark frame in the tasks of a job. Raises InvalidInputError, and what Spark raises."""
+def run_in_spark(frame: Any, act: Callable[[Iterator[pa.RecordBatch]], T], kind: type[T]) -> list[T]:  # noqa: ANN401 - a frame of Spark or of Connect
+    """Call ``act`` with the rows of each partition of a Spark frame, in the tasks of a job; return its results.
+
+    ``kind``: the type of a result, which goes through JSON. Raises InvalidInputError, also what ``act`` raises of it,
+    and what Spark raises.
+    """
     if frame.isStreaming:
         raise InvalidInputError(
             "Rows are given as a stream.", hint="Give a frame that is not a stream: spark.read in place of readStream."
         )
 
-    def encode_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield pa.RecordBatch.from_pydict({"outcome": [msgspec.json.encode(_try(encode, batches))]})
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"outcome": [msgspec.json.encode(_try(act, batches))]})
 
-    rows = frame.mapInArrow(encode_partition, "outcome binary").collect()
+    rows = frame.mapInArrow(run, "outcome binary").collect()
     outcomes = [msgspec.json.decode(row.outcome, type=_Outcome) for row in rows]
     for each in outcomes:
         if each.refusal is not None:
-            raise InvalidInputError(each.refusal.message, hint=each.refusal.hint)
-    return [each.encoded for each in outcomes if each.encoded is not None]
+            raise each.refusal.make_error()
+    return [msgspec.json.decode(each.result, type=kind) for each in outcomes if each.result is not None]
 
 
 class _Refusal(msgspec.Struct, frozen=True):
-    """What is wrong with rows."""
+    """What is wrong with rows, or with a function, which may have raised an error: see FunctionFailedError."""
 
     message: str
     hint: str
+    dumped: bytes | None
+
+    def make_error(self) -> InvalidInputError:
+        """Return what the task has raised."""
+        if self.dumped is None:
+            return InvalidInputError(self.message, hint=self.hint)
+        return FunctionFailedError(self.message, hint=self.hint, dumped=self.dumped)
 
 
 class _Outcome(msgspec.Struct, frozen=True):
-    """What a task has made of the rows of a Spark frame: one of both."""
+    """What a task has made of the rows of a Spark frame: one of both. ``result``: as JSON."""
 
-    encoded: Encoded | None = None
+    result: bytes | None = None
     refusal: _Refusal | None = None
 
 
-def _try(encode: EncodeRows, batches: Iterator[pa.RecordBatch]) -> _Outcome:
-    """Encode rows. Spark repeats a task whose error is raised, so rows that are wrong are not an error here."""
+def _try(act: Callable[[Iterator[pa.RecordBatch]], object], batches: Iterator[pa.RecordBatch]) -> _Outcome:
+    """Call ``act``. Spark repeats a task whose error is raised, so rows that are wrong are not an error here."""
     try:
-        return _Outcome(encoded=encode(batches))
+        return _Outcome(result=msgspec.json.encode(act(batches)))
     except InvalidInputError as problem:
         for _ in batches:  # Spark wants all rows to be read
             pass
-        return _Outcome(refusal=_Refusal(problem.message, problem.hint))
+        dumped = problem.dumped if isinstance(problem, FunctionFailedError) else None
+        return _Outcome(refusal=_Refusal(problem.message, problem.hint, dumped))

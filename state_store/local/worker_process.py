@@ -1,19 +1,23 @@
 """A process that runs tasks one after another for the process that started it, and ends with that process.
 
 However the other process ends, this one ends at once, even in the middle of a task: another process may by then own
-the folder into which the task writes.
+the folder into which the task writes. A task that swallows the exit is given MAX_EXIT_S.
 
 A task is a function without arguments that can be pickled and has a key.
 """
 
 from __future__ import annotations
 
+import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterable
+from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -45,7 +49,14 @@ If that has the working folder, as in an interactive Python, modules are looked 
 be of such a module.
 """
 
+MAX_EXIT_S = 10
+"""How long a process whose sender has gone may take to clean up."""
+_LOOK_S = 0.5
 _swallowed = threading.Event()
+
+
+class WorkerEnd(SystemExit):
+    """Ends a process in the middle of a task: it is not an error of the task."""
 
 
 Outcome: TypeAlias = tuple[Any, CkptError | None]
@@ -96,11 +107,16 @@ class Worker:
         """Kill the process."""
         self._process.kill()
 
+    def interrupt(self) -> None:
+        """Let the process end in the middle of a task, as if this one had ended. ``run`` raises ProcessError then."""
+        with suppress(OSError), socket.socket(fileno=os.dup(self._tasks.fileno())) as connection:
+            connection.shutdown(socket.SHUT_RDWR)
+
     def run(self, task: Task) -> Any:  # noqa: ANN401 - see Task
         """Run a task and return its result. Raises what the task raised, or ProcessError if the process dies."""
         try:
             self._tasks.send(task)
-            result, problem = self._tasks.recv()
+            result, problem = self._receive()
         except (OSError, EOFError) as gone:
             raise ProcessError(
                 f"The process that ran {task.key} has ended (status {self._process.wait()}).",
@@ -110,6 +126,17 @@ class Worker:
         if problem is not None:
             raise problem
         return result
+
+    def _receive(self) -> Outcome:
+        """Wait for the outcome of a task. Raises OSError and EOFError if the process dies.
+
+        Its end is looked at, too: processes that it has forked keep the connection open.
+        """
+        while not self._tasks.poll(_LOOK_S):
+            if self._process.poll() is not None and not self._tasks.poll():
+                raise EOFError
+        outcome: Outcome = self._tasks.recv()
+        return outcome
 
 
 def serve(tasks: Connection) -> None:
@@ -144,6 +171,8 @@ def _end_with_sender(descriptor: int) -> None:
     watch.register(descriptor, 0)  # only the end of the connection
     watch.poll()
     _interrupt_main_thread()
+    time.sleep(MAX_EXIT_S)
+    os._exit(1)  # `except:` in a function of a user has swallowed the exit
 
 
 def _end_again() -> None:
@@ -168,4 +197,4 @@ def _note_unraisable(problem: sys.UnraisableHookArgs) -> None:
 
 def _end(*_: object) -> NoReturn:
     """Leave the task, which cleans up what it has begun."""
-    sys.exit(1)
+    raise WorkerEnd(1)

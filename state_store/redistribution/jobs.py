@@ -125,14 +125,16 @@ class LocalProcesses:
     width: int = os.cpu_count() or 1
 
     def __call__(self, tasks: Sequence[Task], progress: Progress) -> list[Any]:
-        """See Runner. Raises ProcessError if a process dies."""
+        """See Runner. Raises ProcessError if a process dies. An interrupt ends the processes."""
         if not tasks:
             return []
         results: dict[int, Any] = {}
         waiting = list(enumerate(tasks))[::-1]
+        workers: list[Worker] = []
 
         def work() -> None:
             with closing(Worker()) as worker:
+                workers.append(worker)
                 while waiting:
                     try:
                         number, task = waiting.pop()
@@ -146,7 +148,12 @@ class LocalProcesses:
             try:
                 for future in as_completed([pool.submit(work) for _ in range(min(self.width, len(tasks)))]):
                     future.result()
-            except BaseException:  # also Ctrl-C: the running tasks are the last
+            except Exception:  # the running tasks are the last
                 waiting.clear()
+                raise
+            except BaseException:  # Ctrl-C, which a notebook sends to this process alone
+                waiting.clear()
+                for worker in workers:
+                    worker.interrupt()
                 raise
         return [results[number] for number in range(len(tasks))]

@@ -59,7 +59,7 @@ _OTHERS = re.compile(
     rf"|{ROWS_FOLDER}/[0-9]+/[^/]+/[0-9]+\.parquet"
     rf"|{CHECKPOINT_FOLDER}/(?:{re.escape(NON_RESTORED_STATE_NAME)}|{re.escape(MIGRATIONS_NAME)})"
     rf"|{WATERMARKS_FOLDER}/[0-9]{{1,18}}"
-    rf"|{WORK_FOLDER}/(?:done/[^/]+\.json|runs/[^/]+/[0-9]+/[^/]+\.sst)"
+    rf"|{WORK_FOLDER}/(?:done/[^/]+\.json|runs/[^/]+/[0-9]+/[^/]+\.(?:sst|arrow))"
 )
 """Other objects that an unfinished savepoint may have. It does not list its own objects."""
 _PIN = re.compile(rf"{PINS_FOLDER}/[^/]+\.pin")

@@ -96,6 +96,19 @@ def test_a_query_with_another_operator_keeps_its_id_and_its_sources(two: tuple[P
     assert _values(tmp_path / "put", "a") == _expect("a", 30)
 
 
+def test_one_savepoint_that_is_spelled_in_several_ways_is_one(
+    two: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, _ = two
+    monkeypatch.chdir(tmp_path)
+    for number, other in enumerate(("a", f"{a}/", f"file:{a}", tmp_path / "b" / ".." / "a")):
+        compose_savepoint(tmp_path / f"{number}", [(a, "a")], sources=[(other, 0)])
+        assert read_info(_place(tmp_path / f"{number}")).query_id == read_info(_place(a)).query_id
+    compose_savepoint(tmp_path / "without", [None, ("a", "a"), None])
+    with pytest.raises(InvalidInputError, match="has the uid 'a' twice"):
+        compose_savepoint(tmp_path / "twice", [("a", "a"), (a, "a")])
+
+
 def test_files_of_sources_move_with_them(two: tuple[Path, Path], tmp_path: Path) -> None:
     a, b = two
     restore(a, tmp_path / "query a")

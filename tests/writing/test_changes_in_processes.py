@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import signal
@@ -118,6 +119,35 @@ def test_what_a_function_raises_is_raised_with_its_traceback(
         restore(tmp_path / "target", tmp_path / "never")
 
 
+def _exit(_rows: pa.Table) -> pa.Table:
+    sys.exit(3)
+
+
+def _stop(_rows: pa.Table) -> pa.Table:
+    raise StopIteration("no more")
+
+
+@pytest.mark.parametrize("runs", ["here", "processes"])
+@pytest.mark.parametrize(("function", "said"), [(_exit, "SystemExit: 3"), (_stop, "StopIteration: no more")])
+def test_what_would_end_a_program_or_a_loop_is_an_error(
+    function: Any,  # noqa: ANN401
+    said: str,
+    runs: str,
+    saved: Path,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> None:
+    if runs != "here":
+        request.getfixturevalue(runs)
+    change = changes.Transform("u", "n", function)
+    for act in (
+        lambda: write_state(saved, tmp_path / "target", [change]),
+        lambda: ckpt.explain_changes(saved, [change]),
+    ):
+        with pytest.raises(InvalidInputError, match=rf"(?s)raised an error\..*in {function.__name__}\n.*{said}"):
+            act()
+
+
 class UnsendableError(Exception):
     """An error that no other process can make."""
 
@@ -132,6 +162,22 @@ def test_an_error_that_cannot_be_sent_is_shown(saved: Path, tmp_path: Path) -> N
 
     with pytest.raises(InvalidInputError, match=r"(?s)fail' raised an error\..*in fail\n.*UnsendableError: no way"):
         write_state(saved, tmp_path / "target", [changes.Transform("u", "n", fail)])
+
+
+@pytest.mark.usefixtures("processes")
+def test_functions_with_a_cache_are_copied_like_others(saved: Path, tmp_path: Path) -> None:
+    @functools.lru_cache(maxsize=7)
+    def fibonacci(n: int) -> int:
+        """It calls its own cache."""
+        return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
+
+    def change(rows: pa.Table) -> pa.Table:
+        assert (fibonacci.cache_info().maxsize, fibonacci.__name__) == (7, "fibonacci")
+        assert fibonacci.__doc__ == "It calls its own cache."
+        return rows.set_column(1, "value", pa.array([fibonacci(n % 50) for n in rows["value"].to_pylist()]))
+
+    write_state(saved, tmp_path / "target", [changes.Transform("u", "n", change)])
+    assert _values(tmp_path / "target") == {f"u{n}": fibonacci(n % 50) for n in range(COUNT)}
 
 
 @pytest.mark.usefixtures("processes")

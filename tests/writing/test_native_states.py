@@ -86,6 +86,8 @@ def test_values_are_mended_and_the_others_stay(kind: Any, aggregated: Path, tmp_
     assert len(before) == len(after) > 10
     (state,) = told.states
     assert (state.uid, state.name, state.outcome) == ("operator 0", "default", "written")
+    assert state.former == "operator 0/default"
+    assert "formerly" not in str(state)
     assert (state.rows_before, state.rows_after) == (len(before), len(after))
     first = before.schema.field("value").type[0].name
     old, new = ({repr(row["key"]): row["value"] for row in each.to_pylist()} for each in (before, after))
@@ -124,6 +126,7 @@ def test_a_state_of_sparks_may_have_a_slash_in_its_name() -> None:
 
 KEEP: Any = lambda rows: rows  # noqa: E731 - a function of a user
 WRONG: Any = ckpt.ValueState("n", "long")
+WRONG_UID: Any = 0
 
 
 @pytest.mark.parametrize(
@@ -141,6 +144,9 @@ WRONG: Any = ckpt.ValueState("n", "long")
         (changes.Put(0, "default", pa.table({"key": [1], "value": [1]})), "one column 'key', a struct of"),
         (changes.Put(0, "default", pa.table({"key": [{"x": 1}], "value": [{"n": 1}]})), "has the fields .'x'., not"),
         (changes.Transform(0, "default", lambda rows: pa.concat_tables([rows, rows])), "two rows are given for"),
+        (changes.Drop(WRONG_UID, "default"), "A change of operator 0: states of Spark's own operators get rows by Put"),
+        (changes.Rename(WRONG_UID, "x", "default"), "They cannot be dropped or renamed"),
+        (changes.ReKey(WRONG_UID, "user string", KEEP), "and keep their key"),
     ],
 )
 def test_changes_of_sparks_states_that_do_not_fit_are_refused(

@@ -14,6 +14,8 @@ import pytest
 import pyspark_ckpt as ckpt
 from pyspark_ckpt import changes, explain_changes, open_state, testing, write_state
 from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.options import parse
+from pyspark_ckpt.state_store.savepoints.deletion import delete
 from tests.writing.test_written_states import DAY, NAMES, NOW, UID, Kinds, _read, saved  # noqa: F401 - a fixture
 
 KEY = "number bigint, side string"
@@ -147,6 +149,8 @@ def test_two_keys_never_become_one(one: str, other: str, tmp_path: Path) -> None
     for call in (explain_changes, lambda source, given: write_state(source, tmp_path / "target", given)):
         with pytest.raises(InvalidInputError, match=r"two keys become one, \{'user': 'a'\}"):
             call(tmp_path / "saved", [rekey])
+    delete(str(tmp_path / "target"), parse({}))  # as the error says, also what was written of the keys
+    assert [path for path in (tmp_path / "target").rglob("*") if path.is_file()] == []
 
 
 def test_keys_that_stay_apart_may_come_in_many_batches_and_lose_rows(tmp_path: Path) -> None:

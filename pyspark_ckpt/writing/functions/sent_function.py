@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import io
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache, update_wrapper
 from types import CodeType
 from typing import Any
 
@@ -19,6 +19,9 @@ import pyarrow as pa
 from typing_extensions import override
 
 from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.local.worker_process import WorkerEnd
+
+_CACHED = type(lru_cache(len))
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,9 @@ class SentFunction:
         function = self._function
         try:
             return function(rows)
-        except Exception as problem:  # noqa: BLE001 - a function may raise anything, which is raised again elsewhere
+        except (KeyboardInterrupt, WorkerEnd):  # of the process, not of the function
+            raise
+        except BaseException as problem:  # noqa: BLE001 - also sys.exit(): it must not end the process in silence
             frames = problem.__traceback__ and problem.__traceback__.tb_next  # without this call
             shown = "".join(traceback.format_exception(type(problem), problem, frames))
             raise FunctionFailedError(
@@ -86,14 +91,17 @@ class FunctionFailedError(InvalidInputError):
         self.dumped = dumped
 
     def load(self) -> Exception | None:
-        """Return the error of the function; None if it cannot be copied."""
+        """Return the error of the function; None if it cannot be copied, or would mean something else here.
+
+        SystemExit would end the program that has called, and StopIteration a loop of it.
+        """
         if not self.dumped:
             return None
         try:
             found: object = cloudpickle.loads(self.dumped)
         except Exception:  # noqa: BLE001 - of a class that takes other arguments, or that is not known here
             return None
-        return found if isinstance(found, Exception) else None
+        return found if isinstance(found, Exception) and not isinstance(found, StopIteration) else None
 
 
 @contextmanager
@@ -108,21 +116,49 @@ def raising_as_functions_do() -> Iterator[None]:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # it has no types
-    """Keeps the names of files, for tracebacks: newer releases of cloudpickle leave them out."""
+    """Keeps the names of files, for tracebacks: newer releases of cloudpickle leave them out.
+
+    Functions of the program that ``lru_cache`` has wrapped are copied like others: cloudpickle takes them to be in the
+    ``__main__`` of the other process.
+    """
 
     @override
     def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, _CACHED) and _is_of_program(obj):
+            return _new_cached, (obj.cache_parameters(),), obj.__wrapped__, None, None, _fill_cached
         if not isinstance(obj, CodeType):
             return super().reducer_override(obj)
         kind, arguments = cloudpickle.Pickler.dispatch_table[CodeType](obj)
         return _make_code, (kind, arguments, obj.co_filename)
 
 
+class _Wrapped:
+    """A function that is known later: one that is wrapped may call its wrapper, which then is made first."""
+
+    function: Callable[..., Any]
+
+    def __call__(self, *given: Any, **named: Any) -> Any:  # noqa: ANN401 - of any function
+        return self.function(*given, **named)
+
+
+def _is_of_program(function: Any) -> bool:  # noqa: ANN401 - what lru_cache makes
+    return function.__module__ == "__main__" or "<locals>" in function.__qualname__
+
+
+def _new_cached(parameters: Mapping[str, Any]) -> Any:  # noqa: ANN401 - what lru_cache makes
+    return lru_cache(parameters["maxsize"], parameters["typed"])(_Wrapped())
+
+
+def _fill_cached(cached: Any, function: Callable[..., Any]) -> None:  # noqa: ANN401 - what lru_cache makes
+    cached.__wrapped__.function = function
+    update_wrapper(cached, function)
+
+
 def _make_code(kind: type[CodeType], arguments: tuple[Any, ...], file: str) -> CodeType:
     return kind(*arguments).replace(co_filename=file)
 
 
-def _dump_error(problem: Exception) -> bytes:
+def _dump_error(problem: BaseException) -> bytes:
     """Return an error as bytes; none if it cannot be copied."""
     try:
         return _dump(problem)

@@ -92,9 +92,10 @@ def _make(step: Step, target: WrittenState, pairs: AllKeyPairs) -> tuple[Show, C
 def _apply(step: Step, rows: pa.Table) -> pa.Table:
     found: object = step.function(rows)
     if not isinstance(found, pa.Table):
+        change = "Transform" if step.key_change is None else "ReKey"
         raise InvalidInputError(
-            f"The function of a {'Transform' if step.key_change is None else 'ReKey'} returned {repr(found)[:200]} of "
-            f"type {type(found).__name__}.",
+            f"State {step.state.name!r}: the function of a {change} returned {repr(found)[:200]} of type "
+            f"{type(found).__name__}.",
             hint="Return a pyarrow.Table, which may be empty.",
         )
     return found

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -56,6 +58,31 @@ def test_a_process_that_dies_is_named_with_its_task() -> None:
     assert "run the same command again" in caught.value.hint
 
 
+@dataclass(frozen=True)
+class Forsake:
+    """Dies, and leaves a process that it has forked, as a pool of processes in a function does."""
+
+    pids: Path
+
+    @property
+    def key(self) -> str:
+        return "forsake"
+
+    def __call__(self) -> None:
+        forked = os.fork()
+        if not forked:
+            time.sleep(60)
+            os._exit(0)
+        self.pids.write_text(f"{forked}")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_process_that_dies_is_noticed_although_one_that_it_has_forked_lives(tmp_path: Path) -> None:
+    with pytest.raises(ProcessError, match=r"ran forsake has ended \(status -9\)"):
+        LocalProcesses(1)([Forsake(tmp_path / "pid")], lambda _done, _of: None)
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)  # it is still there
+
+
 def test_copies_run_at_once_in_this_process_and_stop_at_the_first_error() -> None:
     told: list[tuple[int, int]] = []
     tasks = [Square(number) for number in range(1, 20)]
@@ -91,6 +118,7 @@ class Wait:
 
     parent: Path
     frees: bool = False
+    swallows: bool = False
 
     @property
     def key(self) -> str:
@@ -101,22 +129,51 @@ class Wait:
             if self.frees:
                 Slow(Path(made) / "begun")
             (Path(made) / "begun").touch()
+            while self.swallows:
+                with suppress(BaseException):  # as an `except:` of a user
+                    time.sleep(600)
             time.sleep(600)
+
+
+def test_an_interrupt_ends_the_processes_in_the_middle_of_a_task(tmp_path: Path) -> None:
+    """A notebook sends it to its own process alone."""
+    with _start(tmp_path) as starter:
+        _wait_until_begun(tmp_path, starter)
+        starter.send_signal(signal.SIGINT)
+        assert starter.communicate(timeout=60)[0] == b""
+        assert starter.returncode == -signal.SIGINT
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_task_that_swallows_the_exit_does_not_go_on_for_ever(tmp_path: Path) -> None:
+    with _start(tmp_path, swallows=True) as starter:
+        _wait_until_begun(tmp_path, starter)
+        starter.kill()
+        assert starter.communicate(timeout=60)[0] == b""
+
+
+def _start(folder: Path, *, frees: bool = False, swallows: bool = False) -> subprocess.Popen[bytes]:
+    """Start a program that waits for a task in another process. Both have its stdout."""
+    program = (
+        f"import sys; sys.path[:] = {sys.path}; from pathlib import Path; "
+        "from tests.state_store.redistribution.test_jobs import *; "
+        f"LocalProcesses(1)([Wait(Path({str(folder)!r}), {frees}, {swallows})], lambda _done, _of: None)"
+    )
+    return subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+
+
+def _wait_until_begun(folder: Path, starter: subprocess.Popen[bytes]) -> None:
+    while not list(folder.glob("*/begun")):
+        assert starter.poll() is None
+        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("frees", [False, True])
 def test_a_process_ends_and_cleans_up_in_the_middle_of_a_task_when_the_one_that_started_it_is_killed(
     *, frees: bool, tmp_path: Path
 ) -> None:
-    program = (
-        f"import sys; sys.path[:] = {sys.path}; from pathlib import Path; "
-        "from tests.state_store.redistribution.test_jobs import *; "
-        f"LocalProcesses(1)([Wait(Path({str(tmp_path)!r}), {frees})], lambda _done, _of: None)"
-    )
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as starter:
-        while not list(tmp_path.glob("*/begun")):
-            assert starter.poll() is None
-            time.sleep(0.02)
+    with _start(tmp_path, frees=frees) as starter:
+        _wait_until_begun(tmp_path, starter)
         starter.kill()
         assert starter.communicate(timeout=30)[0] == b""  # the end of all that have its stdout
     assert list(tmp_path.iterdir()) == []
