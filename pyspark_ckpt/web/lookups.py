@@ -96,7 +96,11 @@ def _describe_state(number: int, each: StoredState) -> Fields:
     key: list[Fields] = []
     problem = None
     try:
-        key = [{"column": field.name, "type": name_type(field.type)} for field in each.key_type]
+        codec = each.codec()
+        key = [
+            {"column": field.name, "type": name_type(field.type), "is_optional": field not in codec.placing_fields}
+            for field in codec.key_fields
+        ]
     except CkptError as wrong:
         problem = wrong.message
     return {
@@ -129,14 +133,23 @@ def select(state: Fields) -> Selection:
 def find_key(
     facts: Facts, operators: Sequence[OperatorVersion], version: int, state: Fields, given: Sequence[str | None]
 ) -> Fields:
-    """Return the rows of a key whose columns are ``given`` as typed into a form; None is null. Raises CkptError."""
+    """Return the rows of a key whose columns are ``given`` as typed into a form; None is null.
+
+    Columns that do not place a key, such as the index of a row of a join, may all be empty: then it is all rows of the
+    others. Raises CkptError.
+    """
     with open_reader(facts, operators, version, select(state)) as reader:
-        kinds = [field.type for field in reader.state.key_type]
-        if len(given) != len(kinds):
+        codec = reader.state.codec()
+        fields = codec.key_fields
+        if len(given) != len(fields):
             raise InvalidInputError(
-                f"{reader.state.whose} has keys of {len(kinds)} columns, and {len(given)} are given."
+                f"{reader.state.whose} has keys of {len(fields)} columns, and {len(given)} are given."
             )
-        key = [read_typed(text, kind) for text, kind in zip(given, kinds, strict=True)]
+        typed = list(zip(given, fields, strict=True))
+        if all(text == "" for text, field in typed if field not in codec.placing_fields):
+            texts = {field.name: text for text, field in typed}
+            typed = [(texts[field.name], field) for field in codec.placing_fields]
+        key = [read_typed(text, field.type) for text, field in typed]
         found, is_all = reader.first_rows_of_json(key, MAX_KEY_ROWS, MAX_KEY_BYTES)
         return {
             "key": [None if text is None else text for text in given],

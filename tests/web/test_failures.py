@@ -161,6 +161,19 @@ def test_versions_that_retention_deletes_meanwhile(serve: Serve, query: Query) -
         assert client.get(f"/c/0{page}").status_code in {200, 404, 502}, page
 
 
+def test_a_damaged_store_does_not_hide_what_a_clean_up_would_delete_of_the_others(serve: Serve, query: Query) -> None:
+    for path in Path(query.location, "state/2/1").glob(f"{4:020d}-*"):
+        path.unlink()
+    client = serve(query.location, options={"retentionGracePeriod": "0"})
+    page = "/c/0/kept?dry_run=1&keep=1"
+    told = client.get(f"{page}&format=json").json()["garbage"]
+    assert [(each["operator"], each["partition"]) for each in told["problems"]] == [(2, 1)]
+    assert told["objects"] > 0
+    shown = client.get(page).text
+    assert "1 store of 7 cannot be looked into" in shown
+    assert told["problems"][0]["message"].split(" ")[0] in shown
+
+
 def test_many_services_that_do_not_answer_hold_up_no_other_checkpoint(
     serve: Serve, query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
