@@ -152,7 +152,7 @@ def find_key(
         key = [read_typed(text, field.type) for text, field in typed]
         found, is_all = reader.first_rows_of_json(key, MAX_KEY_ROWS, MAX_KEY_BYTES)
         return {
-            "key": [None if text is None else text for text in given],
+            "key": list(given),
             "version": version,
             "columns": found.schema.names,
             "rows": show_rows(found.to_batches()),

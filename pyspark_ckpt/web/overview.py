@@ -11,6 +11,7 @@ from typing import Any
 from pyspark_ckpt.descriptions.json_forms import Fields, describe_store
 from pyspark_ckpt.state_store.display import count_text
 from pyspark_ckpt.state_store.errors import CkptError
+from pyspark_ckpt.state_store.format.meta import FORMAT_VERSION
 from pyspark_ckpt.web.recollection import Recalled
 from pyspark_ckpt.web.subjects import Facts, QueryRun, Subject
 from pyspark_ckpt.web.survey import NEWEST_VERSIONS, Survey
@@ -98,8 +99,9 @@ def describe_facts(subject: Subject, facts: Facts) -> Fields:
             for each in facts.operators
         ],
         "stores": sum(facts.partitions[each.number] * len(each.stores) for each in facts.operators),
-        "checkpoint_format": None if not facts.version else 2 if facts.ids else 1,
+        "checkpoint_format": None if not facts.version else 2 if facts.names_ids else 1,
         "commit_log": facts.log_format or None,
+        "stored_format": FORMAT_VERSION,
         "run": facts.run[0] or None,
         "driver": facts.run[1] or None,
         "shuffle_partitions": facts.conf.get("spark.sql.shuffle.partitions"),
@@ -176,6 +178,10 @@ def _describe_look(look: Survey) -> Fields:
         "delta_bytes": None if newest is None else newest.delta_bytes,
         "commit_s": None if newest is None or not newest.deltas else newest.last_s - newest.first_s,
     }
+
+
+NOT_WAITING: Fields = {"done": 0, "total": 0, "is_under_way": False}
+"""What ``describe_waiting`` returns if nothing is made."""
 
 
 def describe_waiting(recalled: Recalled[Any]) -> Fields:

@@ -80,7 +80,7 @@ class Facts:
     """What a page says of every checkpoint. Times are Unix times of the place, read from its listings.
 
     ``commits`` and ``offsets``: when the entries of both logs were written, by batch. ``run``: the newest run that has
-    an object, by its number.
+    an object, by its number. ``names_ids``: whether the commit log says which commits count, as in checkpoint format 2.
     """
 
     checkpoint: Checkpoint
@@ -95,7 +95,7 @@ class Facts:
     watermark_ms: int
     conf: Mapping[str, str]
     log_format: str
-    ids: bool
+    names_ids: bool
     saved: SavepointInfo | None
     """Of a savepoint in which no query was started."""
     read_s: float = field(default_factory=time.time)

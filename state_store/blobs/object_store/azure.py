@@ -47,11 +47,13 @@ from pyspark_ckpt.state_store.blobs.object_store.service import (
     RequestError,
 )
 from pyspark_ckpt.state_store.blobs.object_store.sessions import (
+    BAD_TLS,
     MISUNDERSTOOD,
+    PASSING,
     Answers,
     equip,
     explain_misunderstood,
-    hide_queries,
+    first_line,
     is_bad_tls,
     timeouts,
 )
@@ -69,7 +71,6 @@ MAX_NAMED = 4
 WHOLE_BYTES = 256 << 20
 """The largest object that is put in one request. Larger ones are sent in blocks."""
 
-_PASSING = frozenset({408, 429, 500, 502, 503, 504})
 _PASSING_CODES = frozenset(
     {"ContainerBeingDeleted", "OperationTimedOut", "ServerBusy", "InternalError", "PendingCopyOperation"}
 )
@@ -96,7 +97,6 @@ _HINTS: Mapping[str, str] = {
     "PathConflict": "A file is in the way. Choose another folder for state.",
     "InvalidBlobType": "The name is that of a blob of another type. Choose another folder for state.",
 }
-_TLS = "Let this host trust the certificate of the service (REQUESTS_CA_BUNDLE), or correct the endpoint."
 
 
 class AzureContainer:
@@ -113,7 +113,7 @@ class AzureContainer:
         try:
             credential = (settings.secret or OwnChain()).make_credential(self._tokens)
         except ValueError as problem:
-            raise RequestError(f"the credentials cannot be used ({_first_line(problem)})", hint=_WHERE) from problem
+            raise RequestError(f"the credentials cannot be used ({first_line(problem)})", hint=_WHERE) from problem
         self.client = ContainerClient(
             settings.endpoint,
             settings.container,
@@ -353,15 +353,15 @@ def _failures(verb: str) -> Iterator[None]:
     except ClientAuthenticationError as problem:
         if problem.status_code:
             raise _explain_answer(problem, verb) from problem
-        text = f"no credentials are found, or they get no token ({_first_line(problem)})"
+        text = f"no credentials are found, or they get no token ({first_line(problem)})"
         raise RequestError(text, hint=_WHERE) from problem
     except HttpResponseError as problem:
         raise _explain_answer(problem, verb) from problem
     except (ServiceRequestError, ServiceResponseError, RequestException, OSError) as problem:
         is_wrong = is_bad_tls(problem)
-        raise RequestError(_first_line(problem), hint=_TLS if is_wrong else "", may_pass=not is_wrong) from problem
+        raise RequestError(first_line(problem), hint=BAD_TLS if is_wrong else "", may_pass=not is_wrong) from problem
     except AzureError as problem:
-        raise RequestError(_first_line(problem), may_pass=True) from problem
+        raise RequestError(first_line(problem), may_pass=True) from problem
     except MISUNDERSTOOD as problem:
         raise explain_misunderstood(problem) from problem
 
@@ -370,11 +370,11 @@ def _explain_answer(problem: HttpResponseError, verb: str) -> RequestError:
     """Return the error of an answer."""
     status, code = int(problem.status_code or 0), getattr(problem, "error_code", None) or ""
     code = str(getattr(code, "value", code))
-    said = f"{code or _first_line(problem)} (status {status})"
+    said = f"{code or first_line(problem)} (status {status})"
     kind = _find_kind(status, code, verb)
     if kind is not None:
         return kind(said, status, code)
-    passes = status in _PASSING or code in _PASSING_CODES or status in {0, 200, 201, 202, 206}
+    passes = status in PASSING or code in _PASSING_CODES or status in {0, 200, 201, 202, 206}
     hint = _HINTS.get(code, {401: _CORRECT, 403: _RIGHTS}.get(status, ""))
     found = RequestError(said, status, code, hint, may_pass=passes)
     found.is_denied = code == "AuthorizationPermissionMismatch"
@@ -390,8 +390,3 @@ def _find_kind(status: int, code: str, verb: str) -> type[RequestError] | None:
     if status == 404 and code != "ContainerNotFound" and verb not in {"write", "list"}:  # noqa: PLR2004
         return MissingError
     return PastEndError if status == 416 else None  # noqa: PLR2004
-
-
-def _first_line(problem: object) -> str:
-    """Return the first line of a text, without the queries of URLs: a signature is a secret."""
-    return hide_queries(problem).strip().partition("\n")[0][:400]
