@@ -23,7 +23,7 @@ from starlette.staticfiles import StaticFiles
 
 from pyspark_ckpt.descriptions.json_forms import Fields
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
-from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError, NotFoundError, StorageError
+from pyspark_ckpt.state_store.errors import CkptError, FormatError, InvalidInputError, NotFoundError, StorageError
 from pyspark_ckpt.state_store.json_objects import MAX_LONG
 from pyspark_ckpt.web import formats
 from pyspark_ckpt.web.history import Prices, tell_history
@@ -258,7 +258,7 @@ class Pages:
             try:
                 with self._take_turn():
                     found = find_key(facts, operators, version, chosen, given)
-            except InvalidInputError as wrong:
+            except (InvalidInputError, FormatError, NotFoundError) as wrong:
                 problem = describe_error(wrong)
         return "key.html", {
             "checkpoint": told,
@@ -282,7 +282,9 @@ class Pages:
             return [], describe_waiting(metas), None, 0
         operators, version = known.operators, known.version
         listed = self._states[subject.number].recall(
-            known.commit, lambda _: list_states(facts, operators, version), LONG_WAIT_S
+            (known.commit, frozenset(known.damaged)),
+            lambda _: list_states(facts, operators, version, known.damaged),
+            LONG_WAIT_S,
         )
         return listed.value or [], describe_waiting(listed), operators, version
 
@@ -301,7 +303,7 @@ class Pages:
                 with self._take_turn():
                     wanted = select(chosen)
                     found = compare((subject, other), (before, after or None), wanted, limit)
-            except (InvalidInputError, NotFoundError) as wrong:
+            except (InvalidInputError, FormatError, NotFoundError) as wrong:
                 problem = describe_error(wrong)
         return "diff.html", {
             "checkpoint": told,
@@ -331,7 +333,7 @@ class Pages:
 def _require_version(facts: Facts, tell: Callable[[Subject, Facts, float], Fields], subject: Subject) -> Fields:
     """Return what a page tells of the newest version; nothing before the first."""
     if not facts.version:
-        return {"operators": [], "version": None, **NOT_WAITING}
+        return {"operators": [], "problems": [], "version": None, **NOT_WAITING}
     return tell(subject, facts, LONG_WAIT_S)
 
 

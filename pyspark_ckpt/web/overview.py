@@ -12,6 +12,7 @@ from pyspark_ckpt.descriptions.json_forms import Fields, describe_store
 from pyspark_ckpt.state_store.display import count_text
 from pyspark_ckpt.state_store.errors import CkptError
 from pyspark_ckpt.state_store.format.meta import FORMAT_VERSION
+from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.web.recollection import Recalled
 from pyspark_ckpt.web.subjects import Facts, QueryRun, Subject
 from pyspark_ckpt.web.survey import NEWEST_VERSIONS, Survey
@@ -71,6 +72,11 @@ def name_subject(subject: Subject) -> Fields:
 def describe_error(problem: CkptError) -> Fields:
     """Return a failure as a page or a program shows it."""
     return {"kind": problem.kind, "message": problem.message, "hint": problem.hint}
+
+
+def describe_damage(damaged: Mapping[Identity, CkptError]) -> list[Fields]:
+    """Return what is wrong with stores that cannot be read."""
+    return [{**describe_store(each, ""), **describe_error(problem)} for each, problem in sorted(damaged.items())]
 
 
 def describe_facts(subject: Subject, facts: Facts) -> Fields:

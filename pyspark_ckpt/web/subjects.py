@@ -22,7 +22,7 @@ from pyspark_ckpt.state_store.blobs.base.place_clock import ShownTimes
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, list_operators, refuse_unnamed_operators
 from pyspark_ckpt.state_store.checkpoints.query.files import BATCH
-from pyspark_ckpt.state_store.errors import FormatError, NotFoundError, StorageError
+from pyspark_ckpt.state_store.errors import CkptError, FormatError, NotFoundError, StorageError
 from pyspark_ckpt.state_store.format.names import RUNS_FOLDER, parse_epoch
 from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
 from pyspark_ckpt.state_store.identity import Identity
@@ -41,8 +41,8 @@ QUERY_S, QUERY_WAIT_S, QUERY_LATE_S = 0.1, 2.0, 10.0
 """How long the answer of a query is kept, waited for, and taken for its newest while it gives no other."""
 GLANCE_S = 10.0
 WHOLE_S = 60.0
-METAS_S = 3600.0
-"""The metadata of a commit never changes."""
+METAS_S, DAMAGED_S = 3600.0, 30.0
+"""The metadata of a commit never changes. If some is damaged, it may be mended."""
 AT_ONCE = 8
 
 
@@ -64,10 +64,11 @@ class CommitKey(NamedTuple):
 
 @dataclass(frozen=True)
 class KnownVersion:
-    """The metadata of all stores at a commit."""
+    """The metadata of all stores at a commit. ``damaged``: those that cannot be read, and why."""
 
     commit: CommitKey
     operators: Sequence[OperatorVersion]
+    damaged: Mapping[Identity, CkptError] = field(default_factory=dict)
 
     @property
     def version(self) -> int:
@@ -138,6 +139,7 @@ class Subject:
         self._glance = Recollection[Survey](pool, GLANCE_S)
         self._whole = Recollection[Survey](pool, WHOLE_S)
         self._metas = Recollection[KnownVersion](pool, METAS_S)
+        self._is_damaged = False
 
     def read_facts(self) -> Facts:
         """Return what is known of the checkpoint now. Raises CkptError."""
@@ -172,9 +174,13 @@ class Subject:
         def compute(progress: Progress) -> KnownVersion:
             if isinstance(facts.checkpoint, Savepoint):
                 return KnownVersion(facts.commit, facts.checkpoint.versions())
-            return KnownVersion(facts.commit, list_operators(facts.checkpoint, facts.version, progress))
+            damaged: dict[Identity, CkptError] = {}
+            operators = list_operators(facts.checkpoint, facts.version, progress, damaged)
+            self._is_damaged = bool(damaged)
+            return KnownVersion(facts.commit, operators, damaged)
 
-        return self._metas.recall(facts.commit, compute, wait_s)
+        look = int(time.monotonic() // DAMAGED_S) if self._is_damaged else 0
+        return self._metas.recall((facts.commit, look), compute, wait_s)
 
     def _read_facts(self, _progress: Progress) -> Facts:
         checkpoint = state_at(self.location, self.options)
