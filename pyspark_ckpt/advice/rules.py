@@ -72,8 +72,8 @@ def judge(
     verdict: Verdict = next((each for each in ("more", "fewer", "stay") if each in favoured), "unknown")
     recommended = _recommend(verdict, most, splittable, cores)
     if verdict == "more" and recommended is None:
-        most_of_all = min(state.max_partitions or partitions for state in splittable)
-        reasons.append(Reason("stay", f"The keyed operator cannot have more than {most_of_all} (max_parallelism)."))
+        limit = min(state.max_partitions or partitions for state in splittable)
+        reasons.append(Reason("stay", f"The keyed operator cannot have more than {limit} (max_parallelism)."))
         verdict = "stay"
     return Judgement(verdict, partitions, recommended, tuple(reasons))
 
