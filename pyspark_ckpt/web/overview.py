@@ -50,6 +50,8 @@ def summarize(subject: Subject, wait_s: float) -> Fields:
         else:
             if look.value is not None:
                 notes += _judge_stores(look.value)
+        if damaged := subject.count_damaged(facts):
+            notes.append({"level": BAD, "text": f"{count_text(damaged, 'store')} cannot be read: see States"})
     told["look"] = None if look is None or look.value is None else _describe_look(look.value)
     told["is_under_way"] = look is not None and look.is_under_way
     told["health"] = notes or [{"level": GOOD, "text": _say_nothing_wrong(facts, look)}]

@@ -139,7 +139,7 @@ class Subject:
         self._glance = Recollection[Survey](pool, GLANCE_S)
         self._whole = Recollection[Survey](pool, WHOLE_S)
         self._metas = Recollection[KnownVersion](pool, METAS_S)
-        self._is_damaged = False
+        self._damage: tuple[CommitKey, int] | None = None
 
     def read_facts(self) -> Facts:
         """Return what is known of the checkpoint now. Raises CkptError."""
@@ -176,11 +176,15 @@ class Subject:
                 return KnownVersion(facts.commit, facts.checkpoint.versions())
             damaged: dict[Identity, CkptError] = {}
             operators = list_operators(facts.checkpoint, facts.version, progress, damaged)
-            self._is_damaged = bool(damaged)
+            self._damage = (facts.commit, len(damaged)) if damaged else None
             return KnownVersion(facts.commit, operators, damaged)
 
-        look = int(time.monotonic() // DAMAGED_S) if self._is_damaged else 0
+        look = int(time.monotonic() // DAMAGED_S) if self._damage else 0
         return self._metas.recall((facts.commit, look), compute, wait_s)
+
+    def count_damaged(self, facts: Facts) -> int:
+        """Return how many stores could not be read at the newest version, as far as somebody has looked."""
+        return self._damage[1] if self._damage is not None and self._damage[0] == facts.commit else 0
 
     def _read_facts(self, _progress: Progress) -> Facts:
         checkpoint = state_at(self.location, self.options)

@@ -111,10 +111,12 @@ def test_a_damaged_store_does_not_hide_the_others(serve: Serve, query: Query, mo
     assert [each["whose"] for each in read(client, "/c/0/key")["states"]] == states
     assert client.get("/c/0/partitions?groups=2").status_code == 502, "no count without the rows of a store"
     assert sum(read(client, "/c/0/partitions", groups=0)["groups"]["rows"].values()) > 0
+    assert read(client, "/")["checkpoints"][0]["health"][0]["text"] == "1 store cannot be read: see States"
     for path, content in zip(paths, whole, strict=True):
         path.write_bytes(content)
     monkeypatch.setattr(subjects, "DAMAGED_S", 0.001)
     assert read(client, "/c/0/states")["problems"] == []
+    assert read(client, "/")["checkpoints"][0]["level"] == "good"
 
 
 def test_a_store_without_the_newest_version_is_wrong(serve: Serve, query: Query) -> None:
