@@ -60,7 +60,7 @@ class ObjectRequests:
         if (found := self._client.get_found()) is not None:
             return found
         with self.failures("reach", "."):
-            return self.ask(self._client.get)
+            return self.retries.repeat(self._root_url, self._client.get, self._may_pass)
 
     def key(self, name: str) -> str:
         """Return the key of an object of the place. Raises InvalidInputError (the service cannot have it)."""

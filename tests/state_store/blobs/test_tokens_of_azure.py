@@ -17,12 +17,14 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, TypeAlias
+from urllib.parse import urlsplit
 
 import pytest
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, HadoopSettings, RetryPolicy, place_at
 from pyspark_ckpt.state_store.errors import StorageError
-from tests.cloud_services import ACCOUNT, describe_container, new_container, running_azurite
+from tests.cloud_services import ACCOUNT, connection, describe_container, new_container, running_azurite
+from tests.outages import wire
 from tests.ports import find_free_port
 
 Reach: TypeAlias = Callable[..., BlobPlace]
@@ -180,6 +182,29 @@ def test_a_service_of_tokens_that_is_away_for_a_while_is_waited_for(
         assert all(pool.map(lambda number: place.put_if_absent(f"{number}", b"x"), range(8)))
     assert place.get("3") == b"x"
     assert giver.asked > REFUSALS
+
+
+def test_a_service_that_speaks_no_tls_for_a_while_is_waited_for(
+    secure: str, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So does a load balancer that has just begun. A service that has never answered by TLS fails at once."""
+    there = urlsplit(secure)
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate[0]))
+    container = describe_container(new_container(secure, connection_verify=str(certificate[0])))
+    with wire((str(there.hostname), int(there.port or 0))) as cut:
+        monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", connection(f"https://127.0.0.1:{cut.port}"))
+        first, place = (place_at(f"{container}/{name}", retries=RetryPolicy(30)) for name in ("first", "other"))
+        with cut.outage("plain"), pytest.raises(StorageError, match="WRONG_VERSION_NUMBER") as caught:
+            first.get("a")
+        assert "REQUESTS_CA_BUNDLE" in caught.value.hint
+        assert caught.value.waited_s == 0
+        place.put("a", b"x")
+        with ThreadPoolExecutor(1) as pool:
+            with cut.outage("plain"):
+                found = pool.submit(place.get, "a")
+                time.sleep(0.5)
+                assert not found.done()
+            assert found.result() == b"x"
 
 
 def test_a_wrong_secret_is_told_at_once_and_not_shown(giver: Giver, reach: Reach) -> None:
