@@ -87,8 +87,7 @@ def test_what_the_image_copies_is_sent_to_the_engine_and_exists() -> None:
 def test_one_wheel_is_installed_and_more_are_refused_with_what_to_do(wheels: tuple[str, ...], tmp_path: Path) -> None:
     text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", "")
     (command,) = re.findall(r"^RUN (set --.*)$", text, re.MULTILINE)
-    checks, _, rest = command.partition("&& pip install")
-    assert '"$1[s3]"' in rest
+    checks = command.partition("&& pip install")[0]
     for name in wheels:
         (tmp_path / name).touch()
     done = _run("sh", "-c", checks.replace("/wheels", str(tmp_path)) + '&& echo "$1"')
