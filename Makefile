@@ -156,6 +156,7 @@ jar: $(JAR) ## build the shim for the newest Spark into pyspark_ckpt/jars
 jars: $(JAR) $(OTHER_JARS) ## build the shim for every Spark
 
 wheel: jars ## build the wheel, with a jar for every Spark, into dist
+	@rm -f dist/pyspark_ckpt-*.whl
 	@$(PY) -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --config-settings spark=all --wheel-dir dist .
 	@ls dist/*.whl
 

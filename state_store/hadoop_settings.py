@@ -53,6 +53,10 @@ class HadoopSettings:
         found = (self._settings.get(name, "").strip() for name in names)
         return next((value for value in found if value), "")
 
+    def list_names(self) -> list[str]:
+        """Return the names of all settings, which are no secrets, in their order."""
+        return sorted(self._settings)
+
     def __eq__(self, other: object) -> bool:
         """Return whether all settings are the same."""
         return isinstance(other, HadoopSettings) and self._settings == other._settings

@@ -106,21 +106,45 @@ def running_azure(folder: Path) -> Iterator[CloudService]:
         account = f"https://{host.replace('.dfs.', '.blob.')}"
         yield CloudService(given.rstrip("/"), "", ContainerClient(account, container, DefaultAzureCredential()))
         return
+    with running_azurite(folder) as endpoint:
+        client = new_container(endpoint)
+        os.environ["AZURE_STORAGE_CONNECTION_STRING"] = connection(endpoint)
+        yield CloudService(describe_container(client), endpoint, client)
+
+
+@contextmanager
+def running_azurite(folder: Path, certificate: tuple[Path, Path] | None = None) -> Iterator[str]:
+    """The endpoint of a new Azurite. Skips the test if there is none. ``folder``: for a log.
+
+    ``certificate``: a certificate and its key, for TLS; then tokens are taken, too.
+    """
     if not AZURITE.exists() or which("node") is None:
         pytest.skip(
             f"NOT RUN: needs npm (make installs Azurite), or {AZURE_CONTAINER}=abfss://container@account/folder."
         )
     port = find_free_port()
-    endpoint = f"http://127.0.0.1:{port}"
     command = ["node", str(AZURITE), "--blobHost", "127.0.0.1", "--blobPort", str(port), "--inMemoryPersistence"]
+    if certificate is not None:
+        command += ["--oauth", "basic", "--cert", str(certificate[0]), "--key", str(certificate[1])]
     with _emulator([*command, "--silent", "--disableTelemetry"], folder):
-        name = f"test-{uuid.uuid4().hex[:12]}"
-        client = ContainerClient.from_connection_string(
-            connection(endpoint), name, api_version="2021-12-02", retry_total=0
-        )
-        _when_it_runs(client.create_container)
-        os.environ["AZURE_STORAGE_CONNECTION_STRING"] = connection(endpoint)
-        yield CloudService(f"abfss://{name}@{ACCOUNT}.dfs.core.windows.net", endpoint, client)
+        yield f"{'http' if certificate is None else 'https'}://127.0.0.1:{port}"
+
+
+def new_container(endpoint: str, **options: Any) -> Any:  # noqa: ANN401
+    """A new container in Azurite, as a client of Azure's library, when Azurite runs."""
+    from azure.storage.blob import ContainerClient
+
+    name = f"test-{uuid.uuid4().hex[:12]}"
+    client = ContainerClient.from_connection_string(
+        connection(endpoint), name, api_version="2021-12-02", retry_total=0, **options
+    )
+    _when_it_runs(client.create_container)
+    return client
+
+
+def describe_container(client: Any) -> str:  # noqa: ANN401
+    """The URL of a container in Azurite."""
+    return f"abfss://{client.container_name}@{ACCOUNT}.dfs.core.windows.net"
 
 
 @contextmanager

@@ -18,7 +18,10 @@ from tests.beside import beside
 from tests.lab import Lab, expected
 
 KINDS = ("refused", "reset", "silent")
-"""No service listens there; every connection is reset; all bytes of the outage are lost and nothing is answered."""
+"""No service listens there; every connection is reset; all bytes of the outage are lost and nothing is answered.
+
+Another kind, ``plain``, is for services that speak TLS: something that does not speak it answers.
+"""
 
 _RESET = struct.pack("ii", 1, 0)
 
@@ -93,6 +96,12 @@ class Wire:
                 client, _ = self._listener.accept()
             except OSError:
                 time.sleep(0.01)
+                continue
+            if self._cut == "plain":
+                with suppress(OSError):
+                    client.recv(1 << 16)  # what is not read when it is closed makes a reset
+                    client.sendall(b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n\r\n")
+                client.close()
                 continue
             if self._cut == "reset":
                 _reset(client)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from pyspark_ckpt.advice.progress_figures import BatchFigures, read_figures
-from pyspark_ckpt.advice.rules import Judgement, Reason, Verdict, find_operator, judge
+from pyspark_ckpt.advice.rules import Reason, Verdict, find_operator, judge
 from pyspark_ckpt.advice.state_figures import StateFigures, read_state
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.display import count_text, write_command
@@ -123,16 +123,6 @@ def advise_on(
         raise InvalidInputError(f"{checkpoint.place.url} has no state: its partitions are those of the input.")
     batches = read_figures(own)
     judgement = judge(states, batches, cores, options.restore_target_s)
-    return _make(checkpoint, judgement, states, batches, cores)
-
-
-def _make(
-    checkpoint: Checkpoint,
-    judgement: Judgement,
-    states: Sequence[StateFigures],
-    batches: BatchFigures | None,
-    cores: int | None,
-) -> Advice:
     return Advice(
         checkpoint.query_id,
         checkpoint.place.url,

@@ -72,8 +72,8 @@ def judge(
     verdict: Verdict = next((each for each in ("more", "fewer", "stay") if each in favoured), "unknown")
     recommended = _recommend(verdict, most, splittable, cores)
     if verdict == "more" and recommended is None:
-        most_of_all = min(state.max_partitions or partitions for state in splittable)
-        reasons.append(Reason("stay", f"The keyed operator cannot have more than {most_of_all} (max_parallelism)."))
+        limit = min(state.max_partitions or partitions for state in splittable)
+        reasons.append(Reason("stay", f"The keyed operator cannot have more than {limit} (max_parallelism)."))
         verdict = "stay"
     return Judgement(verdict, partitions, recommended, tuple(reasons))
 
@@ -199,7 +199,10 @@ def _judge_restore(batches: BatchFigures | None, target_s: float) -> Iterator[Re
 
 
 def _recommend(verdict: Verdict, state: StateFigures, states: Sequence[StateFigures], cores: int | None) -> int | None:
-    """Return the number of partitions: a multiple or a divisor of the present one, to which state moves quickly."""
+    """Return the number of partitions: a multiple or a divisor of the present one, to which state moves quickly.
+
+    It is no multiple if a keyed operator can only have fewer.
+    """
     partitions = state.partitions
     if verdict == "fewer" and cores is not None:
         return next((partitions // by for by in range(partitions, 1, -1) if _divides(by, partitions, cores)), None)

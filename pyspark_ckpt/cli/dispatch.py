@@ -9,7 +9,11 @@ from __future__ import annotations
 
 import difflib
 import re
+import signal
+import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import click
@@ -44,13 +48,35 @@ def spell_options(text: str, parameters: Sequence[click.Parameter]) -> str:
     return re.sub(rf"(?<![\w/.]){re.escape(PREFIX)}({'|'.join(table())})(?![\w/])", r"-o \1", text)
 
 
+@contextmanager
+def _stop_waiting_when_interrupted() -> Iterator[None]:
+    """Let Ctrl-C also end the waits of other threads for places: all of them end before the command does."""
+    from pyspark_ckpt.state_store.blobs.base.retries import stop_waiting  # noqa: PLC0415 - only a command needs it
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        stop_waiting()
+        signal.default_int_handler(number, frame)
+
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        stop_waiting(is_ending=False)
+
+
 class Command(click.Command):
-    """A command whose errors speak of its options."""
+    """A command whose errors speak of its options. Ctrl-C ends it although a place does not answer."""
 
     @override
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with _stop_waiting_when_interrupted():
+                return super().invoke(ctx)
         except CkptError as problem:
             raise CommandError(problem, self.params) from problem
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
@@ -56,10 +55,14 @@ def metrics(
     try:
         if prometheus is not None:
             require_extra("prometheus_client", "metrics(prometheus=...)")
-            handle.add_export(_export_by("prometheus", handle.series, prometheus))
+            from pyspark_ckpt.monitoring import prometheus as of_prometheus  # noqa: PLC0415 - of an extra
+
+            handle.add_export(of_prometheus.make_export(handle.series, prometheus))
         if otel is not None:
             require_extra("opentelemetry", "metrics(otel=...)")
-            handle.add_export(_export_by("telemetry", handle.series, otel))
+            from pyspark_ckpt.monitoring import telemetry  # noqa: PLC0415 - of an extra
+
+            handle.add_export(telemetry.make_export(handle.series, otel))
         handle.follow(spark)
     except BaseException:
         handle.close()
@@ -135,11 +138,6 @@ class MetricsExport(Closeable):
                 _log.warning(
                     "The listener of metrics was not taken from its session, which does not answer: %s", problem
                 )
-
-
-def _export_by(module: str, series: Series, target: object) -> Export:
-    export: Export = import_module(f"pyspark_ckpt.monitoring.{module}").make_export(series, target)
-    return export
 
 
 def _is_of_client(spark: SparkSession) -> bool:

@@ -23,12 +23,19 @@ from starlette.staticfiles import StaticFiles
 
 from pyspark_ckpt.descriptions.json_forms import Fields
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
-from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError, NotFoundError, StorageError
+from pyspark_ckpt.state_store.errors import CkptError, FormatError, InvalidInputError, NotFoundError, StorageError
 from pyspark_ckpt.state_store.json_objects import MAX_LONG
 from pyspark_ckpt.web import formats
 from pyspark_ckpt.web.history import Prices, tell_history
 from pyspark_ckpt.web.lookups import MAX_DIFF_ROWS, choose_state, compare, find_key, list_states, select
-from pyspark_ckpt.web.overview import describe_error, describe_facts, describe_waiting, name_subject, summarize
+from pyspark_ckpt.web.overview import (
+    NOT_WAITING,
+    describe_error,
+    describe_facts,
+    describe_waiting,
+    name_subject,
+    summarize,
+)
 from pyspark_ckpt.web.partitions import count_groups, tell_partitions, tell_states
 from pyspark_ckpt.web.recollection import Progress, Recollection
 from pyspark_ckpt.web.retention import find_garbage, list_savepoints, tell_kept
@@ -181,8 +188,7 @@ class Pages:
     def _tell_history(self, subject: Subject, facts: Facts) -> Fields:
         if not facts.has_stores or not facts.version:
             empty = {"versions": [], "all_versions": 0, "day": None, "kept": None, "is_whole": True}
-            more = {"has_prices": False, "progress": [], "done": 0, "total": 0, "is_under_way": False}
-            return {**empty, **more}
+            return {**empty, "has_prices": False, "progress": [], **NOT_WAITING}
         return tell_history(subject, facts, self.prices, WAIT_S)
 
     def _show_states(self, request: Request) -> Answer:
@@ -196,7 +202,7 @@ class Pages:
         return "partitions.html", {"checkpoint": told, "groups": groups, **spread}
 
     def _count_groups(self, request: Request, subject: Subject, facts: Facts) -> Fields:
-        """Return rows by key groups, of which an answer that is not quite new will do."""
+        """Return the rows of an operator by key groups; ``rows``: None while they are counted."""
         operator = _read_number(request, "groups", 0, MAX_LONG, 0)
         metas = subject.read_metas(facts, LONG_WAIT_S)
         known = metas.value
@@ -215,14 +221,14 @@ class Pages:
         subject, facts, told = self._open(request)
         keep = _read_number(request, "keep", 1, 10**9, KEEP)
         garbage: Fields | None = None
-        waiting: Fields = {"done": 0, "total": 0, "is_under_way": False}
+        waiting = NOT_WAITING
         if request.query_params.get("dry_run") and facts.saved is None:
 
             def compute(progress: Progress) -> Fields:
                 with self._take_turn():
                     return find_garbage(facts, keep, subject.options, progress)
 
-            found = self._garbage[subject.number].recall(keep, compute, LONG_WAIT_S)  # see _count_groups
+            found = self._garbage[subject.number].recall(keep, compute, LONG_WAIT_S)
             garbage, waiting = found.value, describe_waiting(found)
         saved: list[Fields] | None = []
         if self.savepoint_folders:
@@ -252,7 +258,7 @@ class Pages:
             try:
                 with self._take_turn():
                     found = find_key(facts, operators, version, chosen, given)
-            except InvalidInputError as wrong:
+            except (InvalidInputError, FormatError, NotFoundError) as wrong:
                 problem = describe_error(wrong)
         return "key.html", {
             "checkpoint": told,
@@ -269,14 +275,16 @@ class Pages:
     ) -> tuple[list[Fields], Fields, Sequence[OperatorVersion] | None, int]:
         """Return the states with the columns of their keys, what is waited for, and the metadata of all stores."""
         if not facts.version:
-            return [], {"done": 0, "total": 0, "is_under_way": False}, None, 0
+            return [], NOT_WAITING, None, 0
         metas = subject.read_metas(facts, LONG_WAIT_S)
         known = metas.value
         if known is None or (known.commit != facts.commit and known.version >= facts.version):
             return [], describe_waiting(metas), None, 0
         operators, version = known.operators, known.version
         listed = self._states[subject.number].recall(
-            known.commit, lambda _: list_states(facts, operators, version), LONG_WAIT_S
+            (known.commit, frozenset(known.damaged)),
+            lambda _: list_states(facts, operators, version, known.damaged),
+            LONG_WAIT_S,
         )
         return listed.value or [], describe_waiting(listed), operators, version
 
@@ -295,7 +303,7 @@ class Pages:
                 with self._take_turn():
                     wanted = select(chosen)
                     found = compare((subject, other), (before, after or None), wanted, limit)
-            except (InvalidInputError, NotFoundError) as wrong:
+            except (InvalidInputError, FormatError, NotFoundError) as wrong:
                 problem = describe_error(wrong)
         return "diff.html", {
             "checkpoint": told,
@@ -325,7 +333,7 @@ class Pages:
 def _require_version(facts: Facts, tell: Callable[[Subject, Facts, float], Fields], subject: Subject) -> Fields:
     """Return what a page tells of the newest version; nothing before the first."""
     if not facts.version:
-        return {"operators": [], "version": None, "done": 0, "total": 0, "is_under_way": False}
+        return {"operators": [], "problems": [], "version": None, **NOT_WAITING}
     return tell(subject, facts, LONG_WAIT_S)
 
 

@@ -74,9 +74,11 @@ def show_ago(seconds: float | None) -> str:
 
 def show_money(amount: float | None) -> str:
     """Return an amount with as many digits as it needs."""
-    if amount is None or not 0 < amount < MIN_MONEY:
-        return NOTHING if amount is None else f"{amount:,.2f}" if amount >= 1 else f"{amount:.4f}"
-    return f"< {MIN_MONEY}"
+    if amount is None:
+        return NOTHING
+    if 0 < amount < MIN_MONEY:
+        return f"< {MIN_MONEY}"
+    return f"{amount:,.2f}" if amount >= 1 else f"{amount:.4f}"
 
 
 def show_text(text: object) -> str:

@@ -47,12 +47,11 @@ def tell_history(subject: Subject, facts: Facts, prices: Prices, wait_s: float) 
 def _describe_version(each: VersionSurvey, facts: Facts) -> Fields:
     batch = each.version - 1
     planned_s, committed_s = facts.offsets.get(batch), facts.commits.get(batch)
-    has_both = planned_s is not None and committed_s is not None
     return {
         "version": each.version,
         "batch": batch,
         "committed_s": committed_s if committed_s is not None else each.last_s if each.deltas else None,
-        "batch_s": committed_s - planned_s if has_both and committed_s is not None and planned_s is not None else None,
+        "batch_s": None if committed_s is None or planned_s is None else committed_s - planned_s,
         "commits": each.deltas,
         "commit_s": each.last_s - each.first_s if each.deltas else None,
         "delta_bytes": each.delta_bytes,

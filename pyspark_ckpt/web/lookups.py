@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from decimal import Decimal, InvalidOperation
@@ -26,7 +26,7 @@ from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
 from pyspark_ckpt.state_store.checkpoints.workplace import THREADS
 from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError
-from pyspark_ckpt.state_store.format.meta import StoreMeta
+from pyspark_ckpt.state_store.format.meta import EMPTY_META, StoreMeta
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.web.subjects import Facts, Subject
 
@@ -49,12 +49,13 @@ class KnownSource(StoresSource):
         operators: Sequence[OperatorVersion],
         pool: ThreadPoolExecutor,
         kept: KeptFolders,
+        left_out: Collection[Identity] = (),
     ) -> None:
-        """See StoresSource."""
+        """See StoresSource. Stores that are ``left_out`` seem to have no state."""
         super().__init__(checkpoint, version, pool, kept)
         self._known = {
             each.identity: each.meta for operator in operators for stores in operator.stores.values() for each in stores
-        }
+        } | dict.fromkeys(left_out, EMPTY_META)
 
     @override
     def meta(self, identity: Identity) -> StoreMeta:
@@ -64,7 +65,11 @@ class KnownSource(StoresSource):
 
 @contextmanager
 def open_reader(
-    facts: Facts, operators: Sequence[OperatorVersion], version: int, wanted: Selection
+    facts: Facts,
+    operators: Sequence[OperatorVersion],
+    version: int,
+    wanted: Selection,
+    left_out: Collection[Identity] = (),
 ) -> Iterator[StateReader]:
     """Give a reader of states at the newest version, whose metadata is known. Raises CkptError."""
     if not facts.has_stores:
@@ -79,15 +84,20 @@ def open_reader(
             wanted,
             version,
             known=None,
-            source=KnownSource(facts.checkpoint, version, operators, pool, kept),
+            source=KnownSource(facts.checkpoint, version, operators, pool, kept, left_out),
         ) as reader,
     ):
         yield reader
 
 
-def list_states(facts: Facts, operators: Sequence[OperatorVersion], version: int) -> list[Fields]:
-    """Return the states of which keys can be looked up, with the columns of their keys. Raises CkptError."""
-    with open_reader(facts, operators, version, Selection()) as reader:
+def list_states(
+    facts: Facts, operators: Sequence[OperatorVersion], version: int, damaged: Collection[Identity]
+) -> list[Fields]:
+    """Return the states of which keys can be looked up, with the columns of their keys, as ``damaged`` stores allow.
+
+    Raises CkptError.
+    """
+    with open_reader(facts, operators, version, Selection(), damaged) as reader:
         return [_describe_state(number, each) for number, each in enumerate(without_internal(reader.states))]
 
 
@@ -96,7 +106,11 @@ def _describe_state(number: int, each: StoredState) -> Fields:
     key: list[Fields] = []
     problem = None
     try:
-        key = [{"column": field.name, "type": name_type(field.type)} for field in each.key_type]
+        codec = each.codec()
+        key = [
+            {"column": field.name, "type": name_type(field.type), "is_optional": field not in codec.placing_fields}
+            for field in codec.key_fields
+        ]
     except CkptError as wrong:
         problem = wrong.message
     return {
@@ -129,17 +143,26 @@ def select(state: Fields) -> Selection:
 def find_key(
     facts: Facts, operators: Sequence[OperatorVersion], version: int, state: Fields, given: Sequence[str | None]
 ) -> Fields:
-    """Return the rows of a key whose columns are ``given`` as typed into a form; None is null. Raises CkptError."""
+    """Return the rows of a key whose columns are ``given`` as typed into a form; None is null.
+
+    Columns that do not place a key, such as the index of a row of a join, may all be empty: then it is all rows of the
+    others. Raises CkptError.
+    """
     with open_reader(facts, operators, version, select(state)) as reader:
-        kinds = [field.type for field in reader.state.key_type]
-        if len(given) != len(kinds):
+        codec = reader.state.codec()
+        fields = codec.key_fields
+        if len(given) != len(fields):
             raise InvalidInputError(
-                f"{reader.state.whose} has keys of {len(kinds)} columns, and {len(given)} are given."
+                f"{reader.state.whose} has keys of {len(fields)} columns, and {len(given)} are given."
             )
-        key = [read_typed(text, kind) for text, kind in zip(given, kinds, strict=True)]
+        typed = list(zip(given, fields, strict=True))
+        if all(text == "" for text, field in typed if field not in codec.placing_fields):
+            texts = {field.name: text for text, field in typed}
+            typed = [(texts[field.name], field) for field in codec.placing_fields]
+        key = [read_typed(text, field.type) for text, field in typed]
         found, is_all = reader.first_rows_of_json(key, MAX_KEY_ROWS, MAX_KEY_BYTES)
         return {
-            "key": [None if text is None else text for text in given],
+            "key": list(given),
             "version": version,
             "columns": found.schema.names,
             "rows": show_rows(found.to_batches()),

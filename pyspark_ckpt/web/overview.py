@@ -11,6 +11,8 @@ from typing import Any
 from pyspark_ckpt.descriptions.json_forms import Fields, describe_store
 from pyspark_ckpt.state_store.display import count_text
 from pyspark_ckpt.state_store.errors import CkptError
+from pyspark_ckpt.state_store.format.meta import FORMAT_VERSION
+from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.web.recollection import Recalled
 from pyspark_ckpt.web.subjects import Facts, QueryRun, Subject
 from pyspark_ckpt.web.survey import NEWEST_VERSIONS, Survey
@@ -48,6 +50,8 @@ def summarize(subject: Subject, wait_s: float) -> Fields:
         else:
             if look.value is not None:
                 notes += _judge_stores(look.value)
+        if damaged := subject.count_damaged(facts):
+            notes.append({"level": BAD, "text": f"{count_text(damaged, 'store')} cannot be read: see States"})
     told["look"] = None if look is None or look.value is None else _describe_look(look.value)
     told["is_under_way"] = look is not None and look.is_under_way
     told["health"] = notes or [{"level": GOOD, "text": _say_nothing_wrong(facts, look)}]
@@ -70,6 +74,11 @@ def name_subject(subject: Subject) -> Fields:
 def describe_error(problem: CkptError) -> Fields:
     """Return a failure as a page or a program shows it."""
     return {"kind": problem.kind, "message": problem.message, "hint": problem.hint}
+
+
+def describe_damage(damaged: Mapping[Identity, CkptError]) -> list[Fields]:
+    """Return what is wrong with stores that cannot be read."""
+    return [{**describe_store(each, ""), **describe_error(problem)} for each, problem in sorted(damaged.items())]
 
 
 def describe_facts(subject: Subject, facts: Facts) -> Fields:
@@ -98,8 +107,9 @@ def describe_facts(subject: Subject, facts: Facts) -> Fields:
             for each in facts.operators
         ],
         "stores": sum(facts.partitions[each.number] * len(each.stores) for each in facts.operators),
-        "checkpoint_format": None if not facts.version else 2 if facts.ids else 1,
+        "checkpoint_format": None if not facts.version else 2 if facts.names_ids else 1,
         "commit_log": facts.log_format or None,
+        "stored_format": FORMAT_VERSION,
         "run": facts.run[0] or None,
         "driver": facts.run[1] or None,
         "shuffle_partitions": facts.conf.get("spark.sql.shuffle.partitions"),
@@ -176,6 +186,10 @@ def _describe_look(look: Survey) -> Fields:
         "delta_bytes": None if newest is None else newest.delta_bytes,
         "commit_s": None if newest is None or not newest.deltas else newest.last_s - newest.first_s,
     }
+
+
+NOT_WAITING: Fields = {"done": 0, "total": 0, "is_under_way": False}
+"""What ``describe_waiting`` returns if nothing is made."""
 
 
 def describe_waiting(recalled: Recalled[Any]) -> Fields:

@@ -17,7 +17,7 @@ from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.savepoints.savepoint import SavepointInfo
 from pyspark_ckpt.state_store.snapshots.lag import SnapshotLag
 from pyspark_ckpt.state_store.snapshots.restore_forecast import RestoreForecast
-from pyspark_ckpt.web.overview import describe_waiting
+from pyspark_ckpt.web.overview import describe_damage, describe_waiting
 from pyspark_ckpt.web.recollection import Progress
 from pyspark_ckpt.web.subjects import Facts, KnownVersion, Subject
 from pyspark_ckpt.web.survey import StoreSurvey
@@ -29,10 +29,12 @@ MAX_GROUPS_BYTES = 256 << 20
 def tell_states(subject: Subject, facts: Facts, wait_s: float) -> Fields:
     """Return all operators with their states. Raises CkptError."""
     metas = subject.read_metas(facts, wait_s)
-    operators = [] if metas.value is None else [_describe_operator(each, facts.saved) for each in metas.value.operators]
+    if metas.value is None:
+        return {"operators": [], "problems": [], "version": None, **describe_waiting(metas)}
     return {
-        "operators": operators,
-        "version": None if metas.value is None else metas.value.version,
+        "operators": [_describe_operator(each, facts.saved) for each in metas.value.operators],
+        "problems": describe_damage(metas.value.damaged),
+        "version": metas.value.version,
         **describe_waiting(metas),
     }
 
@@ -41,11 +43,12 @@ def tell_partitions(subject: Subject, facts: Facts, wait_s: float) -> Fields:
     """Return rows, bytes and the predicted restore of each partition of each operator. Raises CkptError."""
     metas = subject.read_metas(facts, wait_s)
     if metas.value is None:
-        return {"operators": [], "version": None, **describe_waiting(metas)}
+        return {"operators": [], "problems": [], "version": None, **describe_waiting(metas)}
     survey = subject.glance(facts, wait_s).value
     found = {} if survey is None else {each.identity: each for each in survey.stores}
     return {
         "operators": [_describe_spread(each, found, facts.saved) for each in metas.value.operators],
+        "problems": describe_damage(metas.value.damaged),
         "version": metas.value.version,
         **describe_waiting(metas),
     }
@@ -59,6 +62,8 @@ def count_groups(facts: Facts, known: KnownVersion, operator: int, progress: Pro
     found = next((each for each in known.operators if each.operator.number == operator), None)
     if found is None or not facts.has_stores:
         raise InvalidInputError(f"{facts.checkpoint.place.url} has no stores of an operator {operator}.")
+    for problem in (problem for identity, problem in known.damaged.items() if identity.operator == operator):
+        raise problem
     if found.size_bytes > MAX_GROUPS_BYTES:
         command = facts.checkpoint.write_command("checkpoint", "inspect", "--key-groups")
         raise InvalidInputError(

@@ -7,13 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
-from pyspark_ckpt.descriptions.json_forms import Fields, describe_garbage, describe_savepoint
+from pyspark_ckpt.descriptions.json_forms import Fields, describe_garbage, describe_savepoint, describe_store
 from pyspark_ckpt.state_store.blobs import Blob
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
-from pyspark_ckpt.state_store.errors import CkptError
+from pyspark_ckpt.state_store.errors import CkptError, FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.names import DeltaName, WinnerName, is_table_object, parse
+from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.retention.collector import Collector
+from pyspark_ckpt.state_store.retention.retention import Garbage
 from pyspark_ckpt.state_store.savepoints.listing import find_savepoints
 from pyspark_ckpt.state_store.savepoints.savepoint import SavepointInfo
 from pyspark_ckpt.web.overview import describe_error
@@ -65,19 +67,28 @@ _SHORT = (
 
 
 def find_garbage(facts: Facts, keep: int, options: Options, progress: Progress) -> Fields:
-    """Return what ``checkpoint gc --dry-run`` would print. Nothing is written or deleted. Raises CkptError."""
+    """Return what a clean-up would delete. Nothing is written or deleted.
+
+    ``problems``: why the garbage of some stores is not known, such as damage. Raises StorageError (the place does not
+    answer, or denies it).
+    """
     checkpoint = facts.checkpoint
     stores = list(checkpoint.stores()) if checkpoint.newest_version else []
     kinds: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
     told: list[Fields] = []
+    problems: list[Fields] = []
     named = 0
     with (
         closing(Collector(checkpoint, keep, options.retention_grace_period_s, only_finds=True)) as collector,
         ThreadPoolExecutor(THREADS, thread_name_prefix="dry-run") as pool,
     ):
-        found = pool.map(lambda pair: collector.find(pair[1]), stores)
+        found = pool.map(lambda pair: _look(collector, pair[1]), stores)
         for done, ((operator, identity), garbage) in enumerate(zip(stores, found, strict=True), 1):
+            if isinstance(garbage, CkptError):
+                problems.append({**describe_store(identity, operator.name), **describe_error(garbage)})
+                progress(done, len(stores))
+                continue
             for blob in garbage.blobs:
                 kind = _name_kind(blob)
                 kinds[kind] += 1
@@ -96,7 +107,16 @@ def find_garbage(facts: Facts, keep: int, options: Options, progress: Progress) 
         "kinds": [{"kind": kind, "objects": kinds[kind], "size_bytes": sizes[kind]} for kind in sorted(kinds)],
         "shown": named,
         "stores": told,
+        "problems": problems,
     }
+
+
+def _look(collector: Collector, identity: Identity) -> Garbage | CkptError:
+    """Return the garbage of a store, or what is wrong with the store."""
+    try:
+        return collector.find(identity)
+    except (FormatError, NotFoundError, InvalidInputError) as problem:
+        return problem
 
 
 def _name_kind(blob: Blob) -> str:

@@ -105,8 +105,7 @@ def serve(
     import uvicorn  # noqa: PLC0415 - of an extra
 
     from pyspark_ckpt.web.admission.connections import BrowserConnection  # noqa: PLC0415
-    from pyspark_ckpt.web.admission.requests import LOOPBACK as NAMES  # noqa: PLC0415
-    from pyspark_ckpt.web.admission.requests import Admission  # noqa: PLC0415
+    from pyspark_ckpt.web.admission.requests import LOOPBACK_NAMES, Admission  # noqa: PLC0415
     from pyspark_ckpt.web.application import Pages  # noqa: PLC0415
     from pyspark_ckpt.web.history import Prices  # noqa: PLC0415
     from pyspark_ckpt.web.recollection import make_pool  # noqa: PLC0415
@@ -120,7 +119,7 @@ def serve(
     locations = [find_checkpoint(each) for each in asked]
     for each in (*locations, *folders):
         refuse_secrets(each)
-    address, hosts = _check_host(host), _check_list(allowed_hosts, "allowed_hosts")
+    address, hosts = _check_host(host), _check_allowed_hosts(allowed_hosts)
     settings = collect_options({**PATIENCE, **(options or {})}, *locations, *folders)
     subjects = [
         Subject(number, location, settings, make_pool(), each if hasattr(each, "recentProgress") else None)
@@ -132,7 +131,7 @@ def serve(
     bound = listener.getsockname()[1]
     shown = f"[{address}]" if ":" in address else address
     config = uvicorn.Config(
-        Admission(app, secret, {*NAMES, shown, *hosts}),
+        Admission(app, secret, {*LOOPBACK_NAMES, shown, *hosts}),
         http=BrowserConnection,
         log_config=None,  # the logs of uvicorn are the program's, which may have a server of its own
         server_header=False,
@@ -186,12 +185,17 @@ def _check_list(names: Any, what: str) -> list[Any]:  # noqa: ANN401 - what a us
     """Return what is given as a list. A single name is none: its letters would be taken for names."""
     if not isinstance(names, (list, tuple, set, frozenset)):
         raise InvalidInputError(f"`{what}` must be a list, got {names!r}.", hint=f"Write {what}=[...].")
-    if what == "allowed_hosts" and not all(isinstance(each, str) and _HOST.fullmatch(each) for each in names):
+    return list(names)
+
+
+def _check_allowed_hosts(names: Any) -> list[str]:  # noqa: ANN401 - what a user gives
+    hosts = _check_list(names, "allowed_hosts")
+    if not all(isinstance(each, str) and _HOST.fullmatch(each) for each in hosts):
         raise InvalidInputError(
-            f"`{what}` must be names of hosts, without a scheme and a port, got {list(names)!r}.",
+            f"`allowed_hosts` must be names of hosts, without a scheme and a port, got {hosts!r}.",
             hint="Any port is allowed.",
         )
-    return list(names)
+    return hosts
 
 
 def _check_price(price: Any, name: str) -> float | None:  # noqa: ANN401 - what a user gives

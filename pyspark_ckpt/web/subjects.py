@@ -22,7 +22,7 @@ from pyspark_ckpt.state_store.blobs.base.place_clock import ShownTimes
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, list_operators, refuse_unnamed_operators
 from pyspark_ckpt.state_store.checkpoints.query.files import BATCH
-from pyspark_ckpt.state_store.errors import FormatError, NotFoundError, StorageError
+from pyspark_ckpt.state_store.errors import CkptError, FormatError, NotFoundError, StorageError
 from pyspark_ckpt.state_store.format.names import RUNS_FOLDER, parse_epoch
 from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
 from pyspark_ckpt.state_store.identity import Identity
@@ -41,8 +41,8 @@ QUERY_S, QUERY_WAIT_S, QUERY_LATE_S = 0.1, 2.0, 10.0
 """How long the answer of a query is kept, waited for, and taken for its newest while it gives no other."""
 GLANCE_S = 10.0
 WHOLE_S = 60.0
-METAS_S = 3600.0
-"""The metadata of a commit never changes."""
+METAS_S, DAMAGED_S = 3600.0, 30.0
+"""The metadata of a commit never changes. If some is damaged, it may be mended."""
 AT_ONCE = 8
 
 
@@ -64,10 +64,11 @@ class CommitKey(NamedTuple):
 
 @dataclass(frozen=True)
 class KnownVersion:
-    """The metadata of all stores at a commit."""
+    """The metadata of all stores at a commit. ``damaged``: those that cannot be read, and why."""
 
     commit: CommitKey
     operators: Sequence[OperatorVersion]
+    damaged: Mapping[Identity, CkptError] = field(default_factory=dict)
 
     @property
     def version(self) -> int:
@@ -80,7 +81,7 @@ class Facts:
     """What a page says of every checkpoint. Times are Unix times of the place, read from its listings.
 
     ``commits`` and ``offsets``: when the entries of both logs were written, by batch. ``run``: the newest run that has
-    an object, by its number.
+    an object, by its number. ``names_ids``: whether the commit log says which commits count, as in checkpoint format 2.
     """
 
     checkpoint: Checkpoint
@@ -95,7 +96,7 @@ class Facts:
     watermark_ms: int
     conf: Mapping[str, str]
     log_format: str
-    ids: bool
+    names_ids: bool
     saved: SavepointInfo | None
     """Of a savepoint in which no query was started."""
     read_s: float = field(default_factory=time.time)
@@ -138,6 +139,7 @@ class Subject:
         self._glance = Recollection[Survey](pool, GLANCE_S)
         self._whole = Recollection[Survey](pool, WHOLE_S)
         self._metas = Recollection[KnownVersion](pool, METAS_S)
+        self._damage: tuple[CommitKey, int] | None = None
 
     def read_facts(self) -> Facts:
         """Return what is known of the checkpoint now. Raises CkptError."""
@@ -172,9 +174,17 @@ class Subject:
         def compute(progress: Progress) -> KnownVersion:
             if isinstance(facts.checkpoint, Savepoint):
                 return KnownVersion(facts.commit, facts.checkpoint.versions())
-            return KnownVersion(facts.commit, list_operators(facts.checkpoint, facts.version, progress))
+            damaged: dict[Identity, CkptError] = {}
+            operators = list_operators(facts.checkpoint, facts.version, progress, damaged)
+            self._damage = (facts.commit, len(damaged)) if damaged else None
+            return KnownVersion(facts.commit, operators, damaged)
 
-        return self._metas.recall(facts.commit, compute, wait_s)
+        look = int(time.monotonic() // DAMAGED_S) if self._damage else 0
+        return self._metas.recall((facts.commit, look), compute, wait_s)
+
+    def count_damaged(self, facts: Facts) -> int:
+        """Return how many stores could not be read at the newest version, as far as somebody has looked."""
+        return self._damage[1] if self._damage is not None and self._damage[0] == facts.commit else 0
 
     def _read_facts(self, _progress: Progress) -> Facts:
         checkpoint = state_at(self.location, self.options)

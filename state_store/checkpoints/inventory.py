@@ -10,7 +10,7 @@ from functools import cached_property
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator
 from pyspark_ckpt.state_store.checkpoints.layout import Layout, count_key_groups, find_layout
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion
-from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
+from pyspark_ckpt.state_store.errors import CkptError, FormatError, NotFoundError
 from pyspark_ckpt.state_store.format.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.manifest import Manifest
@@ -38,7 +38,7 @@ class OperatorVersion:
     @property
     def partitions(self) -> int:
         """How many partitions have state."""
-        return max(map(len, self.stores.values()), default=0)
+        return max((each.identity.partition + 1 for stores in self.stores.values() for each in stores), default=0)
 
     @cached_property
     def layout(self) -> Layout:
@@ -81,9 +81,14 @@ class OperatorVersion:
 
 
 def list_operators(
-    checkpoint: Checkpoint, version: int, progress: Callable[[int, int], None] = lambda _done, _all: None
+    checkpoint: Checkpoint,
+    version: int,
+    progress: Callable[[int, int], None] = lambda _done, _all: None,
+    damaged: dict[Identity, CkptError] | None = None,
 ) -> list[OperatorVersion]:
     """Return all operators at ``version``, with three or four requests for each store.
+
+    ``damaged`` gets the stores that lack the version or are damaged, which are left out then, unless all are.
 
     Raises NotFoundError (a store has no such version), InvalidInputError (state of another provider, without names for
     its operators), FormatError, StorageError.
@@ -93,10 +98,23 @@ def list_operators(
         checkpoint.refuse_other_provider()
     refuse_unnamed_operators(checkpoint, len({operator.number for operator, _ in stores}))
     found: dict[int, dict[str, list[StoreVersion]]] = {}
+
+    def find(identity: Identity) -> StoreVersion | None:
+        try:
+            return _find_version(checkpoint, identity, version)
+        except (NotFoundError, FormatError) as problem:
+            if damaged is None:
+                raise
+            damaged[identity] = problem
+            return None
+
     with ThreadPoolExecutor(THREADS) as pool:
-        for done, each in enumerate(pool.map(lambda pair: _find_version(checkpoint, pair[1], version), stores), 1):
-            found.setdefault(each.identity.operator, {}).setdefault(each.identity.name, []).append(each)
+        for done, each in enumerate(pool.map(lambda pair: find(pair[1]), stores), 1):
+            if each is not None:
+                found.setdefault(each.identity.operator, {}).setdefault(each.identity.name, []).append(each)
             progress(done, len(stores))
+    if damaged and not found:
+        raise next(iter(damaged.values()))
     operators = {operator.number: operator for operator, _ in stores}
     return [
         OperatorVersion(operators[number], {name: tuple(each) for name, each in by_name.items()})

@@ -1,7 +1,8 @@
-"""Files and rooms are small: one that grows beyond the limit holds two ideas."""
+"""Files and rooms are small: one that grows beyond the limit holds two ideas. Lines of prose fit an editor."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from tests.checks.sources import PACKAGES, ROOT
 
 MAX_LINES = 420
 MAX_MODULES = 13
+MAX_COLUMNS = 120
 SHIM = Path("jvm-bridge") / "src" / "main"
 
 
@@ -23,6 +25,17 @@ def find_problems() -> Iterator[str]:
             count = len([path for path in room.glob("*.py") if path.name != "__init__.py"])
             if count == 1 or count > MAX_MODULES:
                 yield f"{room.relative_to(ROOT)}: {count} modules, 2 to {MAX_MODULES} make a room"
+    yield from _find_long_lines()
+
+
+def _find_long_lines() -> Iterator[str]:
+    """A line for each long line of a document that could be shorter: rows of tables, code and single words cannot."""
+    for path in (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))):
+        is_code = False
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            is_code ^= line.lstrip().startswith("```")
+            if len(line) > MAX_COLUMNS and not is_code and not line.startswith("|") and re.search(r"\S\s+\S", line):
+                yield f"{path.relative_to(ROOT)}:{number}: {len(line)} columns, at most {MAX_COLUMNS}"
 
 
 def _list_sources() -> Iterator[Path]:

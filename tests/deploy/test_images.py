@@ -83,6 +83,22 @@ def test_what_the_image_copies_is_sent_to_the_engine_and_exists() -> None:
     assert "pyspark" not in re.sub(r"pyspark[_-]ckpt|PYSPARK\w*|PySpark", "", text)  # Spark brings it
 
 
+@pytest.mark.parametrize("wheels", [("a-1-py3-none-any.whl", "a-2-py3-none-any.whl"), ("a-1-py3-none-any.whl",)])
+def test_one_wheel_is_installed_and_more_are_refused_with_what_to_do(wheels: tuple[str, ...], tmp_path: Path) -> None:
+    text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", "")
+    (command,) = re.findall(r"^RUN (set --.*)$", text, re.MULTILINE)
+    checks = command.partition("&& pip install")[0]
+    for name in wheels:
+        (tmp_path / name).touch()
+    done = _run("sh", "-c", checks.replace("/wheels", str(tmp_path)) + '&& echo "$1"')
+    if len(wheels) == 1:
+        assert (done.returncode, done.stdout) == (0, f"{tmp_path / wheels[0]}\n")
+    else:
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "dist/ has 2 wheels" in done.stderr
+        assert "make wheel" in done.stderr
+
+
 def test_options_of_the_store_exist() -> None:
     known = set(json.loads((ROOT / "state_store/options.json").read_text(encoding="utf-8"))["options"])
     text = "".join((DEPLOY / name).read_text(encoding="utf-8") for name in ("compose.yaml", "kubernetes.yaml"))

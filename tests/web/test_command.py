@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -37,6 +39,28 @@ def test_the_command_serves_until_it_is_interrupted(frozen: Path) -> None:
     assert process.returncode == 130
     assert "Ctrl-C ends it" in told
     assert errors.strip() == "pyspark-ckpt: interrupted"
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_ctrl_c_ends_the_page_while_a_place_does_not_answer() -> None:
+    """Long before ``placeTimeout``: nothing is asked again."""
+    with socket.create_server(("127.0.0.1", 0)) as deaf, ExitStack() as connections:
+        options = [f"s3Endpoint=http://127.0.0.1:{deaf.getsockname()[1]}", "s3Addressing=path", "placeTimeout=90s"]
+        with subprocess.Popen(
+            [sys.executable, "-m", "pyspark_ckpt", "serve", "s3://bucket/a", *(f"-o{each}" for each in options)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"},
+        ) as process:
+            connections.enter_context(deaf.accept()[0])  # the first page is read in the background
+            process.send_signal(signal.SIGINT)
+            try:
+                _, errors = process.communicate(timeout=90)
+            finally:
+                process.kill()
+    assert (process.returncode, errors) == (130, "pyspark-ckpt: interrupted\n")
 
 
 @pytest.mark.parametrize(

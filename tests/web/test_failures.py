@@ -95,6 +95,30 @@ def test_damaged_objects_of_a_store_are_named(serve: Serve, query: Query, suffix
         assert "damaged" in client.get("/c/0/partitions?groups=2").text
 
 
+def test_a_damaged_store_does_not_hide_the_others(serve: Serve, query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = serve(query.location)
+    states = [each["whose"] for each in read(client, "/c/0/key")["states"]]
+    paths = list(Path(query.location, "state/2/1").glob(f"{4:020d}-*.delta"))
+    whole = [path.read_bytes() for path in paths]
+    for path in paths:
+        path.write_bytes(path.read_bytes()[:20])
+    client = serve(query.location)
+    for page in ("states", "partitions"):
+        told = read(client, f"/c/0/{page}")
+        assert [(each["operator"], each["partition"]) for each in told["problems"]] == [(2, 1)]
+        assert [each["operator"] for each in told["operators"]] == [0, 1, 2]
+        assert "1 store of 7 cannot be read, and is not part of what is shown" in client.get(f"/c/0/{page}").text
+    assert [each["whose"] for each in read(client, "/c/0/key")["states"]] == states
+    assert client.get("/c/0/partitions?groups=2").status_code == 502, "no count without the rows of a store"
+    assert sum(read(client, "/c/0/partitions", groups=0)["groups"]["rows"].values()) > 0
+    assert read(client, "/")["checkpoints"][0]["health"][0]["text"] == "1 store cannot be read: see States"
+    for path, content in zip(paths, whole, strict=True):
+        path.write_bytes(content)
+    monkeypatch.setattr(subjects, "DAMAGED_S", 0.001)
+    assert read(client, "/c/0/states")["problems"] == []
+    assert read(client, "/")["checkpoints"][0]["level"] == "good"
+
+
 def test_a_store_without_the_newest_version_is_wrong(serve: Serve, query: Query) -> None:
     for path in Path(query.location, "state/2/1").glob(f"{4:020d}-*"):
         path.unlink()
@@ -159,6 +183,19 @@ def test_versions_that_retention_deletes_meanwhile(serve: Serve, query: Query) -
         path.unlink()
     for page in (*PAGES, "/partitions?groups=0", "/kept?dry_run=1"):
         assert client.get(f"/c/0{page}").status_code in {200, 404, 502}, page
+
+
+def test_a_damaged_store_does_not_hide_what_a_clean_up_would_delete_of_the_others(serve: Serve, query: Query) -> None:
+    for path in Path(query.location, "state/2/1").glob(f"{4:020d}-*"):
+        path.unlink()
+    client = serve(query.location, options={"retentionGracePeriod": "0"})
+    page = "/c/0/kept?dry_run=1&keep=1"
+    told = client.get(f"{page}&format=json").json()["garbage"]
+    assert [(each["operator"], each["partition"]) for each in told["problems"]] == [(2, 1)]
+    assert told["objects"] > 0
+    shown = client.get(page).text
+    assert "1 store of 7 cannot be read" in shown
+    assert told["problems"][0]["message"].split(" ")[0] in shown
 
 
 def test_many_services_that_do_not_answer_hold_up_no_other_checkpoint(

@@ -20,6 +20,7 @@ from pyspark_ckpt.state_store.format.remote import store_folder
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.retention.pins import Pins
 from pyspark_ckpt.web import lookups, subjects
+from tests.compat.frozen import unpack
 from tests.reading.written import Written
 from tests.s3_server import S3Service
 from tests.saved_query import Query, written
@@ -339,3 +340,17 @@ def test_json_is_plain_json(serve: Serve, query: Query) -> None:
     for page in PAGES:
         text = client.get(f"/c/0{page}?format=json").text
         assert json.loads(text, parse_constant=pytest.fail)
+
+
+def test_all_rows_of_a_key_of_a_join_are_found_without_their_index(serve: Serve, tmp_path: Path) -> None:
+    client = serve(unpack("v1", "join", tmp_path / "join"))
+    states = read(client, "/c/0/key")["states"]
+    (chosen,) = (each for each in states if each["store"] == "left-keyWithIndexToValue")
+    assert [(each["column"], each["is_optional"]) for each in chosen["key"]] == [("field0", False), ("index", True)]
+    assert "empty: any" in client.get("/c/0/key", params={"state": chosen["number"]}).text
+    for index in ("", "0"):
+        found = read(client, "/c/0/key", state=chosen["number"], find=1, k0=21, k1=index)["found"]
+        (row,) = found["rows"]
+        assert json.loads(row[0]["text"]) == {"field0": 21, "index": 0}
+    for given, text in (({"k0": "", "k1": ""}, "bigint"), ({"k0": "21", "k1": "x"}, "bigint")):
+        assert text in read(client, "/c/0/key", state=chosen["number"], find=1, **given)["problem"]["message"]

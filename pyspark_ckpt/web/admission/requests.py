@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 MAX_QUERY = 16 << 10
 """Characters of a query string."""
 TOKEN = "token"  # noqa: S105 - the name of a parameter
-LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -35,7 +35,7 @@ _HEADERS = {
 class Admission:
     """Lets requests pass to an application. The first one brings the token in its URL, and gets a cookie for later."""
 
-    def __init__(self, app: ASGIApp, token: str, hosts: Iterable[str] = LOOPBACK) -> None:
+    def __init__(self, app: ASGIApp, token: str, hosts: Iterable[str] = LOOPBACK_NAMES) -> None:
         """``hosts``: the names by which a browser may ask for the page, with any port, as a tunnel has another."""
         self._app, self._token = app, token.encode()
         self._hosts = {host.lower() for host in hosts}

@@ -4,10 +4,13 @@ A request whose failure may pass is repeated until ``timeout_s`` is over, counte
 each has a random length, so that many writers do not come back at the same instant. No request uses up the time of
 another. One try never takes all of the time: a connection that died silently costs the first try, not the request. The
 log says once that a place is waited for, and once that it answers again.
+
+A process that ends waits for no place: its threads try once what they have begun, and repeat nothing.
 """
 
 from __future__ import annotations
 
+import concurrent.futures.thread  # noqa: F401 - it registers what it does at the end of the process: see stop_waiting
 import logging
 import math
 import random
@@ -36,6 +39,12 @@ SHORTEST_TRY_S, LONGEST_TRY_S = 1.0, 60.0
 T = TypeVar("T")
 _log = logging.getLogger(f"{LOGGER}.places")
 _trying = threading.local()
+
+
+class _Process:
+    """This process. A plain attribute, because a lock might be held in a process that is forked."""
+
+    is_ending = False
 
 
 class RetriesExhaustedError(Exception):
@@ -79,7 +88,7 @@ class _Outages:
             if began <= self._ended.get(place, 0.0):
                 return
             self._failing[place] = self._failing.get(place, (began, began))[0], time.monotonic()
-            if place in self._since:
+            if place in self._since or _Process.is_ending:
                 return
             self._since[place] = began
         _log.warning(
@@ -185,6 +194,10 @@ class RetryPolicy:
         """How long the first try of a request may take."""
         return self._limit_s(0, self.timeout_s, 0.0)
 
+    @property
+    def _is_stopping(self) -> bool:
+        return _Process.is_ending or self.stopping.is_set()
+
     def _limit_s(self, tries: int, left_s: float, work_s: float) -> float:
         if self.timeout_s <= 0:
             return LONGEST_TRY_S + work_s
@@ -195,10 +208,20 @@ class RetryPolicy:
         left_s = deadline - time.monotonic()
         if left_s > 0 and self.timeout_s > 0:
             longest_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(tries - 1, 16))
-            if not self.stopping.wait(min(left_s, random.uniform(0, longest_s))):  # noqa: S311 - no secret
+            self.stopping.wait(min(left_s, random.uniform(0, longest_s)))  # noqa: S311 - no secret
+            if not self._is_stopping:
                 return
-        why = "the process was asked to stop" if self.stopping.is_set() else f"placeTimeout is {self.timeout_s:g} s"
+        why = "the process was asked to stop" if self._is_stopping else f"placeTimeout is {self.timeout_s:g} s"
         raise RetriesExhaustedError(problem, time.monotonic() - started, why) from problem
+
+
+def stop_waiting(*, is_ending: bool = True) -> None:
+    """Let no thread of this process wait for a place any more, because the process ends; or, if it does not, again."""
+    _Process.is_ending = is_ending
+
+
+# What is registered last is called first: before ``concurrent.futures.thread`` waits for the threads of all pools.
+threading._register_atexit(stop_waiting)  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 @contextmanager

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -32,6 +32,7 @@ from pyspark_ckpt.state_store.blobs.base.retries import get_left_of_try_s
 from pyspark_ckpt.state_store.blobs.object_store.azure_answers import Transport
 from pyspark_ckpt.state_store.blobs.object_store.azure_secrets import OwnChain, SasToken
 from pyspark_ckpt.state_store.blobs.object_store.azure_settings import AzureSettings
+from pyspark_ckpt.state_store.blobs.object_store.azure_tokens import TokenTransport
 from pyspark_ckpt.state_store.blobs.object_store.service import (
     WAIT_S,
     Ask,
@@ -46,11 +47,13 @@ from pyspark_ckpt.state_store.blobs.object_store.service import (
     RequestError,
 )
 from pyspark_ckpt.state_store.blobs.object_store.sessions import (
+    BAD_TLS,
     MISUNDERSTOOD,
+    PASSING,
     Answers,
     equip,
     explain_misunderstood,
-    hide_queries,
+    first_line,
     is_bad_tls,
     timeouts,
 )
@@ -64,10 +67,10 @@ API = "2021-12-02"
 """The version of the requests, so that another release of the client means the same by them."""
 LISTED = 5000
 POLL_S = 0.2
+MAX_NAMED = 4
 WHOLE_BYTES = 256 << 20
 """The largest object that is put in one request. Larger ones are sent in blocks."""
 
-_PASSING = frozenset({408, 429, 500, 502, 503, 504})
 _PASSING_CODES = frozenset(
     {"ContainerBeingDeleted", "OperationTimedOut", "ServerBusy", "InternalError", "PendingCopyOperation"}
 )
@@ -94,7 +97,6 @@ _HINTS: Mapping[str, str] = {
     "PathConflict": "A file is in the way. Choose another folder for state.",
     "InvalidBlobType": "The name is that of a blob of another type. Choose another folder for state.",
 }
-_TLS = "Let this host trust the certificate of the service (REQUESTS_CA_BUNDLE), or correct the endpoint."
 
 
 class AzureContainer:
@@ -103,14 +105,19 @@ class AzureContainer:
     parts_at_once = 3
 
     def __init__(self, settings: AzureSettings) -> None:
-        """Make a client. Makes no request."""
+        """Make a client. Makes no request. Raises RequestError (the credentials are damaged or not complete)."""
         self.settings = settings
         self._answers = Answers(_is_services)
         self._session = equip(Session(), self._answers)
+        self._tokens = TokenTransport(tries_many=settings.secret is None)
+        try:
+            credential = (settings.secret or OwnChain()).make_credential(self._tokens)
+        except ValueError as problem:
+            raise RequestError(f"the credentials cannot be used ({first_line(problem)})", hint=_WHERE) from problem
         self.client = ContainerClient(
             settings.endpoint,
             settings.container,
-            credential=(settings.secret or OwnChain()).make_credential(),
+            credential=credential,
             transport=Transport(self._session),
             api_version=API,
             retry_total=0,  # the retry policy of the place repeats
@@ -139,7 +146,7 @@ class AzureContainer:
     def put(self, key: str, data: bytes, writer: str = "") -> None:
         """Write an object; see the protocol."""
         metadata = {WRITER: writer} if writer else None
-        with _failures("write"):
+        with self._failures("write"):
             answer = self.client.get_blob_client(key).upload_blob(
                 data, length=len(data), overwrite=not writer, metadata=metadata, **_timeouts()
             )
@@ -147,12 +154,12 @@ class AzureContainer:
 
     def begin(self, key: str, writer: str) -> AzureParts:
         """Begin blocks. Makes no request; see the protocol."""
-        return AzureParts(self.client.get_blob_client(key), writer)
+        return AzureParts(self.client.get_blob_client(key), writer, self._failures)
 
     def read_writer(self, key: str) -> str | None:
         """Return which write made an object; see the protocol."""
         try:
-            with _failures("read"):
+            with self._failures("read"):
                 found = self.client.get_blob_client(key).get_blob_properties(**_timeouts())
                 _require_etag(found)
         except MissingError:
@@ -162,7 +169,7 @@ class AzureContainer:
     def read(self, key: str, start: int, end: int, tag: str = "") -> Range:
         """Return a range; see the protocol. A tag is an ETag."""
         condition: dict[str, Any] = {"etag": tag, "match_condition": MatchConditions.IfNotModified} if tag else {}
-        with _failures("read"):
+        with self._failures("read"):
             found = self.client.get_blob_client(key).download_blob(
                 offset=start, length=end - start, max_concurrency=1, **condition, **_timeouts()
             )
@@ -187,7 +194,7 @@ class AzureContainer:
             "results_per_page": LISTED,
             **_timeouts(),
         }
-        with _failures("list"):
+        with self._failures("list"):
             listed = self.client.list_blobs(**where) if is_deep else self.client.walk_blobs(delimiter="/", **where)
             pages: Any = listed.by_page(more or None)
             found = [blob for blob in next(pages, ()) if isinstance(blob, BlobProperties)]
@@ -195,7 +202,7 @@ class AzureContainer:
 
     def delete(self, key: str) -> None:
         """Delete an object; see the protocol."""
-        with _failures("delete"):
+        with self._failures("delete"):
             self.client.get_blob_client(key).delete_blob(**_timeouts())
 
     def copies_from(self, source: ObjectService) -> bool:
@@ -207,7 +214,7 @@ class AzureContainer:
         if not isinstance(source, AzureContainer):
             raise TypeError(type(source).__name__)
         origin, target = source.client.get_blob_client(source_key), self.client.get_blob_client(key)
-        with _failures("copy"):
+        with self._failures("copy"):
             status: Any = target.start_copy_from_url(source.sign(origin.url), **_timeouts())["copy_status"]
             while status == "pending":
                 if get_left_of_try_s(WAIT_S) <= POLL_S:
@@ -252,22 +259,41 @@ class AzureContainer:
 
     def now_s(self) -> float:
         """Return the time of the service; see the protocol."""
-        with _failures("list"):
+        with self._failures("list"):
             next(self.client.list_blobs(results_per_page=1, **_timeouts()).by_page(), None)
         return self._answers.read_time()
+
+    @contextmanager
+    def _failures(self, verb: str) -> Iterator[None]:
+        """Turn errors of the client into RequestError. What is asked for a token may be away for a while."""
+        try:
+            with _failures(verb):
+                yield
+        except RequestError as problem:
+            cause = problem.__cause__
+            if isinstance(cause, ClientAuthenticationError) and not cause.status_code:
+                problem.may_pass = self._tokens.may_pass
+            if self.settings.unread and _WHERE in problem.hint:
+                problem.hint += f" Not read: {', '.join(self.settings.unread[:MAX_NAMED])}."
+            raise
 
 
 class AzureParts:
     """Blocks of a blob. They have names of this upload: others may send blocks of the same blob."""
 
-    def __init__(self, blob: Any, writer: str) -> None:  # noqa: ANN401 - a BlobClient of any release
-        self._blob, self._writer = blob, writer
+    def __init__(
+        self,
+        blob: Any,  # noqa: ANN401 - a BlobClient of any release
+        writer: str,
+        failures: Callable[[str], AbstractContextManager[None]],
+    ) -> None:
+        self._blob, self._writer, self._failures = blob, writer, failures
         self._staged = -1
 
     def send(self, number: int, start: int, data: bytes) -> None:
         """Send a block; see the protocol."""
         del start
-        with _failures("write"):
+        with self._failures("write"):
             self._blob.stage_block(self._id(number), data, length=len(data), **_timeouts())
         self._staged = max(number, self._staged)
 
@@ -275,7 +301,7 @@ class AzureParts:
         """Send the last block, and join all; see the protocol."""
         if self._staged < number:  # if a later step fails, it is not sent again
             self.send(number, start, data)
-        with _failures("write"):
+        with self._failures("write"):
             answer = self._blob.commit_block_list(
                 [BlobBlock(self._id(each)) for each in range(number + 1)],
                 metadata={WRITER: self._writer},
@@ -327,15 +353,15 @@ def _failures(verb: str) -> Iterator[None]:
     except ClientAuthenticationError as problem:
         if problem.status_code:
             raise _explain_answer(problem, verb) from problem
-        text = f"no credentials are found, or they get no token ({_first_line(problem)})"
+        text = f"no credentials are found, or they get no token ({first_line(problem)})"
         raise RequestError(text, hint=_WHERE) from problem
     except HttpResponseError as problem:
         raise _explain_answer(problem, verb) from problem
     except (ServiceRequestError, ServiceResponseError, RequestException, OSError) as problem:
         is_wrong = is_bad_tls(problem)
-        raise RequestError(_first_line(problem), hint=_TLS if is_wrong else "", may_pass=not is_wrong) from problem
+        raise RequestError(first_line(problem), hint=BAD_TLS if is_wrong else "", may_pass=not is_wrong) from problem
     except AzureError as problem:
-        raise RequestError(_first_line(problem), may_pass=True) from problem
+        raise RequestError(first_line(problem), may_pass=True) from problem
     except MISUNDERSTOOD as problem:
         raise explain_misunderstood(problem) from problem
 
@@ -344,11 +370,11 @@ def _explain_answer(problem: HttpResponseError, verb: str) -> RequestError:
     """Return the error of an answer."""
     status, code = int(problem.status_code or 0), getattr(problem, "error_code", None) or ""
     code = str(getattr(code, "value", code))
-    said = f"{code or _first_line(problem)} (status {status})"
+    said = f"{code or first_line(problem)} (status {status})"
     kind = _find_kind(status, code, verb)
     if kind is not None:
         return kind(said, status, code)
-    passes = status in _PASSING or code in _PASSING_CODES or status in {0, 200, 201, 202, 206}
+    passes = status in PASSING or code in _PASSING_CODES or status in {0, 200, 201, 202, 206}
     hint = _HINTS.get(code, {401: _CORRECT, 403: _RIGHTS}.get(status, ""))
     found = RequestError(said, status, code, hint, may_pass=passes)
     found.is_denied = code == "AuthorizationPermissionMismatch"
@@ -364,8 +390,3 @@ def _find_kind(status: int, code: str, verb: str) -> type[RequestError] | None:
     if status == 404 and code != "ContainerNotFound" and verb not in {"write", "list"}:  # noqa: PLR2004
         return MissingError
     return PastEndError if status == 416 else None  # noqa: PLR2004
-
-
-def _first_line(problem: object) -> str:
-    """Return the first line of a text, without the queries of URLs: a signature is a secret."""
-    return hide_queries(problem).strip().partition("\n")[0][:400]

@@ -1,4 +1,7 @@
-"""Credentials of Azure. They are never shown, and equal ones are the same identity."""
+"""Credentials of Azure. They are never shown, and equal ones are the same identity.
+
+Those that get tokens make one request in a try, and the retry policy of the place repeats it.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,11 @@ _DAMAGED = (
 class Secret(Protocol):
     """Credentials of any kind."""
 
-    def make_credential(self) -> Any:  # noqa: ANN401 - the client of Azure takes many kinds
-        """Return what the client of Azure takes as a credential. Makes no request."""
+    def make_credential(self, tokens: Any) -> Any:  # noqa: ANN401 - the client of Azure takes many kinds
+        """Return what the client of Azure takes as a credential. ``tokens``: the transport of requests for tokens.
+
+        Makes no request. Raises RequestError, ValueError (it is damaged or not complete).
+        """
         ...
 
 
@@ -30,8 +36,9 @@ class AccountKey:
     account: str
     key: str = field(repr=False)
 
-    def make_credential(self) -> Any:  # noqa: ANN401 - as in the protocol
+    def make_credential(self, tokens: Any) -> Any:  # noqa: ANN401 - as in the protocol
         """Return the key with the account that it is for. Raises RequestError (it is damaged)."""
+        del tokens
         try:
             base64.b64decode(self.key)
         except ValueError:  # its text may show parts of the key
@@ -47,8 +54,9 @@ class SasToken:
 
     token: str = field(repr=False)
 
-    def make_credential(self) -> Any:  # noqa: ANN401 - as in the protocol
+    def make_credential(self, tokens: Any) -> Any:  # noqa: ANN401 - as in the protocol
         """Return the signature."""
+        del tokens
         from azure.core.credentials import AzureSasCredential  # noqa: PLC0415 - loaded where it is needed
 
         return AzureSasCredential(self.token.removeprefix("?"))
@@ -63,10 +71,15 @@ class ClientSecret:
     client_id: str
     secret: str = field(repr=False)
 
-    def make_credential(self) -> Any:  # noqa: ANN401 - as in the protocol
+    def make_credential(self, tokens: Any) -> Any:  # noqa: ANN401 - as in the protocol
         """Return the credential of the application."""
         return _identity().ClientSecretCredential(
-            self.tenant, self.client_id, self.secret, authority=self.authority, retry_total=0
+            self.tenant,
+            self.client_id,
+            self.secret,
+            authority=self.authority,
+            disable_instance_discovery=True,  # the endpoint is the one that Hadoop's connector uses
+            **_of_tokens(tokens),
         )
 
 
@@ -76,9 +89,9 @@ class ManagedIdentity:
 
     client_id: str
 
-    def make_credential(self) -> Any:  # noqa: ANN401 - as in the protocol
+    def make_credential(self, tokens: Any) -> Any:  # noqa: ANN401 - as in the protocol
         """Return the credential of the machine."""
-        return _identity().ManagedIdentityCredential(client_id=self.client_id or None)
+        return _identity().ManagedIdentityCredential(client_id=self.client_id or None, **_of_tokens(tokens))
 
 
 @dataclass(frozen=True)
@@ -89,19 +102,24 @@ class WorkloadIdentity:
     client_id: str
     file: str
 
-    def make_credential(self) -> Any:  # noqa: ANN401 - as in the protocol
+    def make_credential(self, tokens: Any) -> Any:  # noqa: ANN401 - as in the protocol
         """Return the credential of the pod."""
         given = {"tenant_id": self.tenant, "client_id": self.client_id, "token_file_path": self.file}
-        return _identity().WorkloadIdentityCredential(**{name: value for name, value in given.items() if value})
+        known = {name: value for name, value in given.items() if value}
+        return _identity().WorkloadIdentityCredential(**known, **_of_tokens(tokens))
 
 
 @dataclass(frozen=True)
 class OwnChain:
     """Azure's own chain of credentials."""
 
-    def make_credential(self) -> Any:  # noqa: ANN401 - as in the protocol
+    def make_credential(self, tokens: Any) -> Any:  # noqa: ANN401 - as in the protocol
         """Return the chain."""
-        return _identity().DefaultAzureCredential()
+        return _identity().DefaultAzureCredential(**_of_tokens(tokens))
+
+
+def _of_tokens(tokens: Any) -> dict[str, Any]:  # noqa: ANN401 - a transport
+    return {"transport": tokens, "retry_total": 0}
 
 
 def _identity() -> Any:  # noqa: ANN401 - a module

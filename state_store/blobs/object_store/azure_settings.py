@@ -26,19 +26,26 @@ CONNECTION = "AZURE_STORAGE_CONNECTION_STRING"
 
 _ACCOUNT = "fs.azure.account."
 _OAUTH = f"{_ACCOUNT}oauth2."
+_SAS = "fs.azure.sas."
+_KINDS = ("auth.type", "provider.type", "keyprovider")
+_FIXED = ("", "FixedSASTokenProvider")
+_CREDENTIALS = (_SAS, *(f"{_ACCOUNT}{name}" for name in ("key", "auth.", "oauth")))
+"""How the names of credentials begin."""
 
 
 @dataclass(frozen=True)
 class AzureSettings:
     """How to reach a container.
 
-    ``url``: that of the container, as Hadoop writes it. ``secret``: None means Azure's own chain.
+    ``url``: that of the container, as Hadoop writes it. ``secret``: None means Azure's own chain. ``unread``: the names
+    of credentials that Hadoop's configuration has for the account, and that do not count here.
     """
 
     url: str
     container: str
     endpoint: str
     secret: Secret | None = None
+    unread: tuple[str, ...] = ()
 
     def is_same_account(self, other: AzureSettings) -> bool:
         """Return whether both are containers of one account, reached with the same credentials."""
@@ -57,12 +64,22 @@ def find_azure_settings(scheme: str, container: str, host: str, hadoop: HadoopSe
     if given.get("AccountName") != account:
         given = {}
 
+    read: set[str] = set()
+
     def find(name: str) -> str:
-        """Return a setting: that of the account by its host, else that of all accounts."""
-        return hadoop.find(f"{name}.{host}", name)
+        """Return a setting as Hadoop's connector finds it: that of the container, of the account, or of all accounts.
+
+        Kinds of credentials are not set for a container.
+        """
+        scopes = (f".{host}", "") if name.endswith(_KINDS) else (f".{container}.{host}", f".{host}", "")
+        names = [f"{name}{scope}" for scope in scopes]
+        read.update(names)
+        return hadoop.find(*names)
 
     secret = _find_hadoops(find, account, has_other=bool(given)) or _find_connections(given)
-    return AzureSettings(url, container, given.get("BlobEndpoint", endpoint).rstrip("/"), secret)
+    others = (name for name in hadoop.list_names() if name.startswith(_CREDENTIALS) and account in name.split("."))
+    unread = tuple(name for name in others if name not in read)
+    return AzureSettings(url, container, given.get("BlobEndpoint", endpoint).rstrip("/"), secret, unread)
 
 
 def _find_hadoops(find: Callable[[str], str], account: str, *, has_other: bool) -> Secret | None:
@@ -76,12 +93,12 @@ def _find_hadoops(find: Callable[[str], str], account: str, *, has_other: bool) 
         key = find(f"{_ACCOUNT}key")
         return AccountKey(account, key) if key else None
     if kind == "sas":
-        token = find("fs.azure.sas.fixed.token")
-        secret = SasToken(token) if token else None
+        own, token = find(f"{_SAS}token.provider.type"), find(f"{_SAS}fixed.token")
+        secret = SasToken(token) if token and own.rpartition(".")[2] in _FIXED else None  # else Hadoop asks the class
     elif kind == "oauth":
         secret = _find_oauth(find)
     if secret is None and not has_other:
-        provider = find(f"{_ACCOUNT}oauth.provider.type") or find("fs.azure.sas.token.provider.type")
+        provider = find(f"{_ACCOUNT}oauth.provider.type") or find(f"{_SAS}token.provider.type")
         raise _refusal(f"{_ACCOUNT}auth.type is {kind}" + (f", with {provider}" if provider else ""))
     return secret
 

@@ -44,11 +44,13 @@ from pyspark_ckpt.state_store.blobs.object_store.service import (
     RequestError,
 )
 from pyspark_ckpt.state_store.blobs.object_store.sessions import (
+    BAD_TLS,
     MISUNDERSTOOD,
+    PASSING,
     Answers,
     equip,
     explain_misunderstood,
-    hide_queries,
+    first_line,
     is_bad_tls,
     timeouts,
 )
@@ -63,7 +65,6 @@ _FIELDS = "kind,items(name,size,timeCreated),nextPageToken"
 _FIND = "find the credentials"
 LISTED = 1000
 _UNFINISHED = 308
-_PASSING = frozenset({408, 429, 500, 502, 503, 504})
 _NO_BUCKET = re.compile(r"bucket does not exist", re.IGNORECASE)
 _WHERE = (
     "Credentials are found by Google's own chain (GOOGLE_APPLICATION_CREDENTIALS, gcloud auth application-default "
@@ -79,7 +80,6 @@ _HINTS: Mapping[int, str] = {
     403: _RIGHTS,
     507: "A quota is used up. Raise it, or keep fewer versions.",
 }
-_TLS = "Let this host trust the certificate of the service (REQUESTS_CA_BUNDLE), or correct the endpoint."
 
 
 class GcsBucket:
@@ -348,27 +348,27 @@ def _failures(verb: str) -> Iterator[None]:
         code = str((problem.errors or [{}])[0].get("reason", "")) if isinstance(problem.errors, list) else ""
         raise _explain_status(status, problem.message, code, verb) from problem
     except DefaultCredentialsError as problem:
-        raise RequestError(f"this process has no credentials ({_first_line(problem)})", hint=_WHERE) from problem
+        raise RequestError(f"this process has no credentials ({first_line(problem)})", hint=_WHERE) from problem
     except (RefreshError, TransportError) as problem:
         is_away = isinstance(problem, TransportError) or isinstance(problem.__cause__, TransportError)
         passes = is_away or bool(getattr(problem, "retryable", False))
-        text = f"the credentials get no token ({_first_line(problem)})"
+        text = f"the credentials get no token ({first_line(problem)})"
         raise RequestError(text, hint=f"Correct the credentials. {_WHERE}", may_pass=passes) from problem
     except GoogleAuthError as problem:
-        raise RequestError(f"the credentials cannot be used ({_first_line(problem)})", hint=_WHERE) from problem
+        raise RequestError(f"the credentials cannot be used ({first_line(problem)})", hint=_WHERE) from problem
     except (RequestException, HTTPError, InvalidResponse, DataCorruption, ConnectionError, TimeoutError) as problem:
         is_wrong = is_bad_tls(problem)
-        raise RequestError(_first_line(problem), hint=_TLS if is_wrong else "", may_pass=not is_wrong) from problem
+        raise RequestError(first_line(problem), hint=BAD_TLS if is_wrong else "", may_pass=not is_wrong) from problem
     except MISUNDERSTOOD as problem:
         if verb == _FIND:
-            text = f"the credentials cannot be used ({_first_line(problem)})"
+            text = f"the credentials cannot be used ({first_line(problem)})"
             raise RequestError(text, hint=_WHERE) from problem
         raise explain_misunderstood(problem) from problem
 
 
 def _explain_status(status: int, text: str, code: str, verb: str) -> RequestError:
     """Return the error of an answer."""
-    said = f"{_first_line(text)} (status {status})"
+    said = f"{first_line(text)} (status {status})"
     if status == 404:  # noqa: PLR2004
         if verb in {"write", "list"} or _NO_BUCKET.search(text):
             hint = "Create the bucket, or correct its name. The state store never creates buckets."
@@ -380,12 +380,7 @@ def _explain_status(status: int, text: str, code: str, verb: str) -> RequestErro
         return ExistsError(said, status, code)
     if status == 416:  # noqa: PLR2004
         return PastEndError(said, status, code)
-    is_away = status in _PASSING or status >= 500  # noqa: PLR2004
+    is_away = status in PASSING or status >= 500  # noqa: PLR2004
     found = RequestError(said, status, code, _HINTS.get(status, ""), may_pass=is_away and status != 507)  # noqa: PLR2004
     found.is_denied = status == 403  # noqa: PLR2004
     return found
-
-
-def _first_line(problem: object) -> str:
-    """Return the first line of a text, without the queries of URLs: that of an upload is a secret."""
-    return hide_queries(problem).strip().partition("\n")[0][:400]

@@ -12,12 +12,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from pyspark_ckpt.state_store.blobs.base.place import Blob, BlobPlace, Sink, check_name
 from pyspark_ckpt.state_store.blobs.base.retries import Retries
 from pyspark_ckpt.state_store.blobs.object_store.requests import ObjectRequests
-from pyspark_ckpt.state_store.blobs.object_store.service import MissingError, Page, PastEndError, Range
+from pyspark_ckpt.state_store.blobs.object_store.service import MissingError, PastEndError, Range
 from pyspark_ckpt.state_store.blobs.object_store.uploads import PART_BYTES, ObjectUpload, is_away, transfers
 from pyspark_ckpt.state_store.errors import ConflictError
 
@@ -150,7 +151,7 @@ class ObjectPlace(ObjectRequests, Retries):
         more = ""
         with self.failures("list", folder or "."):
             while True:
-                page = self.ask(lambda more=more: self._page(prefix, start, more, is_deep=is_deep))  # type: ignore[misc]
+                page = self.ask(partial(self.bucket.read_page, prefix, start, more, is_deep=is_deep))
                 for entry in page.entries:
                     name = entry.key[len(self.root) :]
                     if name and not name.endswith("/"):  # else the marker of a folder, from a console or Hadoop
@@ -158,9 +159,6 @@ class ObjectPlace(ObjectRequests, Retries):
                 more = page.more
                 if not more:
                     return sorted(found, key=lambda blob: blob.name)
-
-    def _page(self, prefix: str, start: str, more: str, *, is_deep: bool) -> Page:
-        return self.bucket.read_page(prefix, start, more, is_deep=is_deep)
 
     def _fetch_parts(self, name: str, start: int, end: int, tag: str) -> Iterator[Range]:
         asked = time.monotonic()

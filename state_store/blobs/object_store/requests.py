@@ -19,6 +19,7 @@ from pyspark_ckpt.state_store.blobs.object_store.service import (
     ObjectService,
     RequestError,
 )
+from pyspark_ckpt.state_store.blobs.object_store.sessions import BAD_TLS
 from pyspark_ckpt.state_store.errors import NotFoundError, Outcome, StorageError
 
 _RETRIES = RetryPolicy()
@@ -41,6 +42,7 @@ class ObjectRequests:
         self.root = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         self._root_url = root_url
         self._client = Client(connect)
+        self._has_answered = False
 
     @property
     def url(self) -> str:
@@ -58,7 +60,7 @@ class ObjectRequests:
         if (found := self._client.get_found()) is not None:
             return found
         with self.failures("reach", "."):
-            return self.ask(self._client.get)
+            return self.retries.repeat(self._root_url, self._client.get, self._may_pass)
 
     def key(self, name: str) -> str:
         """Return the key of an object of the place. Raises InvalidInputError (the service cannot have it)."""
@@ -72,7 +74,9 @@ class ObjectRequests:
 
     def ask(self, request: Callable[[], T], *, work_s: float = 0.0, asked: float | None = None) -> T:
         """Return the answer to a request, which is repeated while its failures may pass."""
-        return self.retries.repeat(self._root_url, request, _may_pass, work_s=work_s, asked=asked)
+        answer = self.retries.repeat(self._root_url, request, self._may_pass, work_s=work_s, asked=asked)
+        self._has_answered = True
+        return answer
 
     @contextmanager
     def failures(self, verb: str, name: str, outcome: Outcome = "not_applied") -> Iterator[None]:
@@ -131,6 +135,8 @@ class ObjectRequests:
             f"Could not {verb} {where}: {problem}", outcome=outcome, hint=hint, is_denied=is_denied
         ) from problem
 
-
-def _may_pass(problem: Exception) -> bool:
-    return isinstance(problem, RequestError) and problem.may_pass
+    def _may_pass(self, problem: Exception) -> bool:
+        """Return whether a failure may pass. One of TLS comes from a proxy in front of a service that has answered."""
+        if not isinstance(problem, RequestError):
+            return False
+        return problem.may_pass or (problem.hint == BAD_TLS and self._has_answered)

@@ -17,6 +17,10 @@ from pyspark_ckpt.state_store.blobs.base.retries import get_left_of_try_s
 from pyspark_ckpt.state_store.blobs.object_store.service import WAIT_S, RequestError
 
 CONNECTIONS = 32
+PASSING = frozenset({408, 429, 500, 502, 503, 504})
+"""Statuses of a service that cannot do now what it can do later."""
+BAD_TLS = "Let this host trust the certificate of the service (REQUESTS_CA_BUNDLE), or correct the endpoint."
+"""The hint of a RequestError whose connection has failed by TLS."""
 MISUNDERSTOOD = (ValueError, TypeError, LookupError, AttributeError)
 """What clients raise if the content of an answer has another form than that of the service."""
 _QUERY = re.compile(r"\?[^\s'\")]*")
@@ -80,6 +84,11 @@ class _Connections(HTTPAdapter):
 def hide_queries(problem: object) -> str:
     """Return the text of an error without the queries of the URLs in it, which may be secrets."""
     return _QUERY.sub("?...", str(problem))
+
+
+def first_line(problem: object) -> str:
+    """Return the first line of a text, without the queries of URLs, which may be secrets."""
+    return hide_queries(problem).strip().partition("\n")[0][:400]
 
 
 def explain_misunderstood(problem: Exception) -> RequestError:

@@ -22,6 +22,7 @@ from azure.storage.blob import ResourceTypes, generate_account_sas
 from requests import PreparedRequest, Response, Session
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, HadoopSettings, RetryPolicy, place_at
+from pyspark_ckpt.state_store.blobs.object_store.azure_secrets import AccountKey, SasToken
 from pyspark_ckpt.state_store.blobs.object_store.azure_settings import find_azure_settings
 from pyspark_ckpt.state_store.blobs.object_store.gcs_settings import find_gcs_settings
 from pyspark_ckpt.state_store.blobs.transfers import StoredFile, copy_object
@@ -220,11 +221,13 @@ def test_missing_and_damaged_credentials_of_google_are_told_at_once(
         {"auth.type": "OAuth", "oauth.provider.type": "o.RefreshTokenBasedTokenProvider"},
         {"auth.type": "OAuth", "oauth.provider.type": "o.ClientCredsTokenProvider", "oauth2.client.id": "i"},
         {"auth.type": "SAS"},
+        {"auth.type": "SAS", "../sas.token.provider.type": "com.example.Mine", "../sas.fixed.token": "SECRET"},
         {"keyprovider": "o.ShellDecryptionKeyProvider", "key": "SECRET"},
     ],
 )
 def test_credentials_of_hadoop_that_are_not_understood_are_refused(settings: dict[str, str]) -> None:
-    hadoop = HadoopSettings({f"fs.azure.account.{name}": value for name, value in settings.items()})
+    named = {f"fs.azure.account.{name}".replace("account.../", ""): value for name, value in settings.items()}
+    hadoop = HadoopSettings(named)
     with pytest.raises(InvalidInputError, match=r"cannot use.*fs\.azure\.account\.") as caught:
         place_at(f"abfss://c@{HOST}/x", hadoop=hadoop)
     assert "SECRET" not in str(caught.value)
@@ -236,6 +239,14 @@ def test_credentials_of_hadoop_that_are_not_understood_are_refused(settings: dic
         ({f"account.key.{HOST}": "SECRET", "account.key": "other"}, "AccountKey"),
         ({"account.auth.type": "SharedKey", "account.key": "SECRET"}, "AccountKey"),
         ({f"account.auth.type.{HOST}": "SAS", f"sas.fixed.token.{HOST}": "SECRET"}, "SasToken"),
+        (
+            {
+                "account.auth.type": "SAS",
+                "sas.token.provider.type": "org.apache.hadoop.fs.azurebfs.sas.FixedSASTokenProvider",
+                "sas.fixed.token": "SECRET",
+            },
+            "SasToken",
+        ),
         (
             {
                 "account.auth.type": "OAuth",
@@ -264,6 +275,45 @@ def test_credentials_of_hadoop_are_used_and_not_shown(
     assert type(found.secret).__name__ == kind
     assert found.endpoint == "https://account.blob.core.windows.net"
     assert "SECRET" not in f"{found!r} {hadoop!r}"
+
+
+def test_a_setting_of_the_container_comes_before_that_of_its_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in Hadoop's connector since 3.4.2."""
+    monkeypatch.delenv("AZURE_STORAGE_CONNECTION_STRING", raising=False)
+    kind = {"fs.azure.account.auth.type": "SAS"}
+    tokens = {"": "all", f".{HOST}": "account", f".c.{HOST}": "own", f".other.{HOST}": "other"}
+    for left in (".c.", ".acc", ""):
+        hadoop = HadoopSettings(
+            {**kind, **{f"fs.azure.sas.fixed.token{scope}": each for scope, each in tokens.items()}}
+        )
+        found = find_azure_settings("abfss", "c", HOST, hadoop)
+        assert found.secret == SasToken({".c.": "own", ".acc": "account", "": "all"}[left])
+        assert found.unread == (f"fs.azure.sas.fixed.token.other.{HOST}",)
+        tokens.pop(f".c.{HOST}" if left == ".c." else f".{HOST}", None)
+    assert find_azure_settings("abfss", "other", HOST, hadoop).secret == SasToken("other")
+    keys = HadoopSettings({f"fs.azure.account.key.c.{HOST}": "own", f"fs.azure.account.key.{HOST}": "account"})
+    assert find_azure_settings("abfss", "c", HOST, keys).secret == AccountKey("account", "own")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"fs.azure.sas.c.{ACCOUNT}.blob.core.windows.net",
+        f"fs.azure.account.key.{ACCOUNT}.blob.core.windows.net",
+        f"fs.azure.account.key.{ACCOUNT}",
+        f"fs.azure.account.auth.type.c.{ACCOUNT}.dfs.core.windows.net",
+    ],
+)
+def test_credentials_that_abfss_does_not_read_are_named_where_none_are_found(
+    name: str, azure: CloudService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = "d3Jvbmctd3Jvbmctd3Jvbmc="
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", connection(azure.endpoint, wrong))
+    place = place_at(azure.new_folder(), hadoop=HadoopSettings({name: "SECRET"}))
+    with pytest.raises(StorageError) as caught:
+        place.get("a")
+    assert caught.value.hint.endswith(f"Not read: {name}.")
+    assert "SECRET" not in f"{caught.value} {caught.value.hint}"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,52 @@
+"""How tokens of Entra ID and of machines are asked for: within the time of the current try, and never twice in it.
+
+The clients of identities hide why they got no token: all of their failures are one error, often without a cause. So the
+transport notes whether the last failure of a request may pass.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from azure.core.exceptions import AzureError
+from azure.core.pipeline.transport import RequestsTransport
+from typing_extensions import override
+
+from pyspark_ckpt.state_store.blobs.object_store.sessions import is_bad_tls, timeouts
+
+_PASSING = frozenset({404, 408, 410, 429})
+"""Statuses below 500 that may pass. A machine answers 404 and 410 while it has just begun, or is moved."""
+_LEAST_ERROR = 400
+_LEAST_AWAY = 500
+
+
+class TokenTransport(RequestsTransport):  # type: ignore[misc]  # the client has no type for it
+    """Sends the requests for tokens of one container. Safe to use from many threads.
+
+    ``may_pass``: whether the last request that failed may succeed later without intervention.
+    """
+
+    def __init__(self, *, tries_many: bool = False) -> None:
+        """``tries_many``: for a chain, in which a machine that cannot be reached has no identity to give."""
+        super().__init__()
+        self._tries_many = tries_many
+        self._has_answered = False
+        self.may_pass = False
+
+    @override
+    def send(self, request: Any, **given: Any) -> Any:
+        connect_s, read_s = timeouts()
+        given["connection_timeout"] = min(connect_s, given.get("connection_timeout", connect_s))
+        given["read_timeout"] = min(read_s, given.get("read_timeout", read_s))
+        try:
+            answer: Any = super().send(request, **given)
+        except AzureError as problem:
+            is_there = self._has_answered or not self._tries_many or request.url.startswith("https:")
+            self.may_pass = is_there and not is_bad_tls(problem)
+            raise
+        status = int(answer.status_code)
+        if status >= _LEAST_ERROR:
+            self.may_pass = status >= _LEAST_AWAY or status in _PASSING
+        else:  # other threads, whose requests have failed before, may ask again
+            self._has_answered = True
+        return answer
