@@ -66,7 +66,6 @@ def _stop_waiting_when_interrupted() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-        stop_waiting(is_ending=False)
 
 
 class Command(click.Command):

@@ -5,12 +5,12 @@ each has a random length, so that many writers do not come back at the same inst
 another. One try never takes all of the time: a connection that died silently costs the first try, not the request. The
 log says once that a place is waited for, and once that it answers again.
 
-A process that ends waits for no place: its threads try once what they have begun, and repeat nothing.
+After ``stop_waiting``, which a command calls when it is interrupted, threads try once what they have begun, and repeat
+nothing.
 """
 
 from __future__ import annotations
 
-import concurrent.futures.thread  # noqa: F401 - it registers what it does at the end of the process: see stop_waiting
 import logging
 import math
 import random
@@ -215,13 +215,9 @@ class RetryPolicy:
         raise RetriesExhaustedError(problem, time.monotonic() - started, why) from problem
 
 
-def stop_waiting(*, is_ending: bool = True) -> None:
-    """Let no thread of this process wait for a place any more, because the process ends; or, if it does not, again."""
-    _Process.is_ending = is_ending
-
-
-# What is registered last is called first: before ``concurrent.futures.thread`` waits for the threads of all pools.
-threading._register_atexit(stop_waiting)  # type: ignore[attr-defined]  # noqa: SLF001
+def stop_waiting() -> None:
+    """Let no thread of this process wait for a place any more, because the process ends."""
+    _Process.is_ending = True
 
 
 @contextmanager
