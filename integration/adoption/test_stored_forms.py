@@ -63,8 +63,6 @@ def _list_checked() -> Iterator[tuple[str, str, dict[str, str]]]:
 
 
 def _list_avro() -> Iterator[tuple[str, str, dict[str, str]]]:
-    for name, provider in (("aggregation of windows", "rocksdb"), ("join, format 2", "changelog")):
-        yield name, provider, AVRO  # these are stored as UnsafeRows all the same
     for name in ("transformWithState", "transformWithState, times to live"):
         for provider in ("rocksdb", "changelog", "format 2"):
             yield name, provider, AVRO

@@ -48,7 +48,10 @@ def test_two_queries_over_topics_become_one(kafka: KafkaService, tmp_path: Path)
             sources = ("of_views", "of_users") if are_named else (0, 0)
             ckpt.savepoint(folder / "two", folder / "saved")
             for names in (("views", "users"), ("users", "views")):
-                parts = {"views": (folder / "one", "views", sources[0]), "users": (folder / "saved", 0, sources[1])}
+                parts: dict[str, tuple[Path, str | int, str | int]] = {
+                    "views": (folder / "one", "views", sources[0]),
+                    "users": (folder / "saved", 0, sources[1]),
+                }
                 taken = [parts[name] for name in names]
                 target = folder / " and ".join(names)
                 ckpt.compose_savepoint(

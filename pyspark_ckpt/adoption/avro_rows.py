@@ -10,8 +10,8 @@
     this store, value     id of the schema:u16be · UnsafeRow
     this store, key       as ``reading/rows/native_rows.py`` says: UnsafeRows
 
-Source: ``AvroStateEncoder`` of Spark 4.3. It is the form of ``transformWithState`` alone: other operators have no
-schemas by id, and stay with UnsafeRows.
+Source: ``AvroStateEncoder`` of Spark 4.3. It is the form of ``transformWithState`` alone: Spark starts no query
+with another operator and this encoding.
 """
 
 from __future__ import annotations
