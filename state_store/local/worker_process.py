@@ -53,6 +53,8 @@ MAX_EXIT_S = 10
 """How long a process whose sender has gone may take to clean up."""
 _LOOK_S = 0.5
 _swallowed = threading.Event()
+_signals: list[int] = []
+"""Those that have ended this process: a handler of signals may not wait for the lock of an Event."""
 
 
 class WorkerEnd(SystemExit):
@@ -160,6 +162,10 @@ def main(descriptor: int) -> None:
     tasks = Connection(descriptor)  # freed after the signal is ignored: an exception in its __del__ would be printed
     try:
         serve(tasks)
+    except Exception:  # an exit in the middle of an import, for example, may become another error
+        if not _signals:
+            raise
+        sys.exit(1)
     finally:
         for ends in (signal.SIGTERM, signal.SIGINT):  # the process is ending
             signal.signal(ends, signal.SIG_IGN)
@@ -195,6 +201,7 @@ def _note_unraisable(problem: sys.UnraisableHookArgs) -> None:
         sys.__unraisablehook__(problem)
 
 
-def _end(*_: object) -> NoReturn:
+def _end(number: int, *_: object) -> NoReturn:
     """Leave the task, which cleans up what it has begun."""
+    _signals.append(number)
     raise WorkerEnd(1)

@@ -101,7 +101,8 @@ def test_one_savepoint_that_is_spelled_in_several_ways_is_one(
 ) -> None:
     a, _ = two
     monkeypatch.chdir(tmp_path)
-    for number, other in enumerate(("a", f"{a}/", f"file:{a}", tmp_path / "b" / ".." / "a")):
+    others: list[str | Path] = ["a", f"{a}/", f"file:{a}", tmp_path / "b" / ".." / "a"]
+    for number, other in enumerate(others):
         compose_savepoint(tmp_path / f"{number}", [(a, "a")], sources=[(other, 0)])
         assert read_info(_place(tmp_path / f"{number}")).query_id == read_info(_place(a)).query_id
     compose_savepoint(tmp_path / "without", [None, ("a", "a"), None])
