@@ -267,7 +267,7 @@ class AzureContainer:
     def _failures(self, verb: str) -> Iterator[None]:
         """Turn errors of the client into RequestError. What is asked for a token may be away for a while."""
         try:
-            with _failures(verb):
+            with _translate_errors(verb):
                 yield
         except RequestError as problem:
             cause = problem.__cause__
@@ -344,7 +344,7 @@ def _require_etag(answer: Any) -> None:  # noqa: ANN401 - a dict or properties
 
 
 @contextmanager
-def _failures(verb: str) -> Iterator[None]:
+def _translate_errors(verb: str) -> Iterator[None]:
     """Turn errors of the client into RequestError."""
     try:
         yield
