@@ -94,10 +94,10 @@ def _recognize(schemas: dict[str, StateSchema], number: int, partitions: int, wh
             name, prefix = _name_operator(schemas[DEFAULT_STORE])
         except (LookupError, TypeError, AttributeError) as problem:
             raise FormatError(f"The schema of state in {where} is damaged: {problem!r}.") from problem
-        return Operator(number, name, (DEFAULT_STORE,), partitions, (prefix,), ("",))
+        return Operator(number, name, (DEFAULT_STORE,), partitions, (prefix,), ((),))
     if missing := [store for store in JOIN_STORES if store not in schemas]:
         raise FormatError(f"{where} has no schema of the store {missing[0]!r} of a join.")
-    return Operator(number, "symmetricHashJoin", JOIN_STORES, partitions, (0,) * 4, ("",) * 4)
+    return Operator(number, "symmetricHashJoin", JOIN_STORES, partitions, (0,) * 4, ((),) * 4)
 
 
 def _name_operator(schema: StateSchema) -> tuple[str, int]:

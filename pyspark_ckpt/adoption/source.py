@@ -257,8 +257,8 @@ class SparkState:
 
     def _read_schemas(self, operator: Operator, name: str) -> list[StateSchema]:
         place, first = self.checkpoint.place, store_folder(Identity(operator.number, 0, name))
-        spark_path = operator.schema_files[operator.stores.index(name)]
-        file = find_schema_file(spark_path) or f"{first}/_metadata/schema"
+        spark_paths = operator.schema_files[operator.stores.index(name)]
+        file = (spark_paths and find_schema_file(spark_paths[-1])) or f"{first}/_metadata/schema"
         try:
             return read_schemas(place.get(file), f"{place.url}/{file}")
         except NotFoundError as problem:
@@ -271,7 +271,7 @@ class SparkState:
     def _read_histories(self, operator: Operator, name: str) -> dict[str, list[Any]]:
         """Return the schemas of the values of each state of a store, by Spark's ids. Raises FormatError."""
         place, found = self.checkpoint.place, dict[str, dict[int, Any]]()
-        for spark_path in operator.schema_histories[operator.stores.index(name)]:
+        for spark_path in operator.schema_files[operator.stores.index(name)]:
             file = find_schema_file(spark_path) or spark_path
             where = f"{place.url}/{file}"
             for schema in read_schemas(place.get(file), where):

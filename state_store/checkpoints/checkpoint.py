@@ -57,10 +57,8 @@ class Operator:
     partitions: int
     prefix_columns: tuple[int, ...] = ()
     """For each store, how many columns of its keys Spark scans by, as its metadata says."""
-    schema_files: tuple[str, ...] = ()
-    """For each store, Spark's path of the file with the schemas of its states; empty if there is none."""
-    schema_histories: tuple[tuple[str, ...], ...] = ()
-    """For each store, the paths of all such files that it has had; the last one is that of ``schema_files``."""
+    schema_files: tuple[tuple[str, ...], ...] = ()
+    """For each store, Spark's paths of the files with the schemas of its states that it has had; the last one counts."""
     properties: str = ""
     """JSON of an operator with several states in a store; else empty."""
 
@@ -342,7 +340,6 @@ def _operator(content: bytes, number: int, where: str) -> Operator:
             f"{partitions} partitions of the stores {list(stores)}."
         )
     prefixes = tuple(store.numColsPrefixKey for store in entry.stateStoreInfo)
-    histories = tuple(store.stateSchemaFilePaths for store in entry.stateStoreInfo)
-    schemas = tuple((paths or ("",))[-1] for paths in histories)
+    schema_files = tuple(store.stateSchemaFilePaths for store in entry.stateStoreInfo)
     name, properties = entry.operatorInfo.operatorName, entry.operatorPropertiesJson
-    return Operator(number, name, stores, partitions, prefixes, schemas, histories, properties)
+    return Operator(number, name, stores, partitions, prefixes, schema_files, properties)
