@@ -170,14 +170,14 @@ def _frame(row: Row) -> pd.DataFrame:
 
 
 EVERY_TYPE = (
-    "a tinyint, b smallint, c int, d bigint, e float, f double, g decimal(9,2), h decimal(38,10), i date, j timestamp, "
+    "c int, d bigint, e float, f double, g decimal(9,2), h decimal(38,10), i date, j timestamp, "
     "k timestamp_ntz, l boolean, m binary, n string, o array<string>, p array<struct<x: int, y: array<double>>>, "
     "q map<string, struct<z: date>>, r struct<s: struct<t: decimal(20,3)>>"
 )
 
 
 class EveryType(StatefulProcessor):
-    """A value, a list and a map with a column of each type; each third row has nulls."""
+    """A value, a list and a map with a column of each type that Spark has Avro for; each third row has nulls."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare a state of each kind."""
@@ -205,12 +205,10 @@ _DAY = dt.date(1969, 12, 31)
 
 def _make_every_type(number: int) -> tuple[Any, ...]:
     if number % 3 == 0:
-        return (None,) * 18
+        return (None,) * 16
     at = dt.datetime(1999, 12, 31, 23, 59, 59, number)  # noqa: DTZ001 - Spark's sessions run in UTC
     sign = (-1) ** number
     return (
-        sign * (number % 128),
-        sign * number,
         sign * number * 1000,
         sign * number * 10**12,
         sign * 1.5,
