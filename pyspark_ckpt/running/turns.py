@@ -74,11 +74,16 @@ class Turn:
 
         Raises LifecycleError if it was started, or is being rescaled, by others meanwhile; FormatError, StorageError.
         """
-        self._follow(replace(self.run, moved_at_ms=_now_ms()))
+        run = replace(self.run, moved_at_ms=_now_ms())
+        if not Epochs(self.old).take_after(self.epoch, run):  # of several that take this number, one succeeds
+            self.require()
 
     def give_up(self) -> None:
-        """Record that the query stays on the old checkpoint. Raises as ``finish``."""
-        self._follow(RunObject(RUN_FORMAT, self.run.run_id, self.run.driver))
+        """Record that the query stays on the old checkpoint. A run that has begun there is over.
+
+        Raises FormatError, StorageError.
+        """
+        Epochs(self.old).take(RunObject(RUN_FORMAT, str(uuid.uuid4()), self.run.driver))
 
     def overrule(self) -> None:
         """Do as ``finish``, whoever has started the query meanwhile: that run is over.
@@ -86,11 +91,6 @@ class Turn:
         Raises FormatError, StorageError.
         """
         Epochs(self.old).take(replace(self.run, run_id=str(uuid.uuid4()), moved_at_ms=_now_ms()))
-
-    def _follow(self, run: RunObject) -> None:
-        """Take the number after that of this turn: of several that do so, one succeeds."""
-        if not Epochs(self.old).take_after(self.epoch, run):
-            self.require()
 
     def require(self) -> None:
         """Raise LifecycleError if the query was started, or is being rescaled, by others meanwhile; StorageError."""

@@ -76,8 +76,6 @@ def test_a_turn_that_is_finished_says_that_the_query_has_gone_and_one_that_is_gi
     begin(old, ELSEWHERE)
     with pytest.raises(LifecycleError, match="it was started meanwhile"):
         third.finish()
-    with pytest.raises(LifecycleError, match="it was started meanwhile"):
-        third.give_up()
     assert newest(old).driver == ELSEWHERE
     third.overrule()
     assert (newest(old).moves_to, bool(newest(old).moved_at_ms)) == ("newer", True)
