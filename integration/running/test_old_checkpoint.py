@@ -14,6 +14,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 import pyspark_ckpt as ckpt
 from integration.operators.providers import OURS
 from integration.running.programs import Counting, require_each_batch
+from integration.savepoints.test_running import expected
 from pyspark_ckpt.running import first_commit
 from pyspark_ckpt.state_store.attempts.winners import RUN_FORMAT, Epochs, RunObject
 from pyspark_ckpt.state_store.blobs import LocalPlace
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 FORMATS = [1, 2] if OURS.settings["spark.sql.streaming.stateStore.checkpointFormatVersion"] == "2" else [1]
-REFUSED = r"\[ConflictError\] The query is not started on file:{old}: it was .*rescaled to file:{new} at 20.*Z, and "
+REFUSED = r"\[ConflictError\] The query is not started on file:{old}: .* file:{new} .*at 20.*Z, and "
 
 
 def refused(old: Path | str, new: Path | str) -> str:
@@ -144,11 +145,11 @@ def test_a_start_is_refused_if_the_driver_died_before_it_recorded_the_move(
             shown = len(program.sink.shown)
             if at == "before the start":
                 record(old, f"file:{new}")
-                with pytest.raises(Exception, match=refused(old, new) + "has committed batch"):
+                with pytest.raises(Exception, match=refused(old, new) + "the query has committed batch"):
                     program.start(str(old))
             else:
                 is_wanted.set()
-                with pytest.raises(StreamingQueryException, match=refused(old, new) + "has committed batch"):
+                with pytest.raises(StreamingQueryException, match=refused(old, new) + "the query has committed batch"):
                     program.start(str(old)).awaitTermination(60)
                 is_wanted.clear()
             assert len(program.sink.shown) == shown
@@ -178,6 +179,30 @@ def test_a_query_whose_rescaling_did_not_get_to_a_batch_is_started_on_the_old_ch
     require_each_batch(program)
 
 
+def test_the_new_checkpoint_is_refused_once_the_query_was_started_again_on_the_old_one(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a driver that was held up before it started the query on the new one, and comes back."""
+    program, other = Counting(spark, tmp_path, 2), Counting(spark, tmp_path, 2)
+    new = tmp_path / "query-3-partitions"
+
+    def start(checkpoint: str) -> Any:  # noqa: ANN401
+        if Path(checkpoint.removeprefix("file:")) == new:  # as another driver does
+            query = other.start(program.checkpoint)
+            other.await_more()
+            query.stop()
+        return program.start(checkpoint)
+
+    with program.running() as query:
+        program.await_more()
+        with pytest.raises(ckpt.RescaleError, match=refused(new, program.checkpoint) + "the query has committed batch"):
+            ckpt.rescale_query(query, start, 3)
+        program.await_more()
+    shown = dict(program.sink.shown + other.sink.shown)
+    assert sorted(shown.items()) == [(batch, expected(batch)) for batch in range(len(shown))]
+    assert [batch for batch, _ in program.sink.shown] == sorted({batch for batch, _ in program.sink.shown})
+
+
 def test_the_way_back_does_not_need_a_new_checkpoint_that_spark_cannot_read(
     spark: SparkSession, s3: S3Service, tmp_path: Path
 ) -> None:
@@ -197,7 +222,7 @@ def test_the_way_back_does_not_need_a_new_checkpoint_that_spark_cannot_read(
         with pytest.raises(ckpt.RescaleError, match=r"started again on .*/query, with 2 partitions") as told:
             ckpt.rescale_query(query, start, 3, new_checkpoint=new, options=s3.options)
         assert "[StorageError] The query is not started on" in refusals[0]
-        assert f"rescaled to {new} at" in refusals[0]
+        assert f"a rescaling between it and {new} began at" in refusals[0]
         assert "cannot be found out, because that checkpoint cannot be read" in refusals[0]
         assert told.value.query is not None
         program.await_more()

@@ -21,7 +21,7 @@ from pyspark_ckpt.running.leftovers import refuse_other_files
 from pyspark_ckpt.running.new_checkpoint import find_target
 from pyspark_ckpt.running.turns import Turn
 from pyspark_ckpt.savepoints import collect_options, plan_rescale
-from pyspark_ckpt.state_store.blobs import names_scheme
+from pyspark_ckpt.state_store.blobs import BlobPlace, names_scheme
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.query.entries import PARTITIONS_CONF, read_partitions
 from pyspark_ckpt.state_store.display import count_text
@@ -74,14 +74,17 @@ class Rescaling:
     def take_turn(self, moves_to: str) -> Turn:
         """Be the only one that runs the query from now on. Raises LifecycleError, FormatError, StorageError."""
         before, new = self.old.newest_version, self.old.workplace.resolve(moves_to)
-        location = moves_to if names_scheme(moves_to) else f"file:{new.url}"  # others have other current folders
-        self.turn = Turn.take(self.old.place, new, self.driver, location)
+        self.turn = Turn.take(self.old.place, new, self.driver, _make_absolute(moves_to, new))
         self.old.look_again()
         if self.old.newest_version != before:
             raise LifecycleError(
                 f"another driver has run it on {self.old.place.url} meanwhile, up to batch {self.batch - 1}."
             )
         return self.turn
+
+    def point_back(self, turn: Turn, new: BlobPlace) -> None:
+        """Record on the new checkpoint where the query is until it begins there. Raises FormatError, StorageError."""
+        turn.point_back(new, _make_absolute(self.location, self.old.place))
 
     def record_move(self) -> None:
         """Record on the old checkpoint that the query has left it for good. A place that fails is told on stderr.
@@ -171,6 +174,11 @@ def prepare(
         confs,
         find_driver(session),
     )
+
+
+def _make_absolute(location: str, place: BlobPlace) -> str:
+    """Return a location for other programs, which have other current folders."""
+    return location if names_scheme(location) else f"file:{place.url}"
 
 
 def _require_seconds(given: object, name: str) -> None:

@@ -154,13 +154,14 @@ def _move(rescaling: Rescaling, last_commit_s: float, timeout_s: float | None) -
         turn = rescaling.take_turn(target.location)
         if not target.is_made:
             restored = rescale(rescaling.location, target.location, rescaling.partitions, options=options)
+        new = rescaling.old.workplace.resolve(target.location)
+        rescaling.point_back(turn, new)
         rescaled_s = time.time()
         turn.require()
         refuse_other_run(rescaling.session, rescaling.old.query_id, None)
         rescaling.set_confs()
         query = start_query(rescaling, target.location)
         started_s = time.time()
-        new = rescaling.old.workplace.resolve(target.location)
         with progress_bar("the first batch runs, in seconds") as show:
             watch = _watch(rescaling, new, show)
             committed_s = await_first_commit(query, new, rescaling.batch, timeout_s, watch)

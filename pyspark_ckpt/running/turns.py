@@ -69,6 +69,15 @@ class Turn:
         run = RunObject(RUN_FORMAT, str(uuid.uuid4()), driver, moves_to, moved_at_ms)
         return cls(old, Epochs(old).take(run), run, "" if there is None else there.run_id)
 
+    def point_back(self, new: BlobPlace, old_location: str) -> None:
+        """Record on the new checkpoint, if no run has begun there, that the query may still go on on the old one.
+
+        A driver that comes late does not start it there then, if it was started on the old one meanwhile. Raises
+        FormatError, StorageError.
+        """
+        if Epochs(new).find_newest() is None:
+            Epochs(new).take(RunObject(RUN_FORMAT, self.run.run_id, self.run.driver, old_location))
+
     def finish(self) -> None:
         """Record that the query has gone to the new checkpoint for good: no driver starts it on the old one any more.
 

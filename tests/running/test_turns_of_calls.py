@@ -81,6 +81,19 @@ def test_a_turn_that_is_finished_says_that_the_query_has_gone_and_one_that_is_gi
     assert (newest(old).moves_to, bool(newest(old).moved_at_ms)) == ("newer", True)
 
 
+def test_a_new_checkpoint_names_the_old_one_until_the_query_is_started_there(old: LocalPlace, new: LocalPlace) -> None:
+    turn = Turn.take(old, new, HERE, "new")
+    turn.point_back(new, "old")
+    assert newest(new).moves_to == "old"
+    assert turn.find_other(new, ()) is None
+    turn.point_back(new, "older")
+    assert newest(new).moves_to == "old", "once is enough"
+    began = begin(new, HERE)
+    assert newest(new).moves_to == ""
+    Turn.take(old, new, HERE, "new").point_back(new, "old")
+    assert newest(new).run_id == began, "it has begun there"
+
+
 def test_a_run_on_the_new_checkpoint_is_of_another_driver_unless_it_is_known(old: LocalPlace, new: LocalPlace) -> None:
     died = begin(new, ELSEWHERE)
     turn = Turn.take(old, new, HERE, "new")

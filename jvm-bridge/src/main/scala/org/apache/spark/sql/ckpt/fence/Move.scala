@@ -34,14 +34,16 @@ private[ckpt] object Move {
 private[ckpt] final class MovedException(val epoch: Long, message: String, hint: String)
   extends CkptException("ConflictError", message, hint, false, null)
 
-/** Decides whether a query may be started on the checkpoint `old`, from which a rescaling was to move it.
+/** Decides whether a query may be started on a checkpoint from which a rescaling was to move it.
   *
   * It may if the new checkpoint is gone, or has nothing new: the rescaling has failed, or its driver has died. It may,
   * too, while both checkpoints have the same plan of a first batch that is not committed. The rescaling copies the plan
   * before it goes back, so a sink that has rows of the batch gets the same ones.
+  *
+  * The new checkpoint, until the query is first started there, has such a number, too, that names the old one.
   */
-private[ckpt] final class OldCheckpoint(old: Path, conf: Configuration) {
-  import OldCheckpoint._
+private[ckpt] final class CurrentCheckpoint(here: Path, conf: Configuration) {
+  import CurrentCheckpoint._
 
   /** Throws `MovedException` if the query goes on elsewhere; StorageError if that cannot be found out. `epoch` is the number
     * that has the move, `begunAtMs` when the rescaling began.
@@ -50,24 +52,25 @@ private[ckpt] final class OldCheckpoint(old: Path, conf: Configuration) {
     if (move.isDone) {
       val now = current(move, MaxMoves)
       val where = if (now == move.target) "goes on there" else s"is on $now by now"
-      throw refusal(epoch, s"was rescaled to ${move.target} at ${utc(move.movedAtMs)}, and $where", now)
+      throw refusal(epoch, s"it was rescaled to ${move.target} at ${utc(move.movedAtMs)}, and $where", now)
     } else {
-      val begun = s"was being rescaled to ${move.target} at ${utc(begunAtMs)}"
+      val begun = s"a rescaling between it and ${move.target} began at ${utc(begunAtMs)}"
       Try(progressOn(new Path(move.target))) match {
         case Success(None) =>
-        case Success(Some(progress)) => throw refusal(epoch, s"$begun, and has $progress there", move.target)
+        case Success(Some(progress)) =>
+          throw refusal(epoch, s"$begun, and the query has $progress there", move.target)
         case Failure(problem @ (_: IOException | _: RuntimeException)) => throw unknown(begun, move.target, problem)
         case Failure(other) => throw other
       }
     }
 
-  /** What the query has done on the new checkpoint that the old one does not have; None if nothing. */
+  /** What the query has done on the other checkpoint that this one does not have; None if nothing. */
   private def progressOn(target: Path): Option[String] =
-    if (!idOf(target).exists(idOf(old).contains)) None
+    if (!idOf(target).exists(idOf(here).contains)) None
     else {
       val (planned, committed) = (last(target, "offsets"), last(target, "commits"))
-      if (committed > last(old, "commits")) Some(s"committed batch $committed")
-      else if (planned > last(old, "offsets")) Some(s"begun batch $planned, which its sink may have,")
+      if (committed > last(here, "commits")) Some(s"committed batch $committed")
+      else if (planned > last(here, "offsets")) Some(s"begun batch $planned, which its sink may have,")
       else None
     }
 
@@ -80,18 +83,18 @@ private[ckpt] final class OldCheckpoint(old: Path, conf: Configuration) {
     }
 
   private def refusal(epoch: Long, what: String, target: String): MovedException =
-    new MovedException(epoch, s"The query is not started on $old: it $what.", hint(target))
+    new MovedException(epoch, s"The query is not started on $here: $what.", hint(target))
 
   private def unknown(begun: String, target: String, problem: Throwable): CkptException = new CkptException(
     "StorageError",
-    s"The query is not started on $old: it $begun. Whether it goes on there cannot be found out, because that " +
+    s"The query is not started on $here: $begun. Whether the query goes on there cannot be found out, because that " +
       s"checkpoint cannot be read: $problem",
-    s"Let this session reach it, or call rescale_query() with $old again, which finishes the rescaling. ${hint(target)}",
+    s"Let this session reach it, or call rescale_query() with $here again, which finishes the rescaling. ${hint(target)}",
     true, problem)
 
   private def hint(target: String): String =
-    s"Start the program with checkpointLocation $target. On the old checkpoint it would process rows again. If that is " +
-      s"what you want, start it on a branch of the old one: pyspark-ckpt branch $old NEW_CHECKPOINT"
+    s"Start the program with checkpointLocation $target. On $here it would process rows again. If that is what you " +
+      s"want, start it on a branch: pyspark-ckpt branch $here NEW_CHECKPOINT"
 
   private def idOf(checkpoint: Path): Option[String] =
     try {
@@ -108,7 +111,7 @@ private[ckpt] final class OldCheckpoint(old: Path, conf: Configuration) {
     } catch { case _: FileNotFoundException => -1L }
 }
 
-private[ckpt] object OldCheckpoint {
+private[ckpt] object CurrentCheckpoint {
 
   /** So many later rescalings are followed. */
   private final val MaxMoves = 16

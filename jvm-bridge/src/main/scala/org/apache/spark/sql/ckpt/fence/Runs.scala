@@ -46,7 +46,7 @@ private[ckpt] final class Runs(checkpoint: Path, conf: Configuration) extends Lo
   /** Takes the next number for a run, durably. Of several that do so at the same time, each gets its own.
     *
     * If the newest number says that the query was moved, or was to be moved, to another checkpoint, this throws what
-    * `OldCheckpoint` does.
+    * `CurrentCheckpoint` does.
     */
   @tailrec
   def take(runId: String, driver: String): Long = {
@@ -60,14 +60,14 @@ private[ckpt] final class Runs(checkpoint: Path, conf: Configuration) extends Lo
     if (create(epoch, content(runId, driver)) && isRead(epoch)) epoch else take(runId, driver)
   }
 
-  /** Throws what `OldCheckpoint` does if the newest number says that the query was, or was to be, moved elsewhere. */
+  /** Throws what `CurrentCheckpoint` does if the newest number says that the query was, or was to be, moved elsewhere. */
   def requireCurrent(): Unit = {
     val found = look()
     found.keys.reduceOption(math.max(_, _)).foreach(last => requireCurrent(last, found(last)))
   }
 
   private def requireCurrent(last: Long, stamp: Stamp): Unit =
-    moveOf(last).foreach(new OldCheckpoint(checkpoint, conf).requireCurrent(last, _, stamp.modifiedMs))
+    moveOf(last).foreach(new CurrentCheckpoint(checkpoint, conf).requireCurrent(last, _, stamp.modifiedMs))
 
   /** That of the newest number, if it is one of a rescaling. */
   def lastMove: Option[Move] = list().lastOption.flatMap(moveOf)

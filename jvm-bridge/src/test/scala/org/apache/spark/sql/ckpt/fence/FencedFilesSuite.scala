@@ -195,12 +195,12 @@ class FencedFilesSuite extends AnyFunSuite with BeforeAndAfterEach {
     lay("checkpoint", "its", 2, 2)
     lay("new", "its", 3, 2)
     move()
-    assert(refused().getMessage.contains("has begun batch 2, which its sink may have, there."))
+    assert(refused().getMessage.contains("and the query has begun batch 2, which its sink may have, there."))
     Files.createFile(folder.resolve("checkpoint/offsets/2"))
     assert(started() == 2, "it runs the batch again with the same rows")
     Files.delete(folder.resolve("checkpoint/_ckpt/runs/0000000002.run"))
     Files.createFile(folder.resolve("new/commits/2"))
-    assert(refused().getMessage.contains("and has committed batch 2 there."))
+    assert(refused().getMessage.contains("and the query has committed batch 2 there."))
   }
 
   test("a query is refused if it cannot be found out whether it goes on elsewhere") {
