@@ -78,10 +78,10 @@ private[ckpt] object Fence extends Logging {
     }
   }
 
-  /** Throws `MovedException` if the query of a checkpoint that is to be started goes on elsewhere. Any other problem is met
-    * by `take`.
+  /** Throws `MovedException` if the query of a checkpoint that is to be started goes on elsewhere. `take` meets any other
+    * problem.
     *
-    * Spark ends another run of the query in this application before the new one begins, so `take` comes too late for it.
+    * Spark ends another run of the query in this application before the new one begins: for that, `take` is too late.
     */
   def requireCurrent(session: ClassicSession, checkpoint: Path): Unit =
     Try(new Runs(checkpoint, session.sessionState.newHadoopConf()).requireCurrent()) match {

@@ -16,8 +16,8 @@ import org.apache.spark.sql.ckpt.server.Json
 
 /** A rescaling that moves the query of a checkpoint to another one, as the newest number of a run has it.
   *
-  * `target` is where to. `movedAtMs` is when the query had gone there for good; 0 if the rescaling has not got so far, or
-  * if its driver died before it could record that. `pyspark_ckpt/running/turns.py` writes both.
+  * `target` is where to. `movedAtMs` is when the query had gone there for good; 0 if the rescaling has not got so far,
+  * or if its driver died before it could record that. `pyspark_ckpt/running/turns.py` writes both.
   */
 private[ckpt] final case class Move(target: String, movedAtMs: Long) {
   def isDone: Boolean = movedAtMs > 0
@@ -45,8 +45,8 @@ private[ckpt] final class MovedException(val epoch: Long, message: String, hint:
 private[ckpt] final class CurrentCheckpoint(here: Path, conf: Configuration) {
   import CurrentCheckpoint._
 
-  /** Throws `MovedException` if the query goes on elsewhere; StorageError if that cannot be found out. `epoch` is the number
-    * that has the move, `begunAtMs` when the rescaling began.
+  /** Throws `MovedException` if the query goes on elsewhere; StorageError if that cannot be found out. `epoch` is the
+    * number that has the move, `begunAtMs` when the rescaling began.
     */
   def requireCurrent(epoch: Long, move: Move, begunAtMs: Long): Unit =
     if (move.isDone) {
@@ -89,7 +89,7 @@ private[ckpt] final class CurrentCheckpoint(here: Path, conf: Configuration) {
     "StorageError",
     s"The query is not started on $here: $begun. Whether the query goes on there cannot be found out, because that " +
       s"checkpoint cannot be read: $problem",
-    s"Let this session reach it, or call rescale_query() with $here again, which finishes the rescaling. ${hint(target)}",
+    s"Let this session reach it, or call rescale_query() again, which finishes the rescaling. ${hint(target)}",
     true, problem)
 
   private def hint(target: String): String =
