@@ -195,8 +195,11 @@ def test_the_new_checkpoint_is_refused_once_the_query_was_started_again_on_the_o
 
     with program.running() as query:
         program.await_more()
-        with pytest.raises(ckpt.RescaleError, match=refused(new, program.checkpoint) + "the query has committed batch"):
+        with pytest.raises(
+            ckpt.RescaleError, match=refused(new, program.checkpoint) + "the query has committed batch"
+        ) as told:
             ckpt.rescale_query(query, start, 3)
+        assert "\tat " not in str(told.value)
         program.await_more()
     shown = dict(program.sink.shown + other.sink.shown)
     assert sorted(shown.items()) == [(batch, expected(batch)) for batch in range(len(shown))]

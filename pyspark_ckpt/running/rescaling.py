@@ -235,8 +235,13 @@ def _fail(rescaling: Rescaling, problem: BaseException, target: Target | None) -
     if not isinstance(problem, Exception):
         add_note(problem, f"Query {rescaling.old.query_id} was not rescaled. {back.done} {back.left}".rstrip())
         raise problem
-    message = f"Query {rescaling.old.query_id} could not be rescaled: {problem}"
+    message = f"Query {rescaling.old.query_id} could not be rescaled: {_describe(problem)}"
     raise RescaleError(with_hint(message, back.done), hint=back.left, query=back.query) from problem
+
+
+def _describe(problem: Exception) -> str:
+    """Return what an error says, without the hundred lines of the JVM's stack that py4j adds. They are in its cause."""
+    return f"{problem}".partition("\n\tat ")[0].replace("\n: ", " ")
 
 
 def _find_interrupt(problem: BaseException) -> BaseException:
