@@ -180,7 +180,7 @@ def test_a_query_whose_rescaling_did_not_get_to_a_batch_is_started_on_the_old_ch
 
 
 def test_the_new_checkpoint_is_refused_once_the_query_was_started_again_on_the_old_one(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path
 ) -> None:
     """By a driver that was held up before it started the query on the new one, and comes back."""
     program, other = Counting(spark, tmp_path, 2), Counting(spark, tmp_path, 2)

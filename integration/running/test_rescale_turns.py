@@ -83,7 +83,7 @@ def test_a_query_that_other_code_starts_again_meanwhile_is_left_to_it(
 def test_other_code_that_starts_the_old_query_in_the_first_batch_does_not_go_unnoticed(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Spark stops the new query then, because both have one id. Before both checkpoints have the plan, it is refused."""
+    """Spark stops the new query then, because both have one id. Before both have the plan, it is refused."""
     program = Counting(spark, tmp_path, 2)
     holds, goes = threading.Event(), threading.Event()
 
