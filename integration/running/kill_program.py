@@ -78,7 +78,7 @@ class Program:
     @property
     def kafka(self) -> dict[str, str]:
         """Options to reach the broker."""
-        return {"kafka.bootstrap.servers": self.servers}
+        return {"kafka.bootstrap.servers": str(self.servers)}
 
     def read(self) -> dict[str, str | int]:
         """What to go on with."""
