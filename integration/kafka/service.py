@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -68,6 +68,12 @@ class Topic:
         assert self._producer.flush(ANSWER_S) == 0
         assert len(self.records) == self._next
 
+    def produce_keys(self, keys: list[int]) -> None:
+        """Append a record without a value for each key; they are acknowledged when this returns."""
+        for key in keys:
+            self._producer.produce(self.name, None, str(key))
+        assert self._producer.flush(ANSWER_S) == 0
+
     def close(self) -> None:
         """Disconnect."""
         self._producer.close()
@@ -98,6 +104,23 @@ class KafkaService:
                 yield topic
         finally:
             admin.delete_topics([name])[name].result(ANSWER_S)
+
+    def read(self, topic: str) -> list[bytes]:
+        """Return the values of all records of a topic."""
+        consumer, values = Consumer({"bootstrap.servers": self.servers, "group.id": uuid.uuid4().hex}), list[bytes]()
+        try:
+            for number in consumer.list_topics(topic, ANSWER_S).topics[topic].partitions:
+                end = consumer.get_watermark_offsets(TopicPartition(topic, number), ANSWER_S)[1]
+                consumer.assign([TopicPartition(topic, number, 0)])
+                for _ in range(end):
+                    message = consumer.poll(ANSWER_S)
+                    assert message is not None
+                    value = message.value()
+                    assert isinstance(value, bytes)
+                    values.append(value)
+        finally:
+            consumer.close()
+        return values
 
 
 @contextmanager

@@ -1,8 +1,13 @@
 """A program that rescales its query again and again, and may be killed at any time. The next one goes on.
 
-Arguments: a folder, and how often to rescale. What it would keep in a configuration is in ``current.json``: the
-checkpoint to start on, and the rescaling that was begun. Its sink keeps a file for each batch. A batch that runs again
-must have the same rows, as a sink needs that knows batches by their numbers.
+Arguments: a folder, how often to rescale, and a seed. What it would keep in a configuration is in ``current.json``: the
+checkpoint to start on, and the rescaling that was begun. Where its checkpoints are, what it reads, and which confs it
+needs for that is in ``settings.json``; without it, they and its input are in the folder. Its sink keeps a file for each
+batch, and sends the rows to a topic, if it has one. A batch that runs again must have the same rows, as a sink needs
+that knows batches by their numbers.
+
+Sometimes it does not know of the rescaling that was begun, and starts on the old checkpoint: it must be told where the
+query is, or may go on there.
 """
 
 from __future__ import annotations
@@ -35,6 +40,12 @@ class Program:
         self.folder = folder
         builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
         builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
+        path = folder / "settings.json"
+        settings = json.loads(path.read_text()) if path.exists() else {}
+        for key, value in settings.get("conf", {}).items():
+            builder = builder.config(key, value)
+        self.first = settings.get("checkpoint", str(folder / "query"))
+        self.servers, self.topic = settings.get("servers"), settings.get("topic")
         self.spark = ckpt.configure(builder.config("spark.log.level", "ERROR")).getOrCreate()
 
     def sink(self, frame: DataFrame, batch: int) -> None:
@@ -43,21 +54,37 @@ class Program:
         path = self.folder / "out" / f"{batch}.json"
         if path.exists() and json.loads(path.read_text()) != rows:
             (self.folder / "wrong").write_text(f"batch {batch}: {path.read_text()} and then {rows}")
+        if self.servers:
+            values = [(json.dumps({"batch": batch, "user": user, "seen": seen}),) for user, seen in rows]
+            self.spark.createDataFrame(values, "value string").write.format("kafka").options(
+                **self.kafka, topic=f"{self.topic}-out"
+            ).save()
         path.with_suffix(".new").write_text(json.dumps(rows))
         path.with_suffix(".new").rename(path)
 
     def start(self, checkpoint: str) -> StreamingQuery:
         """Start the query."""
-        rows = self.spark.readStream.schema("user int").option("maxFilesPerTrigger", 2).csv(str(self.folder / "in"))
+        if self.servers:
+            source = self.spark.readStream.format("kafka").options(**self.kafka, subscribe=self.topic)
+            source = source.options(startingOffsets="earliest", maxOffsetsPerTrigger=10)
+            rows = source.load().selectExpr("CAST(CAST(key AS STRING) AS INT) AS user")
+        else:
+            files = self.spark.readStream.schema("user int").option("maxFilesPerTrigger", 2)
+            rows = files.csv(str(self.folder / "in"))
         counted = rows.groupBy("user").agg(f.count("*").alias("seen"))
         writer = counted.writeStream.outputMode("update").option("checkpointLocation", checkpoint)
         return writer.foreachBatch(self.sink).start()
+
+    @property
+    def kafka(self) -> dict[str, str]:
+        """Options to reach the broker."""
+        return {"kafka.bootstrap.servers": str(self.servers)}
 
     def read(self) -> dict[str, str | int]:
         """What to go on with."""
         path = self.folder / "current.json"
         if not path.exists():
-            return {"checkpoint": str(self.folder / "query"), "partitions": NUMBERS[0], "wanted": NUMBERS[0]}
+            return {"checkpoint": self.first, "partitions": NUMBERS[0], "wanted": NUMBERS[0]}
         current: dict[str, str | int] = json.loads(path.read_text())
         return current
 
@@ -67,10 +94,26 @@ class Program:
         path.write_text(json.dumps({"checkpoint": checkpoint, "partitions": partitions, "wanted": wanted}))
         path.rename(self.folder / "current.json")
 
-    def go_on(self) -> StreamingQuery:
+    def start_old(self, checkpoint: str, partitions: int) -> StreamingQuery | None:
+        """Start the query where it was before the rescaling; None if it is not there any more."""
+        self.spark.conf.set("spark.sql.shuffle.partitions", partitions)
+        try:
+            return self.start(checkpoint)
+        except Exception as told:
+            if "[ConflictError] The query is not started on" not in str(told):
+                raise
+            print("REFUSED", flush=True)
+            return None
+
+    def go_on(self, dice: random.Random) -> StreamingQuery:
         """Start the query as the last process has left it."""
         current = self.read()
         checkpoint, partitions, wanted = str(current["checkpoint"]), int(current["partitions"]), int(current["wanted"])
+        if wanted != partitions and dice.random() < 0.5:
+            query = self.start_old(checkpoint, partitions)
+            if query is not None:
+                self.write(checkpoint, partitions, partitions)
+                return query
         if wanted != partitions:
             try:
                 done = ckpt.rescale_query(checkpoint, self.start, wanted)
@@ -96,7 +139,7 @@ class Program:
     def run(self, times: int, seed: int) -> None:
         """Rescale so often, then read all input."""
         dice = random.Random(seed)
-        query = self.go_on()
+        query = self.go_on(dice)
         print("RUNNING", flush=True)
         for _ in range(times):
             time.sleep(dice.random())

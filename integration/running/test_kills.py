@@ -18,10 +18,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from integration.ha.places import hdfs_place
+from integration.kafka.service import CONNECTOR, KafkaService, kafka
 from integration.running import kill_program
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from tests.hdfs_service import HdfsService
+
+__all__ = ["kafka"]
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.in_turn]
 
@@ -33,22 +39,34 @@ WAIT_S = 4.0
 """A kill comes at most so long after a rescaling has begun, which takes about as long."""
 
 
-class Feed:
-    """Puts a file into the input whenever it is asked to, and knows what was in all of them."""
+class Files:
+    """An input of files."""
 
-    def __init__(self, folder: Path, dice: random.Random) -> None:
+    def __init__(self, folder: Path) -> None:
         """Begin without files."""
-        self.folder, self.dice, self.seen, self.files = folder, dice, Counter[int](), 0
+        self.folder, self.count = folder, 0
         folder.mkdir()
 
-    def put(self) -> None:
+    def put(self, users: list[int]) -> None:
         """Put a file."""
-        users = [self.dice.randrange(USERS) for _ in range(ROWS)]
         path = self.folder.parent / "new"
         path.write_text("".join(f"{user}\n" for user in users))
-        path.rename(self.folder / f"{self.files:04}.csv")
+        path.rename(self.folder / f"{self.count:04}.csv")
+        self.count += 1
+
+
+class Feed:
+    """Puts rows into the input whenever it is asked to, and knows all of them."""
+
+    def __init__(self, put: Callable[[list[int]], None], dice: random.Random) -> None:
+        """Begin without rows."""
+        self.put_users, self.dice, self.seen = put, dice, Counter[int]()
+
+    def put(self) -> None:
+        """Put some rows."""
+        users = [self.dice.randrange(USERS) for _ in range(ROWS)]
+        self.put_users(users)
         self.seen.update(users)
-        self.files += 1
 
 
 def start(folder: Path, times: int, seed: int, log: Path) -> subprocess.Popen[str]:
@@ -73,13 +91,41 @@ def lines(program: subprocess.Popen[str]) -> Iterator[str]:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_next_driver_goes_on_and_every_row_counts_once(seed: int, tmp_path: Path) -> None:
+    play(seed, tmp_path, Files(tmp_path / "in").put)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_next_driver_goes_on_in_hdfs_with_kafka(
+    seed: int, hdfs: HdfsService, kafka: KafkaService, tmp_path: Path
+) -> None:
+    with kafka.topic() as topic:
+        place = hdfs_place(hdfs)
+        settings = {
+            "conf": {**place.conf, "spark.jars": ",".join(str(jar) for jar in CONNECTOR.glob("*.jar"))},
+            "checkpoint": f"{place.url}/query",
+            "servers": topic.servers,
+            "topic": topic.name,
+        }
+        (tmp_path / "settings.json").write_text(json.dumps(settings))
+        play(seed, tmp_path, topic.produce_keys)
+        sent = kafka.read(f"{topic.name}-out")
+    batches: dict[int, set[tuple[int, int]]] = {}
+    for each in map(json.loads, sent):
+        batches.setdefault(each["batch"], set()).add((each["user"], each["seen"]))
+    assert {number: sorted(map(list, rows)) for number, rows in batches.items()} == {
+        int(path.stem): json.loads(path.read_text()) for path in (tmp_path / "out").glob("*.json")
+    }, "a batch that was sent twice has the same rows"
+
+
+def play(seed: int, folder: Path, put: Callable[[list[int]], None]) -> None:
+    """Kill the program again and again, and compare what its sink has with the input."""
     dice = random.Random(seed)
-    (tmp_path / "out").mkdir()
-    feed, log = Feed(tmp_path / "in", dice), tmp_path / "log"
+    (folder / "out").mkdir()
+    feed, log = Feed(put, dice), folder / "log"
     for _ in range(4):
         feed.put()
     for number in range(KILLS):
-        program = start(tmp_path, 100, seed * 100 + number, log)
+        program = start(folder, 100, seed * 100 + number, log)
         until = float("inf")
         is_resumed = dice.random() < 0.3  # kill while it goes on with what the last one has left
         if not is_resumed:
@@ -95,13 +141,13 @@ def test_the_next_driver_goes_on_and_every_row_counts_once(seed: int, tmp_path: 
         program.wait()
         assert program.stdout is not None
         program.stdout.close()
-    program = start(tmp_path, 2, seed, log)
+    program = start(folder, 2, seed, log)
     assert "DONE" in lines(program), log.read_text()[-3000:]
     program.wait()
     assert program.stdout is not None
     program.stdout.close()
-    assert not (tmp_path / "wrong").exists(), (tmp_path / "wrong").read_text()
-    batches = sorted((tmp_path / "out").glob("*.json"), key=lambda path: int(path.stem))
+    assert not (folder / "wrong").exists(), (folder / "wrong").read_text()
+    batches = sorted((folder / "out").glob("*.json"), key=lambda path: int(path.stem))
     assert [int(path.stem) for path in batches] == list(range(len(batches)))
     newest: dict[int, int] = {}
     for path in batches:

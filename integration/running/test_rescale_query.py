@@ -116,25 +116,25 @@ def test_nothing_is_lost_in_a_file_sink_if_the_first_batch_fails_after_it(spark:
 
     def start(checkpoint: str) -> StreamingQuery:
         new = Path(checkpoint.removeprefix("file:"))
-        if new.name == "query-3-partitions":
-            (new / "commits" / "1").mkdir()  # nothing can be committed under this name
-            put(2)
         rows = session.readStream.schema("value int").csv(str(inputs)).dropDuplicates(["value"])
         writer = rows.writeStream.option("checkpointLocation", checkpoint).format("json")
         query = writer.option("path", str(output)).start()
-        pause = threading.Event()
-        while new.name == "query-3-partitions" and query.isActive:
-            pause.wait(0.01)
         if new.name == "query-3-partitions":
+            put(2)
+            query.processAllAvailable()
+            query.stop()
+            (new / "commits" / "1").unlink()  # as if it had failed before the commit
+            (new / "commits" / ".1.crc").unlink(missing_ok=True)
             had.append((output / "_spark_metadata" / "1").exists())
             put(3)  # the old query finds one file more
+            raise RuntimeError("made-up mistake")
         return query
 
     put(1)
     query = start(str(tmp_path / "query"))
     try:
         query.processAllAvailable()
-        with pytest.raises(ckpt.RescaleError, match=r"first batch .*has failed.* was started again") as failed:
+        with pytest.raises(ckpt.RescaleError, match=r"made-up mistake.* was started again") as failed:
             ckpt.rescale_query(query, start, 3)
         assert had == [True], "the sink had the batch"
         assert failed.value.query is not None

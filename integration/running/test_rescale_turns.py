@@ -12,7 +12,9 @@ import pytest
 
 import pyspark_ckpt as ckpt
 from integration.conftest import SHUFFLE_PARTITIONS
+from integration.crash.processes import eventually
 from integration.running.programs import Counting, require_each_batch
+from integration.savepoints.test_running import batches
 from pyspark_ckpt.queries.session_confs import find_session
 from pyspark_ckpt.running import rescaling
 from pyspark_ckpt.state_store.attempts.winners import RUN_FORMAT, Epochs, RunObject
@@ -81,7 +83,7 @@ def test_a_query_that_other_code_starts_again_meanwhile_is_left_to_it(
 def test_other_code_that_starts_the_old_query_in_the_first_batch_does_not_go_unnoticed(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Spark stops the new query then, because both have one id."""
+    """Spark stops the new query then, because both have one id. Before both have the plan, it is refused."""
     program = Counting(spark, tmp_path, 2)
     holds, goes = threading.Event(), threading.Event()
 
@@ -93,6 +95,8 @@ def test_other_code_that_starts_the_old_query_in_the_first_batch_does_not_go_unn
 
     def start_old() -> None:
         assert holds.wait(60)
+        planned = max(batches(tmp_path / "query-3-partitions", "offsets"))
+        eventually("the plan", lambda: planned in batches(tmp_path / "query", "offsets"), 0.01)
         program.start(program.checkpoint)
         goes.set()
 

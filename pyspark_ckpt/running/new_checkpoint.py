@@ -64,18 +64,28 @@ def find_target(old: Checkpoint, location: str, partitions: int, given: str | No
 def _refuse_earlier(old: Checkpoint, partitions: int, options: Options) -> None:
     """Refuse if the last thing that was done to a checkpoint was to rescale it, to any folder and any number.
 
-    Raises InvalidInputError (the query runs there, or has begun a batch there), FormatError, StorageError.
+    Raises InvalidInputError (the query runs there, has begun a batch there, or has gone there for good), FormatError,
+    StorageError.
     """
     newest = Epochs(old.place).find_newest()
     if newest is None or not newest.moves_to:
         return
+    there: Checkpoint | None
     try:
         there = Checkpoint(newest.moves_to, options)
     except (InvalidInputError, NotFoundError):  # it was not finished, or is gone
-        return
-    if there.query_id != old.query_id:
+        there = None
+    if there is None or there.query_id != old.query_id:
+        if newest.moved_at_ms:
+            raise InvalidInputError(
+                f"Query {old.query_id} was rescaled to {newest.moves_to}, where its checkpoint is no longer.",
+                hint=f"If it has gone on in another place, start it there. To process again from {old.place.url}, name "
+                "another new_checkpoint.",
+            )
         return
     if there.newest_version > old.newest_version:
+        raise _refuse_rescaled(old, there)
+    if newest.moved_at_ms and _find_partitions(there) != partitions:
         raise _refuse_rescaled(old, there)
     number, planned = _find_partitions(there), max(list_batches(there.place, "offsets"), default=-1)
     if number != partitions and planned >= there.newest_version == old.newest_version:

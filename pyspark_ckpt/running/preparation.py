@@ -21,12 +21,14 @@ from pyspark_ckpt.running.leftovers import refuse_other_files
 from pyspark_ckpt.running.new_checkpoint import find_target
 from pyspark_ckpt.running.turns import Turn
 from pyspark_ckpt.savepoints import collect_options, plan_rescale
+from pyspark_ckpt.state_store.blobs import BlobPlace, names_scheme
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.query.entries import PARTITIONS_CONF, read_partitions
 from pyspark_ckpt.state_store.display import count_text
-from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, LifecycleError, StorageError
 from pyspark_ckpt.state_store.location import Location, location_text
 from pyspark_ckpt.state_store.options import PREFIX, Options, read_settings
+from pyspark_ckpt.terminal import print_notice
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -71,14 +73,40 @@ class Rescaling:
 
     def take_turn(self, moves_to: str) -> Turn:
         """Be the only one that runs the query from now on. Raises LifecycleError, FormatError, StorageError."""
-        before = self.old.newest_version
-        self.turn = Turn.take(self.old.place, self.old.workplace.resolve(moves_to), self.driver, moves_to)
+        before, new = self.old.newest_version, self.old.workplace.resolve(moves_to)
+        self.turn = Turn.take(self.old.place, new, self.driver, _make_absolute(moves_to, new))
         self.old.look_again()
         if self.old.newest_version != before:
             raise LifecycleError(
                 f"another driver has run it on {self.old.place.url} meanwhile, up to batch {self.batch - 1}."
             )
         return self.turn
+
+    def point_back(self, turn: Turn, new: BlobPlace) -> None:
+        """Record on the new checkpoint where the query is until it begins there. Raises FormatError, StorageError."""
+        turn.point_back(new, _make_absolute(self.location, self.old.place))
+
+    def record_move(self) -> None:
+        """Record on the old checkpoint that the query has left it for good. A place that fails is told on stderr.
+
+        Raises LifecycleError if it was started, or is being rescaled, by others meanwhile.
+        """
+        self._record(lambda turn: turn.finish())
+
+    def overrule(self) -> None:
+        """Do the same, whoever has started the query on the old checkpoint meanwhile."""
+        self._record(lambda turn: turn.overrule())
+
+    def _record(self, write: Callable[[Turn], None]) -> None:
+        if self.turn is None:
+            return
+        try:
+            write(self.turn)
+        except (FormatError, StorageError) as problem:
+            print_notice(
+                f"pyspark-ckpt: it could not be recorded that query {self.old.query_id} has left {self.location}: "
+                f"{problem} Do not start it there any more."
+            )
 
     def set_confs(self) -> None:
         """Set in the session what the new query needs."""
@@ -146,6 +174,11 @@ def prepare(
         confs,
         find_driver(session),
     )
+
+
+def _make_absolute(location: str, place: BlobPlace) -> str:
+    """Return a location for other programs, which have other current folders."""
+    return location if names_scheme(location) else f"file:{place.url}"
 
 
 def _require_seconds(given: object, name: str) -> None:

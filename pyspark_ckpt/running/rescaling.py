@@ -1,7 +1,7 @@
 """Rescale a running query in one call: let its batch end, stop it, rescale its checkpoint, and start it again.
 
 Until the new query has committed a batch, the way back is the old checkpoint, whatever fails. Nothing of it is changed.
-It gets a number of a run (see ``turns``), and the plan of a batch that the new query has begun: the sink may have its
+It gets numbers of runs (see ``turns``), and the plan of a batch that the new query has begun: the sink may have its
 rows already.
 """
 
@@ -56,7 +56,8 @@ def rescale_query(
     lost or counted twice, if the sink takes each batch once. If anything fails before that commit, the query is
     started again on its old checkpoint with its old number of partitions, and the error says so. What is found wrong
     beforehand is refused while the query runs on, and so is a batch that has not ended within ``timeout_s`` seconds.
-    How long no query ran is printed on stderr, and is in the result.
+    How long no query ran is printed on stderr, and is in the result. From the return on, a query that is started on the
+    old checkpoint is refused: start the program on the new one.
 
     ``start`` builds and starts the query, and returns it. It is called in this thread with the checkpointLocation, when
     ``spark.sql.shuffle.partitions`` of the query's session has been set to the number of partitions. The conf stays so.
@@ -153,19 +154,21 @@ def _move(rescaling: Rescaling, last_commit_s: float, timeout_s: float | None) -
         turn = rescaling.take_turn(target.location)
         if not target.is_made:
             restored = rescale(rescaling.location, target.location, rescaling.partitions, options=options)
+        new = rescaling.old.workplace.resolve(target.location)
+        rescaling.point_back(turn, new)
         rescaled_s = time.time()
         turn.require()
         refuse_other_run(rescaling.session, rescaling.old.query_id, None)
         rescaling.set_confs()
         query = start_query(rescaling, target.location)
         started_s = time.time()
-        new = rescaling.old.workplace.resolve(target.location)
         with progress_bar("the first batch runs, in seconds") as show:
             watch = _watch(rescaling, new, show)
             committed_s = await_first_commit(query, new, rescaling.batch, timeout_s, watch)
         turn.require_no_other(new, {str(query.runId)})
         turn.require()
         refuse_other_run(rescaling.session, rescaling.old.query_id, query)
+        rescaling.record_move()
     except BaseException as problem:  # noqa: BLE001 - whatever it is, a query must run
         _fail(rescaling, problem, target)
     is_deleted = rescaling.deletes and committed_s is not None and _delete_old(rescaling)
@@ -232,8 +235,13 @@ def _fail(rescaling: Rescaling, problem: BaseException, target: Target | None) -
     if not isinstance(problem, Exception):
         add_note(problem, f"Query {rescaling.old.query_id} was not rescaled. {back.done} {back.left}".rstrip())
         raise problem
-    message = f"Query {rescaling.old.query_id} could not be rescaled: {problem}"
+    message = f"Query {rescaling.old.query_id} could not be rescaled: {_describe(problem)}"
     raise RescaleError(with_hint(message, back.done), hint=back.left, query=back.query) from problem
+
+
+def _describe(problem: Exception) -> str:
+    """Return what an error says, without the hundred lines of the JVM's stack that py4j adds. They are in its cause."""
+    return f"{problem}".partition("\n\tat ")[0].replace("\n: ", " ")
 
 
 def _find_interrupt(problem: BaseException) -> BaseException:

@@ -3,15 +3,22 @@
 A call takes the next number on the old checkpoint, as a run of the query does when it starts. From then on a driver
 that still runs there can change nothing. If a run has a later number, the query was started again meanwhile, or another
 driver rescales it: it is theirs, and this call deletes nothing and starts nothing any more.
+
+The number says where the query is to go on. Until that is sure, a driver that starts the query on the old checkpoint
+looks whether it has begun a batch there (``Move.scala``). The call takes one number more when it knows: that the query
+has gone there for good, so that it is not started here any more, or that it stays here.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from pyspark_ckpt.state_store.attempts.winners import RUN_FORMAT, Epochs, RunObject
 from pyspark_ckpt.state_store.blobs import BlobPlace
@@ -40,14 +47,15 @@ def only_call(query_id: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Turn:
-    """A number that was taken on the checkpoint ``old``. ``driver``: the application, and the host of its driver.
+    """A number, ``epoch``, that was taken on the checkpoint ``old``.
 
-    ``before``: the newest run on the new checkpoint then, of a driver that may have died; empty if there was none.
+    ``run``: what is recorded there. ``before``: the newest run on the new checkpoint then, of a driver that may have
+    died; empty if there was none.
     """
 
     old: BlobPlace
-    run_id: str
-    driver: str
+    epoch: int
+    run: RunObject
     before: str
 
     @classmethod
@@ -56,9 +64,42 @@ class Turn:
 
         ``moves_to``: the location of ``new``.
         """
-        there, run_id = Epochs(new).find_newest(), str(uuid.uuid4())
-        Epochs(old).take(RunObject(RUN_FORMAT, run_id, driver, moves_to))
-        return cls(old, run_id, driver, "" if there is None else there.run_id)
+        there, last = Epochs(new).find_newest(), Epochs(old).find_newest()
+        moved_at_ms = last.moved_at_ms if last is not None and last.moves_to == moves_to else 0
+        run = RunObject(RUN_FORMAT, str(uuid.uuid4()), driver, moves_to, moved_at_ms)
+        return cls(old, Epochs(old).take(run), run, "" if there is None else there.run_id)
+
+    def point_back(self, new: BlobPlace, old_location: str) -> None:
+        """Record on the new checkpoint, if no run has begun there, that the query may still go on on the old one.
+
+        A driver that comes late does not start it there then, if it was started on the old one meanwhile. Raises
+        FormatError, StorageError.
+        """
+        if Epochs(new).find_newest() is None:
+            Epochs(new).take(RunObject(RUN_FORMAT, self.run.run_id, self.run.driver, old_location))
+
+    def finish(self) -> None:
+        """Record that the query has gone to the new checkpoint for good: no driver starts it on the old one any more.
+
+        Raises LifecycleError if it was started, or is being rescaled, by others meanwhile; FormatError, StorageError.
+        """
+        run = replace(self.run, moved_at_ms=_now_ms())
+        if not Epochs(self.old).take_after(self.epoch, run):  # of several that take this number, one succeeds
+            self.require()
+
+    def give_up(self) -> None:
+        """Record that the query stays on the old checkpoint. A run that has begun there is over.
+
+        Raises FormatError, StorageError.
+        """
+        Epochs(self.old).take(RunObject(RUN_FORMAT, str(uuid.uuid4()), self.run.driver))
+
+    def overrule(self) -> None:
+        """Do as ``finish``, whoever has started the query meanwhile: that run is over.
+
+        Raises FormatError, StorageError.
+        """
+        Epochs(self.old).take(replace(self.run, run_id=str(uuid.uuid4()), moved_at_ms=_now_ms()))
 
     def require(self) -> None:
         """Raise LifecycleError if the query was started, or is being rescaled, by others meanwhile; StorageError."""
@@ -69,7 +110,7 @@ class Turn:
     def find_later(self) -> RunObject | None:
         """Return the newest run on the old checkpoint if it is a later one. Raises FormatError, StorageError."""
         newest = Epochs(self.old).find_newest()
-        return None if newest is None or newest.run_id == self.run_id else newest
+        return None if newest is None or newest.run_id == self.run.run_id else newest
 
     def find_other(self, checkpoint: BlobPlace, own: Collection[str]) -> RunObject | None:
         """Return the newest run on a checkpoint if it is of another driver. ``own``: runs that this one has started.
@@ -77,9 +118,9 @@ class Turn:
         If it has started none that is known, its application tells. Raises FormatError, StorageError.
         """
         newest = Epochs(checkpoint).find_newest()
-        if newest is None or newest.run_id in {self.run_id, self.before, *own}:
+        if newest is None or newest.run_id in {self.run.run_id, self.before, *own}:
             return None
-        is_same = _application(newest.driver) == _application(self.driver)
+        is_same = _application(newest.driver) == _application(self.run.driver)
         return None if not newest.driver or (is_same and not own) else newest
 
     def require_no_other(self, checkpoint: BlobPlace, own: Collection[str]) -> None:
@@ -87,6 +128,10 @@ class Turn:
         other = self.find_other(checkpoint, own)
         if other is not None:
             raise LifecycleError(f"another driver has started it on {checkpoint.url} meanwhile: {other}.")
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
 
 
 def _application(driver: str) -> str:

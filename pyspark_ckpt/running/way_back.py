@@ -131,6 +131,8 @@ def _return_plan(rescaling: Rescaling, new: BlobPlace) -> None:
 def _start_again(rescaling: Rescaling, left: str) -> Return:
     rescaling.confs.undo()
     advice = f"Start the query on {rescaling.location}, with {PARTITIONS_CONF}={rescaling.old_partitions}. {left}"
+    if rescaling.turn is not None:
+        rescaling.turn.give_up()
     if rescaling.query is None:
         return Return(None, "It stays stopped, as it was before.", advice.rstrip())
     rescaling.confs.set(PARTITIONS_CONF, str(rescaling.old_partitions))
@@ -152,6 +154,7 @@ def _go_forward(rescaling: Rescaling, target: Target) -> Return:
     """Start the query on its new checkpoint: the sink has the first batch, which the old one does not know of."""
     done = f"Its first batch on {target.location} was committed, however, so it goes on there"
     rescaling.set_confs()
+    rescaling.overrule()
     try:
         return Return(start_query(rescaling, target.location), f"{done}, and was started again.", "")
     except Exception as problem:  # noqa: BLE001 - what has failed before matters more

@@ -65,12 +65,14 @@ class RunObject(msgspec.Struct, frozen=True, omit_defaults=True):
     """Content of a run object. ``driver``: the application and the host of the driver that took the number.
 
     ``moves_to``: the new checkpoint of a query that is being rescaled, or was; then no query runs under this number.
+    ``moved_at_ms``: when the query had gone there for good, as Unix time; 0 if that is not known.
     """
 
     format: int
     run_id: str
     driver: str = ""
     moves_to: str = ""
+    moved_at_ms: int = 0
 
     def __str__(self) -> str:
         """Return the form used in messages."""
@@ -100,13 +102,17 @@ class Epochs:
         self._known = known or KnownRuns()
 
     def of(self, run_id: str) -> int:
-        """Return the epoch of a run. The first call for a run anywhere gives it the next number. Raises StorageError.
+        """Return the epoch of a run. The first call for a run anywhere gives it the next number.
 
-        A run without an id (a batch reader) has epoch 0, below every run of a query.
+        A run without an id (a batch reader) has epoch 0, below every run of a query. Raises ConflictError (the query
+        has gone to another checkpoint for good), FormatError, StorageError.
         """
         known = self._known
         with known.lock:
             if run_id not in known.epochs:
+                newest = self.find_newest()
+                if newest is not None and newest.moved_at_ms:
+                    raise self._refuse_moved(newest, f"Run {run_id} is refused")
                 known.epochs[run_id] = self._find(RunObject(RUN_FORMAT, run_id))
             return known.epochs[run_id]
 
@@ -115,6 +121,10 @@ class Epochs:
         with self._known.lock:
             self._known.epochs[run.run_id] = epoch = self._find(run)
         return epoch
+
+    def take_after(self, epoch: int, run: RunObject) -> bool:
+        """Give a run the number after ``epoch``, and return True, unless that is taken. Raises StorageError."""
+        return self._place.put_if_absent(run_name(epoch + 1), seal(run))
 
     def find_newest(self) -> RunObject | None:
         """Return the newest run; None if no run has a number yet. Raises FormatError, StorageError."""
@@ -146,6 +156,10 @@ class Epochs:
             if last is None:
                 known.newest_until[run_id] = version
                 return
+        if last == epoch:
+            newest = self.find_newest()
+            if newest is not None and newest.moves_to:
+                raise self._refuse_moved(newest, f"{store}: version {version} is not committed")
         refused = f"{store}: version {version} is not committed, because run {epoch} of the query in {self._place.url}"
         if last == epoch:
             raise ConflictError(
@@ -156,6 +170,12 @@ class Epochs:
         raise ConflictError(
             f"{refused} is over: run {last} ({self._read(last)}) has taken its place.",
             hint="The query goes on there: end this driver. Of its work, only what it had committed before counts.",
+        )
+
+    def _refuse_moved(self, run: RunObject, refused: str) -> ConflictError:
+        return ConflictError(
+            f"{refused}, because the query in {self._place.url} was rescaled to {run.moves_to}.",
+            hint=f"Start the program with the checkpointLocation {run.moves_to}.",
         )
 
     def has_ended(self, run_id: str) -> bool:

@@ -58,7 +58,7 @@ class Operator:
     prefix_columns: tuple[int, ...] = ()
     """For each store, how many columns of its keys Spark scans by, as its metadata says."""
     schema_files: tuple[tuple[str, ...], ...] = ()
-    """For each store, Spark's paths of the files with the schemas of its states that it has had; the last one counts."""
+    """For each store, Spark's paths of all files with the schemas of its states; the last one counts."""
     properties: str = ""
     """JSON of an operator with several states in a store; else empty."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from pathlib import Path
 
@@ -48,6 +49,49 @@ def test_a_turn_ends_when_the_query_is_started_or_rescaled_by_others(old: LocalP
     begin(old, HERE)
     with pytest.raises(LifecycleError, match="it was started meanwhile"):
         later.require()
+
+
+def newest(place: LocalPlace) -> RunObject:
+    """The newest run."""
+    found = Epochs(place).find_newest()
+    assert found is not None
+    return found
+
+
+def test_a_turn_that_is_finished_says_that_the_query_has_gone_and_one_that_is_given_up_that_it_stays(
+    old: LocalPlace, new: LocalPlace
+) -> None:
+    begin(old, HERE)
+    turn = Turn.take(old, new, HERE, "new")
+    assert (newest(old).moves_to, newest(old).moved_at_ms) == ("new", 0)
+    turn.finish()
+    turn.require()
+    assert newest(old).moves_to == "new"
+    assert abs(newest(old).moved_at_ms - time.time() * 1000) < 60_000
+    again = Turn.take(old, new, HERE, "new")
+    assert newest(old).moved_at_ms, "it has gone there, whatever the second call comes to"
+    again.give_up()
+    assert (newest(old).moves_to, newest(old).moved_at_ms) == ("", 0)
+    third = Turn.take(old, new, HERE, "newer")
+    begin(old, ELSEWHERE)
+    with pytest.raises(LifecycleError, match="it was started meanwhile"):
+        third.finish()
+    assert newest(old).driver == ELSEWHERE
+    third.overrule()
+    assert (newest(old).moves_to, bool(newest(old).moved_at_ms)) == ("newer", True)
+
+
+def test_a_new_checkpoint_names_the_old_one_until_the_query_is_started_there(old: LocalPlace, new: LocalPlace) -> None:
+    turn = Turn.take(old, new, HERE, "new")
+    turn.point_back(new, "old")
+    assert newest(new).moves_to == "old"
+    assert turn.find_other(new, ()) is None
+    turn.point_back(new, "older")
+    assert newest(new).moves_to == "old", "once is enough"
+    began = begin(new, HERE)
+    assert newest(new).moves_to == ""
+    Turn.take(old, new, HERE, "new").point_back(new, "old")
+    assert newest(new).run_id == began, "it has begun there"
 
 
 def test_a_run_on_the_new_checkpoint_is_of_another_driver_unless_it_is_known(old: LocalPlace, new: LocalPlace) -> None:

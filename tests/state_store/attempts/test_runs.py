@@ -143,6 +143,19 @@ def test_commits_of_a_run_are_refused_once_its_number_is_gone_or_is_that_of_anot
         epochs.require_newest("first", 6, store)
 
 
+def test_commits_of_a_query_that_was_rescaled_are_refused_on_its_old_checkpoint(quick_path: Path) -> None:
+    place, epochs, store = LocalPlace(quick_path), Epochs(LocalPlace(quick_path)), Identity(0, 3, "default")
+    place.put(run_name(1), seal(RunObject(RUN_FORMAT, "rescaling", "app on host", "file:/new", 1767225600000)))
+    epochs.note("started later", 1)  # the number that refuses it
+    with pytest.raises(ConflictError, match=r"version 6 is not committed, because .* was rescaled to file:/new"):
+        epochs.require_newest("started later", 6, store)
+    with pytest.raises(ConflictError, match=r"Run without a driver is refused, because .* was rescaled to file:/new"):
+        epochs.of("without a driver")
+    assert numbers(place) == [1]
+    place.put(run_name(2), seal(RunObject(RUN_FORMAT, "rescaling", "app on host")))
+    assert epochs.of("without a driver") == 3, "the query stays here"
+
+
 def test_a_run_goes_on_when_its_number_was_written_again(quick_path: Path) -> None:
     place, epochs, store = LocalPlace(quick_path), Epochs(LocalPlace(quick_path)), Identity(0, 3, "default")
     for version in (5, 6):

@@ -48,7 +48,16 @@ class FencedCheckpointFileManager(path: Path, hadoopConf: Configuration) extends
   }
 
   override def open(path: Path): FSDataInputStream = files.open(path)
-  override def list(path: Path, filter: PathFilter): Array[FileStatus] = files.list(path, filter)
+
+  /** Lists a folder. A query that could not become the newest run on its checkpoint reads none of its logs. */
+  override def list(path: Path, filter: PathFilter): Array[FileStatus] = {
+    Fence.requireTaken()
+    files.list(path, filter)
+  }
+
+  /** Lists a folder, whatever query this is called for. */
+  private[ckpt] def listUnchecked(path: Path): Array[FileStatus] = files.list(path)
+
   override def mkdirs(path: Path): Unit = files.mkdirs(path)
   override def delete(path: Path): Unit = files.delete(path)
   override def isLocal: Boolean = files.isLocal
@@ -79,7 +88,7 @@ class FencedCheckpointFileManager(path: Path, hadoopConf: Configuration) extends
       * driver that was stopped for so long finds its name free, and has just created it again.
       */
     private def isOld: Boolean = numberOf(path).exists { number =>
-      files.list(path.getParent).exists(each => numberOf(each.getPath).exists(_ > number))
+      listUnchecked(path.getParent).exists(each => numberOf(each.getPath).exists(_ > number))
     }
 
     private def numberOf(entry: Path): Option[Long] = Try(entry.getName.toLong).toOption

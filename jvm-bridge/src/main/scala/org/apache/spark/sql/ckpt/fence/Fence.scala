@@ -11,7 +11,7 @@ import org.apache.hadoop.fs.Path
 
 import org.apache.spark.SparkContext
 import org.apache.spark.internal.Logging
-import org.apache.spark.sql.ckpt.minor.{QuerySession, StreamExecution}
+import org.apache.spark.sql.ckpt.minor.{ClassicSession, QuerySession, StreamExecution}
 import org.apache.spark.sql.execution.streaming.continuous.ContinuousExecution
 
 /** Says whether a run of a query is still the newest one on its checkpoint.
@@ -55,23 +55,39 @@ private[ckpt] object Fence extends Logging {
   final val EpochKey = "spark.sql.streaming.ckpt.epoch"
 
   /** Takes the next epoch for a run. Call it on the query's own thread, before it reads its logs. A failure is thrown
-    * when the query first writes an entry: Spark ignores what its listeners throw.
+    * when the query first lists one, or writes an entry: Spark ignores what its listeners throw.
     */
   def take(query: StreamExecution): Unit = {
     val checkpoint = new Path(query.resolvedCheckpointRoot)
-    val fence = Try {
-      val runs = new Runs(checkpoint, QuerySession.of(query).sessionState.newHadoopConf())
+    val conf = QuerySession.of(query).conf
+    val runs = Try(new Runs(checkpoint, QuerySession.of(query).sessionState.newHadoopConf()))
+    val fence = runs.map { runs =>
       val runId = query.runId.toString
       new Fence(runs.take(runId, driver(query.sparkSession.sparkContext)), runId, runs, endOf(query))
     }
     taken.put(query.id, Taken(query.runId, checkpoint, fence))
     fence match {
       case Success(own) =>
-        QuerySession.of(query).conf.set(EpochKey, own.epoch.toString)
+        conf.set(EpochKey, own.epoch.toString)
         logInfo(s"Run ${query.runId} of query ${query.id} has epoch ${own.epoch}")
+      case Failure(moved: MovedException) =>
+        // Its state servers find there why they must not commit, should it read its logs through another class.
+        conf.set(EpochKey, moved.epoch.toString)
+        logInfo(s"Run ${query.runId} of query ${query.id} is refused: ${moved.getMessage}")
       case Failure(problem) => logWarning(s"Run ${query.runId} of query ${query.id} has no epoch", problem)
     }
   }
+
+  /** Throws IllegalArgumentException, which PySpark has a class for, if the query of a checkpoint that is to be started
+    * goes on elsewhere. Any other problem is met by `take`.
+    *
+    * Spark ends another run of the query in this application before the new one begins, so `take` comes too late for it.
+    */
+  def requireCurrent(session: ClassicSession, checkpoint: Path): Unit =
+    Try(new Runs(checkpoint, session.sessionState.newHadoopConf()).requireCurrent()) match {
+      case Failure(moved: MovedException) => throw new IllegalArgumentException(moved.getMessage, moved)
+      case _ =>
+    }
 
   /** What ends a query whose log is written on a thread that is not its own: there, an error would only be logged. */
   private def endOf(query: StreamExecution): CkptException => Unit = query match {
@@ -83,14 +99,19 @@ private[ckpt] object Fence extends Logging {
     * in whose logs `path` is. None if there is none. Throws what `take` ran into.
     */
   def of(path: Path): Option[Fence] = {
-    val ofThread = SparkContext.getActive
-      .flatMap(context => Option(context.getLocalProperty(StreamExecution.QUERY_ID_KEY)))
-    val its = ofThread match {
-      case Some(query) => Option(taken.get(UUID.fromString(query)))
+    val its = queryOfThread match {
+      case Some(query) => Option(taken.get(query))
       case None => taken.values.asScala.find(_.checkpoint == path.getParent.getParent)
     }
     its.map(_.fence.get)
   }
+
+  /** Throws what `take` ran into for the query on whose thread this is called. */
+  def requireTaken(): Unit = queryOfThread.flatMap(query => Option(taken.get(query))).foreach(_.fence.get)
+
+  private def queryOfThread: Option[UUID] =
+    SparkContext.getActive.flatMap(context => Option(context.getLocalProperty(StreamExecution.QUERY_ID_KEY)))
+      .map(UUID.fromString)
 
   /** Forgets a run that has ended. The next run of the query may have begun. */
   def release(query: UUID, runId: UUID): Unit =

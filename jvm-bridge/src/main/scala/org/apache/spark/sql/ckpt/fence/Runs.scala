@@ -36,23 +36,52 @@ private[ckpt] final class Runs(checkpoint: Path, conf: Configuration) extends Lo
   /** The numbers that are there, each with what changes if its object is replaced. One listing. */
   def look(): Map[Long, Stamp] =
     try {
-      files.list(folder).flatMap { each =>
+      files.listUnchecked(folder).flatMap { each =>
         Option(each.getPath.getName).collect { case Name(epoch) =>
           epoch.toLong -> Stamp(each.getModificationTime, each.getLen)
         }
       }.toMap
     } catch { case _: FileNotFoundException => Map.empty }
 
-  /** Takes the next number for a run, durably. Of several that do so at the same time, each gets its own. */
+  /** Takes the next number for a run, durably. Of several that do so at the same time, each gets its own.
+    *
+    * If the newest number says that the query was moved, or was to be moved, to another checkpoint, this throws what
+    * `CurrentCheckpoint` does.
+    */
   @tailrec
   def take(runId: String, driver: String): Long = {
-    val last = list().lastOption.getOrElse(0L)
+    val found = look()
+    val last = found.keys.foldLeft(0L)(math.max(_, _))
     if (last >= MaxEpoch) {
       throw CkptErrors.format(s"${path(last)} has the last number that a run can have, so no run can follow.")
     }
+    found.get(last).foreach(requireCurrent(last, _))
     val epoch = last + 1
     if (create(epoch, content(runId, driver)) && isRead(epoch)) epoch else take(runId, driver)
   }
+
+  /** Throws what `CurrentCheckpoint` does if the newest number says that the query was, or was to be, moved elsewhere. */
+  def requireCurrent(): Unit = {
+    val found = look()
+    found.keys.reduceOption(math.max(_, _)).foreach(last => requireCurrent(last, found(last)))
+  }
+
+  private def requireCurrent(last: Long, stamp: Stamp): Unit =
+    moveOf(last).foreach(new CurrentCheckpoint(checkpoint, conf).requireCurrent(last, _, stamp.modifiedMs))
+
+  /** That of the newest number, if it is one of a rescaling. */
+  def lastMove: Option[Move] = list().lastOption.flatMap(moveOf)
+
+  private def moveOf(epoch: Long): Option[Move] =
+    try Move.of(read(epoch))
+    catch {
+      case _: FileNotFoundException => None // deleted since: another number has followed
+      case damaged: CkptException => throw new CkptException(
+          damaged.kind,
+          s"${damaged.said} So it is not known whether the query was rescaled to another checkpoint.",
+          "If it was not, delete this file, and start the query again.",
+          false, damaged)
+    }
 
   private def create(epoch: Long, content: Array[Byte]): Boolean = {
     files.mkdirs(folder)

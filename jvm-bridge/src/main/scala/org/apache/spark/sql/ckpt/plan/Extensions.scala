@@ -1,6 +1,8 @@
 package org.apache.spark.sql.ckpt
 package plan
 
+import org.apache.hadoop.fs.Path
+
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.{SparkSession, SparkSessionExtensions, SparkSessionExtensionsProvider}
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
@@ -27,10 +29,14 @@ private[ckpt] class Extensions extends SparkSessionExtensionsProvider {
   }
 }
 
-/** Attaches to the queries of a session before each of them starts: Spark offers a jar no earlier hook. */
+/** Attaches to the queries of a session before each of them starts: Spark offers a jar no earlier hook. Refuses one that
+  * was rescaled to another checkpoint.
+  */
 private[ckpt] final class FollowQueries(session: SparkSession) extends (LogicalPlan => Unit) {
   override def apply(plan: LogicalPlan): Unit = (session, plan) match {
-    case (own: ClassicSession, _: WriteToStream) => FollowQueries.attachTo(own)
+    case (own: ClassicSession, query: WriteToStream) =>
+      FollowQueries.attachTo(own)
+      Fence.requireCurrent(own, new Path(query.resolvedCheckpointLocation))
     case _ =>
   }
 }

@@ -143,6 +143,78 @@ class FencedFilesSuite extends AnyFunSuite with BeforeAndAfterEach {
     }
   }
 
+  private def move(more: String = ""): Unit = {
+    val target = folder.resolve("new")
+    put("0000000001", s"""{"run_id":"a run","moves_to":"file:$target"$more}""")
+  }
+
+  private def lay(checkpoint: String, id: String, planned: Int, committed: Int): Unit = {
+    val root = folder.resolve(checkpoint)
+    for ((log, entries) <- Seq("offsets" -> planned, "commits" -> committed)) {
+      Files.createDirectories(root.resolve(log))
+      for (number <- 0 until entries) Files.createFile(root.resolve(s"$log/$number"))
+    }
+    Files.writeString(root.resolve("metadata"), s"""{"id":"$id"}""")
+  }
+
+  private def started(): Long = runs.take("00000002-0000-0000-0000-000000000000", "app on host")
+  private def refused(): MovedException = {
+    val moved = intercept[MovedException](started())
+    assert(runs.list() == Seq(1L), "it has no number")
+    assert(moved.epoch == 1)
+    moved
+  }
+
+  test("a query that was rescaled to another checkpoint is refused on the old one, and told where it is") {
+    lay("checkpoint", "its", 2, 2)
+    move(""","moved_at_ms":1767225600000""")
+    val message = refused().getMessage
+    assert(
+      message.contains(s"not started on ${folder.resolve("checkpoint")}: it was rescaled to file:${folder}/new at " +
+        "2026-01-01T00:00:00Z, and goes on there. Start the program with checkpointLocation file:"))
+    val next = Files.createDirectories(folder.resolve("new/_ckpt/runs")).resolve("0000000007.run")
+    Files.writeString(next, """{"run_id":"next","moves_to":"s3a://bucket/newest","moved_at_ms":1767225600000}""")
+    assert(refused().getMessage.contains("and is on s3a://bucket/newest by now. Start the program with " +
+        "checkpointLocation s3a://bucket/newest. "))
+  }
+
+  test("a query whose rescaling has not ended is started as long as the new checkpoint has nothing new") {
+    lay("checkpoint", "its", 2, 2)
+    move()
+    assert(started() == 2, "there is no new checkpoint")
+    for ((id, planned, committed) <- Seq(("its", 2, 2), ("another's", 9, 9))) {
+      Files.delete(folder.resolve("checkpoint/_ckpt/runs/0000000002.run"))
+      lay(s"new$planned", id, planned, committed)
+      put("0000000001", s"""{"run_id":"a run","moves_to":"file:$folder/new$planned"}""")
+      assert(started() == 2)
+    }
+  }
+
+  test(
+    "a query whose rescaling has not ended is refused once a batch was begun that the old checkpoint does not have") {
+    lay("checkpoint", "its", 2, 2)
+    lay("new", "its", 3, 2)
+    move()
+    assert(refused().getMessage.contains("and the query has begun batch 2, which its sink may have, there."))
+    Files.createFile(folder.resolve("checkpoint/offsets/2"))
+    assert(started() == 2, "it runs the batch again with the same rows")
+    Files.delete(folder.resolve("checkpoint/_ckpt/runs/0000000002.run"))
+    Files.createFile(folder.resolve("new/commits/2"))
+    assert(refused().getMessage.contains("and the query has committed batch 2 there."))
+  }
+
+  test("a query is refused if it cannot be found out whether it goes on elsewhere") {
+    lay("checkpoint", "its", 2, 2)
+    put("0000000001", """{"run_id":"a run","moves_to":"unknown://place/new"}""")
+    val unknown = intercept[CkptException](started())
+    assert(unknown.kind == "StorageError")
+    assert(unknown.getMessage.contains("cannot be read: org.apache.hadoop.fs.UnsupportedFileSystemException"))
+    put("0000000001", "{")
+    val damaged = intercept[CkptException](started())
+    assert(damaged.kind == "FormatError")
+    assert(damaged.getMessage.contains("0000000001.run is damaged: it is not JSON. So it is not known whether"))
+  }
+
   test("no run follows the last number, and the error names it") {
     put("9999999999", "")
     val refusal = intercept[CkptException](runs.take("00000001-0000-0000-0000-000000000000", "app on host"))
