@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 import pyarrow as pa
 
+from pyspark_ckpt.state_store.blobs.transfers import StoredFile
 from pyspark_ckpt.state_store.checkpoints.digests import Digest, Digests, combine, require_equal
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
@@ -55,6 +56,28 @@ class StoreSource:
 
 
 @dataclass(frozen=True)
+class _Unjoined:
+    """The rows of a store before they are joined.
+
+    ``splits``: those that stay. ``encoded``: those of the states that are ``written``, by the names of these.
+    """
+
+    written: Mapping[str, WrittenState]
+    splits: Sequence[Split]
+    encoded: Mapping[str, Encoded]
+
+    @property
+    def runs(self) -> list[Mapping[int, Sequence[StoredFile]]]:
+        """The runs of all of them, by range."""
+        return [split.runs for split in (*self.splits, *(each.split for each in self.encoded.values()))]
+
+    @property
+    def joined(self) -> frozenset[str]:
+        """The names of written states whose keys have several values."""
+        return frozenset(state for state, each in self.written.items() if each.is_joined)
+
+
+@dataclass(frozen=True)
 class StoreWriting:
     """The rows of one store, as ``draft`` has it, below the URL ``target``. ``partitions``: of the savepoint."""
 
@@ -68,61 +91,82 @@ class StoreWriting:
 
     def run(self) -> SavedRows:
         """Write the files of all ranges. Raises as ``write_state``."""
-        number, name = self.draft.operator.number, self.draft.name
         now_ms = round(time.time() * 1000)
         written = {state: self.draft.find_written(state, now_ms, self.partitions) for state in self.draft.written}
         with raising_as_functions_do():
             splits, encoded = self._split(written)
-        runs = [split.runs for split in (*splits, *(each.split for each in encoded.values()))]
-        lists = tuple((state, each.state.number) for state, each in written.items() if each.is_list)
-        joined = frozenset(state for state, each in written.items() if each.is_joined)
         followers = tuple(
             Follower(written[leader], self.draft.find_written(state, now_ms, self.partitions))
             for state, leader in self.draft.following.items()
         )
+        rows = _Unjoined(written, splits, encoded)
+        done = self._join(rows, followers)
+        digests = self._prove(rows, done)
+        return SavedRows(
+            self.draft.operator.number,
+            self.draft.name,
+            self.draft.layout.value,
+            _count_rows(self.draft, digests),
+            tuple(each.file for each in done),
+            dict(digests),
+            tuple(self._list_times(rows)),
+        )
+
+    def _join(self, rows: _Unjoined, followers: tuple[Follower, ...]) -> list[Exported]:
+        """Write the files of all ranges, once it is proved that no two keys became one. Raises as the tasks."""
+        lists = tuple((state, each.state.number) for state, each in rows.written.items() if each.is_list)
         tasks = [
             JoinTask(
                 self.workplace,
-                Identity(number, each, name),
+                Identity(self.draft.operator.number, each, self.draft.name),
                 self.draft.meta.states,
                 self.target,
-                run_files(runs, each),
+                run_files(rows.runs, each),
                 lists,
-                joined,
+                rows.joined,
                 followers,
             )
             for each in range(self._ranges)
         ]
         compare = CompareKeys.list_all(
-            self.workplace, self.target, self._key_changes, join_encoded([*encoded.values()])
+            self.workplace, self.target, self._key_changes, join_encoded([*rows.encoded.values()])
         )
         done: list[Exported] = self.runner([*compare, *tasks], self.progress)[len(compare) :]
+        return done
+
+    def _prove(self, rows: _Unjoined, done: Sequence[Exported]) -> Mapping[str, Digest]:
+        """Return the digests of all states, which are those of the rows that were read and given.
+
+        Raises InvalidInputError (two rows for one place), FormatError (others were read than were written before).
+        """
         after, added = combine(each.digests for each in done), combine(each.added for each in done)
         values = combine(each.joined for each in done)
-        for state, each in encoded.items():
-            found = values if state in joined else after
+        for state, each in rows.encoded.items():
+            found = values if state in rows.joined else after
             heads = added.get(state, Digest())
             _require_given(state, each.given, found.get(state, Digest()).rows - heads.rows)
-        what = f"operator {number}, store {name!r}"
-        read = combine(split.digests for split in splits)
+        what = f"operator {self.draft.operator.number}, store {self.draft.name!r}"
+        read = combine(split.digests for split in rows.splits)
         require_recorded(self._list_recorded(), read, f"{self.source.url}, {what}")
         new_names = {old: new for new, old in self.draft.kept.items()}
-        kept = combine({new_names[old]: each for old, each in split.digests.items()} for split in splits)
-        before = combine([kept, *(each.split.digests for each in encoded.values()), added])
+        kept = combine({new_names[old]: each for old, each in split.digests.items()} for split in rows.splits)
+        before = combine([kept, *(each.split.digests for each in rows.encoded.values()), added])
         require_equal(before, {**after, **values}, what)
-        times = [value for split in splits for value in split.spark_rows]
+        return after
+
+    def _list_times(self, rows: _Unjoined) -> list[bytes]:
+        """Return the rows that Spark keeps for a keyed operator, with the earliest timers of the states written."""
+        times = [value for split in rows.splits for value in split.spark_rows]
         if self.source.saved is not None and self.draft.layout is Layout.KEY_GROUPS:
             times += self.source.saved.spark_rows
         due_ms: dict[str, int] = {}
-        for state, each in encoded.items():
+        for state, each in rows.encoded.items():
             if each.earliest_ms is not None:
-                clock = str(written[state].state.descriptor.encoder["clock"])
+                clock = str(rows.written[state].state.descriptor.encoder["clock"])
                 due_ms[clock] = min(each.earliest_ms, due_ms.get(clock, each.earliest_ms))
         if due_ms:
-            times.append(make_times_before(due_ms, times, f"operator {number}"))
-        files = tuple(each.file for each in done)
-        meta = _count_rows(self.draft, after)
-        return SavedRows(number, name, self.draft.layout.value, meta, files, dict(after), tuple(times))
+            times.append(make_times_before(due_ms, times, f"operator {self.draft.operator.number}"))
+        return times
 
     @property
     def _key_changes(self) -> list[KeyChange]:
