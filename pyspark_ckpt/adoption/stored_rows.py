@@ -22,16 +22,7 @@ def read_portions(database: ScratchDatabase) -> Iterator[PackedRows]:
 
     Raises StorageError, FormatError, InternalError.
     """
-    some: list[PackedRows] = []
-    size_bytes = 0
-    for rows in _read(database):
-        some.append(rows)
-        size_bytes += int(rows.keys.size.sum()) + int(rows.values.size.sum())
-        if size_bytes >= RUN_BYTES:
-            yield PackedRows.join(some)
-            some, size_bytes = [], 0
-    if some:
-        yield PackedRows.join(some)
+    return PackedRows.join_portions(_read(database), RUN_BYTES)
 
 
 def _read(database: ScratchDatabase) -> Iterator[PackedRows]:

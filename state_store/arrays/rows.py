@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +34,20 @@ class PackedRows:
         if len(parts) == 1:
             return parts[0]
         return cls(concatenate([part.keys for part in parts]), concatenate([part.values for part in parts]))
+
+    @classmethod
+    def join_portions(cls, parts: Iterable[PackedRows], least_bytes: int) -> Iterator[PackedRows]:
+        """Yield the rows of all parts, joined into portions of ``least_bytes`` or more; the last may have fewer."""
+        waiting: list[PackedRows] = []
+        size_bytes = 0
+        for part in parts:
+            waiting.append(part)
+            size_bytes += int(part.keys.size.sum()) + int(part.values.size.sum())
+            if size_bytes >= least_bytes:
+                yield cls.join(waiting)
+                waiting, size_bytes = [], 0
+        if waiting:
+            yield cls.join(waiting)
 
     def take(self, which: slice | npt.NDArray[np.generic]) -> PackedRows:
         """Return the rows at some positions, or where a mask is true."""

@@ -15,7 +15,7 @@ When a state is written, those that follow from it are made anew: Spark takes th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,7 +79,7 @@ class Follower:
         Raises InvalidInputError (a null as a time), FormatError (states that do not belong together), StorageError.
         """
         encoder, tally = NativeEncoder(self.state), Tally()
-        for number, portion in enumerate(_take_portions(self._encode(encoder, database))):
+        for number, portion in enumerate(PackedRows.join_portions(self._encode(encoder, database), PORTION_BYTES)):
             order, _ = in_order(portion.keys)
             rows = portion.take(order)
             if self.state.is_joined:  # a portion has whole keys
@@ -151,17 +151,3 @@ def _make_table(keys: Sequence[pa.Array], values: pa.Array | None, own: NativeRo
             VALUE: pa.StructArray.from_arrays([pa.nulls(count) if values is None else values], [value.name]),
         }
     )
-
-
-def _take_portions(rows: Iterable[PackedRows]) -> Iterator[PackedRows]:
-    """Join rows into portions of about PORTION_BYTES."""
-    some: list[PackedRows] = []
-    size = 0
-    for each in rows:
-        some.append(each)
-        size += int(each.keys.size.sum()) + int(each.values.size.sum())
-        if size >= PORTION_BYTES:
-            yield PackedRows.join(some)
-            some, size = [], 0
-    if some:
-        yield PackedRows.join(some)
