@@ -95,13 +95,41 @@ def batches(checkpoint: Path, folder: str) -> list[int]:
     return sorted(int(path.name) for path in (checkpoint / folder).iterdir() if path.name.isdigit())
 
 
-def goes_on(spark: SparkSession, saved: Path, to: Path, partitions: int, first: int, **more: Any) -> None:  # noqa: ANN401
-    """Restore, and fail unless the next batches show what they would have shown anyhow."""
+class SinkThatKeepsPlans(Sink):
+    """Keeps the plan of each batch as well: the log of offsets has only the last few."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        """Be empty."""
+        super().__init__()
+        self.checkpoint = checkpoint
+        self.plans: dict[int, list[str]] = {}
+
+    def __call__(self, frame: DataFrame, batch: int) -> None:
+        """Take a batch."""
+        self.plans[batch] = read_plan(self.checkpoint, batch)
+        super().__call__(frame, batch)
+
+
+def read_plan(checkpoint: Path, batch: int) -> list[str]:
+    """The lines of a batch in the log of offsets."""
+    return (checkpoint / "offsets" / str(batch)).read_text().splitlines()
+
+
+def goes_on(
+    spark: SparkSession,
+    saved: Path,
+    to: Path,
+    partitions: int,
+    first: int,
+    **more: Any,  # noqa: ANN401
+) -> list[str]:
+    """Restore; fail unless the next batches show what they would have shown anyhow; return the plan of the first."""
     savepoints.restore(f"file:{saved}", f"file:{to}", parallelism=partitions, **more)
-    sink = Sink()
+    sink = SinkThatKeepsPlans(to)
     with running(spark, to, sink, partitions):
         sink.await_batch(first + 2)
     assert sink.shown[:3] == [(batch, expected(batch)) for batch in range(first, first + 3)]
+    return sink.plans[first]
 
 
 def test_a_savepoint_of_a_busy_query_goes_on_elsewhere_while_the_query_goes_on(
@@ -198,9 +226,8 @@ def test_a_batch_that_its_sink_has_refused_runs_again_with_the_same_rows_after_a
         query.awaitTermination()
     info = savepoints.savepoint(str(tmp_path / "query"), str(tmp_path / "taken"))
     assert (info.version, batches(tmp_path / "taken", "offsets")) == (3, [1, 2, 3])
-    goes_on(spark, tmp_path / "taken", tmp_path / "restored", 1, 3)
-    planned, again = ((tmp_path / where / "offsets" / "3").read_text().splitlines() for where in ("query", "restored"))
-    assert planned[2:] == again[2:]
+    again = goes_on(spark, tmp_path / "taken", tmp_path / "restored", 1, 3)
+    assert read_plan(tmp_path / "query", 3)[2:] == again[2:]
     assert json.loads(again[1])["conf"][SHUFFLE_PARTITIONS] == "1"
 
 
