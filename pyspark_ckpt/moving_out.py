@@ -11,6 +11,7 @@ from pyspark_ckpt.handover.moving import SparksTarget, find_refusals
 from pyspark_ckpt.savepoints import collect_options, run_restore
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.inventory import list_operators
+from pyspark_ckpt.state_store.checkpoints.query.entries import read_confs
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.location import Location, location_text
 from pyspark_ckpt.state_store.options import Options
@@ -65,7 +66,7 @@ def plan(checkpoint: str, new_checkpoint: str, provider: Provider, query_id: Que
         )
     source.refuse_other_provider()
     operators = list_operators(source, version)
-    form = find_form(source.place, version, provider)
+    form = find_form(read_confs(source.place, version - 1), provider, source.place.url)
     if refusals := list(find_refusals(operators, provider)):
         raise InvalidInputError(
             f"{source.place.url} cannot be handed back to {classes[provider].rpartition('.')[2]}: {refusals[0]}",

@@ -12,7 +12,6 @@ import msgspec
 from pyspark_ckpt.adoption.recognition import SparkCheckpoint
 from pyspark_ckpt.adoption.rows import RowConverter
 from pyspark_ckpt.adoption.stores import Form, Provider
-from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Operator
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, refuse_unnamed_operators
 from pyspark_ckpt.state_store.checkpoints.layout import keeps_one_partition
@@ -96,16 +95,15 @@ def without_time(schema: Any) -> Any:  # noqa: ANN401 - JSON
     return {**schema, "fields": fields}
 
 
-def find_form(checkpoint: BlobPlace, version: int, provider: Provider) -> Form:
-    """Return how a query stores rows with a provider. Raises InvalidInputError if they are in a form that is not known.
+def find_form(confs: Mapping[str, Any], provider: Provider, where: str) -> Form:
+    """Return how a query stores rows with a provider. ``confs``: those of its newest batch.
 
-    ``version``: a committed one. Raises NotFoundError, FormatError, StorageError.
+    Raises InvalidInputError about ``where`` if rows are in a form that is not known.
     """
-    confs = read_confs(checkpoint, version - 1)
     encoding = str(confs.get(_ENCODING_CONF, _ENCODINGS[0])).lower()
     if encoding not in _ENCODINGS:
         raise InvalidInputError(
-            f"{checkpoint.url}: the query runs with {_ENCODING_CONF}={encoding}, and its state cannot be moved.",
+            f"{where}: the query runs with {_ENCODING_CONF}={encoding}, and its state cannot be moved.",
             hint=f"State can be moved that was written with {' or '.join(_ENCODINGS)}.",
         )
     delimiter = _DELIMITERS.get(str(confs.get(_MERGE_CONF, "1")), b"")
@@ -126,8 +124,8 @@ class SparkState:
                 hint="Start the query with an empty checkpointLocation, in a session that "
                 "pyspark_ckpt.configure(builder) has set up.",
             )
-        provider = self._find_provider()
-        self.form = find_form(checkpoint.place, self.version, provider)
+        confs = read_confs(checkpoint.place, self.version - 1)
+        self.form = find_form(confs, self._find_provider(confs), checkpoint.place.url)
         self.operators = list(self._read_operators())
         if not self.operators:
             raise InvalidInputError(
@@ -135,25 +133,24 @@ class SparkState:
                 hint="If the query has a stateful operator, restore the folder `state` from a backup. If not, there is "
                 "nothing to move: start the query on its checkpoint.",
             )
-        self._require_tables()
+        self._require_tables(confs.get(_TABLES_CONF, _TABLES_DEFAULT))
 
-    def _require_tables(self) -> None:
+    def _require_tables(self, table_format: object) -> None:
         """Raise InvalidInputError if table files have a format whose lists of values are not read here."""
-        place = self.checkpoint.place
-        table_format = read_confs(place, self.version - 1).get(_TABLES_CONF, _TABLES_DEFAULT)
         states = [state for each in self.operators for meta in each.metas for state in meta.states]
         are_lists = self.form.provider == "rocksdb" and any(state.descriptor.multiple_values for state in states)
         if are_lists and str(table_format) not in map(str, FORMATS):
             raise InvalidInputError(
-                f"{place.url}: the query runs with {_TABLES_CONF}={table_format}, and has keys with several values: "
-                f"these are read from table files of the formats {FORMATS.start} to {FORMATS.stop - 1}.",
+                f"{self.checkpoint.place.url}: the query runs with {_TABLES_CONF}={table_format}, and has keys with "
+                f"several values: these are read from table files of the formats {FORMATS.start} to "
+                f"{FORMATS.stop - 1}.",
                 hint="Only Spark itself can read this state. Run the query over its history on a new checkpoint, or "
                 "with the default of this conf.",
             )
 
-    def _find_provider(self) -> Provider:
+    def _find_provider(self, confs: Mapping[str, Any]) -> Provider:
         place = self.checkpoint.place
-        name = read_confs(place, self.version - 1).get(PROVIDER_CONF, _DEFAULT_PROVIDER)
+        name = confs.get(PROVIDER_CONF, _DEFAULT_PROVIDER)
         if name == PROVIDER_CLASS:
             raise InvalidInputError(
                 f"{place.url}: the query keeps its state in pyspark-ckpt already.",

@@ -20,7 +20,6 @@ from pyspark_ckpt.state_store.format.meta import StateMeta
 
 _VERSION = b"\x00"
 _SPARKS_SIZE = struct.Struct("<I")
-_SIZE = struct.Struct(">I")
 
 
 class RowReverter:
@@ -36,8 +35,8 @@ class RowReverter:
         self._is_ordered = bool(state.number & ORDERED_BIT)
         self._is_whole = state.descriptor.encoder.get("keyStateEncoderType") == WHOLE
         self._is_multiple = state.descriptor.multiple_values
-        fields = make_key_codec(state, name, whose).key_fields
-        self._kinds = [field.type for field in fields]
+        self._codec = make_key_codec(state, name, whose)
+        self._kinds = [field.type for field in self._codec.key_fields]
         self._prefix_columns = int(state.descriptor.encoder.get("numColsPrefixKey", 0))
         self._avro = AvroRows(state, name, whose) if state.descriptor.value_schemas else None
 
@@ -74,22 +73,9 @@ class RowReverter:
             return [[value] for value in stored]
         if not self._is_multiple:
             return [[value] for value in self._write(stored)]
-        parts = list(map(_split, stored))
-        values = iter(self._write([value for own in parts for value in own]))
-        return [[_SPARKS_SIZE.pack(len(value)) + value for value in islice(values, len(own))] for own in parts]
+        single, counts = self._codec.split_values(stored)
+        values = iter(self._write(single))
+        return [[_SPARKS_SIZE.pack(len(value)) + value for value in islice(values, count)] for count in counts]
 
     def _write(self, values: Sequence[bytes]) -> list[bytes]:
         return [_VERSION + value for value in values] if self._avro is None else self._avro.write_values(values)
-
-
-def _split(stored: bytes) -> list[bytes]:
-    """Return several values of a key. Raises ValueError, struct.error."""
-    parts, at = [], 0
-    while at < len(stored):
-        (size,) = _SIZE.unpack_from(stored, at)
-        at += _SIZE.size
-        if at + size > len(stored):
-            raise ValueError(f"a value should have {size} bytes from byte {at} on, of {len(stored)}")
-        parts.append(stored[at : at + size])
-        at += size
-    return parts

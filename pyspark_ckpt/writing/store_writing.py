@@ -72,7 +72,7 @@ class _Unjoined:
         return [split.runs for split in (*self.splits, *(each.split for each in self.encoded.values()))]
 
     @property
-    def joined(self) -> frozenset[str]:
+    def with_values(self) -> frozenset[str]:
         """The names of written states whose keys have several values."""
         return frozenset(state for state, each in self.written.items() if each.is_joined)
 
@@ -123,7 +123,7 @@ class StoreWriting:
                 self.target,
                 run_files(rows.runs, each),
                 lists,
-                rows.joined,
+                rows.with_values,
                 followers,
             )
             for each in range(self._ranges)
@@ -142,7 +142,7 @@ class StoreWriting:
         after, added = combine(each.digests for each in done), combine(each.added for each in done)
         values = combine(each.joined for each in done)
         for state, each in rows.encoded.items():
-            found = values if state in rows.joined else after
+            found = values if state in rows.with_values else after
             heads = added.get(state, Digest())
             _require_given(state, each.given, found.get(state, Digest()).rows - heads.rows)
         what = f"operator {self.draft.operator.number}, store {self.draft.name!r}"

@@ -1,8 +1,8 @@
 """Rows of a database that a merge operator has added values to, read from its table files in key order.
 
 RocksDB needs the operator to read them, and rocksdict has none. It has no zlib, either: table files with that are read
-here, too. Spark's operator appends strings: the value of a key is
-its last value that was put, followed by what was added since, from old to new.
+here, too. Spark's operator appends strings: the value of a key is its last value that was put, followed by what was
+added since, from old to new.
 """
 
 from __future__ import annotations
