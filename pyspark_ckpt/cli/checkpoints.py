@@ -29,6 +29,7 @@ from pyspark_ckpt.state_store.checkpoints.query_start import StartFiles, verify_
 from pyspark_ckpt.state_store.checkpoints.verification import find_differing_copies, verify_newest, verify_version
 from pyspark_ckpt.state_store.display import count_text, size_text
 from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
+from pyspark_ckpt.state_store.format.damaged_logs import advise_repair
 from pyspark_ckpt.state_store.format.meta import StateMeta, StoreMeta
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.options import parse
@@ -205,7 +206,10 @@ def verify(checkpoint: Checkpoint, version: int | None, *, as_json: bool) -> int
     versions = sorted({each.version for each in found}) or [at]
     which = f"version {versions[0]}" if len(versions) == 1 else f"versions {versions[0]} to {versions[-1]}"
     files = FilesRead(start.files, start.bytes_read, 0, start.source_files, start.operator_files)
-    return print_outcome(f"{which}: {describe_reading(found, files)}", problems)
+    code = print_outcome(f"{which}: {describe_reading(found, files)}", problems)
+    if start.problems:
+        print_text(advise_repair(checkpoint.place))
+    return code
 
 
 def _find_stores(checkpoint: Checkpoint) -> tuple[dict[Identity, str], list[str]]:

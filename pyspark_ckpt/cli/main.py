@@ -138,6 +138,23 @@ def gc(checkpoint: str, settings: dict[str, str], keep: int, *, dry_run: bool, a
     return checkpoints.collect(opened, keep, dry_run=dry_run, as_json=as_json)
 
 
+@checkpoint.command
+@place("checkpoint")
+@click.option("--apply", is_flag=True, help="Do it: move away what is in the way, into _ckpt/removed.")
+@click.option("--quick", is_flag=True, help="Look at names and metadata of the state, and do not read its rows.")
+@click.option("--query-id", default="", metavar="ID", help="The id, if metadata is lost; `new` for another one.")
+@store_options
+@json_flag
+def repair(**given: Any) -> int:  # noqa: ANN401 - the arguments of the function it calls
+    """Say what is broken in logs and state, and after which batch the query can continue.
+
+    Changes nothing without --apply. Exit code 1 if there is something to repair.
+    """
+    from pyspark_ckpt.cli.repair import repair_checkpoint
+
+    return repair_checkpoint(**given)
+
+
 @commands.group
 def savepoint() -> None:
     """Take, check, restore and delete savepoints of queries."""

@@ -13,6 +13,7 @@ import msgspec
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
+from pyspark_ckpt.state_store.format.damaged_logs import naming_repair
 from pyspark_ckpt.state_store.json_objects import decode_as
 
 _VERSION_LINE = re.compile(rb"v[0-9]{1,9}")
@@ -33,10 +34,15 @@ def read_ids(checkpoint: BlobPlace, version: int) -> dict[str, list[list[str]]]:
         content = checkpoint.get(name)
     except NotFoundError:
         return {}
+    with naming_repair(checkpoint):
+        return _decode_ids(content, f"{checkpoint.url}/{name}")
+
+
+def _decode_ids(content: bytes, where: str) -> dict[str, list[list[str]]]:
     head, _, body = content.partition(b"\n")
-    where = f"{checkpoint.url}/{name}"
     if _VERSION_LINE.fullmatch(head.strip()) is None:
-        raise FormatError(f"{where} does not begin with the version line of a commit log entry.")
+        is_empty = "is empty: it" if not content else "is damaged: it"
+        raise FormatError(f"{where} {is_empty} does not begin with the version line of a commit log entry.")
     return decode_as(body.partition(b"\n")[0] or b"{}", _Entry, where).stateUniqueIds or {}
 
 

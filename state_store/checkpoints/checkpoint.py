@@ -28,6 +28,7 @@ from pyspark_ckpt.state_store.checkpoints.query.files import BATCH, list_batches
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.display import write_command
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.format.damaged_logs import naming_repair
 from pyspark_ckpt.state_store.format.keys import MARKER_KEY, Marker, read_hash
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.manifest import Manifest, read_manifest
@@ -166,7 +167,9 @@ class Checkpoint:
             name = self._find_metadata(number)
             if name is None:
                 return
-            yield _operator(self.place.get(name), number, f"{self.place.url}/{name}")
+            with naming_repair(self.place):
+                operator = _operator(self.place.get(name), number, f"{self.place.url}/{name}")
+            yield operator
 
     def _find_metadata(self, number: int) -> str | None:
         """Return the name of Spark's newest description of an operator; None if there is no such operator."""

@@ -18,6 +18,7 @@ from pyspark_ckpt.state_store.checkpoints.ownership import OWNER_NAME, find_owne
 from pyspark_ckpt.state_store.checkpoints.query.files import LOGS, QUERY
 from pyspark_ckpt.state_store.display import write_command
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.format.damaged_logs import advise_repair
 from pyspark_ckpt.state_store.format.names import RESTORE_REQUEST_NAME, SAVEPOINT_NAME, UNFINISHED_NAME
 from pyspark_ckpt.state_store.format.remote import query_id
 from pyspark_ckpt.state_store.format.sealed_objects import read_json, read_sealed
@@ -68,6 +69,11 @@ class _Request(msgspec.Struct):
     partitions: Count
 
 
+def is_query_id(text: str) -> bool:
+    """Return whether a text has the form of an id that Spark gives to a query."""
+    return _QUERY_ID.fullmatch(text) is not None
+
+
 def find_kind(place: BlobPlace) -> FolderKind | None:
     """Return what the folder ``place`` is, or None. Most folders cost two listings.
 
@@ -75,7 +81,7 @@ def find_kind(place: BlobPlace) -> FolderKind | None:
     """
     if (kind := find_savepoint_kind(place)) is not None:
         return kind
-    is_named_by_id = _QUERY_ID.fullmatch(place.url.rpartition("/")[2]) is not None
+    is_named_by_id = is_query_id(place.url.rpartition("/")[2])
     if is_named_by_id and any(blob.name == OWNER_NAME for blob in place.list(prefix=OWNER_NAME)):
         return FolderKind.STATE
     if not any(blob.name == QUERY for blob in place.list(prefix=QUERY)):
@@ -83,7 +89,7 @@ def find_kind(place: BlobPlace) -> FolderKind | None:
     if read_unfinished_request(place):
         return FolderKind.UNFINISHED_RESTORE
     with suppress(NotFoundError, FormatError):  # a file of another program
-        if _QUERY_ID.fullmatch(query_id(place)) or any(place.list(log) for log in LOGS):
+        if is_query_id(query_id(place)) or any(place.list(log) for log in LOGS):
             return FolderKind.CHECKPOINT
     return None
 
@@ -207,8 +213,17 @@ def make_refusal(place: BlobPlace) -> InvalidInputError:
             f"{where} is not a checkpoint of a query: it is {describe_kind(place, kind)}.",
             hint="Name the checkpointLocation of the query.",
         )
+    return _refuse_without_id(place)
+
+
+def _refuse_without_id(place: BlobPlace) -> InvalidInputError:
+    if any(place.list(log) for log in LOGS):
+        return InvalidInputError(
+            f"{place.url} has the logs of a query, but {place.url}/{QUERY} is missing or damaged: it has the query id.",
+            hint=advise_repair(place),
+        )
     return InvalidInputError(
-        f"{where} is not a checkpoint of a query: it has no metadata file with a query id.",
+        f"{place.url} is not a checkpoint of a query: it has no metadata file with a query id.",
         hint="Name the checkpointLocation of the query.",
     )
 

@@ -84,7 +84,7 @@ class _Start:
             wanted |= {f"commits/{self._batch}", *find_watermarks(place, self._batch)}
         logs = self._read_files([QUERY, *sorted(wanted)])
         sources = [blob.name for blob in place.walk("sources") if not blob.name.endswith("/")]
-        self._file_offsets, all_lost = _assign_files(logs.get(f"offsets/{newest}", b""), sources)
+        self._file_offsets, all_lost = assign_files(logs.get(f"offsets/{newest}", b""), sources)
         for lost in all_lost:
             self._problems.append(
                 f"{url}/{lost} is missing, and {url}/offsets/{newest} says that the source has come further: Spark "
@@ -122,8 +122,11 @@ class _Start:
         return found
 
 
-def _assign_files(offsets: bytes, names: Sequence[str]) -> tuple[dict[str, int], list[str]]:
-    """Return the file sources in an entry of the offset log, as the fewest files are lost, and these files."""
+def assign_files(offsets: bytes, names: Sequence[str]) -> tuple[dict[str, int], list[str]]:
+    """Return the file sources in an entry of the offset log, as the fewest files are lost, and these files.
+
+    ``names``: the files of sources that are there.
+    """
     best: tuple[dict[str, int], list[str]] | None = None
     for guess in guess_file_offsets(offsets):
         lost = find_lost_source_files(guess, names)

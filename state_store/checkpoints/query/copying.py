@@ -10,6 +10,7 @@ from pyspark_ckpt.state_store.checkpoints.query.entries import ContentRewrite, c
 from pyspark_ckpt.state_store.checkpoints.query.files import QUERY, log_names, operator_names, source_file_names
 from pyspark_ckpt.state_store.checkpoints.query.proof import QueryFile
 from pyspark_ckpt.state_store.errors import NotFoundError
+from pyspark_ckpt.state_store.format.damaged_logs import naming_repair
 
 
 class Target(Protocol):
@@ -46,9 +47,10 @@ def read_logs(source: BlobPlace, batch: int) -> dict[str, bytes]:
     is refused here. Raises NotFoundError, FormatError, InvalidInputError (a link to a folder), StorageError.
     """
     names = [name for name in log_names(source, batch) if is_log(name)]
-    logs = {name: check_content(name, source.get(name), f"{source.url}/{name}") for name in names}
-    name = f"offsets/{batch}"
-    require_partitions(logs[name], f"{source.url}/{name}")
+    with naming_repair(source):
+        logs = {name: check_content(name, source.get(name), f"{source.url}/{name}") for name in names}
+        name = f"offsets/{batch}"
+        require_partitions(logs[name], f"{source.url}/{name}")
     return logs
 
 

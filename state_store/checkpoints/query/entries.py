@@ -12,6 +12,7 @@ from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.query.files import LOGS, QUERY
 from pyspark_ckpt.state_store.checkpoints.query.migrations import MIGRATIONS_FILE, require_migrations
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.format.damaged_logs import naming_repair
 from pyspark_ckpt.state_store.format.names import PROVIDER_CLASS, PROVIDER_CONF, WATERMARKS_FOLDER
 
 PARTITIONS_CONF = "spark.sql.shuffle.partitions"
@@ -24,7 +25,8 @@ _PARTITIONS = re.compile(r"[0-9]{1,9}")
 def read_partitions(checkpoint: BlobPlace, batch: int) -> int:
     """Return the number of partitions that ``batch`` ran with. Raises NotFoundError, FormatError, StorageError."""
     name = f"offsets/{batch}"
-    return require_partitions(checkpoint.get(name), f"{checkpoint.url}/{name}")
+    with naming_repair(checkpoint):
+        return require_partitions(checkpoint.get(name), f"{checkpoint.url}/{name}")
 
 
 def require_partitions(content: bytes, where: str) -> int:
@@ -52,7 +54,8 @@ def read_confs(checkpoint: BlobPlace, batch: int) -> dict[str, Any]:
     """Return the confs that a batch ran with, as the log has them. Raises NotFoundError, FormatError, StorageError."""
     name = f"offsets/{batch}"
     where = f"{checkpoint.url}/{name}"
-    return _confs(split_lines(checkpoint.get(name), where)[1], where)
+    with naming_repair(checkpoint):
+        return _confs(split_lines(checkpoint.get(name), where)[1], where)
 
 
 def change_entry(content: bytes, where: str, change: Callable[[dict[str, Any]], None]) -> bytes:
@@ -71,7 +74,8 @@ def split_lines(content: bytes, where: str) -> list[bytes]:
     """Return the lines of an entry: the version, the JSON and what follows. Raises FormatError."""
     lines = content.split(b"\n")
     if len(lines) < 2 or not re.fullmatch(rb"v[0-9]{1,9}", lines[0]):  # noqa: PLR2004 - version and JSON
-        raise FormatError(f"{where} does not begin with a version and a line of JSON.")
+        is_empty = "is empty: it" if not content else "is damaged: it"
+        raise FormatError(f"{where} {is_empty} does not begin with a version and a line of JSON.")
     return lines
 
 

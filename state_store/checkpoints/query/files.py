@@ -25,6 +25,7 @@ from collections.abc import Iterator
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.errors import InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.format.damaged_logs import advise_repair
 from pyspark_ckpt.state_store.format.names import (
     CHECKPOINT_FOLDER,
     MIGRATIONS_NAME,
@@ -61,7 +62,7 @@ def log_names(checkpoint: BlobPlace, batch: int) -> Iterator[str]:
         raise NotFoundError(
             f"{checkpoint.url}/{missing[0]} is missing, and no query can continue after batch {batch} without it.",
             hint="If the query runs, raise spark.sql.streaming.minBatchesToRetain: it keeps the logs of that many "
-            "batches. If it has stopped, restore the file from a backup.",
+            f"batches. If it has stopped, restore the file from a backup. {advise_repair(checkpoint)}".rstrip(),
         )
     yield from sorted(found & (wanted | {f"commits/{batch - 1}", f"offsets/{batch + 1}"}))
     yield from watermarks

@@ -24,6 +24,7 @@ from pyspark_ckpt.state_store.checkpoints.query.entries import decode_json, find
 from pyspark_ckpt.state_store.checkpoints.query.files import SOURCES
 from pyspark_ckpt.state_store.checkpoints.query.spark_files import choose_source_files, read_file_offset
 from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.state_store.format.damaged_logs import naming_repair
 
 EVOLUTION_CONF = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 MAX_NAME_LENGTH = 255
@@ -99,7 +100,9 @@ def list_sources(checkpoint: BlobPlace, batch: int) -> list[Source]:
     Raises NotFoundError (the batch has no offsets any more), FormatError, StorageError.
     """
     name = f"offsets/{batch}"
-    return describe_sources(checkpoint, parse_offsets(checkpoint.get(name), f"{checkpoint.url}/{name}"))
+    with naming_repair(checkpoint):
+        offsets = parse_offsets(checkpoint.get(name), f"{checkpoint.url}/{name}")
+    return describe_sources(checkpoint, offsets)
 
 
 def describe_sources(checkpoint: BlobPlace, offsets: Offsets) -> list[Source]:

@@ -5,7 +5,14 @@ import scala.util.Try
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.{FSDataInputStream, FileAlreadyExistsException, FileStatus, Path, PathFilter}
 
-import org.apache.spark.sql.ckpt.fence.{ConditionalObject, Fence, LinkedFile, LostCheckpointException}
+import org.apache.spark.sql.ckpt.fence.{
+  ConditionalObject,
+  Durable,
+  Fence,
+  LinkedFile,
+  LostCheckpointException,
+  SyncedFile
+}
 import org.apache.spark.sql.ckpt.minor.{CancellableFSDataOutputStream, CheckpointFileManager, MinorFileManager}
 import org.apache.spark.sql.internal.SQLConf
 
@@ -13,7 +20,8 @@ import org.apache.spark.sql.internal.SQLConf
   *
   * Of several drivers that create one file, exactly one succeeds: on a file system by a hard link, in S3 by a
   * conditional request, elsewhere by the rename of Spark's own manager. A query that writes an entry must be the newest
-  * run on its checkpoint, before the write and after it: see `Fence`. Everything else is left to Spark's own manager.
+  * run on its checkpoint, before the write and after it: see `Fence`. Entries and new folders survive a loss of power:
+  * see `Durable`. Everything else is left to Spark's own manager.
   */
 class FencedCheckpointFileManager(path: Path, hadoopConf: Configuration) extends MinorFileManager {
   import FencedCheckpointFileManager._
@@ -31,13 +39,15 @@ class FencedCheckpointFileManager(path: Path, hadoopConf: Configuration) extends
   private[ckpt] def createFenced(path: Path, fence: Fence): CancellableFSDataOutputStream =
     new FencedEntry(path, createExclusive(path), fence)
 
-  /** Of several that create `path`, one succeeds; the others get Hadoop's `FileAlreadyExistsException` from `close`. */
+  /** Of several that create `path`, one succeeds; the others get Hadoop's `FileAlreadyExistsException` from `close`. The
+    * file is durable after `close`.
+    */
   private[ckpt] def createExclusive(path: Path): CancellableFSDataOutputStream =
     if (files.isLocal) LinkedFile.create(path)
     else {
       val system = path.getFileSystem(hadoopConf)
       if (ConditionalObject.isPossible(system, path)) ConditionalObject.create(system, path)
-      else files.createAtomic(path, overwriteIfPossible = false)
+      else new SyncedFile(files.createAtomic(path, overwriteIfPossible = false))
     }
 
   /** Whether the file is there. If an entry that this query is about to write is there, its fence may say why. */
@@ -58,10 +68,13 @@ class FencedCheckpointFileManager(path: Path, hadoopConf: Configuration) extends
   /** Lists a folder, whatever query this is called for. */
   private[ckpt] def listUnchecked(path: Path): Array[FileStatus] = files.list(path)
 
-  override def mkdirs(path: Path): Unit = files.mkdirs(path)
+  override def mkdirs(path: Path): Unit = makeDurably(path)(files.mkdirs(path))
   override def delete(path: Path): Unit = files.delete(path)
   override def isLocal: Boolean = files.isLocal
-  override def createCheckpointDirectory(): Path = files.createCheckpointDirectory()
+  override def createCheckpointDirectory(): Path = makeDurably(path)(files.createCheckpointDirectory())
+
+  private def makeDurably[A](folder: Path)(make: => A): A =
+    if (files.isLocal) Durable.makeFolder(folder)(make) else make
 
   /** An entry of a log that counts only if its writer is still the newest run when the entry is there. */
   private final class FencedEntry(path: Path, output: CancellableFSDataOutputStream, fence: Fence)

@@ -1,27 +1,31 @@
 package org.apache.spark.sql.ckpt
 package fence
 
-import java.io.{BufferedOutputStream, FileOutputStream, OutputStream}
-import java.nio.file.{FileAlreadyExistsException, FileSystemException, Files, Path, Paths}
+import java.io.{BufferedOutputStream, FileOutputStream}
+import java.nio.file.{FileAlreadyExistsException, FileSystemException, Files, Path}
 import java.util.UUID
 
 import org.apache.hadoop.fs.{FileAlreadyExistsException => HadoopExistsException, Path => HadoopPath}
 
 import org.apache.spark.sql.ckpt.minor.CancellableFSDataOutputStream
 
-/** A new file of a file system. Spark's own managers look whether a name is free, and then rename: of two that do so at
-  * the same time, both succeed. A hard link is one step.
+/** A new file of a file system, durable when it is closed: see `Durable`. Spark's own managers look whether a name is
+  * free, and then rename: of two that do so at the same time, both succeed. A hard link is one step.
   */
-private[ckpt] final class LinkedFile private (target: Path, staged: Path, output: OutputStream)
-  extends CancellableFSDataOutputStream(output) {
+private[ckpt] final class LinkedFile private (target: Path, staged: Path, file: FileOutputStream)
+  extends CancellableFSDataOutputStream(new BufferedOutputStream(file)) {
   private var ended = false
 
   override def close(): Unit = if (!ended) {
     ended = true
     try {
-      output.close()
+      try {
+        flush()
+        Durable.syncFile(file)
+      } finally file.close()
       name()
     } finally Files.deleteIfExists(staged)
+    Durable.syncFolder(target.getParent)
   }
 
   private def name(): Unit =
@@ -44,7 +48,7 @@ private[ckpt] final class LinkedFile private (target: Path, staged: Path, output
 
   override def cancel(): Unit = if (!ended) {
     ended = true
-    try output.close()
+    try file.close()
     finally Files.deleteIfExists(staged)
   }
 }
@@ -52,9 +56,9 @@ private[ckpt] final class LinkedFile private (target: Path, staged: Path, output
 private[ckpt] object LinkedFile {
 
   def create(path: HadoopPath): LinkedFile = {
-    val target = Paths.get(HadoopPath.getPathWithoutSchemeAndAuthority(path).toString)
+    val target = Durable.localPath(path)
     val staged = target.resolveSibling(s".${target.getFileName}.${UUID.randomUUID}.tmp")
     // Not a channel of NIO: the end of a query would interrupt it in the middle of an entry.
-    new LinkedFile(target, staged, new BufferedOutputStream(new FileOutputStream(staged.toFile)))
+    new LinkedFile(target, staged, new FileOutputStream(staged.toFile))
   }
 }

@@ -66,6 +66,20 @@ class FencedFilesSuite extends AnyFunSuite with BeforeAndAfterEach {
     assert(names("log") == Set("2"))
   }
 
+  test("an entry of a query that is being stopped is written whole, and its thread stays interrupted") {
+    Thread.currentThread().interrupt()
+    try write("log/1", "content")
+    finally assert(Thread.interrupted())
+    assert(Files.readString(folder.resolve("log/1")) == "content")
+    assert(names("log") == Set("1"))
+  }
+
+  test("a folder whose names cannot be made durable fails its writer, and a new folder is made with its parents") {
+    intercept[java.nio.file.NoSuchFileException](Durable.syncFolder(folder.resolve("none")))
+    manager.mkdirs(path("log/one/two"))
+    assert(Files.isDirectory(folder.resolve("log/one/two")))
+  }
+
   test("an entry can be read where an earlier file of its name has left a checksum") {
     Files.write(folder.resolve("log/.3.crc"), Array[Byte](99, 114, 99, 0, 0, 0, 2, 0, 1, 2, 3, 4))
     write("log/3", "content")

@@ -1,0 +1,73 @@
+package org.apache.spark.sql.ckpt
+package fence
+
+import java.io.FileOutputStream
+import java.nio.channels.FileChannel
+import java.nio.file.{Files, Path => LocalPath, Paths, StandardOpenOption}
+import java.util.concurrent.{Callable, ExecutorService, Executors}
+
+import org.apache.hadoop.fs.{Path, StreamCapabilities}
+
+import org.apache.spark.sql.ckpt.minor.CancellableFSDataOutputStream
+import org.apache.spark.sql.ckpt.server.Uninterrupted
+
+/** Makes files and their names survive a loss of power.
+  *
+  * A file system keeps both in memory at first. After a loss of power, a file that was not synced is empty or cut, and
+  * one whose folder was not synced may be gone. A name must therefore appear after the content is durable, and whatever
+  * follows from the file must happen after its name is.
+  */
+private[ckpt] object Durable {
+
+  /** Only a channel can sync a folder, and an interrupt of its thread closes a channel: nobody interrupts these. */
+  private val threads: ExecutorService = Executors.newCachedThreadPool { task =>
+    val thread = new Thread(task, "ckpt-sync")
+    thread.setDaemon(true)
+    thread
+  }
+
+  /** Makes the content of a file durable. An interrupt does not stop it. Throws IOException. */
+  def syncFile(output: FileOutputStream): Unit = output.getFD.sync()
+
+  /** Makes the names in a folder durable. An interrupt does not stop it. Throws IOException. */
+  def syncFolder(folder: LocalPath): Unit = {
+    Uninterrupted.get(threads.submit((() => sync(folder)): Callable[Unit]), mayLeave = false)
+  }
+
+  private def sync(folder: LocalPath): Unit = {
+    val channel = FileChannel.open(folder, StandardOpenOption.READ)
+    try channel.force(true)
+    finally channel.close()
+  }
+
+  /** Lets `make` create a folder and its parents, each of which is then durable in its own parent. */
+  def makeFolder[A](folder: Path)(make: => A): A = {
+    val missing = Iterator.iterate(localPath(folder))(_.getParent).takeWhile(each => each != null && !Files.exists(each))
+      .toSeq
+    val made = make
+    missing.foreach(each => syncFolder(each.getParent))
+    made
+  }
+
+  def localPath(path: Path): LocalPath =
+    Paths.get(Path.getPathWithoutSchemeAndAuthority(path).toString).toAbsolutePath
+}
+
+/** A new file whose content is on the disks of its servers before it gets its name, as in HDFS. Other systems have it
+  * there when the file is closed.
+  */
+private[ckpt] final class SyncedFile(output: CancellableFSDataOutputStream)
+  extends CancellableFSDataOutputStream(output) {
+  private var ended = false
+
+  override def close(): Unit = if (!ended) {
+    ended = true
+    if (output.hasCapability(StreamCapabilities.HSYNC)) output.hsync()
+    output.close()
+  }
+
+  override def cancel(): Unit = {
+    ended = true
+    output.cancel()
+  }
+}

@@ -1,0 +1,146 @@
+"""Whether a query can continue exactly once after a batch, by the files that Spark and its sources keep.
+
+Spark needs the commit of the batch, its offsets and those of the batch before. If the next batch was planned, and the
+files of its sources are there, it runs again with the same rows. If its plan is lost, it is cut anew.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from pyspark_ckpt.state_store.checkpoints.query.spark_files import choose_source_files
+from pyspark_ckpt.state_store.checkpoints.query_start import assign_files
+from pyspark_ckpt.state_store.format.names import WATERMARKS_FOLDER
+from pyspark_ckpt.state_store.repair.entries import Entries
+
+NONE_COMMITTED = -1
+"""Stands for the batch before the first one."""
+
+_NUMBERED = re.compile(r"sources/([A-Za-z0-9_]{1,255})/([0-9]{1,18})(\.compact)?")
+_SOURCE = re.compile(r"sources/([A-Za-z0-9_]{1,255})/")
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """The query continues after ``batch``. ``last_planned``: the last batch whose rows are fixed.
+
+    That is the next batch if its plan is whole, else ``batch``.
+    """
+
+    batch: int
+    last_planned: int
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """Why the query cannot continue after ``batch``."""
+
+    batch: int
+    reason: str
+
+
+def find_continuations(entries: Entries) -> Iterator[Continuation | Obstacle]:
+    """Yield each batch with a whole commit, newest first, and what Spark makes of it, as far as its own files tell."""
+    for batch in reversed(entries.list_numbers("commits")):
+        if entries.is_whole(f"commits/{batch}"):
+            yield _judge(entries, batch)
+    if max([*entries.list_numbers("offsets"), *entries.list_numbers("commits")], default=0) == 0:
+        plan = 0 if 0 in entries.offsets and not _find_lost_files(entries, 0) else NONE_COMMITTED
+        yield Continuation(NONE_COMMITTED, plan)
+
+
+def _judge(entries: Entries, batch: int) -> Continuation | Obstacle:
+    for name in (f"offsets/{each}" for each in (batch, batch - 1) if each >= 0):
+        if not entries.is_whole(name):
+            return Obstacle(batch, f"{name} is {_describe(entries, name)}")
+    watermarks = f"{WATERMARKS_FOLDER}/{batch}"
+    is_expected = watermarks in entries.names or f"{WATERMARKS_FOLDER}/{batch - 1}" in entries.names
+    if is_expected and not entries.is_whole(watermarks):
+        return Obstacle(batch, f"{watermarks} is {_describe(entries, watermarks)}")
+    for folder in sorted(entries.metadata_folders):
+        newest = max((each for each in entries.list_numbers(folder) if each <= batch), default=None)
+        if newest is not None and not entries.is_whole(f"{folder}/{newest}"):
+            return Obstacle(batch, f"{folder}/{newest} is {_describe(entries, f'{folder}/{newest}')}")
+    if lost := _find_lost_files(entries, batch):
+        return Obstacle(batch, f"{lost[0]} is {_describe(entries, lost[0])}, and the source needs it")
+    is_planned = batch + 1 in entries.offsets and not _find_lost_files(entries, batch + 1)
+    return Continuation(batch, batch + 1 if is_planned else batch)
+
+
+def _describe(entries: Entries, name: str) -> str:
+    return "damaged" if name in entries.names else "missing"
+
+
+def _find_lost_files(entries: Entries, planned: int) -> list[str]:
+    """Return the first log that each file source lacks for the offsets of a batch."""
+    return assign_files(entries.offsets[planned], entries.whole_source_files)[1]
+
+
+def find_useless_source_files(entries: Entries, last_planned: int) -> list[str]:
+    """Return the files of sources that a start after ``last_planned`` must not find.
+
+    A file source goes on from the newest log that it finds, and needs all before. So the logs after a gap must go, and
+    their files are read anew.
+    """
+    found = [name for name in entries.source_files if name not in entries.whole_source_files]
+    offsets = entries.offsets.get(last_planned, b"")
+    for source, newest in assign_files(offsets, entries.whole_source_files)[0].items():
+        its = [name for name in entries.source_files if name.startswith(f"sources/{source}/")]
+        found += _find_logs_after_gap(entries, its, newest)
+    return sorted(set(found))
+
+
+def _find_logs_after_gap(entries: Entries, names: Iterable[str], newest: int) -> Iterator[str]:
+    numbers: dict[int, list[str]] = {}
+    for name in names:
+        if match := _NUMBERED.fullmatch(name):
+            numbers.setdefault(int(match[2]), []).append(name)
+    is_after_gap, expected = False, newest + 1
+    for number in sorted(each for each in numbers if each > newest):
+        is_after_gap |= number != expected or any(not entries.is_whole(name) for name in numbers[number])
+        expected = number + 1
+        if is_after_gap:
+            yield from numbers[number]
+
+
+def find_lost_starts(entries: Entries, last_planned: int) -> list[str]:
+    """Return the damaged files of sources without which it is not known where the source is.
+
+    Kafka's source keeps there the offsets at which it began, and reads them no more once the query has offsets of it. A
+    file source has its logs. What other sources keep is not known.
+    """
+    damaged = [name for name in entries.source_files if name in entries.problems]
+    if last_planned == NONE_COMMITTED or not damaged:
+        return []
+    content = entries.offsets[last_planned]
+    of_files = assign_files(content, entries.whole_source_files)[0]
+    lines = _split_offsets(content)
+    known = {source for source, offset in lines.items() if _is_of_kafka(offset)} | set(of_files)
+    needed = set(choose_source_files(entries.source_files))
+    return [name for name in damaged if name in needed and not _is_of(name, known)]
+
+
+def _is_of(name: str, sources: Iterable[str]) -> bool:
+    match = _SOURCE.match(name)
+    return match is not None and match[1] in sources
+
+
+def _split_offsets(content: bytes) -> dict[str, bytes]:
+    version, *lines = content.split(b"\n")
+    if version == b"v1":
+        return {str(number): line for number, line in enumerate(lines[1:])}
+    return {
+        source.decode(errors="replace"): offset for source, _, offset in (line.partition(b":") for line in lines[1:])
+    }
+
+
+def _is_of_kafka(offset: bytes) -> bool:
+    try:
+        msgspec.json.decode(offset, type=dict[str, dict[str, int]])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True

@@ -1,0 +1,161 @@
+"""What is broken in a checkpoint, after which batch its query can continue, and what must go for that.
+
+What goes are the files that are damaged, and the entries of later batches. State stays: commits of later versions do
+not count, because the commit log does not name them (checkpoint format 2), or because the winners of a later run come
+before theirs (format 1).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pyspark_ckpt.state_store.attempts.winners import RunObject
+from pyspark_ckpt.state_store.checkpoints.query.files import QUERY
+from pyspark_ckpt.state_store.errors import FormatError, LifecycleError, NotFoundError
+from pyspark_ckpt.state_store.format.names import RUNS_FOLDER, WATERMARKS_FOLDER
+from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
+from pyspark_ckpt.state_store.repair.continuation import (
+    NONE_COMMITTED,
+    Continuation,
+    Obstacle,
+    find_continuations,
+    find_lost_starts,
+    find_useless_source_files,
+)
+from pyspark_ckpt.state_store.repair.damaged_checkpoint import DamagedCheckpoint
+from pyspark_ckpt.state_store.repair.entries import REWRITTEN_SCHEMA, Entries, read_entries
+from pyspark_ckpt.state_store.repair.state_check import find_lost_state
+
+_OF_OPERATORS = re.compile(r"state/[0-9]+/(?:_metadata/metadata|_stateSchema/.+)")
+"""Files that nothing in a checkpoint can replace: what operators there are, and the schemas of their states."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was found. ``continuation``: None if the query cannot continue after any batch that is known here.
+
+    ``problems``: a message for each file that is damaged or missing. ``obstacles``: why the query cannot continue after
+    later batches. ``removed``: the names of files that must be moved away, in the order in which that is safe.
+    ``lost``: messages about damage that only a backup can undo. ``query_ids``: ids that the query may have; one, if it
+    is known.
+    """
+
+    problems: tuple[str, ...]
+    obstacles: tuple[Obstacle, ...]
+    continuation: Continuation | None
+    removed: tuple[str, ...]
+    lost: tuple[str, ...]
+    query_ids: tuple[str, ...]
+    lacks_id: bool
+    last_seen: int
+    """The newest batch that has, or had, an entry in a log; -1 if there is none."""
+
+    @property
+    def is_healthy(self) -> bool:
+        """Return whether the query can be started as it is, and goes on where it was."""
+        return not (self.removed or self.lost or self.lacks_id) and self.continuation is not None
+
+    @property
+    def cut_anew(self) -> range:
+        """Return the batches that a sink may have and whose rows are no longer fixed: they may get other rows."""
+        return range(0) if self.continuation is None else range(self.continuation.last_planned + 1, self.last_seen + 1)
+
+
+def diagnose(checkpoint: DamagedCheckpoint, *, reads_all: bool) -> Diagnosis:
+    """Look at everything that a start of the query needs, and change nothing. The query may run.
+
+    ``reads_all``: read the state as well, not only its names and metadata. Raises InvalidInputError (state of another
+    provider), LifecycleError (the query goes on in another checkpoint), StorageError.
+    """
+    entries = read_entries(checkpoint.place)
+    _refuse_moved(checkpoint, entries)
+    obstacles: list[Obstacle] = []
+    continuation = _choose(checkpoint, entries, obstacles, reads_all=reads_all)
+    last_seen = max([*entries.list_numbers("offsets"), *entries.list_numbers("commits")], default=NONE_COMMITTED)
+    ids = (checkpoint.query_id,) if checkpoint.query_id else tuple(sorted(checkpoint.find_ids()))
+    removed = () if continuation is None else tuple(_find_removed(entries, continuation))
+    lost = [] if continuation is None else find_lost_starts(entries, continuation.last_planned)
+    lost += [name for name in entries.problems if _OF_OPERATORS.fullmatch(name)]
+    return Diagnosis(
+        tuple(_describe_problems(checkpoint, entries)),
+        tuple(obstacles),
+        continuation,
+        tuple(name for name in removed if name not in lost),
+        tuple(f"{entries.problems[name]} Nothing in the checkpoint has what was in it." for name in lost),
+        ids,
+        not checkpoint.query_id,
+        last_seen,
+    )
+
+
+def _choose(
+    checkpoint: DamagedCheckpoint, entries: Entries, obstacles: list[Obstacle], *, reads_all: bool
+) -> Continuation | None:
+    """Return the newest continuation whose state can be restored. ``obstacles`` gets what is in the way of others."""
+    for found in find_continuations(entries):
+        if isinstance(found, Obstacle):
+            obstacles.append(found)
+        elif found.batch == NONE_COMMITTED:
+            return found
+        elif problems := find_lost_state(checkpoint, found.batch, reads_all=reads_all):
+            obstacles += [Obstacle(found.batch, problem) for problem in problems]
+        else:
+            return found
+    return None
+
+
+def _find_removed(entries: Entries, chosen: Continuation) -> Iterator[str]:
+    """Yield what must go, later batches first.
+
+    The offsets go before the commits: with later offsets and no later commit, Spark would leave out batches. In the
+    other order of loss, it fails.
+    """
+    for log, last in (
+        ("offsets", chosen.last_planned),
+        ("commits", chosen.batch),
+        (WATERMARKS_FOLDER, chosen.last_planned),
+        *((folder, chosen.last_planned) for folder in sorted(entries.metadata_folders)),
+    ):
+        for number in reversed(entries.list_numbers(log)):
+            if number > last or f"{log}/{number}" in entries.problems:
+                yield f"{log}/{number}"
+    yield from reversed(find_useless_source_files(entries, chosen.last_planned))
+    for name in sorted(entries.problems):
+        if REWRITTEN_SCHEMA.fullmatch(name) or name.startswith(f"{RUNS_FOLDER}/"):
+            yield name
+
+
+def _describe_problems(checkpoint: DamagedCheckpoint, entries: Entries) -> Iterator[str]:
+    url = checkpoint.place.url
+    if not checkpoint.query_id:
+        yield f"{url}/{QUERY} is missing or damaged: it has the id of the query."
+    yield from (entries.problems[name] for name in sorted(entries.problems, key=_in_order))
+    offsets, commits = entries.list_numbers("offsets"), entries.list_numbers("commits")
+    newest = max([*offsets, *(batch + 1 for batch in commits)], default=0)
+    for log, numbers, last in (("offsets", offsets, newest - 1), ("commits", commits, max(offsets, default=0) - 1)):
+        first = min(numbers, default=min([*offsets, *commits], default=0))
+        for batch in sorted({*range(first, last + 1)}.difference(numbers)):
+            yield f"{url}/{log}/{batch} is missing."
+
+
+def _in_order(name: str) -> tuple[str, int, str]:
+    folder, _, number = name.rpartition("/")
+    return folder, int(number) if number.isdecimal() else 0, name
+
+
+def _refuse_moved(checkpoint: DamagedCheckpoint, entries: Entries) -> None:
+    """Raise LifecycleError if the newest run says that the query was, or was to be, rescaled to another checkpoint."""
+    runs = sorted(name for name in entries.names if name.startswith(f"{RUNS_FOLDER}/"))
+    if not runs or not entries.is_whole(runs[-1]):
+        return
+    try:
+        newest = read_sealed(checkpoint.place, runs[-1], RunObject)
+    except (NotFoundError, FormatError):
+        return
+    if newest.moves_to:
+        raise LifecycleError(
+            f"The query of {checkpoint.place.url} was rescaled to {newest.moves_to}, or was to be: it is not repaired.",
+            hint=f"Start the program with the checkpointLocation {newest.moves_to}.",
+        )

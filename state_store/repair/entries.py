@@ -1,0 +1,171 @@
+"""Which files of a query are in a checkpoint, and which of them are whole.
+
+A file that is empty or cut was written without being synced, before the machine lost its power. Others were damaged or
+deleted by hand.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+
+import msgspec
+
+from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.checkpoints.query.entries import check_content, decode_json, require_partitions
+from pyspark_ckpt.state_store.checkpoints.query.files import BATCH, list_batches
+from pyspark_ckpt.state_store.checkpoints.query.sources import parse_offsets
+from pyspark_ckpt.state_store.checkpoints.query.spark_files import check_form, guess_file_offsets
+from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
+from pyspark_ckpt.state_store.format.names import RUNS_FOLDER, WATERMARKS_FOLDER, parse_epoch
+from pyspark_ckpt.state_store.json_objects import MAX_LONG, unseal
+
+THREADS = 8
+LISTINGS = 5
+"""How often the logs of a query that commits meanwhile are listed."""
+
+_SOURCE = re.compile(r"sources/([A-Za-z0-9_]{1,255})/(.+)")
+_LATER_METADATA = re.compile(r"(state/[0-9]{1,9}/_metadata/v2)/([0-9]{1,19})")
+_STATE_FILE = re.compile(r"state/[0-9]+/(?:_metadata/.+|_stateSchema/.+|[0-9]+/(?:[^/]+/)?_metadata/.+)")
+REWRITTEN_SCHEMA = re.compile(r"state/[0-9]+/[0-9]+/(?:[^/]+/)?_metadata/schema")
+"""A schema that Spark compares with that of the program, and writes if it is not there."""
+
+
+@dataclass(frozen=True)
+class Entries:
+    """The files of a query. ``problems``: what is wrong with those that are not whole, by name."""
+
+    names: frozenset[str]
+    offsets: Mapping[int, bytes]
+    """The entries of the offset log that are whole, by batch."""
+    problems: Mapping[str, str]
+
+    def is_whole(self, name: str) -> bool:
+        """Return whether a file is there and whole."""
+        return name in self.names and name not in self.problems
+
+    def list_numbers(self, folder: str) -> list[int]:
+        """Return the numbers of the files in a folder, whole or not, in ascending order."""
+        lead = f"{folder}/"
+        tails = (name.removeprefix(lead) for name in self.names if name.startswith(lead))
+        return sorted(number for tail in tails if BATCH.fullmatch(tail) and (number := int(tail)) < MAX_LONG)
+
+    @cached_property
+    def metadata_folders(self) -> set[str]:
+        """The folders with a numbered description of an operator for each run of the query."""
+        return {match[1] for name in self.names if (match := _LATER_METADATA.fullmatch(name))}
+
+    @cached_property
+    def source_files(self) -> list[str]:
+        """All files of sources."""
+        return sorted(name for name in self.names if _SOURCE.fullmatch(name))
+
+    @cached_property
+    def whole_source_files(self) -> list[str]:
+        """The files of sources that are whole."""
+        return [name for name in self.source_files if name not in self.problems]
+
+
+def read_entries(place: BlobPlace) -> Entries:
+    """List and read all files of a query, also while it runs. Raises StorageError."""
+    names = _list_settled(place)
+    with ThreadPoolExecutor(THREADS) as pool:
+        contents = dict(zip(names, pool.map(lambda name: _read(place, name), names), strict=True))
+    problems: dict[str, str] = {}
+    offsets: dict[int, bytes] = {}
+    for name, content in contents.items():
+        if content is not None:
+            _check(name, content, f"{place.url}/{name}", problems)
+            if name.startswith("offsets/") and name not in problems:
+                offsets[int(name.partition("/")[2])] = content
+    _find_cut_offsets(offsets, place.url, problems)
+    _check_file_sources(contents, offsets, place.url, problems)
+    there = frozenset(name for name, content in contents.items() if content is not None)
+    return Entries(there, offsets, problems)
+
+
+def _list_settled(place: BlobPlace) -> list[str]:
+    """Return the names of all files, as they are between two commits of a query that may run."""
+    for _ in range(LISTINGS):
+        committed = list_batches(place, "commits")
+        found = [*_list_logs(place), *_list_others(place)]
+        if list_batches(place, "commits") == committed:
+            break
+    return sorted(found)
+
+
+def _list_logs(place: BlobPlace) -> Iterator[str]:
+    for log in ("commits", "offsets", WATERMARKS_FOLDER):
+        yield from (f"{log}/{batch}" for batch in list_batches(place, log))
+    yield from (blob.name for blob in place.list(RUNS_FOLDER) if parse_epoch(blob.name) is not None)
+
+
+def _list_others(place: BlobPlace) -> Iterator[str]:
+    for folder in ("sources", "state"):
+        for blob in place.walk(folder):
+            if _SOURCE.fullmatch(blob.name) or _STATE_FILE.fullmatch(blob.name):
+                yield blob.name
+
+
+def _read(place: BlobPlace, name: str) -> bytes | None:
+    """Return the content of a file; None if the query has deleted it since, or if it is a link to a folder."""
+    try:
+        return None if name.endswith("/") else place.get(name)
+    except NotFoundError:
+        return None
+
+
+def _check(name: str, content: bytes, where: str, problems: dict[str, str]) -> None:
+    if not content.strip(b"\0"):
+        problems[name] = f"{where} is empty."
+        return
+    try:
+        check_form(name, check_content(name, content, where), where)
+        if name.startswith("offsets/"):
+            _check_offsets(content, where)
+        elif name.startswith(f"{RUNS_FOLDER}/"):
+            unseal(content, where)
+        elif "/_metadata/" in name and not REWRITTEN_SCHEMA.fullmatch(name):
+            decode_json(content.partition(b"\n")[2], where)
+    except FormatError as problem:
+        problems[name] = problem.message
+
+
+def _check_offsets(content: bytes, where: str) -> None:
+    require_partitions(content, where)
+    offsets = parse_offsets(content, where).by_id
+    if not offsets:
+        raise FormatError(f"{where} is damaged: it has no offset.")
+    for offset in offsets.values():
+        if offset is not None and offset.startswith(("{", "[")):
+            try:
+                msgspec.json.decode(offset)
+            except (msgspec.DecodeError, RecursionError) as problem:
+                raise FormatError(f"{where} is damaged: {problem}.") from problem
+
+
+def _find_cut_offsets(offsets: dict[int, bytes], url: str, problems: dict[str, str]) -> None:
+    """Take out the entries that have fewer lines than others of their version 1, which has one for each source."""
+    lines = {batch: content.count(b"\n") for batch, content in offsets.items() if content.startswith(b"v1\n")}
+    most = max(lines.values(), default=0)
+    for batch in [batch for batch, count in lines.items() if count < most]:
+        name = f"offsets/{batch}"
+        problems[name] = f"{url}/{name} is damaged: it has offsets of fewer sources than other entries."
+        del offsets[batch]
+
+
+def _check_file_sources(
+    contents: Mapping[str, bytes | None], offsets: Mapping[int, bytes], url: str, problems: dict[str, str]
+) -> None:
+    """Check the files of Spark's file source more strictly. Their offsets tell which ones they are."""
+    newest = offsets[max(offsets)] if offsets else b""
+    guesses: Collection[str] = next(guess_file_offsets(newest), {})
+    for name, content in contents.items():
+        if content is not None and name not in problems and _SOURCE.fullmatch(name):
+            try:
+                check_form(name, content, f"{url}/{name}", guesses)
+            except FormatError as problem:
+                problems[name] = problem.message

@@ -1,0 +1,35 @@
+"""Whether the state of every store can be restored as it was after a batch."""
+
+from __future__ import annotations
+
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.checkpoints.inventory import list_operators
+from pyspark_ckpt.state_store.checkpoints.query.entries import refuse_other_provider
+from pyspark_ckpt.state_store.checkpoints.verification import verify_version
+from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError, StorageError
+from pyspark_ckpt.state_store.identity import Identity
+
+
+def find_lost_state(checkpoint: Checkpoint, batch: int, *, reads_all: bool) -> list[str]:
+    """Return what is wrong with the state after ``batch``, whose commit is whole; nothing if all can be restored.
+
+    First names and metadata are looked at. Only if they are right, and ``reads_all``, is everything read. Raises
+    InvalidInputError (state of another provider), StorageError.
+    """
+    version = batch + 1
+    refuse_other_provider(checkpoint.place, batch)
+    checkpoint.look_again()
+    checkpoint.go_back(version)
+    damaged: dict[Identity, CkptError] = {}
+    try:
+        operators = list_operators(checkpoint, version, damaged=damaged)
+    except (StorageError, InvalidInputError):
+        raise
+    except CkptError as problem:
+        return [problem.message]
+    if damaged:
+        return [problem.message for problem in damaged.values()]
+    if not reads_all:
+        return []
+    stores = [each.identity for operator in operators for stores in operator.stores.values() for each in stores]
+    return [problem for identity in stores for problem in verify_version(checkpoint, identity, version).problems]
