@@ -22,9 +22,9 @@ from pyspark_ckpt.state_store.checkpoints.query.files import list_batches
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.in_turn]
 
-FILES = 40
+FILES = 12
 KEYS = 7
-MOMENTS = (2, 5, 9)
+MOMENTS = (2, 5)
 """How many batches the sink has when the power is lost."""
 
 

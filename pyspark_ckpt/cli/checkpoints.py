@@ -22,6 +22,7 @@ from pyspark_ckpt.descriptions.operators import (
     name_deltas,
 )
 from pyspark_ckpt.descriptions.states import GROUP_RANGES, count_by_groups, count_rows, describe_types
+from pyspark_ckpt.state_store.attempts.damaged_logs import advise_repair
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator, StoredObjects
 from pyspark_ckpt.state_store.checkpoints.inventory import refuse_unnamed_operators
 from pyspark_ckpt.state_store.checkpoints.query.files import list_batches
@@ -29,7 +30,6 @@ from pyspark_ckpt.state_store.checkpoints.query_start import StartFiles, verify_
 from pyspark_ckpt.state_store.checkpoints.verification import find_differing_copies, verify_newest, verify_version
 from pyspark_ckpt.state_store.display import count_text, size_text
 from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
-from pyspark_ckpt.state_store.format.damaged_logs import advise_repair
 from pyspark_ckpt.state_store.format.meta import StateMeta, StoreMeta
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.options import parse

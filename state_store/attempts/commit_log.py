@@ -11,9 +11,9 @@ import re
 
 import msgspec
 
+from pyspark_ckpt.state_store.attempts.damaged_logs import naming_repair
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
-from pyspark_ckpt.state_store.format.damaged_logs import naming_repair
 from pyspark_ckpt.state_store.json_objects import decode_as
 
 _VERSION_LINE = re.compile(rb"v[0-9]{1,9}")

@@ -18,6 +18,7 @@ from typing import ClassVar
 import msgspec
 
 from pyspark_ckpt.state_store.attempts.commit_log import read_ids
+from pyspark_ckpt.state_store.attempts.damaged_logs import naming_repair
 from pyspark_ckpt.state_store.attempts.winners import Evidence, resolve
 from pyspark_ckpt.state_store.blobs import BlobPlace, find_options
 from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, find_savepoint_kind, make_refusal
@@ -28,7 +29,6 @@ from pyspark_ckpt.state_store.checkpoints.query.files import BATCH, list_batches
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.display import write_command
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
-from pyspark_ckpt.state_store.format.damaged_logs import naming_repair
 from pyspark_ckpt.state_store.format.keys import MARKER_KEY, Marker, read_hash
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.manifest import Manifest, read_manifest

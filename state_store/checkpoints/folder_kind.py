@@ -13,12 +13,12 @@ from typing import Any
 
 import msgspec
 
+from pyspark_ckpt.state_store.attempts.damaged_logs import advise_repair
 from pyspark_ckpt.state_store.blobs import Blob, BlobPlace, find_options, names_scheme
 from pyspark_ckpt.state_store.checkpoints.ownership import OWNER_NAME, find_owner
 from pyspark_ckpt.state_store.checkpoints.query.files import LOGS, QUERY
 from pyspark_ckpt.state_store.display import write_command
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
-from pyspark_ckpt.state_store.format.damaged_logs import advise_repair
 from pyspark_ckpt.state_store.format.names import RESTORE_REQUEST_NAME, SAVEPOINT_NAME, UNFINISHED_NAME
 from pyspark_ckpt.state_store.format.remote import query_id
 from pyspark_ckpt.state_store.format.sealed_objects import read_json, read_sealed

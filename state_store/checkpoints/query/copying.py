@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
+from pyspark_ckpt.state_store.attempts.damaged_logs import naming_repair
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.query.entries import ContentRewrite, check_content, is_log, require_partitions
 from pyspark_ckpt.state_store.checkpoints.query.files import QUERY, log_names, operator_names, source_file_names
 from pyspark_ckpt.state_store.checkpoints.query.proof import QueryFile
 from pyspark_ckpt.state_store.errors import NotFoundError
-from pyspark_ckpt.state_store.format.damaged_logs import naming_repair
 
 
 class Target(Protocol):

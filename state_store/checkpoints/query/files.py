@@ -23,9 +23,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from pyspark_ckpt.state_store.attempts.damaged_logs import advise_repair
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.errors import InvalidInputError, NotFoundError
-from pyspark_ckpt.state_store.format.damaged_logs import advise_repair
 from pyspark_ckpt.state_store.format.names import (
     CHECKPOINT_FOLDER,
     MIGRATIONS_NAME,

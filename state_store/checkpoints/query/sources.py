@@ -19,12 +19,12 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from pyspark_ckpt.state_store.attempts.damaged_logs import naming_repair
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.query.entries import decode_json, find_confs, split_lines
 from pyspark_ckpt.state_store.checkpoints.query.files import SOURCES
 from pyspark_ckpt.state_store.checkpoints.query.spark_files import choose_source_files, read_file_offset
 from pyspark_ckpt.state_store.errors import FormatError
-from pyspark_ckpt.state_store.format.damaged_logs import naming_repair
 
 EVOLUTION_CONF = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 MAX_NAME_LENGTH = 255

@@ -1,15 +1,19 @@
 package org.apache.spark.sql.ckpt
 package fence
 
+import java.io.OutputStream
 import java.nio.file.{Files, Path => LocalPath}
 import java.util.concurrent.{Callable, Executors}
 
+import scala.collection.mutable
 import scala.jdk.CollectionConverters._
 
 import org.apache.hadoop.conf.Configuration
-import org.apache.hadoop.fs.{FileAlreadyExistsException, Path}
+import org.apache.hadoop.fs.{FSDataOutputStream, FileAlreadyExistsException, Path, StreamCapabilities, Syncable}
 import org.scalatest.BeforeAndAfterEach
 import org.scalatest.funsuite.AnyFunSuite
+
+import org.apache.spark.sql.ckpt.minor.CancellableFSDataOutputStream
 
 /** Files of logs, and the numbers of runs, on a file system. */
 class FencedFilesSuite extends AnyFunSuite with BeforeAndAfterEach {
@@ -78,6 +82,28 @@ class FencedFilesSuite extends AnyFunSuite with BeforeAndAfterEach {
     intercept[java.nio.file.NoSuchFileException](Durable.syncFolder(folder.resolve("none")))
     manager.mkdirs(path("log/one/two"))
     assert(Files.isDirectory(folder.resolve("log/one/two")))
+  }
+
+  test("an entry is on the disks of the servers before it has its name, where these can be told to write it") {
+    def steps(canSync: Boolean): Seq[String] = {
+      val done = mutable.Buffer.empty[String]
+      val server = new OutputStream with Syncable with StreamCapabilities {
+        override def write(byte: Int): Unit = done += "write"
+        override def hflush(): Unit = done += "hflush"
+        override def hsync(): Unit = done += "hsync"
+        override def close(): Unit = done += "close"
+        override def hasCapability(capability: String): Boolean = canSync && capability == StreamCapabilities.HSYNC
+      }
+      val entry = new SyncedFile(new CancellableFSDataOutputStream(new FSDataOutputStream(server, null)) {
+        override def cancel(): Unit = done += "cancel"
+      })
+      entry.write(1)
+      entry.close()
+      entry.close()
+      done.toSeq
+    }
+    assert(steps(canSync = true) == Seq("write", "hsync", "close"))
+    assert(steps(canSync = false) == Seq("write", "close"))
   }
 
   test("an entry can be read where an earlier file of its name has left a checksum") {
