@@ -22,7 +22,8 @@ NOT_COMPARED = (VECTORISED_BY_DEFAULT, WITHOUT_STATE)
 def compare(bench: Bench, workloads: Iterable[Workload], rounds: int, checkout: Path) -> Iterator[str]:
     """A line for each of our variants of each workload, as soon as it is known.
 
-    It has our time over that of ``checkout``, and over our own in another process; then the same of processor time.
+    It has our time over that of ``checkout``, and over our own in another process; then the same of a whole turn, to
+    which planning and the entries of Spark's logs belong, and of processor time.
     """
     for workload in workloads:
         ours = [each for each in variants_of(workload) if _is_compared(each)]
@@ -32,8 +33,10 @@ def compare(bench: Bench, workloads: Iterable[Workload], rounds: int, checkout: 
         for variant in ours:
             names = (variant.name, _in(checkout, variant).name, _again(variant).name)
             times = [[execution_ms(sample) for sample in measured.warm[name]] for name in names]
+            turns = [[sample.turn_ms for sample in measured.warm[name]] for name in names]
             for what, (mine, theirs, again) in (
                 (variant.name, times),
+                ("  with planning and logs", turns),
                 ("  processor time", [measured.processor_ms[name] for name in names]),
             ):
                 yield (

@@ -7,7 +7,7 @@ deleted by hand.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,6 +27,9 @@ THREADS = 8
 LISTINGS = 5
 """How often the logs of a query that commits meanwhile are listed."""
 
+_OFFSETS = "offsets/"
+_GONE = "gone"
+"""Of a file that the query has deleted since it was listed."""
 _SOURCE = re.compile(r"sources/([A-Za-z0-9_]{1,255})/(.+)")
 _LATER_METADATA = re.compile(r"(state/[0-9]{1,9}/_metadata/v2)/([0-9]{1,19})")
 _STATE_FILE = re.compile(r"state/[0-9]+/(?:_metadata/.+|_stateSchema/.+|[0-9]+/(?:[^/]+/)?_metadata/.+)")
@@ -72,19 +75,31 @@ class Entries:
 def read_entries(place: BlobPlace) -> Entries:
     """List and read all files of a query, also while it runs. Raises StorageError."""
     names = _list_settled(place)
+    offsets, problems = _read_offsets(place, [name for name in names if name.startswith(_OFFSETS)])
+    file_sources = next(guess_file_offsets(offsets[max(offsets)] if offsets else b""), {})
+    others = [name for name in names if not name.startswith(_OFFSETS)]
     with ThreadPoolExecutor(THREADS) as pool:
-        contents = dict(zip(names, pool.map(lambda name: _read(place, name), names), strict=True))
+        found = pool.map(lambda name: _find_problem(place, name, file_sources), others)
+        problems |= {name: problem for name, problem in zip(others, found, strict=True) if problem}
+    gone = {name for name, problem in problems.items() if problem == _GONE}
+    return Entries(
+        frozenset(names) - gone, offsets, {name: each for name, each in problems.items() if name not in gone}
+    )
+
+
+def _read_offsets(place: BlobPlace, names: list[str]) -> tuple[dict[int, bytes], dict[str, str]]:
+    """Return the entries of the offset log that are whole, and what is wrong with the others."""
     problems: dict[str, str] = {}
     offsets: dict[int, bytes] = {}
-    for name, content in contents.items():
-        if content is not None:
-            _check(name, content, f"{place.url}/{name}", problems)
-            if name.startswith("offsets/") and name not in problems:
-                offsets[int(name.partition("/")[2])] = content
+    with ThreadPoolExecutor(THREADS) as pool:
+        for name, content in zip(names, pool.map(lambda each: _read(place, each), names), strict=True):
+            problem = _GONE if content is None else _find_damage(name, content, f"{place.url}/{name}", ())
+            if content is not None and not problem:
+                offsets[int(name.removeprefix(_OFFSETS))] = content
+            elif problem:
+                problems[name] = problem
     _find_cut_offsets(offsets, place.url, problems)
-    _check_file_sources(contents, offsets, place.url, problems)
-    there = frozenset(name for name, content in contents.items() if content is not None)
-    return Entries(there, offsets, problems)
+    return offsets, problems
 
 
 def _list_settled(place: BlobPlace) -> list[str]:
@@ -118,20 +133,26 @@ def _read(place: BlobPlace, name: str) -> bytes | None:
         return None
 
 
-def _check(name: str, content: bytes, where: str, problems: dict[str, str]) -> None:
+def _find_problem(place: BlobPlace, name: str, file_sources: Container[str]) -> str:
+    content = _read(place, name)
+    return _GONE if content is None else _find_damage(name, content, f"{place.url}/{name}", file_sources)
+
+
+def _find_damage(name: str, content: bytes, where: str, file_sources: Container[str]) -> str:
+    """Return what is wrong with a file; empty if it is whole. ``file_sources``: see ``check_form``."""
     if not content.strip(b"\0"):
-        problems[name] = f"{where} is empty."
-        return
+        return f"{where} is empty."
     try:
-        check_form(name, check_content(name, content, where), where)
-        if name.startswith("offsets/"):
+        check_form(name, check_content(name, content, where), where, file_sources)
+        if name.startswith(_OFFSETS):
             _check_offsets(content, where)
         elif name.startswith(f"{RUNS_FOLDER}/"):
             unseal(content, where)
         elif "/_metadata/" in name and not REWRITTEN_SCHEMA.fullmatch(name):
             decode_json(content.partition(b"\n")[2], where)
     except FormatError as problem:
-        problems[name] = problem.message
+        return problem.message
+    return ""
 
 
 def _check_offsets(content: bytes, where: str) -> None:
@@ -155,17 +176,3 @@ def _find_cut_offsets(offsets: dict[int, bytes], url: str, problems: dict[str, s
         name = f"offsets/{batch}"
         problems[name] = f"{url}/{name} is damaged: it has offsets of fewer sources than other entries."
         del offsets[batch]
-
-
-def _check_file_sources(
-    contents: Mapping[str, bytes | None], offsets: Mapping[int, bytes], url: str, problems: dict[str, str]
-) -> None:
-    """Check the files of Spark's file source more strictly. Their offsets tell which ones they are."""
-    newest = offsets[max(offsets)] if offsets else b""
-    guesses: Collection[str] = next(guess_file_offsets(newest), {})
-    for name, content in contents.items():
-        if content is not None and name not in problems and _SOURCE.fullmatch(name):
-            try:
-                check_form(name, content, f"{url}/{name}", guesses)
-            except FormatError as problem:
-                problems[name] = problem.message

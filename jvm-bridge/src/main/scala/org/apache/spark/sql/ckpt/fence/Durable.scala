@@ -42,8 +42,8 @@ private[ckpt] object Durable {
 
   /** Lets `make` create a folder and its parents, each of which is then durable in its own parent. */
   def makeFolder[A](folder: Path)(make: => A): A = {
-    val missing = Iterator.iterate(localPath(folder))(_.getParent).takeWhile(each => each != null && !Files.exists(each))
-      .toSeq
+    val andParents = Iterator.iterate(localPath(folder))(_.getParent).takeWhile(_ != null)
+    val missing = andParents.takeWhile(!Files.exists(_)).toList
     val made = make
     missing.foreach(each => syncFolder(each.getParent))
     made

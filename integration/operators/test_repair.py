@@ -1,0 +1,100 @@
+"""A query with damaged logs goes on exactly once after ``checkpoint repair --apply``."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pyspark_ckpt.cli.main import main
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+FILES = 5
+
+
+class Counting:
+    """A query that counts lines, a file a batch, into a sink that replaces what it has of a batch."""
+
+    def __init__(self, spark: SparkSession, folder: Path, version: int) -> None:
+        spark.conf.set(FORMAT, str(version))
+        self._spark, self.lines, self.sink = spark, folder / "lines", folder / "sink"
+        self.checkpoint = folder / "checkpoint"
+        self._expected = Counter[str]()
+        self.lines.mkdir()
+        self.sink.mkdir()
+
+    def add_files(self, count: int) -> None:
+        """Add lines, in the order in which Spark reads files."""
+        first = len(list(self.lines.iterdir()))
+        for number in range(first, first + count):
+            lines = [f"key {(number + each) % 4}" for each in range(1 + number % 3)]
+            self._expected.update(lines)
+            path = self.lines / f"{number:04d}.txt"
+            path.write_text("\n".join(lines), encoding="utf-8")
+            os.utime(path, (1_700_000_000 + number,) * 2)
+
+    def run(self) -> str:
+        """Process what there is. Return the id of the query."""
+        frame = self._spark.readStream.option("maxFilesPerTrigger", 1).text(str(self.lines))
+        written = frame.groupBy("value").count().writeStream.outputMode("update").foreachBatch(self._write)
+        query = written.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True).start()
+        query.awaitTermination()
+        return str(query.id)
+
+    def _write(self, rows: DataFrame, batch: int) -> None:
+        counted = {row.value: row["count"] for row in rows.collect()}
+        (self.sink / str(batch)).write_text(json.dumps(counted), encoding="utf-8")
+
+    def require_all_counted_once(self) -> None:
+        """The newest count of each line is that of all files."""
+        found: dict[str, int] = {}
+        for batch in sorted(int(each.name) for each in self.sink.iterdir()):
+            found |= json.loads((self.sink / str(batch)).read_text(encoding="utf-8"))
+        assert found == self._expected
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize(
+    ("emptied", "deleted"),
+    [
+        (("offsets/4", "commits/4", "commits/3", "sources/0/4"), ()),  # a loss of power
+        ((), ("commits/4", "commits/3")),  # somebody has deleted what "did not start"
+        (("metadata",), ("offsets/4",)),
+    ],
+    ids=str,
+)
+def test_rows_are_counted_once_after_a_repair(
+    spark: SparkSession,
+    tmp_path: Path,
+    emptied: tuple[str, ...],
+    deleted: tuple[str, ...],
+    version: int,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    query = Counting(spark, tmp_path, version)
+    query.add_files(FILES)
+    its = query.run()
+    for name in emptied:
+        (query.checkpoint / name).write_bytes(b"")
+    for name in deleted:
+        (query.checkpoint / name).unlink()
+    query.add_files(2)
+    if emptied:
+        with pytest.raises(Exception, match=r"Incomplete log file|No content to map|doesn't exist"):
+            query.run()
+    capsys.readouterr()
+    given = ["--query-id", its] if "metadata" in emptied else []
+    assert main(["checkpoint", "repair", str(query.checkpoint), "--apply", "--json", *given]) == 0
+    told = json.loads(capsys.readouterr().out)
+    for batch in told["cut_anew"]:
+        (query.sink / str(batch)).unlink(missing_ok=True)
+    assert query.run() == its
+    query.require_all_counted_once()
