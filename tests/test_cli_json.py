@@ -105,6 +105,8 @@ def test_fields_are_those_that_are_documented(
     told["savepoint create"] = told["savepoint inspect"] = {**told["savepoint create"], **told["savepoint inspect"]}
     assert main(["state", "count", frozen, "--uid", "kinds", "--state", "words", "--format", "json"]) == 0
     told["state count --format json"] = find_parts(json.loads(capsys.readouterr().out))
+    query.place.delete("offsets/7")
+    told["checkpoint repair"] = find_parts(tell(capsys, "checkpoint", "repair", query.location, "--apply"))
     assert told == documented()
 
 

@@ -51,7 +51,7 @@ def _describe(done: Repaired) -> dict[str, object]:
         "problems": list(found.problems),
         "continues_after_batch": batch,
         "runs_again": [] if found.continuation is None else _list_planned(found.continuation),
-        "cut_anew": list(found.cut_anew),
+        "cut_anew": [found.cut_anew[0], found.cut_anew[-1]] if found.cut_anew else [],
         "obstacles": [{"batch": each.batch, "reason": each.reason} for each in found.obstacles],
         "removed": list(found.removed),
         "lost": list(found.lost),

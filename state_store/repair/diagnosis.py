@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from pyspark_ckpt.state_store.attempts.winners import RunObject
 from pyspark_ckpt.state_store.checkpoints.query.files import QUERY
@@ -136,8 +137,10 @@ def _describe_problems(checkpoint: DamagedCheckpoint, entries: Entries) -> Itera
     newest = max([*offsets, *(batch + 1 for batch in commits)], default=0)
     for log, numbers, last in (("offsets", offsets, newest - 1), ("commits", commits, max(offsets, default=0) - 1)):
         first = min(numbers, default=min([*offsets, *commits], default=0))
-        for batch in sorted({*range(first, last + 1)}.difference(numbers)):
-            yield f"{url}/{log}/{batch} is missing."
+        for here, there in pairwise([first - 1, *(each for each in numbers if each <= last), last + 1]):
+            if there - here > 1:
+                which = f"{here + 1} is" if there - here == 2 else f"{here + 1} to {there - 1} are"  # noqa: PLR2004
+                yield f"{url}/{log}/{which} missing."
 
 
 def _in_order(name: str) -> tuple[str, int, str]:

@@ -7,6 +7,7 @@ deleted by hand.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Container, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -169,10 +170,10 @@ def _check_offsets(content: bytes, where: str) -> None:
 
 
 def _find_cut_offsets(offsets: dict[int, bytes], url: str, problems: dict[str, str]) -> None:
-    """Take out the entries that have fewer lines than others of their version 1, which has one for each source."""
+    """Take out entries of version 1, which has a line for each source, with another number of lines than most have."""
     lines = {batch: content.count(b"\n") for batch, content in offsets.items() if content.startswith(b"v1\n")}
-    most = max(lines.values(), default=0)
-    for batch in [batch for batch, count in lines.items() if count < most]:
+    usual = max(Counter(lines.values()).items(), key=lambda each: (each[1], each[0]), default=(0, 0))[0]
+    for batch in [batch for batch, count in lines.items() if count != usual]:
         name = f"offsets/{batch}"
-        problems[name] = f"{url}/{name} is damaged: it has offsets of fewer sources than other entries."
+        problems[name] = f"{url}/{name} is damaged: it has offsets of more or fewer sources than most entries."
         del offsets[batch]

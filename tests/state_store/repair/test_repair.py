@@ -143,7 +143,7 @@ def test_offsets_that_lack_a_source_are_damaged(history: History) -> None:
     for batch in range(8):
         history.place.put(f"offsets/{batch}", history.place.get(f"offsets/{batch}") + b'\n{"t":{"0":5}}')
     history.place.put("offsets/7", whole)
-    assert "fewer sources" in "".join(history.diagnose().problems)
+    assert "more or fewer sources" in "".join(history.diagnose().problems)
 
 
 @pytest.mark.parametrize("version", FORMATS)
@@ -171,6 +171,16 @@ def test_state_whose_bytes_are_damaged_is_found_unless_the_look_is_quick(history
     found = history.diagnose()
     assert found.continuation is not None
     assert found.continuation.batch < 7
+
+
+def test_a_name_with_a_number_far_away_is_moved_away(history: History, capsys: pytest.CaptureFixture[str]) -> None:
+    history.place.put(f"offsets/{2**62}", b"v1")
+    history.place.put(f"commits/{2**61}", b"v1")
+    assert history.repair("--apply", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["cut_anew"] == [9, 2**62]
+    assert f"{history.query.location}/offsets/9 to {2**62 - 1} are missing." in told["problems"]
+    history.require_at(7)
 
 
 def test_the_id_of_a_query_is_found_where_its_state_is(quick_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,44 @@
+"""Files of a query, damaged: ``checkpoint repair`` says after which batch the query can continue, or what is lost."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspark_ckpt.state_store.options import parse
+from pyspark_ckpt.state_store.repair.damaged_checkpoint import DamagedCheckpoint
+from pyspark_ckpt.state_store.repair.diagnosis import diagnose
+from tests.fuzz.mutations import damaged, fuzzed
+from tests.saved_query import Query, written
+
+NAMES = ("offsets/2", "commits/2", "sources/0/2", "metadata", "state/0/_metadata/metadata", "_ckpt/runs/0000000001.run")
+
+
+@pytest.fixture(scope="module")
+def query() -> Iterator[Query]:
+    """Three batches are committed: 0 to 2."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = written(Path(folder) / "query", 1, operators=(0,))
+        made.place.put(NAMES[-1], b'{"format":1,"run_id":"a run"}')
+        yield made
+
+
+@pytest.mark.parametrize("name", NAMES)
+@fuzzed
+@given(data=st.data())
+def test_a_damaged_file_is_named_or_does_not_matter(name: str, data: st.DataObject, query: Query) -> None:
+    whole = query.place.get(name)
+    query.place.put(name, data.draw(damaged(whole)))
+    try:
+        found = diagnose(DamagedCheckpoint(query.location, parse({})), reads_all=False)
+    finally:
+        query.place.put(name, whole)
+    batch = None if found.continuation is None else found.continuation.batch
+    told = (*found.problems, *(each.reason for each in found.obstacles))
+    assert batch == 2 or any(name in each for each in told)
+    assert batch in (1, 2) or name.startswith("state/")
