@@ -140,6 +140,7 @@ def restore(
     source_names: Sequence[str] | None = None,
     allow_non_restored_state: bool = False,
     query_id: QueryId = "keep",
+    replay_from: Location | None = None,
     options: Mapping[str, str] | None = None,
 ) -> Restored:
     """Write a checkpoint into the empty ``checkpoint_location``, from which a query continues after the savepoint.
@@ -153,7 +154,9 @@ def restore(
     its folder holds anything else, the restore is refused before it starts. ``uid_map``: new uids of keyed operators,
     by their old ones. ``source_names``: names for the sources of a query that began without them, in the order in which
     ``pyspark-ckpt savepoint inspect`` shows them. ``query_id``: "keep" if a sink recognises batches by the query's id
-    and must not see them twice, "new" if the old query writes, too. ``allow_non_restored_state``: state that no
+    and must not see them twice, "new" if the old query writes, too. ``replay_from``: the checkpoint on which the query
+    has gone on after the savepoint. Each batch that it planned there runs again with the same rows, so that a sink that
+    takes each number once gets each row once. Stop that query before. ``allow_non_restored_state``: state that no
     operator of the program declares is left alone instead of being an error. ``options``: as for ``savepoint``.
 
     Raises InvalidInputError, FormatError (damage, or digests that differ), StorageError.
@@ -174,9 +177,15 @@ def restore(
         raise InvalidInputError("`source_names` is empty.", hint="Leave it out to keep the sources as they are.")
     savepoint_or_checkpoint = location_text(savepoint_or_checkpoint, "savepoint_or_checkpoint")
     checkpoint_location = location_text(checkpoint_location, "checkpoint_location")
-    given = collect_options(options, savepoint_or_checkpoint, checkpoint_location)
+    earlier = "" if replay_from is None else location_text(replay_from, "replay_from")
+    given = collect_options(options, savepoint_or_checkpoint, checkpoint_location, earlier)
     request = RestoreRequest(
-        parallelism, query_id, dict(uid_map or {}), allow_non_restored_state, tuple(source_names or ())
+        parallelism,
+        query_id,
+        dict(uid_map or {}),
+        allow_non_restored_state,
+        tuple(source_names or ()),
+        replay_from=earlier,
     )
     claims = claim == "claim"
     if done := finish_claim(savepoint_or_checkpoint, checkpoint_location, request, given, claims=claims):
