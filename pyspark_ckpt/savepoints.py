@@ -21,9 +21,12 @@ from pyspark_ckpt.queries.hadoop import read_hadoop_settings
 from pyspark_ckpt.queries.handles import find_checkpoint
 from pyspark_ckpt.queries.last_batch import let_end
 from pyspark_ckpt.queries.session_confs import find_session
+from pyspark_ckpt.state_store.blobs import RetryPolicy, with_retries
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.inventory import list_operators
-from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
+from pyspark_ckpt.state_store.checkpoints.query.replay import find_last_planned
+from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
+from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.local.files import make_scratch_folder
 from pyspark_ckpt.state_store.location import Location, location_text
 from pyspark_ckpt.state_store.options import Options, parse, read_settings
@@ -40,6 +43,7 @@ from pyspark_ckpt.state_store.savepoints.creation import create, pin
 from pyspark_ckpt.state_store.savepoints.deletion import claim as claim_restored
 from pyspark_ckpt.state_store.savepoints.deletion import finish_claim, refuse_others
 from pyspark_ckpt.state_store.savepoints.nesting import refuse_nested
+from pyspark_ckpt.state_store.savepoints.possession import LOOK_S
 from pyspark_ckpt.state_store.savepoints.query_restore import AtEnd, QueryRestore
 from pyspark_ckpt.state_store.savepoints.request import QueryId, Restored, RestoreExplanation, RestoreRequest
 from pyspark_ckpt.state_store.savepoints.savepoint import (
@@ -49,7 +53,7 @@ from pyspark_ckpt.state_store.savepoints.savepoint import (
     open_target,
     refuse_unless_empty,
 )
-from pyspark_ckpt.terminal import progress_bar
+from pyspark_ckpt.terminal import print_notice, progress_bar
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -204,7 +208,26 @@ def restore(
         source.info.rows,
     )
     at_end = partial(claim_restored, savepoint_or_checkpoint, given, source.info) if claims else None
-    return run_restore(restoration, checkpoint_location, at_end)
+    done = run_restore(restoration, checkpoint_location, at_end)
+    if query_id == "keep" and not earlier:
+        _tell_of_later_batches(source.info, done, given)
+    return done
+
+
+def _tell_of_later_batches(saved: SavepointInfo, done: Restored, options: Options) -> None:
+    """Print what to think of if the query has gone on after the savepoint, as far as that can be seen."""
+    workplace = Workplace(replace(options, remote=""))
+    try:
+        old = with_retries(workplace.resolve(saved.checkpoint), RetryPolicy(LOOK_S))
+        last, here = (find_last_planned(each, saved.query_id) for each in (old, workplace.resolve(done.checkpoint)))
+    except CkptError:  # it is deleted, or out of reach: this is only advice
+        return
+    if last is not None and here is not None and last > here:
+        print_notice(
+            f"pyspark-ckpt: query {saved.query_id} has gone on to batch {last} on {saved.checkpoint}. A sink that knows "
+            f"batches by their numbers takes none of {here + 1} to {last} again. Restore with replay_from, that "
+            "checkpoint, so that they have the same rows, or see docs/sinks.md."
+        )
 
 
 def rescale(

@@ -19,6 +19,16 @@ from pyspark_ckpt.state_store.format.names import REPLAY_FOLDER
 from pyspark_ckpt.state_store.format.remote import query_id
 
 
+def find_last_planned(earlier: BlobPlace, query: str) -> int | None:
+    """Return the last batch that a query has planned on a checkpoint; None if it has none, or is not the same query.
+
+    Raises FormatError, StorageError.
+    """
+    if find_kind(earlier) is not FolderKind.CHECKPOINT or query_id(earlier) != query:
+        return None
+    return max(list_batches(earlier, "offsets"), default=None)
+
+
 class Replay:
     """The plans of ``earlier``, the checkpoint of the run that a query goes back from, after a batch of ``source``."""
 

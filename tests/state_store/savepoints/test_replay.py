@@ -103,3 +103,18 @@ def test_the_command_line_names_the_run(query: Query, quick_path: Path) -> None:
     given = ["savepoint", "restore", str(quick_path / "saved"), str(quick_path / "new")]
     assert main([*given, "--replay-from", query.location]) == 0
     assert set(files(quick_path / "new" / "_ckpt" / "replay")) == {"3", "4", "5"}
+
+
+def test_a_restore_tells_of_the_batches_that_the_query_has_run_since(
+    query: Query, quick_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = str(quick_path / "saved")
+    savepoints.restore(saved, str(quick_path / "first"))
+    told = capsys.readouterr().err
+    assert "has gone on to batch 5 on " in told
+    assert "takes none of 3 to 5 again. Restore with replay_from" in told
+    savepoints.restore(saved, str(quick_path / "second"), query_id="new")
+    savepoints.restore(saved, str(quick_path / "third"), replay_from=query.location)
+    query.place.delete("metadata")
+    savepoints.restore(saved, str(quick_path / "fourth"))
+    assert "has gone on" not in capsys.readouterr().err
