@@ -224,8 +224,8 @@ def _tell_of_later_batches(saved: SavepointInfo, done: Restored, options: Option
         return
     if last is not None and here is not None and last > here:
         print_notice(
-            f"pyspark-ckpt: query {saved.query_id} has gone on to batch {last} on {saved.checkpoint}. A sink that knows "
-            f"batches by their numbers takes none of {here + 1} to {last} again. Restore with replay_from, that "
+            f"pyspark-ckpt: query {saved.query_id} has gone on to batch {last} on {saved.checkpoint}. A sink that "
+            f"knows batches by their numbers takes none of {here + 1} to {last} again. Restore with replay_from, that "
             "checkpoint, so that they have the same rows, or see docs/sinks.md."
         )
 

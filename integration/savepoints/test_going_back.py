@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,9 +9,8 @@ from pyspark.errors import IllegalArgumentException
 
 import pyspark_ckpt as ckpt
 from integration.conftest import SHUFFLE_PARTITIONS
-from integration.operators.providers import OURS
+from integration.savepoints.returning import FORMATS, Files
 from integration.savepoints.test_running import batches
-from integration.short import has
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,47 +20,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 SINK_AHEAD = "spark.sql.streaming.stateStore.ckpt.sinkAhead"
-FORMATS = [1, 2] if has("4.1") else [1]
-
-
-class Files:
-    """A query from files to files that lets each user through once. File N has the users N and N - 1.
-
-    So a user that is there twice shows that a batch has left no state, and one that is missing, that it was lost.
-    """
-
-    def __init__(self, spark: SparkSession, folder: Path, checkpoint_format: int) -> None:
-        """Run the batches 0 to 2, take a savepoint, and run batch 3, each of one file."""
-        self.session = OURS.in_format(checkpoint_format).session(spark.newSession(), **{SHUFFLE_PARTITIONS: "2"})
-        self.folder = folder
-        (folder / "input").mkdir()
-        self.put(0, 1, 2)
-        self.run("old", maxFilesPerTrigger="1")
-        ckpt.savepoint(folder / "old", folder / "saved")
-        self.put(3)
-        self.run("old")
-        assert batches(folder / "output", "_spark_metadata") == [0, 1, 2, 3]
-
-    def put(self, *files: int) -> None:
-        """Give the query files to read."""
-        for file in files:
-            lines = [json.dumps({"user": user}) for user in (file, max(file - 1, 0))]
-            (self.folder / "file").write_text("\n".join(lines))
-            (self.folder / "file").rename(self.folder / "input" / f"{file}.json")
-
-    def run(self, checkpoint: str, output: str = "output", trigger: str = "availableNow", **options: str) -> None:
-        """Process what there is, or a batch of it."""
-        rows = self.session.readStream.schema("user long").options(**options).json(str(self.folder / "input"))
-        writer = rows.dropDuplicates(["user"]).writeStream.format("json").option("path", str(self.folder / output))
-        writer = writer.option("checkpointLocation", str(self.folder / checkpoint)).trigger(**{trigger: True})
-        query = writer.start()
-        query.awaitTermination()
-        assert query.exception() is None
-
-    def users(self, output: str = "output") -> list[int]:
-        """The rows of the sink."""
-        rows = self.session.read.schema("user long").json(str(self.folder / output)).collect()
-        return sorted(row.user for row in rows)
 
 
 @pytest.mark.parametrize("checkpoint_format", FORMATS)

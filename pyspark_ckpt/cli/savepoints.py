@@ -178,9 +178,7 @@ def restore(
         options = parse(settings)
         saved = Savepoint(savepoint, options)
         names, earlier = tuple(source_names or ()), replay_from or ""
-        request = RestoreRequest(
-            parallelism, query_id, uid_map, allow_non_restored_state, names, replay_from=earlier
-        )
+        request = RestoreRequest(parallelism, query_id, uid_map, allow_non_restored_state, names, replay_from=earlier)
         rest = saved.info.files, saved.info.rows
         plan = QueryRestore(saved, saved.info.version, saved.versions(), target, request, options, *rest)
         return _explain(plan, explain, as_json=as_json)

@@ -12,9 +12,9 @@ from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, find_kind
 from pyspark_ckpt.state_store.checkpoints.query.copying import Target, copy_files
 from pyspark_ckpt.state_store.checkpoints.query.entries import ContentRewrite, require_partitions
-from pyspark_ckpt.state_store.checkpoints.query.files import QUERY, list_batches, source_file_names
+from pyspark_ckpt.state_store.checkpoints.query.files import list_batches, source_file_names
 from pyspark_ckpt.state_store.checkpoints.query.sources import parse_offsets
-from pyspark_ckpt.state_store.errors import InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.names import REPLAY_FOLDER
 from pyspark_ckpt.state_store.format.remote import query_id
 
@@ -39,8 +39,8 @@ class Replay:
             raise InvalidInputError(f"`replay_from` is {earlier.url}, which is not the checkpoint of a query.")
         if query_id(earlier) != query_id(source):
             raise InvalidInputError(
-                f"`replay_from` is {earlier.url}, the checkpoint of query {query_id(earlier)}. {source.url} is of query "
-                f"{query_id(source)}.",
+                f"`replay_from` is {earlier.url}, the checkpoint of query {query_id(earlier)}. {source.url} is of "
+                f"query {query_id(source)}.",
                 hint=f"Name the checkpoint on which the query has run after batch {batch}.",
             )
         self._plans = self._read(source, batch)
@@ -53,8 +53,8 @@ class Replay:
         if later and len(later) < later[-1] - batch:
             missing = next(each for each in range(batch + 1, later[-1]) if each not in folders)
             raise InvalidInputError(
-                f"{self._earlier.url}/offsets/{missing} is deleted: the batches after {batch} cannot have the rows that "
-                "they had.",
+                f"{self._earlier.url}/offsets/{missing} is deleted: the batches after {batch} cannot have the rows "
+                "that they had.",
                 hint="Spark keeps as many entries as spark.sql.streaming.minBatchesToRetain says, 100 by default. "
                 "Restore a later savepoint. Or restore without `replay_from`, for a query with another sink.",
             )
@@ -67,8 +67,8 @@ class Replay:
         there = parse_offsets(self._get(name), f"{self._earlier.url}/{name}")
         if here != there:
             raise InvalidInputError(
-                f"`replay_from` is {self._earlier.url}, whose {name} is not that of {source.url}: the query has not gone "
-                "on there from this savepoint.",
+                f"`replay_from` is {self._earlier.url}, whose {name} is not that of {source.url}: the query has not "
+                "gone on there from this savepoint.",
                 hint="Name the checkpoint on which it has, or restore without `replay_from`.",
             )
 

@@ -95,7 +95,7 @@ def test_a_restore_with_a_damaged_plan_is_refused(query: Query, quick_path: Path
 def test_a_repeated_restore_must_name_the_same_run(query: Query, quick_path: Path) -> None:
     saved, new = str(quick_path / "saved"), str(quick_path / "new")
     savepoints.restore(saved, new, replay_from=query.location)
-    with pytest.raises(InvalidInputError, match="this restore has finished already|is not empty"):
+    with pytest.raises(InvalidInputError, match=r"this restore has finished already|is not empty"):
         savepoints.restore(saved, new)
 
 
