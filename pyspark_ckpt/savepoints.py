@@ -21,9 +21,12 @@ from pyspark_ckpt.queries.hadoop import read_hadoop_settings
 from pyspark_ckpt.queries.handles import find_checkpoint
 from pyspark_ckpt.queries.last_batch import let_end
 from pyspark_ckpt.queries.session_confs import find_session
+from pyspark_ckpt.state_store.blobs import RetryPolicy, with_retries
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.inventory import list_operators
-from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
+from pyspark_ckpt.state_store.checkpoints.query.replay import find_last_planned
+from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
+from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.local.files import make_scratch_folder
 from pyspark_ckpt.state_store.location import Location, location_text
 from pyspark_ckpt.state_store.options import Options, parse, read_settings
@@ -40,6 +43,7 @@ from pyspark_ckpt.state_store.savepoints.creation import create, pin
 from pyspark_ckpt.state_store.savepoints.deletion import claim as claim_restored
 from pyspark_ckpt.state_store.savepoints.deletion import finish_claim, refuse_others
 from pyspark_ckpt.state_store.savepoints.nesting import refuse_nested
+from pyspark_ckpt.state_store.savepoints.possession import LOOK_S
 from pyspark_ckpt.state_store.savepoints.query_restore import AtEnd, QueryRestore
 from pyspark_ckpt.state_store.savepoints.request import QueryId, Restored, RestoreExplanation, RestoreRequest
 from pyspark_ckpt.state_store.savepoints.savepoint import (
@@ -49,7 +53,7 @@ from pyspark_ckpt.state_store.savepoints.savepoint import (
     open_target,
     refuse_unless_empty,
 )
-from pyspark_ckpt.terminal import progress_bar
+from pyspark_ckpt.terminal import print_notice, progress_bar
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -140,6 +144,7 @@ def restore(
     source_names: Sequence[str] | None = None,
     allow_non_restored_state: bool = False,
     query_id: QueryId = "keep",
+    replay_from: Location | None = None,
     options: Mapping[str, str] | None = None,
 ) -> Restored:
     """Write a checkpoint into the empty ``checkpoint_location``, from which a query continues after the savepoint.
@@ -153,7 +158,9 @@ def restore(
     its folder holds anything else, the restore is refused before it starts. ``uid_map``: new uids of keyed operators,
     by their old ones. ``source_names``: names for the sources of a query that began without them, in the order in which
     ``pyspark-ckpt savepoint inspect`` shows them. ``query_id``: "keep" if a sink recognises batches by the query's id
-    and must not see them twice, "new" if the old query writes, too. ``allow_non_restored_state``: state that no
+    and must not see them twice, "new" if the old query writes, too. ``replay_from``: the checkpoint on which the query
+    has gone on after the savepoint. Each batch that it planned there runs again with the same rows, so that a sink that
+    takes each number once gets each row once. Stop that query before. ``allow_non_restored_state``: state that no
     operator of the program declares is left alone instead of being an error. ``options``: as for ``savepoint``.
 
     Raises InvalidInputError, FormatError (damage, or digests that differ), StorageError.
@@ -174,9 +181,15 @@ def restore(
         raise InvalidInputError("`source_names` is empty.", hint="Leave it out to keep the sources as they are.")
     savepoint_or_checkpoint = location_text(savepoint_or_checkpoint, "savepoint_or_checkpoint")
     checkpoint_location = location_text(checkpoint_location, "checkpoint_location")
-    given = collect_options(options, savepoint_or_checkpoint, checkpoint_location)
+    earlier = "" if replay_from is None else location_text(replay_from, "replay_from")
+    given = collect_options(options, savepoint_or_checkpoint, checkpoint_location, earlier)
     request = RestoreRequest(
-        parallelism, query_id, dict(uid_map or {}), allow_non_restored_state, tuple(source_names or ())
+        parallelism,
+        query_id,
+        dict(uid_map or {}),
+        allow_non_restored_state,
+        tuple(source_names or ()),
+        replay_from=earlier,
     )
     claims = claim == "claim"
     if done := finish_claim(savepoint_or_checkpoint, checkpoint_location, request, given, claims=claims):
@@ -195,7 +208,26 @@ def restore(
         source.info.rows,
     )
     at_end = partial(claim_restored, savepoint_or_checkpoint, given, source.info) if claims else None
-    return run_restore(restoration, checkpoint_location, at_end)
+    done = run_restore(restoration, checkpoint_location, at_end)
+    if query_id == "keep" and not earlier:
+        _tell_of_later_batches(source.info, done, given)
+    return done
+
+
+def _tell_of_later_batches(saved: SavepointInfo, done: Restored, options: Options) -> None:
+    """Print what to think of if the query has gone on after the savepoint, as far as that can be seen."""
+    workplace = Workplace(replace(options, remote=""))
+    try:
+        old = with_retries(workplace.resolve(saved.checkpoint), RetryPolicy(LOOK_S))
+        last, here = (find_last_planned(each, saved.query_id) for each in (old, workplace.resolve(done.checkpoint)))
+    except CkptError:  # it is deleted, or out of reach: this is only advice
+        return
+    if last is not None and here is not None and last > here:
+        print_notice(
+            f"pyspark-ckpt: query {saved.query_id} has gone on to batch {last} on {saved.checkpoint}. A sink that "
+            f"knows batches by their numbers takes none of {here + 1} to {last} again. Restore with replay_from, that "
+            "checkpoint, so that they have the same rows, or see docs/sinks.md."
+        )
 
 
 def rescale(

@@ -32,12 +32,9 @@ def group_query(name: str) -> Callable[[Sequence[DataFrame]], DataFrame]:
         context = session.sparkContext
         gateway: Any = context._gateway
         with _COMPILING:  # two queries may be made at once, and only one is to write the jar
-            jar = str(compiled())
-        context._jsc.addJar(jar)  # for the tasks, which make the functions anew
-        urls = gateway.new_array(gateway.jvm.java.net.URL, 1)
-        urls[0] = gateway.jvm.java.io.File(jar).toURI().toURL()
-        parent = gateway.jvm.Thread.currentThread().getContextClassLoader()
-        loader = gateway.jvm.java.net.URLClassLoader(urls, parent)
+            jar = compiled(SOURCE)
+        context._jsc.addJar(str(jar))  # for the tasks, which make the functions anew
+        loader = make_loader(gateway, jar)
         arguments = gateway.new_array(gateway.jvm.Object, 1)
         arguments[0] = events._jdf
         (method,) = (each for each in loader.loadClass(_NAME).getMethods() if each.getName() == name)
@@ -46,12 +43,19 @@ def group_query(name: str) -> Callable[[Sequence[DataFrame]], DataFrame]:
     return query
 
 
+def make_loader(gateway: Any, jar: Path) -> Any:  # noqa: ANN401 - objects of the JVM
+    """A class loader that has the classes of a jar, too."""
+    urls = gateway.new_array(gateway.jvm.java.net.URL, 1)
+    urls[0] = gateway.jvm.java.io.File(str(jar)).toURI().toURL()
+    return gateway.jvm.java.net.URLClassLoader(urls, gateway.jvm.Thread.currentThread().getContextClassLoader())
+
+
 @cache
-def compiled() -> Path:
-    """A jar with the queries, made by the Scala compiler inside PySpark."""
-    jar = Path(_KEPT.name) / "group-queries.jar"
+def compiled(source: Path) -> Path:
+    """A jar with the classes of a file, made by the Scala compiler inside PySpark."""
+    jar = Path(_KEPT.name) / f"{source.stem}.jar"
     jars = Path(pyspark.__file__).with_name("jars")
     java = Path(os.environ["JAVA_HOME"]) / "bin" / "java" if "JAVA_HOME" in os.environ else Path("java")
     compiler = [str(java), "-Xss4m", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*", "scala.tools.nsc.Main"]
-    subprocess.run([*compiler, "-usejavacp", "-release", "17", "-d", str(jar), str(SOURCE)], check=True)
+    subprocess.run([*compiler, "-usejavacp", "-release", "17", "-d", str(jar), str(source)], check=True)
     return jar

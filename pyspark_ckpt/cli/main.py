@@ -241,6 +241,11 @@ QUERY_ID = click.option("--query-id", type=click.Choice(["keep", "new"]), defaul
 @QUERY_ID
 @pairs("--uid", "uid_map", form="OLD=NEW", what="Rename the uid of a keyed operator")
 @names("--source-names", what="Name the sources of a query that began without names, in the order of savepoint inspect")
+@click.option(
+    "--replay-from",
+    metavar="CHECKPOINT",
+    help="Plan the batches after the savepoint as the query did there.",
+)
 @click.option("--allow-non-restored-state", is_flag=True, help="Accept state that no operator declares; it is kept.")
 @explain_options
 @store_options

@@ -164,6 +164,7 @@ def restore(
     settings: Settings,
     uid_map: Mapping[str, str],
     source_names: Sequence[str] | None,
+    replay_from: str | None,
     parallelism: int | None,
     query_id: QueryId,
     claim: Literal["no_claim", "claim"],
@@ -176,7 +177,8 @@ def restore(
     if explain:
         options = parse(settings)
         saved = Savepoint(savepoint, options)
-        request = RestoreRequest(parallelism, query_id, uid_map, allow_non_restored_state, tuple(source_names or ()))
+        names, earlier = tuple(source_names or ()), replay_from or ""
+        request = RestoreRequest(parallelism, query_id, uid_map, allow_non_restored_state, names, replay_from=earlier)
         rest = saved.info.files, saved.info.rows
         plan = QueryRestore(saved, saved.info.version, saved.versions(), target, request, options, *rest)
         return _explain(plan, explain, as_json=as_json)
@@ -187,6 +189,7 @@ def restore(
         claim=claim,
         uid_map=uid_map,
         source_names=source_names,
+        replay_from=replay_from,
         allow_non_restored_state=allow_non_restored_state,
         query_id=query_id,
         options=settings,

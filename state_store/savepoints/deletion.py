@@ -31,6 +31,7 @@ from pyspark_ckpt.state_store.format.names import (
     CHECKPOINT_FOLDER,
     MIGRATIONS_NAME,
     NON_RESTORED_STATE_NAME,
+    REPLAY_FOLDER,
     ROWS_FOLDER,
     WATERMARKS_FOLDER,
     WORK_FOLDER,
@@ -58,7 +59,7 @@ _OTHERS = re.compile(
     r"sources/[0-9]+/.+|state/[0-9]+/(?:[0-9]+/)?(?:[^/]+/)?_[^/]+/.+"
     rf"|{ROWS_FOLDER}/[0-9]+/[^/]+/[0-9]+\.parquet"
     rf"|{CHECKPOINT_FOLDER}/(?:{re.escape(NON_RESTORED_STATE_NAME)}|{re.escape(MIGRATIONS_NAME)})"
-    rf"|{WATERMARKS_FOLDER}/[0-9]{{1,18}}"
+    rf"|(?:{WATERMARKS_FOLDER}|{REPLAY_FOLDER})/[0-9]{{1,18}}"
     rf"|{WORK_FOLDER}/(?:done/[^/]+\.json|runs/[^/]+/[0-9]+/[^/]+\.(?:sst|arrow))"
 )
 """Other objects that an unfinished savepoint may have. It does not list its own objects."""

@@ -33,6 +33,7 @@ from pyspark_ckpt.state_store.checkpoints.query.copying import (
 from pyspark_ckpt.state_store.checkpoints.query.entries import read_partitions
 from pyspark_ckpt.state_store.checkpoints.query.files import QUERY, log_names, operator_names
 from pyspark_ckpt.state_store.checkpoints.query.proof import LogProof, QueryFile
+from pyspark_ckpt.state_store.checkpoints.query.replay import Replay
 from pyspark_ckpt.state_store.checkpoints.query.rewriter import Ids, LogRewriter
 from pyspark_ckpt.state_store.checkpoints.query.source_names import SourceNames
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
@@ -132,6 +133,8 @@ class QueryRestore:
         self._check()
         names = request.source_names
         self._names = SourceNames(source.place, version - 1, names) if names else None
+        earlier = request.replay_from
+        self._replay = Replay(workplace.resolve(earlier), source.place, version - 1) if earlier else None
 
     def run(self, runner: Runner, progress: Progress, at_end: AtEnd | None = None) -> Restored:
         """Restore; after return the target is a durable checkpoint from which a query can continue.
@@ -230,6 +233,8 @@ class QueryRestore:
             own.put(f"{CHECKPOINT_FOLDER}/{NON_RESTORED_STATE_NAME}", b"")
         change = self._proving(self._rewriting(recorded, ids))
         copy_logs(logs, self._source.place, self._rename_sources(own), change)
+        if self._replay is not None:
+            self._replay.copy(own, self._rename_sources(own), self._rewriting(recorded, ids))
         copy_operators(self._source.place, own, change)
         for name, content in self.plan.describe_operators().items():
             own.put(name, content)
@@ -298,6 +303,7 @@ class QueryRestore:
             uuid.uuid4().hex,
             self._request.source_names,
             self._request.provider,
+            self._request.replay_from,
         )
         require_exclusive(self._place, "restores", "Restore to another place.")
         if self.plan.options.remote:

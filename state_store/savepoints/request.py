@@ -20,6 +20,7 @@ class RestoreRequest:
     """The request for a restore. ``partitions``: None keeps their number. ``source_names``: of all sources, or none.
 
     ``provider``: the class of the provider of Spark's that is to have the state; empty for this store.
+    ``replay_from``: the checkpoint whose plans of later batches are carried over; empty for none.
     ``shares``: whether table files that are copied may be links.
     """
 
@@ -29,6 +30,7 @@ class RestoreRequest:
     allow_non_restored_state: bool = False
     source_names: tuple[str, ...] = ()
     provider: str = ""
+    replay_from: str = ""
     shares: bool = False
 
 
@@ -37,8 +39,8 @@ class RecordedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``source_digest``: of what the source held, since another savepoint or checkpoint may be at its URL now. ``run``: a
     random id. A folder that is deleted and restored once more is thus never taken for the one that it was. Both are
-    empty in what an earlier build wrote. ``source_names`` and ``provider`` are not written if they are empty:
-    then the record is as builds have written it that did not know them, and so is its digest in ``metadata``.
+    empty in what an earlier build wrote. ``source_names``, ``provider`` and ``replay_from`` are not written if they are
+    empty: then the record is as builds have written it that did not know them, and so is its digest in ``metadata``.
     """
 
     source: str
@@ -53,6 +55,7 @@ class RecordedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     run: str = ""
     source_names: tuple[str, ...] = ()
     provider: str = ""
+    replay_from: str = ""
 
     def is_repeated_by(self, other: RecordedRequest) -> bool:
         """Return whether ``other`` is the same restore, apart from what is chosen at random."""
@@ -66,6 +69,7 @@ class RecordedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
             and request.partitions in (None, self.partitions)
             and request.source_names == self.source_names
             and request.provider == self.provider
+            and request.replay_from == self.replay_from
         )
 
 

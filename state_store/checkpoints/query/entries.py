@@ -13,12 +13,12 @@ from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.query.files import LOGS, QUERY
 from pyspark_ckpt.state_store.checkpoints.query.migrations import MIGRATIONS_FILE, require_migrations
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
-from pyspark_ckpt.state_store.format.names import PROVIDER_CLASS, PROVIDER_CONF, WATERMARKS_FOLDER
+from pyspark_ckpt.state_store.format.names import PROVIDER_CLASS, PROVIDER_CONF, REPLAY_FOLDER, WATERMARKS_FOLDER
 
 PARTITIONS_CONF = "spark.sql.shuffle.partitions"
 """The conf in the offset log that holds the number of partitions of stateful operators."""
 
-_LOGS = tuple(f"{log}/" for log in (*LOGS, WATERMARKS_FOLDER))
+_LOGS = tuple(f"{log}/" for log in (*LOGS, WATERMARKS_FOLDER, REPLAY_FOLDER))
 _PARTITIONS = re.compile(r"[0-9]{1,9}")
 
 

@@ -12,7 +12,8 @@
 
 A restore may have added _ckpt/non-restored-state.allowed, and changes of state _ckpt/migrations.json. A query with
 inputs that can be idle also has _ckpt/watermarks/<batch>, v1 and JSON, which the jar writes before Spark commits the
-batch.
+batch. After a restore that has carried over the plans of later batches, these are in _ckpt/replay/<batch>, in the form
+of offsets/<batch>, until they have run.
 
 To continue after batch N, a query needs the offsets of N - 1 and N and the commit of N. If batch N + 1 was planned and
 not committed, it runs again with its offsets: a sink that has seen some of its rows then sees the same rows.
@@ -30,6 +31,7 @@ from pyspark_ckpt.state_store.format.names import (
     CHECKPOINT_FOLDER,
     MIGRATIONS_NAME,
     NON_RESTORED_STATE_NAME,
+    REPLAY_FOLDER,
     WATERMARKS_FOLDER,
 )
 from pyspark_ckpt.state_store.json_objects import MAX_LONG
@@ -66,6 +68,7 @@ def log_names(checkpoint: BlobPlace, batch: int) -> Iterator[str]:
         )
     yield from sorted(found & (wanted | {f"commits/{batch - 1}", f"offsets/{batch + 1}"}))
     yield from watermarks
+    yield from _find_replay(checkpoint, batch + (2 if f"offsets/{batch + 1}" in found else 1))
     yield from source_file_names(checkpoint)
 
 
@@ -73,6 +76,14 @@ def find_watermarks(checkpoint: BlobPlace, batch: int) -> list[str]:
     """Return the file that a batch has left about inputs that can be idle, if it has. Raises StorageError."""
     name = f"{WATERMARKS_FOLDER}/{batch}"
     return [blob.name for blob in checkpoint.list(WATERMARKS_FOLDER, prefix=str(batch)) if blob.name == name]
+
+
+def _find_replay(checkpoint: BlobPlace, batch: int) -> Iterator[str]:
+    """Yield the plans of ``batch`` and later ones that a restore has carried over. Raises StorageError."""
+    there = list_batches(checkpoint, REPLAY_FOLDER)
+    while batch in there:
+        yield f"{REPLAY_FOLDER}/{batch}"
+        batch += 1
 
 
 def operator_names(checkpoint: BlobPlace) -> Iterator[str]:

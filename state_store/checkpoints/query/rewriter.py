@@ -18,7 +18,7 @@ from pyspark_ckpt.state_store.checkpoints.query.entries import (
 )
 from pyspark_ckpt.state_store.checkpoints.query.files import QUERY
 from pyspark_ckpt.state_store.checkpoints.query.source_names import SourceNames
-from pyspark_ckpt.state_store.format.names import PROVIDER_CLASS, PROVIDER_CONF
+from pyspark_ckpt.state_store.format.names import PROVIDER_CLASS, PROVIDER_CONF, REPLAY_FOLDER
 
 _OPERATOR = re.compile(r"state/[0-9]+/_metadata/(?:metadata|v2/[0-9]+)")
 _SCHEMA_FILE = re.compile(r".*/(state/[0-9]+/_stateSchema/.+)", re.DOTALL)
@@ -67,7 +67,7 @@ class LogRewriter:
             return change_entry(content, where, self._operator)
         if name == QUERY:
             return self._query(content, where)
-        if name.startswith("offsets/"):
+        if name.startswith(("offsets/", f"{REPLAY_FOLDER}/")):
             changed = change_entry(content, where, lambda entry: self._offsets(entry, where))
             return changed if self._names is None else self._names.name_offsets(changed, where)
         if name.startswith("commits/") and self._provider != PROVIDER_CLASS:

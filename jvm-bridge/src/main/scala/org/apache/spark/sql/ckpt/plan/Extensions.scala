@@ -30,13 +30,14 @@ private[ckpt] class Extensions extends SparkSessionExtensionsProvider {
 }
 
 /** Attaches to the queries of a session before each of them starts: Spark offers a jar no earlier hook. Refuses one that
-  * was rescaled to another checkpoint.
+  * was rescaled to another checkpoint, or whose sink has batches that its checkpoint does not know.
   */
 private[ckpt] final class FollowQueries(session: SparkSession) extends (LogicalPlan => Unit) {
   override def apply(plan: LogicalPlan): Unit = (session, plan) match {
     case (own: ClassicSession, query: WriteToStream) =>
       FollowQueries.attachTo(own)
       Fence.requireCurrent(own, new Path(query.resolvedCheckpointLocation))
+      SinkAhead.requirePlanned(own, query)
     case _ =>
   }
 }
@@ -73,7 +74,8 @@ private[ckpt] object FollowQueries {
       AvailableNowEnd.letEnd(query)
       OwnExchanges.giveTo(query)
       ForeachBatchCheck.addTo(query)
-      SkippedBatch.runIn(query)
+      SkippedBatch.follow(query)
+      PlannedBatches.follow(query)
       IdleInputs.follow(query)
       OtherProvider.warnOf(query)
       StartLog.tell(query)

@@ -1,8 +1,6 @@
 package org.apache.spark.sql.ckpt
 package plan
 
-import java.lang.reflect.Field
-
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.DataFrame
 import org.apache.spark.sql.catalyst.InternalRow
@@ -10,6 +8,7 @@ import org.apache.spark.sql.ckpt.minor.{
   CheckpointIds,
   QuerySession,
   SessionWindowStateStoreSaveExec,
+  StatefulNodes,
   StateStoreWriter,
   StreamExecution
 }
@@ -18,37 +17,58 @@ import org.apache.spark.sql.execution.streaming.sources.ForeachBatchSink
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.streaming.OutputMode
 
-/** Runs a batch for its state if the sink has the rows of the batch already and skips it.
+/** Runs a batch for its state if the sink skips it, because the sink has a batch of this number already.
   *
-  * A driver may die after the sink has a batch, and before the query has committed it. The batch then runs again, and a
-  * sink that knows it, such as Spark's sink of files, does nothing. In checkpoint format 2 nobody knows then which state
-  * the batch has made: Spark fails by an assertion, at every start of the query. In format 1, the state may have been
-  * made in another checkpoint, from which the query has come back. Source: `FileStreamSink.addBatch`,
+  * A driver may die after the sink has a batch, and before the query has committed it. The batch then runs again with the
+  * same rows, and a sink that knows it, such as Spark's sink of files, does nothing. In checkpoint format 2 nobody knows
+  * then which state the batch has made: Spark fails by an assertion, at every start of the query. In format 1 the state
+  * may be missing, or was made in another checkpoint. Source: `FileStreamSink.addBatch`,
   * `StateStoreWriter.getStateStoreCheckpointInfo`.
+  *
+  * A batch that was planned by this run has other rows than the sink's batch of that number. To skip it loses its rows,
+  * so the query fails, unless the option `sinkAhead` says otherwise. Its plan is taken back: the next start would take it
+  * for one that the sink has.
   */
 private[ckpt] object SkippedBatch extends Logging {
 
-  /** Must be called before the first batch of the query, which alone can have been run by another driver. */
-  def runIn(query: StreamExecution): Unit = query.sink match {
+  /** Must be called on the query's own thread, before its first batch. */
+  def follow(query: StreamExecution): Unit = query.sink match {
     case _: ForeachBatchSink[_] => // whether a function skips a batch or has a fault is unknown: see ForeachBatchCheck
-    case sink: Sink if isBegun(query) => fieldOf(query).set(query, new WholeBatch(sink, query))
-    case _ => // runs every batch, or there is none to run again
+    case sink: Sink if query.analyzedPlan.exists(node => StatefulNodes.isOne(node) || node.isInstanceOf[KeyedOperator]) =>
+      val field = classOf[StreamExecution].getDeclaredField("sink")
+      field.setAccessible(true)
+      field.set(query, new FollowedSink(sink, query))
+    case _ => // runs every batch, or has no state
   }
 
-  /** Whether an earlier run has begun a batch that is not committed. */
-  private def isBegun(query: StreamExecution): Boolean =
-    query.offsetLog.getLatestBatchId().exists(_ > query.commitLog.getLatestBatchId().getOrElse(-1L))
+  /** The query's sink. The batches up to `lastPlanned` were planned by earlier runs, whose rows the sink may have. */
+  private final class FollowedSink(sink: Sink, query: StreamExecution) extends Sink {
+    private val lastPlanned = PlannedBatches.last(query)
 
-  /** Runs the batch if this package keeps the query's state and no operator has run. */
-  private def runIfSkipped(query: StreamExecution, batch: Long): Unit = {
-    val conf = QuerySession.of(query).sessionState.conf // the checkpoint's confs are set by now
-    val writers = query.lastExecution.executedPlan.collect { case writer: StateStoreWriter => writer }
-    if (CkptStateStoreProvider.isChosen(conf) && writers.exists(hasNotRun(_, conf))) {
-      logWarning(
-        s"The sink of query ${query.id} skipped batch $batch, which an earlier run did not commit: the batch runs for " +
-          "its state alone")
-      query.lastExecution.toRdd.foreach((_: InternalRow) => ())
+    override def addBatch(batch: Long, rows: DataFrame): Unit = {
+      val conf = QuerySession.of(query).sessionState.conf // the checkpoint's confs are set by now
+      val isOurs = CkptStateStoreProvider.isChosen(conf)
+      val isKnown = SinkBatches.newestIn(sink).exists(_ >= batch)
+      if (isOurs && isKnown) requirePlanned(batch, conf)
+      sink.addBatch(batch, rows)
+      if (isOurs && (isKnown || writers.exists(hasNotRun(_, conf)))) {
+        requirePlanned(batch, conf)
+        logWarning(s"The sink of query ${query.id} skipped batch $batch: the batch runs for its state alone")
+        query.lastExecution.toRdd.foreach((_: InternalRow) => ())
+      }
     }
+
+    private def writers: Seq[StateStoreWriter] =
+      query.lastExecution.executedPlan.collect { case writer: StateStoreWriter => writer }
+
+    private def requirePlanned(batch: Long, conf: SQLConf): Unit =
+      if (batch > lastPlanned && !SinkAhead.isAllowed(conf.getAllConfs)) {
+        query.offsetLog.purgeAfter(batch - 1)
+        throw SinkAhead.refusal(s"The sink of query ${query.id} ($sink) has a batch $batch already", batch, batch)
+      }
+
+    override def name(): String = sink.name()
+    override def toString: String = sink.toString
   }
 
   private def hasNotRun(writer: StateStoreWriter, conf: SQLConf): Boolean =
@@ -56,24 +76,6 @@ private[ckpt] object SkippedBatch extends Logging {
       case Some(partitions) => partitions.isEmpty
       case None => StoreCount.isTold(writer) && writer.metrics(StoreCount.Name).value == 0
     }
-
-  private def fieldOf(query: StreamExecution): Field = {
-    val field = classOf[StreamExecution].getDeclaredField("sink")
-    field.setAccessible(true)
-    field
-  }
-
-  /** The sink for one batch, after which the query has its own again. */
-  private final class WholeBatch(sink: Sink, query: StreamExecution) extends Sink {
-    override def addBatch(batch: Long, rows: DataFrame): Unit = {
-      fieldOf(query).set(query, sink)
-      sink.addBatch(batch, rows)
-      runIfSkipped(query, batch)
-    }
-
-    override def name(): String = sink.name()
-    override def toString: String = sink.toString
-  }
 }
 
 /** The metric of an operator that has the number of stores of the tasks that have ended. */

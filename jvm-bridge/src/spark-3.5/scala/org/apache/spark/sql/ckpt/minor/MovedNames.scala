@@ -7,9 +7,11 @@ private[minor] trait MovedNames {
   type CancellableFSDataOutputStream = streaming.CheckpointFileManager.CancellableFSDataOutputStream
   type CheckpointFileManager = streaming.CheckpointFileManager
   type EventTimeWatermarkExec = streaming.EventTimeWatermarkExec
+  type FileStreamSink = streaming.FileStreamSink
   type HDFSMetadataLog[T <: AnyRef] = streaming.HDFSMetadataLog[T]
   type MicroBatchExecution = streaming.MicroBatchExecution
   type MultipleWatermarkPolicy = streaming.MultipleWatermarkPolicy
+  type OffsetSeqLog = streaming.OffsetSeqLog
   type SessionWindowStateStoreSaveExec = streaming.SessionWindowStateStoreSaveExec
   type State = streaming.State
   type StateManager = state.FlatMapGroupsWithStateExecHelper.StateManager

@@ -1,6 +1,6 @@
 package org.apache.spark.sql.ckpt.minor
 
-import org.apache.spark.sql.execution.streaming.{checkpointing, runtime}
+import org.apache.spark.sql.execution.streaming.{checkpointing, runtime, sinks}
 import org.apache.spark.sql.execution.streaming.operators.stateful
 import org.apache.spark.sql.execution.streaming.operators.stateful.flatmapgroupswithstate
 
@@ -8,9 +8,11 @@ private[minor] trait MovedNames {
   type CancellableFSDataOutputStream = checkpointing.CheckpointFileManager.CancellableFSDataOutputStream
   type CheckpointFileManager = checkpointing.CheckpointFileManager
   type EventTimeWatermarkExec = stateful.EventTimeWatermarkExec
+  type FileStreamSink = sinks.FileStreamSink
   type HDFSMetadataLog[T <: AnyRef] = checkpointing.HDFSMetadataLog[T]
   type MicroBatchExecution = runtime.MicroBatchExecution
   type MultipleWatermarkPolicy = runtime.MultipleWatermarkPolicy
+  type OffsetSeqLog = checkpointing.OffsetSeqLog
   type SessionWindowStateStoreSaveExec = stateful.SessionWindowStateStoreSaveExec
   type State = runtime.State
   type StateManager = flatmapgroupswithstate.FlatMapGroupsWithStateExecHelper.StateManager
