@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable
-from typing import Annotated, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 import xxhash
@@ -23,11 +23,6 @@ from pyspark_ckpt.state_store.errors import FormatError
 T = TypeVar("T")
 
 MAX_LONG: Final = 2**63 - 1
-
-Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_LONG)]
-"""A version, a size or a number of rows."""
-Change = Annotated[int, msgspec.Meta(ge=-MAX_LONG, le=MAX_LONG)]
-"""By how much a count changes."""
 
 DAMAGE: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
 """What msgspec raises for malformed bytes, such as text that is not Unicode or lists that are nested too deep."""

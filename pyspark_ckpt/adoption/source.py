@@ -27,6 +27,7 @@ from pyspark_ckpt.state_store.format.remote import DEFAULT_STORE, store_folder
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import decode_as
 from pyspark_ckpt.state_store.sst.table import FORMATS
+from pyspark_ckpt.state_store.stored_values import Name
 
 _PACKAGE = "org.apache.spark.sql.execution.streaming.state"
 PROVIDERS: dict[str, Provider] = {
@@ -56,8 +57,8 @@ _LIST = "ListState"
 
 
 class _Variable(msgspec.Struct):
-    stateName: str  # noqa: N815 - Spark's names, here and below
-    stateVariableType: str  # noqa: N815
+    stateName: Name  # noqa: N815 - Spark's names, here and below
+    stateVariableType: Name  # noqa: N815
 
 
 class _Properties(msgspec.Struct):

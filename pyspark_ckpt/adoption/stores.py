@@ -29,8 +29,9 @@ from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workpla
 from pyspark_ckpt.state_store.database.scratch import ScratchDatabase
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.keys import EMPTY_ID
-from pyspark_ckpt.state_store.json_objects import DAMAGE, Count
+from pyspark_ckpt.state_store.json_objects import DAMAGE
 from pyspark_ckpt.state_store.sst.merged_rows import has_merges, merge_rows, needs_own_reader
+from pyspark_ckpt.state_store.stored_values import Count, Family, FileName, KeyCount, Name
 
 Provider: TypeAlias = Literal["rocksdb", "hdfs"]
 
@@ -64,14 +65,14 @@ class Chain(NamedTuple):
 class TableName(msgspec.Struct):
     """A table file of a snapshot: its name in the database, its name below ``SSTs``, and its size."""
 
-    localFileName: str  # noqa: N815 - Spark's names, here and below
-    dfsSstFileName: str  # noqa: N815
+    localFileName: FileName  # noqa: N815 - Spark's names, here and below
+    dfsSstFileName: FileName  # noqa: N815
     sizeBytes: Count  # noqa: N815
 
 
 class _LogFile(msgspec.Struct):
-    localFileName: str  # noqa: N815
-    dfsLogFileName: str  # noqa: N815
+    localFileName: FileName  # noqa: N815
+    dfsLogFileName: FileName  # noqa: N815
     sizeBytes: Count  # noqa: N815
 
 
@@ -79,12 +80,12 @@ class Metadata(msgspec.Struct, omit_defaults=True):
     """What a snapshot of Spark's RocksDB provider says of itself."""
 
     sstFiles: list[TableName]  # noqa: N815
-    numKeys: int  # noqa: N815
+    numKeys: KeyCount  # noqa: N815
     logFiles: list[_LogFile] | None = None  # noqa: N815
-    numInternalKeys: int | None = None  # noqa: N815
-    columnFamilyMapping: dict[str, int] | None = None  # noqa: N815
-    columnFamilyTypeMap: dict[str, bool] | None = None  # noqa: N815
-    maxColumnFamilyId: int | None = None  # noqa: N815
+    numInternalKeys: KeyCount | None = None  # noqa: N815
+    columnFamilyMapping: dict[Name, Family] | None = None  # noqa: N815
+    columnFamilyTypeMap: dict[Name, bool] | None = None  # noqa: N815
+    maxColumnFamilyId: Family | None = None  # noqa: N815
 
 
 class LoadedStore(NamedTuple):

@@ -39,6 +39,7 @@ from pyspark_ckpt.state_store.format.meta import EMPTY_META, StoreMeta
 from pyspark_ckpt.state_store.json_objects import decode_as, seal, unseal_local
 from pyspark_ckpt.state_store.local.damage import is_of_the_copy
 from pyspark_ckpt.state_store.local.files import make_folder, publish
+from pyspark_ckpt.state_store.local.full_disk import FullDisk
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.plain_files import read_plain
 
@@ -107,6 +108,7 @@ class LocalCopies:
         self.live: LocalCopy | None = None
         self.damaged = 0
         """How many copies were discarded because they, or files that they shared, were damaged."""
+        self.full_disk = FullDisk(self._local_dir, log)
         make_folder(folder, self._local_dir)
 
     def __iter__(self) -> Iterator[LocalCopy]:
@@ -212,6 +214,7 @@ class LocalCopies:
             _remove(folder)
             if isinstance(problem, DamagedCopyError):
                 self.discard_damaged(live, problem.__cause__)
+            self.full_disk.note(problem)
             raise
         return copy
 
@@ -267,6 +270,7 @@ class LocalCopies:
         if is_of_the_copy(problem):
             self.discard_damaged(copy, problem)
         elif copy in self._copies:
+            self.full_disk.note(problem)
             self._log.warning(
                 "the local copy of %s in %s is not usable and is deleted: %s", copy.marker, copy.folder, problem
             )

@@ -33,6 +33,7 @@ from pyspark_ckpt.state_store.database import Database
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.redistribution.assembly import AT_ONCE, Assembled, NewStore, assemble
 from pyspark_ckpt.state_store.redistribution.splitting import PartitionWriters
+from pyspark_ckpt.state_store.stored_values import Name
 
 MAX_SOURCES = 8
 """The maximum number of old stores that a task reads at once: a portion of rows of each is in memory."""
@@ -44,10 +45,10 @@ def count_groups(old_partitions: int, partitions: int, width: int) -> int:
     return groups if groups >= width and old_partitions // groups <= MAX_SOURCES else 0
 
 
-class Regrouped(msgspec.Struct, frozen=True):
+class Regrouped(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the old stores of a group had, and the new stores made of them, both in the order of the task."""
 
-    before: list[dict[str, Digest]]
+    before: list[dict[Name, Digest]]
     made: list[Assembled]
 
 

@@ -39,6 +39,7 @@ from pyspark_ckpt.state_store.format.sealed_objects import MAX_OBJECT_BYTES, rea
 from pyspark_ckpt.state_store.json_objects import read_again, seal
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.retention.confirmation import RESTORE_IT, Confirmations
+from pyspark_ckpt.state_store.stored_values import ObjectName, UnixSeconds
 from pyspark_ckpt.state_store.transactions.metrics import ScrubCounts
 
 PROGRESS_FORMAT = 1
@@ -70,8 +71,8 @@ class _Progress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     format: int
     position: Annotated[int, msgspec.Meta(ge=0, lt=CIRCLE)]
-    time_s: float
-    damaged: tuple[str, ...]
+    time_s: UnixSeconds
+    damaged: tuple[ObjectName, ...]
 
 
 class Scrub:

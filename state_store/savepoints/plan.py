@@ -10,7 +10,7 @@ import msgspec
 import xxhash
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
-from pyspark_ckpt.state_store.checkpoints.checkpoint import MAX_PARTITIONS, Checkpoint
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.digests import Digest
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
@@ -26,6 +26,7 @@ from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner
 from pyspark_ckpt.state_store.redistribution.merged_states import require_equal_states, require_mergeable
 from pyspark_ckpt.state_store.redistribution.strategies.base import Strategy
 from pyspark_ckpt.state_store.savepoints.savepoint import NAME, Savepoint, SavepointInfo
+from pyspark_ckpt.state_store.stored_values import MAX_PARTITIONS
 
 MIN_PARTITIONS = 1
 

@@ -21,7 +21,7 @@ from pyspark_ckpt.state_store.blobs.exclusive import require_exclusive
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, find_kind, find_savepoint_kind
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, list_operators
-from pyspark_ckpt.state_store.checkpoints.ownership import OWNER_NAME, claim, other_owner
+from pyspark_ckpt.state_store.checkpoints.ownership import OWNER_NAME, claim, other_owner, refuse_links_below
 from pyspark_ckpt.state_store.checkpoints.query.copying import (
     RenamingTarget,
     Target,
@@ -321,6 +321,7 @@ class QueryRestore:
         if not before.is_repeated_by(recorded):
             raise make_refusal(self._place, before, recorded)
         self._recorded = before
+        self._refuse_links(is_new=before is recorded)
         if done is None:
             if not self._place.put_if_absent(QUERY, make_mark(before, self._place.url)):
                 self._refuse_query(before, is_first=before is recorded)
@@ -332,6 +333,12 @@ class QueryRestore:
                 hint="Restore into a new folder.",
             )
         return before, done
+
+    def _refuse_links(self, *, is_new: bool) -> None:
+        """Raise InvalidInputError if what an earlier run left is linked to: it is replaced, and deleted, here."""
+        remote = self.plan.options.remote
+        for place in () if is_new else (self._place, *([self._folder_of_query(self._query_id)] if remote else ())):
+            refuse_links_below(place)
 
     def _record(self, recorded: RecordedRequest) -> RecordedRequest:
         """Record in the target what is restored there; return the record of another run that was first."""

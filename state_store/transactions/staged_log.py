@@ -27,8 +27,9 @@ import msgspec
 import xxhash
 
 from pyspark_ckpt.state_store.errors import FormatError
-from pyspark_ckpt.state_store.json_objects import DAMAGE, Change, Count
+from pyspark_ckpt.state_store.json_objects import DAMAGE
 from pyspark_ckpt.state_store.plain_files import open_plain
+from pyspark_ckpt.state_store.stored_values import Change, Count
 from pyspark_ckpt.state_store.transactions.staged_tables import Seal
 
 LOG = ".log"
@@ -164,7 +165,7 @@ class StagedRows:
     def __iter__(self) -> Iterator[list[tuple[bytes, bytes | None]]]:
         """Yield the rows of each frame; a row of a later frame replaces an earlier one. Raises FormatError."""
         for path, begin, end in self._places:
-            with path.open("rb") as source:
+            with io.BufferedReader(open_plain(path)) as source:
                 source.seek(begin)
                 yield _decode(path, source.read(end - begin)).rows
 

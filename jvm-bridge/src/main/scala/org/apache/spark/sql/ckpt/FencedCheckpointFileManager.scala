@@ -5,7 +5,7 @@ import scala.util.Try
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.{FSDataInputStream, FileAlreadyExistsException, FileStatus, Path, PathFilter}
 
-import org.apache.spark.sql.ckpt.fence.{ConditionalObject, Fence, LinkedFile, LostCheckpointException}
+import org.apache.spark.sql.ckpt.fence.{ConditionalObject, Fence, LinkedFile, LostCheckpointException, PlainFile}
 import org.apache.spark.sql.ckpt.minor.{CancellableFSDataOutputStream, CheckpointFileManager, MinorFileManager}
 import org.apache.spark.sql.internal.SQLConf
 
@@ -47,7 +47,10 @@ class FencedCheckpointFileManager(path: Path, hadoopConf: Configuration) extends
     found
   }
 
-  override def open(path: Path): FSDataInputStream = files.open(path)
+  override def open(path: Path): FSDataInputStream = {
+    if (files.isLocal) PlainFile.require(path)
+    files.open(path)
+  }
 
   /** Lists a folder. A query that could not become the newest run on its checkpoint reads none of its logs. */
   override def list(path: Path, filter: PathFilter): Array[FileStatus] = {
