@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 
 from pyspark_ckpt.adoption.avro_rows import AvroRows
-from pyspark_ckpt.adoption.moving import FAMILY_BYTES, SparkStore, count_partitions
+from pyspark_ckpt.adoption.moving import SparkStore, count_partitions
 from pyspark_ckpt.adoption.rows import make_key_codec
-from pyspark_ckpt.adoption.stores import Form, Provider
+from pyspark_ckpt.adoption.stores import FAMILY_BYTES, Form, Provider
 from pyspark_ckpt.handover.files import Family, write_database, write_snapshot
 from pyspark_ckpt.handover.rows import RowReverter
 from pyspark_ckpt.state_store.checkpoints.digests import Digest

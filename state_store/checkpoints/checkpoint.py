@@ -166,7 +166,7 @@ class Checkpoint:
             name = self._find_metadata(number)
             if name is None:
                 return
-            yield _operator(self.place.get(name), number, f"{self.place.url}/{name}")
+            yield read_operator(self.place.get(name), number, f"{self.place.url}/{name}")
 
     def _find_metadata(self, number: int) -> str | None:
         """Return the name of Spark's newest description of an operator; None if there is no such operator."""
@@ -329,7 +329,8 @@ class _OperatorMetadata(msgspec.Struct):
     operatorPropertiesJson: str = ""  # noqa: N815
 
 
-def _operator(content: bytes, number: int, where: str) -> Operator:
+def read_operator(content: bytes, number: int, where: str) -> Operator:
+    """Return what Spark has written down of an operator. Raises FormatError that names ``where``."""
     entry = decode_as(content.partition(b"\n")[2], _OperatorMetadata, where)
     stores = tuple(store.storeName for store in entry.stateStoreInfo)
     partitions = max((store.numPartitions for store in entry.stateStoreInfo), default=0)

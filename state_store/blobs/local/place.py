@@ -43,7 +43,7 @@ from pyspark_ckpt.state_store.errors import ConflictError
 from pyspark_ckpt.state_store.plain_files import open_plain, require_plain
 
 _RETRIES = RetryPolicy()
-COPIED_BYTES = 1 << 20
+COPIED_BYTES = 64 << 10
 """How much of a file is in memory while it is copied."""
 
 T = TypeVar("T")
