@@ -321,8 +321,8 @@ class QueryRestore:
         if not before.is_repeated_by(recorded):
             raise make_refusal(self._place, before, recorded)
         self._recorded = before
-        self._refuse_links(is_new=before is recorded)
         if done is None:
+            self._refuse_links(before, is_new=before is recorded)
             if not self._place.put_if_absent(QUERY, make_mark(before, self._place.url)):
                 self._refuse_query(before, is_first=before is recorded)
             self._claim_folder(before)
@@ -334,11 +334,13 @@ class QueryRestore:
             )
         return before, done
 
-    def _refuse_links(self, *, is_new: bool) -> None:
-        """Raise InvalidInputError if what an earlier run left is linked to: it is replaced, and deleted, here."""
-        remote = self.plan.options.remote
-        for place in () if is_new else (self._place, *([self._folder_of_query(self._query_id)] if remote else ())):
-            refuse_links_below(place)
+    def _refuse_links(self, recorded: RecordedRequest, *, is_new: bool) -> None:
+        """Raise InvalidInputError if there is a link in what an earlier run left: this one replaces objects there."""
+        if is_new:
+            return
+        refuse_links_below(self._place)
+        if self.plan.options.remote:
+            refuse_links_below(self._folder_of_query(recorded.query_id))
 
     def _record(self, recorded: RecordedRequest) -> RecordedRequest:
         """Record in the target what is restored there; return the record of another run that was first."""
