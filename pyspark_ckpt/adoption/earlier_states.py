@@ -76,16 +76,18 @@ class EarlierDescriptions:
         """Look below ``place``, a checkpoint. Nothing is read."""
         self._place, self._operator = place, operator
 
-    def read_schemas(self, store: str, names: Collection[str]) -> dict[str, StateSchema]:
-        """Return the newest schema of each of the states ``names`` of a store that has one. Raises FormatError.
+    def read_schemas(self, store: str, names: Collection[str]) -> dict[str, list[StateSchema]]:
+        """Return the schemas of each of the states ``names`` of a store that has some, the newest last.
+
+        Raises FormatError.
 
         A state whose kind is not known any more is left out: the values of a list are not stored like those of others.
         """
         known = {variable for each in self._read_metadata() for variable in find_variables(each)}
-        found: dict[str, StateSchema] = {}
+        found: dict[str, list[StateSchema]] = {}
         for schema in self._read_files(f"state/{self._operator.number}/_stateSchema/{store}"):
             if schema.name in names and (schema.name in known or schema.name.startswith(_INTERNAL)):
-                found[schema.name] = schema
+                found.setdefault(schema.name, []).append(schema)
         return found
 
     def find_lists(self) -> set[str]:

@@ -257,12 +257,11 @@ class SparkState:
             self._refuse_unknown_states(operator, unknown)
             self.dropped[operator.number, name] = frozenset(unknown)
         lists = descriptions.find_lists() if schemas else set()
-        histories = self._read_histories(operator, name) if self.form.is_avro and schemas else {}
         meta = stores[0].meta
         for each in sorted(schemas):
-            schema = schemas[each]
-            descriptor = _describe_state(schema, schema.encoder, lists, histories.get(each))
-            meta, _ = meta.with_state(each, descriptor)
+            newest = schemas[each][-1]
+            history = self._order(operator, each, schemas[each]) if self.form.is_avro else None
+            meta, _ = meta.with_state(each, _describe_state(newest, newest.encoder, lists, history))
         self._require_keys(operator, name, meta)
         own = {"states": meta.states, "counter": meta.counter}
         return tuple(replace(store, meta=msgspec.structs.replace(store.meta, **own)) for store in stores)
@@ -293,19 +292,22 @@ class SparkState:
 
     def _read_histories(self, operator: Operator, name: str) -> dict[str, list[Any]]:
         """Return the schemas of the values of each state of a store, by Spark's ids. Raises FormatError."""
-        place, found = self.checkpoint.place, dict[str, dict[int, Any]]()
+        place, found = self.checkpoint.place, dict[str, list[StateSchema]]()
         for spark_path in operator.schema_files[operator.stores.index(name)]:
             file = find_schema_file(spark_path) or spark_path
-            where = f"{place.url}/{file}"
-            for schema in read_schemas(place.get(file), where):
-                found.setdefault(schema.name, {})[schema.value_id] = schema.values
-        for state, schemas in found.items():
-            if sorted(schemas) != list(range(len(schemas))):
-                raise FormatError(
-                    f"{place.url}, operator {operator.number} ({operator.name}), state {state!r}: its values have the "
-                    f"schemas {sorted(schemas)}, and one is missing."
-                )
-        return {state: [schemas[number] for number in sorted(schemas)] for state, schemas in found.items()}
+            for schema in read_schemas(place.get(file), f"{place.url}/{file}"):
+                found.setdefault(schema.name, []).append(schema)
+        return {state: self._order(operator, state, schemas) for state, schemas in found.items()}
+
+    def _order(self, operator: Operator, state: str, schemas: Iterable[StateSchema]) -> list[Any]:
+        """Return the schemas of the values of a state by Spark's ids. Raises FormatError (one is missing)."""
+        by_id = {each.value_id: each.values for each in schemas}
+        if sorted(by_id) != list(range(len(by_id))):
+            raise FormatError(
+                f"{self.checkpoint.place.url}, operator {operator.number} ({operator.name}), state {state!r}: its "
+                f"values have the schemas {sorted(by_id)}, and one is missing."
+            )
+        return [by_id[number] for number in sorted(by_id)]
 
     def _choose_encoder(self, operator: Operator, name: str) -> dict[str, Any]:
         if prefix := operator.prefix_columns[operator.stores.index(name)]:

@@ -156,7 +156,7 @@ class StoreFiles:
         """Return which of the states ``names`` have rows. ``folder``: a new one. Raises as ``load``."""
         loaded = self.load(folder)
         with closing(loaded.database) as database:
-            numbers = {key[:FAMILY_BYTES] for key, _ in database.rows()}
+            numbers = {key[:FAMILY_BYTES] for rows in database.portions() for key, _ in rows}
         found = {loaded.families.get(int.from_bytes(each, "little"), "") for each in numbers}
         return found & set(names)
 

@@ -143,6 +143,7 @@ class LocalCopies:
             try:
                 self._promote(copy)
             except (CkptError, OSError) as problem:
+                self.full_disk.note(problem)
                 self.discard_unusable(copy, problem)
                 return None
         if copy is not None:
@@ -214,7 +215,6 @@ class LocalCopies:
             _remove(folder)
             if isinstance(problem, DamagedCopyError):
                 self.discard_damaged(live, problem.__cause__)
-            self.full_disk.note(problem)
             raise
         return copy
 
@@ -270,7 +270,6 @@ class LocalCopies:
         if is_of_the_copy(problem):
             self.discard_damaged(copy, problem)
         elif copy in self._copies:
-            self.full_disk.note(problem)
             self._log.warning(
                 "the local copy of %s in %s is not usable and is deleted: %s", copy.marker, copy.folder, problem
             )

@@ -46,14 +46,17 @@ def write_all(file: io.FileIO, data: bytes | memoryview) -> None:
 
 
 def list_folder(path: Path, lead: str, prefix: str, start: str) -> list[Blob]:
-    """Return the files of a folder. Raises OSError."""
+    """Return what a folder has except folders and links to some. Raises OSError.
+
+    What is no plain file is listed, too: whoever reads it is told so, and does not take it for missing.
+    """
     found: list[Blob] = []
     with os.scandir(path) as entries:
         for entry in entries:
             name = entry.name
             if name.startswith(prefix) and name >= start and not name.startswith("."):
                 state = _look_at(entry)
-                if state is not None and stat.S_ISREG(state.st_mode):
+                if state is not None and not stat.S_ISDIR(state.st_mode):
                     found.append(Blob(lead + name, state.st_size, state.st_mtime))
     return sorted(found, key=lambda blob: blob.name)
 

@@ -11,7 +11,6 @@ import pytest
 
 from pyspark_ckpt import branch, savepoints
 from pyspark_ckpt.cli.main import main
-from pyspark_ckpt.reading import read_state
 from pyspark_ckpt.state_store.blobs import LocalPlace
 from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError
 from tests.saved_query import Query, files, stored, written
@@ -114,4 +113,4 @@ def test_commands_end_when_a_table_file_is_a_pipe(quick_path: Path, capsys: pyte
     assert main(["checkpoint", "verify", query.location]) != 0
     assert "pipe" in capsys.readouterr().out
     with pytest.raises(CkptError, match="pipe"):
-        read_state(query.location)
+        savepoints.savepoint(query.location, str(quick_path / "saved"))
