@@ -8,6 +8,7 @@ only what the newest program has declared. Earlier files are in the checkpoint f
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import msgspec
@@ -17,7 +18,7 @@ from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Operator, read_operator
 from pyspark_ckpt.state_store.checkpoints.query.files import BATCH
 from pyspark_ckpt.state_store.checkpoints.query.spark_files import StateSchema, read_schemas
-from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
+from pyspark_ckpt.state_store.checkpoints.workplace import THREADS, StoreVersion, Workplace
 from pyspark_ckpt.state_store.errors import NotFoundError
 from pyspark_ckpt.state_store.json_objects import decode_as
 from pyspark_ckpt.state_store.stored_values import Name
@@ -51,11 +52,13 @@ def list_kept_states(workplace: Workplace, form: Form, stores: Iterable[StoreVer
 
     Raises NotFoundError, FormatError, StorageError.
     """
-    found = set[str]()
-    for store in stores:
+
+    def read(store: StoreVersion) -> set[str]:
         with workplace.folder() as folder:
-            found |= StoreFiles.of(workplace, store, form).read_state_names(folder)
-    return found
+            return StoreFiles.of(workplace, store, form).read_state_names(folder)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        return set[str]().union(*pool.map(read, stores))
 
 
 def find_states_with_rows(

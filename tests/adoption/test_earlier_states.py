@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,6 +31,12 @@ LATER = "1_00000000-0000-0000-0000-000000000000"
 def forms(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the checkpoints of processors with changelogs and checksums, and with Avro."""
     return unpack_all("4.3-forms", tmp_path_factory.mktemp("forms"))
+
+
+@pytest.fixture(scope="module")
+def evolved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkpoint of a program that has dropped variables, as Spark has left it."""
+    return unpack_all("4.3-evolved", tmp_path_factory.mktemp("evolved")) / "evolved"
 
 
 def entries(content: bytes) -> Iterator[tuple[str, bytes]]:
@@ -68,7 +75,7 @@ def leave_out(checkpoint: Path, *names: str) -> Path:
     return old
 
 
-def rows_of(checkpoint: Path, state: str) -> list[object]:
+def rows_of(checkpoint: Path, state: str) -> list[dict[str, Any]]:
     with open_state(checkpoint, operator=0, state=state, include_expired=True) as reader:
         return sorted(reader.to_arrow().to_pylist(), key=repr)
 
@@ -136,3 +143,29 @@ def test_a_left_out_state_of_avro_moves_with_all_its_schemas(forms: Path, tmp_pa
     leave_out(tmp_path / "old", *WORDS)
     ckpt.adopt(tmp_path / "old", tmp_path / "new")
     assert rows_of(tmp_path / "new", "words") == rows_of(tmp_path / "expected", "words") != []
+
+
+def test_what_a_program_on_spark_has_dropped_moves_there_and_back(evolved: Path, tmp_path: Path) -> None:
+    done = ckpt.adopt(evolved, tmp_path / "new", 3)
+    assert {each.name: each.digest.rows for each in done.states} == {"a": 5, "b": 5, "m": 5, "$rowCounter_l": 5}
+    assert [row["value"]["n"] for row in rows_of(tmp_path / "new", "a")] == [5] * 5
+    assert [row["value"]["n"] for row in rows_of(tmp_path / "new", "b")] == [3] * 5
+    ckpt.hand_back(tmp_path / "new", tmp_path / "back")
+    again = ckpt.adopt(tmp_path / "back", tmp_path / "again", 3)
+    assert {each.name: each.digest.rows for each in again.states} == {
+        each.name: each.digest.rows for each in done.states
+    }
+
+
+def test_counts_that_a_deleted_list_has_left_are_refused_or_left_behind_when_their_schema_is_gone(
+    evolved: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(evolved, tmp_path / "old")
+    for file in (tmp_path / "old/state/0/_stateSchema/default").iterdir():
+        if not file.name.startswith("3_"):
+            file.unlink()
+    with pytest.raises(InvalidInputError, match=r"the states \['\$rowCounter_l', 'b', 'm'\]"):
+        ckpt.adopt(tmp_path / "old", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    done = ckpt.adopt(tmp_path / "old", tmp_path / "new", drop_unknown_states=True)
+    assert {each.name: each.digest.rows for each in done.states} == {"a": 5}

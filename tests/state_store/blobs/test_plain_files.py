@@ -107,9 +107,10 @@ def test_a_savepoint_with_what_is_no_plain_file_is_refused(kind: str, quick_path
 def test_commands_end_when_a_table_file_is_a_pipe(quick_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     query = Query(str(quick_path / "query"), 1, operators=(1,))
     query.run(3, snapshots=True)
-    for path in Path(query.location, "state").rglob("*.delta"):
-        path.unlink()
-        os.mkfifo(path)
+    for pattern in ("*.delta", "*.snapshot"):
+        for path in Path(query.location, "state").rglob(pattern):
+            path.unlink()
+            os.mkfifo(path)
     assert main(["checkpoint", "verify", query.location]) != 0
     assert "pipe" in capsys.readouterr().out
     with pytest.raises(CkptError, match="pipe"):
