@@ -20,8 +20,7 @@ from pyspark_ckpt.state_store.checkpoints.query.files import BATCH
 from pyspark_ckpt.state_store.checkpoints.query.spark_files import StateSchema, read_schemas
 from pyspark_ckpt.state_store.checkpoints.workplace import THREADS, StoreVersion, Workplace
 from pyspark_ckpt.state_store.errors import NotFoundError
-from pyspark_ckpt.state_store.json_objects import decode_as
-from pyspark_ckpt.state_store.stored_values import Name
+from pyspark_ckpt.state_store.json_objects import Name, decode_as
 
 LIST = "ListState"
 """What Spark calls the kind of a list."""

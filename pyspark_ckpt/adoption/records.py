@@ -21,8 +21,7 @@ import msgspec
 
 from pyspark_ckpt.adoption.streams import ByteStream
 from pyspark_ckpt.state_store.errors import FormatError
-from pyspark_ckpt.state_store.json_objects import DAMAGE
-from pyspark_ckpt.state_store.stored_values import Count, SparkId
+from pyspark_ckpt.state_store.json_objects import DAMAGE, Count, SparkId
 
 _SIZE = struct.Struct(">i")
 _TEXT = struct.Struct(">H")

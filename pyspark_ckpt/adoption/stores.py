@@ -29,9 +29,8 @@ from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workpla
 from pyspark_ckpt.state_store.database.scratch import ScratchDatabase
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.keys import EMPTY_ID
-from pyspark_ckpt.state_store.json_objects import DAMAGE
+from pyspark_ckpt.state_store.json_objects import DAMAGE, Count, Family, FileName, KeyCount, Name
 from pyspark_ckpt.state_store.sst.merged_rows import has_merges, merge_rows, needs_own_reader
-from pyspark_ckpt.state_store.stored_values import Count, Family, FileName, KeyCount, Name
 
 Provider: TypeAlias = Literal["rocksdb", "hdfs"]
 

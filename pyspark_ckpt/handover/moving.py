@@ -25,9 +25,9 @@ from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.format.keys import EMPTY_ID, ORDERED_BIT
 from pyspark_ckpt.state_store.format.meta import StoreMeta
 from pyspark_ckpt.state_store.format.remote import DEFAULT_STORE
+from pyspark_ckpt.state_store.json_objects import Count, Name
 from pyspark_ckpt.state_store.redistribution.assembly import Assembled, NewStore
 from pyspark_ckpt.state_store.redistribution.strategies.base import Moved, RunTasks
-from pyspark_ckpt.state_store.stored_values import Count, Name
 
 FIRST_FAMILY = 2
 """Spark gives the number 1 to the state ``default``, which has no rows if there are others."""

@@ -6,8 +6,7 @@ import msgspec
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
-from pyspark_ckpt.state_store.json_objects import decode_as
-from pyspark_ckpt.state_store.stored_values import Change
+from pyspark_ckpt.state_store.json_objects import Change, decode_as
 
 
 class _Entry(msgspec.Struct):

@@ -26,11 +26,10 @@ from pyspark_ckpt.state_store.errors import CkptError, FormatError, NotFoundErro
 from pyspark_ckpt.state_store.format.names import RUNS_FOLDER, parse_epoch
 from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
 from pyspark_ckpt.state_store.identity import Identity
-from pyspark_ckpt.state_store.json_objects import MAX_LONG, decode_as
+from pyspark_ckpt.state_store.json_objects import MAX_LONG, Count, Name, Words, decode_as
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.retention.pins import Pin, Pins
 from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint, SavepointInfo, read_info
-from pyspark_ckpt.state_store.stored_values import Count, Name, Words
 from pyspark_ckpt.web.recollection import Progress, Recalled, Recollection
 from pyspark_ckpt.web.survey import GLANCE_VERSIONS, Survey, survey_stores
 

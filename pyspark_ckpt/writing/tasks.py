@@ -29,10 +29,10 @@ from pyspark_ckpt.state_store.database import Database, write_table_file
 from pyspark_ckpt.state_store.format.key_groups import MAX_PARALLELISM
 from pyspark_ckpt.state_store.format.meta import StateMeta
 from pyspark_ckpt.state_store.identity import Identity
+from pyspark_ckpt.state_store.json_objects import Count
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.redistribution.canonical import ExportTask
 from pyspark_ckpt.state_store.redistribution.splitting import RUNS_FOLDER, PartitionWriters, Split, send_all
-from pyspark_ckpt.state_store.stored_values import Count
 from pyspark_ckpt.writing.functions.key_pairs import AllKeyPairs, KeyChange, require_distinct
 from pyspark_ckpt.writing.given_columns import WrittenState
 from pyspark_ckpt.writing.given_rows import change_batches

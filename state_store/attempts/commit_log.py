@@ -13,8 +13,7 @@ import msgspec
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
-from pyspark_ckpt.state_store.json_objects import decode_as
-from pyspark_ckpt.state_store.stored_values import Name, SparkId
+from pyspark_ckpt.state_store.json_objects import Name, SparkId, decode_as
 
 _VERSION_LINE = re.compile(rb"v[0-9]{1,9}")
 

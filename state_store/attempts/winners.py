@@ -38,9 +38,8 @@ from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.names import LAST_EPOCH, RUNS_FOLDER, WinnerName, parse_epoch, run_name
 from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
 from pyspark_ckpt.state_store.identity import Identity
-from pyspark_ckpt.state_store.json_objects import check_format, seal
+from pyspark_ckpt.state_store.json_objects import CommitId, Count, Location, RunId, UnixMs, Words, check_format, seal
 from pyspark_ckpt.state_store.log import LOGGER
-from pyspark_ckpt.state_store.stored_values import CommitId, Count, Location, RunId, UnixMs, Words
 
 WINNER_FORMAT = 1
 RUN_FORMAT = 1

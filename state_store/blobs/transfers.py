@@ -13,7 +13,7 @@ from pyspark_ckpt.state_store.blobs.base.capabilities import CanCopy, CanLink, C
 from pyspark_ckpt.state_store.blobs.base.place import BlobPlace
 from pyspark_ckpt.state_store.chunks import hash_file, pour, read_chunks
 from pyspark_ckpt.state_store.errors import FormatError
-from pyspark_ckpt.state_store.stored_values import Count, ObjectName, Xxh3
+from pyspark_ckpt.state_store.json_objects import Count, ObjectName, Xxh3
 
 PIECE_BYTES = 8 << 20
 

@@ -35,12 +35,19 @@ from pyspark_ckpt.state_store.format.meta import StoreMeta
 from pyspark_ckpt.state_store.format.names import ROWS_FOLDER, TABLE_FOLDER
 from pyspark_ckpt.state_store.format.remote import find_place, query_id
 from pyspark_ckpt.state_store.identity import Identity
-from pyspark_ckpt.state_store.json_objects import decode_as
+from pyspark_ckpt.state_store.json_objects import (
+    Count,
+    Location,
+    Name,
+    OperatorNumber,
+    Partitions,
+    StoreName,
+    decode_as,
+)
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.restore.commit_meta import read_meta_at
 from pyspark_ckpt.state_store.restore.store_restorer import RestoredStore
-from pyspark_ckpt.state_store.stored_values import Count, Location, Name, OperatorNumber, Partitions, StoreName
 
 """Every partition is looked for, so a larger number than a query can have is treated as damage."""
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from pyspark_ckpt.state_store.errors import FormatError
-from pyspark_ckpt.state_store.stored_values import Count, Xxh3
+from pyspark_ckpt.state_store.json_objects import Count, Xxh3
 
 _HEX_DIGITS = 32
 

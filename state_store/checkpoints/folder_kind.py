@@ -21,7 +21,7 @@ from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotF
 from pyspark_ckpt.state_store.format.names import RESTORE_REQUEST_NAME, SAVEPOINT_NAME, UNFINISHED_NAME
 from pyspark_ckpt.state_store.format.remote import query_id
 from pyspark_ckpt.state_store.format.sealed_objects import read_json, read_sealed
-from pyspark_ckpt.state_store.stored_values import Count, Location, Partitions, RandomId
+from pyspark_ckpt.state_store.json_objects import Count, Location, Partitions, RandomId
 
 DELETING = b"deleting"
 """How the content of ``savepoint.unfinished`` begins during a deletion, which replaces the mark of the writer."""

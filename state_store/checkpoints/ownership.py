@@ -40,8 +40,7 @@ from pyspark_ckpt.state_store.errors import ConflictError, FormatError, InvalidI
 from pyspark_ckpt.state_store.format.remote import POINTER_NAME, is_same_place, store_folder
 from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
 from pyspark_ckpt.state_store.identity import Identity
-from pyspark_ckpt.state_store.json_objects import check_format, seal
-from pyspark_ckpt.state_store.stored_values import Location
+from pyspark_ckpt.state_store.json_objects import Location, check_format, seal
 
 OWNER_NAME = "owner.json"
 OWNER_FORMAT = 1

@@ -30,8 +30,7 @@ from pyspark_ckpt.state_store.errors import CkptError, ConflictError, FormatErro
 from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.meta import FORMAT_VERSION, StoreMeta
 from pyspark_ckpt.state_store.format.names import META_NAME, DeltaName, is_delta_file
-from pyspark_ckpt.state_store.json_objects import FormatOnly, decoder
-from pyspark_ckpt.state_store.stored_values import Count, DeltaFileName, Sha256, Xxh3
+from pyspark_ckpt.state_store.json_objects import Count, DeltaFileName, FormatOnly, Sha256, Xxh3, decoder
 
 IN_MEMORY_BYTES = 16 << 20
 MAX_META_BYTES = 16 << 20

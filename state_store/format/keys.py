@@ -18,7 +18,7 @@ import struct
 from typing import NamedTuple
 
 from pyspark_ckpt.state_store.errors import FormatError
-from pyspark_ckpt.state_store.stored_values import CommitId, is_a
+from pyspark_ckpt.state_store.json_objects import CommitId, is_a
 
 MARKER_KEY = b"\x00\x00m"
 ORDERED_BIT = 0x8000

@@ -28,8 +28,19 @@ from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.meta import FORMAT_VERSION, StoreMeta
 from pyspark_ckpt.state_store.format.names import is_table_object, snapshot_name
-from pyspark_ckpt.state_store.json_objects import check_format_in, decode_as, read_again, seal, unseal
-from pyspark_ckpt.state_store.stored_values import Count, FileName, Groups, Sha256, TableObject, Xxh3
+from pyspark_ckpt.state_store.json_objects import (
+    Count,
+    FileName,
+    Groups,
+    Sha256,
+    TableObject,
+    Xxh3,
+    check_format_in,
+    decode_as,
+    read_again,
+    seal,
+    unseal,
+)
 
 MAX_FILE_BYTES: Final = 1 << 44
 CURRENT: Final = "CURRENT"

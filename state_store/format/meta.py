@@ -22,8 +22,16 @@ from pyspark_ckpt.state_store.format.keys import (
     Marker,
     state_number,
 )
-from pyspark_ckpt.state_store.json_objects import MAX_LONG
-from pyspark_ckpt.state_store.stored_values import CommitId, Count, Counter, Name, Partitions, StateNumber, Xxh3
+from pyspark_ckpt.state_store.json_objects import (
+    MAX_LONG,
+    CommitId,
+    Count,
+    Counter,
+    Name,
+    Partitions,
+    StateNumber,
+    Xxh3,
+)
 
 FORMAT_VERSION = 1
 

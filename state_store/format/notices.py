@@ -19,8 +19,7 @@ from pyspark_ckpt.state_store.blobs import Blob, BlobPlace
 from pyspark_ckpt.state_store.errors import NotFoundError
 from pyspark_ckpt.state_store.format.names import new_id
 from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
-from pyspark_ckpt.state_store.json_objects import seal
-from pyspark_ckpt.state_store.stored_values import TableObject
+from pyspark_ckpt.state_store.json_objects import TableObject, seal
 
 FOLDER = "notices"
 NOTICE_FORMAT = 1

@@ -16,7 +16,7 @@ from pyspark_ckpt.state_store.blobs import BlobPlace, place_at
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.sealed_objects import read_json
 from pyspark_ckpt.state_store.identity import Identity
-from pyspark_ckpt.state_store.stored_values import Location, QueryId, StoreName, is_a
+from pyspark_ckpt.state_store.json_objects import Location, QueryId, StoreName, is_a
 
 POINTER_NAME = "remote.json"
 DEFAULT_STORE = "default"

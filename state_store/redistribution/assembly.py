@@ -26,12 +26,12 @@ from pyspark_ckpt.state_store.format.names import snapshot_name
 from pyspark_ckpt.state_store.format.partition_states import Scope, find_scope
 from pyspark_ckpt.state_store.format.spark_groups import encode_route_key, join_times
 from pyspark_ckpt.state_store.identity import Identity
+from pyspark_ckpt.state_store.json_objects import Count, Name
 from pyspark_ckpt.state_store.local.copies import LocalCopy
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.redistribution.merged_states import Merged
 from pyspark_ckpt.state_store.snapshots.writer import NOWHERE, Origin, SnapshotWriter
 from pyspark_ckpt.state_store.sst.scan import Sums
-from pyspark_ckpt.state_store.stored_values import Count, Name
 
 AT_ONCE = 2
 """How many new stores a task makes at once: while one waits for the disk, rows of the other are read."""

@@ -39,11 +39,11 @@ from pyspark_ckpt.state_store.format.meta import StateMeta, StoreMeta, is_keyed
 from pyspark_ckpt.state_store.format.names import ROWS_FOLDER
 from pyspark_ckpt.state_store.format.partition_states import find_scope
 from pyspark_ckpt.state_store.identity import Identity
+from pyspark_ckpt.state_store.json_objects import Name, OperatorNumber, StoreName
 from pyspark_ckpt.state_store.redistribution.assembly import run_files
 from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner
 from pyspark_ckpt.state_store.redistribution.merged_states import merge_states, require_equal_states
 from pyspark_ckpt.state_store.redistribution.splitting import PartitionWriters, Split, SplitTask, send_all
-from pyspark_ckpt.state_store.stored_values import Name, OperatorNumber, StoreName
 
 RANGE_BYTES = 64 << 20
 """About how much state goes into one file."""

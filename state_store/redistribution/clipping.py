@@ -36,12 +36,12 @@ from pyspark_ckpt.state_store.database import Database, Tuning, keep_only
 from pyspark_ckpt.state_store.format.keys import HASH_BYTES, ORDERED_BIT, state_head, state_range
 from pyspark_ckpt.state_store.format.meta import StateMeta, is_keyed
 from pyspark_ckpt.state_store.format.partition_states import find_scope
+from pyspark_ckpt.state_store.json_objects import Count, Name
 from pyspark_ckpt.state_store.redistribution.assembly import AT_ONCE, Assembled, NewStore, publish
 from pyspark_ckpt.state_store.redistribution.rolling_writer import RollingWriter
 from pyspark_ckpt.state_store.redistribution.splitting import ROLL_OVER_BYTES
 from pyspark_ckpt.state_store.snapshots.writer import Origin
 from pyspark_ckpt.state_store.sst.scan import Sums, scan_rows, sum_range
-from pyspark_ckpt.state_store.stored_values import Count, Name
 
 MIN_DROPPED_BYTES = 64 << 20
 """From this size on, table files that are hidden as a whole are read and dropped, so that they are not copied."""

@@ -27,11 +27,10 @@ from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.manifest import ManifestFile, read_manifest
 from pyspark_ckpt.state_store.format.names import TABLE_FOLDER, DeltaName, snapshot_name
-from pyspark_ckpt.state_store.json_objects import read_again
+from pyspark_ckpt.state_store.json_objects import Count, ObjectName, read_again
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.restore.store_restorer import make_damage_error
 from pyspark_ckpt.state_store.sst.table_check import check_table
-from pyspark_ckpt.state_store.stored_values import Count, ObjectName
 
 
 class CopiedObject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -19,9 +19,8 @@ from pyspark_ckpt.state_store.checkpoints.folder_kind import read_unfinished_req
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import NotFoundError
 from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
-from pyspark_ckpt.state_store.json_objects import seal
+from pyspark_ckpt.state_store.json_objects import RandomId, seal
 from pyspark_ckpt.state_store.local.worker_process import Task, Worker
-from pyspark_ckpt.state_store.stored_values import RandomId
 
 T = TypeVar("T")
 

@@ -32,10 +32,10 @@ from pyspark_ckpt.state_store.format.partition_states import (
     find_scope,
 )
 from pyspark_ckpt.state_store.identity import Identity
+from pyspark_ckpt.state_store.json_objects import Name, Partitions
 from pyspark_ckpt.state_store.redistribution.canonical import SavedRows, fetch_rows, rows_in
 from pyspark_ckpt.state_store.redistribution.splitting import send_all
 from pyspark_ckpt.state_store.restore.range_restorer import RangeReader
-from pyspark_ckpt.state_store.stored_values import Name, Partitions
 
 STORES_AT_ONCE = 4
 

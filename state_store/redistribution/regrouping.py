@@ -31,9 +31,9 @@ from pyspark_ckpt.state_store.checkpoints.state_rows import (
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
 from pyspark_ckpt.state_store.database import Database
 from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.state_store.json_objects import Name
 from pyspark_ckpt.state_store.redistribution.assembly import AT_ONCE, Assembled, NewStore, assemble
 from pyspark_ckpt.state_store.redistribution.splitting import PartitionWriters
-from pyspark_ckpt.state_store.stored_values import Name
 
 MAX_SOURCES = 8
 """The maximum number of old stores that a task reads at once: a portion of rows of each is in memory."""

@@ -39,9 +39,9 @@ from pyspark_ckpt.state_store.format.keys import STATE_BYTES
 from pyspark_ckpt.state_store.format.meta import is_keyed
 from pyspark_ckpt.state_store.format.partition_states import Scope, find_scope
 from pyspark_ckpt.state_store.identity import Identity
+from pyspark_ckpt.state_store.json_objects import Name, Partitions
 from pyspark_ckpt.state_store.redistribution.rolling_writer import RollingWriter
 from pyspark_ckpt.state_store.restore.store_restorer import RestoredStore
-from pyspark_ckpt.state_store.stored_values import Name, Partitions
 
 RUNS_FOLDER = "_ckpt/restore/runs"
 ROLL_OVER_BYTES = 16 << 20

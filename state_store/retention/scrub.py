@@ -36,10 +36,9 @@ from pyspark_ckpt.state_store.format.manifest import ManifestFile, read_manifest
 from pyspark_ckpt.state_store.format.names import SCRUB_NAME, TABLE_FOLDER
 from pyspark_ckpt.state_store.format.notices import Notices
 from pyspark_ckpt.state_store.format.sealed_objects import MAX_OBJECT_BYTES, read_sealed
-from pyspark_ckpt.state_store.json_objects import read_again, seal
+from pyspark_ckpt.state_store.json_objects import ObjectName, UnixSeconds, read_again, seal
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.retention.confirmation import RESTORE_IT, Confirmations
-from pyspark_ckpt.state_store.stored_values import ObjectName, UnixSeconds
 from pyspark_ckpt.state_store.transactions.metrics import ScrubCounts
 
 PROGRESS_FORMAT = 1

@@ -20,13 +20,13 @@ from pyspark_ckpt.state_store.display import count_text, suggest
 from pyspark_ckpt.state_store.errors import ConflictError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.meta import check_uid
 from pyspark_ckpt.state_store.format.partition_states import Scope, find_scope
+from pyspark_ckpt.state_store.json_objects import MAX_PARTITIONS
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.redistribution.canonical import SavedRows
 from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner
 from pyspark_ckpt.state_store.redistribution.merged_states import require_equal_states, require_mergeable
 from pyspark_ckpt.state_store.redistribution.strategies.base import Strategy
 from pyspark_ckpt.state_store.savepoints.savepoint import NAME, Savepoint, SavepointInfo
-from pyspark_ckpt.state_store.stored_values import MAX_PARTITIONS
 
 MIN_PARTITIONS = 1
 

@@ -10,7 +10,7 @@ import msgspec
 
 from pyspark_ckpt.state_store.checkpoints.digests import Digest
 from pyspark_ckpt.state_store.display import count_text, html_table, size_text
-from pyspark_ckpt.state_store.stored_values import (
+from pyspark_ckpt.state_store.json_objects import (
     ClassName,
     Count,
     Location,
@@ -21,7 +21,7 @@ from pyspark_ckpt.state_store.stored_values import (
     SourceName,
     StoreName,
 )
-from pyspark_ckpt.state_store.stored_values import QueryId as StoredQueryId
+from pyspark_ckpt.state_store.json_objects import QueryId as StoredQueryId
 
 QueryId: TypeAlias = Literal["keep", "new"]
 

@@ -44,11 +44,7 @@ from pyspark_ckpt.state_store.format.names import (
 )
 from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
 from pyspark_ckpt.state_store.identity import Identity
-from pyspark_ckpt.state_store.options import Options
-from pyspark_ckpt.state_store.redistribution.canonical import SavedRows, digest_file
-from pyspark_ckpt.state_store.redistribution.jobs import Progress
-from pyspark_ckpt.state_store.redistribution.store_digests import find_differences
-from pyspark_ckpt.state_store.stored_values import (
+from pyspark_ckpt.state_store.json_objects import (
     CommitId,
     Count,
     Location,
@@ -60,6 +56,10 @@ from pyspark_ckpt.state_store.stored_values import (
     UnixMs,
     Words,
 )
+from pyspark_ckpt.state_store.options import Options
+from pyspark_ckpt.state_store.redistribution.canonical import SavedRows, digest_file
+from pyspark_ckpt.state_store.redistribution.jobs import Progress
+from pyspark_ckpt.state_store.redistribution.store_digests import find_differences
 
 NAME, UNFINISHED = SAVEPOINT_NAME, UNFINISHED_NAME
 SAVEPOINT_FORMAT = 1

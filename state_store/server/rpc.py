@@ -23,10 +23,9 @@ from pyspark_ckpt.state_store.format.keys import EMPTY, MARKER_KEY
 from pyspark_ckpt.state_store.format.meta import Descriptor
 from pyspark_ckpt.state_store.format.remote import is_store_name
 from pyspark_ckpt.state_store.identity import Caller, Identity
-from pyspark_ckpt.state_store.json_objects import DAMAGE, MAX_LONG
+from pyspark_ckpt.state_store.json_objects import DAMAGE, MAX_LONG, Change, Count
 from pyspark_ckpt.state_store.server.received_secrets import ReceivedSecrets
 from pyspark_ckpt.state_store.server.stores import Stores
-from pyspark_ckpt.state_store.stored_values import Change, Count
 from pyspark_ckpt.state_store.transactions.staged_tables import Seal
 from pyspark_ckpt.state_store.transactions.store import Store
 from pyspark_ckpt.state_store.transactions.ticket import WorkerTask

@@ -28,10 +28,21 @@ from msgspec.structs import replace
 from pyspark_ckpt.state_store.database import Tuning, write_table_file
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.format.meta import Descriptor, StoreMeta, have_same_keys
-from pyspark_ckpt.state_store.json_objects import check_format, decode_as, seal, unseal
+from pyspark_ckpt.state_store.json_objects import (
+    Change,
+    CommitId,
+    Count,
+    FileName,
+    Name,
+    StateNumber,
+    Xxh3,
+    check_format,
+    decode_as,
+    seal,
+    unseal,
+)
 from pyspark_ckpt.state_store.local.files import publish
 from pyspark_ckpt.state_store.plain_files import read_plain
-from pyspark_ckpt.state_store.stored_values import Change, CommitId, Count, FileName, Name, StateNumber, Xxh3
 from pyspark_ckpt.state_store.transactions.staged_log import LOG, read_frames
 from pyspark_ckpt.state_store.transactions.staged_tables import Seal, Seals, seal_file
 

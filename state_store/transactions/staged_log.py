@@ -27,9 +27,8 @@ import msgspec
 import xxhash
 
 from pyspark_ckpt.state_store.errors import FormatError
-from pyspark_ckpt.state_store.json_objects import DAMAGE
+from pyspark_ckpt.state_store.json_objects import DAMAGE, Change, Count
 from pyspark_ckpt.state_store.plain_files import open_plain
-from pyspark_ckpt.state_store.stored_values import Change, Count
 from pyspark_ckpt.state_store.transactions.staged_tables import Seal
 
 LOG = ".log"

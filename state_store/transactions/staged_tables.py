@@ -20,9 +20,9 @@ import xxhash
 from pyspark_ckpt.state_store.chunks import hash_file
 from pyspark_ckpt.state_store.errors import FormatError, StorageError
 from pyspark_ckpt.state_store.format.keys import MARKER_KEY, Marker
+from pyspark_ckpt.state_store.json_objects import Count
 from pyspark_ckpt.state_store.plain_files import open_plain
 from pyspark_ckpt.state_store.sst.table_check import CheckedTable
-from pyspark_ckpt.state_store.stored_values import Count
 
 _RETRY = (
     "Nothing was committed, and the task is tried again. If this error persists, check the disk of the executor's "

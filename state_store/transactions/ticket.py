@@ -25,10 +25,7 @@ import msgspec
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.format.meta import StateMeta, StoreMeta
 from pyspark_ckpt.state_store.identity import Identity
-from pyspark_ckpt.state_store.json_objects import decode_as, seal, unseal_local
-from pyspark_ckpt.state_store.local.files import is_own, make_folder, publish, require_own
-from pyspark_ckpt.state_store.plain_files import read_plain
-from pyspark_ckpt.state_store.stored_values import (
+from pyspark_ckpt.state_store.json_objects import (
     MAX_PARTITIONS,
     CommitId,
     Count,
@@ -36,7 +33,12 @@ from pyspark_ckpt.state_store.stored_values import (
     OperatorNumber,
     Partitions,
     StoreName,
+    decode_as,
+    seal,
+    unseal_local,
 )
+from pyspark_ckpt.state_store.local.files import is_own, make_folder, publish, require_own
+from pyspark_ckpt.state_store.plain_files import read_plain
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.]")
 

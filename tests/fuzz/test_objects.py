@@ -27,9 +27,8 @@ from pyspark_ckpt.state_store.format.manifest import Manifest, ManifestFile, dec
 from pyspark_ckpt.state_store.format.meta import Descriptor, StateMeta, StoreMeta
 from pyspark_ckpt.state_store.format.remote import find_place, query_id
 from pyspark_ckpt.state_store.identity import Identity
-from pyspark_ckpt.state_store.json_objects import seal_json
+from pyspark_ckpt.state_store.json_objects import MAX_PARTITIONS, seal_json
 from pyspark_ckpt.state_store.options import parse
-from pyspark_ckpt.state_store.stored_values import MAX_PARTITIONS
 from tests.fuzz.mutations import any_damage, damaged, damaged_json, fuzzed, read_or_refuse
 
 COMMIT = Marker(7, "ab" * 16)

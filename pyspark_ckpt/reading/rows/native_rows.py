@@ -37,8 +37,7 @@ from pyspark_ckpt.reading.rows.state_codec import Decoded, StoredRow, Wanted, st
 from pyspark_ckpt.state_store.arrays.packed import Packed
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.format.meta import Descriptor
-from pyspark_ckpt.state_store.json_objects import DAMAGE
-from pyspark_ckpt.state_store.stored_values import Count
+from pyspark_ckpt.state_store.json_objects import DAMAGE, Count
 
 _VERSION = b"\x00"
 _LENGTH = struct.Struct("<I")

@@ -8,8 +8,7 @@ from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.errors import InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.names import CHECKPOINT_FOLDER, MIGRATIONS_NAME
 from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
-from pyspark_ckpt.state_store.json_objects import check_format_in, decode_as, seal, unseal
-from pyspark_ckpt.state_store.stored_values import Name, UnixMs, Words
+from pyspark_ckpt.state_store.json_objects import Name, UnixMs, Words, check_format_in, decode_as, seal, unseal
 
 MIGRATIONS_FORMAT = 1
 MIGRATIONS_FILE = f"{CHECKPOINT_FOLDER}/{MIGRATIONS_NAME}"

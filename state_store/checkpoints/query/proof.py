@@ -11,7 +11,7 @@ from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.query.entries import ContentRewrite, check_content
 from pyspark_ckpt.state_store.checkpoints.query.files import QUERY, log_names, operator_names
 from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
-from pyspark_ckpt.state_store.stored_values import Count, ObjectName, Xxh3
+from pyspark_ckpt.state_store.json_objects import Count, ObjectName, Xxh3
 
 
 class QueryFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -11,7 +11,7 @@ import pytest
 from pyspark_ckpt.adoption.records import LineageItem
 from pyspark_ckpt.adoption.stores import Metadata
 from pyspark_ckpt.handover.moving import HandedBack
-from pyspark_ckpt.state_store import stored_values as kinds
+from pyspark_ckpt.state_store import json_objects as kinds
 from pyspark_ckpt.state_store.attempts.winners import RunObject, WinnerObject
 from pyspark_ckpt.state_store.checkpoints.ownership import Owner
 from pyspark_ckpt.state_store.checkpoints.query.migrations import _File
