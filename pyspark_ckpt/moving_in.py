@@ -20,6 +20,7 @@ def adopt(
     parallelism: int | None = None,
     *,
     query_id: QueryId = "keep",
+    drop_unknown_states: bool = False,
     options: Mapping[str, str] | None = None,
 ) -> Restored:
     """Move a stopped query from one of Spark's own providers to this store: write a checkpoint to ``new_checkpoint``.
@@ -37,19 +38,32 @@ def adopt(
     old query writes, too. ``options``: those of docs/options.md without their prefix, in addition to those of the
     active session.
 
+    States of ``transformWithState`` that the program no longer declares move as well. If Spark has deleted the schema
+    of such a state, nobody can read its rows: the call is refused before it writes anything, or leaves these rows
+    behind if ``drop_unknown_states`` is True.
+
     Raises InvalidInputError (another provider, or state that cannot be moved), NotFoundError (a file is missing),
     FormatError (damage), StorageError.
     """
     checkpoint = location_text(checkpoint, "checkpoint")
     new_checkpoint = location_text(new_checkpoint, "new_checkpoint")
     given = collect_options(options, checkpoint, new_checkpoint)
-    return run_restore(plan(checkpoint, new_checkpoint, RestoreRequest(parallelism, query_id), given), new_checkpoint)
+    request = RestoreRequest(parallelism, query_id)
+    moving = plan(checkpoint, new_checkpoint, request, given, drops_unknown_states=drop_unknown_states)
+    return run_restore(moving, new_checkpoint)
 
 
-def plan(checkpoint: str, new_checkpoint: str, request: RestoreRequest, options: Options) -> QueryRestore:
+def plan(
+    checkpoint: str,
+    new_checkpoint: str,
+    request: RestoreRequest,
+    options: Options,
+    *,
+    drops_unknown_states: bool = False,
+) -> QueryRestore:
     """Return the plan of a move. Raises as ``adopt``."""
-    state = SparkState(SparkCheckpoint(checkpoint, options))
-    stores = SparkStores(state.checkpoint.workplace, state.form, tuple(state.checkpoint.unnamed))
+    state = SparkState(SparkCheckpoint(checkpoint, options), drops_unknown_states=drops_unknown_states)
+    stores = SparkStores(state.checkpoint.workplace, state.form, tuple(state.checkpoint.unnamed), state.dropped)
     return QueryRestore(
         state.checkpoint, state.version, state.operators, new_checkpoint, request, options, others=stores
     )

@@ -18,6 +18,7 @@ import xxhash
 from pyspark_ckpt.state_store.blobs import BlobPlace, place_at
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.inventory import list_operators
+from pyspark_ckpt.state_store.checkpoints.ownership import claim
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
 from pyspark_ckpt.state_store.database import Database, Tuning, write_table_file
 from pyspark_ckpt.state_store.failpoints import FailPoints
@@ -38,7 +39,7 @@ from pyspark_ckpt.state_store.format.keys import (
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.meta import EMPTY_META, Descriptor, StoreMeta
 from pyspark_ckpt.state_store.format.names import DeltaName
-from pyspark_ckpt.state_store.format.remote import POINTER_NAME, Pointer, folder_in, store_folder
+from pyspark_ckpt.state_store.format.remote import POINTER_NAME, Pointer, folder_in, folder_of_query, store_folder
 from pyspark_ckpt.state_store.format.spark_groups import GroupTimesRow, encode_route_key
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.local.copies import LocalCopy
@@ -103,6 +104,9 @@ class Query:
             info = {"operatorInfo": {"operatorId": number, "operatorName": NAMES[kind]}, "stateStoreInfo": stores}
             place.put(f"state/{number}/_metadata/metadata", b"v1\n" + json.dumps(info).encode())
             place.put(f"{store_folder(Identity(number, 0, names[0]))}/_metadata/schema", b"\0\2v3")
+        if self.options.remote:
+            folder = place_at(folder_of_query(self.options.remote, QUERY), self.options.s3)
+            claim(folder, place, self.options.remote)
         for identity in self.identities():
             self.metas[identity] = EMPTY_META
             if self.options.remote:

@@ -27,6 +27,7 @@ from pyspark_ckpt.state_store.arrays.packed import Packed
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.format.meta import Descriptor
 from pyspark_ckpt.state_store.json_objects import DAMAGE
+from pyspark_ckpt.state_store.plain_files import read_plain
 from pyspark_ckpt.state_store.transactions.parts import SUFFIX, Part, write_part
 from pyspark_ckpt.state_store.transactions.staged_log import LOG, Frame, StagedGroups, StagedLog, StagedRows
 from pyspark_ckpt.state_store.transactions.ticket import Ticket
@@ -185,10 +186,10 @@ def _not_none(rows: Iterable[Row]) -> Iterator[tuple[bytes, bytes]]:
 def _read_swept(path: Path) -> list[Row]:
     """Read the rows that the task's first session has swept. Raises FormatError if their checksum is wrong."""
     try:
-        content = path.read_bytes()
+        content = read_plain(path)
         checksum, rows = content[:_CHECKSUM_BYTES], content[_CHECKSUM_BYTES:]
         if xxhash.xxh64_digest(rows) != checksum:
             raise FormatError(f"{path} is damaged: its checksum is wrong.")
         return msgspec.msgpack.decode(rows, type=list[tuple[bytes, bytes | None]])
-    except (FileNotFoundError, *DAMAGE) as problem:
+    except (OSError, *DAMAGE) as problem:
         raise FormatError(f"{path} has no readable rows of the task's first session: {problem}.") from problem

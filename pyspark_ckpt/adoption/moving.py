@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,7 +16,7 @@ from pyspark_ckpt.adoption.recognition import describe
 from pyspark_ckpt.adoption.row_sums import strip_sums
 from pyspark_ckpt.adoption.rows import RowConverter
 from pyspark_ckpt.adoption.stored_rows import read_portions
-from pyspark_ckpt.adoption.stores import Form, StoreFiles
+from pyspark_ckpt.adoption.stores import FAMILY_BYTES, Form, StoreFiles
 from pyspark_ckpt.state_store.arrays.rows import PackedRows
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Operator
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
@@ -41,9 +41,6 @@ from pyspark_ckpt.state_store.redistribution.strategies.base import Moved, RunTa
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-FAMILY_BYTES = 2
-"""The number of a state, little-endian, before the keys of a store with several."""
-
 
 class SparkRows(NamedTuple):
     """Rows of one state under their stored keys, in key order, and their unsigned hashes in any order."""
@@ -55,12 +52,13 @@ class SparkRows(NamedTuple):
 
 @dataclass(frozen=True)
 class SparkStore:
-    """One of Spark's stores. ``partitions``: how many of its operator have state."""
+    """One of Spark's stores. ``partitions``: how many of its operator have state. ``dropped``: states to leave out."""
 
     workplace: Workplace
     source: StoreVersion
     form: Form
     partitions: int
+    dropped: frozenset[str] = frozenset()
 
     def read(self, folder: Path) -> Iterator[SparkRows]:
         """Yield all rows in portions. ``folder``, a new one, is for files meanwhile.
@@ -93,6 +91,8 @@ class SparkStore:
         for rows in self._portions(database):
             for number, some in _split_by_number(rows, str(self.source.identity)):
                 name = families.get(number, "")
+                if name in self.dropped:
+                    continue
                 if name not in converters:
                     raise FormatError(f"{self.source.identity} has rows of a state {name!r}, which has no schema.")
                 yield converters[name], name, some
@@ -201,12 +201,14 @@ class MoveSparkRows:
 class SparkStores:
     """The stores of a query in one of Spark's own providers, and how they are moved. See ``OtherStores``.
 
-    ``unnamed``: operators of which Spark has not written down what they are.
+    ``unnamed``: operators of which Spark has not written down what they are. ``dropped``: by operator and store, the
+    states whose rows are left behind.
     """
 
     workplace: Workplace
     form: Form
     unnamed: tuple[Operator, ...] = ()
+    dropped: Mapping[tuple[int, str], frozenset[str]] = field(default_factory=dict)
 
     def strategy(self, operator: OperatorVersion, url: str) -> MoveSparkRows:
         """See ``OtherStores``."""
@@ -228,7 +230,8 @@ class SparkStores:
 
     def get(self, store: StoreVersion, partitions: int) -> SparkStore:
         """Return a store of an operator that has state in ``partitions`` partitions."""
-        return SparkStore(self.workplace, store, self.form, partitions)
+        dropped = self.dropped.get((store.identity.operator, store.identity.name), frozenset())
+        return SparkStore(self.workplace, store, self.form, partitions, dropped)
 
 
 def count_partitions(operator: OperatorVersion) -> int:

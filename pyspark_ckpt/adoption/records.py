@@ -21,7 +21,7 @@ import msgspec
 
 from pyspark_ckpt.adoption.streams import ByteStream
 from pyspark_ckpt.state_store.errors import FormatError
-from pyspark_ckpt.state_store.json_objects import DAMAGE
+from pyspark_ckpt.state_store.json_objects import DAMAGE, Count, SparkId
 
 _SIZE = struct.Struct(">i")
 _TEXT = struct.Struct(">H")
@@ -43,8 +43,8 @@ class Change(NamedTuple):
 class LineageItem(msgspec.Struct, frozen=True):
     """A commit of a store: its version and its unique id."""
 
-    version: int
-    checkpointUniqueId: str  # noqa: N815 - Spark's name
+    version: Count
+    checkpointUniqueId: SparkId  # noqa: N815 - Spark's name
 
 
 class Changelog(NamedTuple):

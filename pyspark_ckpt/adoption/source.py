@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import msgspec
 
+from pyspark_ckpt.adoption.earlier_states import (
+    LIST,
+    EarlierDescriptions,
+    find_states_with_rows,
+    find_variables,
+    list_kept_states,
+)
 from pyspark_ckpt.adoption.recognition import SparkCheckpoint
 from pyspark_ckpt.adoption.rows import RowConverter
 from pyspark_ckpt.adoption.stores import Form, Provider
@@ -25,7 +33,6 @@ from pyspark_ckpt.state_store.format.meta import EMPTY_META, Descriptor, StoreMe
 from pyspark_ckpt.state_store.format.names import PROVIDER_CLASS, PROVIDER_CONF
 from pyspark_ckpt.state_store.format.remote import DEFAULT_STORE, store_folder
 from pyspark_ckpt.state_store.identity import Identity
-from pyspark_ckpt.state_store.json_objects import decode_as
 from pyspark_ckpt.state_store.sst.table import FORMATS
 
 _PACKAGE = "org.apache.spark.sql.execution.streaming.state"
@@ -52,25 +59,6 @@ MULTIPLE = ("keyWithTsToValues", "tsWithKey")
 INTERNAL = ("keyToNumValues", "tsWithKey")
 """Ends of the names of states of a join that Spark keeps to find others."""
 _ORDERED = ("RangeKeyScan", "TimestampAsPrefixKey", "TimestampAsPostfixKey")
-_LIST = "ListState"
-
-
-class _Variable(msgspec.Struct):
-    stateName: str  # noqa: N815 - Spark's names, here and below
-    stateVariableType: str  # noqa: N815
-
-
-class _Properties(msgspec.Struct):
-    stateVariables: list[_Variable] = []  # noqa: N815
-
-
-def find_lists(operator: Operator) -> set[str]:
-    """Return the names of the states of an operator that are lists. Raises FormatError."""
-    if not operator.properties:
-        return set()
-    what = f"The properties of operator {operator.number} ({operator.name})"
-    properties = decode_as(operator.properties.encode(), _Properties, what)
-    return {each.stateName for each in properties.stateVariables if each.stateVariableType == _LIST}
 
 
 def is_of_join(name: str, ends: tuple[str, ...]) -> bool:
@@ -114,9 +102,15 @@ def find_form(confs: Mapping[str, Any], provider: Provider, where: str) -> Form:
 class SparkState:
     """The state of a query in one of Spark's own providers, at its newest committed version."""
 
-    def __init__(self, checkpoint: SparkCheckpoint) -> None:
-        """Raises InvalidInputError (another provider, or state that cannot be moved), FormatError, StorageError."""
+    def __init__(self, checkpoint: SparkCheckpoint, *, drops_unknown_states: bool = False) -> None:
+        """``drops_unknown_states``: whether rows are left behind that no program can read.
+
+        Raises InvalidInputError (another provider, or state that cannot be moved), FormatError, StorageError.
+        """
         self.checkpoint = checkpoint
+        self._drops_unknown_states = drops_unknown_states
+        self.dropped: dict[tuple[int, str], frozenset[str]] = {}
+        """By operator and store, the states whose rows are left behind."""
         self.version = checkpoint.newest_version
         if self.version < 1:
             raise InvalidInputError(
@@ -175,7 +169,8 @@ class SparkState:
                 stores = {}
                 for name, meta in metas.items():
                     identities = [Identity(operator.number, partition, name) for partition in range(partitions)]
-                    stores[name] = tuple(pool.map(partial(self._find_store, meta=meta), identities))
+                    found = tuple(pool.map(partial(self._find_store, meta=meta), identities))
+                    stores[name] = self._with_earlier_states(operator, name, found)
                 yield OperatorVersion(operator, stores)
 
     def _require_keys(self, operator: Operator, name: str, meta: StoreMeta) -> None:
@@ -234,23 +229,53 @@ class SparkState:
     def _describe(self, operator: Operator, name: str) -> StoreMeta:
         """Return the states of a store, as this store would describe them."""
         meta = EMPTY_META
-        lists = find_lists(operator)
+        lists = {each for each, kind in find_variables(operator).items() if kind == LIST}
         is_avro = self.form.is_avro and operator.name.startswith(_OF_AVRO)
         histories = self._read_histories(operator, name) if is_avro else {}
         for schema in self._read_schemas(operator, name):
             encoder = schema.encoder or self._choose_encoder(operator, name)
-            keys = without_time(schema.keys) if is_timed(encoder) else schema.keys
-            descriptor = Descriptor(
-                ordered=is_ordered(encoder),
-                multiple_values=schema.name in lists or is_of_join(schema.name, MULTIPLE),
-                internal=schema.name.startswith("$") or is_of_join(schema.name, INTERNAL),
-                key_schema=keys,
-                value_schema=schema.values,
-                key_encoder=encoder,
-                value_schemas=histories.get(schema.name, msgspec.UNSET),
-            )
-            meta, _ = meta.with_state(schema.name, descriptor)
+            history = histories.get(schema.name)
+            meta, _ = meta.with_state(schema.name, _describe_state(schema, encoder, lists, history))
         return msgspec.structs.replace(meta, version=self.version)
+
+    def _with_earlier_states(
+        self, operator: Operator, name: str, stores: tuple[StoreVersion, ...]
+    ) -> tuple[StoreVersion, ...]:
+        """Return stores with the states, too, that the program no longer declares. Those without a schema are dropped.
+
+        Raises InvalidInputError (such states have rows, and are not to be dropped), FormatError, NotFoundError,
+        StorageError.
+        """
+        if self.form.provider != "rocksdb" or not operator.name.startswith(_OF_AVRO):
+            return stores
+        workplace, declared = self.checkpoint.workplace, {state.name for state in stores[0].meta.states}
+        earlier = list_kept_states(workplace, self.form, stores) - declared - {DEFAULT_STORE}
+        descriptions = EarlierDescriptions(self.checkpoint.place, operator)
+        schemas = descriptions.read_schemas(name, earlier) if earlier else {}
+        if unknown := earlier - schemas.keys():
+            unknown = find_states_with_rows(workplace, self.form, stores, unknown)
+            self._refuse_unknown_states(operator, unknown)
+            self.dropped[operator.number, name] = frozenset(unknown)
+        lists = descriptions.find_lists() if schemas else set()
+        meta = stores[0].meta
+        for each in sorted(schemas):
+            newest = schemas[each][-1]
+            history = self._order(operator, each, schemas[each]) if self.form.is_avro else None
+            meta, _ = meta.with_state(each, _describe_state(newest, newest.encoder, lists, history))
+        self._require_keys(operator, name, meta)
+        own = {"states": meta.states, "counter": meta.counter}
+        return tuple(replace(store, meta=msgspec.structs.replace(store.meta, **own)) for store in stores)
+
+    def _refuse_unknown_states(self, operator: Operator, states: set[str]) -> None:
+        """Raise InvalidInputError if there are such states and they are not to be dropped."""
+        if states and not self._drops_unknown_states:
+            raise InvalidInputError(
+                f"{self.checkpoint.place.url}: operator {operator.number} ({operator.name}) has rows of the states "
+                f"{sorted(states)}, which its program no longer declares, and of which Spark has deleted the schema. "
+                "Nothing was written.",
+                hint="No program can read these rows. Leave them behind with `drop_unknown_states=True` "
+                "(--drop-unknown-states).",
+            )
 
     def _read_schemas(self, operator: Operator, name: str) -> list[StateSchema]:
         place, first = self.checkpoint.place, store_folder(Identity(operator.number, 0, name))
@@ -267,21 +292,39 @@ class SparkState:
 
     def _read_histories(self, operator: Operator, name: str) -> dict[str, list[Any]]:
         """Return the schemas of the values of each state of a store, by Spark's ids. Raises FormatError."""
-        place, found = self.checkpoint.place, dict[str, dict[int, Any]]()
+        place, found = self.checkpoint.place, dict[str, list[StateSchema]]()
         for spark_path in operator.schema_files[operator.stores.index(name)]:
             file = find_schema_file(spark_path) or spark_path
-            where = f"{place.url}/{file}"
-            for schema in read_schemas(place.get(file), where):
-                found.setdefault(schema.name, {})[schema.value_id] = schema.values
-        for state, schemas in found.items():
-            if sorted(schemas) != list(range(len(schemas))):
-                raise FormatError(
-                    f"{place.url}, operator {operator.number} ({operator.name}), state {state!r}: its values have the "
-                    f"schemas {sorted(schemas)}, and one is missing."
-                )
-        return {state: [schemas[number] for number in sorted(schemas)] for state, schemas in found.items()}
+            for schema in read_schemas(place.get(file), f"{place.url}/{file}"):
+                found.setdefault(schema.name, []).append(schema)
+        return {state: self._order(operator, state, schemas) for state, schemas in found.items()}
+
+    def _order(self, operator: Operator, state: str, schemas: Iterable[StateSchema]) -> list[Any]:
+        """Return the schemas of the values of a state by Spark's ids. Raises FormatError (one is missing)."""
+        by_id = {each.value_id: each.values for each in schemas}
+        if sorted(by_id) != list(range(len(by_id))):
+            raise FormatError(
+                f"{self.checkpoint.place.url}, operator {operator.number} ({operator.name}), state {state!r}: its "
+                f"values have the schemas {sorted(by_id)}, and one is missing."
+            )
+        return [by_id[number] for number in sorted(by_id)]
 
     def _choose_encoder(self, operator: Operator, name: str) -> dict[str, Any]:
         if prefix := operator.prefix_columns[operator.stores.index(name)]:
             return {"keyStateEncoderType": "PrefixKeyScanStateEncoderSpec", "numColsPrefixKey": prefix}
         return {"keyStateEncoderType": "NoPrefixKeyStateEncoderSpec"}
+
+
+def _describe_state(
+    schema: StateSchema, encoder: Mapping[str, Any], lists: Collection[str], history: list[Any] | None
+) -> Descriptor:
+    """Return a state as this store would describe it. ``history``: the schemas of its values, if they may change."""
+    return Descriptor(
+        ordered=is_ordered(encoder),
+        multiple_values=schema.name in lists or is_of_join(schema.name, MULTIPLE),
+        internal=schema.name.startswith("$") or is_of_join(schema.name, INTERNAL),
+        key_schema=without_time(schema.keys) if is_timed(encoder) else schema.keys,
+        value_schema=schema.values,
+        key_encoder=encoder,
+        value_schemas=msgspec.UNSET if history is None else history,
+    )

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
@@ -29,7 +29,7 @@ from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workpla
 from pyspark_ckpt.state_store.database.scratch import ScratchDatabase
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.keys import EMPTY_ID
-from pyspark_ckpt.state_store.json_objects import DAMAGE, Count
+from pyspark_ckpt.state_store.json_objects import DAMAGE, Count, Family, FileName, KeyCount, Name
 from pyspark_ckpt.state_store.sst.merged_rows import has_merges, merge_rows, needs_own_reader
 
 Provider: TypeAlias = Literal["rocksdb", "hdfs"]
@@ -39,6 +39,8 @@ BYTES_AT_ONCE = 16 << 20
 MAX_ZIP_BYTES = 1 << 30
 """The small files of a database are a few kilobytes; RocksDB's own log may be larger."""
 METADATA = "metadata"
+FAMILY_BYTES = 2
+"""The number of a state, little-endian, before the keys of a store with several."""
 TABLES = "SSTs"
 _LOGS = "logs"
 
@@ -64,14 +66,14 @@ class Chain(NamedTuple):
 class TableName(msgspec.Struct):
     """A table file of a snapshot: its name in the database, its name below ``SSTs``, and its size."""
 
-    localFileName: str  # noqa: N815 - Spark's names, here and below
-    dfsSstFileName: str  # noqa: N815
+    localFileName: FileName  # noqa: N815 - Spark's names, here and below
+    dfsSstFileName: FileName  # noqa: N815
     sizeBytes: Count  # noqa: N815
 
 
 class _LogFile(msgspec.Struct):
-    localFileName: str  # noqa: N815
-    dfsLogFileName: str  # noqa: N815
+    localFileName: FileName  # noqa: N815
+    dfsLogFileName: FileName  # noqa: N815
     sizeBytes: Count  # noqa: N815
 
 
@@ -79,12 +81,12 @@ class Metadata(msgspec.Struct, omit_defaults=True):
     """What a snapshot of Spark's RocksDB provider says of itself."""
 
     sstFiles: list[TableName]  # noqa: N815
-    numKeys: int  # noqa: N815
+    numKeys: KeyCount  # noqa: N815
     logFiles: list[_LogFile] | None = None  # noqa: N815
-    numInternalKeys: int | None = None  # noqa: N815
-    columnFamilyMapping: dict[str, int] | None = None  # noqa: N815
-    columnFamilyTypeMap: dict[str, bool] | None = None  # noqa: N815
-    maxColumnFamilyId: int | None = None  # noqa: N815
+    numInternalKeys: KeyCount | None = None  # noqa: N815
+    columnFamilyMapping: dict[Name, Family] | None = None  # noqa: N815
+    columnFamilyTypeMap: dict[Name, bool] | None = None  # noqa: N815
+    maxColumnFamilyId: Family | None = None  # noqa: N815
 
 
 class LoadedStore(NamedTuple):
@@ -132,6 +134,30 @@ class StoreFiles:
         StorageError. Each names the file.
         """
         return _load_rocksdb(self, folder) if self.form.provider == "rocksdb" else _load_hdfs(self, folder)
+
+    def read_state_names(self, folder: Path) -> set[str]:
+        """Return the names of the states that the snapshot has a number for. ``folder``: for files meanwhile.
+
+        Only the small files of a snapshot are fetched. Raises as ``load``.
+        """
+        base = find_chain(self, self.names(), folder).base
+        if base is None:
+            return set()
+        name = base.name("zip")
+        path, where = self.fetch(name, folder / "snapshot.zip"), self.where(name)
+        with _naming_damage(where), zipfile.ZipFile(path) as archive:
+            if archive.getinfo(METADATA).file_size > MAX_ZIP_BYTES:
+                raise FormatError(f"{where} is damaged: its metadata is too large.")
+            content = archive.read(METADATA)
+        return set(_decode_metadata(content, where).columnFamilyMapping or {})
+
+    def find_states_with_rows(self, folder: Path, names: Collection[str]) -> set[str]:
+        """Return which of the states ``names`` have rows. ``folder``: a new one. Raises as ``load``."""
+        loaded = self.load(folder)
+        with closing(loaded.database) as database:
+            numbers = {key[:FAMILY_BYTES] for rows in database.portions() for key, _ in rows}
+        found = {loaded.families.get(int.from_bytes(each, "little"), "") for each in numbers}
+        return found & set(names)
 
     def names(self) -> set[str]:
         """Return the names of all files of the store, without those of its sub-folders."""
@@ -305,15 +331,12 @@ def _unpack(files: StoreFiles, step: Step, folder: Path) -> Metadata:
     folder.mkdir(mode=0o700)
     name = step.name("zip")
     path, where = files.fetch(name, folder.with_name("snapshot.zip")), files.where(name)
-    try:
-        with zipfile.ZipFile(path) as archive:
-            for entry in archive.infolist():
-                _require_plain(entry.filename, where)
-                if entry.file_size > MAX_ZIP_BYTES:
-                    raise FormatError(f"{where} is damaged: {entry.filename!r} has {entry.file_size} bytes.")
-                archive.extract(entry, folder)
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, RuntimeError) as problem:
-        raise FormatError(f"{where} is damaged: {problem}.") from problem
+    with _naming_damage(where), zipfile.ZipFile(path) as archive:
+        for entry in archive.infolist():
+            _require_plain(entry.filename, where)
+            if entry.file_size > MAX_ZIP_BYTES:
+                raise FormatError(f"{where} is damaged: {entry.filename!r} has {entry.file_size} bytes.")
+            archive.extract(entry, folder)
     path.unlink()
     metadata = _read_metadata(folder / METADATA, where)
     stored = [(each.localFileName, f"{TABLES}/{each.dfsSstFileName}", each.sizeBytes) for each in metadata.sstFiles]
@@ -326,13 +349,29 @@ def _unpack(files: StoreFiles, step: Step, folder: Path) -> Metadata:
     return metadata
 
 
+@contextmanager
+def _naming_damage(where: str) -> Iterator[None]:
+    """Turn what a damaged zip raises into FormatError that names ``where``."""
+    try:
+        yield
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, RuntimeError, KeyError) as problem:
+        raise FormatError(f"{where} is damaged: {problem}.") from problem
+
+
 def _read_metadata(path: Path, where: str) -> Metadata:
     try:
-        found = msgspec.json.decode(path.read_bytes().partition(b"\n")[2], type=Metadata)
-    except (OSError, *DAMAGE) as problem:
+        content = path.read_bytes()
+    except OSError as problem:
         raise FormatError(f"{where} is damaged: its metadata cannot be read: {problem}.") from problem
     path.unlink()
-    return found
+    return _decode_metadata(content, where)
+
+
+def _decode_metadata(content: bytes, where: str) -> Metadata:
+    try:
+        return msgspec.json.decode(content.partition(b"\n")[2], type=Metadata)
+    except DAMAGE as problem:
+        raise FormatError(f"{where} is damaged: its metadata cannot be read: {problem}.") from problem
 
 
 def _require_plain(name: str, where: str) -> None:

@@ -290,6 +290,11 @@ def advise(**given: Any) -> int:  # noqa: ANN401 - the arguments of the function
 @place("target")
 @click.option("-n", "--parallelism", type=int, metavar="N", help="The number of partitions; default: the same.")
 @QUERY_ID
+@click.option(
+    "--drop-unknown-states",
+    is_flag=True,
+    help="Leave behind rows of undeclared states of transformWithState whose schema Spark has deleted.",
+)
 @explain_options
 @store_options
 @json_flag

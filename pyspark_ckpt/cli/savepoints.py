@@ -230,14 +230,23 @@ def move_in(
     parallelism: int | None,
     query_id: QueryId,
     *,
+    drop_unknown_states: bool,
     explain: Explain | None,
     as_json: bool,
 ) -> int:
     """Copy the checkpoint of a stopped query whose state is in one of Spark's own providers."""
     if explain:
-        planned = moving_in.plan(checkpoint, target, RestoreRequest(parallelism, query_id), parse(settings))
+        request, options = RestoreRequest(parallelism, query_id), parse(settings)
+        planned = moving_in.plan(checkpoint, target, request, options, drops_unknown_states=drop_unknown_states)
         return _explain(planned, explain, as_json=as_json)
-    done = moving_in.adopt(checkpoint, target, parallelism, query_id=query_id, options=settings)
+    done = moving_in.adopt(
+        checkpoint,
+        target,
+        parallelism,
+        query_id=query_id,
+        drop_unknown_states=drop_unknown_states,
+        options=settings,
+    )
     return _print_restored(done, as_json=as_json)
 
 

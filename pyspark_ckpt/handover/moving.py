@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 
 from pyspark_ckpt.adoption.avro_rows import AvroRows
-from pyspark_ckpt.adoption.moving import FAMILY_BYTES, SparkStore, count_partitions
+from pyspark_ckpt.adoption.moving import SparkStore, count_partitions
 from pyspark_ckpt.adoption.rows import make_key_codec
-from pyspark_ckpt.adoption.stores import Form, Provider
+from pyspark_ckpt.adoption.stores import FAMILY_BYTES, Form, Provider
 from pyspark_ckpt.handover.files import Family, write_database, write_snapshot
 from pyspark_ckpt.handover.rows import RowReverter
 from pyspark_ckpt.state_store.checkpoints.digests import Digest
@@ -25,7 +25,7 @@ from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.format.keys import EMPTY_ID, ORDERED_BIT
 from pyspark_ckpt.state_store.format.meta import StoreMeta
 from pyspark_ckpt.state_store.format.remote import DEFAULT_STORE
-from pyspark_ckpt.state_store.json_objects import Count
+from pyspark_ckpt.state_store.json_objects import Count, Name
 from pyspark_ckpt.state_store.redistribution.assembly import Assembled, NewStore
 from pyspark_ckpt.state_store.redistribution.strategies.base import Moved, RunTasks
 
@@ -33,11 +33,11 @@ FIRST_FAMILY = 2
 """Spark gives the number 1 to the state ``default``, which has no rows if there are others."""
 
 
-class HandedBack(msgspec.Struct, frozen=True):
+class HandedBack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A store in Spark's form: digests of its states before, and after it was read again, and how much was written."""
 
-    before: dict[str, Digest]
-    after: dict[str, Digest]
+    before: dict[Name, Digest]
+    after: dict[Name, Digest]
     written_bytes: Count
 
 

@@ -6,12 +6,12 @@ import msgspec
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
-from pyspark_ckpt.state_store.json_objects import decode_as
+from pyspark_ckpt.state_store.json_objects import Change, decode_as
 
 
 class _Entry(msgspec.Struct):
-    batchWatermarkMs: int  # noqa: N815 - Spark's names, here and below
-    batchTimestampMs: int  # noqa: N815
+    batchWatermarkMs: Change  # noqa: N815 - Spark's names, here and below
+    batchTimestampMs: Change  # noqa: N815
 
 
 def clock_ms(checkpoint: BlobPlace, version: int, clock: str) -> int:

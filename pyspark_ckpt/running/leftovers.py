@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.ownership import OWNER_NAME, find_owner, other_owner
 from pyspark_ckpt.state_store.checkpoints.query.files import LOGS, QUERY, SOURCES
 from pyspark_ckpt.state_store.checkpoints.query.rewriter import LogRewriter
-from pyspark_ckpt.state_store.errors import InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.names import CHECKPOINT_FOLDER
+from pyspark_ckpt.state_store.format.remote import query_id
 
 _FOLDERS = (*LOGS, SOURCES, "state", CHECKPOINT_FOLDER)
 
@@ -47,17 +50,35 @@ def refuse_other_files(checkpoint: BlobPlace) -> None:
             )
 
 
-def delete_state(checkpoint: BlobPlace) -> None:
-    """Delete the rows of a checkpoint that no query will use, and leave the logs. Raises StorageError."""
+def delete_state(checkpoint: BlobPlace, query: str) -> None:
+    """Delete the rows of a checkpoint of ``query`` that will not be used, and leave the logs.
+
+    Raises InvalidInputError (it is not that query's: nothing was deleted), StorageError.
+    """
+    _require_query(checkpoint, query)
     for blob in checkpoint.walk("state"):
         checkpoint.delete(blob.name)
 
 
-def delete_checkpoint(checkpoint: BlobPlace, state: BlobPlace | None) -> None:
-    """Delete a checkpoint, and the folder of its ``state`` below the option ``remote`` if that is its own.
+def _require_query(checkpoint: BlobPlace, query: str) -> None:
+    """Raise InvalidInputError unless a checkpoint is of ``query``: another may have been made there meanwhile."""
+    with suppress(NotFoundError, FormatError):
+        if query_id(checkpoint) == query:
+            return
+    raise InvalidInputError(
+        f"{checkpoint.url} is not the checkpoint of the query {query} any more: nothing was deleted.",
+        hint="Look at what is there, and delete what you do not need yourself.",
+    )
 
-    ``metadata`` goes first: from then on no query starts there with half of its state. Raises StorageError.
+
+def delete_checkpoint(checkpoint: BlobPlace, query: str, state: BlobPlace | None) -> None:
+    """Delete a checkpoint of ``query``, and the folder of its ``state`` below the option ``remote`` if that is its own.
+
+    ``metadata`` goes first: from then on no query starts there with half of its state. Raises InvalidInputError (it is
+    not that query's, or has other files: nothing was deleted), StorageError.
     """
+    _require_query(checkpoint, query)
+    refuse_other_files(checkpoint)
     is_own = state is not None and bool(find_owner(state)) and not other_owner(state, checkpoint)
     checkpoint.delete(QUERY)
     for blob in checkpoint.walk():

@@ -197,7 +197,7 @@ def _delete_old(rescaling: Rescaling) -> bool:
                 "Delete it yourself."
             )
             return False
-        delete_checkpoint(rescaling.old.place, None)
+        delete_checkpoint(rescaling.old.place, rescaling.old.query_id, None)
     except CkptError as problem:
         print_notice(f"pyspark-ckpt: {rescaling.location} could not be deleted: {problem} Delete it yourself.")
         return False

@@ -124,7 +124,7 @@ def _return_plan(rescaling: Rescaling, new: BlobPlace) -> None:
     try:
         return_plan(new, old.place, old.query_id, rescaling.batch, rescaling.old_partitions)
     except StorageError:
-        delete_state(new)
+        delete_state(new, old.query_id)
         return_plan(new, old.place, old.query_id, rescaling.batch, rescaling.old_partitions)
 
 
@@ -167,7 +167,7 @@ def _discard(rescaling: Rescaling, new: BlobPlace) -> str:
     try:
         remote = rescaling.options.remote
         state = folder_of_query(remote, rescaling.old.query_id) if remote else ""
-        delete_checkpoint(new, rescaling.old.workplace.place(state) if state else None)
+        delete_checkpoint(new, rescaling.old.query_id, rescaling.old.workplace.place(state) if state else None)
     except Exception as problem:  # noqa: BLE001 - what has failed before matters more
         return f"Delete {new.url}, where the query does not go on: that has failed ({problem})."
     return ""

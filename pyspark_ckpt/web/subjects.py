@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -26,7 +26,7 @@ from pyspark_ckpt.state_store.errors import CkptError, FormatError, NotFoundErro
 from pyspark_ckpt.state_store.format.names import RUNS_FOLDER, parse_epoch
 from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
 from pyspark_ckpt.state_store.identity import Identity
-from pyspark_ckpt.state_store.json_objects import MAX_LONG, decode_as
+from pyspark_ckpt.state_store.json_objects import MAX_LONG, Count, Name, Words, decode_as
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.retention.pins import Pin, Pins
 from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint, SavepointInfo, read_info
@@ -49,9 +49,9 @@ AT_ONCE = 8
 class _Offsets(msgspec.Struct):
     """The second line of an entry of the offset log. ``conf``: what the query keeps of its session."""
 
-    batchWatermarkMs: Annotated[int, msgspec.Meta(ge=0)] = 0  # noqa: N815 - Spark's names, here and below
-    batchTimestampMs: Annotated[int, msgspec.Meta(ge=0)] = 0  # noqa: N815
-    conf: dict[str, str] = {}
+    batchWatermarkMs: Count = 0  # noqa: N815 - Spark's names, here and below
+    batchTimestampMs: Count = 0  # noqa: N815
+    conf: dict[Name, Words] = {}
 
 
 class CommitKey(NamedTuple):
@@ -274,6 +274,7 @@ def _summarize(batch: Mapping[str, Any]) -> Fields:
         "list_requests": total("ckptListRequests"),
         "delete_requests": total("ckptDeleteRequests"),
         "restores": total("ckptRestores"),
+        "full_disks": total("ckptFullDisks"),
     }
 
 

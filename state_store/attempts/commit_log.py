@@ -14,13 +14,13 @@ import msgspec
 from pyspark_ckpt.state_store.attempts.damaged_logs import naming_repair
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
-from pyspark_ckpt.state_store.json_objects import decode_as
+from pyspark_ckpt.state_store.json_objects import Name, SparkId, decode_as
 
 _VERSION_LINE = re.compile(rb"v[0-9]{1,9}")
 
 
 class _Entry(msgspec.Struct):
-    stateUniqueIds: dict[str, list[list[str]]] | None = None  # noqa: N815 - Spark's name
+    stateUniqueIds: dict[Name, list[list[SparkId]]] | None = None  # noqa: N815 - Spark's name
 
 
 def read_ids(checkpoint: BlobPlace, version: int) -> dict[str, list[list[str]]]:

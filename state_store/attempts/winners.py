@@ -33,12 +33,12 @@ import msgspec
 from pyspark_ckpt.state_store.attempts.commit_log import is_committed, read_committed_ids
 from pyspark_ckpt.state_store.blobs import Blob, BlobPlace
 from pyspark_ckpt.state_store.errors import CkptError, ConflictError, FormatError, NotFoundError
-from pyspark_ckpt.state_store.format.keys import CommitId, Marker
+from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.names import LAST_EPOCH, RUNS_FOLDER, WinnerName, parse_epoch, run_name
 from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
 from pyspark_ckpt.state_store.identity import Identity
-from pyspark_ckpt.state_store.json_objects import check_format, seal
+from pyspark_ckpt.state_store.json_objects import CommitId, Count, Location, RunId, UnixMs, Words, check_format, seal
 from pyspark_ckpt.state_store.log import LOGGER
 
 WINNER_FORMAT = 1
@@ -52,27 +52,28 @@ NO_RUN_EPOCH = 0
 _log = logging.getLogger(f"{LOGGER}.winners")
 
 
-class WinnerObject(msgspec.Struct, frozen=True):
+class WinnerObject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Content of a winner object."""
 
     format: int
-    version: int
+    version: Count
     id: CommitId
-    run_id: str
+    run_id: RunId
 
 
 class RunObject(msgspec.Struct, frozen=True, omit_defaults=True):
     """Content of a run object. ``driver``: the application and the host of the driver that took the number.
 
     ``moves_to``: the new checkpoint of a query that is being rescaled, or was; then no query runs under this number.
-    ``moved_at_ms``: when the query had gone there for good, as Unix time; 0 if that is not known.
+    ``moved_at_ms``: when the query had gone there for good, as Unix time; 0 if that is not known. Other members are
+    ignored: a query can go back to a release that does not know them.
     """
 
     format: int
-    run_id: str
-    driver: str = ""
-    moves_to: str = ""
-    moved_at_ms: int = 0
+    run_id: RunId
+    driver: Words = ""
+    moves_to: Location = ""
+    moved_at_ms: UnixMs = 0
 
     def __str__(self) -> str:
         """Return the form used in messages."""

@@ -13,17 +13,17 @@ from pyspark_ckpt.state_store.blobs.base.capabilities import CanCopy, CanLink, C
 from pyspark_ckpt.state_store.blobs.base.place import BlobPlace
 from pyspark_ckpt.state_store.chunks import hash_file, pour, read_chunks
 from pyspark_ckpt.state_store.errors import FormatError
-from pyspark_ckpt.state_store.json_objects import Count
+from pyspark_ckpt.state_store.json_objects import Count, ObjectName, Xxh3
 
 PIECE_BYTES = 8 << 20
 
 
-class StoredFile(msgspec.Struct, frozen=True):
+class StoredFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An object that holds a file: its name in its place, its size, and the xxh3 (128 bits) of its bytes."""
 
-    name: str
+    name: ObjectName
     size_bytes: Count
-    xxh3: str
+    xxh3: Xxh3
 
 
 def send(place: BlobPlace, name: str, path: Path) -> StoredFile:

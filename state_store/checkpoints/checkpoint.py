@@ -34,15 +34,22 @@ from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.manifest import Manifest, read_manifest
 from pyspark_ckpt.state_store.format.meta import StoreMeta
 from pyspark_ckpt.state_store.format.names import ROWS_FOLDER, TABLE_FOLDER
-from pyspark_ckpt.state_store.format.remote import find_place, is_store_name, query_id
+from pyspark_ckpt.state_store.format.remote import find_place, query_id
 from pyspark_ckpt.state_store.identity import Identity
-from pyspark_ckpt.state_store.json_objects import Count, decode_as
+from pyspark_ckpt.state_store.json_objects import (
+    Count,
+    Location,
+    Name,
+    OperatorNumber,
+    Partitions,
+    StoreName,
+    decode_as,
+)
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.restore.commit_meta import read_meta_at
 from pyspark_ckpt.state_store.restore.store_restorer import RestoredStore
 
-MAX_PARTITIONS = 1 << 20
 """Every partition is looked for, so a larger number than a query can have is treated as damage."""
 
 _OPERATOR_NUMBER = re.compile(r"[0-9]{1,9}")
@@ -168,7 +175,7 @@ class Checkpoint:
             if name is None:
                 return
             with naming_repair(self.place):
-                operator = _operator(self.place.get(name), number, f"{self.place.url}/{name}")
+                operator = read_operator(self.place.get(name), number, f"{self.place.url}/{name}")
             yield operator
 
     def _find_metadata(self, number: int) -> str | None:
@@ -315,15 +322,15 @@ class Checkpoint:
 
 
 class _StoreInfo(msgspec.Struct):
-    storeName: str  # noqa: N815 - Spark's names, here and below
-    numPartitions: Count  # noqa: N815
+    storeName: StoreName  # noqa: N815 - Spark's names, here and below
+    numPartitions: Partitions  # noqa: N815
     numColsPrefixKey: Count = 0  # noqa: N815
-    stateSchemaFilePaths: tuple[str, ...] = ()  # noqa: N815
+    stateSchemaFilePaths: tuple[Location, ...] = ()  # noqa: N815
 
 
 class _OperatorInfo(msgspec.Struct):
-    operatorId: int  # noqa: N815
-    operatorName: str  # noqa: N815
+    operatorId: OperatorNumber  # noqa: N815
+    operatorName: Name  # noqa: N815
 
 
 class _OperatorMetadata(msgspec.Struct):
@@ -332,11 +339,12 @@ class _OperatorMetadata(msgspec.Struct):
     operatorPropertiesJson: str = ""  # noqa: N815
 
 
-def _operator(content: bytes, number: int, where: str) -> Operator:
+def read_operator(content: bytes, number: int, where: str) -> Operator:
+    """Return what Spark has written down of an operator. Raises FormatError that names ``where``."""
     entry = decode_as(content.partition(b"\n")[2], _OperatorMetadata, where)
     stores = tuple(store.storeName for store in entry.stateStoreInfo)
     partitions = max((store.numPartitions for store in entry.stateStoreInfo), default=0)
-    is_usable = 0 < partitions <= MAX_PARTITIONS and all(map(is_store_name, stores))
+    is_usable = partitions > 0
     if entry.operatorInfo.operatorId != number or not is_usable:
         raise FormatError(
             f"{where} is damaged: operator {entry.operatorInfo.operatorId} cannot have "

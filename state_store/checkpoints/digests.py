@@ -8,21 +8,20 @@ or on the order of rows, and does not show which part of it is where. The sum do
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated
 
 import msgspec
 
 from pyspark_ckpt.state_store.errors import FormatError
-from pyspark_ckpt.state_store.json_objects import Count
+from pyspark_ckpt.state_store.json_objects import Count, Xxh3
 
 _HEX_DIGITS = 32
 
 
-class Digest(msgspec.Struct, frozen=True):
+class Digest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Rows of one state: their number, and the sum of their hashes in hexadecimal digits; None: not read."""
 
     rows: Count = 0
-    sum: Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{32}\Z")] | None = "0" * _HEX_DIGITS
+    sum: Xxh3 | None = "0" * _HEX_DIGITS
 
     def __add__(self, other: Digest) -> Digest:
         """Return the digest of both together."""

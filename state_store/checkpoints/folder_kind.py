@@ -22,7 +22,7 @@ from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotF
 from pyspark_ckpt.state_store.format.names import RESTORE_REQUEST_NAME, SAVEPOINT_NAME, UNFINISHED_NAME
 from pyspark_ckpt.state_store.format.remote import query_id
 from pyspark_ckpt.state_store.format.sealed_objects import read_json, read_sealed
-from pyspark_ckpt.state_store.json_objects import Count
+from pyspark_ckpt.state_store.json_objects import Count, Location, Partitions, RandomId
 
 DELETING = b"deleting"
 """How the content of ``savepoint.unfinished`` begins during a deletion, which replaces the mark of the writer."""
@@ -57,16 +57,16 @@ class FolderKind(Enum):
 class _NotFinished(msgspec.Struct):
     """The ``metadata`` of a restore that has not finished. ``request``: the digest of what was requested."""
 
-    request: str
+    request: RandomId
     id: Any = None
 
 
 class _Request(msgspec.Struct):
     """The part of ``request.json`` that messages show."""
 
-    source: str
+    source: Location
     version: Count
-    partitions: Count
+    partitions: Partitions
 
 
 def is_query_id(text: str) -> bool:

@@ -17,6 +17,9 @@ owner, creates the object, and deletes its claim. Of two checkpoints, the one wi
 claim of the other, or the owner that the other has created.
 
 The location of one checkpoint may be spelled in several ways: see ``Owner.is_same``.
+
+A pointer in a checkpoint may name any folder, and a link may lead to any. Whoever deletes objects of a store first
+calls ``require_own_state``.
 """
 
 from __future__ import annotations
@@ -24,18 +27,20 @@ from __future__ import annotations
 import os
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
-from pyspark_ckpt.state_store.blobs import BlobPlace, find_options
+from pyspark_ckpt.state_store.blobs import BlobPlace, find_options, names_scheme
 from pyspark_ckpt.state_store.blobs.exclusive import is_exclusive
 from pyspark_ckpt.state_store.display import write_rescale
 from pyspark_ckpt.state_store.errors import ConflictError, FormatError, InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.format.remote import POINTER_NAME, is_same_place, store_folder
 from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
-from pyspark_ckpt.state_store.json_objects import check_format, seal
+from pyspark_ckpt.state_store.identity import Identity
+from pyspark_ckpt.state_store.json_objects import Location, check_format, seal
 
 OWNER_NAME = "owner.json"
 OWNER_FORMAT = 1
@@ -48,12 +53,12 @@ _AZURE = re.compile(r"\Aabfss?://")
 _HDFS_DEFAULT_PORT = ":8020"
 
 
-class Owner(msgspec.Struct, frozen=True):
+class Owner(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Content of the object. ``real``: the path without links if the checkpoint is in a file system; else empty."""
 
     format: int
-    checkpoint: str
-    real: str = ""
+    checkpoint: Location
+    real: Location = ""
 
     def is_same(self, other: Owner) -> bool:
         """Return whether both name one checkpoint, as seen from this machine. ``other`` can be reached from here.
@@ -151,6 +156,61 @@ def other_owner(folder: BlobPlace, checkpoint: BlobPlace) -> str:
     """
     owner = _read(folder)
     return "" if owner is None or owner.is_same(describe(checkpoint)) else owner.checkpoint
+
+
+def require_own_state(
+    checkpoint: BlobPlace, place: BlobPlace, identity: Identity, open_place: Callable[[str], BlobPlace]
+) -> None:
+    """Raise InvalidInputError unless ``place`` is proved to be the state of this store of ``checkpoint``.
+
+    It is in the checkpoint itself, or in a folder that the checkpoint owns; and no link leads from there elsewhere.
+    Raises FormatError, StorageError.
+    """
+    folder = store_folder(identity)
+    root = open_place(place.url.removesuffix(f"/{folder}")) if place.url.endswith(f"/{folder}") else None
+    if root is not None and not is_same_place(root.url, checkpoint.url):
+        owner = _read(root)
+        if owner is not None and not owner.is_same(describe(checkpoint)):
+            raise InvalidInputError(
+                f"The state of {identity} is in {place.url}, which belongs to the checkpoint {owner.checkpoint}. That "
+                f"checkpoint may need objects that {checkpoint.url} does not need. Nothing was deleted.",
+                hint=f"Clean up {owner.checkpoint} instead.",
+            )
+        root = None if owner is None else root
+    if root is None:
+        raise InvalidInputError(
+            f"{checkpoint.url} says that the state of {identity} is in {place.url}, and nothing there says that it "
+            "belongs to this checkpoint. Nothing was deleted.",
+            hint=f"If a release without {OWNER_NAME} wrote it, start the query once, which then owns the folder. "
+            f"Otherwise find out who wrote {checkpoint.url}/{folder}/{POINTER_NAME}.",
+        )
+    refuse_links(root.url, folder)
+
+
+def refuse_links(root: str, folder: str) -> None:
+    """Raise InvalidInputError if a link on the way from ``root``, a URL, to a ``folder`` below it leads elsewhere.
+
+    The way to ``root`` itself may have links.
+    """
+    if names_scheme(root):
+        return
+    path = os.path.realpath(f"{root}/{folder}")
+    if path != os.path.join(os.path.realpath(root), folder):  # noqa: PTH118 - as text, like all URLs
+        raise InvalidInputError(
+            f"A link leads from {root}/{folder} to {path}, which may be another's. Nothing was deleted.",
+            hint="Put the folder itself there. To keep state elsewhere, set the option remote, or make a link to the "
+            "whole checkpoint.",
+        )
+
+
+def refuse_links_below(place: BlobPlace) -> None:
+    """Raise InvalidInputError if anything below ``place`` is a link to another folder. Raises StorageError."""
+    link = next((blob.name for blob in place.walk() if blob.name.endswith("/")), None)
+    if link is not None:
+        raise InvalidInputError(
+            f"{place.url}/{link} is a link to another folder, whose objects may be another's. Nothing was deleted.",
+            hint="Remove the link, or name a new folder.",
+        )
 
 
 def _read(folder: BlobPlace) -> Owner | None:

@@ -30,7 +30,7 @@ from pyspark_ckpt.state_store.errors import CkptError, ConflictError, FormatErro
 from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.meta import FORMAT_VERSION, StoreMeta
 from pyspark_ckpt.state_store.format.names import META_NAME, DeltaName, is_delta_file
-from pyspark_ckpt.state_store.json_objects import Count, FormatOnly, decoder
+from pyspark_ckpt.state_store.json_objects import Count, DeltaFileName, FormatOnly, Sha256, Xxh3, decoder
 
 IN_MEMORY_BYTES = 16 << 20
 MAX_META_BYTES = 16 << 20
@@ -45,10 +45,10 @@ END_BYTES = 16 << 10
 class DeltaFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"size_bytes": "bytes"}):
     """One table file inside a delta."""
 
-    name: str
+    name: DeltaFileName
     size_bytes: Count
-    sha256: str
-    xxh3: str
+    sha256: Sha256
+    xxh3: Xxh3
 
 
 class DeltaMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

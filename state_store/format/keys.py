@@ -14,13 +14,11 @@ worker assigns their numbers on its own. State numbers are never reused within t
 
 from __future__ import annotations
 
-import re
 import struct
-from typing import Annotated, NamedTuple
-
-import msgspec
+from typing import NamedTuple
 
 from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.state_store.json_objects import CommitId, is_a
 
 MARKER_KEY = b"\x00\x00m"
 ORDERED_BIT = 0x8000
@@ -28,9 +26,6 @@ LAST_COUNTER = 0x3FFF
 FIRST_KEYED_COUNTER = 0x4000
 LAST_KEYED_COUNTER = 0x7FFE
 
-_ID = re.compile(r"[A-Za-z0-9_.]{1,128}")
-CommitId = Annotated[str, msgspec.Meta(pattern=rf"\A{_ID.pattern}\Z")]
-"""See ``is_id``."""
 _STATE = struct.Struct(">H")
 _HASH = struct.Struct(">I")
 _VERSION = struct.Struct(">Q")
@@ -69,7 +64,7 @@ EMPTY = Marker(0, EMPTY_ID)
 
 def is_id(text: str) -> bool:
     """Return whether ``text`` may be a commit id: 1 to 128 ASCII letters, digits, ``_`` and ``.`` (no ``-``)."""
-    return _ID.fullmatch(text) is not None
+    return is_a(CommitId, text)
 
 
 def encode_hashed_key(state: int, partition_hash: int, user_key: bytes) -> bytes:

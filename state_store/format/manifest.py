@@ -28,7 +28,19 @@ from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.meta import FORMAT_VERSION, StoreMeta
 from pyspark_ckpt.state_store.format.names import is_table_object, snapshot_name
-from pyspark_ckpt.state_store.json_objects import Count, check_format_in, decode_as, read_again, seal, unseal
+from pyspark_ckpt.state_store.json_objects import (
+    Count,
+    FileName,
+    Groups,
+    Sha256,
+    TableObject,
+    Xxh3,
+    check_format_in,
+    decode_as,
+    read_again,
+    seal,
+    unseal,
+)
 
 MAX_FILE_BYTES: Final = 1 << 44
 CURRENT: Final = "CURRENT"
@@ -46,11 +58,11 @@ class ManifestFile(
 ):
     """A file of the RocksDB folder: an object of its own, or inline ``data``."""
 
-    name: str
-    size_bytes: int
-    sha256: str
-    xxh3: str
-    object_name: str | None = None
+    name: FileName
+    size_bytes: Count
+    sha256: Sha256
+    xxh3: Xxh3
+    object_name: TableObject | None = None
     data: bytes | None = None
     first_key: bytes | None = None
     last_key: bytes | None = None
@@ -67,8 +79,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     format: int
     store: StoreMeta
-    max_parallelism: int
-    key_groups: tuple[int, int]
+    max_parallelism: Groups
+    key_groups: tuple[Groups, Groups]
     files: tuple[ManifestFile, ...]
 
     def objects(self) -> dict[str, ManifestFile]:

@@ -19,11 +19,19 @@ from pyspark_ckpt.state_store.format.keys import (
     LAST_COUNTER,
     LAST_KEYED_COUNTER,
     ORDERED_BIT,
-    CommitId,
     Marker,
     state_number,
 )
-from pyspark_ckpt.state_store.json_objects import MAX_LONG, Count
+from pyspark_ckpt.state_store.json_objects import (
+    MAX_LONG,
+    CommitId,
+    Count,
+    Counter,
+    Name,
+    Partitions,
+    StateNumber,
+    Xxh3,
+)
 
 FORMAT_VERSION = 1
 
@@ -35,9 +43,9 @@ ENDED = "ended"
 class TimeToLive(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long rows of a keyed state live, for readers without the program; see ``operators/declarations/ttl.py``."""
 
-    duration_ms: Annotated[int, msgspec.Meta(ge=1)]
-    refresh: str
-    clock: str
+    duration_ms: Annotated[int, msgspec.Meta(ge=1, le=MAX_LONG)]
+    refresh: Name
+    clock: Name
 
     @property
     def has_ended(self) -> bool:
@@ -64,7 +72,7 @@ class Descriptor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     value_schema: Any = None
     key_encoder: Any = None
     ttl: TimeToLive | msgspec.UnsetType = msgspec.UNSET
-    aliases: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+    aliases: dict[Name, Name] | msgspec.UnsetType = msgspec.UNSET
     value_schemas: list[Any] | msgspec.UnsetType = msgspec.UNSET
 
     @property
@@ -96,21 +104,17 @@ def have_same_keys(one: Descriptor, other: Descriptor) -> bool:
     return bool(first == second)
 
 
-RowSum = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{32}\Z")]
-"""The sum of the hashes of rows: see ``state_store.checkpoints.digests``."""
-
-
 class StateMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One state of a store: its number in the keys, its name, its number of rows.
 
     ``digest``: of the rows of a broadcast state, which has the same in all partitions. Other states have none.
     """
 
-    number: int
-    name: str
+    number: StateNumber
+    name: Name
     rows: Count
     descriptor: Descriptor
-    digest: RowSum | msgspec.UnsetType = msgspec.UNSET
+    digest: Xxh3 | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def uid(self) -> str | None:
@@ -139,10 +143,10 @@ class StoreMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: Count
     id: CommitId
     parent: CommitId
-    num_partitions: Count | None
-    counter: Count
+    num_partitions: Partitions | None
+    counter: Counter
     states: tuple[StateMeta, ...]
-    keyed_counter: Count = 0
+    keyed_counter: Counter = 0
 
     def __post_init__(self) -> None:
         """Raise ValueError if two states have the same name or number, or one has a number that was never assigned."""

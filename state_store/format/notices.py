@@ -19,7 +19,7 @@ from pyspark_ckpt.state_store.blobs import Blob, BlobPlace
 from pyspark_ckpt.state_store.errors import NotFoundError
 from pyspark_ckpt.state_store.format.names import new_id
 from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
-from pyspark_ckpt.state_store.json_objects import seal
+from pyspark_ckpt.state_store.json_objects import TableObject, seal
 
 FOLDER = "notices"
 NOTICE_FORMAT = 1
@@ -32,7 +32,7 @@ class Notice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The content of a notice: the table files that its writer may delete."""
 
     format: int
-    tables: tuple[str, ...]
+    tables: tuple[TableObject, ...]
 
 
 class Notices:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Annotated
 from urllib.parse import unquote
 
 import msgspec
@@ -17,26 +16,22 @@ from pyspark_ckpt.state_store.blobs import BlobPlace, place_at
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.sealed_objects import read_json
 from pyspark_ckpt.state_store.identity import Identity
+from pyspark_ckpt.state_store.json_objects import Location, QueryId, StoreName, is_a
 
 POINTER_NAME = "remote.json"
 DEFAULT_STORE = "default"
 _ENCODED = "s3://"
 """How the URLs begin that have %25 for a percent sign in a pointer, and only there."""
 
-_QUERY_ID = r"\A[A-Za-z0-9][A-Za-z0-9_.-]{0,127}\Z"
-_STORE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
-StoreName = Annotated[str, msgspec.Meta(pattern=rf"\A{_STORE_NAME.pattern}\Z")]
-"""See ``is_store_name``."""
-
 
 class _QueryMetadata(msgspec.Struct):
-    id: Annotated[str, msgspec.Meta(pattern=_QUERY_ID)]
+    id: QueryId
 
 
-class Pointer(msgspec.Struct, frozen=True):
+class Pointer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The content of a pointer: the place of a store's state."""
 
-    place: str
+    place: Location
 
 
 def query_id(checkpoint: BlobPlace) -> str:
@@ -57,7 +52,12 @@ def query_folder(remote: str, checkpoint: BlobPlace) -> str:
 
 
 def folder_of_query(remote: str, query: str) -> str:
-    """Return the folder of a query below ``remote``, by the query's id. See ``ownership`` for who owns it."""
+    """Return the folder of a query below ``remote``, by the query's id. See ``ownership`` for who owns it.
+
+    Raises FormatError (no query can have this id, which may lead to another folder).
+    """
+    if not is_a(QueryId, query):
+        raise FormatError(f"{query[:200]!r} cannot be the id of a query, and names no folder below {remote}.")
     return f"{remote.rstrip('/')}/{query}"
 
 
@@ -124,7 +124,7 @@ def _decode(pointed: str, remote: str) -> str:
 
 def is_store_name(name: str) -> bool:
     """Return whether ``name`` can be that of a store, which is also the name of a folder."""
-    return _STORE_NAME.fullmatch(name) is not None
+    return is_a(StoreName, name)
 
 
 def store_folder(identity: Identity) -> str:

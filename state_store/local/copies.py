@@ -39,6 +39,7 @@ from pyspark_ckpt.state_store.format.meta import EMPTY_META, StoreMeta
 from pyspark_ckpt.state_store.json_objects import decode_as, seal, unseal_local
 from pyspark_ckpt.state_store.local.damage import is_of_the_copy
 from pyspark_ckpt.state_store.local.files import make_folder, publish
+from pyspark_ckpt.state_store.local.full_disk import FullDisk
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.plain_files import read_plain
 
@@ -107,6 +108,7 @@ class LocalCopies:
         self.live: LocalCopy | None = None
         self.damaged = 0
         """How many copies were discarded because they, or files that they shared, were damaged."""
+        self.full_disk = FullDisk(self._local_dir, log)
         make_folder(folder, self._local_dir)
 
     def __iter__(self) -> Iterator[LocalCopy]:
@@ -141,6 +143,7 @@ class LocalCopies:
             try:
                 self._promote(copy)
             except (CkptError, OSError) as problem:
+                self.full_disk.note(problem)
                 self.discard_unusable(copy, problem)
                 return None
         if copy is not None:

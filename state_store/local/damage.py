@@ -12,9 +12,16 @@ import os
 
 _EXHAUSTED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _OF_THE_MACHINE = tuple(map(os.strerror, _EXHAUSTED))
+_FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT)))
 
 
 def is_of_the_copy(failure: object) -> bool:
     """Return whether ``failure``, an error of RocksDB or of the system, is due to the files of a local copy."""
     text = str(failure)
     return not any(words in text for words in _OF_THE_MACHINE)
+
+
+def is_full(failure: object) -> bool:
+    """Return whether ``failure``, an error of RocksDB or of the system, says that a disk or a quota is full."""
+    text = str(failure)
+    return any(words in text for words in _FULL)

@@ -26,7 +26,7 @@ from pyspark_ckpt.state_store.format.names import snapshot_name
 from pyspark_ckpt.state_store.format.partition_states import Scope, find_scope
 from pyspark_ckpt.state_store.format.spark_groups import encode_route_key, join_times
 from pyspark_ckpt.state_store.identity import Identity
-from pyspark_ckpt.state_store.json_objects import Count
+from pyspark_ckpt.state_store.json_objects import Count, Name
 from pyspark_ckpt.state_store.local.copies import LocalCopy
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.redistribution.merged_states import Merged
@@ -42,10 +42,10 @@ MIN_COMPACTED = 5
 """This many runs or more are merged here: each is one more file for every look-up. RocksDB merges fewer by itself."""
 
 
-class Assembled(msgspec.Struct, frozen=True):
+class Assembled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A new store: digests of its states, and how much of it was rewritten and copied."""
 
-    digests: dict[str, Digest]
+    digests: dict[Name, Digest]
     rewritten_bytes: Count
     copied_bytes: Count
 

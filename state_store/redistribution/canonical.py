@@ -38,9 +38,8 @@ from pyspark_ckpt.state_store.format.keys import HASH_BYTES, ORDERED_BIT, STATE_
 from pyspark_ckpt.state_store.format.meta import StateMeta, StoreMeta, is_keyed
 from pyspark_ckpt.state_store.format.names import ROWS_FOLDER
 from pyspark_ckpt.state_store.format.partition_states import find_scope
-from pyspark_ckpt.state_store.format.remote import StoreName
 from pyspark_ckpt.state_store.identity import Identity
-from pyspark_ckpt.state_store.json_objects import Count
+from pyspark_ckpt.state_store.json_objects import Name, OperatorNumber, StoreName
 from pyspark_ckpt.state_store.redistribution.assembly import run_files
 from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner
 from pyspark_ckpt.state_store.redistribution.merged_states import merge_states, require_equal_states
@@ -54,18 +53,18 @@ GROUP_ROWS = 65_536
 MAX_ARRAY_BYTES = (1 << 31) - 1
 
 
-class SavedRows(msgspec.Struct, frozen=True):
+class SavedRows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All rows of one store of an operator: its states as in partition 0, its files by range, digests of its states.
 
     ``spark_rows``: see ``Split``.
     """
 
-    operator: Count
+    operator: OperatorNumber
     name: StoreName
-    layout: str
+    layout: Name
     meta: StoreMeta
     files: tuple[StoredFile, ...]
-    digests: dict[str, Digest]
+    digests: dict[Name, Digest]
     spark_rows: tuple[bytes, ...] = ()
 
     def __post_init__(self) -> None:
@@ -81,16 +80,16 @@ class SavedRows(msgspec.Struct, frozen=True):
             raise ValueError(f"{what}: Spark's rows must be of one state of a keyed operator, got {spark_states}")
 
 
-class Exported(msgspec.Struct, frozen=True):
+class Exported(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One file, and digests of the states that have rows in it.
 
     ``added``: of the rows that were in no run. ``joined``: of the rows of runs that were joined into others.
     """
 
     file: StoredFile
-    digests: dict[str, Digest]
-    added: dict[str, Digest] = {}
-    joined: dict[str, Digest] = {}
+    digests: dict[Name, Digest]
+    added: dict[Name, Digest] = {}
+    joined: dict[Name, Digest] = {}
 
 
 @dataclass(frozen=True)

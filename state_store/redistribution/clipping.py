@@ -36,7 +36,7 @@ from pyspark_ckpt.state_store.database import Database, Tuning, keep_only
 from pyspark_ckpt.state_store.format.keys import HASH_BYTES, ORDERED_BIT, state_head, state_range
 from pyspark_ckpt.state_store.format.meta import StateMeta, is_keyed
 from pyspark_ckpt.state_store.format.partition_states import find_scope
-from pyspark_ckpt.state_store.json_objects import Count
+from pyspark_ckpt.state_store.json_objects import Count, Name
 from pyspark_ckpt.state_store.redistribution.assembly import AT_ONCE, Assembled, NewStore, publish
 from pyspark_ckpt.state_store.redistribution.rolling_writer import RollingWriter
 from pyspark_ckpt.state_store.redistribution.splitting import ROLL_OVER_BYTES
@@ -53,7 +53,7 @@ HashRange = tuple[int, int]
 """The first hash of a range, and the one after its last."""
 
 
-class Clipped(msgspec.Struct, frozen=True):
+class Clipped(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A new store, and what each old partition of its clip had, by state name.
 
     ``before``: for each old partition, digests of the rows that belong to the new store. ``counts``: for each one that
@@ -61,8 +61,8 @@ class Clipped(msgspec.Struct, frozen=True):
     """
 
     made: Assembled
-    before: list[dict[str, Digest]]
-    counts: list[dict[str, Count]]
+    before: list[dict[Name, Digest]]
+    counts: list[dict[Name, Count]]
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,20 +27,20 @@ from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.manifest import ManifestFile, read_manifest
 from pyspark_ckpt.state_store.format.names import TABLE_FOLDER, DeltaName, snapshot_name
-from pyspark_ckpt.state_store.json_objects import Count, read_again
+from pyspark_ckpt.state_store.json_objects import Count, ObjectName, read_again
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.restore.store_restorer import make_damage_error
 from pyspark_ckpt.state_store.sst.table_check import check_table
 
 
-class CopiedObject(msgspec.Struct, frozen=True):
+class CopiedObject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An object of a store: its name in the store's folder, and its size, which is 0 if it is a link to the old one."""
 
-    name: str
+    name: ObjectName
     size_bytes: Count
 
 
-class Copied(msgspec.Struct, frozen=True):
+class Copied(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What was copied of one store."""
 
     objects: list[CopiedObject]

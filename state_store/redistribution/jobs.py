@@ -19,7 +19,7 @@ from pyspark_ckpt.state_store.checkpoints.folder_kind import read_unfinished_req
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import NotFoundError
 from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
-from pyspark_ckpt.state_store.json_objects import seal
+from pyspark_ckpt.state_store.json_objects import RandomId, seal
 from pyspark_ckpt.state_store.local.worker_process import Task, Worker
 
 T = TypeVar("T")
@@ -80,9 +80,9 @@ class RecordedTask:
         return result
 
 
-class _Done(msgspec.Struct, Generic[T]):
+class _Done(msgspec.Struct, Generic[T], forbid_unknown_fields=True):
     result: T
-    request: str = ""
+    request: RandomId = ""
 
 
 class RunHere:

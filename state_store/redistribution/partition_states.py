@@ -32,6 +32,7 @@ from pyspark_ckpt.state_store.format.partition_states import (
     find_scope,
 )
 from pyspark_ckpt.state_store.identity import Identity
+from pyspark_ckpt.state_store.json_objects import Name, Partitions
 from pyspark_ckpt.state_store.redistribution.canonical import SavedRows, fetch_rows, rows_in
 from pyspark_ckpt.state_store.redistribution.splitting import send_all
 from pyspark_ckpt.state_store.restore.range_restorer import RangeReader
@@ -44,16 +45,16 @@ def select_partition_states(states: Iterable[StateMeta]) -> tuple[StateMeta, ...
     return tuple(state for state in states if find_scope(state) is not None)
 
 
-class Gathered(msgspec.Struct, frozen=True):
+class Gathered(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What was read of the old partitions, and what is to be in the new ones.
 
     ``before``: the digests of each old partition. ``placed``: those of each new one. ``files``: the file of each new
     partition that has rows.
     """
 
-    before: list[dict[str, Digest]]
-    placed: list[dict[str, Digest]]
-    files: dict[int, list[StoredFile]]
+    before: list[dict[Name, Digest]]
+    placed: list[dict[Name, Digest]]
+    files: dict[Partitions, list[StoredFile]]
 
 
 class OldRows(Protocol):

@@ -31,6 +31,7 @@ from pyspark_ckpt.state_store.checkpoints.state_rows import (
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
 from pyspark_ckpt.state_store.database import Database
 from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.state_store.json_objects import Name
 from pyspark_ckpt.state_store.redistribution.assembly import AT_ONCE, Assembled, NewStore, assemble
 from pyspark_ckpt.state_store.redistribution.splitting import PartitionWriters
 
@@ -44,10 +45,10 @@ def count_groups(old_partitions: int, partitions: int, width: int) -> int:
     return groups if groups >= width and old_partitions // groups <= MAX_SOURCES else 0
 
 
-class Regrouped(msgspec.Struct, frozen=True):
+class Regrouped(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the old stores of a group had, and the new stores made of them, both in the order of the task."""
 
-    before: list[dict[str, Digest]]
+    before: list[dict[Name, Digest]]
     made: list[Assembled]
 
 

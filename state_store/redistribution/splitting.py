@@ -39,6 +39,7 @@ from pyspark_ckpt.state_store.format.keys import STATE_BYTES
 from pyspark_ckpt.state_store.format.meta import is_keyed
 from pyspark_ckpt.state_store.format.partition_states import Scope, find_scope
 from pyspark_ckpt.state_store.identity import Identity
+from pyspark_ckpt.state_store.json_objects import Name, Partitions
 from pyspark_ckpt.state_store.redistribution.rolling_writer import RollingWriter
 from pyspark_ckpt.state_store.restore.store_restorer import RestoredStore
 
@@ -53,11 +54,11 @@ MAX_OPEN_BYTES = 128 << 20
 _UNSEEN, _NOW, _LATER, _DONE = range(4)
 
 
-class Split(msgspec.Struct, frozen=True):
+class Split(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The result for one store: digests of its states, and a run for each new partition that has rows in it."""
 
-    digests: dict[str, Digest]
-    runs: dict[int, list[StoredFile]]
+    digests: dict[Name, Digest]
+    runs: dict[Partitions, list[StoredFile]]
     spark_rows: list[bytes] = []
     """Values of the rows that Spark keeps for each partition of a keyed operator. They belong to no key."""
 

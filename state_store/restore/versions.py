@@ -140,6 +140,7 @@ class LocalVersions:
             try:
                 self._copies.link(copy, folder)
             except (StorageError, FormatError, OSError) as problem:
+                self._copies.full_disk.note(problem)
                 self._copies.discard_unusable(copy, problem)
                 raise
             return copy.meta

@@ -7,12 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.blobs.base.place_clock import PlaceTimes, ShownTimes
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
-from pyspark_ckpt.state_store.checkpoints.ownership import other_owner
+from pyspark_ckpt.state_store.checkpoints.ownership import require_own_state
 from pyspark_ckpt.state_store.checkpoints.workplace import THREADS
-from pyspark_ckpt.state_store.errors import InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.errors import NotFoundError
 from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.format.keys import Marker
-from pyspark_ckpt.state_store.format.remote import store_folder
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.retention.pins import Pins
@@ -74,15 +73,7 @@ class Collector:
         return self._retentions[identity]
 
     def _find_owned(self, identity: Identity) -> BlobPlace:
-        """Return the place of a store's state. Raises InvalidInputError if it belongs to another checkpoint."""
+        """Return the place of a store's state. Raises InvalidInputError unless it is proved to be this checkpoint's."""
         checkpoint, place = self._checkpoint, self._checkpoint.find_place(identity)
-        url = place.url.removesuffix(f"/{store_folder(identity)}")
-        if url not in (place.url, checkpoint.place.url):
-            owner = other_owner(checkpoint.workplace.place(url), checkpoint.place)
-            if owner:
-                raise InvalidInputError(
-                    f"The state of {identity} is in {place.url}, which belongs to the checkpoint {owner}. That "
-                    f"checkpoint may need objects that {checkpoint.place.url} does not need.",
-                    hint=f"Clean up {owner} instead.",
-                )
+        require_own_state(checkpoint.place, place, identity, checkpoint.workplace.place)
         return place

@@ -36,7 +36,7 @@ from pyspark_ckpt.state_store.format.manifest import ManifestFile, read_manifest
 from pyspark_ckpt.state_store.format.names import SCRUB_NAME, TABLE_FOLDER
 from pyspark_ckpt.state_store.format.notices import Notices
 from pyspark_ckpt.state_store.format.sealed_objects import MAX_OBJECT_BYTES, read_sealed
-from pyspark_ckpt.state_store.json_objects import read_again, seal
+from pyspark_ckpt.state_store.json_objects import ObjectName, UnixSeconds, read_again, seal
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.retention.confirmation import RESTORE_IT, Confirmations
 from pyspark_ckpt.state_store.transactions.metrics import ScrubCounts
@@ -70,8 +70,8 @@ class _Progress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     format: int
     position: Annotated[int, msgspec.Meta(ge=0, lt=CIRCLE)]
-    time_s: float
-    damaged: tuple[str, ...]
+    time_s: UnixSeconds
+    damaged: tuple[ObjectName, ...]
 
 
 class Scrub:

@@ -21,7 +21,7 @@ from pyspark_ckpt.state_store.blobs.exclusive import require_exclusive
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, find_kind, find_savepoint_kind
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, list_operators
-from pyspark_ckpt.state_store.checkpoints.ownership import OWNER_NAME, claim, other_owner
+from pyspark_ckpt.state_store.checkpoints.ownership import OWNER_NAME, claim, other_owner, refuse_links_below
 from pyspark_ckpt.state_store.checkpoints.query.copying import (
     RenamingTarget,
     Target,
@@ -328,6 +328,7 @@ class QueryRestore:
             raise make_refusal(self._place, before, recorded)
         self._recorded = before
         if done is None:
+            self._refuse_links(before, is_new=before is recorded)
             if not self._place.put_if_absent(QUERY, make_mark(before, self._place.url)):
                 self._refuse_query(before, is_first=before is recorded)
             self._claim_folder(before)
@@ -338,6 +339,14 @@ class QueryRestore:
                 hint="Restore into a new folder.",
             )
         return before, done
+
+    def _refuse_links(self, recorded: RecordedRequest, *, is_new: bool) -> None:
+        """Raise InvalidInputError if there is a link in what an earlier run left: this one replaces objects there."""
+        if is_new:
+            return
+        refuse_links_below(self._place)
+        if self.plan.options.remote:
+            refuse_links_below(self._folder_of_query(recorded.query_id))
 
     def _record(self, recorded: RecordedRequest) -> RecordedRequest:
         """Record in the target what is restored there; return the record of another run that was first."""

@@ -10,7 +10,18 @@ import msgspec
 
 from pyspark_ckpt.state_store.checkpoints.digests import Digest
 from pyspark_ckpt.state_store.display import count_text, html_table, size_text
-from pyspark_ckpt.state_store.json_objects import Count
+from pyspark_ckpt.state_store.json_objects import (
+    ClassName,
+    Count,
+    Location,
+    Name,
+    OperatorNumber,
+    Partitions,
+    RandomId,
+    SourceName,
+    StoreName,
+)
+from pyspark_ckpt.state_store.json_objects import QueryId as StoredQueryId
 
 QueryId: TypeAlias = Literal["keep", "new"]
 
@@ -34,7 +45,7 @@ class RestoreRequest:
     shares: bool = False
 
 
-class RecordedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+class RecordedRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """The restore that a target was begun with. A second run must request the same, of the same content.
 
     ``source_digest``: of what the source held, since another savepoint or checkpoint may be at its URL now. ``run``: a
@@ -43,19 +54,19 @@ class RecordedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     empty: then the record is as builds have written it that did not know them, and so is its digest in ``metadata``.
     """
 
-    source: str
-    source_query: str
+    source: Location
+    source_query: StoredQueryId
     version: Count
-    partitions: Count
-    uid_map: dict[str, str]
-    query_id: str
+    partitions: Partitions
+    uid_map: dict[Name, Name]
+    query_id: StoredQueryId
     keeps_id: bool
-    remote: str
-    source_digest: str = ""
-    run: str = ""
-    source_names: tuple[str, ...] = ()
-    provider: str = ""
-    replay_from: str = ""
+    remote: Location
+    source_digest: RandomId = ""
+    run: RandomId = ""
+    source_names: tuple[SourceName, ...] = ()
+    provider: ClassName = ""
+    replay_from: Location = ""
 
     def is_repeated_by(self, other: RecordedRequest) -> bool:
         """Return whether ``other`` is the same restore, apart from what is chosen at random."""
@@ -77,9 +88,9 @@ class RecordedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 class ProvenState:
     """A state that was moved. ``digest``: the same before and after."""
 
-    operator: int
-    store: str
-    name: str
+    operator: OperatorNumber
+    store: StoreName
+    name: Name
     digest: Digest
 
 
@@ -91,13 +102,13 @@ class Restored:
     ``copied_bytes``: of objects copied as they are. ``rewritten_bytes``: of files written anew.
     """
 
-    checkpoint: str
-    query_id: str
-    version: int
-    partitions: int
+    checkpoint: Location
+    query_id: StoredQueryId
+    version: Count
+    partitions: Partitions
     states: tuple[ProvenState, ...]
-    copied_bytes: int
-    rewritten_bytes: int
+    copied_bytes: Count
+    rewritten_bytes: Count
 
     def __repr__(self) -> str:
         return (
@@ -114,7 +125,7 @@ class Restored:
         return html_table(repr(self), header, rows)
 
 
-class FinishedRequest(msgspec.Struct, frozen=True):
+class FinishedRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A restore that has moved all state. At most ``metadata``, ``at_end`` and the cleaning up are left to do."""
 
     request: RecordedRequest

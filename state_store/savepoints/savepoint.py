@@ -11,7 +11,7 @@ No path in it leads out of it. It is never added to, and only its owner deletes 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -35,17 +35,27 @@ from pyspark_ckpt.state_store.checkpoints.verification import Verified, find_dif
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
 from pyspark_ckpt.state_store.display import count_text, html_table, size_text, write_rescale
 from pyspark_ckpt.state_store.errors import ConflictError, FormatError, InvalidInputError, NotFoundError
-from pyspark_ckpt.state_store.format.keys import CommitId, Marker
+from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.names import (
     RESTORE_REQUEST_NAME,
     SAVEPOINT_NAME,
     UNFINISHED_NAME,
 )
-from pyspark_ckpt.state_store.format.remote import StoreName
 from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
 from pyspark_ckpt.state_store.identity import Identity
-from pyspark_ckpt.state_store.json_objects import Count
+from pyspark_ckpt.state_store.json_objects import (
+    CommitId,
+    Count,
+    Location,
+    Name,
+    OperatorNumber,
+    Partitions,
+    QueryId,
+    StoreName,
+    UnixMs,
+    Words,
+)
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.redistribution.canonical import SavedRows, digest_file
 from pyspark_ckpt.state_store.redistribution.jobs import Progress
@@ -58,18 +68,16 @@ Kind: TypeAlias = Literal["native", "canonical"]
 MAX_BYTES = 64 << 20
 StoreKey: TypeAlias = tuple[int, str]
 """The number of the operator, and the name of the store."""
-LAST_MS = 253_402_300_799_000
-"""The end of the year 9999."""
 
 
-class SavedState(msgspec.Struct, frozen=True):
+class SavedState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A state of an operator: its rows, and its types as stored. ``is_counted``: False for expiry indexes.
 
     ``digest``: of all its rows, if they were read when the savepoint was taken.
     """
 
     store: StoreName
-    name: str
+    name: Name
     rows: Count
     is_counted: bool
     key_schema: Any = None
@@ -83,30 +91,30 @@ class SavedState(msgspec.Struct, frozen=True):
             raise ValueError(f"state {self.name!r} has {self.rows} rows, and a digest of {self.digest.rows}")
 
 
-class SavedOperator(msgspec.Struct, frozen=True):
+class SavedOperator(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A stateful operator: Spark's name, the uids of keyed operators, and how its rows are spread."""
 
-    number: Count
-    name: str
+    number: OperatorNumber
+    name: Name
     stores: tuple[StoreName, ...]
-    partitions: Count
-    layout: str
-    uids: tuple[str, ...]
+    partitions: Partitions
+    layout: Name
+    uids: tuple[Name, ...]
     states: tuple[SavedState, ...]
 
 
-class SavedStore(msgspec.Struct, frozen=True):
+class SavedStore(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A store: the number of its objects, and their bytes."""
 
-    operator: Count
-    partition: Count
+    operator: OperatorNumber
+    partition: Partitions
     name: StoreName
     commit_id: CommitId
     objects: Count
     size_bytes: Count
 
 
-class SavepointInfo(msgspec.Struct, frozen=True):
+class SavepointInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a finished savepoint holds: the content of its ``savepoint.json``.
 
     ``created_ms``: ms since 1970. ``checkpoint``: the URL that it was taken of. ``version``: that of all its stores;
@@ -115,13 +123,13 @@ class SavepointInfo(msgspec.Struct, frozen=True):
     """
 
     format: int
-    kind: str
-    created_ms: Annotated[int, msgspec.Meta(ge=0, le=LAST_MS)]
-    written_by: str
-    query_id: str
-    checkpoint: str
+    kind: Name
+    created_ms: UnixMs
+    written_by: Words
+    query_id: QueryId
+    checkpoint: Location
     version: Count
-    partitions: Count
+    partitions: Partitions
     operators: tuple[SavedOperator, ...]
     stores: tuple[SavedStore, ...]
     files: tuple[QueryFile, ...]

@@ -13,9 +13,18 @@ from pathlib import Path
 
 from pyspark_ckpt.state_store.attempts.commit_log import is_committed
 from pyspark_ckpt.state_store.attempts.winners import Evidence, resolve
-from pyspark_ckpt.state_store.errors import CkptError, ConflictError, DamagedCopyError, FormatError, NotFoundError
+from pyspark_ckpt.state_store.checkpoints.ownership import refuse_links
+from pyspark_ckpt.state_store.errors import (
+    CkptError,
+    ConflictError,
+    DamagedCopyError,
+    FormatError,
+    InvalidInputError,
+    NotFoundError,
+)
 from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.lineage import Lineage
+from pyspark_ckpt.state_store.format.remote import store_folder
 from pyspark_ckpt.state_store.local.copies import LocalCopy
 from pyspark_ckpt.state_store.retention.confirmation import Confirmations
 from pyspark_ckpt.state_store.retention.pins import Pins
@@ -36,6 +45,7 @@ class Maintenance:
         self._forecast = resources.forecast
         self._clock = resources.clock
         self._warned = False
+        self._has_warned_of_link = False
         failpoints = resources.failpoints
         self._writer = SnapshotWriter(
             store.place,
@@ -109,11 +119,14 @@ class Maintenance:
     def cleanup(self, min_versions: int) -> int:
         """Delete objects that no query can ask for any more; return how many. Raises StorageError.
 
-        Afterwards scrub the remaining objects that are due: re-read them and repair what is damaged.
+        Afterwards scrub the remaining objects that are due: re-read them and repair what is damaged. Nothing is deleted
+        where a link leads from the query's folder elsewhere.
         """
         if self._store.newest is None or self._store.closed or not self._busy.acquire(blocking=False):
             return 0
         try:
+            if not self._is_own():
+                return 0
             count = self._retention.clean(self._store.newest, min_versions, CONFIRMED_BYTES)
             scrubbed = self._scrub.run(self._local_tables)
             self._found_damage |= scrubbed.found_damage or self._retention.has_lost_newest
@@ -122,6 +135,21 @@ class Maintenance:
             return count
         finally:
             self._busy.release()
+
+    def _is_own(self) -> bool:
+        """Return whether the folder of the store is in that of the query, and not a link; warn once if not.
+
+        Who owns the folder of a query below ``remote`` was asked when the store was opened.
+        """
+        folder = store_folder(self._store.identity)
+        try:
+            refuse_links(self._store.place.url.removesuffix(f"/{folder}"), folder)
+        except InvalidInputError as problem:
+            if not self._has_warned_of_link:
+                self._store.log.warning("no old versions are deleted: %s %s", problem.message, problem.hint)
+            self._has_warned_of_link = True
+            return False
+        return True
 
     def _local_tables(self) -> Iterator[Path]:
         """Yield the table files of a local copy, which stays leased until all of them have been read."""

@@ -50,6 +50,7 @@ from pyspark_ckpt.state_store.format.names import TABLE_FOLDER, new_id, snapshot
 from pyspark_ckpt.state_store.format.notices import Notices
 from pyspark_ckpt.state_store.local.copies import LocalCopy, reading
 from pyspark_ckpt.state_store.log import StoreLog
+from pyspark_ckpt.state_store.plain_files import open_plain, read_plain
 from pyspark_ckpt.state_store.sst.table_check import check_chunks
 
 TAKE_BACK_S = 3600.0
@@ -153,7 +154,7 @@ class SnapshotWriter:
             return None
         known = {} if self._full else self._find_confirmed_objects(copy.marker, lineage)
         with reading(copy):
-            inline = {path.name: path.read_bytes() for path in copy.db.iterdir() if is_inline(path.name)}
+            inline = {path.name: read_plain(path) for path in copy.db.iterdir() if is_inline(path.name)}
             tables = {table.name: table for table in self._tables(copy, inline)}
             names = sorted({*inline, *tables, *(path.name for path in copy.db.iterdir())})
         files: list[ManifestFile] = []
@@ -303,7 +304,7 @@ def _upload(copy: LocalCopy, path: Path, xxh3: str, sink: Sink) -> None:
 def _read(copy: LocalCopy, path: Path) -> Iterator[bytes]:
     """Yield the content of a file of the copy. Raises DamagedCopyError if it cannot be read."""
     with reading(copy):
-        source = path.open("rb", buffering=0)
+        source = open_plain(path)
     with source:
         while True:
             with reading(copy):

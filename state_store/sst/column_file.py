@@ -33,6 +33,7 @@ from pyspark_ckpt.state_store.database import TableFile
 from pyspark_ckpt.state_store.database.column_names import checksum_in, column_file_name, column_files_in
 from pyspark_ckpt.state_store.errors import StorageError
 from pyspark_ckpt.state_store.format.keys import STATE_BYTES
+from pyspark_ckpt.state_store.plain_files import NotPlainFileError, open_plain, require_plain
 from pyspark_ckpt.state_store.sst.blocks import Entries
 from pyspark_ckpt.state_store.sst.scan import Portion, between
 from pyspark_ckpt.state_store.sst.table import SortedTable
@@ -133,7 +134,7 @@ def _binary(strings: Packed) -> pa.Array:
 
 def _checksum(path: Path) -> str:
     digest = xxh3_64()
-    with path.open("rb", buffering=0) as file:
+    with open_plain(path) as file:
         hash_file(file, digest.update)
     return digest.hexdigest()
 
@@ -158,7 +159,11 @@ class ColumnFile:
     """A column file, mapped into memory while this object exists."""
 
     def __init__(self, path: Path) -> None:
-        """Map the file. Raises FileNotFoundError, ValueError (damaged)."""
+        """Map the file. Raises FileNotFoundError, ValueError (damaged, or not a plain file)."""
+        try:
+            require_plain([path])
+        except NotPlainFileError as problem:
+            raise ValueError(str(problem)) from problem
         with pa.memory_map(str(path)) as file:
             self._content = file.read_buffer()
         self.path = path

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from pyspark_ckpt.state_store.arrays.packed import Bytes, Integers, Packed
 from pyspark_ckpt.state_store.errors import FormatError, StorageError
+from pyspark_ckpt.state_store.plain_files import open_plain_descriptor
 from pyspark_ckpt.state_store.sst.blocks import Entries, parse_entries, varints
 from pyspark_ckpt.state_store.sst.compressions import OTHER_COMPRESSIONS, decompress_other
 from pyspark_ckpt.state_store.sst.layout import (
@@ -232,7 +233,7 @@ class SortedTable:
         self.path, self._bounds, self.may_merge = path, bounds, may_merge
         self.first_key = bounds[0]
         try:
-            self._file = os.open(path, os.O_RDONLY)
+            self._file = open_plain_descriptor(path)
         except FileNotFoundError:
             raise
         except OSError as problem:

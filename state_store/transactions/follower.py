@@ -61,7 +61,8 @@ class Follower:
                     local.versions.tables = TableCount.of(tables)
                     if any(map(is_keyed, meta.states)):
                         self._shared.columns.schedule(live, tables, log, local.discard_damaged)
-        except Exception:
+        except Exception as problem:
+            local.copies.full_disk.note(problem)
             log.exception("%s is durable, but has to be restored: the local database failed", transaction.target)
         try:
             local.let_go(transaction)

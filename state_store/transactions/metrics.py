@@ -49,16 +49,18 @@ class UpkeepMetrics:
         self._lag = lag
         self._policy = policy
         self._scrub_counts = scrub_counts
-        self._damaged_told = 0
+        self._damaged_told = self._full_told = 0
 
     def measure(self, version: int) -> dict[str, int]:
         """Return metrics of the table files, of damage, and of the cost of restoring ``version`` if that is known."""
         copies, versions = self._local.copies, self._local.versions
         damaged, self._damaged_told = copies.damaged - self._damaged_told, copies.damaged
+        full, self._full_told = copies.full_disk.count - self._full_told, copies.full_disk.count
         metrics = {
             "tables": versions.tables.files,
             "table_bytes": versions.tables.size_bytes,
             "damaged_copies": damaged,
+            "full_disks": full,
             **self._scrub_counts.take(),
         }
         lag = self._lag.up_to(version)

@@ -27,9 +27,20 @@ from msgspec.structs import replace
 
 from pyspark_ckpt.state_store.database import Tuning, write_table_file
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
-from pyspark_ckpt.state_store.format.keys import CommitId
-from pyspark_ckpt.state_store.format.meta import Descriptor, RowSum, StoreMeta, have_same_keys
-from pyspark_ckpt.state_store.json_objects import Change, Count, check_format, decode_as, seal, unseal
+from pyspark_ckpt.state_store.format.meta import Descriptor, StoreMeta, have_same_keys
+from pyspark_ckpt.state_store.json_objects import (
+    Change,
+    CommitId,
+    Count,
+    FileName,
+    Name,
+    StateNumber,
+    Xxh3,
+    check_format,
+    decode_as,
+    seal,
+    unseal,
+)
 from pyspark_ckpt.state_store.local.files import publish
 from pyspark_ckpt.state_store.plain_files import read_plain
 from pyspark_ckpt.state_store.transactions.staged_log import LOG, read_frames
@@ -47,8 +58,8 @@ _LOG_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,122}\.log")
 class PartState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A state as a session uses it."""
 
-    name: str
-    number: int
+    name: Name
+    number: StateNumber
     descriptor: Descriptor
 
 
@@ -62,15 +73,15 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     states: tuple[PartState, ...]
-    files: tuple[str, ...]
-    rows: dict[int, Change]
+    files: tuple[FileName, ...]
+    rows: dict[StateNumber, Change]
     written: Count
-    counts: dict[str, Change]
+    counts: dict[Name, Change]
     commit: CommitId
     log: str = ""
     format: int = PART_FORMAT
-    seals: dict[str, Seal] = {}
-    digests: dict[int, RowSum] = {}
+    seals: dict[FileName, Seal] = {}
+    digests: dict[StateNumber, Xxh3] = {}
 
 
 def write_part(staging: Path, session: str, part: Part) -> None:
@@ -122,7 +133,7 @@ def close_log(staging: Path, part: Part, tuning: Tuning) -> Part:
     for frame in frames:
         rows.update(frame.rows)
     files: tuple[str, ...] = ()
-    seals: dict[str, Seal] = {}
+    seals: dict[FileName, Seal] = {}
     if frames:
         last = frames[-1]
         files, seals = last.files, last.seals
@@ -198,7 +209,7 @@ def join(meta: StoreMeta, parts: Sequence[Part]) -> Joined:
     Raises InvalidInputError if a session has another number for a state than the store, or as ``declare``.
     """
     files: list[str] = []
-    seals: dict[str, Seal] = {}
+    seals: dict[FileName, Seal] = {}
     rows: dict[int, int] = {}
     digests: dict[int, str] = {}
     for part in parts:

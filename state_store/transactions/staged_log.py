@@ -164,7 +164,7 @@ class StagedRows:
     def __iter__(self) -> Iterator[list[tuple[bytes, bytes | None]]]:
         """Yield the rows of each frame; a row of a later frame replaces an earlier one. Raises FormatError."""
         for path, begin, end in self._places:
-            with path.open("rb") as source:
+            with io.BufferedReader(open_plain(path)) as source:
                 source.seek(begin)
                 yield _decode(path, source.read(end - begin)).rows
 

@@ -23,10 +23,20 @@ from typing import Annotated
 import msgspec
 
 from pyspark_ckpt.state_store.errors import FormatError
-from pyspark_ckpt.state_store.format.keys import CommitId
 from pyspark_ckpt.state_store.format.meta import StateMeta, StoreMeta
 from pyspark_ckpt.state_store.identity import Identity
-from pyspark_ckpt.state_store.json_objects import Count, decode_as, seal, unseal_local
+from pyspark_ckpt.state_store.json_objects import (
+    MAX_PARTITIONS,
+    CommitId,
+    Count,
+    Location,
+    OperatorNumber,
+    Partitions,
+    StoreName,
+    decode_as,
+    seal,
+    unseal_local,
+)
 from pyspark_ckpt.state_store.local.files import is_own, make_folder, publish, require_own
 from pyspark_ckpt.state_store.plain_files import read_plain
 
@@ -46,7 +56,7 @@ class WorkerTask:
     num_partitions: int | None = None
 
 
-class Ticket(msgspec.Struct, frozen=True):
+class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The content of a ticket. ``meta`` is the metadata of the store at the base version: states and their numbers.
 
     ``num_partitions``: the number that the query runs with. At version 0, ``meta`` has no such number.
@@ -55,22 +65,22 @@ class Ticket(msgspec.Struct, frozen=True):
     ``place_options``: for commands that messages name; a placeholder if the checkpoint is not known.
     """
 
-    operator: Count
-    partition: Count
-    name: str
+    operator: OperatorNumber
+    partition: Partitions
+    name: StoreName
     version: Count
     id: CommitId
     new_id: CommitId
-    db: str
+    db: Location
     live: bool
-    staging: str
+    staging: Location
     compression: Annotated[str, msgspec.Meta(pattern=r"\A(lz4|zstd|none)\Z")]
     meta: StoreMeta
     key_schema: str = ""
     allow_non_restored_state: bool = False
     operator_states: tuple[tuple[StateMeta, ...], ...] = ()
-    num_partitions: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    checkpoint: str = "CHECKPOINT"
+    num_partitions: Annotated[int, msgspec.Meta(ge=1, le=MAX_PARTITIONS)] | None = None
+    checkpoint: Location = "CHECKPOINT"
     place_options: dict[str, str] = {}
 
 

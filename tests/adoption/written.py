@@ -6,6 +6,10 @@ for the one without changelogs; see ``write.py``), a join in state format 4, and
 ``spark-4.3-forms.tar.xz``, by Spark 4.3.0: a processor with a time to live, with changelogs and checksums of rows, and
 the same with Avro as well.
 
+``spark-4.3-evolved.tar.xz``, by Spark 4.3.0: a processor in five runs of a batch with five keys each. The first two
+declare the values ``a`` and ``b``, the list ``l`` and the map ``m``; the third one ``a`` and ``b``; the fourth one
+``a``, and it deletes ``l``; the last one ``a``.
+
 ``spark-3.5.tar.xz``, by Spark 3.5.9: many operators with each provider. See ``write_operators.py``.
 """
 

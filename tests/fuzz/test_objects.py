@@ -17,7 +17,7 @@ from pyspark_ckpt.state_store.attempts.commit_log import read_ids
 from pyspark_ckpt.state_store.attempts.winners import Epochs, declare_winner
 from pyspark_ckpt.state_store.blobs import LocalPlace, place_at
 from pyspark_ckpt.state_store.blobs.s3 import place as s3  # noqa: F401 - what loading it takes is no reader's
-from pyspark_ckpt.state_store.checkpoints.checkpoint import MAX_PARTITIONS, Checkpoint
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.ownership import other_owner
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, StorageError
 from pyspark_ckpt.state_store.format import names
@@ -27,7 +27,7 @@ from pyspark_ckpt.state_store.format.manifest import Manifest, ManifestFile, dec
 from pyspark_ckpt.state_store.format.meta import Descriptor, StateMeta, StoreMeta
 from pyspark_ckpt.state_store.format.remote import find_place, query_id
 from pyspark_ckpt.state_store.identity import Identity
-from pyspark_ckpt.state_store.json_objects import seal_json
+from pyspark_ckpt.state_store.json_objects import MAX_PARTITIONS, seal_json
 from pyspark_ckpt.state_store.options import parse
 from tests.fuzz.mutations import any_damage, damaged, damaged_json, fuzzed, read_or_refuse
 

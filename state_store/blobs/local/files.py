@@ -19,6 +19,7 @@ from pyspark_ckpt.state_store.errors import (
     Outcome,
     StorageError,
 )
+from pyspark_ckpt.state_store.plain_files import NotPlainFileError
 
 TEMPORARY = ".tmp"
 """How names of unfinished files end."""
@@ -45,14 +46,17 @@ def write_all(file: io.FileIO, data: bytes | memoryview) -> None:
 
 
 def list_folder(path: Path, lead: str, prefix: str, start: str) -> list[Blob]:
-    """Return the files of a folder. Raises OSError."""
+    """Return what a folder has except folders and links to some. Raises OSError.
+
+    What is no plain file is listed, too: whoever reads it is told so, and does not take it for missing.
+    """
     found: list[Blob] = []
     with os.scandir(path) as entries:
         for entry in entries:
             name = entry.name
             if name.startswith(prefix) and name >= start and not name.startswith("."):
                 state = _look_at(entry)
-                if state is not None and stat.S_ISREG(state.st_mode):
+                if state is not None and not stat.S_ISDIR(state.st_mode):
                     found.append(Blob(lead + name, state.st_size, state.st_mtime))
     return sorted(found, key=lambda blob: blob.name)
 
@@ -129,6 +133,21 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def refuse_linked_folders(root: Path, path: Path) -> None:
+    """Raise InvalidInputError if a folder between ``root`` and a file below it is a link. Raises OSError.
+
+    What is there belongs to another folder, and is not deleted with this one.
+    """
+    for folder in path.parents:
+        if folder == root:
+            return
+        if folder.is_symlink():
+            raise InvalidInputError(
+                f"{path} was not deleted: {folder} is a link to {folder.readlink()}, which may be another's.",
+                hint="Remove the link, or put the folder itself there.",
+            )
+
+
 def discard_temporary(path: Path) -> bool:
     """Delete a file. Return whether it existed."""
     with suppress(FileNotFoundError):
@@ -161,6 +180,11 @@ def fail(verb: str, path: Path, problem: Exception, outcome: Outcome = "not_appl
 
     That is NotFoundError, InvalidInputError (a file or a circle of links where a folder is expected) or StorageError.
     """
+    if isinstance(problem, NotPlainFileError):
+        raise InvalidInputError(
+            f"Could not {verb} {path}: it is {problem.what}, and only plain files are read here.",
+            hint="Put a file with the content there, or remove it if nobody knows it.",
+        ) from problem
     folders = [path, *path.parents] if verb in _OF_FOLDERS else path.parents
     file = next(filter(Path.is_file, folders), None) if isinstance(problem, NotADirectoryError) else None
     if isinstance(problem, FileNotFoundError) or (verb == "read" and file):

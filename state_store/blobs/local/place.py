@@ -32,17 +32,19 @@ from pyspark_ckpt.state_store.blobs.local.files import (
     fail,
     list_folder,
     may_pass,
+    refuse_linked_folders,
     remove_empty_folders,
     sync_folder,
     unless_missing,
     walk_folder,
 )
 from pyspark_ckpt.state_store.blobs.local.uploads import LocalUpload
-from pyspark_ckpt.state_store.errors import (
-    ConflictError,
-)
+from pyspark_ckpt.state_store.errors import ConflictError
+from pyspark_ckpt.state_store.plain_files import open_plain, require_plain
 
 _RETRIES = RetryPolicy()
+COPIED_BYTES = 64 << 10
+"""How much of a file is in memory while it is copied."""
 
 T = TypeVar("T")
 
@@ -93,6 +95,7 @@ class LocalPlace(FileWrites, Retries):
         tries = count()
 
         def link() -> None:
+            require_plain([origin])
             self.make_folder(path.parent)
             try:
                 os.link(origin, path)
@@ -124,7 +127,7 @@ class LocalPlace(FileWrites, Retries):
         path = self.path_of(name)
 
         def read() -> bytes:
-            with path.open("rb", buffering=0) as source:
+            with open_plain(path) as source:
                 source.seek(start)
                 if end is None:
                     return source.read()
@@ -139,9 +142,14 @@ class LocalPlace(FileWrites, Retries):
     def download(self, name: str, path: Path) -> int:
         """Copy the object into the local file ``path``; see the protocol."""
         source = self.path_of(name)
-        try:
-            self.ask(lambda: shutil.copyfile(source, path))
+
+        def copy() -> int:
+            with open_plain(source) as stored, path.open("wb") as copied:
+                shutil.copyfileobj(stored, copied, COPIED_BYTES)
             return path.stat().st_size
+
+        try:
+            return self.ask(copy)
         except FAILURES as problem:
             fail("copy", source, problem)
 
@@ -173,10 +181,15 @@ class LocalPlace(FileWrites, Retries):
         return found, sorted(closed)
 
     def delete(self, name: str) -> None:
-        """Remove the object; see the protocol."""
+        """Remove the object; see the protocol. Raises InvalidInputError (a link to a folder is on the way to it)."""
         path = self.path_of(name)
+
+        def unlink() -> None:
+            refuse_linked_folders(self._root, path)
+            path.unlink(missing_ok=True)
+
         try:
-            self.ask(lambda: path.unlink(missing_ok=True))
+            self.ask(unlink)
         except FAILURES as problem:
             fail("delete", path, problem)
 

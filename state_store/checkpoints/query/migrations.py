@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import msgspec
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.errors import InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.names import CHECKPOINT_FOLDER, MIGRATIONS_NAME
 from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
-from pyspark_ckpt.state_store.json_objects import MAX_LONG, check_format_in, decode_as, seal, unseal
+from pyspark_ckpt.state_store.json_objects import Name, UnixMs, Words, check_format_in, decode_as, seal, unseal
 
 MIGRATIONS_FORMAT = 1
 MIGRATIONS_FILE = f"{CHECKPOINT_FOLDER}/{MIGRATIONS_NAME}"
 _MAX_BYTES = 16 << 20
 
 
-class AppliedMigration(msgspec.Struct, frozen=True):
+class AppliedMigration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A migration: its name, when it was made, in ms since 1970, and what it did, in words."""
 
-    name: str
-    at_ms: Annotated[int, msgspec.Meta(ge=0, le=MAX_LONG)]
-    changes: tuple[str, ...]
+    name: Name
+    at_ms: UnixMs
+    changes: tuple[Words, ...]
 
 
-class _File(msgspec.Struct, frozen=True):
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: int
     migrations: tuple[AppliedMigration, ...]
 

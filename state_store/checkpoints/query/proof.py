@@ -11,15 +11,15 @@ from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.query.entries import ContentRewrite, check_content
 from pyspark_ckpt.state_store.checkpoints.query.files import QUERY, log_names, operator_names
 from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
-from pyspark_ckpt.state_store.json_objects import Count
+from pyspark_ckpt.state_store.json_objects import Count, ObjectName, Xxh3
 
 
-class QueryFile(msgspec.Struct, frozen=True):
+class QueryFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One of these files, as it was copied."""
 
-    name: str
+    name: ObjectName
     size_bytes: Count
-    xxh3: str
+    xxh3: Xxh3
 
     @classmethod
     def of(cls, name: str, content: bytes) -> QueryFile:

@@ -90,6 +90,27 @@ def test_a_commit_is_answered_when_the_local_database_cannot_follow(executor: Ex
     assert txn.answer["live"], "no transaction that has ended holds the live copy"
 
 
+def test_a_full_disk_is_told_in_the_log_and_in_a_metric_when_the_query_survives_it(
+    executor: Executor, caplog: pytest.LogCaptureFixture
+) -> None:
+    base, told = commit(executor, {"k": "old"}), []
+    for version in range(1, 4):
+        txn = executor.begin(handle(executor), version, base)
+        txn.changes["k"] = str(version)
+        state = executor.server.call("create_state", txn=txn.number, name="default", descriptor={})["number"]
+        staged = txn.stage()
+        executor.server.trouble = FULL if version < 3 else None
+        done = executor.server.call("commit", txn=txn.number, files=[staged], rows={str(state): 0})
+        executor.server.settled()
+        executor.server.trouble = None
+        told.append(done["metrics"]["full_disks"])
+        base = str(done["id"])
+    assert told == [0, 1, 1]
+    warnings = [each.message for each in caplog.records if "is full: local copies" in each.message]
+    assert len(warnings) == 1, "once in an hour"
+    assert str(executor.server.stores.local_dir) in warnings[0]
+
+
 def test_a_commit_is_answered_when_its_ticket_cannot_be_removed(executor: Executor) -> None:
     txn = executor.begin(handle(executor), 0, None)
     txn.changes["k"] = "v"

@@ -11,6 +11,7 @@ import org.apache.spark.sql.ckpt.fence.{
   Fence,
   LinkedFile,
   LostCheckpointException,
+  PlainFile,
   SyncedFile
 }
 import org.apache.spark.sql.ckpt.minor.{CancellableFSDataOutputStream, CheckpointFileManager, MinorFileManager}
@@ -57,7 +58,10 @@ class FencedCheckpointFileManager(path: Path, hadoopConf: Configuration) extends
     found
   }
 
-  override def open(path: Path): FSDataInputStream = files.open(path)
+  override def open(path: Path): FSDataInputStream = {
+    if (files.isLocal) PlainFile.require(path)
+    files.open(path)
+  }
 
   /** Lists a folder. A query that could not become the newest run on its checkpoint reads none of its logs. */
   override def list(path: Path, filter: PathFilter): Array[FileStatus] = {

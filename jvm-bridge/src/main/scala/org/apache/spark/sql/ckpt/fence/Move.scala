@@ -98,7 +98,7 @@ private[ckpt] final class CurrentCheckpoint(here: Path, conf: Configuration) {
 
   private def idOf(checkpoint: Path): Option[String] =
     try {
-      val input = checkpoint.getFileSystem(conf).open(new Path(checkpoint, "metadata"))
+      val input = new FencedCheckpointFileManager(checkpoint, conf).open(new Path(checkpoint, "metadata"))
       try Option(Json.mapper.readTree(input: java.io.InputStream).path("id").asText(null))
       finally input.close()
     } catch { case _: FileNotFoundException => None }

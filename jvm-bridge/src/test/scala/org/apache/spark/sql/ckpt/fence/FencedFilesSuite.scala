@@ -148,6 +148,28 @@ class FencedFilesSuite extends AnyFunSuite with BeforeAndAfterEach {
     Files.writeString(target, content)
   }
 
+  test("a link, a pipe or a device in the place of a file is refused, and not read") {
+    val run = "00000001-0000-0000-0000-000000000000"
+    val fence = new Fence(runs.take(run, "app on host"), run, runs)
+    val file = folder.resolve("checkpoint/_ckpt/runs/0000000001.run")
+    val elsewhere = Files.move(file, folder.resolve("private"))
+    def refusal = intercept[CkptException](fence.check()).getMessage
+    Files.createSymbolicLink(file, elsewhere)
+    assert(refusal.contains("0000000001.run is not read: it is a link"))
+    Files.delete(file)
+    assert(new ProcessBuilder("mkfifo", file.toString).start().waitFor() == 0)
+    assert(refusal.contains("it is a pipe, a socket or a device"))
+    Files.delete(file)
+    Files.copy(elsewhere, file)
+    Files.createSymbolicLink(file.resolveSibling(".0000000001.run.crc"), elsewhere)
+    assert(refusal.contains(".crc is not read: it is a link"))
+    Files.delete(file.resolveSibling(".0000000001.run.crc"))
+    fence.check()
+    Files.createSymbolicLink(folder.resolve("linked"), folder.resolve("checkpoint"))
+    val linked = new Runs(new Path(s"file:${folder.resolve("linked")}"), new Configuration)
+    assert(linked.isOf(1, run), "the folder of a checkpoint may be a link")
+  }
+
   test("a run goes on while its number is there, and is over when that is gone or is another's") {
     val run = "00000001-0000-0000-0000-000000000000"
     var ends = 0
