@@ -71,6 +71,7 @@ CLIENT_ERRORS = (
 )
 """All that a request may raise."""
 
+FORBIDDEN = 403
 MISSING = frozenset({"NoSuchKey", "404", "NotFound"})
 EXISTS = frozenset({"PreconditionFailed", "412"})
 
@@ -199,6 +200,12 @@ def may_pass(problem: Exception, *, has_answered: bool = False) -> bool:
         | ConnectionError
         | TimeoutError,
     )
+
+
+def is_refused(problem: Exception) -> bool:
+    """Return whether other credentials may be accepted: these are wrong, have expired, lack a right, or are missing."""
+    is_forbidden = isinstance(problem, ClientError) and read_status(problem.response) == FORBIDDEN
+    return is_forbidden or find_hint(problem) in {_CORRECT, _RENEW, _GIVE}
 
 
 def _is_strangers(problem: ClientError, code: str, status: int) -> bool:

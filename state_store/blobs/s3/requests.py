@@ -21,6 +21,7 @@ from pyspark_ckpt.state_store.blobs.s3.errors import (
     CutAnswerError,
     fail,
     find_code,
+    is_refused,
     may_pass,
     require_etag,
 )
@@ -79,12 +80,19 @@ class S3Requests:
         return self._root + check_name(name)
 
     def ask(self, request: Callable[[], T], *, work_s: float = 0.0, asked: float | None = None) -> T:
-        """Return the answer to a request, which is repeated while its failures may pass."""
+        """Return the answer to a request, which is repeated while its failures may pass.
+
+        One whose credentials are refused is repeated once, if there are others by now.
+        """
+        name = f"s3://{self.bucket}"
 
         def passes(problem: Exception) -> bool:
             return may_pass(problem, has_answered=self.service in _answered)
 
-        answer = self.retries.repeat(f"s3://{self.bucket}", request, passes, work_s=work_s, asked=asked)
+        def attempt() -> T:
+            return self._client.ask(name, request, is_refused)
+
+        answer = self.retries.repeat(name, attempt, passes, work_s=work_s, asked=asked)
         _answered.add(self.service)
         return answer
 

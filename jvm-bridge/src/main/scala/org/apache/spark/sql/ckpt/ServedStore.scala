@@ -26,6 +26,7 @@ private[ckpt] final class ServedStore(
 
   @volatile private var current = SharedRuntime.get(settings)
   private var opened: Opened = _
+  private var openedWith = Map.empty[String, String]
   private var closed = false
 
   def runtime: SharedRuntime = current
@@ -49,20 +50,35 @@ private[ckpt] final class ServedStore(
     sqlConf.getConfString(StatefulPartitions, sqlConf.numShufflePartitions.toString).toInt
   }(_.toInt)
 
-  /** The handle of this store in the running server. In a new server the store is opened again. */
+  /** The handle of this store in the running server. In a new server the store is opened again. So it is for a task that
+    * was tried before, if the secrets in Hadoop's credential files are others by now.
+    */
   def handle(): Opened = synchronized {
     if (closed) throw CkptErrors.lifecycle(s"$label is closed.")
     if (current.isReplaced) current = SharedRuntime.get(settings)
     val server = current.server()
-    if (opened == null || opened.server != server) opened = Opened(server, open(server))
+    if (opened == null || opened.server != server) opened = Opened(server, open(server, places()))
+    else if (openedWith.nonEmpty && isRetried) {
+      val (found, last) = (places(), opened)
+      if (found.secret != openedWith) {
+        logWarning(s"$label is opened again, with secrets that have changed in Hadoop's credential files.")
+        opened = Opened(server, open(server, found))
+        closeHandle(last.server, last.handle)
+      }
+    }
     opened
   }
+
+  private def isRetried: Boolean = Option(TaskContext.get()).exists(_.attemptNumber() > 0)
 
   /** The last handle, whose server may have ended; None if there is none, or if the store is closed. */
   def lastHandle: Option[Opened] = synchronized(Option(opened).filterNot(_ => closed))
 
-  private def open(server: StateServer): Long = {
-    val root = new Path(id.checkpointRootLocation).getParent.toString
+  private def root: String = new Path(id.checkpointRootLocation).getParent.toString
+
+  private def places(): HadoopSettings = HadoopSettings.of(hadoopConf, Seq(root, settings.remote))
+
+  private def open(server: StateServer, hadoop: HadoopSettings): Long = {
     val request = Json.obj()
       .put("state_dir", id.storeCheckpointLocation().toString)
       .put("checkpoint_root", root)
@@ -74,9 +90,9 @@ private[ckpt] final class ServedStore(
       .put("format", if (usesCheckpointIds) 2 else 1)
       .put("min_versions_to_retain", conf.minVersionsToRetain)
     request.set[ObjectNode]("options", Json.strings(settings.options))
-    val hadoop = HadoopSettings.of(hadoopConf, Seq(root, settings.remote))
     request.set[ObjectNode]("hadoop", Json.strings(hadoop.plain))
     if (hadoop.secret.nonEmpty) request.put("secrets", server.entrust(hadoop.secret))
+    openedWith = hadoop.secret
     server.call("open", request, left => closeHandle(server, left.get("handle").asLong)).get("handle").asLong
   }
 
