@@ -45,7 +45,7 @@ def _new_client(settings: S3Settings, session: boto3.session.Session | None = No
         read_timeout=READ_S,
         retries={"mode": "legacy", "total_max_attempts": 1},  # the retry policy of the place repeats
         s3={"addressing_style": settings.addressing},
-        # Every object of ours carries its own checksums, and older services refuse newer headers.
+        # Requests have Content-MD5, which every service knows. Older services refuse newer headers.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
     )

@@ -71,10 +71,10 @@ class S3Place(S3Requests, Retries):
 
     def put(self, name: str, data: bytes) -> None:
         """Write ``data``, replacing what was there; see the protocol."""
-        key = self.key(name)
+        key, given = self.key(name), {**self.writes, **self.sum_up(data)}
 
         def write() -> None:
-            require_etag(self.client.put_object(Bucket=self.bucket, Key=key, Body=data, **self.writes))
+            require_etag(self.client.put_object(Bucket=self.bucket, Key=key, Body=data, **given))
 
         with self.failures("write", name, "unknown"):
             self.ask(write)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import uuid
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from hashlib import md5
 from itertools import cycle
 from typing import Any, TypeVar
 
@@ -79,6 +81,12 @@ class S3Requests:
         """Return the key of an object of the place."""
         return self._root + check_name(name)
 
+    def sum_up(self, data: bytes) -> dict[str, str]:
+        """Return the argument of a write that has the checksum of its ``data``."""
+        if self.settings.checksums == "none":
+            return {}
+        return {"ContentMD5": b64encode(md5(data, usedforsecurity=False).digest()).decode()}
+
     def ask(self, request: Callable[[], T], *, work_s: float = 0.0, asked: float | None = None) -> T:
         """Return the answer to a request, which is repeated while its failures may pass.
 
@@ -107,13 +115,10 @@ class S3Requests:
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Write ``data`` unless ``name`` exists; see the protocol."""
         key, writer = self.key(name), uuid.uuid4().hex
+        given = {"IfNoneMatch": "*", "Metadata": {WRITER: writer}, **self.writes, **self.sum_up(data)}
 
         def write() -> None:
-            require_etag(
-                self.client.put_object(
-                    Bucket=self.bucket, Key=key, Body=data, IfNoneMatch="*", Metadata={WRITER: writer}, **self.writes
-                )
-            )
+            require_etag(self.client.put_object(Bucket=self.bucket, Key=key, Body=data, **given))
 
         return self.write_once(name, writer, write)
 
