@@ -110,7 +110,7 @@ class Client(Generic[C]):
 
     def get(self) -> C:
         """Return the client of this process."""
-        return self._shared().get()
+        return self._find_shared().get()
 
     def get_found(self) -> C | None:
         """Return the client of this process, if it was found already."""
@@ -125,11 +125,11 @@ class Client(Generic[C]):
         try:
             return request()
         except Exception as problem:
-            if not is_refused(problem) or not self._shared().renew(client, time.monotonic(), place):
+            if not is_refused(problem) or not self._find_shared().renew(client, time.monotonic(), place):
                 raise
         return request()
 
-    def _shared(self) -> SharedClient[C]:
+    def _find_shared(self) -> SharedClient[C]:
         found = self._found
         if found is None or found[0] != os.getpid():
             found = self._found = os.getpid(), self._find()

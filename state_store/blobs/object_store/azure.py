@@ -29,10 +29,9 @@ from azure.storage.blob import BlobBlock, BlobProperties, ContainerClient
 from requests import RequestException, Response, Session
 
 from pyspark_ckpt.state_store.blobs.base.retries import get_left_of_try_s
-from pyspark_ckpt.state_store.blobs.object_store.azure_answers import Transport
 from pyspark_ckpt.state_store.blobs.object_store.azure_secrets import OwnChain, SasToken
 from pyspark_ckpt.state_store.blobs.object_store.azure_settings import AzureSettings
-from pyspark_ckpt.state_store.blobs.object_store.azure_tokens import TokenTransport
+from pyspark_ckpt.state_store.blobs.object_store.azure_transports import TokenTransport, Transport
 from pyspark_ckpt.state_store.blobs.object_store.service import (
     WAIT_S,
     Ask,
