@@ -1,9 +1,10 @@
-"""The build backend of pip: setuptools, which also builds the jars, so that no wheel lacks one.
+"""The build backend of pip: setuptools, which also builds the jars of those releases of Spark that are asked for.
 
-There is one jar for each minor release of Spark. A wheel has that of the newest, unless others are asked for. A jar
-that is as new as its sources is taken as it is, as ``make`` does. Otherwise the Scala compiler inside that PySpark
-builds it, and PySpark is fetched. A source distribution holds the sources of the jars. An editable install leaves them
-to ``make jar``, so that it stays quick.
+Every wheel has the sources of the jars, so that a jar can be built where it is needed, by the PySpark that is there.
+A wheel also has the jars that are asked for, and those that are there already. A jar that is as new as its sources is
+taken as it is, as ``make`` does. Otherwise the Scala compiler inside that PySpark builds it, and PySpark is fetched.
+
+A Python that is too old for the package must be able to read this file: pip then says what is wrong.
 """
 
 from __future__ import annotations
@@ -43,15 +44,11 @@ FOR = "spark"
 def get_requires_for_build_wheel(config_settings: dict[str, Any] | None = None) -> list[str]:
     """Return what setuptools needs, and what has PySpark: itself, or for several releases pip to fetch each."""
     requires: list[str] = build_meta.get_requires_for_build_wheel(config_settings)
-    match _missing(config_settings):
-        case []:
-            return requires
-        case [minor]:
-            needed = f"pyspark=={minor}.*"
-        case _:
-            needed = "pip>=23"
-    build_jar.find_java()  # before anything is fetched for nothing
-    return [*requires, needed]
+    missing = _missing(config_settings)
+    if not missing:
+        return requires
+    build_jar.require_java()  # before anything is fetched for nothing
+    return [*requires, f"pyspark=={missing[0]}.*" if len(missing) == 1 else "pip>=23"]
 
 
 def build_wheel(
@@ -74,8 +71,8 @@ def build_wheel(
 def _wanted(config_settings: dict[str, Any] | None) -> list[str]:
     """Return the releases that the wheel must be for: those that are named, and those that have a jar already."""
     known = build_jar.minors()
-    named = str((config_settings or {}).get(FOR, known[-1]))
-    chosen = known if named == "all" else [minor.strip() for minor in named.split(",")]
+    named = str((config_settings or {}).get(FOR, ""))
+    chosen = known if named == "all" else [minor.strip() for minor in named.split(",") if minor.strip()]
     return [*chosen, *(minor for minor in known if minor not in chosen and build_jar.jar(minor).exists())]
 
 

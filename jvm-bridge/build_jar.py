@@ -1,4 +1,4 @@
-"""Build the shim's jars with the Scala compiler that PySpark brings: for pip, and where neither sbt nor Maven is.
+"""Build the shim's jars with the Scala compiler that PySpark brings: for a wheel, and where neither sbt nor Maven is.
 
 There is one jar for each minor release of Spark: ``python jvm-bridge/build_jar.py 4.2 4.3``; without a release, that of
 the installed PySpark. The compiler and every class the shim needs are in PySpark's own folder of jars.
@@ -7,30 +7,33 @@ the installed PySpark. The compiler and every class the shim needs are in PySpar
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
-import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
-import zipfile
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-MIN_JAVA = 17
-_SOURCES = ROOT / "jvm-bridge" / "src"
-_TABLES = ROOT / "state_store"
-_FOLDER = _SOURCES / "main" / "resources"
-RESOURCES = {
-    **{f"pyspark_ckpt/{name}": _TABLES / name for name in ("options.json", "metrics.json")},
-    **{path.relative_to(_FOLDER).as_posix(): path for path in sorted(_FOLDER.rglob("*")) if path.is_file()},
-}
-BYTE_CODE = {"3.5": "8"}
-"""The oldest Java of those releases that run on an older one than 17."""
+JARS = ROOT / "pyspark_ckpt" / "jars"
+SOURCES = ROOT / "jvm-bridge" / "src"
+TABLES = ROOT / "state_store"
 
 _PACKAGE_VERSION = re.compile(r'^__version__ = "(.+)"$', re.MULTILINE)
-_VERSION = re.compile(r'version "(\d+)')
+
+
+def _load_compiling() -> Any:  # noqa: ANN401 - a module
+    """Return the module of the package that makes a jar. Nothing that the package needs is installed here."""
+    spec = importlib.util.spec_from_file_location("compiling", JARS / "compiling.py")
+    if spec is None or spec.loader is None:
+        sys.exit(f"{JARS} has no compiling.py.")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+_compiling = _load_compiling()
 
 
 def main() -> None:
@@ -40,10 +43,10 @@ def main() -> None:
     """
     arguments = sys.argv[1:]
     if arguments[:1] == ["--sources"]:
-        print(*sources(arguments[1]), sep="\n")
+        print(*_compiling.list_sources(SOURCES, arguments[1]), sep="\n")
         return
     if arguments[:1] == ["--byte-code"]:
-        print(byte_code(arguments[1]))
+        print(_compiling.find_byte_code(arguments[1]))
         return
     installed = installed_spark()
     for minor in arguments or [installed[0] if installed else sys.exit(f"{sys.executable} has no PySpark.")]:
@@ -52,58 +55,40 @@ def main() -> None:
 
 def minors() -> list[str]:
     """Return the minor releases of Spark that there are sources for, oldest first."""
-    return sorted((path.name.removeprefix("spark-") for path in _SOURCES.glob("spark-*")), key=_number)
-
-
-def sources(minor: str) -> list[Path]:
-    """Return the sources of one jar.
-
-    What is the same for all is in ``main``. A folder ``spark-<release>`` has the files that are new in that release, or
-    have changed in it: of files with one name, that of the newest release counts that is not newer than ``minor``.
-    """
-    if minor not in minors():
-        sys.exit(f"There are no sources for Spark {minor}: there are those for {', '.join(minors())}.")
-    chosen = {
-        path.relative_to(folder): path
-        for release in minors()
-        if _number(release) <= _number(minor)
-        for folder in [_SOURCES / f"spark-{release}"]
-        for path in folder.rglob("*.scala")
-    }
-    return sorted([*chosen.values(), *(_SOURCES / "main").rglob("*.scala")])
-
-
-def byte_code(minor: str) -> str:
-    """Return the oldest Java on which the jar of a release runs."""
-    return BYTE_CODE.get(minor, str(MIN_JAVA))
+    found: list[str] = _compiling.list_releases(SOURCES)
+    return found
 
 
 def jar(minor: str) -> Path:
     """Return where the jar of a release is."""
-    return ROOT / "pyspark_ckpt" / "jars" / f"pyspark-ckpt-spark-{minor}.jar"
+    return JARS / f"pyspark-ckpt-spark-{minor}.jar"
 
 
 def is_current(minor: str) -> bool:
     """Whether there is a jar as new as all its sources: what ``make`` asks."""
-    found = [*RESOURCES.values(), *sources(minor)]
+    resources = _compiling.list_resources(SOURCES, TABLES).values()
+    found = [*resources, *_compiling.list_sources(SOURCES, minor)]
     made = jar(minor)
     return made.is_file() and made.stat().st_mtime >= max(path.stat().st_mtime for path in found)
 
 
 def build(minor: str) -> None:
     """Compile the sources of a release, then write its jar. Fetches PySpark if the installed one is another."""
-    java = find_java()
     with tempfile.TemporaryDirectory() as scratch:
         installed = installed_spark()
-        jars = installed[1] if installed and installed[0] == minor else fetch_spark(minor, Path(scratch))
-        classes = Path(scratch) / "classes"
-        classes.mkdir()
-        compiler = [java, "-Xss4m", "-cp", f"{jars}/*", "scala.tools.nsc.Main", "-usejavacp"]
-        files = map(str, sources(minor))
-        done = subprocess.run([*compiler, "-release", byte_code(minor), "-d", str(classes), *files], check=False)
-        if done.returncode:
-            sys.exit(f"The shim does not compile against the jars in {jars}: see the messages above.")
-        write_jar(classes, jar(minor))
+        spark = installed[1] if installed and installed[0] == minor else fetch_spark(minor, Path(scratch))
+        try:
+            _compiling.compile_jar(minor, SOURCES, TABLES, spark, _find_version(), jar(minor))
+        except _compiling.JarError as problem:
+            sys.exit(str(problem))
+
+
+def require_java() -> None:
+    """End the process with the reason if there is no Java that can build every jar."""
+    try:
+        _compiling.find_java(int(_compiling.NEWEST_BYTE_CODE))
+    except _compiling.JarError as problem:
+        sys.exit(str(problem))
 
 
 def installed_spark() -> tuple[str, Path] | None:
@@ -134,37 +119,6 @@ def fetch_spark(minor: str, folder: Path) -> Path:
     return jars
 
 
-def find_java() -> str:
-    """Return the path of a Java that can build the jar. Ends the process with the reason if there is none."""
-    home = os.environ.get("JAVA_HOME")
-    java = shutil.which("java", path=str(Path(home) / "bin") if home else None)
-    where = f"in JAVA_HOME, {home}" if home else "on PATH"
-    wanted = f"Java {MIN_JAVA} or newer is needed to build the jar of pyspark-ckpt"
-    if java is None:
-        sys.exit(f"{wanted}, and there is no java {where}: install it, or set JAVA_HOME.")
-    told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    version = _VERSION.search(told)
-    if version is None or int(version[1]) < MIN_JAVA:
-        sys.exit(
-            f"{wanted}, and {java} is {told.splitlines()[0] if told else 'no Java'}: install one, or set JAVA_HOME."
-        )
-    return java
-
-
-def write_jar(classes: Path, target: Path) -> None:
-    """Put the classes and the resources into the jar; a half-written jar is never seen."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = target.with_suffix(".part")
-    with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED) as content:
-        manifest = f"Manifest-Version: 1.0\nImplementation-Version: {_find_version()}\n\n"
-        content.writestr("META-INF/MANIFEST.MF", manifest)
-        for path in sorted(classes.rglob("*.class")):
-            content.write(path, path.relative_to(classes).as_posix())
-        for name, path in RESOURCES.items():
-            content.write(path, name)
-    unfinished.replace(target)
-
-
 def _find_version() -> str:
     """Return the version of the package, which sbt writes into the jar, too."""
     text = (ROOT / "pyspark_ckpt" / "__init__.py").read_text(encoding="utf-8")
@@ -172,10 +126,6 @@ def _find_version() -> str:
     if found is None:
         sys.exit("pyspark_ckpt/__init__.py has no __version__.")
     return found[1]
-
-
-def _number(minor: str) -> tuple[int, ...]:
-    return tuple(map(int, minor.split(".")))
 
 
 if __name__ == "__main__":

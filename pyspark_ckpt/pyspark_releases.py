@@ -11,6 +11,7 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from inspect import signature
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark_ckpt.state_store.errors import InvalidInputError
@@ -41,6 +42,12 @@ def find_release() -> str:
 def find_minor_release() -> str:
     """Return the minor release of PySpark that is installed, such as "4.3"."""
     return ".".join(find_release().split(".")[:2])
+
+
+def find_jars_of_spark() -> Path:
+    """Return the folder of the jars of Spark: that of ``SPARK_HOME``, or the one inside PySpark."""
+    home = import_module("pyspark.find_spark_home")._find_spark_home()  # noqa: SLF001 - PySpark's own way
+    return Path(home) / "jars"
 
 
 def refuse_incomplete_release() -> None:

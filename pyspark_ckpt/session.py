@@ -12,7 +12,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyspark_ckpt.jars.finding import JAR_OF, find_jar
 from pyspark_ckpt.pyspark_releases import (
+    find_jars_of_spark,
     find_minor_release,
     find_release,
     finds_extensions,
@@ -20,7 +22,7 @@ from pyspark_ckpt.pyspark_releases import (
     refuse_incomplete_release,
     require_commit_ids,
 )
-from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError, NotFoundError
+from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.extras import require_extra
 from pyspark_ckpt.state_store.format.names import PROVIDER_CLASS, PROVIDER_CONF
 from pyspark_ckpt.state_store.options import PREFIX, canonical_text, parse
@@ -29,13 +31,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JARS = "spark.jars"
-_JAR_OF = "pyspark-ckpt-spark-"
 _MASTER = "spark.master"
 PYTHON = PREFIX + "python"
 WORKER_PYTHON = "spark.pyspark.python"
 _DAEMON = "spark.python.daemon.module"
 _OUR_DAEMON = "pyspark_ckpt.daemon"
-_OUR_JAR = re.compile(rf"{_JAR_OF}[0-9.]+\.jar")
+_OUR_JAR = re.compile(rf"{JAR_OF}[0-9.]+\.jar")
 CHECKPOINT_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 COMMIT_IDS = "2"
 EXTENSIONS = "spark.sql.extensions"
@@ -49,24 +50,17 @@ _DEFAULT_PYTHON = "PYSPARK_CKPT_DEFAULT_PYTHON"
 def jar_path() -> str:
     """Return the absolute path of the shim's jar for the installed PySpark.
 
-    Raises InvalidInputError (there is no jar for its release of Spark, or that lacks classes which the jar calls),
-    NotFoundError (no jar was ever built), ProcessError (PySpark is not installed).
+    A jar that the package does not have is built first, from the package's sources and with the Scala compiler of
+    PySpark, which takes half a minute. It is kept in ``~/.cache/pyspark-ckpt``, or in the folder that the variable
+    ``PYSPARK_CKPT_JARS`` names.
+
+    Raises InvalidInputError (this package is not for its release of Spark, or that lacks classes which the jar calls),
+    NotFoundError (the package lacks its sources), ProcessError (PySpark is not installed, or the jar cannot be built).
     """
     require_extra("pyspark", "jar_path()")
-    minor = find_minor_release()
-    folder = Path(__file__).resolve().parent / "jars"
-    jars = {path.stem.removeprefix(_JAR_OF): path for path in folder.glob(f"{_JAR_OF}*.jar")}
-    if not jars:
-        raise NotFoundError(
-            f"{folder} has no jar.", hint="In a checkout, run `make jar`. Otherwise install the package again."
-        )
-    if minor not in jars:
-        raise InvalidInputError(
-            f"PySpark {find_release()} is installed, and this pyspark-ckpt is for Spark {', '.join(sorted(jars))}.",
-            hint="Install one of these, or a pyspark-ckpt that knows this one. In a checkout, `make jar` builds more.",
-        )
     refuse_incomplete_release()
-    return str(jars[minor])
+    version = sys.modules[__package__].__version__
+    return str(find_jar(find_minor_release(), find_release(), find_jars_of_spark(), version))
 
 
 def spark_conf(**options: str | float) -> dict[str, str]:

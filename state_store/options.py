@@ -173,6 +173,7 @@ def parse(settings: Mapping[str, str]) -> Options:
             endpoint=cast("str", values["s3Endpoint"]),
             region=cast("str", values["s3Region"]),
             addressing=cast("str", values["s3Addressing"]),
+            checksums=cast("str", values["s3Checksums"]),
             encryption=cast("str", values["s3Encryption"]),
             kms_key_id=cast("str", values["s3KmsKeyId"]),
         ),

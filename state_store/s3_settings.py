@@ -21,7 +21,7 @@ class S3Settings:
 
     ``addressing``: ``auto``, ``path`` or ``virtual``. ``encryption``: ``auto``, ``none``, or S3's name for it
     (``AES256``, ``aws:kms``, ``aws:kms:dsse``). The last two use the key ``kms_key_id``, or the bucket's own key if it
-    is empty. ``credentials``: None means boto3's own chain.
+    is empty. ``checksums``: ``md5`` or ``none``. ``credentials``: None means boto3's own chain.
     """
 
     endpoint: str = ""
@@ -29,6 +29,7 @@ class S3Settings:
     addressing: str = "auto"
     encryption: str = "auto"
     kms_key_id: str = ""
+    checksums: str = "md5"
     credentials: Credentials | None = None
 
     def list_options(self) -> dict[str, str]:
@@ -40,6 +41,7 @@ class S3Settings:
             "s3Addressing": self.addressing,
             "s3Encryption": self.encryption if has_option else "",
             "s3KmsKeyId": self.kms_key_id if has_option else "",
+            "s3Checksums": "" if self.checksums == "md5" else self.checksums,
         }
         return {key: value for key, value in given.items() if value not in {"", "auto"}}
 

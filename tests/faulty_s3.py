@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import http.client
 import threading
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from hashlib import md5
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,11 @@ from pyspark_ckpt.state_store.errors import NotFoundError
 
 SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 CONFLICT = b"<Error><Code>ConditionalRequestConflict</Code><Message>Try again.</Message></Error>"
+UNSUMMED = (
+    b"<Error><Code>InvalidRequest</Code><Message>Content-MD5 OR x-amz-checksum- HTTP header is required for Put Object "
+    b"requests with Object Lock parameters</Message></Error>"
+)
+BAD_DIGEST = b"<Error><Code>BadDigest</Code><Message>The Content-MD5 you specified did not match</Message></Error>"
 GATEWAY = b'{"status": "starting"}'
 PAGE = b"<html><body>Nothing here yet</body></html>"
 ANSWERS: Mapping[str, tuple[int, list[tuple[str, str]], bytes]] = {
@@ -31,6 +38,8 @@ ANSWERS: Mapping[str, tuple[int, list[tuple[str, str]], bytes]] = {
     "page_200": (200, [("content-type", "text/html")], PAGE),
     "page_404": (404, [("content-type", "text/html")], PAGE),
     "json_200": (200, [("content-type", "application/json")], GATEWAY),
+    "unsummed": (400, [], UNSUMMED),
+    "bad_digest": (400, [], BAD_DIGEST),
 }
 """What is answered before the service has heard of a request."""
 TAGS = frozenset({"etag", "x-goog-generation"})
@@ -49,6 +58,7 @@ class Faults:
     happens, and something before the service answers in its place, as a load balancer that has just begun.
     ``garbled``: it happens, and the answer has other content. ``untagged``: it happens, and the answer does not name
     the version. ``pending``: it happens, and the answer calls a copy of Azure unfinished.
+    ``is_locked``: writes without a checksum of their content are refused, as by a bucket of S3 with Object Lock.
     """
 
     next: Callable[[str, int], str | None] = lambda _method, _number: None
@@ -58,6 +68,7 @@ class Faults:
     lock: threading.Lock = field(default_factory=threading.Lock)
     turn: threading.Lock = field(default_factory=threading.Lock)
     """Of a request that is ``ignored``: nobody sees that what is there is deleted before it is replaced."""
+    is_locked: bool = False
 
     def meet(self, method: str) -> str | None:
         """The fault of one more request."""
@@ -79,7 +90,7 @@ class _Handler(BaseHTTPRequestHandler):
     def handle_request(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         self.faults.before(self.command, self.path)
-        fault = self.faults.meet(self.command)
+        fault = self.faults.meet(self.command) or self.find_missing_checksum(body)
         if fault == "refused":
             self.close_connection = True
         elif fault is not None and fault in ANSWERS:
@@ -101,6 +112,15 @@ class _Handler(BaseHTTPRequestHandler):
                 self.answer(status, headers, content, cut=fault == "cut" and len(content) > 1)
 
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = handle_request  # noqa: N815 - the library's names
+
+    def find_missing_checksum(self, body: bytes) -> str | None:
+        """What a bucket with Object Lock says to PutObject and UploadPart."""
+        is_write = self.command == "PUT" and "x-amz-copy-source" not in self.headers
+        if not self.faults.is_locked or not is_write:
+            return None
+        if (told := self.headers.get("Content-MD5")) is None:
+            return None if any(name.lower().startswith("x-amz-checksum-") for name in self.headers) else "unsummed"
+        return None if told == b64encode(md5(body, usedforsecurity=False).digest()).decode() else "bad_digest"
 
     def forget(self, path: str) -> None:
         """Delete an object, with the credentials of the test: the request itself is signed, and cannot be changed."""

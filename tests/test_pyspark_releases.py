@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession, types
 
 import pyspark_ckpt
 from pyspark_ckpt import pyspark_releases, session
+from pyspark_ckpt.jars import finding
 from pyspark_ckpt.operators.types.ddl import read_type
 from pyspark_ckpt.operators.types.value_types import resolve_type
 from pyspark_ckpt.state_store.errors import InvalidInputError
@@ -23,12 +24,13 @@ MINORS = ("3.5", "4.0", "4.1", "4.2", "4.3")
 
 @pytest.fixture(autouse=True)
 def jars(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A folder with a jar for each release."""
+    """A folder with a jar for each release, and with the sources."""
     folder = tmp_path / "jars"
     folder.mkdir()
+    (folder / "sources").symlink_to(finding.find_sources())
     for minor in MINORS:
         (folder / f"pyspark-ckpt-spark-{minor}.jar").touch()
-    monkeypatch.setattr(session, "__file__", str(tmp_path / "session.py"))
+    monkeypatch.setattr(finding, "_HERE", folder)
     monkeypatch.setattr(session, "_jvm_is_running", lambda: False)
     for name in ("MASTER", "PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "SPARK_REMOTE"):
         monkeypatch.delenv(name, raising=False)

@@ -1,7 +1,11 @@
-"""Clients of services: one for each set of settings, for as long as it is used, so that keys may keep changing.
+"""Clients of services: one for each set of settings, for as long as it is used.
 
-A client that a place holds does not change. The last few used clients are kept even if no place holds them, because
+All places with equal settings share one client. The last few used clients are kept even if no place holds them, because
 places come and go and a client is slow to make.
+
+Credentials may change while a client is used: a file gets new keys, a token is revoked. If the service refuses the
+credentials of a request, the client is replaced by one with credentials that are looked up again, and the request is
+made once more. However many requests are refused at one time, one of them looks, and the others use what it found.
 
 A process that is forked must not use the connections of its parent: each would read answers to the other. It makes
 clients of its own.
@@ -9,40 +13,86 @@ clients of its own.
 
 from __future__ import annotations
 
+import logging
+import math
 import os
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Generic, TypeVar
 from weakref import WeakValueDictionary
 
+from pyspark_ckpt.state_store.log import LOGGER
+
 CLIENTS_KEPT = 4
 """Clients that are kept although no place holds them."""
+PAUSE_S = 1.0
+"""Credentials that are new each time are asked for again after this time, so that errors do not cause many requests."""
 
 S = TypeVar("S", bound=Hashable)
 C = TypeVar("C")
+T = TypeVar("T")
+_log = logging.getLogger(f"{LOGGER}.places")
+
+
+class SharedClient(Generic[C]):
+    """The present client for one set of settings. Safe to use from many threads."""
+
+    def __init__(self, client: C, make_other: Callable[[C, bool], C | None]) -> None:
+        """Begin with ``client``. ``make_other`` is that of ``Clients``."""
+        self._client = client
+        self._make_other = make_other
+        self._looked = self._replaced = -math.inf
+        self._lock = threading.Lock()
+
+    def get(self) -> C:
+        """Return the present client."""
+        return self._client
+
+    def renew(self, refused: C, failed: float, place: str) -> bool:
+        """Return whether there is another client than ``refused``, with which a request failed at ``failed``.
+
+        ``place`` is its name in the log. Raises what making a client raises.
+        """
+        with self._lock:
+            if self._client is refused and self._looked <= failed:
+                self._looked = time.monotonic()
+                other = self._make_other(refused, self._looked - self._replaced < PAUSE_S)
+                if other is not None:
+                    self._client, self._replaced = other, self._looked
+                    _log.warning("%s has refused the credentials. Others were found, and are used from now on", place)
+            return self._client is not refused
 
 
 class Clients(Generic[S, C]):
     """Clients by settings. Safe to use from many threads."""
 
-    def __init__(self, make: Callable[[S], C]) -> None:
-        """Use ``make`` to make a client that is missing."""
+    def __init__(self, make: Callable[[S], C], make_other: Callable[[S, C, bool], C | None]) -> None:
+        """Use ``make`` to make a client that is missing, and ``make_other`` to replace one that is refused.
+
+        ``make_other`` gets the settings and the refused client. It returns None if the credentials are still the same.
+        Its last argument is true if the client was itself made in place of another within ``PAUSE_S``. Then it also
+        returns None for credentials that are new each time they are asked for.
+        """
         self._make = make
+        self._make_other = make_other
         self._forget()
         os.register_at_fork(after_in_child=self._forget)
 
     def _forget(self) -> None:
         self._lock = threading.Lock()
-        self._held: WeakValueDictionary[S, C] = WeakValueDictionary()
-        self._last: OrderedDict[S, C] = OrderedDict()
+        self._held: WeakValueDictionary[S, SharedClient[C]] = WeakValueDictionary()
+        self._last: OrderedDict[S, SharedClient[C]] = OrderedDict()
 
-    def get(self, settings: S) -> C:
+    def get(self, settings: S) -> SharedClient[C]:
         """Return the client for these settings, the same for all that hold it at one time."""
         with self._lock:
             client = self._held.get(settings)
             if client is None:
-                client = self._held[settings] = self._make(settings)
+                made = self._make(settings)
+                client = self._held[settings] = SharedClient(made, partial(self._make_other, settings))
             self._last[settings] = client
             self._last.move_to_end(settings)
             while len(self._last) > CLIENTS_KEPT:
@@ -53,19 +103,34 @@ class Clients(Generic[S, C]):
 class Client(Generic[C]):
     """The client of one place, which is found when it is needed first, and again in a process that is forked."""
 
-    def __init__(self, find: Callable[[], C]) -> None:
+    def __init__(self, find: Callable[[], SharedClient[C]]) -> None:
         """Find the client by ``find``."""
         self._find = find
-        self._found: tuple[int, C] | None = None
+        self._found: tuple[int, SharedClient[C]] | None = None
 
     def get(self) -> C:
         """Return the client of this process."""
-        client = self.get_found()
-        if client is None:
-            client = self._find()
-            self._found = os.getpid(), client
-        return client
+        return self._find_shared().get()
 
     def get_found(self) -> C | None:
         """Return the client of this process, if it was found already."""
-        return self._found[1] if self._found is not None and self._found[0] == os.getpid() else None
+        return self._found[1].get() if self._found is not None and self._found[0] == os.getpid() else None
+
+    def ask(self, place: str, request: Callable[[], T], is_refused: Callable[[Exception], bool]) -> T:
+        """Return the answer to ``request``, which uses ``get``. Repeat it once if its credentials were refused.
+
+        Nothing is repeated while the credentials stay as they are. ``place`` is its name in the log.
+        """
+        client = self.get()
+        try:
+            return request()
+        except Exception as problem:
+            if not is_refused(problem) or not self._find_shared().renew(client, time.monotonic(), place):
+                raise
+        return request()
+
+    def _find_shared(self) -> SharedClient[C]:
+        found = self._found
+        if found is None or found[0] != os.getpid():
+            found = self._found = os.getpid(), self._find()
+        return found[1]

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -29,10 +29,9 @@ from azure.storage.blob import BlobBlock, BlobProperties, ContainerClient
 from requests import RequestException, Response, Session
 
 from pyspark_ckpt.state_store.blobs.base.retries import get_left_of_try_s
-from pyspark_ckpt.state_store.blobs.object_store.azure_answers import Transport
 from pyspark_ckpt.state_store.blobs.object_store.azure_secrets import OwnChain, SasToken
 from pyspark_ckpt.state_store.blobs.object_store.azure_settings import AzureSettings
-from pyspark_ckpt.state_store.blobs.object_store.azure_tokens import TokenTransport
+from pyspark_ckpt.state_store.blobs.object_store.azure_transports import TokenTransport, Transport
 from pyspark_ckpt.state_store.blobs.object_store.service import (
     WAIT_S,
     Ask,
@@ -146,7 +145,7 @@ class AzureContainer:
     def put(self, key: str, data: bytes, writer: str = "") -> None:
         """Write an object; see the protocol."""
         metadata = {WRITER: writer} if writer else None
-        with self._failures("write"):
+        with self.failures("write"):
             answer = self.client.get_blob_client(key).upload_blob(
                 data, length=len(data), overwrite=not writer, metadata=metadata, **_timeouts()
             )
@@ -154,12 +153,12 @@ class AzureContainer:
 
     def begin(self, key: str, writer: str) -> AzureParts:
         """Begin blocks. Makes no request; see the protocol."""
-        return AzureParts(self.client.get_blob_client(key), writer, self._failures)
+        return AzureParts(self, key, writer)
 
     def read_writer(self, key: str) -> str | None:
         """Return which write made an object; see the protocol."""
         try:
-            with self._failures("read"):
+            with self.failures("read"):
                 found = self.client.get_blob_client(key).get_blob_properties(**_timeouts())
                 _require_etag(found)
         except MissingError:
@@ -169,7 +168,7 @@ class AzureContainer:
     def read(self, key: str, start: int, end: int, tag: str = "") -> Range:
         """Return a range; see the protocol. A tag is an ETag."""
         condition: dict[str, Any] = {"etag": tag, "match_condition": MatchConditions.IfNotModified} if tag else {}
-        with self._failures("read"):
+        with self.failures("read"):
             found = self.client.get_blob_client(key).download_blob(
                 offset=start, length=end - start, max_concurrency=1, **condition, **_timeouts()
             )
@@ -194,7 +193,7 @@ class AzureContainer:
             "results_per_page": LISTED,
             **_timeouts(),
         }
-        with self._failures("list"):
+        with self.failures("list"):
             listed = self.client.list_blobs(**where) if is_deep else self.client.walk_blobs(delimiter="/", **where)
             pages: Any = listed.by_page(more or None)
             found = [blob for blob in next(pages, ()) if isinstance(blob, BlobProperties)]
@@ -202,7 +201,7 @@ class AzureContainer:
 
     def delete(self, key: str) -> None:
         """Delete an object; see the protocol."""
-        with self._failures("delete"):
+        with self.failures("delete"):
             self.client.get_blob_client(key).delete_blob(**_timeouts())
 
     def copies_from(self, source: ObjectService) -> bool:
@@ -214,7 +213,7 @@ class AzureContainer:
         if not isinstance(source, AzureContainer):
             raise TypeError(type(source).__name__)
         origin, target = source.client.get_blob_client(source_key), self.client.get_blob_client(key)
-        with self._failures("copy"):
+        with self.failures("copy"):
             status: Any = target.start_copy_from_url(source.sign(origin.url), **_timeouts())["copy_status"]
             while status == "pending":
                 if get_left_of_try_s(WAIT_S) <= POLL_S:
@@ -259,12 +258,12 @@ class AzureContainer:
 
     def now_s(self) -> float:
         """Return the time of the service; see the protocol."""
-        with self._failures("list"):
+        with self.failures("list"):
             next(self.client.list_blobs(results_per_page=1, **_timeouts()).by_page(), None)
         return self._answers.read_time()
 
     @contextmanager
-    def _failures(self, verb: str) -> Iterator[None]:
+    def failures(self, verb: str) -> Iterator[None]:
         """Turn errors of the client into RequestError. What is asked for a token may be away for a while."""
         try:
             with _translate_errors(verb):
@@ -281,34 +280,38 @@ class AzureContainer:
 class AzureParts:
     """Blocks of a blob. They have names of this upload: others may send blocks of the same blob."""
 
-    def __init__(
-        self,
-        blob: Any,  # noqa: ANN401 - a BlobClient of any release
-        writer: str,
-        failures: Callable[[str], AbstractContextManager[None]],
-    ) -> None:
-        self._blob, self._writer, self._failures = blob, writer, failures
+    def __init__(self, container: AzureContainer, key: str, writer: str) -> None:
+        self._container, self._key, self._writer = container, key, writer
         self._staged = -1
 
     def send(self, number: int, start: int, data: bytes) -> None:
         """Send a block; see the protocol."""
         del start
-        with self._failures("write"):
-            self._blob.stage_block(self._id(number), data, length=len(data), **_timeouts())
+        container = self._container
+        with container.failures("write"):
+            container.client.get_blob_client(self._key).stage_block(
+                self._id(number), data, length=len(data), **_timeouts()
+            )
         self._staged = max(number, self._staged)
 
     def finish(self, number: int, start: int, data: bytes) -> None:
         """Send the last block, and join all; see the protocol."""
         if self._staged < number:  # if a later step fails, it is not sent again
             self.send(number, start, data)
-        with self._failures("write"):
-            answer = self._blob.commit_block_list(
+        container = self._container
+        with container.failures("write"):
+            answer = container.client.get_blob_client(self._key).commit_block_list(
                 [BlobBlock(self._id(each)) for each in range(number + 1)],
                 metadata={WRITER: self._writer},
                 match_condition=MatchConditions.IfMissing,
                 **_timeouts(),
             )
             _require_etag(answer)
+
+    def use(self, service: ObjectService) -> None:
+        """Send by ``service``; see the protocol. The blocks that were sent stay."""
+        if isinstance(service, AzureContainer):
+            self._container = service
 
     def abort(self) -> None:
         """Do nothing: blocks cannot be deleted. The service discards them after seven days."""
@@ -354,7 +357,9 @@ def _translate_errors(verb: str) -> Iterator[None]:
         if problem.status_code:
             raise _explain_answer(problem, verb) from problem
         text = f"no credentials are found, or they get no token ({first_line(problem)})"
-        raise RequestError(text, hint=_WHERE) from problem
+        found = RequestError(text, hint=_WHERE)
+        found.is_refused = True
+        raise found from problem
     except HttpResponseError as problem:
         raise _explain_answer(problem, verb) from problem
     except (ServiceRequestError, ServiceResponseError, RequestException, OSError) as problem:
@@ -378,6 +383,7 @@ def _explain_answer(problem: HttpResponseError, verb: str) -> RequestError:
     hint = _HINTS.get(code, {401: _CORRECT, 403: _RIGHTS}.get(status, ""))
     found = RequestError(said, status, code, hint, may_pass=passes)
     found.is_denied = code == "AuthorizationPermissionMismatch"
+    found.is_refused = status in {401, 403}
     return found
 
 

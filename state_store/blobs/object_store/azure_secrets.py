@@ -118,6 +118,11 @@ class OwnChain:
         return _identity().DefaultAzureCredential(**_of_tokens(tokens))
 
 
+def is_fixed(secret: Secret | None) -> bool:
+    """Return whether requests are signed with the secret itself, and not with tokens that are asked for with it."""
+    return isinstance(secret, AccountKey | SasToken)
+
+
 def _of_tokens(tokens: Any) -> dict[str, Any]:  # noqa: ANN401 - a transport
     return {"transport": tokens, "retry_total": 0}
 

@@ -7,15 +7,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from pyspark_ckpt.state_store.blobs.base.clients import Clients
+from pyspark_ckpt.state_store.blobs.base.clients import Clients, SharedClient
+from pyspark_ckpt.state_store.blobs.object_store.azure_secrets import is_fixed
 from pyspark_ckpt.state_store.blobs.object_store.azure_settings import AzureSettings, find_azure_settings
-from pyspark_ckpt.state_store.blobs.object_store.gcs_settings import GcsSettings, find_gcs_settings
+from pyspark_ckpt.state_store.blobs.object_store.gcs_settings import KEY_FILE, GcsSettings, find_gcs_settings
 from pyspark_ckpt.state_store.blobs.object_store.place import ObjectPlace
 from pyspark_ckpt.state_store.blobs.object_store.service import ObjectService
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.hadoop_settings import HadoopSettings
-
-_KEY_FILE = "GOOGLE_APPLICATION_CREDENTIALS"
 
 
 class _Bucket(NamedTuple):
@@ -32,14 +31,39 @@ def _connect_gcs(bucket: _Bucket) -> ObjectService:
     return GcsBucket(bucket.name, bucket.settings)
 
 
-def _connect_azure(settings: AzureSettings) -> ObjectService:
+def _reconnect_gcs(bucket: _Bucket, refused: ObjectService, is_recent: bool) -> ObjectService | None:  # noqa: FBT001 - see Clients
+    from pyspark_ckpt.state_store.blobs.object_store.gcs import GcsBucket  # noqa: PLC0415 - slow to import
+    from pyspark_ckpt.state_store.blobs.object_store.gcs_credentials import read_source  # noqa: PLC0415
+
+    del is_recent
+    has_changed = isinstance(refused, GcsBucket) and read_source(bucket.settings) != refused.source
+    return GcsBucket(bucket.name, bucket.settings) if has_changed else None
+
+
+class _Container(NamedTuple):
+    """What a client of Azure is for: the settings that were found for its ``address``, a scheme, container and host."""
+
+    address: tuple[str, str, str]
+    hadoop: HadoopSettings
+    settings: AzureSettings
+
+
+def _connect_azure(container: _Container) -> ObjectService:
     from pyspark_ckpt.state_store.blobs.object_store.azure import AzureContainer  # noqa: PLC0415 - slow to import
 
-    return AzureContainer(settings)
+    return AzureContainer(container.settings)
 
 
-_BUCKETS: Clients[_Bucket, ObjectService] = Clients(_connect_gcs)
-_CONTAINERS: Clients[AzureSettings, ObjectService] = Clients(_connect_azure)
+def _reconnect_azure(container: _Container, refused: ObjectService, is_recent: bool) -> ObjectService | None:  # noqa: FBT001 - see Clients
+    from pyspark_ckpt.state_store.blobs.object_store.azure import AzureContainer  # noqa: PLC0415 - slow to import
+
+    found = find_azure_settings(*container.address, container.hadoop)
+    is_known = isinstance(refused, AzureContainer) and refused.settings.secret == found.secret
+    return None if is_known and (is_recent or is_fixed(found.secret)) else AzureContainer(found)
+
+
+_BUCKETS: Clients[_Bucket, ObjectService] = Clients(_connect_gcs, _reconnect_gcs)
+_CONTAINERS: Clients[_Container, ObjectService] = Clients(_connect_azure, _reconnect_azure)
 
 
 def gcs_place(bucket: str, prefix: str, hadoop: HadoopSettings) -> ObjectPlace:
@@ -49,8 +73,8 @@ def gcs_place(bucket: str, prefix: str, hadoop: HadoopSettings) -> ObjectPlace:
     """
     settings = find_gcs_settings(hadoop)
 
-    def connect() -> ObjectService:
-        return _BUCKETS.get(_Bucket(bucket, settings, _find_time_of(settings.file or os.environ.get(_KEY_FILE, ""))))
+    def connect() -> SharedClient[ObjectService]:
+        return _BUCKETS.get(_Bucket(bucket, settings, _find_time_of(settings.file or os.environ.get(KEY_FILE, ""))))
 
     return ObjectPlace(connect, f"gs://{bucket}", prefix)
 
@@ -67,9 +91,9 @@ def azure_place(uri: str, scheme: str, hadoop: HadoopSettings) -> ObjectPlace:
             f"State cannot be stored at the {scheme}: URI: it does not name a container and an account.",
             hint=f"Write {scheme}://container@account.dfs.core.windows.net/folder.",
         )
-    settings = find_azure_settings(scheme, container, host, hadoop)
-
-    return ObjectPlace(lambda: _CONTAINERS.get(settings), settings.url, prefix)
+    address = scheme, container, host
+    found = _Container(address, hadoop, find_azure_settings(*address, hadoop))
+    return ObjectPlace(lambda: _CONTAINERS.get(found), found.settings.url, prefix)
 
 
 def _find_time_of(file: str) -> int:

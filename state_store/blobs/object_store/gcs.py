@@ -10,27 +10,21 @@ https://cloud.google.com/storage/docs/performing-resumable-uploads
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-import google.auth
 from google.api_core.exceptions import GoogleAPICallError
-from google.auth.compute_engine import Credentials as MachineCredentials
-from google.auth.credentials import AnonymousCredentials
 from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, RefreshError, TransportError
-from google.auth.identity_pool import Credentials as FederatedCredentials
 from google.auth.transport.requests import AuthorizedSession
 from google.cloud.storage import Blob, Client
 from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
-from google.oauth2.service_account import Credentials as ServiceAccount
 from requests import RequestException, Response, Session
 from urllib3.exceptions import HTTPError
 
-from pyspark_ckpt.state_store.blobs.object_store.gcs_settings import ANONYMOUS, MACHINE, GcsSettings
+from pyspark_ckpt.state_store.blobs.object_store.gcs_credentials import WHERE, find_credentials, read_source
+from pyspark_ckpt.state_store.blobs.object_store.gcs_settings import GcsSettings
 from pyspark_ckpt.state_store.blobs.object_store.service import (
     Ask,
     Entry,
@@ -57,8 +51,6 @@ from pyspark_ckpt.state_store.blobs.object_store.sessions import (
 
 WRITER = "ckpt-writer"
 """The metadata key that names the write."""
-SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
-TOKENS = "https://oauth2.googleapis.com/token"
 
 _BYTES = "application/octet-stream"
 _FIELDS = "kind,items(name,size,timeCreated),nextPageToken"
@@ -66,17 +58,12 @@ _FIND = "find the credentials"
 LISTED = 1000
 _UNFINISHED = 308
 _NO_BUCKET = re.compile(r"bucket does not exist", re.IGNORECASE)
-_WHERE = (
-    "Credentials are found by Google's own chain (GOOGLE_APPLICATION_CREDENTIALS, gcloud auth application-default "
-    "login, the service account of the machine) or, in a query, in the settings of Hadoop's connector (fs.gs.auth.*): "
-    "see docs/deploying.md."
-)
 _RIGHTS = (
     "Give the account that is used here storage.objects.create, delete, get and list on the bucket (the role Storage "
-    f"Object User). {_WHERE}"
+    f"Object User). {WHERE}"
 )
 _HINTS: Mapping[int, str] = {
-    401: f"Correct the credentials. {_WHERE}",
+    401: f"Correct the credentials. {WHERE}",
     403: _RIGHTS,
     507: "A quota is used up. Raise it, or keep fewer versions.",
 }
@@ -92,12 +79,13 @@ class GcsBucket:
         """Find the credentials. Makes no request to the bucket. Raises RequestError (there are none, or not yet)."""
         self.name = name
         self.settings = settings
+        self.source = read_source(settings)
         self._answers = Answers(_is_services)
         with _failures(_FIND):
-            credentials = _find_credentials(settings)
+            credentials = find_credentials(settings)
             make_session: Any = AuthorizedSession
             session = make_session(credentials)
-            self._session = equip(session, self._answers)
+            self.session = equip(session, self._answers)
             self.client = Client(  # this asks the machine, if the credentials are its own
                 project="-",  # used for nothing but buckets, which are never created here
                 credentials=credentials,
@@ -132,7 +120,7 @@ class GcsBucket:
             url = self._blob(key, writer).create_resumable_upload_session(
                 content_type=_BYTES, timeout=timeouts(), retry=None, if_generation_match=0, checksum=None
             )
-        return GcsParts(self._session, str(url))
+        return GcsParts(self.session, str(url))
 
     def read_writer(self, key: str) -> str | None:
         """Return which write made an object; see the protocol."""
@@ -232,12 +220,26 @@ class GcsParts:
         """Send the last part; see the protocol."""
         self._send(number, start, data, str(start + len(data)))
 
+    def use(self, service: ObjectService) -> None:
+        """Send by the connections of ``service``; see the protocol."""
+        if isinstance(service, GcsBucket):
+            self._session = service.session
+
     def abort(self) -> None:
         """End the upload; see the protocol."""
         with _failures("end the upload of"):
             self._session.request("DELETE", self._url, timeout=timeouts(), allow_redirects=False)
 
     def _send(self, number: int, start: int, data: bytes, total: str) -> None:
+        before = self._tried
+        try:
+            self._send_rest(number, start, data, total)
+        except RequestError as problem:
+            if problem.is_refused:  # nothing of it has arrived
+                self._tried = before
+            raise
+
+    def _send_rest(self, number: int, start: int, data: bytes, total: str) -> None:
         end = start + len(data)
         with _failures("write"):
             arrived = start if number > self._tried else self._ask_arrived(total)
@@ -273,49 +275,6 @@ def _read_arrived(answer: Response) -> int:
     return int(last) + 1 if last.isdecimal() else 0
 
 
-def _find_credentials(settings: GcsSettings) -> Any:  # noqa: ANN401 - google.auth has few types
-    if settings.source == ANONYMOUS:
-        anonymous: Any = AnonymousCredentials
-        return anonymous()
-    if settings.source == MACHINE:
-        of_machine: Any = MachineCredentials
-        return of_machine(scopes=[SCOPE])
-    if settings.key:
-        of_key: Any = ServiceAccount
-        given = {
-            "client_email": settings.key.email,
-            "private_key_id": settings.key.key_id,
-            "private_key": settings.key.key,
-            "token_uri": TOKENS,
-        }
-        try:
-            return of_key.from_service_account_info(given, scopes=[SCOPE])
-        except (ValueError, GoogleAuthError):  # their texts may show parts of the key
-            raise RequestError("fs.gs.auth.service.account.private.key is damaged", hint=_WHERE) from None
-    if settings.file:
-        return _read_file(settings.file)
-    found, _ = google.auth.default(scopes=[SCOPE])
-    return found
-
-
-def _read_file(file: str) -> Any:  # noqa: ANN401 - google.auth has few types
-    """Return the credentials of a file of this host: the key of a service account, or a federated identity."""
-    try:
-        given = json.loads(Path(file).read_text("utf-8"))
-        kind = given.get("type") if isinstance(given, dict) else None
-        if kind == "service_account":
-            of_key: Any = ServiceAccount
-            return of_key.from_service_account_info(given, scopes=[SCOPE])
-        if kind == "external_account":
-            federated: Any = FederatedCredentials
-            return federated.from_info(given, scopes=[SCOPE])
-    except OSError as problem:
-        raise RequestError(f"{file} cannot be read: {problem.strerror}", hint=_WHERE) from problem
-    except (ValueError, GoogleAuthError):  # their texts may show parts of a key
-        raise RequestError(f"the key in {file} is damaged", hint=_WHERE) from None
-    raise RequestError(f"{file} is neither the key of a service account nor a federated identity", hint=_WHERE)
-
-
 def _is_services(answer: Response) -> bool:
     """Return whether the service has answered, and not something in front of it."""
     if "location" in answer.headers or any(name.lower().startswith("x-g") for name in answer.headers):
@@ -348,22 +307,29 @@ def _failures(verb: str) -> Iterator[None]:
         code = str((problem.errors or [{}])[0].get("reason", "")) if isinstance(problem.errors, list) else ""
         raise _explain_status(status, problem.message, code, verb) from problem
     except DefaultCredentialsError as problem:
-        raise RequestError(f"this process has no credentials ({first_line(problem)})", hint=_WHERE) from problem
+        raise _refusal(f"this process has no credentials ({first_line(problem)})", WHERE) from problem
     except (RefreshError, TransportError) as problem:
         is_away = isinstance(problem, TransportError) or isinstance(problem.__cause__, TransportError)
         passes = is_away or bool(getattr(problem, "retryable", False))
         text = f"the credentials get no token ({first_line(problem)})"
-        raise RequestError(text, hint=f"Correct the credentials. {_WHERE}", may_pass=passes) from problem
+        raise _refusal(text, f"Correct the credentials. {WHERE}", may_pass=passes) from problem
     except GoogleAuthError as problem:
-        raise RequestError(f"the credentials cannot be used ({first_line(problem)})", hint=_WHERE) from problem
+        raise RequestError(f"the credentials cannot be used ({first_line(problem)})", hint=WHERE) from problem
     except (RequestException, HTTPError, InvalidResponse, DataCorruption, ConnectionError, TimeoutError) as problem:
         is_wrong = is_bad_tls(problem)
         raise RequestError(first_line(problem), hint=BAD_TLS if is_wrong else "", may_pass=not is_wrong) from problem
     except MISUNDERSTOOD as problem:
         if verb == _FIND:
             text = f"the credentials cannot be used ({first_line(problem)})"
-            raise RequestError(text, hint=_WHERE) from problem
+            raise RequestError(text, hint=WHERE) from problem
         raise explain_misunderstood(problem) from problem
+
+
+def _refusal(text: str, hint: str, *, may_pass: bool = False) -> RequestError:
+    """Return the error of a request that could not be made without other credentials."""
+    found = RequestError(text, hint=hint, may_pass=may_pass)
+    found.is_refused = True
+    return found
 
 
 def _explain_status(status: int, text: str, code: str, verb: str) -> RequestError:
@@ -383,4 +349,5 @@ def _explain_status(status: int, text: str, code: str, verb: str) -> RequestErro
     is_away = status in PASSING or status >= 500  # noqa: PLR2004
     found = RequestError(said, status, code, _HINTS.get(status, ""), may_pass=is_away and status != 507)  # noqa: PLR2004
     found.is_denied = status == 403  # noqa: PLR2004
+    found.is_refused = status in {401, 403}
     return found

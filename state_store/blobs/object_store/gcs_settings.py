@@ -13,6 +13,8 @@ from pyspark_ckpt.state_store.hadoop_settings import HadoopSettings
 
 EMULATOR = "STORAGE_EMULATOR_HOST"
 """The variable of Google's own clients that names an emulator, which wants no credentials."""
+KEY_FILE = "GOOGLE_APPLICATION_CREDENTIALS"
+"""The variable of Google's own chain that names a file."""
 CHAIN, ANONYMOUS, MACHINE = "chain", "anonymous", "machine"
 """Where credentials come from if no key is given: Google's own chain, nowhere, or the account of the machine."""
 

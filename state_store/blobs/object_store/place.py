@@ -18,7 +18,7 @@ from pathlib import Path
 from pyspark_ckpt.state_store.blobs.base.place import Blob, BlobPlace, Sink, check_name
 from pyspark_ckpt.state_store.blobs.base.retries import Retries
 from pyspark_ckpt.state_store.blobs.object_store.requests import ObjectRequests
-from pyspark_ckpt.state_store.blobs.object_store.service import MissingError, PastEndError, Range
+from pyspark_ckpt.state_store.blobs.object_store.service import MissingError, Page, PastEndError, Range
 from pyspark_ckpt.state_store.blobs.object_store.uploads import PART_BYTES, ObjectUpload, is_away, transfers
 from pyspark_ckpt.state_store.errors import ConflictError
 
@@ -126,7 +126,7 @@ class ObjectPlace(ObjectRequests, Retries):
     def remove_empty_folders(self) -> None:
         """Remove empty folders, if the service has folders; see the protocol."""
         with self.failures("remove the empty folders of", "."):
-            self.bucket.remove_empty_folders(self.root, self.ask)
+            self.ask_present(lambda: self.bucket.remove_empty_folders(self.root, self.ask))
 
     def find_unfinished(self, older_than_s: float) -> builtins.list[Blob]:
         """Return nothing: the service itself discards what was never finished, after seven days. See the protocol."""
@@ -144,14 +144,14 @@ class ObjectPlace(ObjectRequests, Retries):
     def now_s(self) -> float:
         """Return the time of the service, from its answer to a small request. Raises StorageError."""
         with self.failures("ask for the time of", "."):
-            return self.ask(self.bucket.now_s)
+            return self.ask(lambda: self.bucket.now_s())  # noqa: PLW0108 - each try has the present bucket
 
     def _list(self, folder: str, prefix: str, start: str, *, is_deep: bool) -> builtins.list[Blob]:
         found: builtins.list[Blob] = []
         more = ""
         with self.failures("list", folder or "."):
             while True:
-                page = self.ask(partial(self.bucket.read_page, prefix, start, more, is_deep=is_deep))
+                page = self.ask(partial(self._read_page, prefix, start, more, is_deep=is_deep))
                 for entry in page.entries:
                     name = entry.key[len(self.root) :]
                     if name and not name.endswith("/"):  # else the marker of a folder, from a console or Hadoop
@@ -159,6 +159,9 @@ class ObjectPlace(ObjectRequests, Retries):
                 more = page.more
                 if not more:
                     return sorted(found, key=lambda blob: blob.name)
+
+    def _read_page(self, prefix: str, start: str, more: str, *, is_deep: bool) -> Page:
+        return self.bucket.read_page(prefix, start, more, is_deep=is_deep)
 
     def _fetch_parts(self, name: str, start: int, end: int, tag: str) -> Iterator[Range]:
         asked = time.monotonic()

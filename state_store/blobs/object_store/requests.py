@@ -9,7 +9,7 @@ from itertools import cycle
 from typing import NoReturn, TypeVar
 
 from pyspark_ckpt.state_store.blobs.base.caller import describe_caller
-from pyspark_ckpt.state_store.blobs.base.clients import Client
+from pyspark_ckpt.state_store.blobs.base.clients import Client, SharedClient
 from pyspark_ckpt.state_store.blobs.base.place import check_name
 from pyspark_ckpt.state_store.blobs.base.retries import RetriesExhaustedError, RetryPolicy, fail_exhausted
 from pyspark_ckpt.state_store.blobs.object_store.service import (
@@ -33,7 +33,7 @@ T = TypeVar("T")
 class ObjectRequests:
     """Requests to one folder of a bucket. Safe to use from many threads."""
 
-    def __init__(self, connect: Callable[[], ObjectService], root_url: str, prefix: str) -> None:
+    def __init__(self, connect: Callable[[], SharedClient[ObjectService]], root_url: str, prefix: str) -> None:
         """Use the keys that begin with ``prefix`` and a slash, of the bucket at ``root_url``. Makes no request.
 
         ``connect`` is called when the first request is made.
@@ -73,10 +73,21 @@ class ObjectRequests:
         return f"{self.url}/{name}"
 
     def ask(self, request: Callable[[], T], *, work_s: float = 0.0, asked: float | None = None) -> T:
-        """Return the answer to a request, which is repeated while its failures may pass."""
-        answer = self.retries.repeat(self._root_url, request, self._may_pass, work_s=work_s, asked=asked)
+        """Return the answer to a request, which is repeated while its failures may pass.
+
+        One whose credentials are refused is repeated once, if there are others by now.
+        """
+
+        def attempt() -> T:
+            return self.ask_present(request)
+
+        answer = self.retries.repeat(self._root_url, attempt, self._may_pass, work_s=work_s, asked=asked)
         self._has_answered = True
         return answer
+
+    def ask_present(self, request: Callable[[], T]) -> T:
+        """Return the answer to a request that uses ``bucket``. Repeat it once if that gets other credentials."""
+        return self._client.ask(self._root_url, request, _is_refused)
 
     @contextmanager
     def failures(self, verb: str, name: str, outcome: Outcome = "not_applied") -> Iterator[None]:
@@ -140,3 +151,7 @@ class ObjectRequests:
         if not isinstance(problem, RequestError):
             return False
         return problem.may_pass or (problem.hint == BAD_TLS and self._has_answered)
+
+
+def _is_refused(problem: Exception) -> bool:
+    return isinstance(problem, RequestError) and problem.is_refused and not problem.may_pass

@@ -20,6 +20,7 @@ class RequestError(Exception):
 
     ``status``: that of the answer, 0 if there was none. ``code``: the name that the service gives to the failure.
     ``hint``: what to do about it. ``may_pass``: whether the same request may succeed later without intervention.
+    ``is_denied``: the account lacks a right. ``is_refused``: other credentials may be accepted.
     """
 
     def __init__(self, text: str, status: int = 0, code: str = "", hint: str = "", *, may_pass: bool = False) -> None:
@@ -30,6 +31,7 @@ class RequestError(Exception):
         self.hint = hint
         self.may_pass = may_pass
         self.is_denied = False
+        self.is_refused = False
 
 
 class MissingError(RequestError):
@@ -79,6 +81,10 @@ class Parts(Protocol):
 
     def send(self, number: int, start: int, data: bytes) -> None:
         """Send the part ``number`` (from 0), which begins at byte ``start`` and is followed by others."""
+        ...
+
+    def use(self, service: ObjectService) -> None:
+        """Send what follows by ``service``, the same bucket with the present credentials."""
         ...
 
     def finish(self, number: int, start: int, data: bytes) -> None:

@@ -54,7 +54,12 @@ class ObjectUpload:
             for sent in self._sent:
                 sent.result()
         number, start, data = len(self._sent), self._start, self._take()
-        landed = place.write_once(self._name, self._writer, lambda: parts.finish(number, start, data))
+
+        def finish() -> None:
+            parts.use(place.bucket)
+            parts.finish(number, start, data)
+
+        landed = place.write_once(self._name, self._writer, finish)
         if not landed:
             self.abort()
         return landed
@@ -89,7 +94,12 @@ class ObjectUpload:
             if number >= place.bucket.parts_at_once:
                 self._sent[number - place.bucket.parts_at_once].result()
         parts, asked = self._parts, time.monotonic()
-        self._sent.append(transfers().submit(lambda: place.ask(lambda: parts.send(number, start, data), asked=asked)))
+
+        def send() -> None:
+            parts.use(place.bucket)
+            parts.send(number, start, data)
+
+        self._sent.append(transfers().submit(lambda: place.ask(send, asked=asked)))
 
 
 def is_away(problem: BaseException) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 import boto3
 from botocore.config import Config
+from botocore.credentials import RefreshableCredentials
 from botocore.handlers import add_expect_header
 from botocore.session import Session
 from urllib3.util import Timeout
@@ -36,20 +37,20 @@ def new_session() -> boto3.session.Session:
     return boto3.session.Session(botocore_session=session)
 
 
-def _new_client(settings: S3Settings) -> Any:  # noqa: ANN401 - boto3 has no types
-    """Return a client for these settings. It keeps its connections."""
+def _new_client(settings: S3Settings, session: boto3.session.Session | None = None) -> Any:  # noqa: ANN401 - boto3 has no types
+    """Return a client for these settings. It keeps its connections. ``session``: with which it finds credentials."""
     config = Config(
         max_pool_connections=CONNECTIONS,
         connect_timeout=CONNECT_S,
         read_timeout=READ_S,
         retries={"mode": "legacy", "total_max_attempts": 1},  # the retry policy of the place repeats
         s3={"addressing_style": settings.addressing},
-        # Every object of ours carries its own checksums, and older services refuse newer headers.
+        # Requests have Content-MD5, which every service knows. Older services refuse newer headers.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
     )
     keys = settings.credentials
-    client = new_session().client(
+    client = (session or new_session()).client(
         "s3",
         endpoint_url=settings.endpoint or None,
         region_name=settings.region or None,
@@ -64,7 +65,23 @@ def _new_client(settings: S3Settings) -> Any:  # noqa: ANN401 - boto3 has no typ
     return client
 
 
-CLIENTS: Clients[S3Settings, Any] = Clients(_new_client)
+def _other_client(settings: S3Settings, refused: Any, is_recent: bool) -> Any:  # noqa: ANN401, FBT001 - see Clients
+    """Return a client with the credentials that boto3's chain finds now; None if those of ``refused`` are the same.
+
+    Keys of the settings do not change.
+    """
+    if settings.credentials is not None:
+        return None
+    session = new_session()
+    found, known = session.get_credentials(), refused._request_signer._credentials  # noqa: SLF001 - no public way
+    if found is None or (is_recent and isinstance(found, RefreshableCredentials)):
+        return None
+    if known is not None and known.get_frozen_credentials() == found.get_frozen_credentials():
+        return None
+    return _new_client(settings, session)
+
+
+CLIENTS: Clients[S3Settings, Any] = Clients(_new_client, _other_client)
 """Those of this process."""
 
 

@@ -71,6 +71,7 @@ CLIENT_ERRORS = (
 )
 """All that a request may raise."""
 
+FORBIDDEN = 403
 MISSING = frozenset({"NoSuchKey", "404", "NotFound"})
 EXISTS = frozenset({"PreconditionFailed", "412"})
 
@@ -83,6 +84,7 @@ _BUSY = frozenset(
         *("RequestLimitExceeded", "BandwidthLimitExceeded", "ServerBusy", "Busy", "429"),
         *("InternalError", "InternalFailure", "ServiceUnavailable", "ServiceUnavailableException"),
         *("RequestTimeout", "RequestTimeoutException", "408", "IncompleteBody", "KMS.ThrottlingException"),
+        "BadDigest",  # the body was damaged on its way
         *("XMinioServerNotInitialized", "XMinioReadQuorum", "XMinioWriteQuorum"),
     }
 )
@@ -109,6 +111,7 @@ _KMS = (
     "must be enabled, in the region of the bucket. The credentials that are used here need kms:GenerateDataKey and "
     "kms:Decrypt for it."
 )
+_CHECKSUMS = "The bucket has Object Lock, and demands a checksum with each write: set the option s3Checksums to md5."
 _ALL_ACTIONS = (
     "s3:GetObject, PutObject, DeleteObject, ListBucket, AbortMultipartUpload, ListBucketMultipartUploads and "
     "ListMultipartUploadParts"
@@ -156,7 +159,9 @@ _HINTS: Mapping[str, str] = {
         ),
         _REGION,
     ),
-    "NotImplemented": "The service must support conditional writes (If-None-Match: *).",
+    "NotImplemented": "The service must support conditional writes (If-None-Match: *). If it refuses "
+    "Content-MD5, set the option s3Checksums to none.",
+    "InvalidDigest": "The service refuses Content-MD5. Set the option s3Checksums to none.",
     **dict.fromkeys(("XMinioStorageFull", "InsufficientStorage", "QuotaExceeded"), _FULL),
     "SSLError": "Let this host trust the certificate of the service (AWS_CA_BUNDLE), or correct the endpoint. One "
     "without TLS begins with http:.",
@@ -201,6 +206,12 @@ def may_pass(problem: Exception, *, has_answered: bool = False) -> bool:
     )
 
 
+def is_refused(problem: Exception) -> bool:
+    """Return whether other credentials may be accepted: these are wrong, have expired, lack a right, or are missing."""
+    is_forbidden = isinstance(problem, ClientError) and read_status(problem.response) == FORBIDDEN
+    return is_forbidden or find_hint(problem) in {_CORRECT, _RENEW, _GIVE}
+
+
 def _is_strangers(problem: ClientError, code: str, status: int) -> bool:
     """Return whether something in front of the service has answered. S3 itself names the error in the body.
 
@@ -239,6 +250,8 @@ def find_hint(problem: Exception) -> str | None:
     code = find_code(problem)
     if code.startswith("KMS.") or (code == "AccessDenied" and "kms:" in str(problem)):
         return _KMS
+    if code == "InvalidRequest" and "Content-MD5" in str(problem):
+        return _CHECKSUMS
     by_status = _HINTS.get(str(read_status(problem.response))) if isinstance(problem, ClientError) else None
     return _HINTS.get(code, by_status)
 

@@ -71,10 +71,10 @@ class S3Place(S3Requests, Retries):
 
     def put(self, name: str, data: bytes) -> None:
         """Write ``data``, replacing what was there; see the protocol."""
-        key = self.key(name)
+        key, given = self.key(name), {**self.writes, **self.sum_up(data)}
 
         def write() -> None:
-            require_etag(self.client.put_object(Bucket=self.bucket, Key=key, Body=data, **self.writes))
+            require_etag(self.client.put_object(Bucket=self.bucket, Key=key, Body=data, **given))
 
         with self.failures("write", name, "unknown"):
             self.ask(write)
@@ -131,10 +131,10 @@ class S3Place(S3Requests, Retries):
 
     def _pages(self, operation: str, **where: str) -> Iterator[Mapping[str, Any]]:
         """Yield all pages of a listing. Each is a request of its own, so a failure does not lose earlier pages."""
-        request, more = getattr(self.client, operation), dict[str, Any]()
+        more = dict[str, Any]()
 
         def ask() -> Mapping[str, Any]:
-            page: Mapping[str, Any] = request(Bucket=self.bucket, **where, **more)
+            page: Mapping[str, Any] = getattr(self.client, operation)(Bucket=self.bucket, **where, **more)
             if "IsTruncated" not in page:  # an answer without its body looks like an empty folder
                 raise CutAnswerError("the end of a listing was lost")
             return page

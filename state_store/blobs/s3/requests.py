@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import uuid
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from hashlib import md5
 from itertools import cycle
 from typing import Any, TypeVar
 
@@ -21,6 +23,7 @@ from pyspark_ckpt.state_store.blobs.s3.errors import (
     CutAnswerError,
     fail,
     find_code,
+    is_refused,
     may_pass,
     require_etag,
 )
@@ -78,13 +81,26 @@ class S3Requests:
         """Return the key of an object of the place."""
         return self._root + check_name(name)
 
+    def sum_up(self, data: bytes) -> dict[str, str]:
+        """Return the argument of a write that has the checksum of its ``data``."""
+        if self.settings.checksums == "none":
+            return {}
+        return {"ContentMD5": b64encode(md5(data, usedforsecurity=False).digest()).decode()}
+
     def ask(self, request: Callable[[], T], *, work_s: float = 0.0, asked: float | None = None) -> T:
-        """Return the answer to a request, which is repeated while its failures may pass."""
+        """Return the answer to a request, which is repeated while its failures may pass.
+
+        One whose credentials are refused is repeated once, if there are others by now.
+        """
+        name = f"s3://{self.bucket}"
 
         def passes(problem: Exception) -> bool:
             return may_pass(problem, has_answered=self.service in _answered)
 
-        answer = self.retries.repeat(f"s3://{self.bucket}", request, passes, work_s=work_s, asked=asked)
+        def attempt() -> T:
+            return self._client.ask(name, request, is_refused)
+
+        answer = self.retries.repeat(name, attempt, passes, work_s=work_s, asked=asked)
         _answered.add(self.service)
         return answer
 
@@ -99,13 +115,10 @@ class S3Requests:
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Write ``data`` unless ``name`` exists; see the protocol."""
         key, writer = self.key(name), uuid.uuid4().hex
+        given = {"IfNoneMatch": "*", "Metadata": {WRITER: writer}, **self.writes, **self.sum_up(data)}
 
         def write() -> None:
-            require_etag(
-                self.client.put_object(
-                    Bucket=self.bucket, Key=key, Body=data, IfNoneMatch="*", Metadata={WRITER: writer}, **self.writes
-                )
-            )
+            require_etag(self.client.put_object(Bucket=self.bucket, Key=key, Body=data, **given))
 
         return self.write_once(name, writer, write)
 

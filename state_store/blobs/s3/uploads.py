@@ -112,8 +112,10 @@ class S3Upload:
         return str(begun["UploadId"])
 
     def _send_part(self, number: int, data: bytes, asked: float) -> dict[str, Any]:
+        given = {**self._target(), **self._place.sum_up(data)}
+
         def send() -> str:
-            return require_etag(self._place.client.upload_part(**self._target(), PartNumber=number, Body=data))
+            return require_etag(self._place.client.upload_part(PartNumber=number, Body=data, **given))
 
         return {"PartNumber": number, "ETag": self._place.ask(send, asked=asked)}
 

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, HadoopSettings, RetryPolicy, place_at
+from pyspark_ckpt.state_store.blobs.base.clients import PAUSE_S
 from pyspark_ckpt.state_store.errors import StorageError
 from tests.cloud_services import ACCOUNT, connection, describe_container, new_container, running_azurite
 from tests.outages import wire
@@ -48,6 +49,7 @@ class Giver:
 
     def __init__(self) -> None:
         self.fault, self.refusals, self.asked = "", 0, 0
+        self.valid_s = 3600.0
         self.port = 0
 
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
@@ -62,7 +64,7 @@ class Giver:
             told = {"issuer": f"{base}/v2.0", "token_endpoint": f"{base}/token", "authorization_endpoint": f"{base}/a"}
             self._send(handler, 200, told)
         else:
-            self._send(handler, 200, make_token())
+            self._send(handler, 200, make_token(self.valid_s))
 
     def _fail(self, handler: BaseHTTPRequestHandler) -> None:
         if self.fault == "reset":
@@ -83,11 +85,11 @@ class Giver:
         handler.wfile.write(data)
 
 
-def make_token() -> dict[str, Any]:
-    """A token that Azurite takes: it looks at all but the signature."""
+def make_token(valid_s: float) -> dict[str, Any]:
+    """A token that Azurite takes for ``valid_s``: it looks at all but the signature. It is said to last an hour."""
     now = int(time.time())
     claims = {"aud": "https://storage.azure.com", "iss": "https://sts.windows.net/tenant/", "nbf": now - 60}
-    parts = [{"alg": "RS256", "typ": "JWT"}, {**claims, "iat": now, "exp": now + 3600}]
+    parts = [{"alg": "RS256", "typ": "JWT"}, {**claims, "iat": now, "exp": now + valid_s}]
     text = [base64.urlsafe_b64encode(json.dumps(each).encode()).decode().rstrip("=") for each in parts]
     token = ".".join([*text, "c2lnbmF0dXJl"])
     return {"access_token": token, "token_type": "Bearer", "expires_in": 3600, "resource": "https://storage.azure.com"}
@@ -205,6 +207,32 @@ def test_a_service_that_speaks_no_tls_for_a_while_is_waited_for(
                 time.sleep(0.5)
                 assert not found.done()
             assert found.result() == b"x"
+
+
+@pytest.mark.parametrize("identity", IDENTITIES)
+def test_a_token_that_is_refused_before_its_time_is_asked_for_again(
+    identity: str, giver: Giver, reach: Reach, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However many requests are refused, a client is replaced once in a while."""
+    giver.valid_s = 1
+    place = reach(IDENTITIES[identity])
+    with ThreadPoolExecutor(8) as pool:
+        place.put("a", b"x")
+        time.sleep(2)
+        begun, giver.valid_s = time.monotonic(), -60
+        assert all(pool.map(lambda _: _is_refused(place), range(80)))
+        assert 1 <= caplog.text.count("has refused") <= 1 + (time.monotonic() - begun) / PAUSE_S
+        giver.valid_s = 3600
+        time.sleep(PAUSE_S)
+        assert set(pool.map(lambda _: place.get("a"), range(8))) == {b"x"}
+
+
+def _is_refused(place: BlobPlace) -> bool:
+    try:
+        place.get("a")
+    except StorageError:
+        return True
+    return False
 
 
 def test_a_wrong_secret_is_told_at_once_and_not_shown(giver: Giver, reach: Reach) -> None:

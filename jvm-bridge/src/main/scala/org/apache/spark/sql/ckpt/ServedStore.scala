@@ -1,5 +1,7 @@
 package org.apache.spark.sql.ckpt
 
+import java.util.concurrent.atomic.AtomicBoolean
+
 import scala.util.control.NonFatal
 
 import com.fasterxml.jackson.databind.JsonNode
@@ -26,6 +28,7 @@ private[ckpt] final class ServedStore(
 
   @volatile private var current = SharedRuntime.get(settings)
   private var opened: Opened = _
+  private var openedWith = Map.empty[String, String]
   private var closed = false
 
   def runtime: SharedRuntime = current
@@ -49,20 +52,35 @@ private[ckpt] final class ServedStore(
     sqlConf.getConfString(StatefulPartitions, sqlConf.numShufflePartitions.toString).toInt
   }(_.toInt)
 
-  /** The handle of this store in the running server. In a new server the store is opened again. */
+  /** The handle of this store in the running server. In a new server the store is opened again. So it is for a task that
+    * was tried before, if the secrets in Hadoop's credential files are others by now.
+    */
   def handle(): Opened = synchronized {
     if (closed) throw CkptErrors.lifecycle(s"$label is closed.")
     if (current.isReplaced) current = SharedRuntime.get(settings)
     val server = current.server()
-    if (opened == null || opened.server != server) opened = Opened(server, open(server))
+    if (opened == null || opened.server != server) opened = Opened(server, open(server, places()))
+    else if (openedWith.nonEmpty && isRetried) {
+      val (found, last) = (places(), opened)
+      if (found.secret != openedWith) {
+        logWarning(s"$label is opened again, with secrets that have changed in Hadoop's credential files.")
+        opened = Opened(server, open(server, found))
+        closeHandle(last.server, last.handle)
+      }
+    }
     opened
   }
+
+  private def isRetried: Boolean = Option(TaskContext.get()).exists(_.attemptNumber() > 0)
 
   /** The last handle, whose server may have ended; None if there is none, or if the store is closed. */
   def lastHandle: Option[Opened] = synchronized(Option(opened).filterNot(_ => closed))
 
-  private def open(server: StateServer): Long = {
-    val root = new Path(id.checkpointRootLocation).getParent.toString
+  private def root: String = new Path(id.checkpointRootLocation).getParent.toString
+
+  private def places(): HadoopSettings = HadoopSettings.of(hadoopConf, Seq(root, settings.remote))
+
+  private def open(server: StateServer, hadoop: HadoopSettings): Long = {
     val request = Json.obj()
       .put("state_dir", id.storeCheckpointLocation().toString)
       .put("checkpoint_root", root)
@@ -74,11 +92,20 @@ private[ckpt] final class ServedStore(
       .put("format", if (usesCheckpointIds) 2 else 1)
       .put("min_versions_to_retain", conf.minVersionsToRetain)
     request.set[ObjectNode]("options", Json.strings(settings.options))
-    val hadoop = HadoopSettings.of(hadoopConf, Seq(root, settings.remote))
     request.set[ObjectNode]("hadoop", Json.strings(hadoop.plain))
     if (hadoop.secret.nonEmpty) request.put("secrets", server.entrust(hadoop.secret))
+    openedWith = hadoop.secret
+    if (runId.nonEmpty) tellOfMissingConfs()
     server.call("open", request, left => closeHandle(server, left.get("handle").asLong)).get("handle").asLong
   }
+
+  /** Warns, once in a JVM, of a query for which somebody has set the provider by hand and nothing else. */
+  private def tellOfMissingConfs(): Unit =
+    if (hadoopConf.get(Fence.EpochKey) == null && hadoopConf.get(LogFiles) == null && hasWarned.compareAndSet(false, true))
+      logWarning(
+        "spark.sql.streaming.stateStore.providerClass names pyspark-ckpt, and the other confs of pyspark_ckpt.spark_conf() " +
+          s"are not set. So the query runs in checkpoint format ${if (usesCheckpointIds) 2 else 1}, and nothing stops a " +
+          "driver that another one has replaced. Call pyspark_ckpt.configure(builder), or set all of these confs.")
 
   /** The run of the query; empty for a task outside a query, which reads state and must not write. */
   private def runId: String =
@@ -150,6 +177,9 @@ private[ckpt] final class ServedStore(
 
 private[ckpt] object ServedStore {
   final case class Opened(server: StateServer, handle: Long)
+
+  private val LogFiles = "spark.sql.streaming.checkpointFileManagerClass"
+  private val hasWarned = new AtomicBoolean
 
   /** A conf of a query's own session. */
   val StatefulPartitions = "spark.sql.streaming.internal.stateStore.partitions"

@@ -1,19 +1,27 @@
-"""How tokens of Entra ID and of machines are asked for: within the time of the current try, and never twice in it.
+"""How requests of Azure's clients are sent: those for tokens, and those to a container.
 
-The clients of identities hide why they got no token: all of their failures are one error, often without a cause. So the
-transport notes whether the last failure of a request may pass.
+Tokens of Entra ID and of machines are asked for within the time of the current try, and never twice in it. The clients
+of identities hide why they got no token: all of their failures are one error, often without a cause. So the transport
+notes whether the last failure of a request may pass.
+
+Answers of a container come in large pieces, so that a download takes little memory. The client makes a list of the
+pieces of an answer. A list asks for the length first, to have room for as many entries, and the client takes its bytes
+for that: 64 MiB of room for a part of 8 MiB.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from azure.core.exceptions import AzureError
 from azure.core.pipeline.transport import RequestsTransport
+from requests import Session
 from typing_extensions import override
 
 from pyspark_ckpt.state_store.blobs.object_store.sessions import is_bad_tls, timeouts
 
+PIECE_BYTES = 1 << 20
 _PASSING = frozenset({404, 408, 410, 429})
 """Statuses below 500 that may pass. A machine answers 404 and 410 while it has just begun, or is moved."""
 _LEAST_ERROR = 400
@@ -50,3 +58,30 @@ class TokenTransport(RequestsTransport):  # type: ignore[misc]  # the client has
         else:  # other threads, whose requests have failed before, may ask again
             self._has_answered = True
         return answer
+
+
+class Transport(RequestsTransport):  # type: ignore[misc]  # the client has no type for it
+    """Sends requests by a session that stays open."""
+
+    def __init__(self, session: Session) -> None:
+        """Use ``session``, which somebody else closes."""
+        super().__init__(session=session, session_owner=False, connection_data_block_size=PIECE_BYTES)
+
+    @override
+    def send(self, request: Any, **given: Any) -> Any:
+        answer: Any = super().send(request, **given)
+        cut = answer._stream_download_generator  # noqa: SLF001 - no public name leads there
+        answer._stream_download_generator = lambda *args, **how: _Pieces(cut(*args, **how))  # noqa: SLF001
+        return answer
+
+
+class _Pieces:
+    """The pieces of an answer, without a length."""
+
+    def __init__(self, pieces: Any) -> None:  # noqa: ANN401 - a generator of the client
+        self._pieces = pieces
+        self.response = pieces.response
+        self.content_length = pieces.content_length
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self._pieces

@@ -1,0 +1,1 @@
+"""The jar of the shim: the one in the package, or one that is built for the installed PySpark when it is asked for."""
