@@ -1,6 +1,6 @@
 """Plays of ``integration.operators.batch_plays`` in a process of their own, in either kind of session.
 
-``python -m integration.batch_plays_program connect|classic FOLDER RUNS`` prints what they tell as JSON in its last line.
+``python -m integration.batch_plays_program connect|classic FOLDER RUNS`` prints what they tell in its last line: JSON.
 ``RUNS`` is JSON, see ``perform``.
 """
 
