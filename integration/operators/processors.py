@@ -226,3 +226,20 @@ def _make_every_type(number: int) -> tuple[Any, ...]:
         {"k": (_DAY,), f"k{number}": (None,)},
         ((Decimal("-1.125"),),),
     )
+
+
+class Total(StatefulProcessor):
+    """Adds up the values of a key."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Declare the only state."""
+        self.total = handle.getValueState("total", "total bigint")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[Any]:  # noqa: ARG002
+        """Tell the sum."""
+        total = (self.total.get() or (0,))[0] + sum(row.value for row in rows)
+        self.total.update((total,))
+        yield Row(k=key[0], total=total, batch=-1)
+
+    def close(self) -> None:
+        """Nothing is open."""

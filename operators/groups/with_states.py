@@ -120,8 +120,7 @@ class _GroupsTask:
         self.context = context
         self.uid = called.declared.uid
         self.ticket = ticket = find_ticket(context.taskAttemptId(), options.local_dir)
-        batch_id = int(context.getLocalProperty("streaming.sql.batchId") or -1)
-        self.where = Context(batch_id, ticket.partition, state.getCurrentProcessingTimeMs(), NO_WATERMARK)
+        self.where = Context(ticket.version, ticket.partition, state.getCurrentProcessingTimeMs(), NO_WATERMARK)
         with naming(ticket, called.declared.uid):
             self._begin(called, ticket, state)
             self._session.spill_beyond(options.worker_memory_bytes, partial(spill, self._session, self._bound))

@@ -6,6 +6,7 @@ import os
 import shutil
 import uuid
 from collections import OrderedDict
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from time import sleep
@@ -17,7 +18,7 @@ from pyspark_ckpt.state_store.errors import CkptError, FormatError, LifecycleErr
 from pyspark_ckpt.state_store.format.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.local.damage_notes import write_note
 from pyspark_ckpt.state_store.sst.column_file import OpenColumnFiles
-from pyspark_ckpt.state_store.transactions.ticket import Ticket
+from pyspark_ckpt.state_store.transactions.ticket import Ticket, read_ticket
 
 CACHE_BYTES = 16 << 20
 OPEN_ATTEMPTS = 5
@@ -45,7 +46,7 @@ def get_tuning(compression: str) -> Tuning:
 def open_reader(ticket: Ticket) -> Reader | None:
     """Return a view of the rows at the ticket's base, None for version 0. It is kept open for the next task.
 
-    Raises FormatError (damage), StorageError, LifecycleError (the database has moved on: the task is tried again).
+    Raises FormatError (damage), StorageError, LifecycleError (the transaction of the task has ended).
     """
     view = find_view(ticket)
     return None if view is None else view.reader
@@ -63,16 +64,27 @@ def find_view(ticket: Ticket) -> View | None:
         view, held = _reach(ticket, base)
     if held != base:
         view.reader.close()
-        raise LifecycleError(
-            f"The database in {ticket.db} has moved on from {base} to {held}.",
-            hint="No action is needed: the task is tried again on a copy of the version.",
-            retryable=True,
-        )
+        return find_view(_read_again(ticket, held))
     view.columns.check_again()
     _views[ticket.db] = view
     while len(_views) > READERS_KEPT:
         _views.popitem(last=False)[1].reader.close()
     return view
+
+
+def _read_again(ticket: Ticket, held: Marker) -> Ticket:
+    """Return the ticket that leads to a copy of the base: the live database moved on when another task committed."""
+    if ticket.path:
+        with suppress(FileNotFoundError):
+            newer = read_ticket(Path(ticket.path))
+            if newer.new_id == ticket.new_id and not newer.live:
+                return newer
+    raise LifecycleError(
+        f"The database in {ticket.db} has moved on from {Marker(ticket.version, ticket.id)} to {held}, and the "
+        "transaction of the task has ended.",
+        hint="No action is needed: if the task still counts, it is tried again.",
+        retryable=True,
+    )
 
 
 def _reach(ticket: Ticket, base: Marker) -> tuple[View, Marker]:

@@ -113,7 +113,7 @@ class PartitionTask:
         times = GroupTimes(self.operator, state, None if late is None else int(late))
         operators = tuple((task.getLocalProperty(OPERATORS_CONF) or "").splitlines())
         context = Context(
-            batch_id=int(task.getLocalProperty("streaming.sql.batchId") or -1),
+            batch_id=ticket.version,
             partition=ticket.partition,
             processing_time_ms=times.processing_ms,
             watermark_ms=times.watermark_ms,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 
 from pyspark_ckpt.state_store.database import TableCount
 from pyspark_ckpt.state_store.format.meta import StoreMeta, is_keyed
+from pyspark_ckpt.state_store.local.copies import LocalCopy
 from pyspark_ckpt.state_store.transactions.context import StoreContext
 from pyspark_ckpt.state_store.transactions.local_side import LocalSide
 from pyspark_ckpt.state_store.transactions.metrics import ms_since
@@ -18,8 +19,14 @@ from pyspark_ckpt.state_store.transactions.transaction import Transaction
 class Follower:
     """Moves the live database of one store from commit to commit."""
 
-    def __init__(self, context: StoreContext, local: LocalSide) -> None:
-        """Move the live copy of ``local``."""
+    def __init__(
+        self, context: StoreContext, local: LocalSide, keep_base: Callable[[LocalCopy, LocalCopy], None]
+    ) -> None:
+        """Move the live copy of ``local``.
+
+        Before it moves, ``keep_base`` is called with it and a frozen copy of its version. The store's lock is held.
+        """
+        self._keep_base = keep_base
         self._context = context
         self._shared = context.shared
         self._local = local
@@ -49,7 +56,7 @@ class Follower:
             with local.lock:
                 live = local.copies.live
                 if stands and not local.closed and live is not None and live.marker == transaction.base:
-                    local.copies.checkpoint_live()
+                    self._keep_base(live, local.copies.checkpoint_live())
                     failpoints.hit("commit.before_ingest")
                     for table in staged:
                         table.require_unchanged()

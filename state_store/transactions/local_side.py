@@ -93,6 +93,8 @@ class LocalSide:
             self.report_damage(transaction, failure)
         with self.lock:
             self.copies.release(transaction.copy)
+            if transaction.left is not None:
+                self.copies.release(transaction.left)
             if not self.closed:
                 self.copies.prune()
         transaction.clear()

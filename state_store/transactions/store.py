@@ -13,7 +13,7 @@ from types import MappingProxyType
 from pyspark_ckpt.state_store.attempts.decisions import Decisions
 from pyspark_ckpt.state_store.database import TableCount, Tuning
 from pyspark_ckpt.state_store.display import write_rescale
-from pyspark_ckpt.state_store.errors import InvalidInputError, StorageError
+from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError, StorageError
 from pyspark_ckpt.state_store.format.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.format.meta import Descriptor, StoreMeta
 from pyspark_ckpt.state_store.identity import Caller
@@ -55,7 +55,7 @@ class Store:
         self._copies = self.local.copies
         self._versions = self.local.versions
         self.decisions = Decisions(context.identity, context.place, context.checkpoint, context.epochs, context.log)
-        self.follower = Follower(context, self.local)
+        self.follower = Follower(context, self.local, self._keep_base)
         self._tickets = TicketWriter(context, self.local)
         upkeep = UpkeepMetrics(self.local, self.lag, self.policy, self.scrub_counts)
         self._writer = CommitWriter(context, self.local, self.decisions, self.lag, upkeep)
@@ -112,11 +112,10 @@ class Store:
         try:
             self._check_partitions(leased.meta, num_partitions)
             states = () if worker is None else self._tickets.read_states(caller, leased.meta)
-            transaction = self._open(caller, base, leased, worker, states)
         except BaseException:
-            with self._lock:
-                self._copies.release(leased.copy)
+            self._release(leased.copy)
             raise
+        transaction = self._open(caller, base, leased, worker, states)
         self.lag.note_begin(base)
         with self._lock:
             if caller.run_id:  # a reader outside a query does not tell how far the query is
@@ -139,12 +138,7 @@ class Store:
             raise InvalidInputError(f"{self.identity}: version {version} cannot be replayed from version {start}.")
         base = self.decisions.find_commit(caller, version, commit_id)
         leased = self._versions.replay(base, start, start_id)
-        try:
-            transaction = self._open(caller, base, leased, None, ())
-        except BaseException:
-            with self._lock:
-                self._copies.release(leased.copy)
-            raise
+        transaction = self._open(caller, base, leased, None, ())
         transaction.metrics = {"load_ms": ms_since(started), **leased.metrics}
         return transaction
 
@@ -180,13 +174,14 @@ class Store:
         Staged files are checked against their ``seals`` and their own checksums before anything is visible. After
         return, the version survives the loss of this machine; the local database follows in the background. A repeated
         call gets the same answer. In checkpoint format 1 the answer may name another commit of this run that was first.
-        After an error, the transaction is ABORTED and the base is unchanged. Raises LifecycleError, InvalidInputError,
-        StorageError.
+        After an error, the transaction is ABORTED and the base is unchanged. Raises LifecycleError (also for a
+        transaction of no run), InvalidInputError, StorageError.
         """
         with self._lock:
             if transaction.status is Status.COMMITTED and transaction.result is not None:
                 return transaction.result
             self.local.require_usable()
+            self._require_run(transaction)
             transaction.move(Status.PREPARED)
         try:
             meta, staged, result = self._writer.make_durable(transaction, files, row_changes, num_partitions, seals)
@@ -249,9 +244,21 @@ class Store:
                 f"checkpoint with {num_partitions} partitions from it: {rescale}.",
             )
 
+    def _require_run(self, transaction: Transaction) -> None:
+        if not transaction.run_id:
+            self._end(transaction, Status.ABORTED)
+            raise LifecycleError(
+                f"{self.identity}: {transaction.target} is not committed, because its transaction belongs to no run of "
+                "a query that pyspark-ckpt knows.",
+                hint="Only streaming queries write state. If a query has failed by this, its session does not have "
+                "the extensions of the jar: make the session with the jar, or call pyspark_ckpt.attach(session) before "
+                "the query starts.",
+            )
+
     def _open(
         self, caller: Caller, base: Marker, leased: Leased, worker: WorkerTask | None, states: Sequence[States]
     ) -> Transaction:
+        """Open a transaction. After an error the lease is released."""
         number = next(self._shared.transaction_numbers)
         staging = self._shared.local_dir / "staging" / f"{number}-{self._shared.make_id()[:8]}"
         transaction = Transaction(
@@ -259,14 +266,41 @@ class Store:
         )
         try:
             make_folder(staging, self._shared.local_dir)
-            if worker is not None:
-                self._tickets.write(transaction, worker, states)
-        except OSError as problem:
+            while not self._register(transaction, worker, states):
+                moved, transaction.copy = transaction.copy, self._versions.lease(base).copy
+                self._release(moved)
+        except BaseException as problem:
+            self._release(transaction.copy)
             transaction.clear()
+            if not isinstance(problem, OSError):
+                raise
             raise StorageError(f"{self.identity}: could not make the staging folder {staging}: {problem}.") from problem
-        with self._lock:
-            self._transactions[number] = transaction
         return transaction
+
+    def _register(self, transaction: Transaction, worker: WorkerTask | None, states: Sequence[States]) -> bool:
+        """Make a transaction one of the open ones, unless its copy has moved on since it was leased."""
+        with self._lock:
+            is_there = transaction.copy.marker == transaction.base
+            if is_there:
+                if worker is not None:
+                    self._tickets.write(transaction, worker, states)
+                self._transactions[transaction.number] = transaction
+            return is_there
+
+    def _keep_base(self, live: LocalCopy, frozen: LocalCopy) -> None:
+        """Give the transactions on ``live``, which leaves their base, the ``frozen`` copy of it.
+
+        A worker may have begun to open the live copy. It finds that this has moved on, and reads its ticket again.
+        """
+        for transaction in self._transactions.values():
+            if transaction.copy is live:
+                self._tickets.rewrite(transaction, frozen)
+                self._copies.lease(frozen)
+                transaction.copy, transaction.left = frozen, live
+
+    def _release(self, copy: LocalCopy) -> None:
+        with self._lock:
+            self._copies.release(copy)
 
     def _end(self, transaction: Transaction, status: Status) -> None:
         with self._lock:

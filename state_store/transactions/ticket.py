@@ -62,7 +62,9 @@ class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``num_partitions``: the number that the query runs with. At version 0, ``meta`` has no such number.
     ``compression``: of the database and of what the worker writes. ``allow_non_restored_state``: states that the
     worker's operator does not declare are no error. ``operator_states``: see ``OperatorStates``. ``checkpoint`` and
-    ``place_options``: for commands that messages name; a placeholder if the checkpoint is not known.
+    ``place_options``: for commands that messages name; a placeholder if the checkpoint is not known. ``path``: of the
+    ticket. If another task commits a version on the same base, the live database moves on, and the ticket is replaced
+    by one that leads to a copy of the base.
     """
 
     operator: OperatorNumber
@@ -82,6 +84,7 @@ class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     num_partitions: Annotated[int, msgspec.Meta(ge=1, le=MAX_PARTITIONS)] | None = None
     checkpoint: Location = "CHECKPOINT"
     place_options: dict[str, str] = {}
+    path: str = ""
 
 
 def ticket_path(local_dir: Path, task: WorkerTask, store: Identity) -> Path:

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
+import msgspec
+
 from pyspark_ckpt.state_store.format.keys import EMPTY
 from pyspark_ckpt.state_store.format.meta import StoreMeta, is_keyed
 from pyspark_ckpt.state_store.format.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME
 from pyspark_ckpt.state_store.identity import Caller
+from pyspark_ckpt.state_store.local.copies import LocalCopy
 from pyspark_ckpt.state_store.transactions.context import StoreContext
 from pyspark_ckpt.state_store.transactions.local_side import LocalSide
 from pyspark_ckpt.state_store.transactions.operator_states import States
-from pyspark_ckpt.state_store.transactions.ticket import Ticket, WorkerTask, ticket_path, write_ticket
+from pyspark_ckpt.state_store.transactions.ticket import Ticket, WorkerTask, read_ticket, ticket_path, write_ticket
 from pyspark_ckpt.state_store.transactions.transaction import Transaction
 
 
@@ -63,8 +66,19 @@ class TicketWriter:
                 worker.num_partitions,
                 context.checkpoint.url,
                 context.place_options,
+                str(transaction.ticket),
             ),
         )
+
+    def rewrite(self, transaction: Transaction, frozen: LocalCopy) -> None:
+        """Let the ticket of a transaction, if it has one, lead to a frozen copy of its base.
+
+        Raises OSError, FormatError, InvalidInputError.
+        """
+        if transaction.ticket is not None:
+            ticket = read_ticket(transaction.ticket)
+            moved = msgspec.structs.replace(ticket, db=str(frozen.db), live=False)
+            write_ticket(transaction.ticket, moved)
 
     def _allows_non_restored_state(self, states: Iterable[States]) -> bool:
         """Return whether the restore that made the checkpoint allows it. Makes one request per store."""

@@ -72,6 +72,8 @@ class Transaction:
     staging: Path
     format: int
     run_id: str
+    left: LocalCopy | None = None
+    """The live copy on which the transaction has begun, if it has moved on since; ``copy`` is a frozen one then."""
     ticket: Path | None = None
     status: Status = Status.OPEN
     result: Committed | None = None

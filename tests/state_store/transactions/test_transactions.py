@@ -79,20 +79,37 @@ def test_a_commit_can_be_restored_when_the_live_database_moved_on_while_its_tran
     first = lab.begin(handle, 1, base)
     first.put("k", "first")
     leased = LocalVersions.lease
+    is_committed: list[object] = []
 
     def late(versions: LocalVersions, marker: Marker) -> Leased:
         found = leased(versions, marker)
-        first.commit()
-        lab.server.settled()
+        if not is_committed:
+            is_committed.append(first.commit())
+            lab.server.settled()
         return found
 
     with monkeypatch.context() as patched:
         patched.setattr(LocalVersions, "lease", late)
         begun = lab.server.call("begin", handle=handle, version=1, id=base)
     assert begun["rows"] == 1, "what the base has, and not what the live database has by now"
+    assert not begun["live"]
+    assert read_rows(begun) == {"key-1": "value-1"}
     second = lab.server.call("commit", txn=begun["txn"], files=[], rows={}, num_partitions=None)
     lab.restart(lose_local=True)
     assert lab.begin(lab.open(), 2, second["id"]).rows == {"key-1": "value-1"}
+
+
+def test_a_transaction_of_no_run_commits_nothing(lab: Lab) -> None:
+    (base,) = lab.grow(lab.open(), 1)
+    txn = lab.begin(lab.open(run=""), 1, base)
+    assert txn.rows == {"key-1": "value-1"}
+    txn.put("k", "v")
+    before = sorted(lab.remote.iterdir())
+    for refused in ("its transaction belongs to no run of a query", "is ABORTED"):
+        with pytest.raises(CallError, match=refused):
+            lab.server.call("commit", txn=txn.number, files=[], rows={}, num_partitions=None)
+    assert sorted(lab.remote.iterdir()) == before
+    assert not Path(txn.answer["staging"]).exists()
 
 
 def test_transactions_on_siblings_do_not_mix(lab: Lab) -> None:

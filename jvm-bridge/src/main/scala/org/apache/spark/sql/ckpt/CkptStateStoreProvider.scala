@@ -192,7 +192,7 @@ class CkptStateStoreProvider extends MinorStateStoreProvider with MinorReaders w
       case None => request.putNull("attempt")
     }
     // Up to 4.2, Spark's reader of state opens stores of transformWithState to write, with any number of partitions.
-    if (writes && served.isInQuery) request.put("num_partitions", served.partitions)
+    if (writes && served.run.nonEmpty) request.put("num_partitions", served.partitions)
     else request.putNull("num_partitions")
     new Begun(open.server, open.server.call("begin", request, left => served.abort(new Begun(open.server, left))))
   }

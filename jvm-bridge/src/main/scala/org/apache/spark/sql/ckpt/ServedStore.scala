@@ -9,13 +9,11 @@ import com.fasterxml.jackson.databind.node.ObjectNode
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.Path
 
-import org.apache.spark.TaskContext
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.ckpt.fence.Fence
-import org.apache.spark.sql.ckpt.minor.{CheckpointIds, RunId, StreamExecution}
+import org.apache.spark.sql.ckpt.minor.{CheckpointIds, RunId}
 import org.apache.spark.sql.ckpt.server.{HadoopSettings, Json, Settings, SharedRuntime, StateServer}
 import org.apache.spark.sql.execution.streaming.state.{StateStoreConf, StateStoreId}
-import org.apache.spark.sql.internal.SQLConf
 
 /** One store as the running state server knows it: opened there on first use, and again in a new server. */
 private[ckpt] final class ServedStore(
@@ -42,15 +40,18 @@ private[ckpt] final class ServedStore(
 
   def usesCheckpointIds: Boolean = CheckpointIds.areUsed(conf)
 
-  /** The query's number of partitions, as its offset log fixes it.
+  /** The run of the query that writes the store; None for a reader of state, which must not write.
     *
-    * The Hadoop configuration of a query's store has the confs of the query's session, as they were when the batch was
-    * planned. The confs of a task can be others: a foreachBatch function may set some, or read its frame in another session.
+    * This and the number of partitions come from the Hadoop configuration of the query's store, which has the confs of the
+    * query's session, as they were when the batch was planned. What the task knows can be something else: a foreachBatch
+    * function may set confs, and read its frame in another thread or session.
     */
-  def partitions: Int = Option(hadoopConf.get(StatefulPartitions)).fold {
-    val sqlConf = SQLConf.get
-    sqlConf.getConfString(StatefulPartitions, sqlConf.numShufflePartitions.toString).toInt
-  }(_.toInt)
+  val run: Option[String] = RunId.of(hadoopConf)
+
+  /** The query's number of partitions, as its offset log fixes it. */
+  def partitions: Int = Option(hadoopConf.get(StatefulPartitions)).map(_.toInt).getOrElse {
+    throw CkptErrors.lifecycle(s"$label: its query does not say how many partitions it has.")
+  }
 
   /** The handle of this store in the running server. In a new server the store is opened again. So it is for a task that
     * was tried before, if the secrets in Hadoop's credential files are others by now.
@@ -87,7 +88,7 @@ private[ckpt] final class ServedStore(
       .put("operator", id.operatorId)
       .put("partition", id.partitionId)
       .put("name", id.storeName)
-      .put("run_id", runId)
+      .put("run_id", run.getOrElse(""))
       .put("epoch", hadoopConf.getLong(Fence.EpochKey, 0))
       .put("format", if (usesCheckpointIds) 2 else 1)
       .put("min_versions_to_retain", conf.minVersionsToRetain)
@@ -106,14 +107,6 @@ private[ckpt] final class ServedStore(
         "spark.sql.streaming.stateStore.providerClass names pyspark-ckpt, and the other confs of pyspark_ckpt.spark_conf() " +
           s"are not set. So the query runs in checkpoint format ${if (usesCheckpointIds) 2 else 1}, and nothing stops a " +
           "driver that another one has replaced. Call pyspark_ckpt.configure(builder), or set all of these confs.")
-
-  /** The run of the query; empty for a task outside a query, which reads state and must not write. */
-  private def runId: String =
-    if (isInQuery) RunId.of(hadoopConf).getOrElse("") else ""
-
-  /** Whether the present task is one of a streaming query, and not one that reads state once. */
-  def isInQuery: Boolean =
-    Option(TaskContext.get()).forall(_.getLocalProperty(StreamExecution.QUERY_ID_KEY) != null)
 
   /** Gives out no further handle; returns whether it did until now. */
   def stopOpening(): Boolean = synchronized {

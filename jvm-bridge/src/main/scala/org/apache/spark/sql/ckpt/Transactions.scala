@@ -10,7 +10,6 @@ import org.rocksdb.RocksDBException
 
 import org.apache.spark.TaskContext
 import org.apache.spark.internal.Logging
-import org.apache.spark.sql.ckpt.minor.RunId
 import org.apache.spark.sql.ckpt.rows.{NearCache, Residence}
 import org.apache.spark.sql.ckpt.server.{CancellableTask, Json, Settings, SharedRuntime}
 import org.apache.spark.sql.execution.streaming.state.{StateStoreMetrics, StateStoreProviderId}
@@ -34,9 +33,9 @@ private[ckpt] final class Transactions(served: ServedStore, settings: Settings) 
 
   private def label: String = served.label
 
-  /** The store, of one run of its query, as Spark's coordinator knows it. */
+  /** The store of a query, of one run, as Spark's coordinator knows it. */
   lazy val providerId: StateStoreProviderId =
-    StateStoreProviderId(served.id, UUID.fromString(RunId.of(served.hadoopConf).get))
+    StateStoreProviderId(served.id, UUID.fromString(served.run.get))
 
   /** Whether it has taken memory for its whole state. */
   def holdsMemory: Boolean = residence.held > 0
@@ -52,7 +51,7 @@ private[ckpt] final class Transactions(served: ServedStore, settings: Settings) 
     val started = System.nanoTime
     catchingUp.cancelOrAwait()
     val runtime = served.runtime
-    val place = if (served.isInQuery) residence else Residence.none(runtime.budget)
+    val place = if (served.run.nonEmpty) residence else Residence.none(runtime.budget)
     val end = closing.enter()
     try {
       val (begun, reader) = beginView(version, call(writes), canWait = place.isOn)
@@ -209,7 +208,8 @@ private[ckpt] final class Transactions(served: ServedStore, settings: Settings) 
         if (txn.counts(state)) rows.put(state.toString, change)
       }
     }
-    request.put("num_partitions", served.partitions)
+    if (served.run.nonEmpty) request.put("num_partitions", served.partitions) // else it is refused
+    request
   }
 
   /** After a commit, lets the live database and then its idle view catch up in the background, for the next task. */

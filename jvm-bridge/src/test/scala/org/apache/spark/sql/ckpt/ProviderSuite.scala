@@ -8,7 +8,6 @@ import java.util.concurrent.atomic.AtomicReference
 import scala.jdk.CollectionConverters._
 import scala.util.{Failure, Success, Try}
 
-import org.apache.hadoop.conf.Configuration
 import org.scalatest.{BeforeAndAfterAll, BeforeAndAfterEach}
 import org.scalatest.concurrent.Eventually
 import org.scalatest.funsuite.AnyFunSuite
@@ -54,15 +53,16 @@ abstract class ProviderTests(backend: String) extends AnyFunSuite with BeforeAnd
       encoder: KeyStateEncoderSpec = noPrefix,
       families: Boolean = false,
       multiple: Boolean = false,
-      conf: Map[String, String] = Map.empty): CkptStateStoreProvider = {
+      conf: Map[String, String] = Map.empty,
+      ofReader: Option[String] = None): CkptStateStoreProvider = {
     val sqlConf = new SQLConf
     sqlConf.setConfString("spark.sql.streaming.stateStore.checkpointFormatVersion", "2")
     sqlConf.setConfString(Settings.Prefix + "python", sys.env.getOrElse("PYTHON", "python3"))
     sqlConf.setConfString(Settings.Prefix + "memoryLimit", "16m") // the process's; it makes large write sets spill
     sqlConf.setConfString(Settings.Prefix + "backend", backend)
     conf.foreach { case (key, value) => sqlConf.setConfString(key, value) }
-    val hadoop = new Configuration
-    hadoop.set(StreamExecution.RUN_ID_KEY, UUID.randomUUID().toString)
+    val hadoop = Stores.ofRun(UUID.randomUUID().toString)
+    ofReader.foreach(hadoop.set(StreamExecution.RUN_ID_KEY, _)) // what Spark makes up for a reader
     val made = new CkptStateStoreProvider
     made.init(
       StateStoreId(folder.resolve("state").toString, 0, 0, StateStoreId.DEFAULT_STORE_NAME), encoder.keySchema,
@@ -175,6 +175,20 @@ abstract class ProviderTests(backend: String) extends AnyFunSuite with BeforeAnd
     val failure = intercept[CkptException](reading.put(key("a", 1), value(1)))
     assert(failure.kind == "LifecycleError" && failure.getMessage.contains("opened for reading"))
     reading.release()
+  }
+
+  test("a reader of state commits nothing, also in the session of a query") {
+    start()
+    val (one, first) = transaction(0, None)(_.put(key("a", 1), value(1)))
+    val run = UUID.randomUUID().toString
+    provider.close()
+    start(ofReader = Some(run))
+    assert(provider.served.run.isEmpty)
+    val reading = provider.getStore(one, first) // as Spark's reader of transformWithState does
+    assert(reading.get(key("a", 1)).getLong(0) == 1)
+    reading.put(key("a", 1), value(2))
+    val failure = intercept[CkptException](reading.commit())
+    assert(failure.kind == "LifecycleError" && failure.getMessage.contains("belongs to no run of a query"))
   }
 
   test("scans the keys of one prefix, written and stored, in any number of transactions") {
@@ -394,7 +408,6 @@ abstract class ProviderTests(backend: String) extends AnyFunSuite with BeforeAnd
   test("a store that is closed under a task ends after the task") {
     val closed = start()
     val task = TaskContext.empty()
-    task.getLocalProperties.setProperty(StreamExecution.QUERY_ID_KEY, "query")
     TaskContext.setTaskContext(task)
     try {
       val store = provider.getStore(0, None)

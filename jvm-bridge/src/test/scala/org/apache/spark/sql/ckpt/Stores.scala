@@ -9,6 +9,7 @@ import org.apache.hadoop.conf.Configuration
 
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{UnsafeProjection, UnsafeRow}
+import org.apache.spark.sql.ckpt.minor.RunId
 import org.apache.spark.sql.ckpt.server.Settings
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.execution.streaming.state._
@@ -62,13 +63,20 @@ object Stores {
     conf.setConfString(Settings.Prefix + "python", sys.env.getOrElse("PYTHON", "python3"))
     conf.setConfString(Settings.Prefix + "memoryLimit", memory) // the process's: the first one counts
     if (kind == OursInMemory) conf.setConfString(Settings.Prefix + "backend", "memory")
-    val hadoop = new Configuration
-    hadoop.set(StreamExecution.RUN_ID_KEY, UUID.randomUUID().toString)
     val made = kind.make()
     made.init(
       StateStoreId(folder.resolve("state").toString, 0, 0, StateStoreId.DEFAULT_STORE_NAME), encoder.keySchema,
-      valueSchema, encoder, families, new StateStoreConf(conf, Map.empty), hadoop, multiple, None)
+      valueSchema, encoder, families, new StateStoreConf(conf, Map.empty), ofRun(UUID.randomUUID().toString), multiple, None)
     made
+  }
+
+  /** The Hadoop configuration of the stores of a run, in a query of one partition. */
+  def ofRun(runId: String): Configuration = {
+    val hadoop = new Configuration
+    hadoop.set(RunId.Announced, runId)
+    hadoop.set(ServedStore.StatefulPartitions, "1")
+    hadoop.set(StreamExecution.RUN_ID_KEY, runId)
+    hadoop
   }
 
   private val projections = mutable.HashMap.empty[StructType, UnsafeProjection]

@@ -1,7 +1,7 @@
 package org.apache.spark.sql.ckpt.minor
 
 import org.apache.spark.sql.catalyst.expressions.{Attribute, Expression}
-import org.apache.spark.sql.ckpt.plan.NamedProgress
+import org.apache.spark.sql.ckpt.plan.{NamedProgress, ToldOptions}
 import org.apache.spark.sql.execution.SparkPlan
 import org.apache.spark.sql.streaming.{GroupStateTimeout, OutputMode}
 import org.apache.spark.sql.types.StructType
@@ -23,7 +23,7 @@ private[ckpt] final class MinorGroupsExec(
   extends FlatMapGroupsInPandasWithStateExec(
     functionExpr, groupingAttributes, outAttributes, stateType, stateInfo, stateFormatVersion, outputMode,
     timeoutConf, batchTimestampMs, eventTimeWatermarkForLateEvents, eventTimeWatermarkForEviction, child)
-  with NamedProgress {
+  with NamedProgress with ToldOptions {
 
   override def copy(
       functionExpr: Expression,

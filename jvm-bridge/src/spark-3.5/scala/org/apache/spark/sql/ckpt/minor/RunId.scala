@@ -2,7 +2,7 @@ package org.apache.spark.sql.ckpt.minor
 
 import org.apache.hadoop.conf.Configuration
 
-/** The id of the run of a query, as its tasks know it. */
+/** The id of the run of a query, as the Hadoop configuration of its stores has it. Nothing else opens stores. */
 private[ckpt] object RunId {
 
   /** What Spark calls it in the Hadoop conf of tasks from 4.0 on. */
@@ -11,6 +11,6 @@ private[ckpt] object RunId {
   /** Must be called on the query's own thread, before it plans a batch. */
   def announce(query: StreamExecution): Unit = QuerySession.of(query).conf.set(Key, query.runId.toString)
 
-  /** None outside a query. */
+  /** None if the query was not announced. */
   def of(hadoopConf: Configuration): Option[String] = Option(hadoopConf.get(Key))
 }

@@ -8,14 +8,12 @@ import scala.collection.mutable
 import scala.jdk.CollectionConverters._
 import scala.util.Random
 
-import org.apache.hadoop.conf.Configuration
 import org.scalatest.{BeforeAndAfterAll, BeforeAndAfterEach}
 import org.scalatest.funsuite.AnyFunSuite
 
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{UnsafeProjection, UnsafeRow}
 import org.apache.spark.sql.ckpt.server.{Settings, SharedRuntime}
-import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.types._
@@ -56,8 +54,7 @@ class ChangeFeedSuite extends AnyFunSuite with BeforeAndAfterEach with BeforeAnd
     conf.setConfString(Settings.Prefix + "memoryLimit", "16m") // the process's; it makes large write sets spill
     conf.setConfString(Settings.Prefix + "localDir", local.toString)
     conf.setConfString(Settings.Prefix + "snapshotEveryVersions", "2")
-    val hadoop = new Configuration
-    hadoop.set(StreamExecution.RUN_ID_KEY, UUID.randomUUID().toString)
+    val hadoop = Stores.ofRun(UUID.randomUUID().toString)
     val root = folder.resolve(provider.getClass.getSimpleName).resolve("state").toString
     provider.init(
       StateStoreId(root, 0, 0, StateStoreId.DEFAULT_STORE_NAME), KeySchema, ValueSchema, Families.head._2, true,
