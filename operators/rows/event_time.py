@@ -30,7 +30,7 @@ class Times(NamedTuple):
     reads_ms: Any
     writes_ms: Any
 
-    def take(self, which: Any) -> Times:  # noqa: ANN401 - what numpy takes
+    def take(self, which: Any) -> Times:
         """Return those of some rows, or of one."""
         return Times(self.reads_ms[which], self.writes_ms[which])
 

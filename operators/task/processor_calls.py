@@ -217,7 +217,7 @@ class ProcessorCalls:
             self.position.time.end()
 
     def _chunks(self, due: Iterator[Due]) -> Iterator[list[Due]]:
-        """Yield timers for each call. One begins after a pause in the timers of a key in which all its state expires."""
+        """Yield the timers of each call. One begins after a pause of a key that is as long as its shortest life."""
         life_ms = self.operator.event_life_ms
         while chunk := list(islice(due, TIMERS_AT_ONCE)):
             begin, last_ms = 0, dict[bytes, int]()
