@@ -59,6 +59,10 @@ class EventTime:
         self._now, self._of_call = Times(reads_ms, writes_ms), call
         self._is_in_rows = self._is_used_in_rows = False
 
+    def extend(self, first_ms: int, last_ms: int) -> None:
+        """Note that a call for one key also has rows of these event times."""
+        self._now = Times(min(self._now.reads_ms, first_ms), max(self._now.writes_ms, last_ms))
+
     def begin_keys(self, keys: Keys, index: NDArray[Any], times_ms: Milliseconds) -> None:
         """Begin a call for many keys. ``index``: the position of each row's key; ``times_ms``: that of each row."""
         self._keys, self._index = keys, index

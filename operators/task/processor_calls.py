@@ -217,17 +217,26 @@ class ProcessorCalls:
             self.position.time.end()
 
     def _chunks(self, due: Iterator[Due]) -> Iterator[list[Due]]:
-        """Yield the timers of each call. One begins after a pause of a key that is as long as its shortest life."""
+        """Yield the timers of each call: after a pause that is as long as the shortest life, a key's are of the next.
+
+        What a key gets in a call does not depend on other keys.
+        """
         life_ms = self.operator.event_life_ms
         while chunk := list(islice(due, TIMERS_AT_ONCE)):
-            begin, last_ms = 0, dict[bytes, int]()
-            for place, each in enumerate(chunk if life_ms is not None else ()):
+            if life_ms is None:
+                yield chunk
+                continue
+            calls: list[list[Due]] = []
+            last: dict[bytes, tuple[int, int]] = {}
+            for each in chunk:
                 at_ms = self._time_ms(each)
-                if at_ms - last_ms.get(each.suffix, at_ms) >= (life_ms or 0):
-                    yield chunk[begin:place]
-                    begin, last_ms = place, {}
-                last_ms[each.suffix] = at_ms
-            yield chunk[begin:]
+                number, last_ms = last.get(each.suffix, (0, at_ms))
+                number += at_ms - last_ms >= life_ms
+                last[each.suffix] = number, at_ms
+                if number == len(calls):
+                    calls.append([])
+                calls[number].append(each)
+            yield from calls
 
     def _time_ms(self, due: Due) -> int:
         """Return the event time of the call for a timer."""

@@ -22,4 +22,4 @@ def _list_seeds() -> list[int]:
 @pytest.mark.parametrize("seed", _list_seeds())
 def test_results_do_not_depend_on_the_cut_when_states_live_by_event_time(seed: int) -> None:
     example = make_example(seed)
-    testing.check_cuts(example.start, example.rows, cuts=3, seed=seed)
+    testing.check_cuts(example.start, example.rows, cuts=2, seed=seed)
