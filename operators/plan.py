@@ -183,4 +183,6 @@ class OperatorPlan(Generic[Result]):
         for name in given.by:
             check_key(given.schema, name, columns.field(name).type, who)
         is_late_taken = given is not self.broadcast and takes_late_rows(processor, given.name)
-        return Input(given.name, given.by, columns, given.order_by, is_late_taken)
+        watermark = None if given is self.broadcast else find_watermark(given.schema)
+        time = None if watermark is None else watermark.name
+        return Input(given.name, given.by, columns, given.order_by, is_late_taken, time)

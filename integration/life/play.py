@@ -32,7 +32,7 @@ class Difference(AssertionError):  # noqa: N818 - what was found
 
 def play(spark: SparkSession, course: Course, folder: Path) -> int:
     """Play all runs below ``folder``; how many lines were told. Raises Difference, and whatever stops a query."""
-    truth, told = Truth(), 0
+    truth, told = Truth(course), 0
     for number, run in enumerate(course.runs):
         checkpoint = folder / f"checkpoint{number}"
         make_checkpoint(run, folder, folder / f"checkpoint{number - 1}", checkpoint)

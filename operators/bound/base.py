@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,14 +18,16 @@ from pyspark_ckpt.operators.bound.removed_ttl import (
     FormerlyTimedListRows,
 )
 from pyspark_ckpt.operators.declarations.states import Declared
+from pyspark_ckpt.operators.declarations.timers import MICROSECONDS, to_microseconds
 from pyspark_ckpt.operators.encoding.evolution import EvolvedCodec, Schemas, read_schemas
 from pyspark_ckpt.operators.encoding.value_codec import ValueCodec, make_value_codec
 from pyspark_ckpt.operators.rows.entry_rows import EntryRows
+from pyspark_ckpt.operators.rows.event_time import FIRST_MS, Times
 from pyspark_ckpt.operators.rows.expiry import ExpiryIndex, TimedEntryRows, TimedKeyRows
 from pyspark_ckpt.operators.rows.key_rows import KeyRows
 from pyspark_ckpt.operators.rows.list_rows import ListRows, TimedListRows
 from pyspark_ckpt.operators.rows.state_rows import Staged, StateRows
-from pyspark_ckpt.operators.rows.ttl_stamps import Life
+from pyspark_ckpt.operators.rows.ttl_stamps import EventLife, Life
 from pyspark_ckpt.operators.types.columns import arrow_values
 from pyspark_ckpt.operators.types.conversions import CONVERT, WRONG_VALUE
 from pyspark_ckpt.operators.types.exact_columns import exact_column
@@ -32,8 +35,13 @@ from pyspark_ckpt.operators.types.stored_types import arrow_type
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pyspark_ckpt.operators.declarations.states import InstantsLike
+    from pyspark_ckpt.operators.declarations.timers import InstantLike
     from pyspark_ckpt.operators.encoding.distinct_keys import Keys
     from pyspark_ckpt.operators.rows.base import Position
+    from pyspark_ckpt.operators.rows.event_time import EventTime
     from pyspark_ckpt.operators.session.worker import WorkerSession
 
 
@@ -90,6 +98,8 @@ class Bound:
         self._at: Position = session.position
         self._session = session
         self._life = _make_life(binding)
+        self._time = session.position.time if isinstance(self._life, EventLife) else None
+        """The event time of calls, if rows live by it."""
         self.index = None if binding.index is None else ExpiryIndex(binding.index, session)
 
     def put_contents(self, keys: Keys, contents: pa.Array) -> None:
@@ -98,6 +108,49 @@ class Bound:
         Null is nothing. Raises InvalidInputError (what the type of the state does not take).
         """
         raise NotImplementedError
+
+    def _as_of(self, at: InstantLike) -> AbstractContextManager[None]:
+        """Read and write as of an instant within. Raises InvalidInputError (no instant; rows do not live by it)."""
+        return self._event_time().at(max(FIRST_MS, to_microseconds(at, self._whose_at()) // MICROSECONDS))
+
+    def _times(self, keys: Keys, index: NDArray[Any] | None = None, at: InstantsLike = None) -> tuple[Any, ...]:
+        """Return the times of rows of ``keys``, or of their ``index``, to be passed on; nothing without event time.
+
+        ``at``: an instant for all, or one for each, in place of those of the call. Raises InvalidInputError.
+        """
+        if self._time is None and at is None:
+            return ()
+        time = self._event_time()
+        times = time.of_keys(keys) if index is None else time.of_rows(keys, index)
+        return (times if at is None else self._replaced(times, at),)
+
+    def _replaced(self, times: Times, at: InstantsLike) -> Times:
+        """Return the instants that a program gives in place of some times; null leaves a time as it is."""
+        count = len(times.reads_ms)
+        if not isinstance(at, (pa.Array, pa.ChunkedArray)):
+            at_ms = np.full(count, to_microseconds(at, self._whose_at()) // MICROSECONDS)
+            return Times(*(np.maximum(at_ms, FIRST_MS),) * 2)
+        column = at.combine_chunks() if isinstance(at, pa.ChunkedArray) else at
+        if not pa.types.is_timestamp(column.type) or len(column) != count:
+            raise InvalidInputError(
+                f"State {self.name!r}: at= is {column.type} of {len(column)} rows.",
+                hint=f"Give an Arrow array of {count} timestamps, or one instant for all.",
+            )
+        micros = column.cast(pa.timestamp("us", column.type.tz), safe=False).cast(pa.int64())
+        given = column.is_valid().to_numpy(zero_copy_only=False)
+        at_ms = np.maximum(micros.fill_null(0).to_numpy() // MICROSECONDS, FIRST_MS)
+        return Times(*(np.where(given, at_ms, each) for each in times))
+
+    def _event_time(self) -> EventTime:
+        if self._time is None:
+            raise InvalidInputError(
+                f"State {self.name!r}: at= is given, and the state has no time to live in event time.",
+                hint="Leave out at=, or declare it with ttl=Ttl(..., clock='event').",
+            )
+        return self._time
+
+    def _whose_at(self) -> str:
+        return f"State {self.name!r}: at= is"
 
     def _key_rows(self) -> KeyRows | TimedKeyRows:
         rows = KeyRows(self._number, self._session)
@@ -169,4 +222,5 @@ def _make_life(binding: Binding) -> Life | None:
     ttl = binding.state.ttl
     if ttl is None:
         return None if binding.index is None else EndlessLife()
-    return Life(ttl, binding.session.now_ms[ttl.clock])
+    session = binding.session
+    return EventLife(ttl, session.position.time) if ttl.clock == "event" else Life(ttl, session.now_ms[ttl.clock])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +21,10 @@ from pyspark_ckpt.state_store.errors import FormatError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from pyspark_ckpt.operators.declarations.states import InstantsLike
+    from pyspark_ckpt.operators.declarations.timers import InstantLike
     from pyspark_ckpt.operators.encoding.distinct_keys import Keys
+    from pyspark_ckpt.state_store.arrays.cells import Cells
 
 
 class BoundList(BoundElements, ListState):
@@ -40,18 +44,24 @@ class BoundList(BoundElements, ListState):
         return next(self.rows.get(self._at.suffix), None) is not None
 
     @override
-    def add(self, value: Any) -> None:
-        self.add_all((value,))
+    def add(self, value: Any, *, at: InstantLike | None = None) -> None:
+        self.add_all((value,), at=at)
 
     @override
-    def add_all(self, values: Iterable[Any]) -> None:
-        self.rows.append(self._at.suffix, self._encode_elements(values))
-
-    @override
-    def update(self, values: Iterable[Any]) -> None:
+    def add_all(self, values: Iterable[Any], *, at: InstantLike | None = None) -> None:
         stored = self._encode_elements(values)
-        self.clear()
-        self.rows.append(self._at.suffix, stored)
+        if at is None:
+            self.rows.append(self._at.suffix, stored)
+        else:
+            with self._as_of(at):
+                self.rows.append(self._at.suffix, stored)
+
+    @override
+    def update(self, values: Iterable[Any], *, at: InstantLike | None = None) -> None:
+        stored = self._encode_elements(values)
+        with nullcontext() if at is None else self._as_of(at):
+            self.clear()
+            self.rows.append(self._at.suffix, stored)
 
     @override
     def clear(self) -> None:
@@ -63,35 +73,40 @@ class BoundList(BoundElements, ListState):
 
     @override
     def exists_keys(self, keys: Keys) -> pa.BooleanArray:
-        return pa.array(self.rows.exist_many(keys.suffixes))
+        return pa.array(self.rows.exist_many(keys.suffixes, *self._times(keys)))
 
     @override
-    def add_rows(self, keys: Keys, index: NDArray[Any], values: pa.Array) -> None:
+    def add_rows(self, keys: Keys, index: NDArray[Any], values: pa.Array, *, at: InstantsLike = None) -> None:
         stored = self._codec.encode_packed(self._elements(self._column("element", values, len(index))))
         positions, counts = np.unique(index, return_counts=True)
         order = np.argsort(index, kind="stable")
-        self.rows.append_many(keys.suffixes.at(positions), counts, stored.take(order))
+        times = (each.take(order) for each in self._times(keys, index, at))
+        self.rows.append_many(keys.suffixes.at(positions), counts, stored.take(order), *times)
 
     @override
     def get_lists(self, keys: Keys) -> pa.ListArray:
         counts, stored = [0], list[bytes]()
-        for elements in self.rows.get_many(keys.suffixes):
+        for elements in self.rows.get_many(keys.suffixes, *self._times(keys)):
             stored.extend(elements)
             counts.append(len(stored))
         return pa.ListArray.from_arrays(pa.array(counts, pa.int32()), self._codec.decode_column(stored))
 
     @override
-    def put_lists(self, keys: Keys, lists: pa.ListArray) -> None:
-        self.put_contents(keys, lists)
+    def put_lists(self, keys: Keys, lists: pa.ListArray, *, at: InstantsLike = None) -> None:
+        self._put_lists(keys, lists, at)
 
     @override
     def put_contents(self, keys: Keys, contents: pa.Array) -> None:
+        self._put_lists(keys, contents, None)
+
+    def _put_lists(self, keys: Keys, contents: pa.Array, at: InstantsLike) -> None:
         given = self._column("element", contents, len(keys), pa.list_(self._kinds["element"]))
         counts = pc.list_value_length(given).fill_null(0).to_numpy()
         stored = self._codec.encode_packed(self._elements(given.flatten()))
         self.rows.clear_many(keys.suffixes)
         places = np.flatnonzero(counts)
-        self.rows.append_many(keys.suffixes.at(places), counts[places], stored)
+        times = (each.take(np.repeat(np.arange(len(keys)), counts)) for each in self._times(keys, at=at))
+        self.rows.append_many(keys.suffixes.at(places), counts[places], stored, *times)
 
 
 class BoundMap(BoundEntries, MapState):
@@ -112,13 +127,18 @@ class BoundMap(BoundEntries, MapState):
         return self.rows.get(self._at.suffix, self._entry(key)) is not None
 
     @override
-    def put(self, key: Any, value: Any) -> None:
-        self.rows.put(self._at.suffix, *self._row(key, value))
+    def put(self, key: Any, value: Any, *, at: InstantLike | None = None) -> None:
+        if at is None:
+            self.rows.put(self._at.suffix, *self._row(key, value))
+        else:
+            with self._as_of(at):
+                self.put(key, value)
 
     @override
-    def put_all(self, entries: Mapping[Any, Any]) -> None:
-        for entry, stored in self._rows(entries):
-            self.rows.put(self._at.suffix, entry, stored)
+    def put_all(self, entries: Mapping[Any, Any], *, at: InstantLike | None = None) -> None:
+        with nullcontext() if at is None else self._as_of(at):
+            for entry, stored in self._rows(entries):
+                self.rows.put(self._at.suffix, entry, stored)
 
     @override
     def remove(self, key: Any) -> None:
@@ -139,22 +159,23 @@ class BoundMap(BoundEntries, MapState):
 
     @override
     def exists_keys(self, keys: Keys) -> pa.BooleanArray:
-        return pa.array([next(self.rows.scan(suffix), None) is not None for suffix in keys.suffixes], pa.bool_())
+        scans = (self.rows.scan(suffix, b"", None, *times) for suffix, times in self._each(keys))
+        return pa.array([next(scan, None) is not None for scan in scans], pa.bool_())
 
     @override
     def get_entries(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array) -> pa.Array:
-        return self._codec.decode_cells(self.rows.get_cells(self._places(keys, index, map_keys)))
+        return self._codec.decode_cells(self._cells(keys, index, map_keys))
 
     @override
     def contains_entries(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array) -> pa.BooleanArray:
-        return pa.array(self.rows.get_cells(self._places(keys, index, map_keys)).there)
+        return pa.array(self._cells(keys, index, map_keys).there)
 
     @override
     def get_range(self, keys: Keys, begin: Any = None, end: Any = None) -> pa.MapArray:
         bounds = zip(self._encode_bounds(begin, len(keys)), self._encode_bounds(end, len(keys)), strict=True)
         counts, entries, stored = [0], list[bytes](), list[bytes]()
-        for suffix, (first, last) in zip(keys.suffixes, bounds, strict=True):
-            for entry, value in self.rows.scan(suffix, first or b"", last):
+        for (suffix, times), (first, last) in zip(self._each(keys), bounds, strict=True):
+            for entry, value in self.rows.scan(suffix, first or b"", last, *times):
                 entries.append(entry)
                 stored.append(value)
             counts.append(len(stored))
@@ -164,19 +185,30 @@ class BoundMap(BoundEntries, MapState):
         return pa.MapArray.from_arrays(pa.array(counts, pa.int32()), map_keys, self._codec.decode_column(stored))
 
     @override
-    def put_entries(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array, values: pa.Array) -> None:
-        self._put(keys, index, map_keys, values)
+    def put_entries(
+        self, keys: Keys, index: NDArray[Any], map_keys: pa.Array, values: pa.Array, *, at: InstantsLike = None
+    ) -> None:
+        self._put(keys, index, map_keys, values, at)
 
     @override
     def put_contents(self, keys: Keys, contents: pa.Array) -> None:
         given = self._column("value", contents, len(keys), pa.map_(self._kinds["key"], self._kinds["value"]))
         ends = given.offsets.to_numpy()
         index = np.repeat(np.arange(len(keys)), np.diff(ends))
-        self._put(keys, index, given.keys[ends[0] : ends[-1]], given.items[ends[0] : ends[-1]])
+        self._put(keys, index, given.keys[ends[0] : ends[-1]], given.items[ends[0] : ends[-1]], None)
 
-    def _put(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array, values: pa.Array) -> None:
-        column = self._column("value", values, len(index))
-        self.rows.put_cells(self._places(keys, index, map_keys), self._codec.encode_cells(column))
+    def _put(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array, values: pa.Array, at: InstantsLike) -> None:
+        cells = self._codec.encode_cells(self._column("value", values, len(index)))
+        self.rows.put_cells(self._places(keys, index, map_keys), cells, *self._times(keys, index, at))
+
+    def _cells(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array) -> Cells:
+        return self.rows.get_cells(self._places(keys, index, map_keys), *self._times(keys, index))
+
+    def _each(self, keys: Keys) -> Iterator[tuple[bytes, tuple[Any, ...]]]:
+        """Yield the suffix of each key, and the times of its rows, to be passed on."""
+        of_keys = self._times(keys)
+        for place, suffix in enumerate(keys.suffixes):
+            yield suffix, tuple(each.take(place) for each in of_keys)
 
     def _places(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array) -> EntryKeys:
         """Return where the rows of some entries are. Raises InvalidInputError for a key that is null."""

@@ -16,6 +16,7 @@ import numpy as np
 from pyspark_ckpt.operators.declarations.ttl import Ttl
 from pyspark_ckpt.operators.encoding.suffixes import different
 from pyspark_ckpt.operators.rows.entry_rows import EntryKeys
+from pyspark_ckpt.operators.rows.event_time import Times
 from pyspark_ckpt.operators.rows.expiry import MAX_BEGUN_BYTES, TimedEntryRows, TimedKeyRows
 from pyspark_ckpt.operators.rows.list_layout import SEQUENCE, IndexRows, count_on, encode_numbers
 from pyspark_ckpt.operators.rows.list_rows import StampedListRows
@@ -39,15 +40,15 @@ class EndlessLife(Life):
         """Let nothing expire, whatever the time."""
         super().__init__(Ttl(timedelta(milliseconds=1), show_expired=True), 0)
 
-    def stamp(self, value: bytes) -> bytes:
+    def stamp(self, value: bytes, _before: bytes | None = None, _times: Times | None = None) -> bytes:
         """Return the value: rows are written without a stamp."""
         return value
 
-    def stamp_cells(self, cells: Cells) -> Cells:
+    def stamp_cells(self, cells: Cells, _before: Cells, _times: Times | None = None) -> Cells:
         """``stamp`` many values."""
         return cells
 
-    def all_stamped(self, values: Packed) -> Packed:
+    def all_stamped(self, values: Packed, _times: Times | None = None) -> Packed:
         """``stamp`` many values."""
         return values
 

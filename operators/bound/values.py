@@ -22,6 +22,7 @@ from pyspark_ckpt.operators.encoding.spark_order import (
     least_float,
     numbers_to_floats,
 )
+from pyspark_ckpt.operators.rows.event_time import Times
 from pyspark_ckpt.operators.types.columns import python_values
 from pyspark_ckpt.operators.types.conversions import EXACT, WRONG_VALUE
 from pyspark_ckpt.operators.types.exact_columns import exact_column
@@ -32,6 +33,8 @@ from pyspark_ckpt.state_store.errors import InvalidInputError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from pyspark_ckpt.operators.declarations.states import InstantsLike
+    from pyspark_ckpt.operators.declarations.timers import InstantLike
     from pyspark_ckpt.operators.encoding.distinct_keys import Keys
 
 
@@ -91,11 +94,18 @@ class OneRow(Bound):
 
     def exists_keys(self, keys: Keys) -> pa.BooleanArray:
         """See State."""
-        return pa.array(self.rows.get_cells(keys.suffixes).there)
+        return pa.array(self._cells(keys).there)
 
     @override
     def put_contents(self, keys: Keys, contents: pa.Array) -> None:
-        self.rows.put_cells(keys.suffixes, self._codec.encode_cells(self._column(self._what, contents, len(keys))))
+        self._put_contents(keys, contents, None)
+
+    def _put_contents(self, keys: Keys, contents: pa.Array, at: InstantsLike) -> None:
+        cells = self._codec.encode_cells(self._column(self._what, contents, len(keys)))
+        self.rows.put_cells(keys.suffixes, cells, *self._times(keys, at=at))
+
+    def _cells(self, keys: Keys) -> Cells:
+        return self.rows.get_cells(keys.suffixes, *self._times(keys))
 
     @contextmanager
     def _for_a_function(self) -> Iterator[None]:
@@ -115,13 +125,30 @@ class OneRow(Bound):
     def _save(self, value: Any) -> None:
         self.rows.put(self._at.suffix, None if value is None else self._encode(value))
 
-    def _add_each(self, keys: Keys, index: NDArray[Any], values: Sequence[Any], add: Callable[[Any, Any], Any]) -> None:
+    def _times_of(self, keys: Keys, index: NDArray[Any], positions: NDArray[Any], at: InstantsLike) -> tuple[Any, ...]:
+        """Return the times of what is added to the keys at ``positions``, those in ``index``, to be passed on."""
+        if at is None:
+            return tuple(each.take(positions) for each in self._times(keys))
+        (times,) = self._times(keys, index, at)
+        first, last = np.full(len(keys), np.iinfo(np.int64).max), np.zeros(len(keys), np.int64)
+        np.minimum.at(first, index, times.reads_ms)
+        np.maximum.at(last, index, times.writes_ms)
+        return (Times(first[positions], last[positions]),)
+
+    def _add_each(
+        self,
+        keys: Keys,
+        index: NDArray[Any],
+        values: Sequence[Any],
+        add: Callable[[Any, Any], Any],
+        at: InstantsLike,
+    ) -> None:
         """Add values one after another to what their keys keep. Each key is read and written once."""
         if len(values) != len(index):
             raise InvalidInputError(f"State {self.name!r}: {len(values)} values are given for {len(index)} rows.")
         positions, places = np.unique(index, return_inverse=True)
-        suffixes = keys.suffixes.at(positions)
-        rows = self.rows.get_cells(suffixes).strings()
+        suffixes, times = keys.suffixes.at(positions), self._times_of(keys, index, positions, at)
+        rows = self.rows.get_cells(suffixes, *times).strings()
         with self._for_a_function():
             kept = [None if row is None else self._codec.decode(row) for row in rows]
         is_nested = pa.types.is_nested(self._kinds[self._what])
@@ -129,7 +156,8 @@ class OneRow(Bound):
             new = add(kept[place], value)
             # What is kept has the form that a read returns, whatever the user's function returned.
             kept[place] = self._codec.decode(self._encode(new)) if is_nested and new is not None else new
-        self.rows.put_cells(suffixes, Cells.of([None if each is None else self._encode(each) for each in kept]))
+        cells = Cells.of([None if each is None else self._encode(each) for each in kept])
+        self.rows.put_cells(suffixes, cells, *times)
 
 
 class BoundValue(OneRow, ValueState):
@@ -149,16 +177,20 @@ class BoundValue(OneRow, ValueState):
         return None if stored is None else self._codec.decode(stored)
 
     @override
-    def update(self, value: Any) -> None:
-        self._save(value)
+    def update(self, value: Any, *, at: InstantLike | None = None) -> None:
+        if at is None:
+            self._save(value)
+        else:
+            with self._as_of(at):
+                self._save(value)
 
     @override
     def get(self, keys: Keys) -> pa.Array:
-        return self._codec.decode_cells(self.rows.get_cells(keys.suffixes))
+        return self._codec.decode_cells(self._cells(keys))
 
     @override
-    def put(self, keys: Keys, values: pa.Array) -> None:
-        self.put_contents(keys, values)
+    def put(self, keys: Keys, values: pa.Array, *, at: InstantsLike = None) -> None:
+        self._put_contents(keys, values, at)
 
 
 class BoundReducing(OneRow, ReducingState):
@@ -179,17 +211,20 @@ class BoundReducing(OneRow, ReducingState):
         return self._load()
 
     @override
-    def add(self, value: Any) -> None:
-        if value is not None:
+    def add(self, value: Any, *, at: InstantLike | None = None) -> None:
+        if at is not None:
+            with self._as_of(at):
+                self.add(value)
+        elif value is not None:
             kept = self._load()
             self._save(value if kept is None else self._reduce(kept, self._as_kept(value)))
 
     @override
     def get_values(self, keys: Keys) -> pa.Array:
-        return self._codec.decode_cells(self.rows.get_cells(keys.suffixes))
+        return self._codec.decode_cells(self._cells(keys))
 
     @override
-    def add_rows(self, keys: Keys, index: NDArray[Any], values: pa.Array) -> None:
+    def add_rows(self, keys: Keys, index: NDArray[Any], values: pa.Array, *, at: InstantsLike = None) -> None:
         column = self._column("value", values, len(index))
         how, kind, combined = self._by_column or ("", column.type, None)
         is_float = pa.types.is_floating(column.type) and how in {"min", "max"}
@@ -197,13 +232,14 @@ class BoundReducing(OneRow, ReducingState):
         if combined is None or (how == "sum" and _may_overflow(numbers)):
             with self._for_a_function():
                 added = python_values(column)
-            self._add_each(keys, index, added, self._reduce_as_kept)
+            self._add_each(keys, index, added, self._reduce_as_kept, at)
             return
         grouped = pa.table({"key": index, "value": numbers}).group_by("key").aggregate([("value", how)])
         grouped = grouped.filter(pc.is_valid(grouped.column(f"value_{how}"))).sort_by("key")
-        suffixes = keys.suffixes.at(grouped.column("key").to_numpy())
+        positions = grouped.column("key").to_numpy()
+        suffixes, times = keys.suffixes.at(positions), self._times_of(keys, index, positions, at)
         given = grouped.column(f"value_{how}").combine_chunks()
-        old = self._codec.decode_cells(self.rows.get_cells(suffixes))
+        old = self._codec.decode_cells(self.rows.get_cells(suffixes, *times))
         old = in_order_as_numbers(old) if is_float else old.view(kind)
         try:
             new = exact_column(pc.if_else(pc.is_valid(old), combined(old, given), given), numbers.type)
@@ -212,7 +248,7 @@ class BoundReducing(OneRow, ReducingState):
                 f"State {self.name!r}: the {how} of its values is not a value of type {column.type}: {problem}"
             ) from problem
         reduced = numbers_to_floats(new, column.type) if is_float else new.view(column.type)
-        self.rows.put_cells(suffixes, self._codec.encode_cells(reduced))
+        self.rows.put_cells(suffixes, self._codec.encode_cells(reduced), *times)
 
     def _reduction(self, how: str, kind: pa.DataType) -> Callable[[Any, Any], Any]:
         if how == "sum" or not pa.types.is_nested(kind):
@@ -256,22 +292,28 @@ class BoundAggregating(OneRow, AggregatingState):
         return None if kept is None else self.result(kept)
 
     @override
-    def add(self, value: Any) -> None:
-        self._save(self._accumulate(self._load(), value))
+    def add(self, value: Any, *, at: InstantLike | None = None) -> None:
+        if at is None:
+            self._save(self._accumulate(self._load(), value))
+        else:
+            with self._as_of(at):
+                self.add(value)
 
     @override
     def get_results(self, keys: Keys) -> list[Any]:
         with self._for_a_function():
-            kept = python_values(self._codec.decode_cells(self.rows.get_cells(keys.suffixes)))
+            kept = python_values(self._codec.decode_cells(self._cells(keys)))
         return [None if each is None else self.result(each) for each in kept]
 
     @override
-    def add_rows(self, keys: Keys, index: NDArray[Any], values: Sequence[Any] | pa.Array) -> None:
+    def add_rows(
+        self, keys: Keys, index: NDArray[Any], values: Sequence[Any] | pa.Array, *, at: InstantsLike = None
+    ) -> None:
         if isinstance(values, pa.ChunkedArray):
             values = values.combine_chunks()
         with self._for_a_function():
             given = python_values(values) if isinstance(values, pa.Array) else values
-        self._add_each(keys, index, given, self._accumulate)
+        self._add_each(keys, index, given, self._accumulate, at)
 
     def _accumulate(self, kept: Any, value: Any) -> Any:
         return self.accumulate(self.create() if kept is None else kept, value)

@@ -59,7 +59,8 @@ class ProcessorState:
 class Input:
     """One input of a keyed operator: the columns of its rows, which of them are the key, and their order within a key.
 
-    ``name``: empty if it is the only one. ``takes_late_rows``: the processor has a method for its late rows.
+    ``name``: empty if it is the only one. ``takes_late_rows``: the processor has a method for its late rows. ``time``:
+    the column with the event time, or None.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Input:
     columns: pa.Schema
     order_by: tuple[str, ...] = ()
     takes_late_rows: bool = False
+    time: str | None = None
 
     @property
     def rows(self) -> pa.Schema:
@@ -106,6 +108,12 @@ class KeyedOperator:
     def clocks(self) -> set[Clock]:
         """The clocks of its timers."""
         return {each.state.clock for each in self.states if isinstance(each.state, Timers)}
+
+    @property
+    def event_life_ms(self) -> int | None:
+        """The shortest time to live of its states in event time; None if there is none."""
+        lives = [each.state.ttl for each in self.states if each.state.ttl is not None]
+        return min((each.duration_ms for each in lives if each.clock == "event"), default=None)
 
     @property
     def time_out_clock(self) -> Clock | None:

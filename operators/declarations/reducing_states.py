@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from pyspark_ckpt.operators.declarations.states import InstantsLike
+    from pyspark_ckpt.operators.declarations.timers import InstantLike
     from pyspark_ckpt.operators.encoding.distinct_keys import Keys
     from pyspark_ckpt.operators.types.value_types import TypeLike
 
@@ -52,7 +54,7 @@ class ReducingState(DeclaredState):
         """Return the reduced value of the current key, or None if nothing was added."""
         self._unbound()
 
-    def add(self, value: Any) -> None:
+    def add(self, value: Any, *, at: InstantLike | None = None) -> None:
         """Reduce a value into that of the current key."""
         self._unbound()
 
@@ -60,7 +62,7 @@ class ReducingState(DeclaredState):
         """Return one reduced value for each of ``keys``, null where nothing was added."""
         self._unbound()
 
-    def add_rows(self, keys: Keys, index: NDArray[Any], values: pa.Array) -> None:
+    def add_rows(self, keys: Keys, index: NDArray[Any], values: pa.Array, *, at: InstantsLike = None) -> None:
         """Reduce ``values[i]`` into the value of ``keys[index[i]]``, for all i in order; null adds nothing."""
         self._unbound()
 
@@ -98,7 +100,7 @@ class AggregatingState(DeclaredState):
         """Return the result for the current key, or None if nothing was added."""
         self._unbound()
 
-    def add(self, value: Any) -> None:
+    def add(self, value: Any, *, at: InstantLike | None = None) -> None:
         """Add a value to the accumulator of the current key."""
         self._unbound()
 
@@ -106,6 +108,8 @@ class AggregatingState(DeclaredState):
         """Return one result for each of ``keys``, None where nothing was added."""
         self._unbound()
 
-    def add_rows(self, keys: Keys, index: NDArray[Any], values: Sequence[Any] | pa.Array) -> None:
+    def add_rows(
+        self, keys: Keys, index: NDArray[Any], values: Sequence[Any] | pa.Array, *, at: InstantsLike = None
+    ) -> None:
         """Add ``values[i]`` to the accumulator of ``keys[index[i]]``, for all i in order."""
         self._unbound()

@@ -18,9 +18,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from pyspark_ckpt.operators.declarations.timers import InstantLike
     from pyspark_ckpt.operators.encoding.distinct_keys import Keys
     from pyspark_ckpt.operators.types.value_types import TypeLike
 
+InstantsLike: TypeAlias = "pa.Array | pa.ChunkedArray | InstantLike | None"
+"""An instant for many rows, or one for each."""
 TtlLike: TypeAlias = "str | timedelta | Ttl | None"
 
 INDEX_SUFFIX = "#expiry"
@@ -132,6 +135,10 @@ class DeclaredState(Declared):
     ``keys`` is ``ctx.keys`` of a VectorProcessor, or some of them. ``index`` has one position in ``keys`` for each row,
     such as ``ctx.key_index``. Results are in the order of ``keys``, or of the rows.
 
+    ``at``: of a state with a time to live in event time, when what is written was: a datetime or milliseconds since
+    1970, or for many an Arrow array of timestamps, in place of the event time of the call. A write never shortens a
+    life: a later time of the row that it replaces stays.
+
     Every method raises InvalidInputError for a value that the type does not take, and for a call that the form of
     processor does not have; LifecycleError outside of a running query; FormatError and StorageError if stored state is
     damaged or cannot be read.
@@ -183,7 +190,7 @@ class ValueState(DeclaredState):
         """Return whether the current key has a value."""
         self._unbound()
 
-    def update(self, value: Any) -> None:
+    def update(self, value: Any, *, at: InstantLike | None = None) -> None:
         """Set the value of the current key; None clears it."""
         self._unbound()
 
@@ -191,7 +198,7 @@ class ValueState(DeclaredState):
         """Return one value of the state's type for each of ``keys``, null where there is none (not the default)."""
         self._unbound()
 
-    def put(self, keys: Keys, values: pa.Array) -> None:
+    def put(self, keys: Keys, values: pa.Array, *, at: InstantsLike = None) -> None:
         """Set the value of each of ``keys`` to the one at its position in ``values``, as many; null clears."""
         self._unbound()
 
@@ -226,19 +233,19 @@ class ListState(DeclaredState):
         """Return whether the current key has an element."""
         self._unbound()
 
-    def add(self, value: Any) -> None:
+    def add(self, value: Any, *, at: InstantLike | None = None) -> None:
         """Append an element for the current key, without reading the others; None is refused."""
         self._unbound()
 
-    def add_all(self, values: Iterable[Any]) -> None:
+    def add_all(self, values: Iterable[Any], *, at: InstantLike | None = None) -> None:
         """Append elements for the current key: all of them, or none if one is refused."""
         self._unbound()
 
-    def update(self, values: Iterable[Any]) -> None:
+    def update(self, values: Iterable[Any], *, at: InstantLike | None = None) -> None:
         """Replace all elements of the current key; an empty iterable clears it."""
         self._unbound()
 
-    def add_rows(self, keys: Keys, index: NDArray[Any], values: pa.Array) -> None:
+    def add_rows(self, keys: Keys, index: NDArray[Any], values: pa.Array, *, at: InstantsLike = None) -> None:
         """Append ``values[i]`` to the list of ``keys[index[i]]``, for all i in order; null is refused."""
         self._unbound()
 
@@ -246,7 +253,7 @@ class ListState(DeclaredState):
         """Return one list for each of ``keys``, with all its elements in memory; empty where there are none."""
         self._unbound()
 
-    def put_lists(self, keys: Keys, lists: pa.ListArray) -> None:
+    def put_lists(self, keys: Keys, lists: pa.ListArray, *, at: InstantsLike = None) -> None:
         """Replace the elements of each of ``keys`` by the list at its position in ``lists``; null is an empty one."""
         self._unbound()
 
@@ -283,11 +290,11 @@ class MapState(DeclaredState):
         """Return whether the map has the key."""
         self._unbound()
 
-    def put(self, key: Any, value: Any) -> None:
+    def put(self, key: Any, value: Any, *, at: InstantLike | None = None) -> None:
         """Set one entry, without reading the others; the value None removes it, the key None is refused."""
         self._unbound()
 
-    def put_all(self, entries: Mapping[Any, Any]) -> None:
+    def put_all(self, entries: Mapping[Any, Any], *, at: InstantLike | None = None) -> None:
         """Set several entries as ``put`` does: all of them, or none if one is refused."""
         self._unbound()
 
@@ -329,7 +336,9 @@ class MapState(DeclaredState):
         """
         self._unbound()
 
-    def put_entries(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array, values: pa.Array) -> None:
+    def put_entries(
+        self, keys: Keys, index: NDArray[Any], map_keys: pa.Array, values: pa.Array, *, at: InstantsLike = None
+    ) -> None:
         """Set ``map_keys[i]`` to ``values[i]`` in the map of ``keys[index[i]]``, for all i in order.
 
         A null in ``values`` removes the entry; a null in ``map_keys`` is refused.

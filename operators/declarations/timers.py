@@ -25,6 +25,7 @@ CLOCKS: tuple[Clock, ...] = ("event", "processing")
 MICROSECONDS = 1000
 """In a millisecond."""
 _MAX_MS = 1 << 62
+_SET = "A timer is set to"
 
 
 class Timer(NamedTuple):
@@ -101,28 +102,28 @@ def round_up_ms(micros: int) -> int:
     return -(-micros // MICROSECONDS)
 
 
-def to_microseconds(at: object) -> int:
-    """Return the instant of a timer in microseconds since 1970. Raises InvalidInputError for anything else."""
+def to_microseconds(at: object, what: str = _SET) -> int:
+    """Return an instant in microseconds since 1970. Raises InvalidInputError about ``what`` for anything else."""
     if type(at) is int and abs(at) < _MAX_MS:
         return at * MICROSECONDS
     if isinstance(at, (datetime, np.datetime64)):
         if getattr(at, "nanosecond", 0) and at == at:  # noqa: PLR0124 - of pandas, NaT is a datetime
             raise InvalidInputError(
-                f"A timer is set to {at!r}, which has nanoseconds; timers have microseconds.",
+                f"{what} {at!r}, which has nanoseconds; states and timers have microseconds.",
                 hint="Round it with floor('us') or ceil('us').",
             )
         try:
             return microseconds_at(at)
         except (TypeError, ValueError, OverflowError) as problem:
-            raise _no_instant(at) from problem
+            raise _no_instant(at, what) from problem
     if isinstance(at, (bool, np.bool_)) or not hasattr(at, "__index__"):
-        raise _no_instant(at)
+        raise _no_instant(at, what)
     try:
         at_ms = operator.index(at)
     except TypeError as problem:  # an array that is not a single number
-        raise _no_instant(at) from problem
+        raise _no_instant(at, what) from problem
     if abs(at_ms) >= _MAX_MS:
-        raise _no_instant(at)
+        raise _no_instant(at, what)
     return at_ms * MICROSECONDS
 
 
@@ -139,8 +140,8 @@ def namespace_bytes(namespace: object) -> bytes:
     )
 
 
-def _no_instant(at: object) -> InvalidInputError:
+def _no_instant(at: object, what: str) -> InvalidInputError:
     return InvalidInputError(
-        f"A timer is set to {at!r} of type {type(at).__name__}, which is not a valid instant.",
+        f"{what} {at!r} of type {type(at).__name__}, which is not a valid instant.",
         hint="Give a datetime of whole microseconds, or milliseconds since 1970.",
     )

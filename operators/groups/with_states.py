@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ from pyspark_ckpt.operators.encoding.unsafe_rows import row_reader
 from pyspark_ckpt.operators.session.group import GroupSession
 from pyspark_ckpt.operators.session.state_partition import check_place
 from pyspark_ckpt.operators.session.worker import find_ticket, naming
+from pyspark_ckpt.operators.task.event_times import read_frame_ms
 from pyspark_ckpt.operators.task.group_times import NO_WATERMARK
 from pyspark_ckpt.operators.task.staging import row_changes, spill, sweep, take_written
 from pyspark_ckpt.operators.task.user_errors import locate_errors
@@ -46,13 +48,17 @@ PLACEMENT = {"partition": "spark hash"}
 """The placement of groups: ``pmod(hash(key), partitions)``, as Spark shuffles."""
 
 
-def with_states(function: StatesFunction, states: object, *, uid: str) -> GroupFunctionWithStates:
+def with_states(
+    function: StatesFunction, states: object, *, uid: str, event_time: str | None = None
+) -> GroupFunctionWithStates:
     """Return the function to pass to ``applyInPandasWithState`` for ``function(key, frames, state, states)``.
 
     ``states``: an object whose class declares states as attributes; the function gets it with the states of its group.
     What it writes there commits together with Spark's own state of the group, or not at all. Removing Spark's state
     does not remove them: clear them as well. ``uid`` names the operator in the checkpoint for as long as its state
-    lives. The query must use this package's state store provider.
+    lives. The query must use this package's state store provider. ``event_time``: the column of the frames by which
+    states with a time to live in event time live; without it, they live by the watermark of the batch, unless a write
+    gives ``at``.
 
     Call it on the driver, where there is a session. Raises InvalidInputError (no states; timers, counters or states of
     a partition, which work only in keyed operators; a wrong uid or type).
@@ -68,7 +74,11 @@ def with_states(function: StatesFunction, states: object, *, uid: str) -> GroupF
                 f"{who}: {type(each).__name__} {each.name!r} cannot be used in a call of applyInPandasWithState.",
                 hint="Use a keyed operator: keyed(...).process(...). In place of timers, there are Spark's time-outs.",
             )
-    return GroupFunctionWithStates(function, states, DeclaredStates(uid, with_types(declared, who)))
+    if event_time is not None and not isinstance(event_time, str):
+        raise InvalidInputError(
+            f"{who}: event_time is {event_time!r}, not the name of a column.", hint="Give that of withWatermark: 'at'."
+        )
+    return GroupFunctionWithStates(function, states, DeclaredStates(uid, with_types(declared, who)), event_time)
 
 
 @dataclass(frozen=True)
@@ -78,6 +88,7 @@ class GroupFunctionWithStates:
     function: StatesFunction
     states: object
     declared: DeclaredStates
+    event_time: str | None = None
 
     @property
     def __name__(self) -> str:
@@ -91,6 +102,8 @@ class GroupFunctionWithStates:
         task = _task(self, state)
         with naming(task.ticket, self.declared.uid):
             states = task.at(state)
+            if self.event_time is not None:
+                frames = task.in_time(frames, self.event_time)
             with locate_errors(f"The function of {self.__name__}", task.where, lambda: key):
                 results = self.function(key, frames, state, states)
                 self._require_frames(results)
@@ -149,7 +162,31 @@ class _GroupsTask:
         check_place(self.ticket, self.uid, key_hash)
         suffix = key_hash.to_bytes(HASH_BYTES, "big") + self._codec.encode(key)
         self._session.at(suffix, is_again=state.hasTimedOut)
+        self._session.position.time.end()
         return self._states
+
+    def in_time(self, frames: Iterator[pd.DataFrame], column: str) -> Iterator[pd.DataFrame]:
+        """Return the same frames. States read as of the earliest event time of those taken, and write as of the latest.
+
+        Before the first one is taken, its event times count.
+        """
+        time, given = self._session.position.time, iter(frames)
+        zone = self.context.getLocalProperty("spark.sql.session.timeZone") or "UTC"
+        first = next(given, None)
+        if first is None:
+            return given
+        of_first = read_frame_ms(first, column, zone, time.watermark_ms, f"with_states(uid={self.uid!r})")
+        if len(of_first):
+            time.begin(int(of_first.min()), int(of_first.max()))
+        return chain([first], self._take_in_time(given, column, zone))
+
+    def _take_in_time(self, frames: Iterator[pd.DataFrame], column: str, zone: str) -> Iterator[pd.DataFrame]:
+        time = self._session.position.time
+        for frame in frames:
+            times_ms = read_frame_ms(frame, column, zone, time.watermark_ms, f"with_states(uid={self.uid!r})")
+            if len(times_ms):
+                time.extend(int(times_ms.min()), int(times_ms.max()))
+            yield frame
 
     def stage(self) -> None:
         """Stage the group's writes."""

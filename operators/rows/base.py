@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeAlias
 
+from pyspark_ckpt.operators.rows.event_time import EventTime
 from pyspark_ckpt.state_store.arrays.cells import Cells
 from pyspark_ckpt.state_store.arrays.packed import Packed
 from pyspark_ckpt.state_store.errors import InvalidInputError
@@ -68,6 +69,8 @@ class Position:
         self.key: object = None
         """The same key, as the user's code sees it; None with NO_KEY."""
         self.upcoming: Sequence[bytes] = ()
+        self.time = EventTime(0)
+        """The event time of the call, which states with a time to live in event time read and write by."""
         self.takes_broadcast = False
         """Whether the rows of the broadcast input are being processed, which alone may change broadcast states."""
 

@@ -20,6 +20,7 @@ from pyspark_ckpt.operators.declarations.states import INDEX_SUFFIX
 from pyspark_ckpt.operators.encoding.suffixes import Suffixes, different
 from pyspark_ckpt.operators.rows.base import UNREAD, Moment
 from pyspark_ckpt.operators.rows.entry_rows import EntryKeys, EntryRows
+from pyspark_ckpt.operators.rows.event_time import Times
 from pyspark_ckpt.operators.rows.key_rows import KeyRows
 from pyspark_ckpt.operators.rows.ordered_rows import (
     INSTANT,
@@ -160,22 +161,24 @@ class TimedKeyRows(_TimedRows[KeyRows]):
 
     def put(self, suffix: bytes, value: bytes | None) -> None:
         """See KeyRows."""
-        after = None if value is None else self._life.stamp(value)
-        self._index.move(suffix, self._rows.get(suffix), after)
+        before = self._rows.get(suffix)
+        after = None if value is None else self._life.stamp(value, before)
+        self._index.move(suffix, before, after)
         self._rows.put(suffix, after)
 
-    def get_cells(self, suffixes: Suffixes) -> Cells:
-        """See KeyRows. Absent where a row has expired."""
-        seen = self._life.filter_seen(self._rows.get_cells(suffixes))
+    def get_cells(self, suffixes: Suffixes, times: Times | None = None) -> Cells:
+        """See KeyRows. Absent where a row has expired. ``times``: of each row; None: those of the call."""
+        seen = self._life.filter_seen(self._rows.get_cells(suffixes), times)
         if self._life.refreshed_by_reads:
             alive = np.flatnonzero(seen.there)
-            self.put_cells(suffixes.at(alive), seen.take(alive))
+            self.put_cells(suffixes.at(alive), seen.take(alive), times and times.take(alive))
         return seen
 
-    def put_cells(self, suffixes: Suffixes, cells: Cells) -> None:
-        """See KeyRows."""
-        after = self._life.stamp_cells(cells)
-        self._index.move_all(suffixes.packed, self._rows.get_cells(suffixes), after)
+    def put_cells(self, suffixes: Suffixes, cells: Cells, times: Times | None = None) -> None:
+        """See KeyRows. ``times``: of each row; None: those of the call."""
+        before = self._rows.get_cells(suffixes)
+        after = self._life.stamp_cells(cells, before, times)
+        self._index.move_all(suffixes.packed, before, after)
         self._rows.put_cells(suffixes, after)
 
     def _settle(self, keys: Packed) -> Cells:
@@ -197,40 +200,46 @@ class TimedEntryRows(_TimedRows[EntryRows]):
             self._write(suffix, entry, value, stored, there=True)
         return value
 
-    def get_cells(self, at: EntryKeys) -> Cells:
-        """See EntryRows. Absent where a row has expired."""
-        seen = self._life.filter_seen(self._rows.get_cells(at))
+    def get_cells(self, at: EntryKeys, times: Times | None = None) -> Cells:
+        """See EntryRows. Absent where a row has expired. ``times``: of each row; None: those of the call."""
+        seen = self._life.filter_seen(self._rows.get_cells(at), times)
         if self._life.refreshed_by_reads:
             alive = np.flatnonzero(seen.there)
-            self.put_cells(at.take(alive), seen.take(alive))
+            self.put_cells(at.take(alive), seen.take(alive), times and times.take(alive))
         return seen
 
-    def put(self, suffix: bytes, entry: bytes, value: bytes | None) -> None:
+    def put(self, suffix: bytes, entry: bytes, value: bytes | None, times: Times | None = None) -> None:
         """See EntryRows."""
-        self._write(suffix, entry, value, self._rows.peek(suffix, entry), there=None)
+        # Only a row that is read tells whether its stamp is later.
+        before = self._rows.get(suffix, entry) if self._life.keeps_later else self._rows.peek(suffix, entry)
+        self._write(suffix, entry, value, before, there=None, times=times)
 
-    def put_cells(self, at: EntryKeys, cells: Cells) -> None:
-        """See EntryRows."""
+    def put_cells(self, at: EntryKeys, cells: Cells, times: Times | None = None) -> None:
+        """See EntryRows. ``times``: of each row; None: those of the call."""
         if at.has_twins:  # the old value of a repeated row is what its previous write left
-            for suffix, entry, value in at.with_values(cells):
-                self.put(suffix, entry, value)
+            for place, (suffix, entry, value) in enumerate(at.with_values(cells)):
+                self.put(suffix, entry, value, times and times.take(place))
             return
-        before, after = self._rows.get_cells(at), self._life.stamp_cells(cells)
+        before = self._rows.get_cells(at)
+        after = self._life.stamp_cells(cells, before, times)
         self._index.move_all(at.keys, before, after)
         self._rows.put_cells(at, after)
 
-    def scan(self, suffix: bytes, begin: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+    def scan(
+        self, suffix: bytes, begin: bytes = b"", end: bytes | None = None, times: Times | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
         """See EntryRows. Expired rows are left out. A read refreshes a row unless it has changed since the call."""
-        return self._living(suffix, self._rows.scan(suffix, begin, end), self._rows.moment)
+        rows, moment = self._rows.scan(suffix, begin, end), self._rows.moment
+        return self._living(suffix, rows, moment, times or self._life.times())
 
     def _living(
-        self, suffix: bytes, rows: Iterator[tuple[bytes, bytes]], moment: Moment
+        self, suffix: bytes, rows: Iterator[tuple[bytes, bytes]], moment: Moment, times: Times | None
     ) -> Iterator[tuple[bytes, bytes]]:
         for entry, stored in rows:
-            value = self._life.value(stored)
+            value = self._life.value(stored, times)
             if value is not None:
                 if self._life.refreshed_by_reads and self._rows.is_still(suffix, entry, stored, moment):
-                    self._write(suffix, entry, value, stored, there=True)
+                    self._write(suffix, entry, value, stored, there=True, times=times)
                 yield entry, value
 
     def remove_all(self, suffix: bytes, begin: bytes = b"") -> None:
@@ -244,8 +253,15 @@ class TimedEntryRows(_TimedRows[EntryRows]):
         return changes
 
     def _write(
-        self, suffix: bytes, entry: bytes, value: bytes | None, before: bytes | None, *, there: bool | None
+        self,
+        suffix: bytes,
+        entry: bytes,
+        value: bytes | None,
+        before: bytes | None,
+        *,
+        there: bool | None,
+        times: Times | None = None,
     ) -> None:
-        after = None if value is None else self._life.stamp(value)
+        after = None if value is None else self._life.stamp(value, before, times)
         self._index.move(suffix + entry, before, after)
         self._rows.put(suffix, entry, after, there=there)

@@ -1,7 +1,7 @@
 """The rows of a list: one per element, and a head before them that counts all elements that were ever appended.
 
-With a time to live, the elements that one batch appends to a list are one *span* in the expiry index, and are freed
-without being read: see ``list_layout``. Reads that refresh elements break spans. If reads refresh elements, each
+With a time to live, the elements of one instant that one batch appends to a list are one *span* in the expiry index,
+and are freed without being read: see ``list_layout``. Reads that refresh elements break spans. If reads refresh elements, each
 element therefore has its own index row, and a list with spans records in its head that such reads have occurred.
 """
 
@@ -18,6 +18,7 @@ from typing_extensions import override
 from pyspark_ckpt.operators.encoding.suffixes import Suffixes, different
 from pyspark_ckpt.operators.rows.base import BaseRows
 from pyspark_ckpt.operators.rows.entry_rows import EntryKeys, EntryRows
+from pyspark_ckpt.operators.rows.event_time import Times
 from pyspark_ckpt.operators.rows.expiry import MAX_BEGUN_BYTES, ExpiryIndex, TimedEntryRows
 from pyspark_ckpt.operators.rows.key_rows import KeyRows
 from pyspark_ckpt.operators.rows.list_layout import (
@@ -142,18 +143,26 @@ class StampedListRows(ListRows):
         self._life, self._index = life, index
         self._timed = TimedEntryRows(self._elements, life, index)
 
-    def exist_many(self, suffixes: Suffixes) -> Bools:
+    def get_many(self, suffixes: Suffixes, times: Times | None = None) -> Iterator[Iterator[bytes]]:
+        """See ListRows. ``times``: of each list; None: those of the call."""
+        stored = self._heads.get_cells(suffixes).strings()
+        for place, (suffix, head) in enumerate(zip(suffixes, stored, strict=True)):
+            yield self._behind(suffix, Head.decode(head), times and times.take(place))
+
+    def exist_many(self, suffixes: Suffixes, times: Times | None = None) -> Bools:
         """See ListRows. Expired elements do not count. The first one that lives counts as read."""
         found = super().exist_many(suffixes)
         for place in np.flatnonzero(found).tolist():
-            found[place] = next(self.get(suffixes[place]), None) is not None
+            suffix = suffixes[place]
+            elements = self._behind(suffix, self._head(suffix), times and times.take(place))
+            found[place] = next(elements, None) is not None
         return found
 
-    def _behind(self, suffix: bytes, head: Head) -> Iterator[bytes]:
+    def _behind(self, suffix: bytes, head: Head, times: Times | None = None) -> Iterator[bytes]:
         """See ListRows. Expired elements are left out."""
         if head.end == 0:
             return iter(())
-        return (element for _, element in self._timed.scan(suffix, FIRST))
+        return (element for _, element in self._timed.scan(suffix, FIRST, times=times))
 
 
 class TimedListRows(StampedListRows):
@@ -164,9 +173,9 @@ class TimedListRows(StampedListRows):
         super().__init__(number, session, life, index)
         self._new_life = session.new_life
         """The life of lists whose first span this task writes. To clear such a list removes its spans, too."""
-        self._spans: dict[bytes, list[int]] = {}
-        """The first elements of the spans that this task has written, by list."""
-        self._new_spans: tuple[Suffixes, Numbers] | None = None
+        self._spans: dict[bytes, list[tuple[int, int]]] = {}
+        """The spans that this task has written, by list: their instants and first elements."""
+        self._new_spans: tuple[Suffixes, NDArray[np.int64], Numbers] | None = None
         """The same for lists that have one span each and are not in ``_spans`` yet."""
 
     def clear(self, suffix: bytes) -> None:
@@ -251,7 +260,7 @@ class TimedListRows(StampedListRows):
                 begun_bytes += len(row)
         if begun_bytes:
             self._index.put(rows.keys[position], there=False)
-            self._write_span(suffix, first, first + size, life)
+            self._write_span(suffix, (self._life.index_instant, first), first + size, life)
         return begun_bytes
 
     def _dead_alone(self, found: IndexRows, at: Places, which: Bools) -> Elements:
@@ -287,9 +296,12 @@ class TimedListRows(StampedListRows):
         has_lost = counts > 0
         behind = np.zeros(len(suffixes), np.uint64)
         behind[has_lost] = numbers[ends[has_lost] - 1] + np.uint64(1)
-        # The newest element expires last, unless reads have refreshed older ones. (If the clock went back or the
-        # kind of refresh changed, a head may be left without elements. It stays for the next elements.)
+        # The newest element expires last, unless reads have refreshed older ones, or calls were for earlier event
+        # times. (If the clock went back or the kind of refresh changed, a head may be left without elements. It stays
+        # for the next elements.)
         has_newest = behind < heads.end
+        if self._life.keeps_later:
+            has_newest &= self._have_newest(suffixes, heads)
         may_be_empty = has_lost & (heads.end > 0) & (~has_newest | heads.is_refreshed | self._life.refreshed_by_reads)
         are_all = ~has_newest & (counts.astype(np.uint64) == heads.end)
         is_asked = may_be_empty & ~are_all
@@ -305,63 +317,98 @@ class TimedListRows(StampedListRows):
         self._elements.put_writes(at, Cells.absent(len(at)), -len(at))
         return len(numbers)
 
-    def _behind(self, suffix: bytes, head: Head) -> Iterator[bytes]:
+    def _have_newest(self, suffixes: Suffixes, heads: Heads) -> Bools:
+        """Return whether lists have the last element that was appended to them."""
+        last = np.maximum(heads.end, np.uint64(1)) - np.uint64(1)
+        return self._elements.get_cells(EntryKeys.of(suffixes.packed, encode_numbers(last))).there
+
+    def _behind(self, suffix: bytes, head: Head, times: Times | None = None) -> Iterator[bytes]:
         """See StampedListRows. A read that refreshes elements breaks the spans of the list."""
         if self._life.refreshed_by_reads and head.life and not head.is_refreshed:
             self._heads.put(suffix, head._replace(is_refreshed=True).encode())
-        return super()._behind(suffix, head)
+        return super()._behind(suffix, head, times)
 
-    def _append(self, suffix: bytes, head: Head, elements: Sequence[bytes]) -> Head:
+    def append_many(
+        self, suffixes: Suffixes, counts: NDArray[np.int64], elements: Packed, times: Times | None = None
+    ) -> None:
+        """See ListRows. ``times``: of each element; None: those of the call."""
+        heads = Heads.decode(self._heads.get_cells(suffixes))
+        appended = self._append_many(suffixes, heads, counts, elements, times)
+        self._heads.put_cells(suffixes, Cells.present(appended.encode()))
+
+    def _append(self, suffix: bytes, head: Head, elements: Sequence[bytes], times: Times | None = None) -> Head:
         begin, life, is_refreshed = head
-        end = super()._append(suffix, head, list(map(self._life.stamp, elements))).end
+        end = super()._append(suffix, head, self._life.stamp_each(elements, times)).end
+        runs = self._life.runs(len(elements), times)
         if self._life.refreshed_by_reads:
-            for number in range(begin, end):
-                self._index.put(
-                    encode_ordered_key(self._life.index_instant, suffix + SEQUENCE.pack(number)), there=True
-                )
+            for instant, first, last in runs:
+                for number in range(begin + first, begin + last):
+                    self._index.put(encode_ordered_key(instant, suffix + SEQUENCE.pack(number)), there=True)
         else:
             life = life or self._new_life
-            firsts = self._spans_of_keys().setdefault(suffix, [begin])
-            self._write_span(suffix, firsts[-1], end, life)
-            while end - firsts[-1] > SPAN_ELEMENTS:
-                firsts.append(firsts[-1] + SPAN_ELEMENTS)
-                self._write_span(suffix, firsts[-1], end, life)
+            for instant, first, last in runs:
+                self._extend_span(suffix, instant, begin + first, begin + last, life)
         return Head(end, life, is_refreshed)
 
-    def _append_many(self, suffixes: Suffixes, heads: Heads, counts: NDArray[np.int64], elements: Packed) -> Heads:
+    def _extend_span(self, suffix: bytes, instant: int, first: int, end: int, life: int) -> None:
+        """Add elements of one instant to the last span of a list if it is of that instant, or to new spans."""
+        known = self._spans_of_keys().setdefault(suffix, [])
+        if not known or known[-1][0] != instant:
+            known.append((instant, first))
+        self._write_span(suffix, known[-1], end, life)
+        while end - known[-1][1] > SPAN_ELEMENTS:
+            known.append((instant, known[-1][1] + SPAN_ELEMENTS))
+            self._write_span(suffix, known[-1], end, life)
+
+    def _append_many(
+        self,
+        suffixes: Suffixes,
+        heads: Heads,
+        counts: NDArray[np.int64],
+        elements: Packed,
+        times: Times | None = None,
+    ) -> Heads:
         is_simple = not self._life.refreshed_by_reads and counts.max(initial=0) <= SPAN_ELEMENTS
-        if not is_simple or self._have_spans(suffixes):
+        instants = self._life.instants_of(counts, times) if is_simple else None
+        if instants is None or self._have_spans(suffixes):
             strings = elements.strings()
-            parts = [strings[begin:end] for begin, end in pairwise([0, *np.cumsum(counts).tolist()])]
-            return Heads.of(list(map(self._append, suffixes, heads, parts)))
+            parts = [slice(begin, end) for begin, end in pairwise([0, *np.cumsum(counts).tolist()])]
+            appended = [
+                self._append(suffix, head, strings[part], times and times.take(part))
+                for suffix, head, part in zip(suffixes, heads, parts, strict=True)
+            ]
+            return Heads.of(appended)
         life = np.where(heads.life > 0, heads.life, np.uint64(self._new_life))
-        self._new_spans = suffixes, heads.end
+        self._new_spans = suffixes, instants, heads.end
         at = side_by_side(suffixes.packed, encode_numbers(heads.end | np.uint64(SPAN_BIT)))
-        keys = encode_ordered_keys(np.full(len(at), self._life.index_instant), at)
+        keys = encode_ordered_keys(instants, at)
         self._index.write_all(keys, spans(self._life.step_bits, counts, life))
-        return replace(super()._append_many(suffixes, heads, counts, self._life.all_stamped(elements)), life=life)
+        stamped = self._life.all_stamped(elements, times)
+        return replace(super()._append_many(suffixes, heads, counts, stamped), life=life)
 
     def _have_spans(self, suffixes: Suffixes) -> bool:
         """Return whether this task has written spans of any of the lists."""
         has_any = bool(self._spans) or self._new_spans is not None
         return has_any and not self._spans_of_keys().keys().isdisjoint(suffixes)
 
-    def _spans_of_keys(self) -> dict[bytes, list[int]]:
-        """Return the first elements of the spans that this task has written, for all lists."""
+    def _spans_of_keys(self) -> dict[bytes, list[tuple[int, int]]]:
+        """Return the spans that this task has written, for all lists."""
         if self._new_spans is not None:
-            suffixes, firsts = self._new_spans
-            self._spans.update(zip(suffixes, ([first] for first in firsts.tolist()), strict=True))
+            suffixes, instants, firsts = self._new_spans
+            spans_of = zip(instants.tolist(), firsts.tolist(), strict=True)
+            self._spans.update(zip(suffixes, ([each] for each in spans_of), strict=True))
             self._new_spans = None
         return self._spans
 
     def _remove_spans(self, suffix: bytes) -> None:
         """Remove the spans of a list that this task has written."""
-        for first in self._spans_of_keys().pop(suffix, ()):
-            self._index.put(self._span_key(suffix, first), there=False)
+        for each in self._spans_of_keys().pop(suffix, ()):
+            self._index.put(self._span_key(suffix, each), there=False)
 
-    def _write_span(self, suffix: bytes, first: int, end: int, life: int) -> None:
-        size = min(end - first, SPAN_ELEMENTS)
-        self._index.write(self._span_key(suffix, first), span(self._life.step_bits, size, life))
+    def _write_span(self, suffix: bytes, begins: tuple[int, int], end: int, life: int) -> None:
+        size = min(end - begins[1], SPAN_ELEMENTS)
+        self._index.write(self._span_key(suffix, begins), span(self._life.step_bits, size, life))
 
-    def _span_key(self, suffix: bytes, first: int) -> bytes:
-        return encode_ordered_key(self._life.index_instant, suffix + SEQUENCE.pack(first | SPAN_BIT))
+    def _span_key(self, suffix: bytes, begins: tuple[int, int]) -> bytes:
+        instant, first = begins
+        return encode_ordered_key(instant, suffix + SEQUENCE.pack(first | SPAN_BIT))

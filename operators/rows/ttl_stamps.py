@@ -2,18 +2,23 @@
 
 A row of a state with a time to live begins with a stamp: the byte ``80``, the binary logarithm of its index step, and
 when it was last written (or read), in milliseconds, little-endian. Its value follows. In event time, a row that is
-written before there is a watermark gets the time 0: it does not expire until a later batch has begun its life.
+written before there is a watermark, by a call that has no event time, gets the time 0: it does not expire until a later
+batch has begun its life.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+from typing_extensions import override
 
 from pyspark_ckpt.operators.declarations.ttl import Ttl
+from pyspark_ckpt.operators.rows.event_time import EventTime, Times
 from pyspark_ckpt.state_store.arrays.cells import Cells
 from pyspark_ckpt.state_store.arrays.packed import Packed
 from pyspark_ckpt.state_store.errors import FormatError
@@ -33,7 +38,10 @@ NEVER = -1
 
 
 class Life:
-    """The time to live of one state in one batch."""
+    """The time to live of one state in one batch. ``EventLife`` is that of event time, in which calls differ."""
+
+    keeps_later = False
+    """Whether a write keeps the stamp that a row has if it is later than the write's own."""
 
     def __init__(self, ttl: Ttl, now_ms: int) -> None:
         """``now_ms``: the time of the batch's clock, 0 for a watermark that does not exist yet."""
@@ -51,36 +59,59 @@ class Life:
         self.index_instant = max(0, now_ms) >> self.step_bits << self.step_bits
         """The instant under which rows that are written now are in the index."""
 
-    def stamp(self, value: bytes) -> bytes:
-        """Return a row whose life begins now."""
+    def times(self) -> Times | None:
+        """Return the times of a call, for reads that end later; None if all calls of the batch have the same."""
+        return None
+
+    def stamp(self, value: bytes, _before: bytes | None = None, _times: Times | None = None) -> bytes:
+        """Return a row whose life begins now. ``_before``: the row that it replaces."""
         return self._stamp + value
 
-    def stamp_cells(self, cells: Cells) -> Cells:
+    def stamp_cells(self, cells: Cells, _before: Cells, _times: Times | None = None) -> Cells:
         """``stamp`` many values; what is absent stays absent."""
         stamped = self.all_stamped(cells.values.take(cells.there))
         return Cells.present(stamped).among(len(cells), cells.there)
 
-    def all_stamped(self, values: Packed) -> Packed:
-        """``stamp`` many values."""
+    def all_stamped(self, values: Packed, _times: Times | None = None) -> Packed:
+        """``stamp`` many values that replace no rows."""
         return values.prefix(self._stamp)
 
-    def value(self, stored: bytes | None) -> bytes | None:
+    def stamp_each(self, values: Sequence[bytes], _times: Times | None = None) -> list[bytes]:
+        """``all_stamped`` for values that are separate objects."""
+        return list(map(self._stamp.__add__, values))
+
+    def runs(self, count: int, _times: Times | None = None) -> Iterable[tuple[int, int, int]]:
+        """Return the instants under which ``count`` rows are in the index that are written now, as runs of rows.
+
+        Each is an instant, and where the rows with it begin and end.
+        """
+        return ((self.index_instant, 0, count),)
+
+    def instants_of(self, counts: NDArray[np.int64], _times: Times | None = None) -> NDArray[np.int64] | None:
+        """Return the same for several lists that get so many elements, an instant for each; None if one has several."""
+        return np.full(len(counts), self.index_instant)
+
+    def value(self, stored: bytes | None, _times: Times | None = None) -> bytes | None:
         """Return the value that reads see of a row, None if it is absent or hidden as expired."""
         if stored is None or not _is_stamped(stored):  # written before the state had a time to live
             return stored
         return stored[_STAMP.size :] if self._shows_expired or not self.is_dead(stored) else None
 
-    def filter_seen(self, stored: Cells) -> Cells:
+    def filter_seen(self, stored: Cells, times: Times | None = None) -> Cells:
         """``value`` of many rows."""
         stamps = Stamps.of(stored)
         values, there = stored.values, stored.there
         if not self._shows_expired:
-            there = there & ~self.are_dead(stamps)
+            there = there & ~self._are_hidden(stamps, times)
         stamp_bytes = np.where(stamps.there, _STAMP.size, 0)
         return Cells(Packed(values.data, values.at + stamp_bytes, (values.size - stamp_bytes) * there), there)
 
+    def _are_hidden(self, stamps: Stamps, _times: Times | None) -> Bools:
+        """Return which rows have expired for a read."""
+        return self.are_dead(stamps)
+
     def are_dead(self, stamps: Stamps) -> Bools:
-        """Return which rows have expired."""
+        """Return which rows have expired for every read of this batch and of later ones."""
         return stamps.there & (self._unbegun_ms < stamps.written_ms) & (stamps.written_ms <= self.dead_ms)
 
     def are_unbegun(self, stamps: Stamps) -> Bools:
@@ -92,10 +123,83 @@ class Life:
         return _is_stamped(stored) and self._unbegun_ms < int(_STAMP.unpack_from(stored)[2]) <= self.dead_ms
 
     def begin(self, stored: bytes) -> bytes | None:
-        """Begin the life of a row that was written before there was a watermark. Return it, or None for other rows."""
+        """Begin the life of a row that has the time 0, at the watermark. Return it, or None for other rows."""
         if not _is_stamped(stored) or int(_STAMP.unpack_from(stored)[2]) > self._unbegun_ms:
             return None
         return self._stamp + stored[_STAMP.size :]
+
+
+class EventLife(Life):
+    """The time to live of a state in event time: a call reads and writes as of the time of its rows."""
+
+    keeps_later = True
+
+    def __init__(self, ttl: Ttl, time: EventTime) -> None:
+        """``time``: that of the calls. Lives that have not begun begin at its watermark."""
+        super().__init__(ttl, time.watermark_ms)
+        self._time, self._duration_ms = time, ttl.duration_ms
+        self.dead_ms = time.passed_ms - ttl.duration_ms
+
+    @override
+    def times(self) -> Times:
+        return self._time.use()
+
+    @override
+    def stamp(self, value: bytes, _before: bytes | None = None, _times: Times | None = None) -> bytes:
+        written_ms = (_times or self._time.use()).writes_ms
+        if _before and _before[0] == _MARK:
+            written_ms = max(written_ms, int(_STAMP.unpack_from(_before)[2]))
+        return _STAMP.pack(_MARK, self.step_bits, written_ms) + value
+
+    @override
+    def stamp_cells(self, cells: Cells, _before: Cells, _times: Times | None = None) -> Cells:
+        there = cells.there
+        written_ms = np.maximum(self._written_ms(len(cells), _times), Stamps.of(_before).written_ms)
+        stamped = stamp_all(cells.values.take(there), self.step_bits, written_ms[there])
+        return Cells.present(stamped).among(len(cells), there)
+
+    @override
+    def all_stamped(self, values: Packed, _times: Times | None = None) -> Packed:
+        return stamp_all(values, self.step_bits, self._written_ms(len(values), _times))
+
+    @override
+    def stamp_each(self, values: Sequence[bytes], _times: Times | None = None) -> list[bytes]:
+        if _times is None or np.ndim(_times.writes_ms) == 0:
+            stamp = self.stamp(b"", None, _times)
+            return list(map(stamp.__add__, values))
+        return self.all_stamped(Packed.of(values), _times).strings()
+
+    @override
+    def runs(self, count: int, _times: Times | None = None) -> Iterable[tuple[int, int, int]]:
+        instants = find_instants(self.step_bits, self._written_ms(count, _times))
+        ends = np.append(np.flatnonzero(instants[1:] != instants[:-1]) + 1, count).tolist()
+        return [(int(instants[begin]), begin, end) for begin, end in pairwise([0, *ends])]
+
+    @override
+    def instants_of(self, counts: NDArray[np.int64], _times: Times | None = None) -> NDArray[np.int64] | None:
+        instants = find_instants(self.step_bits, self._written_ms(int(counts.sum()), _times))
+        of_lists: NDArray[np.int64] = instants[np.cumsum(counts) - counts]
+        return of_lists if (np.repeat(of_lists, counts) == instants).all() else None
+
+    @override
+    def value(self, stored: bytes | None, _times: Times | None = None) -> bytes | None:
+        if stored is None or not _is_stamped(stored):
+            return stored
+        if not self._shows_expired:
+            reads_ms = (_times or self._time.use()).reads_ms
+            if self._unbegun_ms < int(_STAMP.unpack_from(stored)[2]) <= reads_ms - self._duration_ms:
+                return None
+        return stored[_STAMP.size :]
+
+    @override
+    def _are_hidden(self, stamps: Stamps, _times: Times | None) -> Bools:
+        reads_ms = (_times or self._time.use()).reads_ms
+        written_ms = stamps.written_ms
+        hidden: Bools = stamps.there & (self._unbegun_ms < written_ms) & (written_ms <= reads_ms - self._duration_ms)
+        return hidden
+
+    def _written_ms(self, count: int, times: Times | None) -> NDArray[np.int64]:
+        return np.broadcast_to(np.asarray((times or self._time.use()).writes_ms, np.int64), count)
 
 
 def count_step_bits(duration_ms: int) -> int:

@@ -24,6 +24,7 @@ import numpy as np
 from pyspark_ckpt.operators.declarations.ttl import Clock
 from pyspark_ckpt.operators.encoding.key_codec import KeyCodec
 from pyspark_ckpt.operators.rows.base import Moment, Position, merge_rows
+from pyspark_ckpt.operators.rows.event_time import EventTime
 from pyspark_ckpt.operators.session.spilled_rows import SpilledRows
 from pyspark_ckpt.operators.session.views import find_view, get_tuning, noting_damage
 from pyspark_ckpt.state_store.arrays.cells import Cells
@@ -58,10 +59,11 @@ class WorkerSession:
         keys: KeyCodec,
         now_ms: Mapping[Clock, int],
         fired_ms: Mapping[Clock, int] = MappingProxyType({}),
+        passed_ms: int | None = None,
     ) -> None:
         """Find or create ``states``.
 
-        ``fired_ms``: for each clock, the instant up to which all timers have fired.
+        ``fired_ms``: for each clock, the instant up to which all timers have fired. ``passed_ms``: see ``EventTime``.
 
         Raises InvalidInputError, LifecycleError (when the base version has gone: a retry finds it).
         """
@@ -80,6 +82,7 @@ class WorkerSession:
         self.new_life = self.version
         """The life of lists that begin in this session. Lists of other sessions have other lives."""
         self.position = Position()
+        self.position.time = EventTime(now_ms["event"], passed_ms)
         self.keys = keys
         self.now_ms = now_ms
         self.fired_ms = fired_ms

@@ -126,7 +126,7 @@ class Arrivals:
         self._operator, self._late_ms = operator, late_ms
         self._initial: Arrived | None = None
         if operator.initial is not None:
-            given = Input("", operator.by, operator.initial)
+            given = Input("", operator.by, operator.initial, time=_find_time(operator.inputs[0], operator.initial))
             self._initial = Arrived("initial", given, make_buffer(given.rows, "initial"))
         self._late = {
             n: Arrived("late", each, make_buffer(each.rows, f"{n}-late"))
@@ -199,3 +199,9 @@ class Arrivals:
             rows = rows.where(is_in_time) if late else rows
         self._in_time[number].add(rows)
         return late
+
+
+def _find_time(first: Input, initial: pa.Schema) -> str | None:
+    """Return the column of the initial state with the event time: that of the first input, if both have it."""
+    has_it = first.time in initial.names and initial.field(first.time).type == first.columns.field(first.time).type
+    return first.time if has_it else None

@@ -27,6 +27,7 @@ from pyspark_ckpt.state_store.format.keys import HASH_BYTES
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pyspark_ckpt.operators.declarations.ttl import Clock
     from pyspark_ckpt.operators.session.worker import WorkerSession
 
 TIMERS, KEY = "timers", "key"
@@ -41,6 +42,7 @@ class Due(NamedTuple):
     suffix: bytes
     key: tuple[Any, ...]
     timer: Timer
+    clock: Clock
 
 
 class Firing:
@@ -130,4 +132,4 @@ class Firing:
                 f"A timer of {timers.name!r} is stored as {key[:SHOWN_BYTES].hex()!r}, "
                 f"and its namespace is not UTF-8: {problem.reason}."
             ) from problem
-        return Due(row[:end], values, timer_at(timers.name, namespace, at_us))
+        return Due(row[:end], values, timer_at(timers.name, namespace, at_us), timers.clock)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from pyspark_ckpt.operators.encoding.distinct_keys import Keys, group_by_key
 from pyspark_ckpt.operators.encoding.key_codec import KeyCodec, argsort
+from pyspark_ckpt.operators.task.event_times import greatest_so_far
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,7 +24,8 @@ class Merged:
     """Rows of several inputs, in the order of their keys and, within a key, of their ``order_by``; ties by input.
 
     ``inputs`` and ``places``: for each row in this order, the number of its input, and its position there. ``runs``:
-    where a run begins, which is rows of one key and input without others between them.
+    where a run begins, which is rows of one key and input without others between them. ``times_ms``: the event time of
+    each row, if states live by it: see ``in_time``.
     """
 
     keys: Keys
@@ -31,6 +33,15 @@ class Merged:
     inputs: NDArray[np.int64]
     places: NDArray[np.int64]
     runs: NDArray[np.int64]
+    times_ms: NDArray[np.int64] | None = None
+
+    @classmethod
+    def of_one(cls, keys: Keys, index: NDArray[np.int64]) -> Merged:
+        """Return the rows of one input, in their order within a key. ``index``: the position of every row's key."""
+        places = np.argsort(index, kind="stable")
+        of_key = index[places]
+        runs = np.flatnonzero(np.diff(of_key, prepend=-1))
+        return cls(keys, of_key, np.zeros(len(index), np.int64), places, runs)
 
     @classmethod
     def of(
@@ -55,8 +66,23 @@ class Merged:
         is_first[1:] = (index[1:] != index[:-1]) | (inputs[1:] != inputs[:-1])
         return cls(keys, index, inputs, places, np.flatnonzero(is_first))
 
-    def rounds(self) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
-        """Yield an input, positions of its rows, and those of their keys: first the first run of every key, and so on.
+    def in_time(self, times_ms: Sequence[NDArray[np.int64]], life_ms: int) -> Merged:
+        """Return the same rows with their event times, which never fall within a key.
+
+        ``times_ms``: those of each input. Another run begins after each pause of ``life_ms``.
+        """
+        times = np.empty(len(self.of_key), np.int64)
+        for number, each in enumerate(times_ms):
+            chosen = self.inputs == number
+            times[chosen] = each[self.places[chosen]]
+        times = greatest_so_far(times, self.of_key)
+        begins = np.zeros(len(times), np.bool_)
+        begins[self.runs] = True
+        begins[1:] |= (self.of_key[1:] == self.of_key[:-1]) & (times[1:] - times[:-1] >= life_ms)
+        return replace(self, runs=np.flatnonzero(begins), times_ms=times)
+
+    def rounds(self) -> Iterator[tuple[int, NDArray[np.int64]]]:
+        """Yield an input, and positions of rows in the order of all: first the first run of every key, and so on.
 
         Within a round, the inputs are in their order, and each key has rows of one of them.
         """
@@ -72,7 +98,7 @@ class Merged:
         begins = np.flatnonzero(np.diff(turn, prepend=-1))
         for begin, end in zip(begins, [*begins[1:], len(order)], strict=True):
             chosen = order[begin:end]
-            yield int(self.inputs[chosen[0]]), self.places[chosen], self.of_key[chosen]
+            yield int(self.inputs[chosen[0]]), chosen
 
 
 def _join(columns: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:

@@ -11,6 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -30,6 +31,7 @@ from pyspark_ckpt.operators.encoding.key_codec import KeyCodec, argsort_rows
 from pyspark_ckpt.operators.session.state_partition import check_place, check_planned
 from pyspark_ckpt.operators.session.worker import WorkerSession, find_ticket, naming
 from pyspark_ckpt.operators.task.arrivals import Arrivals, Arrived, Rows, split_by_input
+from pyspark_ckpt.operators.task.event_times import read_times_ms
 from pyspark_ckpt.operators.task.firing import Firing
 from pyspark_ckpt.operators.task.group_times import LATE_CONF, OPERATORS_CONF, GroupTimes
 from pyspark_ckpt.operators.task.initial_values import set_values
@@ -43,6 +45,7 @@ from pyspark_ckpt.state_store.transactions.ticket import Ticket
 
 if TYPE_CHECKING:
     import pandas as pd
+    from numpy.typing import NDArray
     from pyspark.sql.streaming.state import GroupState
 
     from pyspark_ckpt.operators.bound.base import Kept
@@ -141,7 +144,7 @@ class PartitionTask:
         declared = states.descriptors(ticket, key_schema, {"max_parallelism": self.operator.max_parallelism})
         # In a VectorProcessor keys are columns, which can have values that Python cannot hold.
         read = codec.plain if isinstance(self.processor, VectorProcessor) else codec
-        session = WorkerSession(ticket, declared, read, times.now_ms, times.fired_ms)
+        session = WorkerSession(ticket, declared, read, times.now_ms, times.fired_ms, times.late_until_ms)
         processor, bound = states.bind(self.processor, session)
         timers = [each for each in bound if isinstance(each, BoundTimers)]
         work = ProcessorCalls(self.operator, processor, context, session.position)
@@ -217,6 +220,8 @@ class PartitionTask:
             tables = [rows.drop_columns([HASH]) for _, rows in merged]
             hashes = [rows.column(HASH).to_numpy() for _, rows in merged]
             order = Merged.of(list(zip(inputs, tables, hashes, strict=True)), self.operator.by, codec)
+            if (life_ms := self.operator.event_life_ms) is not None:
+                order = order.in_time([self._read_times(work, *each) for each in merged], life_ms)
             methods = [name_method(self.processor, "in time", each.name) for each in inputs]
             yield from work.process_merged(order, tables, methods)
 
@@ -226,13 +231,23 @@ class PartitionTask:
         """Yield the output for rows that have come in one way."""
         if len(rows) == 0:
             return
-        hashes, rows = rows.column(HASH).to_numpy(), rows.drop_columns([HASH])
-        by = arrived.given.by
+        by, life_ms = arrived.given.by, self.operator.event_life_ms
         if arrived.given.order_by:
-            order = argsort_rows(rows, arrived.given.order_by)
-            rows, hashes = rows.take(pa.array(order)), hashes[order]
+            rows = rows.take(pa.array(argsort_rows(rows, arrived.given.order_by)))
+        elif life_ms is not None:
+            rows = rows.take(pa.array(np.argsort(self._read_times(work, arrived, rows), kind="stable")))
+        hashes, rows = rows.column(HASH).to_numpy(), rows.drop_columns([HASH])
         keys, index = group_by_key(rows.select(by).rename_columns(self.operator.by), self.operator.by, codec, hashes)
         if arrived.how == "initial" and not takes_initial_rows(self.processor):
             set_values(self.operator.uid, bound, keys, index, rows.drop_columns(list(by)))
+            return
+        method = name_method(self.processor, arrived.how, arrived.given.name)
+        if life_ms is None:
+            yield from work.process(keys, index, rows, method)
         else:
-            yield from work.process(keys, index, rows, name_method(self.processor, arrived.how, arrived.given.name))
+            in_time = Merged.of_one(keys, index).in_time([self._read_times(work, arrived, rows)], life_ms)
+            yield from work.process_merged(in_time, [rows], [method])
+
+    def _read_times(self, work: ProcessorCalls, arrived: Arrived, rows: pa.Table) -> NDArray[np.int64]:
+        """Return the event time of each row, which is never before the watermark."""
+        return read_times_ms(rows, arrived.given.time, work.position.time.watermark_ms)

@@ -21,6 +21,7 @@ from pyspark_ckpt.operators.declarations.processors import (
 )
 from pyspark_ckpt.operators.encoding.distinct_keys import Keys
 from pyspark_ckpt.operators.encoding.suffixes import Suffixes
+from pyspark_ckpt.operators.rows.event_time import RowsInTime
 from pyspark_ckpt.operators.task.merging import Merged
 from pyspark_ckpt.operators.task.results import Results
 from pyspark_ckpt.operators.task.user_errors import locate_errors
@@ -97,14 +98,18 @@ class ProcessorCalls:
         ``tables``: the rows of each input; ``methods``: the method for each.
         """
         if isinstance(self.processor, VectorProcessor):
-            for number, places, of_key in merged.rounds():
-                wanted, index = np.unique(of_key, return_inverse=True)
-                rows = tables[number].take(pa.array(places))
-                yield from self.process(merged.keys.at(wanted.tolist()), index, rows, methods[number])
+            for number, chosen in merged.rounds():
+                wanted, index = np.unique(merged.of_key[chosen], return_inverse=True)
+                rows, keys = tables[number].take(pa.array(merged.places[chosen])), merged.keys.at(wanted.tolist())
+                if merged.times_ms is not None:
+                    self.position.time.begin_keys(keys, index, merged.times_ms[chosen])
+                yield from self.process(keys, index, rows, methods[number])
+                self.position.time.end()
         else:
             called = [methods[0]]
             runs = self._process_runs(merged, tables, methods, called)
             yield from self._pack(lambda: called[0], runs)
+            self.position.time.end()
 
     def fire(self, firing: Firing, listed: pa.Table) -> Iterator[pa.RecordBatch]:
         """Yield the output for the due ``listed`` timers, and for due timers that calls for them register."""
@@ -155,10 +160,14 @@ class ProcessorCalls:
             runs = merged.runs[slice(*np.searchsorted(merged.runs, [part.start, part.stop]))]
             lengths = np.diff(runs, append=part.stop).tolist()
             places, numbers = (merged.of_key[runs] - begin).tolist(), merged.inputs[runs].tolist()
+            times_ms = iter(() if merged.times_ms is None else merged.times_ms[part].tolist())
             for place, number, length in zip(places, numbers, lengths, strict=True):
                 position.suffix, position.key = suffixes[place], of_python[place]
                 called[0] = methods[number]
-                yield calls[number](context, position.key, list(islice(rows[number], length)))
+                given = list(islice(rows[number], length))
+                if merged.times_ms is not None:
+                    given = RowsInTime(given, list(islice(times_ms, length)), position.time)
+                yield calls[number](context, position.key, given)
 
     def _python_rows(self, rows: pa.Table) -> list[Any]:
         make = struct_maker(pa.struct(list(rows.schema)))
@@ -177,13 +186,18 @@ class ProcessorCalls:
     def _call_on_timer(self, processor: KeyedProcessor, due: Iterator[Due]) -> Iterator[Result]:
         make = struct_maker(pa.struct(self.operator.key_fields))
         on_timer, position, context = processor.on_timer, self.position, self.context
+        lives_by_events = self.operator.event_life_ms is not None
         for each in due:
             key = make(each.key)
             position.suffix, position.key = each.suffix, key
+            if lives_by_events:
+                at_ms = self._time_ms(each)
+                position.time.begin(at_ms, at_ms)
             yield on_timer(context, key, each.timer)
+        position.time.end()
 
     def _call_on_timers(self, processor: VectorProcessor, due: Iterator[Due]) -> Iterator[pa.RecordBatch]:
-        while chunk := list(islice(due, TIMERS_AT_ONCE)):
+        for chunk in self._chunks(due):
             found = {each.suffix: each.key for each in chunk}
             suffixes = sorted(found)
             columns = zip(*(found[suffix] for suffix in suffixes), strict=True)
@@ -196,8 +210,38 @@ class ProcessorCalls:
             names, namespaces = [each.timer.name for each in chunk], [each.timer.namespace for each in chunk]
             timers = pa.table([names, namespaces, pa.array(micros, TIMERS.field("at").type)], schema=TIMERS)
             self.position.upcoming = suffixes
+            if self.operator.event_life_ms is not None:
+                self.position.time.begin_keys(keys, index, np.array(list(map(self._time_ms, chunk)), np.int64))
             told = VectorContext(**vars(self.context), keys=keys, key_index=index)
             yield from self._shape("process_timers", self._call(processor.process_timers, told, timers))
+            self.position.time.end()
+
+    def _chunks(self, due: Iterator[Due]) -> Iterator[list[Due]]:
+        """Yield the timers of each call: after a pause that is as long as the shortest life, a key's are of the next.
+
+        What a key gets in a call does not depend on other keys.
+        """
+        life_ms = self.operator.event_life_ms
+        while chunk := list(islice(due, TIMERS_AT_ONCE)):
+            if life_ms is None:
+                yield chunk
+                continue
+            calls: list[list[Due]] = []
+            last: dict[bytes, tuple[int, int]] = {}
+            for each in chunk:
+                at_ms = self._time_ms(each)
+                number, last_ms = last.get(each.suffix, (0, at_ms))
+                number += at_ms - last_ms >= life_ms
+                last[each.suffix] = number, at_ms
+                if number == len(calls):
+                    calls.append([])
+                calls[number].append(each)
+            yield from calls
+
+    def _time_ms(self, due: Due) -> int:
+        """Return the event time of the call for a timer."""
+        time = self.position.time
+        return max(time.passed_ms, due.timer.at_us // 1000) if due.clock == "event" else time.watermark_ms
 
     def _shape(self, method: str, result: pa.Table | None) -> Iterator[pa.RecordBatch]:
         """Yield the result in batches with exactly the output's columns."""

@@ -75,7 +75,7 @@ class Partition:
         processor = course.program()
         states = with_types(find_states(processor), "life")
         names = INPUTS if course.is_connected else ("",)
-        inputs = tuple(Input(name, ("k", "w"), INPUT, ("seq",)) for name in names)
+        inputs = tuple(Input(name, ("k", "w"), INPUT, ("seq",), time="at") for name in names)
         operator = KeyedOperator(
             "life", inputs, OUTPUT, states, 1, 32768, "", has_watermark=True, memory_bytes=memory_bytes,
             merges_inputs=course.is_connected,
@@ -98,8 +98,9 @@ class Partition:
         attempt, call = next(self._attempts), self.lab.server.call
         begun = call("begin", handle=self._handle, version=self._version, id=self._id, attempt=attempt)
         (path,) = (self.lab.local_dir / "tickets").glob(f"{attempt}-*.json")
+        self._late_ms = self._group.mark_ms
         self._group.processing_ms, self._group.mark_ms = START_MS + batch * BATCH_MS, mark_ms
-        times: Any = GroupTimes(self._task.operator, self._group)  # type: ignore[arg-type]  # what Spark has
+        times: Any = GroupTimes(self._task.operator, self._group, self._late_ms)  # type: ignore[arg-type]  # as Spark's
         context = Context(batch, 0, times.processing_ms, times.watermark_ms)
         told: list[Line] = []
         split = [(number, row) for number, some in enumerate(self._split(rows)) for row in some]
@@ -117,7 +118,7 @@ class Partition:
 def test_a_keyed_program_tells_what_dicts_tell(seed: int, tmp_path: Path) -> None:
     course, draw = Course.of(seed, batches=10), Random(seed)
     partition = Partition(course, tmp_path, draw.choice((1 << 14, 1 << 20)))
-    truth, mark_ms = Truth(), 0
+    truth, mark_ms = Truth(course), 0
     for batch, rows in enumerate(course.batches):
         rules = None if course.rules is None else course.rules_of(batch)
         expected = Counter(truth.process(batch, mark_ms, rows, rules))
