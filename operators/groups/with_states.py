@@ -20,6 +20,7 @@ from pyspark_ckpt.operators.encoding.spark_hash import SparkHash
 from pyspark_ckpt.operators.encoding.unsafe_rows import row_reader
 from pyspark_ckpt.operators.session.group import GroupSession
 from pyspark_ckpt.operators.session.state_partition import check_place
+from pyspark_ckpt.operators.session.told_operators import find_own, read_told
 from pyspark_ckpt.operators.session.worker import find_ticket, naming
 from pyspark_ckpt.operators.task.group_times import NO_WATERMARK
 from pyspark_ckpt.operators.task.staging import row_changes, spill, sweep, take_written
@@ -119,14 +120,15 @@ class _GroupsTask:
     ) -> None:
         self.context = context
         self.uid = called.declared.uid
-        self.ticket = ticket = find_ticket(context.taskAttemptId(), options.local_dir)
+        own = find_own(read_told(context.getLocalProperty), called.__name__)
+        self.ticket = ticket = find_ticket(context.taskAttemptId(), options.local_dir, own and own.number)
         batch_id = int(context.getLocalProperty("streaming.sql.batchId") or -1)
         self.where = Context(batch_id, ticket.partition, state.getCurrentProcessingTimeMs(), NO_WATERMARK)
         with naming(ticket, called.declared.uid):
             self._begin(called, ticket, state)
             self._session.spill_beyond(options.worker_memory_bytes, partial(spill, self._session, self._bound))
 
-    def _begin(self, called: GroupFunctionWithStates, ticket: Ticket, state: GroupState) -> None:
+    def _begin(self, called: GroupFunctionWithStates, ticket: Ticket, state: GroupState, memory_bytes: int) -> None:
         # Spark has already refused keys that may be equal with different bytes: collated strings, maps.
         schema = _arrow_schema(ticket.key_schema)
         self._read, kinds = row_reader(schema), list(schema.types)

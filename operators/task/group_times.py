@@ -2,8 +2,8 @@
 
 Spark has one kind of time-out per operator. In event time it drops late rows itself, unless the processor takes them,
 and calls a group without rows once the watermark has passed the group's time-out. In processing time it drops no rows,
-and makes a batch at every trigger. Rows that Spark did not drop are late up to the event time that the plan has told
-(``LATE_CONF``): the watermark of the batch before.
+and makes a batch at every trigger. Rows that Spark did not drop are late up to the event time that the plan has told:
+the watermark of the batch before.
 """
 
 from __future__ import annotations
@@ -21,13 +21,6 @@ if TYPE_CHECKING:
 
 GROUP_ROW = "watermark_ms long, processing_ms long"
 """The clocks at the group's last call, of those that it has timers for. All timers up to them have fired."""
-LATE_CONF = "ckpt.lateMs"
-"""The local property of a task with the event time, in ms, up to which a row is late.
-
-It means nothing without a watermark.
-"""
-OPERATORS_CONF = "ckpt.operators"
-"""The local property of a task with the names of all functions on groups in its query, one a line."""
 NO_WATERMARK = -1
 _NEVER = 1 << 62
 TIME_OUTS: Mapping[Clock | None, str] = {

@@ -28,10 +28,11 @@ from pyspark_ckpt.operators.declarations.processors import (
 from pyspark_ckpt.operators.encoding.distinct_keys import group_by_key
 from pyspark_ckpt.operators.encoding.key_codec import KeyCodec, argsort_rows
 from pyspark_ckpt.operators.session.state_partition import check_place, check_planned
+from pyspark_ckpt.operators.session.told_operators import find_own, read_told
 from pyspark_ckpt.operators.session.worker import WorkerSession, find_ticket, naming
 from pyspark_ckpt.operators.task.arrivals import Arrivals, Arrived, Rows, split_by_input
 from pyspark_ckpt.operators.task.firing import Firing
-from pyspark_ckpt.operators.task.group_times import LATE_CONF, OPERATORS_CONF, GroupTimes
+from pyspark_ckpt.operators.task.group_times import GroupTimes
 from pyspark_ckpt.operators.task.initial_values import set_values
 from pyspark_ckpt.operators.task.merging import Merged
 from pyspark_ckpt.operators.task.processor_calls import ProcessorCalls
@@ -106,12 +107,12 @@ class PartitionTask:
         if task is None:
             raise LifecycleError(f"Keyed operator {self.operator.uid!r} was called outside of a Spark task.")
         _settle()
-        ticket = find_ticket(task.taskAttemptId(), self.operator.local_dir)
+        told = read_told(task.getLocalProperty)
+        own = find_own(told, self.__name__)
+        ticket = find_ticket(task.taskAttemptId(), self.operator.local_dir, own and own.number)
         check_planned(ticket, self.operator.uid, self.operator.partitions)
         check_place(ticket, self.operator.uid, hash_int(int(key[0]), SEED))
-        late = task.getLocalProperty(LATE_CONF)
-        times = GroupTimes(self.operator, state, None if late is None else int(late))
-        operators = tuple((task.getLocalProperty(OPERATORS_CONF) or "").splitlines())
+        times = GroupTimes(self.operator, state, own and own.late_ms)
         context = Context(
             batch_id=int(task.getLocalProperty("streaming.sql.batchId") or -1),
             partition=ticket.partition,
@@ -121,7 +122,7 @@ class PartitionTask:
         )
         with naming(ticket, self.operator.uid):
             rows = split_by_input(chunks, self.operator.time)
-            batches = self.run(rows, ticket, times, context, operators)
+            batches = self.run(rows, ticket, times, context, tuple(each.name for each in told))
             yield from make_frames(batches, int(task.getLocalProperty(RECORDS_CONF) or RECORDS))
 
     def run(
