@@ -221,6 +221,7 @@ class TimedListRows(StampedListRows):
             rows, are_over = rows.take(are_asked), are_over[are_asked]
             sizes = rows.columns["size"].astype(np.int64)
             are_taken = np.cumsum(sizes) - sizes < most
+            self._index.give_back([portion[place] for place in np.flatnonzero(are_asked)[~are_taken].tolist()])
             if self._life.begins_late:
                 are_unbegun = are_taken & rows.columns["is_span"] & (rows.columns["instant"] == 0)
                 for position in np.flatnonzero(are_unbegun).tolist():
@@ -234,6 +235,15 @@ class TimedListRows(StampedListRows):
             most -= int(sizes.sum())
             if most <= 0 or begun_bytes >= MAX_BEGUN_BYTES:
                 break
+
+    @override
+    def count_expired(self, most: int) -> int:
+        return self._index.count_expired(self._life, most, self._count_elements)
+
+    def _count_elements(self, portion: list[tuple[bytes, bytes]]) -> int:
+        """Return for how many expired elements some index rows are."""
+        rows = IndexRows.of(portion)
+        return int(rows.columns["size"][rows.last_ms <= self._life.dead_ms].astype(np.int64).sum())
 
     def _begin(self, rows: IndexRows, position: int) -> int:
         """Begin the lives of a span's elements that have not begun. Return how many bytes were written."""
@@ -319,7 +329,9 @@ class TimedListRows(StampedListRows):
                 self._index.put(
                     encode_ordered_key(self._life.index_instant, suffix + SEQUENCE.pack(number)), there=True
                 )
+            self._index.entered += len(elements)
         else:
+            self._index.entered += len(elements)
             life = life or self._new_life
             firsts = self._spans_of_keys().setdefault(suffix, [begin])
             self._write_span(suffix, firsts[-1], end, life)
@@ -334,6 +346,7 @@ class TimedListRows(StampedListRows):
             strings = elements.strings()
             parts = [strings[begin:end] for begin, end in pairwise([0, *np.cumsum(counts).tolist()])]
             return Heads.of(list(map(self._append, suffixes, heads, parts)))
+        self._index.entered += len(elements)
         life = np.where(heads.life > 0, heads.life, np.uint64(self._new_life))
         self._new_spans = suffixes, heads.end
         at = side_by_side(suffixes.packed, encode_numbers(heads.end | np.uint64(SPAN_BIT)))

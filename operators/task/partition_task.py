@@ -32,7 +32,7 @@ from pyspark_ckpt.operators.session.told_operators import find_own, read_told
 from pyspark_ckpt.operators.session.worker import WorkerSession, find_ticket, naming
 from pyspark_ckpt.operators.task.arrivals import Arrivals, Arrived, Rows, split_by_input
 from pyspark_ckpt.operators.task.firing import Firing
-from pyspark_ckpt.operators.task.group_times import GroupTimes
+from pyspark_ckpt.operators.task.group_times import GroupTimes, require_present
 from pyspark_ckpt.operators.task.initial_values import set_values
 from pyspark_ckpt.operators.task.merging import Merged
 from pyspark_ckpt.operators.task.processor_calls import ProcessorCalls
@@ -40,6 +40,7 @@ from pyspark_ckpt.operators.task.row_buffer import RowBuffer, ranges
 from pyspark_ckpt.operators.task.staging import finish, flush, spill, sweep
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.format.spark_hash import SEED, hash_int
+from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.transactions.ticket import Ticket
 
 if TYPE_CHECKING:
@@ -87,6 +88,18 @@ def _settle() -> None:
         gc.freeze()
 
 
+@cache
+def _log(uid: str, partition: int) -> StoreLog:
+    return StoreLog("operators.task", f"keyed operator {uid!r}, partition {partition}")
+
+
+def _warn_of_clock(uid: str, partition: int, times: GroupTimes) -> None:
+    """Warn once in an hour, in the output of the executor."""
+    _log(uid, partition).warn_of_standing(
+        "Keyed operator %r, partition %d: %s", uid, partition, times.describe_behind()
+    )
+
+
 @dataclass(frozen=True)
 class PartitionTask:
     """The function that Spark calls for a partition's only group."""
@@ -113,8 +126,12 @@ class PartitionTask:
         check_planned(ticket, self.operator.uid, self.operator.partitions)
         check_place(ticket, self.operator.uid, hash_int(int(key[0]), SEED))
         times = GroupTimes(self.operator, state, own and own.late_ms)
+        batch_id = int(task.getLocalProperty("streaming.sql.batchId") or -1)
+        require_present(state.getCurrentProcessingTimeMs(), f"Keyed operator {self.operator.uid!r}", batch_id)
+        if times.is_behind:
+            _warn_of_clock(self.operator.uid, ticket.partition, times)
         context = Context(
-            batch_id=int(task.getLocalProperty("streaming.sql.batchId") or -1),
+            batch_id=batch_id,
             partition=ticket.partition,
             processing_time_ms=times.processing_ms,
             watermark_ms=times.watermark_ms,
@@ -157,6 +174,7 @@ class PartitionTask:
         )
         firing = Firing(timers, session, limit // TIMERS_PART, folder / f"{session.name}-timers")
         try:
+            session.counts["clocks_behind"] += times.is_behind
             session.counts["late_rows"] += arrivals.fill(rows, ticket.version)
             firing.list_stored()
             sweep(session, bound, arrivals.count)
