@@ -47,7 +47,7 @@ def _keyed(frames: Sequence[DataFrame]) -> DataFrame:
 
 def _with_states(frames: Sequence[DataFrame]) -> DataFrame:
     called = ckpt.with_states(count_on, Count(), uid="it")
-    return frames[0].groupBy("user").applyInPandasWithState(called, "n bigint", "n int", "update", "NoTimeout")
+    return frames[0].groupBy("user").applyInPandasWithState(called, "rows bigint", "n int", "update", "NoTimeout")
 
 
 class _StoppedError(Exception):

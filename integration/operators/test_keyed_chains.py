@@ -296,7 +296,7 @@ def test_an_output_that_has_no_event_time_is_refused(
 def test_two_event_times_after_a_join_are_refused_as_by_sparks_own_operators(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    (tmp_path / "in").mkdir()
+    _FEW.write(tmp_path / "in", 0, 2)
     timed = _FEW.stream(spark, tmp_path / "in").withWatermark("at", "1 second")
     other = timed.select(f.col("at").alias("other_at"), f.col("user").alias("other"))
     joined = timed.join(other, f.expr("user = other and at = other_at"))

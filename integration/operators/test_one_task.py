@@ -1,4 +1,4 @@
-"""Several operators on groups in one task of Spark's: with one partition, where Spark needs no exchange between them."""
+"""Several operators on groups in one task, where Spark needs no exchange between them: with one partition."""
 
 from __future__ import annotations
 
