@@ -274,6 +274,7 @@ def _summarize(batch: Mapping[str, Any]) -> Fields:
         "list_requests": total("ckptListRequests"),
         "delete_requests": total("ckptDeleteRequests"),
         "restores": total("ckptRestores"),
+        "expired_rows_left": total("ckptExpiredRowsLeft"),
     }
 
 
