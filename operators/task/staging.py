@@ -19,10 +19,13 @@ PACE = 2
 """How many it may free for each row that it gets, or to which it gives a time to live: more than one."""
 SHARE = 2
 """The part of a state's rows that a task may free if it cannot free more later."""
+_ALWAYS_TOLD = {"expired_rows": 0, "expired_rows_left": 0}
+"""Also if no state has a time to live."""
 
 
 def sweep(session: WorkerSession, bound: Sequence[Kept], rows: int) -> None:
     """Free expired rows, as many of each state as a batch of so many ``rows`` usually writes; ``flush`` frees more."""
+    session.counts.update(_ALWAYS_TOLD)
     for each in bound:
         _free(session, each, max(MIN_SWEPT, PACE * rows))
 
@@ -32,6 +35,7 @@ def sweep_share(session: WorkerSession, bound: Sequence[Kept], memory_bytes: int
 
     After such a call, a stored row may be one that it has replaced. ``memory_bytes`` limit what is freed.
     """
+    session.counts.update(_ALWAYS_TOLD)
     for each in bound:
         base = session.find_base(each.rows.number)
         share = (base.rows if base else 0) // SHARE
