@@ -41,6 +41,17 @@ def find_watermark(columns: StructType) -> StructField | None:
     return next((field for field in columns if WATERMARK in field.metadata), None)
 
 
+def require_one_event_time(columns: StructType, who: str) -> None:
+    """Raise InvalidInputError if several columns have an event time, as after a join: Spark refuses that, too."""
+    names = sorted({field.name for field in columns if WATERMARK in field.metadata})
+    if len(names) > 1:
+        raise InvalidInputError(
+            f"{who}: the columns {names} all have an event time, and rows are late by one.",
+            hint=f"Drop all but one of them before the operator, or compute them: withColumn({names[-1]!r}, "
+            f"f.col({names[-1]!r}) + f.expr('interval 0 seconds')).",
+        )
+
+
 @dataclass(frozen=True)
 class KeyedColumns:
     """The columns of one input of an operator. ``name``: empty if it is the only one."""
@@ -177,6 +188,8 @@ class OperatorPlan(Generic[Result]):
             raise InvalidInputError(f"{who}: the name of column {HASH!r} is reserved.", hint="Rename the column.")
         for field in given.schema:
             check_handed(field.dataType, f"{who}: column {field.name!r}")
+        if given is not self.broadcast:
+            require_one_event_time(given.schema, who)
         columns = make_handed_schema(given.schema)
         for name in given.order_by:
             check_order(given.schema, name, columns.field(name).type, who)

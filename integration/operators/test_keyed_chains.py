@@ -293,6 +293,24 @@ def test_an_output_that_has_no_event_time_is_refused(
     assert problem in str(refused.value)
 
 
+def test_two_event_times_after_a_join_are_refused_as_by_sparks_own_operators(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    _FEW.write(tmp_path / "in", 0, 2)
+    timed = _FEW.stream(spark, tmp_path / "in").withWatermark("at", "1 second")
+    other = timed.select(f.col("at").alias("other_at"), f.col("user").alias("other"))
+    joined = timed.join(other, f.expr("user = other and at = other_at"))
+    with pytest.raises(InvalidInputError, match=r"\['at', 'other_at'\] all have an event time") as refused:
+        _seen(joined, "it")
+    way = "withColumn('other_at', f.col('other_at') + f.expr('interval 0 seconds'))"
+    assert way in str(refused.value.hint)
+    assert _seen(joined.withColumn("other_at", f.col("other_at") + f.expr("interval 0 seconds")), "it").isStreaming
+    assert _seen(joined.drop("other_at"), "it").isStreaming
+    own = joined.dropDuplicates(["user"]).writeStream.format("noop")
+    with pytest.raises((AnalysisException, StreamingQueryException), match="More than one event time columns"):
+        own.option("checkpointLocation", str(tmp_path / "checkpoint")).start().processAllAvailable()
+
+
 def _beside(*uids: str) -> Callable[[DataFrame], DataFrame]:
     """Operators with these uids in a union."""
 

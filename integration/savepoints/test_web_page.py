@@ -43,6 +43,7 @@ def test_a_running_query_is_shown_with_what_it_measures(spark: SparkSession, tmp
         told = read(page, "/c/0/history")
         assert told["progress"][0]["batch"] > shown["checkpoint"]["batch"]
         assert told["progress"][0]["write_requests"] >= 1
+        assert told["progress"][0]["expired_rows_left"] == 0
         assert told["progress"][0]["uploaded_bytes"] > 0
         # Commits of the newest version may come, and those of the oldest go, while they are counted.
         assert max(each["commits"] for each in told["versions"]) == 2

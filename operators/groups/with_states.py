@@ -21,10 +21,11 @@ from pyspark_ckpt.operators.encoding.spark_hash import SparkHash
 from pyspark_ckpt.operators.encoding.unsafe_rows import row_reader
 from pyspark_ckpt.operators.session.group import GroupSession
 from pyspark_ckpt.operators.session.state_partition import check_place
+from pyspark_ckpt.operators.session.told_operators import find_own, read_told
 from pyspark_ckpt.operators.session.worker import find_ticket, naming
 from pyspark_ckpt.operators.task.event_times import read_frame_ms
-from pyspark_ckpt.operators.task.group_times import NO_WATERMARK
-from pyspark_ckpt.operators.task.staging import row_changes, spill, sweep, take_written
+from pyspark_ckpt.operators.task.group_times import NO_WATERMARK, require_present
+from pyspark_ckpt.operators.task.staging import row_changes, spill, sweep_share, take_written
 from pyspark_ckpt.operators.task.user_errors import locate_errors
 from pyspark_ckpt.operators.types.value_types import make_handed_schema
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
@@ -132,13 +133,15 @@ class _GroupsTask:
     ) -> None:
         self.context = context
         self.uid = called.declared.uid
-        self.ticket = ticket = find_ticket(context.taskAttemptId(), options.local_dir)
+        own = find_own(read_told(context.getLocalProperty), called.__name__)
+        self.ticket = ticket = find_ticket(context.taskAttemptId(), options.local_dir, own and own.number)
+        require_present(state.getCurrentProcessingTimeMs(), called.__name__, ticket.version)
         self.where = Context(ticket.version, ticket.partition, state.getCurrentProcessingTimeMs(), NO_WATERMARK)
         with naming(ticket, called.declared.uid):
-            self._begin(called, ticket, state)
+            self._begin(called, ticket, state, options.worker_memory_bytes)
             self._session.spill_beyond(options.worker_memory_bytes, partial(spill, self._session, self._bound))
 
-    def _begin(self, called: GroupFunctionWithStates, ticket: Ticket, state: GroupState) -> None:
+    def _begin(self, called: GroupFunctionWithStates, ticket: Ticket, state: GroupState, memory_bytes: int) -> None:
         # Spark has already refused keys that may be equal with different bytes: collated strings, maps.
         schema = _arrow_schema(ticket.key_schema)
         self._read, kinds = row_reader(schema), list(schema.types)
@@ -152,7 +155,7 @@ class _GroupsTask:
         self._session = GroupSession(ticket, declared, self._codec, now_ms)
         self._states, self._bound = called.declared.bind(called.states, self._session)
         if self._session.is_first:
-            sweep(self._session, self._bound, 0)
+            sweep_share(self._session, self._bound, memory_bytes)
             self._session.stage_swept(take_written(self._bound), row_changes(self._bound))
 
     def at(self, state: GroupState) -> object:

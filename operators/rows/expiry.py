@@ -2,15 +2,15 @@
 
 The index of a state is a state of its own, in key order. It has one row per row of the indexed state, under the instant
 of that row's last write, rounded down to a step. A row that is written often therefore moves in the index only a few
-times in its life. Every batch frees a bounded number of expired rows, oldest first. The index may have too many rows,
-never too few: an index row counts only if the row that it names has that instant. Index rows are not counted: a count
-would need a look-up before every write.
+times in its life. Every batch frees a bounded number of expired rows, oldest first: more than it writes, so that they
+do not pile up. The index may have too many rows, never too few: an index row counts only if the row that it names has
+that instant. Index rows are not counted: a count would need a look-up before every write.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from pyspark_ckpt.operators.declarations.states import INDEX_SUFFIX
 from pyspark_ckpt.operators.encoding.suffixes import Suffixes, different
-from pyspark_ckpt.operators.rows.base import UNREAD, Moment
+from pyspark_ckpt.operators.rows.base import UNREAD, BaseRows, Moment
 from pyspark_ckpt.operators.rows.entry_rows import EntryKeys, EntryRows
 from pyspark_ckpt.operators.rows.event_time import Times
 from pyspark_ckpt.operators.rows.key_rows import KeyRows
@@ -37,13 +37,13 @@ from pyspark_ckpt.operators.rows.ttl_stamps import Life, Stamps, index_instant
 from pyspark_ckpt.state_store.arrays.cells import Cells
 from pyspark_ckpt.state_store.arrays.packed import Packed
 from pyspark_ckpt.state_store.arrays.writes import Writes
+from pyspark_ckpt.state_store.format.keys import HASH_BYTES
 
 if TYPE_CHECKING:
     from pyspark_ckpt.operators.rows.ttl_stamps import Bools
 
 Rows = TypeVar("Rows", KeyRows, EntryRows)
 
-MIN_SWEPT = 10_000
 MAX_BEGUN_BYTES = 16 << 20
 """A sweep ends after so much: rows whose lives begin are held in memory, unlike those that are freed."""
 
@@ -53,8 +53,33 @@ def index_name(state: str) -> str:
     return f"{state}{INDEX_SUFFIX}"
 
 
+_ALL_OVER = b"\xff" * (HASH_BYTES + 1)
+"""After the hashes of all keys."""
+
+
 class ExpiryIndex(OrderedRows):
     """The index of one state."""
+
+    @override
+    def __init__(self, number: int, session: BaseRows) -> None:
+        super().__init__(number, session)
+        self.entered = 0
+        """How many rows, or elements of lists, this task has given a time to live or begun one anew."""
+        self.allowed = 0
+        """How many expired rows this task may have freed."""
+        self._expired: Iterator[list[tuple[bytes, bytes]]] | None = None
+        self._given_back: list[tuple[bytes, bytes]] = []
+        self._turns_over = b""
+        """The turn of keys with hashes below is over: what this task has written for them is not seen any more."""
+
+    @override
+    def flush(self, end: bytes | None) -> Written:
+        self._turns_over = _ALL_OVER if end is None else end
+        return super().flush(end)
+
+    @override
+    def spill(self) -> Written:
+        return super().flush(None)
 
     def move(self, row: bytes, before: bytes | None, after: bytes | None) -> None:
         """Index a row (suffix and entry) that was ``before`` and is now ``after``. ``before`` is UNREAD if unknown."""
@@ -65,6 +90,7 @@ class ExpiryIndex(OrderedRows):
         """``move`` many rows."""
         old, new = Stamps.of(before).instants, Stamps.of(after).instants
         has_left, has_entered = (old != new) & (old >= 0), (old != new) & (new >= 0)
+        self.entered += int(has_entered.sum())
         self.remove_all(encode_ordered_keys(old[has_left], rows.take(has_left)))
         entered = encode_ordered_keys(new[has_entered], rows.take(has_entered))
         self.write_all(entered, Packed.of([THERE]).take(np.zeros(len(entered), np.int64)))
@@ -87,15 +113,39 @@ class ExpiryIndex(OrderedRows):
             if old is not None:
                 self.put(encode_ordered_key(old, row), there=False)
             if new is not None:
+                self.entered += 1
                 self.put(encode_ordered_key(new, row), there=True)
 
     def scan_expired(self, life: Life) -> Iterator[list[tuple[bytes, bytes]]]:
         """Yield index rows of the base version whose step has passed, oldest first: their keys and values.
 
-        They come in portions that are not empty. Rows whose lives have not begun but can begin now are included.
+        They come in portions that are not empty. Rows whose lives have not begun but can begin now are included. Each
+        row comes once in a task, unless it was given back. Those of keys whose turn is over are left out.
         """
-        end = life.dead_ms >> life.step_bits << life.step_bits
-        return self.portions(INSTANT.pack(max(end, int(life.begins_now))))
+        if self._expired is None:
+            end = life.dead_ms >> life.step_bits << life.step_bits
+            self._expired = self.portions(INSTANT.pack(max(end, int(life.begins_now))))
+        while rows := self._given_back or next(self._expired, []):
+            self._given_back = []
+            over = self._turns_over
+            if open_rows := [row for row in rows if row[0][-HASH_BYTES:] >= over] if over else rows:
+                yield open_rows
+
+    def give_back(self, rows: list[tuple[bytes, bytes]]) -> None:
+        """Keep rows of the last portion for the next ``scan_expired``."""
+        self._given_back = rows
+
+    def count_expired(self, life: Life, most: int, count: Callable[[list[tuple[bytes, bytes]]], int]) -> int:
+        """Return for how many rows there are index rows that ``scan_expired`` has left; it then yields them no more.
+
+        ``count`` counts those of a portion. The count ends when there are ``most``.
+        """
+        found = 0
+        for rows in self.scan_expired(life):
+            found += count(rows)
+            if found >= most:
+                break
+        return found
 
     def settle(self, keys: Packed, stored: Cells, life: Life) -> tuple[Bools, Cells]:
         """Remove index rows ``keys`` whose rows ``stored`` are dead or elsewhere, and move those whose lives begin.
@@ -135,6 +185,7 @@ class _TimedRows(StateRows, Generic[Rows]):
         """See StateRows. Lives that have not begun may begin."""
         freed = begun_bytes = 0
         for rows in self._index.scan_expired(self._life):
+            self._index.give_back(rows[most:])
             keys = Packed.of([key for key, _ in rows[:most]])
             changes = self._settle(keys)
             freed += int((~changes.there).sum())
@@ -143,6 +194,10 @@ class _TimedRows(StateRows, Generic[Rows]):
             if most <= 0 or begun_bytes >= MAX_BEGUN_BYTES:
                 break
         return freed
+
+    def count_expired(self, most: int) -> int:
+        """See StateRows."""
+        return self._index.count_expired(self._life, most, len)
 
     @abstractmethod
     def _settle(self, keys: Packed) -> Cells:

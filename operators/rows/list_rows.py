@@ -230,6 +230,7 @@ class TimedListRows(StampedListRows):
             rows, are_over = rows.take(are_asked), are_over[are_asked]
             sizes = rows.columns["size"].astype(np.int64)
             are_taken = np.cumsum(sizes) - sizes < most
+            self._index.give_back([portion[place] for place in np.flatnonzero(are_asked)[~are_taken].tolist()])
             if self._life.begins_late:
                 are_unbegun = are_taken & rows.columns["is_span"] & (rows.columns["instant"] == 0)
                 for position in np.flatnonzero(are_unbegun).tolist():
@@ -243,6 +244,15 @@ class TimedListRows(StampedListRows):
             most -= int(sizes.sum())
             if most <= 0 or begun_bytes >= MAX_BEGUN_BYTES:
                 break
+
+    @override
+    def count_expired(self, most: int) -> int:
+        return self._index.count_expired(self._life, most, self._count_elements)
+
+    def _count_elements(self, portion: list[tuple[bytes, bytes]]) -> int:
+        """Return for how many expired elements some index rows are."""
+        rows = IndexRows.of(portion)
+        return int(rows.columns["size"][rows.last_ms <= self._life.dead_ms].astype(np.int64).sum())
 
     def _begin(self, rows: IndexRows, position: int) -> int:
         """Begin the lives of a span's elements that have not begun. Return how many bytes were written."""
@@ -340,6 +350,7 @@ class TimedListRows(StampedListRows):
         begin, life, is_refreshed = head
         end = super()._append(suffix, head, self._life.stamp_each(elements, times)).end
         runs = self._life.runs(len(elements), times)
+        self._index.entered += len(elements)
         if self._life.refreshed_by_reads:
             for instant, first, last in runs:
                 for number in range(begin + first, begin + last):
@@ -378,6 +389,7 @@ class TimedListRows(StampedListRows):
                 for suffix, head, part in zip(suffixes, heads, parts, strict=True)
             ]
             return Heads.of(appended)
+        self._index.entered += len(elements)
         life = np.where(heads.life > 0, heads.life, np.uint64(self._new_life))
         self._new_spans = suffixes, instants, heads.end
         at = side_by_side(suffixes.packed, encode_numbers(heads.end | np.uint64(SPAN_BIT)))

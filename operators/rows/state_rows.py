@@ -65,7 +65,14 @@ class StateRows(Staged):
         """The change of the row count since the base version. It is right once everything has been flushed."""
 
     def sweep(self, _most: int) -> int:
-        """Free up to ``_most`` expired rows. Return how many. Rows without a time to live do not expire."""
+        """Free up to ``_most`` expired rows. Return how many. Rows without a time to live do not expire.
+
+        A later call in the task goes on from there. Rows of keys whose turn is over are left to the next batch.
+        """
+        return 0
+
+    def count_expired(self, _most: int) -> int:
+        """Return how many expired rows are left after the last sweep of a task, counted until ``_most`` are found."""
         return 0
 
 

@@ -253,27 +253,36 @@ def _do_nothing() -> None:
     """Stand for ``spill`` while there is no limit."""
 
 
-def find_ticket(attempt: int, local_dir: str) -> Ticket:
+def find_ticket(attempt: int, local_dir: str, operator: int | None = None) -> Ticket:
     """Return the ticket of a task attempt in this worker's executor: that of the partition it is processing.
+
+    ``operator``: its number in the query. None if the plan does not tell: no other may run in the task then.
 
     Raises NotFoundError (the operator does not run on this state store), InvalidInputError (there are several tickets).
     """
     blocks = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
     roots = [local_dir] if local_dir else blocks
     task = WorkerTask(attempt, Path(blocks[0]).name)
-    paths = [path for root in roots if root for path in ticket_paths(Path(root), task)]
+    paths = [path for root in roots if root for path in ticket_paths(Path(root), task, operator)]
+    of_operator = "" if operator is None else f" for operator {operator}"
     if len(paths) > 1:
         raise InvalidInputError(
-            f"Task attempt {attempt} has {len(paths)} tickets of the ckpt state store below {roots}: it is not certain "
-            f"for which partition the function is called.",
-            hint="Spark runs several stateful operators in this task. Call repartition on the rows of one of them.",
+            f"Task attempt {attempt} has {len(paths)} tickets of the ckpt state store{of_operator} below {roots}: it "
+            "is not certain for which partition the function is called.",
+            hint=_SEVERAL,
         )
     if not paths:
         raise NotFoundError(
-            f"Task attempt {attempt} has 0 tickets of the ckpt state store below {roots}.",
+            f"Task attempt {attempt} has 0 tickets of the ckpt state store{of_operator} below {roots}.",
             hint="Call pyspark_ckpt.configure(builder) first; a checkpoint stays with the provider that made it.",
         )
     return read_ticket(paths[0])
+
+
+_SEVERAL = (
+    "Spark runs several stateful operators in this task. Pass what with_states returns to applyInPandasWithState as it "
+    "is, so that it is known by its uid; or call repartition on the rows of one of the operators."
+)
 
 
 @contextmanager

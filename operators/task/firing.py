@@ -21,7 +21,7 @@ from pyspark_ckpt.operators.declarations.timers import CLOCKS, Timer, timer_at
 from pyspark_ckpt.operators.encoding.value_codec import SHOWN_BYTES
 from pyspark_ckpt.operators.rows.timer_rows import read_timer_key
 from pyspark_ckpt.operators.task.row_buffer import RowBuffer
-from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.format.keys import HASH_BYTES
 
 if TYPE_CHECKING:
@@ -34,6 +34,10 @@ TIMERS, KEY = "timers", "key"
 _LISTED = pa.schema([(HASH, pa.int32()), (TIMERS, pa.int32()), (KEY, pa.binary())])
 """A stored timer that is due: the number of its declared timers, and the key of its row."""
 AT_ONCE = 8192
+MAX_RETURNS = 1_000_000
+"""How often the timers of a key may be followed in one batch by one that was registered and is not later."""
+_FEW = 100_000
+"""Until so many were registered for the past, nothing is kept of them."""
 
 
 class Due(NamedTuple):
@@ -55,6 +59,9 @@ class Firing:
         """The due timers of the base version, for ``due``."""
         self._of_clock = [[each for each in timers if each.clock == clock] for clock in CLOCKS]
         self._timers = [each for group in self._of_clock for each in group]
+        self._registered = 0
+        self._returns: dict[bytes, tuple[bytes, int]] = {}
+        """By key: the last timer that was due when it was registered, and how often such a timer was not later."""
         self.count = 0
 
     def list_stored(self) -> None:
@@ -115,7 +122,26 @@ class Firing:
                 return
             timers.rows.pop_registered()
             if self._take(key, timers):
-                yield self._due(key, timers)
+                due = self._due(key, timers)
+                self._require_progress(key, due)
+                yield due
+
+    def _require_progress(self, key: bytes, due: Due) -> None:
+        """Raise InvalidInputError if the timers of a key go back again and again: on_timer registers what is past."""
+        self._registered += 1
+        if self._registered <= _FEW:
+            return
+        last, returns = self._returns.get(due.suffix, (b"", 0))
+        returns += key <= last
+        if returns > MAX_RETURNS:
+            raise InvalidInputError(
+                f"Timers {due.timer.name!r} of key {due.key}: on_timer() has registered a timer that is due already, "
+                f"and no later than the one before it, {MAX_RETURNS:,} times in one batch. The last one is at "
+                f"{due.timer.at_us:,} µs after 1970.",
+                hint="In on_timer(), register instants that are later than ctx.watermark_ms (clock='event') or "
+                "ctx.processing_time_ms: timers for the past fire in the same batch.",
+            )
+        self._returns[due.suffix] = key, returns
 
     def _take(self, key: bytes, timers: BoundTimers) -> bool:
         is_there = timers.rows.take(key)

@@ -29,11 +29,12 @@ from pyspark_ckpt.operators.declarations.processors import (
 from pyspark_ckpt.operators.encoding.distinct_keys import group_by_key
 from pyspark_ckpt.operators.encoding.key_codec import KeyCodec, argsort_rows
 from pyspark_ckpt.operators.session.state_partition import check_place, check_planned
+from pyspark_ckpt.operators.session.told_operators import find_own, read_told
 from pyspark_ckpt.operators.session.worker import WorkerSession, find_ticket, naming
 from pyspark_ckpt.operators.task.arrivals import Arrivals, Arrived, Rows, split_by_input
 from pyspark_ckpt.operators.task.event_times import read_times_ms
 from pyspark_ckpt.operators.task.firing import Firing
-from pyspark_ckpt.operators.task.group_times import LATE_CONF, OPERATORS_CONF, GroupTimes
+from pyspark_ckpt.operators.task.group_times import GroupTimes, require_present
 from pyspark_ckpt.operators.task.initial_values import set_values
 from pyspark_ckpt.operators.task.merging import Merged
 from pyspark_ckpt.operators.task.processor_calls import ProcessorCalls
@@ -41,6 +42,7 @@ from pyspark_ckpt.operators.task.row_buffer import RowBuffer, ranges
 from pyspark_ckpt.operators.task.staging import finish, flush, spill, sweep
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.format.spark_hash import SEED, hash_int
+from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.transactions.ticket import Ticket
 
 if TYPE_CHECKING:
@@ -89,6 +91,18 @@ def _settle() -> None:
         gc.freeze()
 
 
+@cache
+def _log(uid: str, partition: int) -> StoreLog:
+    return StoreLog("operators.task", f"keyed operator {uid!r}, partition {partition}")
+
+
+def _warn_of_clock(uid: str, partition: int, times: GroupTimes) -> None:
+    """Warn once in an hour, in the output of the executor."""
+    _log(uid, partition).warn_of_standing(
+        "Keyed operator %r, partition %d: %s", uid, partition, times.describe_behind()
+    )
+
+
 @dataclass(frozen=True)
 class PartitionTask:
     """The function that Spark calls for a partition's only group."""
@@ -109,12 +123,15 @@ class PartitionTask:
         if task is None:
             raise LifecycleError(f"Keyed operator {self.operator.uid!r} was called outside of a Spark task.")
         _settle()
-        ticket = find_ticket(task.taskAttemptId(), self.operator.local_dir)
+        told = read_told(task.getLocalProperty)
+        own = find_own(told, self.__name__)
+        ticket = find_ticket(task.taskAttemptId(), self.operator.local_dir, own and own.number)
         check_planned(ticket, self.operator.uid, self.operator.partitions)
         check_place(ticket, self.operator.uid, hash_int(int(key[0]), SEED))
-        late = task.getLocalProperty(LATE_CONF)
-        times = GroupTimes(self.operator, state, None if late is None else int(late))
-        operators = tuple((task.getLocalProperty(OPERATORS_CONF) or "").splitlines())
+        times = GroupTimes(self.operator, state, own and own.late_ms)
+        require_present(state.getCurrentProcessingTimeMs(), f"Keyed operator {self.operator.uid!r}", ticket.version)
+        if times.is_behind:
+            _warn_of_clock(self.operator.uid, ticket.partition, times)
         context = Context(
             batch_id=ticket.version,
             partition=ticket.partition,
@@ -124,7 +141,7 @@ class PartitionTask:
         )
         with naming(ticket, self.operator.uid):
             rows = split_by_input(chunks, self.operator.time)
-            batches = self.run(rows, ticket, times, context, operators)
+            batches = self.run(rows, ticket, times, context, tuple(each.name for each in told))
             yield from make_frames(batches, int(task.getLocalProperty(RECORDS_CONF) or RECORDS))
 
     def run(
@@ -159,6 +176,7 @@ class PartitionTask:
         )
         firing = Firing(timers, session, limit // TIMERS_PART, folder / f"{session.name}-timers")
         try:
+            session.counts["clocks_behind"] += times.is_behind
             session.counts["late_rows"] += arrivals.fill(rows, ticket.version)
             firing.list_stored()
             sweep(session, bound, arrivals.count)

@@ -8,20 +8,66 @@ from itertools import chain
 from pyspark_ckpt.operators.bound.base import Kept
 from pyspark_ckpt.operators.rows.base import Row
 from pyspark_ckpt.operators.rows.broadcast_rows import BroadcastRows
-from pyspark_ckpt.operators.rows.expiry import MIN_SWEPT, ExpiryIndex
-from pyspark_ckpt.operators.rows.state_rows import Staged, Written
+from pyspark_ckpt.operators.rows.expiry import ExpiryIndex
+from pyspark_ckpt.operators.rows.state_rows import ROW_BYTES, Staged, Written
 from pyspark_ckpt.operators.session.worker import WorkerSession
 from pyspark_ckpt.state_store.arrays.writes import Writes
 
+MIN_SWEPT = 10_000
+"""So many expired rows of a state a task may free in any case."""
+PACE = 2
+"""How many it may free for each row that it gets, or to which it gives a time to live: more than one."""
+SHARE = 2
+"""The part of a state's rows that a task may free if it cannot free more later."""
+_ALWAYS_TOLD = {"expired_rows": 0, "expired_rows_left": 0}
+"""Also if no state has a time to live."""
+
 
 def sweep(session: WorkerSession, bound: Sequence[Kept], rows: int) -> None:
-    """Free expired rows: in each state at most twice the batch's ``rows``, or MIN_SWEPT if that is more."""
+    """Free expired rows, as many of each state as a batch of so many ``rows`` usually writes; ``flush`` frees more."""
+    session.counts.update(_ALWAYS_TOLD)
     for each in bound:
-        session.counts["expired_rows"] += each.rows.sweep(max(MIN_SWEPT, 2 * rows))
+        _free(session, each, max(MIN_SWEPT, PACE * rows))
+
+
+def sweep_share(session: WorkerSession, bound: Sequence[Kept], memory_bytes: int) -> None:
+    """Free expired rows, up to a share of each state, before calls of which each one stages what it has written.
+
+    After such a call, a stored row may be one that it has replaced. ``memory_bytes`` limit what is freed.
+    """
+    session.counts.update(_ALWAYS_TOLD)
+    for each in bound:
+        base = session.find_base(each.rows.number)
+        share = (base.rows if base else 0) // SHARE
+        _free(session, each, max(MIN_SWEPT, min(share, memory_bytes // (4 * ROW_BYTES))))
+        _count_left(session, each)
+
+
+def _keep_pace(session: WorkerSession, bound: Sequence[Kept], *, is_last: bool) -> None:
+    """Free more rows than the task has given a time to live, so that they do not pile up."""
+    for each in bound:
+        if isinstance(each.index, ExpiryIndex):
+            _free(session, each, PACE * each.index.entered)
+            if is_last:
+                _count_left(session, each)
+
+
+def _free(session: WorkerSession, state: Kept, allowed: int) -> None:
+    """Free expired rows of a state until the task has freed ``allowed`` of them."""
+    if isinstance(state.index, ExpiryIndex) and allowed > state.index.allowed:
+        more, state.index.allowed = allowed - state.index.allowed, allowed
+        session.counts["expired_rows"] += state.rows.sweep(more)
+
+
+def _count_left(session: WorkerSession, state: Kept) -> None:
+    """Count expired rows that were not freed: as many as could be freed, so that this costs little."""
+    if isinstance(state.index, ExpiryIndex):
+        session.counts["expired_rows_left"] += state.rows.count_expired(state.index.allowed)
 
 
 def flush(session: WorkerSession, bound: Sequence[Kept], end: bytes | None) -> None:
     """Stage and forget the writes for keys below ``end``, or for all keys if None: their turn is over."""
+    _keep_pace(session, bound, is_last=end is None)
     session.end_turn()
     tables = _tables(bound)
     session.stage(_rows([_count(session, each, each.flush(end)) for each in tables]))

@@ -69,10 +69,14 @@ def to_numbers(column: pa.Array) -> NDArray[Any]:
 
 
 def from_numbers(kind: pa.DataType, numbers: NDArray[Any], valid: NDArray[np.bool_]) -> pa.Array:
-    """Return the inverse of ``to_numbers``; null where not ``valid``."""
+    """Return the inverse of ``to_numbers``; null where not ``valid``.
+
+    Arrow warns of values that are not aligned, as one number from among stored bytes may be.
+    """
     content = np.packbits(numbers.astype(np.bool_), bitorder="little") if pa.types.is_boolean(kind) else numbers
     present = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
-    return pa.Array.from_buffers(kind, len(numbers), [present, pa.py_buffer(np.ascontiguousarray(content))])
+    aligned = np.require(content, requirements=["C_CONTIGUOUS", "ALIGNED"])
+    return pa.Array.from_buffers(kind, len(numbers), [present, pa.py_buffer(aligned)])
 
 
 def validity(column: pa.Array | pa.ChunkedArray) -> NDArray[np.bool_]:

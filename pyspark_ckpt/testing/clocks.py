@@ -32,5 +32,5 @@ def is_due(group: GroupTimesRow | None, operator: KeyedOperator, clocks: Clocks)
         return False
     if operator.time_out_clock == "event":
         return group.time_out_ms < clocks.watermark_ms
-    # With a watermark, such a group is called in every batch, because Spark's clock always goes on.
-    return operator.has_watermark or group.time_out_ms < clocks.processing_ms
+    # One that is asked for at the next trigger is called then, because Spark's clock always goes on.
+    return group.time_out_ms <= max(group.processing_ms + 1, clocks.processing_ms - 1)

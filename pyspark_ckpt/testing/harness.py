@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 BEGIN = datetime.fromisoformat("2020-01-01T00:00:00+00:00")
 """When a harness begins, by its clock of processing time."""
-METRICS = ("late_rows", "fired_timers", "expired_rows", "late_output_rows")
+METRICS = ("late_rows", "fired_timers", "expired_rows", "expired_rows_left", "late_output_rows")
 """The metrics that a batch has even if no task ran."""
 _EVERYWHERE = -1
 """In place of a partition: of rows that all partitions get."""

@@ -275,6 +275,7 @@ def _summarize(batch: Mapping[str, Any]) -> Fields:
         "delete_requests": total("ckptDeleteRequests"),
         "restores": total("ckptRestores"),
         "full_disks": total("ckptFullDisks"),
+        "expired_rows_left": total("ckptExpiredRowsLeft"),
     }
 
 

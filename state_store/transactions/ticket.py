@@ -6,8 +6,9 @@ task attempt and the executor. A small file with these in its name tells the wor
     <local folder>/tickets/<task attempt>-<executor>-<operator>-<partition>-<store>.json
 
 After ``coalesce``, one task processes several partitions of an operator, one after another. Each has its ticket from
-the begin of its transaction to the commit, and Spark begins the next partition after that. Therefore the ticket that
-exists while a function is called is that of the call's partition, whatever the number of the task's own partition.
+the begin of its transaction to the commit, and Spark begins the next partition after that. Therefore the ticket of an
+operator that exists while its function is called is that of the call's partition, whatever the number of the task's own
+partition. One task can have several operators at the same time: the plan tells each worker the number of its own.
 
 Every application counts attempts from 0, and several may share the parent of their local folders. Therefore an executor
 is identified by the name of its block manager folder, which is unique.
@@ -89,21 +90,23 @@ class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def ticket_path(local_dir: Path, task: WorkerTask, store: Identity) -> Path:
     """Return the path of the ticket of a task attempt for one store."""
-    of_store = f"{store.operator}-{store.partition}-{_UNSAFE.sub('_', store.name)}"
-    return local_dir / "tickets" / f"{_prefix(task)}{of_store}.json"
+    of_partition = f"{store.partition}-{_UNSAFE.sub('_', store.name)}"
+    return local_dir / "tickets" / f"{_prefix(task, store.operator)}{of_partition}.json"
 
 
-def ticket_paths(parent: Path, task: WorkerTask) -> list[Path]:
-    """Return all tickets of a task attempt in the local folders of this user's executors below ``parent``.
+def ticket_paths(parent: Path, task: WorkerTask, operator: int | None = None) -> list[Path]:
+    """Return all tickets of a task attempt, or those of one operator in it.
 
-    ``parent`` may be ``/tmp``, in which other users can write. Their folders are ignored.
+    They are searched for in the local folders of this user's executors below ``parent``. It may be ``/tmp``, in which
+    other users can write. Their folders are ignored.
     """
-    found = parent.glob(f"ckpt-*/server/tickets/{_prefix(task)}*.json")
+    found = parent.glob(f"ckpt-*/server/tickets/{_prefix(task, operator)}*.json")
     return [path for path in found if is_own(path.parents[2])]
 
 
-def _prefix(task: WorkerTask) -> str:
-    return f"{task.attempt}-{_UNSAFE.sub('_', task.executor)}-"
+def _prefix(task: WorkerTask, operator: int | None) -> str:
+    of_operator = "" if operator is None else f"{operator}-"
+    return f"{task.attempt}-{_UNSAFE.sub('_', task.executor)}-{of_operator}"
 
 
 def write_ticket(path: Path, ticket: Ticket) -> None:

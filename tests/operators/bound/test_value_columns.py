@@ -140,3 +140,26 @@ def run(declared: dict[str, Any], batches: list[Any], most_held_bytes: int | Non
             batch.abort()
         finally:
             lab.close()
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.int32(), pa.float64(), pa.timestamp("us", "UTC")])
+def test_the_values_of_one_key_are_where_arrow_wants_them(kind: pa.DataType, tmp_path: Path) -> None:
+    names = {"value": None, "short": "1 hour"}
+    lab = SessionLab(
+        tmp_path, {name: (ValueState(name, "bigint", ttl=ttl), {"value": kind}) for name, ttl in names.items()}
+    )
+    keys = keys_of(["a"])
+    given_values = pa.array([7], pa.int64() if kind == pa.float64() else kind).cast(kind)
+
+    def write(_batch: Any, bound: dict[str, Any]) -> None:  # noqa: ANN401
+        for name in names:
+            bound[name].put(keys, given_values)
+
+    lab.run(write)
+    batch, bound = lab.begin()
+    for name in names:
+        found = bound[name].get(keys)
+        assert found.equals(given_values)
+        assert found.buffers()[1].address % 8 == 0
+    batch.abort()
+    lab.close()

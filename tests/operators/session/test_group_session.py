@@ -15,7 +15,7 @@ from pyspark_ckpt.operators.declarations.states import ListState, MapState, Valu
 from pyspark_ckpt.operators.declarations.ttl import Ttl
 from pyspark_ckpt.operators.rows.expiry import index_name
 from pyspark_ckpt.operators.session.group import LOG_BYTES, GroupSession
-from pyspark_ckpt.operators.task.staging import row_changes, spill, sweep, take_written
+from pyspark_ckpt.operators.task.staging import row_changes, spill, sweep_share, take_written
 from pyspark_ckpt.state_store.format.meta import Descriptor
 from pyspark_ckpt.state_store.transactions.ticket import read_ticket
 from tests.lab import CallError, Lab
@@ -74,6 +74,9 @@ class Groups:
         self._lab.server.stores.shut_down()
 
 
+MEMORY_BYTES = 1 << 20
+
+
 class Session:
     """A session, and its states."""
 
@@ -85,7 +88,7 @@ class Session:
         }
         self._bound: list[Kept] = list(self.states.values())
         if session.is_first:
-            sweep(session, self._bound, 0)
+            sweep_share(session, self._bound, MEMORY_BYTES)
             session.stage_swept(take_written(self._bound), row_changes(self._bound))
         if most_held_bytes is not None:
             session.spill_beyond(most_held_bytes, partial(spill, session, self._bound))
@@ -246,6 +249,25 @@ def test_rows_that_the_first_session_has_freed_are_gone_for_the_second_one_too(g
     session = groups.session(now_ms=3 * HOUR)
     for user in ("a", "b"):
         assert _shown(session.at(user)) == (None, [3], {})
+
+
+def test_the_first_session_frees_a_share_of_a_state_and_tells_what_is_left(
+    groups: Groups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyspark_ckpt.operators.task.staging.MIN_SWEPT", 1)
+    users = [f"user {n}" for n in range(30)]
+    freed, left = [], []
+    for batch in range(4):
+        groups.begin()
+        session = groups.session(now_ms=3 * HOUR * batch)
+        for user in users if batch == 0 else ():
+            session.at(user)["list"].add_all([1, 2])
+            session.stage()
+        metrics = groups.commit()["metrics"]
+        freed.append(metrics["expired_rows"])
+        left.append(metrics["expired_rows_left"])
+    assert freed == [0, 46, 10, 4], "half of 30 heads and 60 elements, in whole spans, and then of what is left"
+    assert left == [0, 14, 4, 0]
 
 
 def test_rows_whose_lives_the_first_session_has_begun_are_there_for_the_second_one_too(groups: Groups) -> None:

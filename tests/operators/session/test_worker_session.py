@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pyspark_ckpt.operators.session.told_operators import OPERATORS_CONF, ToldOperator, find_own, read_told
 from pyspark_ckpt.operators.session.views import _open_reader, _views, find_view
 from pyspark_ckpt.operators.session.worker import find_ticket
 from pyspark_ckpt.state_store.database import Reader
@@ -54,11 +55,36 @@ def test_a_worker_is_told_when_its_task_has_two_partitions_open(
     lab.server = Server(tmp_path / "ckpt-0" / "server", {})
     handles = [lab.open(partition=number, state_dir=str(lab.remote.with_name(str(number)))) for number in (0, 1)]
     transactions = [lab.begin(handle, 0, attempt=7) for handle in handles]
-    with pytest.raises(InvalidInputError, match=r"attempt 7 has 2 tickets.*not certain for which partition"):
+    with pytest.raises(InvalidInputError, match=r"attempt 7 has 2 tickets.*it is not certain for which partition"):
         find_ticket(7, str(tmp_path))
     transactions[0].abort()
     assert find_ticket(7, str(tmp_path)).partition == 1
     lab.server.stores.shut_down()
+
+
+def test_a_worker_finds_the_ticket_of_its_operator_when_its_task_has_several(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", "")
+    lab = Lab(tmp_path)
+    lab.server.stores.shut_down()
+    lab.server = Server(tmp_path / "ckpt-0" / "server", {})
+    for operator in (1, 11):
+        handle = lab.open(operator=operator, state_dir=str(lab.remote.with_name(f"of {operator}")))
+        lab.begin(handle, 0, attempt=7)
+    names = ("keyed(uid='two words')", "with_states(uid='it')")
+    told = read_told({OPERATORS_CONF: f"1 - {names[0]}\n11 25 {names[1]}"}.get)
+    found = [find_own(told, name) for name in names]
+    assert found == [ToldOperator(1, None, names[0]), ToldOperator(11, 25, names[1])]
+    assert [find_ticket(7, str(tmp_path), own and own.number).operator for own in found] == [1, 11]
+    assert find_own(told, "<lambda>") is None
+    with pytest.raises(InvalidInputError, match="has 2 tickets"):
+        find_ticket(7, str(tmp_path))
+    lab.server.stores.shut_down()
+
+
+def test_nothing_is_told_where_the_session_lacks_the_rules_of_the_jar() -> None:
+    assert read_told({}.get) == ()
 
 
 def read_and_end(ticket: Path) -> None:

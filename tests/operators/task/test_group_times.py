@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -24,7 +25,8 @@ from pyspark_ckpt.operators.encoding.distinct_keys import Keys
 from pyspark_ckpt.operators.encoding.suffixes import Suffixes
 from pyspark_ckpt.operators.groups.frames import Conversion
 from pyspark_ckpt.operators.groups.function import make_processor
-from pyspark_ckpt.operators.task.group_times import GroupTimes
+from pyspark_ckpt.operators.task.group_times import MAX_AHEAD_MS, GroupTimes, require_present
+from pyspark_ckpt.state_store.errors import InvalidInputError
 from tests.operators.bound.test_timers import fire
 from tests.operators.session_lab import LONG, Kinds, SessionLab, suffix_of
 
@@ -96,20 +98,96 @@ def test_the_program_is_told_the_clock_of_its_timers_when_that_has_gone_back(tmp
     lab.close()
 
 
-def test_spark_is_asked_to_call_when_its_own_clock_reaches_the_timer(tmp_path: Path) -> None:
+def test_timers_fire_again_when_a_batch_was_planned_by_a_clock_that_was_far_ahead(tmp_path: Path) -> None:
     lab = SessionLab(tmp_path, {"tick": (Timers("tick", clock="processing"), {})})
     operator = operator_of({"tick": Timers("tick", clock="processing")}, has_watermark=False)
-    state = group("ProcessingTimeTimeout", (0, FIRED_MS), watermark_ms=-1, processing_ms=BEHIND_MS)
+    ahead_ms = 4_070_908_800_000  # in 2099
+
+    def call(stored_ms: int, batch_ms: int, at_ms: int) -> tuple[GroupTimes, list[str]]:
+        state = group("ProcessingTimeTimeout", (0, stored_ms), watermark_ms=-1, processing_ms=batch_ms)
+        times = GroupTimes(operator, state)
+        batch, states = lab.begin(times.now_ms, times.fired_ms)
+        batch.at("user 1")
+        states["tick"].register(at_ms)
+        found = [each.timer.namespace for each, _ in fire(batch, [states["tick"]])]
+        batch.stage()
+        times.set_time_out([states["tick"]])
+        lab.commit(batch)
+        assert state.get == (0, times.processing_ms)
+        return times, found
+
+    times, found = call(FIRED_MS, ahead_ms, ahead_ms - 1)
+    assert (times.is_behind, found) == (False, [""])
+    times, found = call(ahead_ms, FIRED_MS, FIRED_MS + SECOND_MS)
+    assert (times.is_behind, times.processing_ms, found) == (True, FIRED_MS, [])
+    assert "planned at 2099-01-01 00:00:00 UTC" in times.describe_behind()
+    assert "processing time goes back to 2023-11-14" in times.describe_behind()
+    times, found = call(FIRED_MS, FIRED_MS + 2 * SECOND_MS, FIRED_MS + 3 * SECOND_MS)
+    assert (times.is_behind, found) == (False, [""])
+    lab.close()
+
+
+def test_a_clock_stands_still_for_a_day_at_most() -> None:
+    operator = operator_of({"tick": Timers("tick", clock="processing")}, has_watermark=False)
+    for ahead_ms, stands in ((0, False), (1, True), (MAX_AHEAD_MS, True), (MAX_AHEAD_MS + 1, False)):
+        state = group("ProcessingTimeTimeout", (0, FIRED_MS + ahead_ms), watermark_ms=-1, processing_ms=FIRED_MS)
+        times = GroupTimes(operator, state)
+        assert times.is_behind == (ahead_ms > 0)
+        assert times.processing_ms == FIRED_MS + (ahead_ms if stands else 0)
+        assert ("stands still" in times.describe_behind()) == stands or not ahead_ms
+
+
+def test_a_batch_is_refused_when_its_time_is_far_in_the_future() -> None:
+    now_ms = time.time_ns() // 1_000_000
+    require_present(now_ms + MAX_AHEAD_MS - SECOND_MS, "it", 7)
+    with pytest.raises(InvalidInputError, match=r"it: batch 7 was planned at .* by a clock that is 2 days") as seen:
+        require_present(now_ms + 2 * MAX_AHEAD_MS + 60 * SECOND_MS, "it", 7)
+    assert "delete the entry 7 from the folder offsets" in str(seen.value.hint)
+    with pytest.raises(InvalidInputError, match="9,000,000,000,000,000 ms after 1970"):
+        require_present(9_000_000_000_000_000, "it", 7)
+
+
+@pytest.mark.parametrize("watermark_ms", [-1, 60_000])
+def test_spark_is_asked_to_call_when_its_own_clock_reaches_the_timer(watermark_ms: int, tmp_path: Path) -> None:
+    lab = SessionLab(tmp_path, {"tick": (Timers("tick", clock="processing"), {})})
+    operator = operator_of({"tick": Timers("tick", clock="processing")}, has_watermark=watermark_ms >= 0)
+    state = group("ProcessingTimeTimeout", (0, FIRED_MS), watermark_ms=watermark_ms, processing_ms=BEHIND_MS)
     times = GroupTimes(operator, state)
-    assert times.watermark_ms == -1
+    assert times.watermark_ms == watermark_ms
     batch, states = lab.begin(times.now_ms, times.fired_ms)
     batch.at("user 1")
     states["tick"].register(FIRED_MS + 10 * SECOND_MS)
     batch.stage()
     times.set_time_out([states["tick"]])
     assert state._timeout_timestamp == FIRED_MS + 10 * SECOND_MS - 1
-    assert state.get == (0, FIRED_MS)
+    assert state.get == (max(0, watermark_ms), FIRED_MS)
     batch.abort()
+    lab.close()
+
+
+def test_spark_is_asked_to_call_at_the_next_trigger_only_while_a_timer_of_event_time_waits(tmp_path: Path) -> None:
+    declared: dict[str, Declared] = {
+        "tick": Timers("tick", clock="processing"),
+        "due": Timers("due", clock="event"),
+    }
+    lab = SessionLab(tmp_path, {name: (timers, {}) for name, timers in declared.items()})
+    operator = operator_of(declared, has_watermark=True)
+
+    def call(work: Callable[[dict[str, Any]], None]) -> int:
+        state = group("ProcessingTimeTimeout", (0, 0), watermark_ms=60_000, processing_ms=FIRED_MS)
+        times = GroupTimes(operator, state)
+        batch, states = lab.begin(times.now_ms, times.fired_ms)
+        batch.at("user 1")
+        work(states)
+        batch.stage()
+        times.set_time_out([states["tick"], states["due"]])
+        lab.commit(batch)
+        return int(state._timeout_timestamp)
+
+    assert call(lambda _states: None) == GroupState.NO_TIMESTAMP
+    assert call(lambda states: states["tick"].register(FIRED_MS + SECOND_MS)) == FIRED_MS + SECOND_MS - 1
+    assert call(lambda states: states["due"].register(90_000)) == FIRED_MS + 1
+    assert call(lambda states: states["due"].delete(90_000)) == FIRED_MS + SECOND_MS - 1
     lab.close()
 
 

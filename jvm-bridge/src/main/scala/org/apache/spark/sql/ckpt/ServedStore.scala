@@ -9,6 +9,7 @@ import com.fasterxml.jackson.databind.node.ObjectNode
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.Path
 
+import org.apache.spark.TaskContext
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.ckpt.fence.Fence
 import org.apache.spark.sql.ckpt.minor.{CheckpointIds, RunId}
@@ -96,7 +97,7 @@ private[ckpt] final class ServedStore(
     request.set[ObjectNode]("hadoop", Json.strings(hadoop.plain))
     if (hadoop.secret.nonEmpty) request.put("secrets", server.entrust(hadoop.secret))
     openedWith = hadoop.secret
-    if (runId.nonEmpty) tellOfMissingConfs()
+    if (run.nonEmpty) tellOfMissingConfs()
     server.call("open", request, left => closeHandle(server, left.get("handle").asLong)).get("handle").asLong
   }
 

@@ -1,17 +1,12 @@
 package org.apache.spark.sql.ckpt
 package plan
 
-import org.apache.spark.TaskContext
-import org.apache.spark.rdd.RDD
 import org.apache.spark.sql.Row
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.BasePredicate
 import org.apache.spark.sql.catalyst.plans.logical.ProcessingTimeTimeout
-import org.apache.spark.sql.catalyst.rules.Rule
-import org.apache.spark.sql.catalyst.trees.TreeNodeTag
-import org.apache.spark.sql.ckpt.minor.{FlatMapGroupsInPandasWithStateExec, KeyedStateSchema, NoTimeout, StateManager}
+import org.apache.spark.sql.ckpt.minor.{KeyedStateSchema, NoTimeout, StateManager}
 import org.apache.spark.sql.ckpt.minor.FlatMapGroupsWithStateExecHelper.createStateManager
-import org.apache.spark.sql.execution.{ColumnarRule, SparkPlan}
 import org.apache.spark.sql.execution.streaming.state.StateStore
 import org.apache.spark.util.CompletionIterator
 
@@ -19,7 +14,7 @@ import org.apache.spark.util.CompletionIterator
   *
   * Its constructor is that of the release of Spark: see `MinorKeyedExec`.
   */
-private[ckpt] trait KeyedExec extends KeyedStateSchema with NamedProgress {
+private[ckpt] trait KeyedExec extends KeyedStateSchema with NamedProgress with ToldOperators {
 
   /** The row of a group has a column for a time-out also without timers: a program can get its first ones, or lose all.
     */
@@ -28,17 +23,12 @@ private[ckpt] trait KeyedExec extends KeyedStateSchema with NamedProgress {
 
   override def produceOutputWatermark(inputWatermarkMs: Long): Option[Long] = Some(inputWatermarkMs)
 
-  /** Tells the Python worker, which starts after this, up to which event time a row is late in this batch, and which
-    * operators the query has.
-    */
+  /** Counts what the Python worker has written. */
   override def processDataWithPartition(
       childDataIterator: Iterator[InternalRow],
       store: StateStore,
       processor: InputProcessor,
       initialStateIterOption: Option[Iterator[InternalRow]]): CompletionIterator[InternalRow, Iterator[InternalRow]] = {
-    val properties = TaskContext.get().getLocalProperties
-    eventTimeWatermarkForLateEvents.foreach(late => properties.setProperty(KeyedExec.LateMs, late.toString))
-    properties.setProperty(KeyedExec.Operators, operators.mkString("\n"))
     if (isTimeoutEnabled) passTimeOutsOfOtherClock(store)
     val counts = (longMetric("numUpdatedStateRows"), longMetric("numRemovedStateRows"))
     val before = (counts._1.value, counts._2.value)
@@ -65,13 +55,6 @@ private[ckpt] trait KeyedExec extends KeyedStateSchema with NamedProgress {
     }
   }
 
-  private lazy val operators = getTagValue(KeyedExec.NamesOfAll).getOrElse(Nil)
-
-  override protected def doExecute(): RDD[InternalRow] = {
-    operators // tasks have no tags
-    super.doExecute()
-  }
-
   /** The Python worker sees to late rows of a processor that takes them. */
   override def applyRemovingRowsOlderThanWatermark(
       rows: Iterator[InternalRow], isLate: BasePredicate): Iterator[InternalRow] =
@@ -85,35 +68,11 @@ private[ckpt] trait KeyedExec extends KeyedStateSchema with NamedProgress {
 
 private[ckpt] object KeyedExec {
 
-  /** The local property of a task that has the event time, in ms, up to which a row is late. */
-  final val LateMs = "ckpt.lateMs"
-
-  /** The local property of a task that has the names of all operators of its query that are Python functions on groups,
-    * one a line.
-    */
-  final val Operators = "ckpt.operators"
-
   /** A time-out that has passed by either clock. */
   private final val Passed = 0L
 
   /** Whether a group's state (GROUP_ROW of the Python side) was set where time-outs are those of processing time. */
   private def isOfProcessing(clocks: Row): Boolean = clocks.getLong(1) != 0
-
-  private val NamesOfAll = TreeNodeTag[Seq[String]]("ckpt.operators")
-
-  /** Lets each keyed operator of a physical plan know the names of all. */
-  object NameAll extends ColumnarRule {
-    override def preColumnarTransitions: Rule[SparkPlan] = { plan =>
-      val names = plan.collect { case group: FlatMapGroupsInPandasWithStateExec =>
-        KeyedOperator.nameOf(group.functionExpr)
-      }
-      plan.foreach {
-        case keyed: KeyedExec => keyed.setTagValue(NamesOfAll, names)
-        case _ =>
-      }
-      plan
-    }
-  }
 
   /** The column with the event time of rows of which no late one is dropped before the operator. */
   final val TimeOfAll = "__ckpt_time_of_all"

@@ -1,12 +1,12 @@
 package org.apache.spark.sql.ckpt.minor
 
 import org.apache.spark.sql.catalyst.expressions.{Attribute, Expression}
-import org.apache.spark.sql.ckpt.plan.{NamedProgress, ToldOptions}
+import org.apache.spark.sql.ckpt.plan.{NamedProgress, ToldOperators, ToldOptions}
 import org.apache.spark.sql.execution.SparkPlan
 import org.apache.spark.sql.streaming.{GroupStateTimeout, OutputMode}
 import org.apache.spark.sql.types.StructType
 
-/** Spark's operator for a function of `with_states`, with its name in the progress. */
+/** Spark's operator for a function of `with_states`, with its name in the progress and for its workers. */
 private[ckpt] final class MinorGroupsExec(
     functionExpr: Expression,
     groupingAttributes: Seq[Attribute],
@@ -25,7 +25,9 @@ private[ckpt] final class MinorGroupsExec(
     functionExpr, groupingAttributes, outAttributes, stateType, stateInfo, stateFormatVersion, outputMode,
     timeoutConf, batchTimestampMs, eventTimeWatermarkForLateEvents, eventTimeWatermarkForEviction,
     skipEmittingInitialStateKeys, child)
-  with NamedProgress with ToldOptions {
+  with NamedProgress
+  with ToldOperators
+  with ToldOptions {
 
   override def copy(
       functionExpr: Expression,
