@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from pyspark_ckpt.operators.types.columns import python_values
 from pyspark_ckpt.operators.types.conversions import WRONG_VALUE
+from pyspark_ckpt.operators.types.struct_values import get_fields
 from pyspark_ckpt.reading.batch_clocks import clock_ms
 from pyspark_ckpt.reading.catalog import Catalog, without_internal
 from pyspark_ckpt.reading.closeable import Closeable
@@ -400,7 +401,7 @@ def _choose_columns(codec: StateCodec, key: Any, whose: str) -> tuple[Sequence[p
             if values.keys() == set(names):
                 return fields, [values[name] for name in names]
         elif len(values) == len(names):
-            return fields, values
+            return fields, get_fields(values, tuple(names))
     names, placing = ([field.name for field in fields] for fields in (codec.key_fields, codec.placing_fields))
     shown = f"{list(values)} are given" if isinstance(values, Mapping) else f"{len(values)} values are given"
     raise InvalidInputError(

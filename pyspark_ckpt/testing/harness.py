@@ -29,7 +29,7 @@ from pyspark_ckpt.operators.task.group_times import NO_WATERMARK, TIME_OUTS, Gro
 from pyspark_ckpt.operators.task.partition_task import PartitionTask
 from pyspark_ckpt.operators.types.columns import python_values
 from pyspark_ckpt.operators.types.conversions import EPOCH
-from pyspark_ckpt.operators.types.value_types import struct_maker
+from pyspark_ckpt.operators.types.struct_values import struct_maker
 from pyspark_ckpt.reading.closeable import Closeable
 from pyspark_ckpt.reading.reader import StateReader
 from pyspark_ckpt.reading.stored_state import Selection

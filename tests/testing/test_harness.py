@@ -183,6 +183,20 @@ def test_functions_of_spark_run_unchanged() -> None:
         assert harness.state("state") == {("ada",): (4,), ("bob",): (5,)}
 
 
+def test_a_row_in_another_order_is_refused_when_a_function_of_spark_gives_it() -> None:
+    def keep(key: tuple[str], frames: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:  # noqa: ANN401
+        state.update(
+            Row(**dict.fromkeys(("total", "seen") if key[0] == "ada" else ("seen", "total"), len(list(frames))))
+        )
+        yield pd.DataFrame({"user": [key[0]], "total": [1]})
+
+    kind = "seen bigint, total bigint"
+    with stream().apply_in_pandas_with_state(keep, OUTPUT, kind, "update", "NoTimeout") as harness:
+        assert harness.run([("bob", 1, AT)]) == [("bob", 1)]
+        with pytest.raises(ckpt.InvalidInputError, match="fields are in another order than"):
+            harness.run([("ada", 1, AT)])
+
+
 class Stateful(StatefulProcessor):
     """Counts, and outputs the count in the form of its rows."""
 
