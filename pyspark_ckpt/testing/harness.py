@@ -105,7 +105,8 @@ class Harness(Closeable):
         self._initial = initial
         self.mode = mode
         """The output mode: ``append`` or ``update``."""
-        home = Path(tempfile.mkdtemp(prefix="pyspark-ckpt-harness-") if origin.folder is None else origin.folder)
+        given = tempfile.mkdtemp(prefix="pyspark-ckpt-harness-") if origin.folder is None else origin.folder
+        home = Path(given).absolute()
         temporary = home if origin.folder is None else None
         try:
             if origin.savepoint is not None:
