@@ -251,17 +251,10 @@ def rows_in(
                 yield state, PackedRows(Packed.of(keys), Packed.of(part.column("value").to_pylist()))
 
 
-def hashes_in(path: Path, source: str, saved: SavedRows, number: int, *, only_counted: bool = False) -> Iterator[Any]:
-    """Yield the unsigned hashes of all rows of one file that belong to keys, in numpy arrays.
-
-    ``only_counted``: leave out states whose rows are not counted, such as indexes. Raises FormatError.
-    """
+def hashes_in(path: Path, source: str, saved: SavedRows, number: int) -> Iterator[Any]:
+    """Yield the unsigned hashes of all rows of one file that belong to keys, in numpy arrays. Raises FormatError."""
     with _open(path, f"{source}/{saved.files[number].name}") as parquet:
-        of_keys = [
-            state.number
-            for state in saved.meta.states
-            if find_scope(state) is None and (state.is_counted or not only_counted)
-        ]
+        of_keys = [state.number for state in saved.meta.states if find_scope(state) is None]
         for batch in parquet.iter_batches(GROUP_ROWS, columns=["state", "hash"]):
             hashes, states = (batch.column(name).to_numpy() for name in ("hash", "state"))
             yield hashes[np.isin(states, of_keys)]

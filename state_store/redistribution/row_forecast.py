@@ -30,8 +30,7 @@ class CountTask:
     """Counts the rows of one store for each new partition, by remainders or, if ``key_groups`` is not 0, by key groups.
 
     Rows that belong to no key are not counted: the one that Spark keeps for each partition of an operator with key
-    groups, and those of operator lists and broadcast states. Neither are those of indexes of what expires: see
-    ``StateMeta.is_counted``.
+    groups, and those of operator lists and broadcast states.
     """
 
     workplace: Workplace
@@ -49,7 +48,7 @@ class CountTask:
         counts = np.zeros(self.partitions, np.int64)
         with self.workplace.folder() as folder, self.workplace.restore(self.store, folder / "copy") as restored:
             for state in restored.meta.states:
-                if not state.is_counted or (self.key_groups and (not is_keyed(state) or find_scope(state) is not None)):
+                if self.key_groups and (not is_keyed(state) or find_scope(state) is not None):
                     continue
                 for rows in scan_state(restored.database, state.number):
                     places = assign_partitions(rows.hashes(), self.partitions, self.key_groups)
@@ -79,7 +78,7 @@ class CountFileTask:
         counts = np.zeros(self.partitions, np.int64)
         with self.workplace.folder() as folder:
             path = fetch_rows(self.workplace, self.source, self.saved, self.number, folder)
-            for hashes in hashes_in(path, self.source, self.saved, self.number, only_counted=True):
+            for hashes in hashes_in(path, self.source, self.saved, self.number):
                 places = assign_partitions(hashes, self.partitions, self.key_groups)
                 counts += np.bincount(places, minlength=self.partitions)
         found: list[int] = counts.tolist()

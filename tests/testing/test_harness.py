@@ -539,3 +539,12 @@ def test_a_delay_is_read_as_spark_reads_it(delay: Any, delay_ms: int | None) -> 
             read_delay_ms(delay, "the delay")
     else:
         assert read_delay_ms(delay, "the delay") == delay_ms
+
+
+def test_a_folder_may_be_relative_to_the_present_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for expected in (("ada", 3), ("ada", 6)):
+        with stream(folder="kept").process(Totals(), OUTPUT) as harness:
+            assert expected in harness.run(ROWS)
+            assert harness.checkpoint.is_absolute()
+    assert (tmp_path / "kept" / "checkpoint").is_dir()
