@@ -10,7 +10,7 @@ import pytest
 from tests.documents import ROOT
 from tests.steps import find_steps, run_step
 
-TIMEOUT_S = 900
+TIMEOUT_S = 240
 
 
 @pytest.mark.in_turn

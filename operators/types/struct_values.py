@@ -32,21 +32,20 @@ def struct_maker(kind: pa.StructType) -> Callable[[Iterable[Any]], Any]:
 @cache
 def struct_class(names: tuple[str, ...]) -> type[Any]:
     """Return the class of the named tuples with fields of these names."""
-    made: Any = namedtuple("Row", names, rename=True)  # noqa: PYI024
     places = {name: place for place, name in enumerate(names) if names.count(name) == 1}
     at = tuple.__getitem__
 
     def get_item(row: tuple[Any, ...], which: Any) -> Any:
         if type(which) is str:
             if which not in places:
-                several = "several fields" if which in names else "no field"
-                raise KeyError(f"there are {several} {which!r} in {list(names)}")
+                found = "are several fields" if which in names else "is no field"
+                raise KeyError(f"there {found} {which!r} in {list(names)}")
             return at(row, places[which])
         return at(row, which)
 
-    made.__getitem__ = get_item
-    made._fields = names  # namedtuple gives another name to one that is not an identifier
-    return made  # type: ignore[no-any-return]
+    # namedtuple gives another name to one that is not an identifier
+    own = {"__slots__": (), "__getitem__": get_item, "_fields": names}
+    return type("Row", (namedtuple("Row", names, rename=True),), own)  # noqa: PYI024
 
 
 def get_fields(value: Any, names: tuple[str, ...]) -> Sequence[Any]:
@@ -67,7 +66,8 @@ def get_fields(value: Any, names: tuple[str, ...]) -> Sequence[Any]:
             return [value[place] for place in order]
     if len(value) != len(names):
         raise ValueError(f"{len(value)} values are given for the fields {list(names)}")
-    return value
+    found: Sequence[Any] = value
+    return found
 
 
 def require_order(value: tuple[Any, ...] | list[Any], names: tuple[str, ...], whose: str) -> None:

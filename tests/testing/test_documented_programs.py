@@ -23,8 +23,8 @@ from tests.documents import ROOT
 from tests.testing.documented import list_processors, load_names
 
 AT = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
-SEEDS = 2
-COUNT = 16
+SEEDS = 1
+COUNT = 10
 FLIGHTS = "carrier string, tailnum string, origin string, dest string, delay int, departure timestamp"
 Rows: TypeAlias = list[tuple[Any, ...]]
 
@@ -224,7 +224,7 @@ def test_a_program_finds_the_same_when_its_rows_are_cut_in_other_ways(program: P
     testing.check_cuts(
         program.start,
         rows,
-        cuts=2,
+        cuts=1,
         seed=seed,
         finish=program.end,
         result=program.result,
@@ -268,7 +268,7 @@ def test_the_settled_sum_is_the_same_when_inputs_are_cut_in_other_ways(seed: int
     cents = [Decimal(random.randrange(1000)) / 100 for _ in range(COUNT)]
     orders = [(random.choice(["ann", "bob"]), n, price) for n, price in enumerate(cents)]
     paid = [(random.choice(["ann", "bob"]), amount) for amount in cents]
-    testing.check_cuts(start, {"orders": orders, "payments": paid}, cuts=3, seed=seed)
+    testing.check_cuts(start, {"orders": orders, "payments": paid}, cuts=2, seed=seed)
 
 
 @seeds
@@ -283,7 +283,7 @@ def test_the_enriched_flights_are_the_same_when_the_aircraft_comes_at_any_time(s
 
     given = flights(Random(seed), timedelta(hours=20), timedelta(hours=1))
     planes = [("N1", "BOEING", 200), ("N2", "AIRBUS", 100)]
-    testing.check_cuts(start, {"flights": given, "planes": planes}, cuts=3, seed=seed)
+    testing.check_cuts(start, {"flights": given, "planes": planes}, cuts=2, seed=seed)
 
 
 @seeds
@@ -298,7 +298,7 @@ def test_checked_payments_are_the_same_when_the_rules_are_there(seed: int) -> No
         return harness
 
     random = Random(seed)
-    testing.check_cuts(start, users(random, lambda: random.choice([5.0, 100.0, 2000.0])), cuts=3, seed=seed)
+    testing.check_cuts(start, users(random, lambda: random.choice([5.0, 100.0, 2000.0])), cuts=2, seed=seed)
 
 
 @seeds
