@@ -93,6 +93,7 @@ def quote(name: str) -> str:
 
 def resolve_columns(ddl: StructType | str, what: str) -> StructType:
     """Return the columns of ``what``, declared as a StructType or as Spark DDL. Raises InvalidInputError."""
+    require_extra("pyspark", f"The type of {what}")
     from pyspark.sql.types import StructType
 
     kind = resolve_type(ddl, what)

@@ -23,6 +23,7 @@ from pyspark_ckpt.queries.last_batch import let_end
 from pyspark_ckpt.queries.session_confs import find_session
 from pyspark_ckpt.state_store.blobs import RetryPolicy, with_retries
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, find_kind
 from pyspark_ckpt.state_store.checkpoints.inventory import list_operators
 from pyspark_ckpt.state_store.checkpoints.query.replay import find_last_planned
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
@@ -149,19 +150,23 @@ def restore(
 ) -> Restored:
     """Write a checkpoint into the empty ``checkpoint_location``, from which a query continues after the savepoint.
 
+    ``savepoint_or_checkpoint``: a savepoint, or the checkpoint of a stopped query, of which the newest committed batch
+    is taken. It is not changed. For a running query, see ``branch`` and ``rescale_query``.
+
     When it returns, the checkpoint is complete and durable, and shares no file with the savepoint. All rows were read
     before and after, and digests of all states are equal. To finish an interrupted restore, repeat the call; until then
     no query can start there.
 
     ``parallelism``: the new number of partitions of stateful operators, None for the same; start the query with
     spark.sql.shuffle.partitions set to it. ``claim``: "claim" deletes the savepoint once the checkpoint is complete; if
-    its folder holds anything else, the restore is refused before it starts. ``uid_map``: new uids of keyed operators,
-    by their old ones. ``source_names``: names for the sources of a query that began without them, in the order in which
-    ``pyspark-ckpt savepoint inspect`` shows them. ``query_id``: "keep" if a sink recognises batches by the query's id
-    and must not see them twice, "new" if the old query writes, too. ``replay_from``: the checkpoint on which the query
-    has gone on after the savepoint. Each batch that it planned there runs again with the same rows, so that a sink that
-    takes each number once gets each row once. Stop that query before. ``allow_non_restored_state``: state that no
-    operator of the program declares is left alone instead of being an error. ``options``: as for ``savepoint``.
+    its folder holds anything else, or is a checkpoint, the restore is refused before it starts. ``uid_map``: new uids
+    of keyed operators, by their old ones. ``source_names``: names for the sources of a query that began without them,
+    in the order in which ``pyspark-ckpt savepoint inspect`` shows them. ``query_id``: "keep" if a sink recognises
+    batches by the query's id and must not see them twice, "new" if the old query writes, too. ``replay_from``: the
+    checkpoint on which the query has gone on after the savepoint. Each batch that it planned there runs again with the
+    same rows, so that a sink that takes each number once gets each row once. Stop that query before.
+    ``allow_non_restored_state``: state that no operator of the program declares is left alone instead of being an
+    error. ``options``: as for ``savepoint``.
 
     Raises InvalidInputError, FormatError (damage, or digests that differ), StorageError.
     """
@@ -194,24 +199,29 @@ def restore(
     claims = claim == "claim"
     if done := finish_claim(savepoint_or_checkpoint, checkpoint_location, request, given, claims=claims):
         return done
-    source = Savepoint(savepoint_or_checkpoint, given)
+    at_end = None
     if claims:
+        source = Savepoint(savepoint_or_checkpoint, given)
         refuse_others(source.place, source.place.walk())
-    restoration = QueryRestore(
-        source,
-        source.info.version,
-        source.versions(),
-        checkpoint_location,
-        request,
-        given,
-        source.info.files,
-        source.info.rows,
-    )
-    at_end = partial(claim_restored, savepoint_or_checkpoint, given, source.info) if claims else None
-    done = run_restore(restoration, checkpoint_location, at_end)
-    if query_id == "keep" and not earlier:
-        _tell_of_later_batches(source.info, done, given)
+        at_end = partial(claim_restored, savepoint_or_checkpoint, given, source.info)
+    with _plan_restore(savepoint_or_checkpoint, checkpoint_location, request, given) as restoration:
+        done = run_restore(restoration, checkpoint_location, at_end)
+    if query_id == "keep" and not earlier and isinstance(restoration.source, Savepoint):
+        _tell_of_later_batches(restoration.source.info, done, given)
     return done
+
+
+@contextmanager
+def _plan_restore(source: str, target: str, request: RestoreRequest, given: Options) -> Iterator[QueryRestore]:
+    """Plan the restore of a savepoint, or of the newest batch of a checkpoint, which is pinned meanwhile."""
+    if find_kind(Workplace(given).resolve(source)) is FolderKind.CHECKPOINT:
+        checkpoint = Checkpoint(source, given)
+        with pin(checkpoint) as newest:
+            yield QueryRestore(checkpoint, newest, list_operators(checkpoint, newest), target, request, given)
+        return
+    saved = Savepoint(source, given)
+    rest = saved.info.files, saved.info.rows
+    yield QueryRestore(saved, saved.info.version, saved.versions(), target, request, given, *rest)
 
 
 def _tell_of_later_batches(saved: SavepointInfo, done: Restored, options: Options) -> None:

@@ -140,3 +140,38 @@ def test_quick_without_explain_changes_nothing(
     assert cli.main([*command, str(tmp_path / "old"), str(target), "-n", "3", "--quick"]) == 2
     assert "--quick is of --explain" in capsys.readouterr().err
     assert not target.exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["checkpoint", "list"],
+        ["checkpoint", "verify"],
+        ["state", "read"],
+        ["advise"],
+        ["savepoint", "inspect"],
+        ["savepoint", "verify"],
+        ["savepoint", "delete"],
+        ["savepoint", "create"],
+        ["savepoint", "restore"],
+        ["rescale", "-n", "2"],
+        ["branch"],
+        ["adopt"],
+        ["hand-back", "--provider", "rocksdb"],
+    ],
+    ids=" ".join,
+)
+def test_a_path_that_is_mistyped_does_not_exist(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    takes_target = command[-1] in {"create", "restore"} or command[0] in {"rescale", "branch", "adopt", "hand-back"}
+    missing, target = tmp_path / "chekpoint", tmp_path / "target"
+    assert cli.main([*command, str(missing), *([str(target)] if takes_target else [])]) == 2
+    assert f"{missing} does not exist" in capsys.readouterr().err
+    assert not target.exists()
+
+
+def test_summaries_of_commands_are_whole_sentences(capsys: pytest.CaptureFixture[str]) -> None:
+    for group in ([], ["checkpoint"], ["savepoint"], ["state"]):
+        assert cli.main([*group, "--help"]) == 0
+        assert "..." not in capsys.readouterr().out.replace("COMMAND [ARGS]...", "")

@@ -291,3 +291,22 @@ print({slow!r} & set(sys.modules))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "set()"
+
+
+def test_rows_for_a_new_query_name_the_extra_when_pyspark_is_missing(bare: Path, tmp_path: Path) -> None:
+    code = """
+import sys
+import pyarrow as pa
+import pyspark_ckpt as ckpt
+
+state = ckpt.ValueState("n", "bigint")
+rows = pa.table({"user": ["a"], "value": [1]})
+try:
+    ckpt.write_state(None, sys.argv[1], [ckpt.changes.Put("u", state, rows, key="user string")])
+except ckpt.ProcessError as problem:
+    print(problem)
+"""
+    told = run(bare, code, tmp_path / "saved")
+    assert "needs the package pyspark" in told
+    assert "pyspark-ckpt[spark]" in told
+    assert not (tmp_path / "saved").exists()

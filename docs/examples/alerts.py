@@ -35,9 +35,10 @@ class Alerts(ckpt.KeyedProcessor):
         for row in rows:
             last, on_ground = self.last.value(), self.rules.get(row.carrier)
             if last is not None and on_ground is not None:
-                is_in_air = last.landed is None
-                if is_in_air or row.left < last.landed + timedelta(minutes=on_ground + last.air_time):
-                    yield key.tailnum, row.left, row.carrier, last.dest, last.landed
+                is_in_air = last.landed is None or last.landed > row.left
+                landed = None if is_in_air else last.landed
+                if is_in_air or row.left < landed + timedelta(minutes=on_ground + last.air_time):
+                    yield key.tailnum, row.left, row.carrier, last.dest, landed
             self.last.update((row.dest, None, None))
 
 

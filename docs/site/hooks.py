@@ -9,6 +9,7 @@ from typing import Any
 
 from docs.site import built, links
 from docs.site.definitions import find_definition
+from docs.site.search import choose_boost
 
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".json": "json", ".scala": "scala", ".xml": "xml"}
 
@@ -23,7 +24,7 @@ def on_files(files: Any, config: Any) -> Any:  # noqa: ANN401 - as above
     """Add a page for each file of the repository that the pages lead to, and the pages of the API."""
     from mkdocs.structure.files import File
 
-    origins = config.extra["origins"] = {}
+    origins, shown = config.extra["origins"], config.extra["shown"] = {}, {}
     for file in files.documentation_pages():
         origins[file.src_uri] = f"{links.DOCS}/{file.src_uri}"
     for path, uri in links.ROOT_PAGES.items():
@@ -33,6 +34,7 @@ def on_files(files: Any, config: Any) -> Any:  # noqa: ANN401 - as above
     for path in _find_files([*origins.values(), f"{links.DOCS}/README.md"]):
         uri = links.find_uri(path)
         if uri not in origins and uri.endswith(".md"):
+            shown[uri] = path
             files.append(File.generated(config, uri, content=_show_file(path)))
     for page in config.extra["api"]:
         files.append(File.generated(config, f"reference/{page['page']}.md", content=_show_api(page)))
@@ -40,8 +42,11 @@ def on_files(files: Any, config: Any) -> Any:  # noqa: ANN401 - as above
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:  # noqa: ANN401, ARG001 - as above
-    """Let links lead to pages of the site."""
+    """Let links lead to pages of the site, and give the page its weight in a search."""
     origin = config.extra["origins"].get(page.file.src_uri)
+    path = origin or config.extra["shown"].get(page.file.src_uri)
+    if path and (boost := choose_boost(path)) is not None:
+        page.meta.setdefault("search", {"boost": boost})
     return links.rewrite(markdown, origin) if origin else markdown
 
 

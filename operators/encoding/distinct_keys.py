@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark_ckpt.operators.encoding.key_codec import KeyCodec, normalise
 from pyspark_ckpt.operators.encoding.suffixes import Suffixes, behind_hashes
 from pyspark_ckpt.operators.types.columns import is_fixed_width, python_values
-from pyspark_ckpt.operators.types.value_types import struct_maker
+from pyspark_ckpt.operators.types.struct_values import struct_maker
 from pyspark_ckpt.state_store.arrays.order import in_order
 
 if TYPE_CHECKING:

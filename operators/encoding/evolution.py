@@ -21,8 +21,8 @@ from pyspark_ckpt.operators.encoding.value_codec import MAX_SCHEMAS, ValueCodec,
 from pyspark_ckpt.operators.types.columns import arrow_of_plain
 from pyspark_ckpt.operators.types.conversions import EXACT
 from pyspark_ckpt.operators.types.field_names import ANOTHER_NAME, find_positions, list_names
+from pyspark_ckpt.operators.types.struct_values import struct_maker
 from pyspark_ckpt.operators.types.type_names import spark_name
-from pyspark_ckpt.operators.types.value_types import struct_maker
 from pyspark_ckpt.state_store.arrays.cells import Cells
 from pyspark_ckpt.state_store.arrays.packed import Packed
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError

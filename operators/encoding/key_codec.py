@@ -36,12 +36,11 @@ from pyspark_ckpt.operators.types.columns import (
     validity,
 )
 from pyspark_ckpt.operators.types.conversions import EXACT
+from pyspark_ckpt.operators.types.struct_values import field_names, get_fields, struct_maker
 from pyspark_ckpt.operators.types.value_types import (
     BeyondPythonError,
     get_elements,
-    get_fields,
     reader,
-    struct_maker,
     writer,
 )
 from pyspark_ckpt.state_store.arrays.order import in_order
@@ -264,8 +263,7 @@ def _body_encoder(kind: pa.DataType) -> Encode:
 
 
 def _struct_encoder(kind: pa.StructType) -> Encode:
-    names = [field.name for field in kind]
-    fields = [_encoder(field.type) for field in kind]
+    names, fields = field_names(kind), [_encoder(field.type) for field in kind]
 
     return lambda value: b"".join([field(each) for field, each in zip(fields, get_fields(value, names), strict=True)])
 

@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from pyspark_ckpt.operators.types.columns import is_fixed_width
 from pyspark_ckpt.operators.types.conversions import EXACT
-from pyspark_ckpt.operators.types.value_types import get_elements, get_fields, writer
+from pyspark_ckpt.operators.types.struct_values import field_names, get_fields
+from pyspark_ckpt.operators.types.value_types import get_elements, writer
 from pyspark_ckpt.state_store.format.spark_hash import SEED, hash_bytes, hash_int, hash_long
 
 _LONG_DECIMAL_DIGITS = 18
@@ -52,8 +53,7 @@ def hash_value(kind: pa.DataType) -> Hash:
 
 def _body(kind: pa.DataType) -> Hash:
     if pa.types.is_struct(kind):
-        names = [field.name for field in kind]
-        fields = [hash_value(field.type) for field in kind]
+        names, fields = field_names(kind), [hash_value(field.type) for field in kind]
         return lambda value, seed: _chain(fields, get_fields(value, names), seed)
     if pa.types.is_list(kind):
         element = hash_value(kind.value_type)

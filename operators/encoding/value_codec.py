@@ -30,7 +30,8 @@ from pyspark_ckpt.operators.types.columns import (
     to_numbers,
     validity,
 )
-from pyspark_ckpt.operators.types.value_types import BeyondPythonError, message_type, reader, struct_maker, writer
+from pyspark_ckpt.operators.types.struct_values import field_names, get_fields, struct_class, struct_maker
+from pyspark_ckpt.operators.types.value_types import BeyondPythonError, message_type, reader, writer
 from pyspark_ckpt.state_store.arrays.cells import Cells
 from pyspark_ckpt.state_store.arrays.packed import Packed
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
@@ -127,6 +128,8 @@ class PackedCodec(ValueCodec):
         self._struct = struct.Struct(f"<{1 + len(marks)}B{''.join(_LETTERS[each] for _, each in numbers)}")
         self._readers = [reader(field.type) for field in self._fields]
         self._make = struct_maker(kind) if self._is_struct else None
+        self._names = field_names(kind) if self._is_struct else ()
+        self._ordered = {tuple, struct_class(self._names)}
         self._whole = writer(kind)
         self._head_without_nulls = bytes([schema, *(1 for _ in marks)])
         self._numbers = struct.Struct(f"<{''.join(_LETTERS[each] for _, each in numbers)}")
@@ -136,12 +139,14 @@ class PackedCodec(ValueCodec):
     @override
     def encode(self, value: Any) -> bytes:
         numbers = value if self._is_struct else (value,)
-        if isinstance(numbers, tuple) and tuple(map(type, numbers)) == self._same_when_written:
+        if type(numbers) not in self._ordered:
+            numbers = get_fields(numbers, self._names)
+        if tuple(map(type, numbers)) == self._same_when_written:
             try:
                 return self._head_without_nulls + self._numbers.pack(*numbers)
             except struct.error:
                 pass  # a number that is too large: the error is of the writer, below
-        fields = self._whole(value) if self._is_struct else [self._whole(value)]
+        fields = self._whole(numbers) if self._is_struct else [self._whole(value)]
         marks = [field is not None for field in fields]
         return self._struct.pack(self._schema, *marks, *(0 if field is None else field for field in fields))
 

@@ -24,6 +24,7 @@ from pyspark_ckpt.operators.groups.frames import Conversion, GroupFrames, Return
 from pyspark_ckpt.operators.groups.values import GroupValues
 from pyspark_ckpt.operators.task.group_times import NO_WATERMARK, TIME_OUTS
 from pyspark_ckpt.operators.task.user_errors import CallError
+from pyspark_ckpt.operators.types.struct_values import field_names, require_order
 from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError
 
 if TYPE_CHECKING:
@@ -102,12 +103,17 @@ class GroupFunctionProcessor(VectorProcessor):
 class _State(GroupState):
     """A GroupState that records what was done to it."""
 
+    _names: tuple[str, ...]
+    """The fields of the state."""
+
     def update(self, newValue: tuple[Any, ...]) -> None:  # noqa: N803 - Spark's name
         if type(newValue) is tuple and _PLAIN.issuperset(map(type, newValue)):
             self._value: Any = newValue
             self._defined = self._updated = True
             self._removed = False
         else:
+            if isinstance(newValue, (tuple, list)):
+                require_order(newValue, self._names, "update()")
             super().update(newValue)
 
     @property
@@ -126,8 +132,9 @@ class _Calls:
     def __init__(self, processor: GroupFunctionProcessor, ctx: VectorContext) -> None:
         self._processor = processor
         self._ctx = ctx
-        self._kinds = [_kind_of_state(processor.time_out, ctx, timed_out=timed_out) for timed_out in (False, True)]
         stored = processor.state.get(ctx.keys)
+        names = field_names(stored.type)
+        self._kinds = [_kind_of_state(processor.time_out, names, ctx, timed_out=each) for each in (False, True)]
         self._values = GroupValues(processor.state.name, stored.type)
         self._states = self._values.of(stored)
         self._clock = _CLOCKS[processor.time_out]
@@ -200,7 +207,7 @@ class _Calls:
             self._batches.append(self._processor.how.to_rows(frame, self._processor.output))
 
 
-def _kind_of_state(time_out: str, ctx: VectorContext, *, timed_out: bool) -> type[_State]:
+def _kind_of_state(time_out: str, names: tuple[str, ...], ctx: VectorContext, *, timed_out: bool) -> type[_State]:
     """Return the class of the states passed to these calls, with the attributes that all of them begin with."""
     unset = _State(
         optionalValue=Row(),
@@ -216,7 +223,7 @@ def _kind_of_state(time_out: str, ctx: VectorContext, *, timed_out: bool) -> typ
         keyAsUnsafe=b"",
         valueSchema=StructType(),
     )
-    return type(_State.__name__, (_State,), vars(unset))
+    return type(_State.__name__, (_State,), {**vars(unset), "_names": names})
 
 
 def _instants(times_ms: Sequence[int | None]) -> pa.Array:

@@ -18,6 +18,7 @@ from pyspark.sql.types import Row, TimestampType, VariantVal, _create_row
 
 from pyspark_ckpt.operators.types.conversions import EPOCH, Convert
 from pyspark_ckpt.operators.types.stored_types import is_variant
+from pyspark_ckpt.operators.types.struct_values import field_names, get_fields
 
 _FLOAT = struct.Struct("<f")
 _INSTANTS = TimestampType()
@@ -129,13 +130,17 @@ def _instant(value: Any) -> Any:
 
 
 def _structs(kind: pa.StructType, *, as_read: bool) -> Convert:
-    names = [field.name for field in kind]
+    names = field_names(kind)
     fields = [make_converter(field.type, is_nullable=field.nullable, as_read=as_read) for field in kind]
 
     def convert(value: Any) -> Any:
         if not isinstance(value, (tuple, list)) or len(value) != len(fields):
             return _refuse(value)
-        values = convert_fields(fields, value)
+        try:
+            given = get_fields(value, names)
+        except ValueError as problem:
+            raise NotPlainError from problem
+        values = convert_fields(fields, given)
         return _create_row(names, values) if as_read else values
 
     return convert

@@ -67,7 +67,10 @@ class RowGroups:
 
 
 class ReturnedRows:
-    """Rows that a program has returned. A field of the output that a Row does not have is null, as in Spark."""
+    """Rows that a program has returned.
+
+    A field of the output that a Row does not have is null, as in Spark, unless the Row has a field of another name.
+    """
 
     def __init__(self, output: pa.Schema, who: Callable[[], str]) -> None:
         """``output``: the columns. ``who``: the method that returned them, for errors."""
@@ -129,6 +132,9 @@ class ReturnedRows:
         fields: Sequence[str] | None = getattr(row, "__fields__", None)
         if fields is None:
             raise self._refuse(f"returned {_show(row)}, which has no names of fields.")
+        unknown = [name for name in fields if name not in self._output.names]
+        if unknown and len(fields) - len(unknown) < len(self._output):
+            raise self._refuse(f"returned {_show(row)}, and the output has no column {unknown[0]!r}.")
         return fields
 
     def _refuse(self, what: str) -> InvalidInputError:

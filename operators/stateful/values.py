@@ -11,6 +11,7 @@ from pyspark_ckpt.operators.groups.values import GroupValues
 from pyspark_ckpt.operators.stateful.plain_values import NotPlainError, convert_fields, copy_value, make_converter
 from pyspark_ckpt.operators.types.columns import python_values
 from pyspark_ckpt.operators.types.conversions import Convert
+from pyspark_ckpt.operators.types.struct_values import field_names, require_order
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 _PYTHON_BITS = 64
@@ -26,6 +27,7 @@ class Tuples:
         self._kind = kind
         values = GroupValues(name, kind)
         self.column, self.of_column, self.show = values.column, values.of, values.show
+        self._names = field_names(kind)
         self._can_change = any(pa.types.is_nested(field.type) for field in kind)
         self._read, self._stored = (
             [make_converter(field.type, is_nullable=field.nullable, as_read=as_read) for field in kind]
@@ -60,6 +62,7 @@ class Tuples:
         """Return a converted tuple, None if it has to go through a column."""
         if not isinstance(given, (tuple, list)) or len(given) != len(fields):
             return None
+        require_order(given, self._names, f"State variable {self._name!r}")
         try:
             converted = convert_fields(fields, given)
         except NotPlainError:

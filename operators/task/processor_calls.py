@@ -28,7 +28,8 @@ from pyspark_ckpt.operators.task.user_errors import locate_errors
 from pyspark_ckpt.operators.types.columns import arrow_of_plain, arrow_values, find_misfit, python_values
 from pyspark_ckpt.operators.types.conversions import CONVERT, WRONG_VALUE
 from pyspark_ckpt.operators.types.exact_columns import exact_column
-from pyspark_ckpt.operators.types.value_types import get_fields, no_null, struct_maker
+from pyspark_ckpt.operators.types.struct_values import get_fields, struct_maker
+from pyspark_ckpt.operators.types.value_types import no_null
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -328,7 +329,7 @@ class ProcessorCalls:
         output = self.operator.output
         Results(partial(self._who, method), output.names).check_row(row)
         try:
-            values = get_fields(row, output.names)
+            values = get_fields(row, tuple(output.names))
         except WRONG_VALUE as problem:
             raise self._no_row(method, row, problem) from problem
         if (found := find_misfit(values, output)) is not None:

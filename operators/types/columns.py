@@ -13,15 +13,14 @@ import pyarrow.compute as pc
 
 from pyspark_ckpt.operators.types.conversions import WRONG_VALUE, plain_column
 from pyspark_ckpt.operators.types.stored_types import is_variant
+from pyspark_ckpt.operators.types.struct_values import field_names, get_fields, struct_class, struct_maker
 from pyspark_ckpt.operators.types.value_types import (
     NO_NULL_KEY,
     get_elements,
     get_entries,
-    get_fields,
     hashable,
     no_null,
     require_distinct,
-    struct_maker,
 )
 from pyspark_ckpt.operators.types.value_types import reader as value_reader
 from pyspark_ckpt.state_store.errors import InvalidInputError
@@ -243,15 +242,14 @@ def _structs(
     kind: pa.StructType,
     plain: Callable[[Sequence[Any], pa.DataType], pa.Array],
 ) -> pa.Array:
-    names = [field.name for field in kind]
+    names = field_names(kind)
     nothing = (None,) * len(names)
-    if set(map(type, values)) == {tuple} and set(map(len, values)) == {len(names)}:
-        rows = values
-    else:
+    rows = values
+    if not {tuple, struct_class(names)}.issuperset(map(type, values)) or set(map(len, values)) != {len(names)}:
         rows = [nothing if value is None else get_fields(value, names) for value in values]
+    columns: Sequence[Sequence[Any]] = list(zip(*rows, strict=True)) if rows else [()] * len(names)
     fields = []
-    for n, field in enumerate(kind):
-        column = [row[n] for row in rows]
+    for field, column in zip(kind, columns, strict=True):
         if not field.nullable and plain is not _plain_column:
             _require_values(field, column, absent)
         fields.append(arrow_values(column, field.type, plain))

@@ -59,7 +59,7 @@ def exact_column(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
     Raises TypeError (a type that is not accepted), ValueError (a value that is not; also as pyarrow's errors).
     """
-    column = _decode(column)
+    column = decode_column(column)
     if column.type == kind and not _is_limited(kind):
         return column
     family, wanted = _family(column.type), _family(kind)
@@ -70,11 +70,17 @@ def exact_column(column: pa.Array, kind: pa.DataType) -> pa.Array:
     return _NESTED.get(wanted, _plain)(column, kind)
 
 
-def _decode(column: pa.Array) -> pa.Array:
-    """Return a dictionary or extension column as a column of the type of its values."""
-    if isinstance(column.type, pa.BaseExtensionType):
-        column = column.storage
-    return column.dictionary_decode() if _types.is_dictionary(column.type) else column
+def decode_column(column: pa.Array) -> pa.Array:
+    """Return a dictionary, run-end encoded or extension column as a column of the type of its values."""
+    while True:
+        if isinstance(column.type, pa.BaseExtensionType):
+            column = column.storage
+        elif _types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        elif _types.is_run_end_encoded(column.type):
+            column = pc.run_end_decode(column)
+        else:
+            return column
 
 
 def _plain(column: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -7,12 +7,10 @@ datetime in UTC, a timestamp_ntz a naive one, and a map a dict. In keys of a dic
 from __future__ import annotations
 
 import json
-from collections import namedtuple
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import msgspec
@@ -28,6 +26,7 @@ from pyspark_ckpt.operators.types.conversions import (
     plain_writer,
 )
 from pyspark_ckpt.operators.types.stored_types import arrow_type
+from pyspark_ckpt.operators.types.struct_values import field_names, get_fields, struct_maker
 from pyspark_ckpt.pyspark_releases import find_types
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.extras import require_extra
@@ -274,46 +273,12 @@ def message_type(kind: pa.DataType) -> Any:
     return made | None
 
 
-def struct_maker(kind: pa.StructType) -> Callable[[Iterable[Any]], Any]:
-    """Return a function that makes the named tuple of a struct or a row of as many values as it has fields.
-
-    It takes a third of the time of the class itself, because it does not count them.
-    """
-    return partial(tuple.__new__, _struct_class(tuple(field.name for field in kind)))
-
-
-@cache
-def _struct_class(names: tuple[str, ...]) -> type[Any]:
-    return namedtuple("Row", names, rename=True)  # noqa: PYI024
-
-
 def hashable(value: Any) -> Any:
     """Return a value from ``reader`` in a form that can be a dict key: with lists as tuples."""
     if not isinstance(value, (list, tuple)):
         return value
     make = getattr(value, "_make", tuple)  # a struct stays a named tuple
     return make(map(hashable, value))
-
-
-def get_fields(value: Any, names: Sequence[str]) -> Sequence[Any]:
-    """Return the fields of a struct that a user gives as a sequence, a mapping or an object with these attributes.
-
-    Raises TypeError, ValueError, AttributeError.
-    """
-    if not isinstance(value, (tuple, list)):
-        if not names and not isinstance(value, Mapping):  # every object has all of no fields
-            raise TypeError(f"{repr(value)[:200]} of type {type(value).__name__} is not a struct")
-        if len(set(names)) < len(names):
-            raise ValueError(f"several of the fields {list(names)} share a name, so give a tuple of all of them")
-        if not isinstance(value, Mapping):
-            return [getattr(value, name) for name in names]
-        unknown = [name for name in value if name not in names]
-        if unknown:
-            raise ValueError(f"there is no field {unknown[0]!r} in {list(names)}")
-        return [value.get(name) for name in names]
-    if len(value) != len(names):
-        raise ValueError(f"{len(value)} values are given for the fields {list(names)}")
-    return value
 
 
 def get_entries(value: Any) -> Any:
@@ -334,8 +299,7 @@ def get_elements(value: Any) -> Any:
 
 
 def _struct_writer(kind: pa.StructType) -> Convert:
-    names = [field.name for field in kind]
-    fields = list(map(_field_writer, kind))
+    names, fields = field_names(kind), list(map(_field_writer, kind))
 
     return lambda value: [field(each) for field, each in zip(fields, get_fields(value, names), strict=True)]
 

@@ -25,6 +25,10 @@ from pyspark_ckpt.terminal import escape_controls
 _ARGUMENT = re.compile(r"`([a-z_]+)`")
 
 
+_WHOLE = 1000
+"""More characters than a summary has."""
+
+
 class CommandError(Exception):
     """A command has failed. ``lines``: what its user is told.
 
@@ -85,6 +89,13 @@ class Group(click.Group):
 
     command_class = Command
     group_class = type
+
+    @override
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Show the whole first sentence of each command: click would cut it off at the end of the line."""
+        shown = [(name, each) for name, each in sorted(self.commands.items()) if not each.hidden]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, each.get_short_help_str(_WHOLE)) for name, each in shown])
 
     @override
     def resolve_command(

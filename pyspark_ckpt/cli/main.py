@@ -251,7 +251,7 @@ QUERY_ID = click.option("--query-id", type=click.Choice(["keep", "new"]), defaul
 @store_options
 @json_flag
 def restore(**given: Any) -> int:  # noqa: ANN401 - the arguments of the function it calls
-    """Write a checkpoint from a savepoint. Its number of partitions may change."""
+    """Write a checkpoint from a savepoint, or from a stopped checkpoint. Its number of partitions may change."""
     from pyspark_ckpt.cli import savepoints
 
     return savepoints.restore(**given)

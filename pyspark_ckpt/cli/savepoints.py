@@ -27,7 +27,7 @@ from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.checkpoints.query.sources import list_sources
 from pyspark_ckpt.state_store.display import count_text, size_text
 from pyspark_ckpt.state_store.errors import CkptError, FormatError, InvalidInputError, LifecycleError, StorageError
-from pyspark_ckpt.state_store.options import parse
+from pyspark_ckpt.state_store.options import Options, parse
 from pyspark_ckpt.state_store.savepoints.deletion import delete
 from pyspark_ckpt.state_store.savepoints.listing import Found, find_savepoints
 from pyspark_ckpt.state_store.savepoints.query_restore import QueryRestore
@@ -47,6 +47,7 @@ from pyspark_ckpt.terminal import (
     print_text,
     progress_bar,
 )
+from pyspark_ckpt.writing.held_state import open_whole
 
 Settings: TypeAlias = Mapping[str, str]
 
@@ -176,11 +177,14 @@ def restore(
     """Restore a savepoint as a checkpoint."""
     if explain:
         options = parse(settings)
-        saved = Savepoint(savepoint, options)
+        opened = open_whole(savepoint, options)
         names, earlier = tuple(source_names or ()), replay_from or ""
         request = RestoreRequest(parallelism, query_id, uid_map, allow_non_restored_state, names, replay_from=earlier)
-        rest = saved.info.files, saved.info.rows
-        plan = QueryRestore(saved, saved.info.version, saved.versions(), target, request, options, *rest)
+        if isinstance(opened, Savepoint):
+            rest = opened.info.files, opened.info.rows
+            plan = QueryRestore(opened, opened.info.version, opened.versions(), target, request, options, *rest)
+        else:
+            plan = _plan_newest(opened, target, request, options)
         return _explain(plan, explain, as_json=as_json)
     done = savepoints.restore(
         savepoint,
@@ -211,13 +215,7 @@ def rescale(
     if explain:
         options = parse(settings)
         source = Checkpoint(checkpoint, options)
-        version = source.newest_version
-        if version == 0:
-            raise LifecycleError(
-                f"{source.place.url} cannot be rescaled: no batch of the query has been committed yet."
-            )
-        request, operators = RestoreRequest(parallelism, query_id), list_operators(source, version)
-        plan = QueryRestore(source, version, operators, target, request, options)
+        plan = _plan_newest(source, target, RestoreRequest(parallelism, query_id), options)
         return _explain(plan, explain, as_json=as_json)
     done = savepoints.rescale(checkpoint, target, parallelism, query_id=query_id, options=settings)
     return _print_restored(done, as_json=as_json)
@@ -271,6 +269,14 @@ def hand_back(
         return _explain(planned, explain, as_json=as_json)
     done = moving_out.hand_back(checkpoint, target, provider, query_id=query_id, options=settings)
     return _print_restored(done, as_json=as_json)
+
+
+def _plan_newest(source: Checkpoint, target: str, request: RestoreRequest, options: Options) -> QueryRestore:
+    """Plan a restore of the newest batch of a checkpoint. Raises LifecycleError (there is none)."""
+    version = source.newest_version
+    if version == 0:
+        raise LifecycleError(f"{source.place.url} cannot be restored: no batch of the query has been committed yet.")
+    return QueryRestore(source, version, list_operators(source, version), target, request, options)
 
 
 def _explain(restoration: QueryRestore, how: Explain, *, as_json: bool) -> int:

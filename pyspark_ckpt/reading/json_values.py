@@ -18,7 +18,8 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from pyspark_ckpt.operators.types.value_types import get_elements, get_fields, reader
+from pyspark_ckpt.operators.types.struct_values import field_names, get_fields
+from pyspark_ckpt.operators.types.value_types import get_elements, reader
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 Convert: TypeAlias = Callable[[Any], Any]
@@ -60,7 +61,7 @@ def _from_json(value: Any, kind: pa.DataType) -> Any:  # noqa: ANN401 - any valu
     if value is None:
         return None
     if pa.types.is_struct(kind):
-        given = get_fields(value, [field.name for field in kind])
+        given = get_fields(value, field_names(kind))
         return [_from_json(each, field.type) for each, field in zip(given, kind, strict=True)]
     if pa.types.is_list(kind):
         return [_from_json(each, kind.value_type) for each in get_elements(value)]

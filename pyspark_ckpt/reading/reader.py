@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_ckpt.operators.types.columns import python_values
-from pyspark_ckpt.operators.types.conversions import WRONG_VALUE
 from pyspark_ckpt.reading.batch_clocks import clock_ms
 from pyspark_ckpt.reading.catalog import Catalog, without_internal
 from pyspark_ckpt.reading.closeable import Closeable
@@ -29,6 +28,7 @@ from pyspark_ckpt.reading.rows.partition_rows import BROADCASTS
 from pyspark_ckpt.reading.rows.state_codec import StateCodec, StoredRow, Wanted
 from pyspark_ckpt.reading.sources import Source, StoresSource, Values, open_location, open_source
 from pyspark_ckpt.reading.stored_state import Selection, StoredState, states_as_html
+from pyspark_ckpt.reading.wanted_keys import Convert, find_wanted
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.workplace import THREADS
 from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError, LifecycleError
@@ -41,7 +41,6 @@ from pyspark_ckpt.state_store.location import Location
 if TYPE_CHECKING:
     import pandas as pd
 
-Convert: TypeAlias = Callable[[Any, pa.DataType], Any]
 IsEnough: TypeAlias = Callable[[Sequence[pa.RecordBatch]], bool]
 
 BATCH_ROWS = 8192
@@ -310,7 +309,7 @@ class StateReader(Closeable):
         if state.uid is not None:  # any partition may be the one that knows the newest type of the values
             state = self.state
         codec = state.codec()
-        wanted = _find_wanted(codec, key, state.whose, convert)
+        wanted = find_wanted(codec, key, state.whose, convert)
         partition = self._source.find_split(state, wanted.hash)
         schema = pa.schema([*codec.fields, *PLACE])
         own = self._own(state, partition)
@@ -377,36 +376,6 @@ class _Found(NamedTuple):
     wanted: Wanted
     rows: pa.Table
     is_all: bool = True
-
-
-def _find_wanted(codec: StateCodec, key: Any, whose: str, convert: Convert | None) -> Wanted:  # noqa: ANN401 - any value
-    """Return what to look up for a user's ``key``. Raises InvalidInputError."""
-    fields, values = _choose_columns(codec, key, whose)
-    if convert is not None:
-        values = [convert(value, field.type) for value, field in zip(values, fields, strict=True)]
-    try:
-        return codec.find_wanted(values)
-    except WRONG_VALUE as problem:
-        kinds = ", ".join(f"{field.name} {field.type}" for field in codec.key_fields)
-        raise InvalidInputError(f"{whose} has keys of {kinds}, and {key!r} does not fit: {problem}.") from problem
-
-
-def _choose_columns(codec: StateCodec, key: Any, whose: str) -> tuple[Sequence[pa.Field], Sequence[Any]]:  # noqa: ANN401
-    """Return which columns a user gives, all or those that place a key, and their values. Raises InvalidInputError."""
-    values = key if isinstance(key, (tuple, list, Mapping)) else (key,)
-    for fields in (codec.key_fields, codec.placing_fields):
-        names = [field.name for field in fields]
-        if isinstance(values, Mapping):
-            if values.keys() == set(names):
-                return fields, [values[name] for name in names]
-        elif len(values) == len(names):
-            return fields, values
-    names, placing = ([field.name for field in fields] for fields in (codec.key_fields, codec.placing_fields))
-    shown = f"{list(values)} are given" if isinstance(values, Mapping) else f"{len(values)} values are given"
-    raise InvalidInputError(
-        f"{whose} has keys of the columns {names}, and {shown}.",
-        hint="Give all of them" + ("." if names == placing else f", or those that place a key: {placing}."),
-    )
 
 
 def _portion(rows: Iterator[StoredRow]) -> list[StoredRow]:

@@ -13,7 +13,7 @@ from pyspark_ckpt.operators.declarations.operator import NEVER_LATE, Input
 from pyspark_ckpt.operators.encoding.spark_hash import SparkHash
 from pyspark_ckpt.operators.types.columns import arrow_values, find_misfit, python_values
 from pyspark_ckpt.operators.types.conversions import CONVERT, WRONG_VALUE
-from pyspark_ckpt.operators.types.value_types import get_fields
+from pyspark_ckpt.operators.types.struct_values import get_fields
 from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError
 from pyspark_ckpt.state_store.format.key_groups import find_keyed_partition
 
@@ -123,7 +123,7 @@ def _check_row(row: object, columns: pa.Schema, who: str) -> None:
     try:
         if row is None:
             raise TypeError("it is not a row")
-        values = get_fields(row, columns.names)
+        values = get_fields(row, tuple(columns.names))
     except WRONG_VALUE as problem:
         raise InvalidInputError(
             f"{who}: {repr(row)[:200]} does not fit the columns {columns.names}: {problem}.", hint=_HINT

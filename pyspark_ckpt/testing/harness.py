@@ -29,7 +29,7 @@ from pyspark_ckpt.operators.task.group_times import NO_WATERMARK, TIME_OUTS, Gro
 from pyspark_ckpt.operators.task.partition_task import PartitionTask
 from pyspark_ckpt.operators.types.columns import python_values
 from pyspark_ckpt.operators.types.conversions import EPOCH
-from pyspark_ckpt.operators.types.value_types import struct_maker
+from pyspark_ckpt.operators.types.struct_values import struct_maker
 from pyspark_ckpt.reading.closeable import Closeable
 from pyspark_ckpt.reading.reader import StateReader
 from pyspark_ckpt.reading.stored_state import Selection
@@ -105,7 +105,8 @@ class Harness(Closeable):
         self._initial = initial
         self.mode = mode
         """The output mode: ``append`` or ``update``."""
-        home = Path(tempfile.mkdtemp(prefix="pyspark-ckpt-harness-") if origin.folder is None else origin.folder)
+        given = tempfile.mkdtemp(prefix="pyspark-ckpt-harness-") if origin.folder is None else origin.folder
+        home = Path(given).absolute()
         temporary = home if origin.folder is None else None
         try:
             if origin.savepoint is not None:

@@ -11,7 +11,8 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from pyspark_ckpt.operators.frames import resolve_columns
-from pyspark_ckpt.operators.types.value_types import hashable, make_handed_schema, struct_maker
+from pyspark_ckpt.operators.types.struct_values import struct_maker
+from pyspark_ckpt.operators.types.value_types import hashable, make_handed_schema
 from pyspark_ckpt.state_store.display import suggest
 from pyspark_ckpt.state_store.errors import InvalidInputError
 

@@ -39,6 +39,7 @@ from pyspark_ckpt.state_store.savepoints.savepoint import (
 from pyspark_ckpt.writing.draft import Draft
 from pyspark_ckpt.writing.explanation import ExplainedChanges, explain
 from pyspark_ckpt.writing.first_files import NewQuery, make_first_files
+from pyspark_ckpt.writing.first_look import look_at_rows
 from pyspark_ckpt.writing.functions.key_pairs import AllKeyPairs
 from pyspark_ckpt.writing.held_state import HeldState, hold_state
 from pyspark_ckpt.writing.migrations import ChosenChanges
@@ -70,6 +71,7 @@ class Writing:
         with explaining_what_is_left(possession.describe_what_is_left), self._hold() as held:
             partitions = _count_partitions(held)
             chosen, draft = _draft(given, held, partitions)
+            look_at_rows(draft.stores, partitions, workplace)
             possession.take(1 if isinstance(held, NewQuery) else held.version)
             rows = [
                 StoreWriting(

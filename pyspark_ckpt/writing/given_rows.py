@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from pyspark_ckpt.operators.types.exact_columns import decode_column
 from pyspark_ckpt.reading.reader import StateReader
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.writing.functions.key_pairs import AllKeyPairs
@@ -59,7 +60,7 @@ def list_given(rows: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - see cha
     if isinstance(rows, (pa.Table, pa.RecordBatch)):
         yield from _part(pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows)
         return
-    if type(rows).__module__.startswith("pandas.") and hasattr(rows, "columns"):
+    if _is_pandas(rows):
         try:
             table = pa.Table.from_pandas(rows, preserve_index=False)
         except (pa.ArrowException, TypeError, ValueError) as problem:
@@ -68,10 +69,13 @@ def list_given(rows: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - see cha
             ) from problem
         yield from _part(table)
         return
+    if hasattr(rows, "__arrow_c_stream__") and not isinstance(rows, pa.RecordBatchReader):
+        rows = pa.RecordBatchReader.from_stream(rows)
     if isinstance(rows, (str, bytes)) or not isinstance(rows, Iterable):
         raise InvalidInputError(
             f"Rows are given as {repr(rows)[:200]} of type {type(rows).__name__}.",
-            hint="Give an Arrow table, a reader or batches, a pandas frame, or a Spark frame.",
+            hint="Give an Arrow table, a reader or batches, a frame of Spark, pandas or polars, or whatever else has "
+            "__arrow_c_stream__().",
         )
     is_empty = True
     for batch in rows:
@@ -89,11 +93,31 @@ def list_given(rows: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - see cha
         )
 
 
+def is_kept(rows: object) -> bool:
+    """Whether rows are in memory, and can be read again."""
+    return isinstance(rows, (pa.Table, pa.RecordBatch)) or _is_pandas(rows)
+
+
+def _is_pandas(rows: object) -> bool:
+    return type(rows).__module__.startswith("pandas.") and hasattr(rows, "columns")
+
+
 def _part(table: pa.Table) -> Iterator[pa.RecordBatch]:
     """Yield a table in batches of at most BATCH_ROWS rows and about BATCH_BYTES; one without rows if it has none."""
+    table = _decode(table)
     if not len(table):
         yield pa.RecordBatch.from_pylist([], schema=table.schema)
         return
     rows = max(1, min(BATCH_ROWS, len(table) * BATCH_BYTES // max(1, table.nbytes)))
     for begin in range(0, len(table), rows):
         yield from table.slice(begin, rows).combine_chunks().to_batches()
+
+
+def _decode(table: pa.Table) -> pa.Table:
+    """Return a table with dictionary and run-end encoded columns as their values, which every batch may share."""
+    for place, column in enumerate(table.columns):
+        if pa.types.is_dictionary(column.type) or pa.types.is_run_end_encoded(column.type):
+            chunks = list(map(decode_column, column.chunks))
+            kind = chunks[0].type if chunks else column.type.value_type
+            table = table.set_column(place, table.column_names[place], pa.chunked_array(chunks, kind))
+    return table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -35,6 +35,14 @@ one NaN."""
 def is_spark_frame(rows: object) -> bool:
     """Whether rows are a frame of PySpark, of a Connect client or not. Imports nothing."""
     return hasattr(rows, "mapInArrow") and hasattr(rows, "isStreaming")
+
+
+def require_not_streaming(frame: Any) -> None:  # noqa: ANN401 - a frame of Spark or of Connect
+    """Raise InvalidInputError for a stream."""
+    if frame.isStreaming:
+        raise InvalidInputError(
+            "Rows are given as a stream.", hint="Give a frame that is not a stream: spark.read in place of readStream."
+        )
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from pyspark_ckpt.writing.functions.sent_function import FunctionFailedError, ra
 from pyspark_ckpt.writing.given_columns import WrittenState
 from pyspark_ckpt.writing.given_rows import OpenState, guess_bytes, list_given
 from pyspark_ckpt.writing.native.followers import Follower
-from pyspark_ckpt.writing.store_draft import GivenRows, StoreDraft, StoredRows, is_spark_frame
+from pyspark_ckpt.writing.store_draft import GivenRows, StoreDraft, StoredRows, is_spark_frame, require_not_streaming
 from pyspark_ckpt.writing.tasks import CompareKeys, Encoded, EncodeRows, EncodeStored, JoinTask, join_encoded
 
 T = TypeVar("T")
@@ -280,10 +280,7 @@ def run_in_spark(frame: Any, act: Callable[[Iterator[pa.RecordBatch]], T], kind:
     ``kind``: the type of a result, which goes through JSON. Raises InvalidInputError, also what ``act`` raises of it,
     and what Spark raises.
     """
-    if frame.isStreaming:
-        raise InvalidInputError(
-            "Rows are given as a stream.", hint="Give a frame that is not a stream: spark.read in place of readStream."
-        )
+    require_not_streaming(frame)
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict({"outcome": [msgspec.json.encode(_try(act, batches))]})

@@ -94,6 +94,21 @@ def find_kind(place: BlobPlace) -> FolderKind | None:
     return None
 
 
+def is_missing(place: BlobPlace) -> bool:
+    """Whether there is no such folder, nor a file at or above it. In S3 and HDFS an empty folder counts as missing.
+
+    Raises StorageError.
+    """
+    where = place.url
+    if names_scheme(where):
+        return not place.walk()
+    if os.path.lexists(where):
+        return False
+    while not os.path.lexists(where):
+        where = os.path.dirname(where)  # noqa: PTH120 - as a text, without links followed
+    return os.path.isdir(where)  # noqa: PTH112 - Path.is_dir may raise
+
+
 def describe_kind(place: BlobPlace, kind: FolderKind) -> str:
     """Return what a folder of this kind is, in words: with the checkpoint, if it is state. Raises StorageError."""
     if kind is FolderKind.STATE:
@@ -187,10 +202,9 @@ def make_refusal(place: BlobPlace) -> InvalidInputError:
     """
     where = place.url
     is_file = not names_scheme(where) and os.path.isfile(where)  # noqa: PTH113 - Path.is_file may raise
-    if is_file:
-        return InvalidInputError(
-            f"{where} is not a checkpoint of a query: it is a file.", hint="Name the checkpointLocation of the query."
-        )
+    if is_file or is_missing(place):
+        what = "is not a checkpoint of a query: it is a file" if is_file else "does not exist"
+        return InvalidInputError(f"{where} {what}.", hint="Name the checkpointLocation of the query.")
     kind = find_kind(place)
     if kind is FolderKind.UNFINISHED_RESTORE:
         return InvalidInputError(

@@ -19,6 +19,7 @@ from pyspark_ckpt.state_store.checkpoints.folder_kind import (
     DELETING,
     find_logs_of_query,
     find_savepoint_kind,
+    is_missing,
     read_mark,
     read_marked_version,
 )
@@ -89,8 +90,9 @@ def delete(
     place = Workplace(options).resolve(location)
     refuse_link(place)
     if find_savepoint_kind(place) is None:
+        what = "does not exist" if is_missing(place) else "is not a savepoint"
         raise InvalidInputError(
-            f"{place.url} is not a savepoint: nothing was deleted.",
+            f"{place.url} {what}: nothing was deleted.",
             hint="Name the folder of a savepoint. The folder of a checkpoint is not deleted by this command.",
         )
     blobs = place.walk()

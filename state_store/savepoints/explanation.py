@@ -54,13 +54,20 @@ def _explain_operator(
         operator.layout.value,
         plan.old_partitions if plan.saved_rows and not is_single else operator.partitions,
         plan.count_partitions(operator),
-        sum(operator.rows().values()) if plan.others is None else sum(expected) if is_counted else None,
+        _count_moved(plan, operator, expected if is_counted else None),
         operator.objects,
         operator.size_bytes,
         how,
         expected,
         is_counted,
     )
+
+
+def _count_moved(plan: RestorePlan, operator: OperatorVersion, counted: Sequence[int] | None) -> int | None:
+    """Return how many rows an operator has: those that were ``counted``, with indexes, or those in its metadata."""
+    if counted is not None:
+        return sum(counted)
+    return None if plan.others is not None else sum(operator.rows().values())
 
 
 def _find_how(plan: RestorePlan, operator: OperatorVersion) -> str:

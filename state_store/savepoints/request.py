@@ -136,7 +136,9 @@ class FinishedRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ExplainedOperator:
     """What a restore does with one operator. ``expected_rows``: of each new partition; empty if stores are copied.
 
-    ``rows`` is None, and ``expected_rows`` is empty, if the state is in a store of Spark's and was not read.
+    ``rows`` is the sum of ``expected_rows`` if rows were read to count them: also those of indexes of what expires, and
+    without those that belong to no key. ``rows`` is None, and ``expected_rows`` is empty, if the state is in a store of
+    Spark's and was not read.
     ``is_counted``: whether rows were read to count them; otherwise an even spread is assumed.
     """
 

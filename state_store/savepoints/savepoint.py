@@ -24,6 +24,7 @@ from pyspark_ckpt.state_store.checkpoints.folder_kind import (
     FolderKind,
     advise_on_unfinished,
     find_kind,
+    is_missing,
     read_unfinished_request,
 )
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, list_operators
@@ -338,6 +339,8 @@ def read_info(place: BlobPlace) -> SavepointInfo:
     try:
         return read_info_at(place, NAME)
     except NotFoundError as problem:
+        if is_missing(place):
+            raise InvalidInputError(f"{place.url} does not exist.", hint="Name the folder of a savepoint.") from problem
         kind = find_kind(place)
         rescale = write_rescale(place.url, **find_options(place))
         hint = f"Name the folder of a savepoint. To copy the checkpoint of a stopped query: {rescale}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -106,6 +107,16 @@ def test_search_knows_the_pages(site: Path) -> None:
     index = (site / "search/search_index.json").read_text(encoding="utf-8")
     for page in ("keyed-state.html", "reference/states.html", "architecture.html"):
         assert f'"{page}' in index
+
+
+def test_a_search_for_late_data_finds_guides_before_decision_records(site: Path) -> None:
+    entries = json.loads((site / "search/search_index.json").read_text(encoding="utf-8"))["docs"]
+    found = {each["location"] for each in entries if "late data" in f"{each['title']} {each['text']}".lower()}
+    assert "keyed-state.html#late-rows" in found
+    records = [each for each in entries if each["location"].startswith("design/")]
+    assert records
+    assert all(each["boost"] < 1 for each in records)
+    assert not [each for each in entries if each["location"] in found and "boost" in each]
 
 
 def test_search_works_in_a_browser_that_reaches_nothing_else(site: Path) -> None:

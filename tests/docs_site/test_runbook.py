@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 
 import pyspark_ckpt as ckpt
@@ -128,3 +131,36 @@ def test_going_back_to_a_savepoint(checkpoint: Path, tmp_path: Path, call: Call)
     assert call("savepoint", "verify", tmp_path / "saved")[0] == 0
     assert call("savepoint", "restore", tmp_path / "saved", tmp_path / "new")[0] == 0
     assert call("checkpoint", "verify", tmp_path / "new")[0] == 0
+
+
+def _conditions() -> dict[str, Any]:
+    """Spark's errors by name, as the installed release has them."""
+    for jar in (Path(pyspark.__path__[0]) / "jars").glob("spark-common-utils_*.jar"):
+        with zipfile.ZipFile(jar) as archive:
+            known: dict[str, Any] = json.loads(archive.read("error/error-conditions.json"))
+            return known
+    raise AssertionError("PySpark has no jar with the names of errors.")
+
+
+def test_names_of_errors_are_those_of_spark() -> None:
+    if pyspark.__version__ < "4.3":
+        pytest.skip("The runbook has the names of Spark 4.3.")
+    known = _conditions()
+    section = TEXT.partition("\n## Spark's errors by name\n")[2].partition("\n## ")[0]
+    names = re.findall(r"`([A-Z][A-Z_]+(?:\.[A-Z_]+)?)`", section)
+    assert len(names) > 30
+    for name in names:
+        main, _, sub = name.partition(".")
+        assert main in known, name
+        assert not sub or sub in known[main]["subClass"], name
+
+
+def test_errors_that_are_under_a_name_of_spark_are_explained() -> None:
+    scala = ROOT / "jvm-bridge/src/main/scala"
+    used = {
+        name
+        for file in scala.rglob("*.scala")
+        for name in re.findall(r"under\(\s*\"([A-Z_.]+)\"", file.read_text(encoding="utf-8"))
+    }
+    assert used
+    assert not [name for name in used if f"`{name}`" not in TEXT]

@@ -84,3 +84,13 @@ def test_a_state_without_rows_is_said_to_have_none(
 def test_a_decimal_that_no_key_can_be_is_refused(value: Any) -> None:  # noqa: ANN401
     with pytest.raises(ValueError, match="does not fit"):
         SparkHash([pa.decimal128(9, 2)])([value])
+
+
+@pytest.mark.parametrize("key", [[], ["a", "b"], ["a"], ([], [])])
+def test_an_array_that_is_given_in_place_of_a_key_is_explained(key: Any, make_written: MakeWritten) -> None:  # noqa: ANN401
+    made = make_written({"tags": pa.list_(pa.string())})
+    made.batch(STATES, [(([],), lambda states: states.n.update(7))])
+    with open_state(made.path, uid=UID) as state:
+        assert state.get(([],)) == 7
+        with pytest.raises(InvalidInputError, match=r"\(\[\.\.\.\],\)|is not an array"):
+            state.get(key)

@@ -183,6 +183,20 @@ def test_functions_of_spark_run_unchanged() -> None:
         assert harness.state("state") == {("ada",): (4,), ("bob",): (5,)}
 
 
+def test_a_row_in_another_order_is_refused_when_a_function_of_spark_gives_it() -> None:
+    def keep(key: tuple[str], frames: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:  # noqa: ANN401
+        state.update(
+            Row(**dict.fromkeys(("total", "seen") if key[0] == "ada" else ("seen", "total"), len(list(frames))))
+        )
+        yield pd.DataFrame({"user": [key[0]], "total": [1]})
+
+    kind = "seen bigint, total bigint"
+    with stream().apply_in_pandas_with_state(keep, OUTPUT, kind, "update", "NoTimeout") as harness:
+        assert harness.run([("bob", 1, AT)]) == [("bob", 1)]
+        with pytest.raises(ckpt.InvalidInputError, match="fields are in another order than"):
+            harness.run([("ada", 1, AT)])
+
+
 class Stateful(StatefulProcessor):
     """Counts, and outputs the count in the form of its rows."""
 
@@ -525,3 +539,12 @@ def test_a_delay_is_read_as_spark_reads_it(delay: Any, delay_ms: int | None) -> 
             read_delay_ms(delay, "the delay")
     else:
         assert read_delay_ms(delay, "the delay") == delay_ms
+
+
+def test_a_folder_may_be_relative_to_the_present_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for expected in (("ada", 3), ("ada", 6)):
+        with stream(folder="kept").process(Totals(), OUTPUT) as harness:
+            assert expected in harness.run(ROWS)
+            assert harness.checkpoint.is_absolute()
+    assert (tmp_path / "kept" / "checkpoint").is_dir()

@@ -30,7 +30,7 @@ from pyspark_ckpt.operators.encoding.spark_hash import SparkHash
 from pyspark_ckpt.operators.encoding.unsafe_rows import read_packed_rows
 from pyspark_ckpt.operators.types.columns import python_values
 from pyspark_ckpt.operators.types.stored_types import arrow_type
-from pyspark_ckpt.operators.types.value_types import get_fields
+from pyspark_ckpt.operators.types.struct_values import get_fields
 from pyspark_ckpt.reading.rows.evolved_values import decode_evolved
 from pyspark_ckpt.reading.rows.ordered_columns import read_ordered
 from pyspark_ckpt.reading.rows.state_codec import Decoded, StoredRow, Wanted, struct_column
@@ -47,7 +47,7 @@ _SIGN = 1 << 63
 _WORD = 8
 _INDEXED = "keyWithIndexToValue"
 _EXPIRING = "$ttl_"
-_ENTRY = ["key", "userKey"]
+_ENTRY = ("key", "userKey")
 _TIMED = ("TimestampAsPrefixKeyStateEncoderSpec", "TimestampAsPostfixKeyStateEncoderSpec")
 EVENT_TIME = "__event_time"
 """Spark's name of the column, in microseconds. A row without an event time has a number from 0 to 1023 in it."""

@@ -130,7 +130,9 @@ class Point:
 _Pair = namedtuple("_Pair", "x y")  # noqa: PYI024 - what users write
 
 
-@pytest.mark.parametrize("value", [(1, None), [1, None], {"x": 1}, Point(1, None), _Pair(1, None)])
+@pytest.mark.parametrize(
+    "value", [(1, None), [1, None], {"x": 1, "y": None}, {"y": None, "x": 1}, Point(1, None), _Pair(1, None)]
+)
 def test_a_struct_may_be_any_thing_that_has_its_fields(value: Any) -> None:  # noqa: ANN401
     codec = make_value_codec(pa.struct([("x", pa.int32()), ("y", pa.string())]))
     decoded = codec.decode(codec.encode(value))

@@ -40,7 +40,18 @@ VALUES: dict[pa.DataType, list[Any]] = {
     pa.date32(): [date(2024, 1, 1), AT],
     INSTANT: [AT, AT.replace(tzinfo=LONDON), AT.replace(tzinfo=timezone.utc), AT.replace(fold=1), datetime(1, 1, 2), 5],  # noqa: DTZ001
     pa.timestamp("us"): [AT, AT.replace(tzinfo=LONDON), AT.replace(fold=1)],
-    NUMBER: [(1, "a"), Row(n=1, t=None), [2, "b"], {"n": 1, "t": "x"}, (1,), (2**31, "a"), 5],
+    NUMBER: [
+        (1, "a"),
+        Row(n=1, t=None),
+        Row(t="a", n=1),
+        Row(t="a", m=1),
+        {"n": 1},
+        [2, "b"],
+        {"n": 1, "t": "x"},
+        (1,),
+        (2**31, "a"),
+        5,
+    ],
     pa.list_(pa.int32()): [[1, None], [], (1, 2), [2**31], np.array([1, 2]), "ab"],
     pa.list_(NUMBER): [[(1, "a"), None], [Row(n=None, t="x")]],
     pa.map_(pa.string(), pa.int32()): [{"a": 1, "b": None}, {}, {None: 1}, {"a": "x"}, [("a", 1)]],
@@ -88,3 +99,18 @@ def test_what_is_given_may_be_changed_afterwards() -> None:
     taken, stored = tuples.take((given,)), tuples.store((given,))
     given.append(3)
     assert taken == stored == ([1, 2],)
+
+
+def test_a_nested_row_goes_by_its_names_when_they_are_in_another_order() -> None:
+    tuples = Tuples("it", pa.struct([("it", NUMBER)]))
+    for convert in (tuples.take, tuples.store):
+        assert convert((Row(t="a", n=1),)) == ((1, "a"),)
+
+
+@pytest.mark.parametrize("given", [Row(t="a", n=1), Row(t="a", m=1)])
+def test_names_in_another_order_are_refused_where_spark_takes_positions(given: Row) -> None:
+    tuples = Tuples("it", NUMBER)
+    for convert in (tuples.take, tuples.store):
+        with pytest.raises(InvalidInputError, match="another order than"):
+            convert(given)
+        assert convert(Row(n=1, t="a")) == convert(Row(a=1, b="a")) == (1, "a")

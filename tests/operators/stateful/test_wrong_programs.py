@@ -80,6 +80,7 @@ def _run(folder: Path, program: StatefulProcessor, clock: Clock | None = None, *
         (lambda _, __: None, r"Calls.handleInputRows\(\) of keyed operator 'it' returned None of type NoneType, not"),
         (lambda _, __: [5], r"handleInputRows\(\) of keyed operator 'it' returned 5 of type int in place of a Row"),
         (lambda _, __: [Row("a")], "returned <Row.*a.*> of type Row, which has no names of fields"),
+        (lambda _, __: [Row(N=1)], r"returned Row\(N=1\) of type Row, and the output has no column 'N'"),
         (
             lambda _, __: [Row(n="a")],
             "returned a row whose column 'n' is 'a' of type str; the output's is of type",

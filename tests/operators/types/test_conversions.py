@@ -156,7 +156,7 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "get": lambda bound, value: bound["keys"].get(value),
     "reduce": lambda bound, value: bound["last"].add(value),
     "array": lambda bound, value: bound["nested"].update(([value], None)),
-    "field": lambda bound, value: bound["nested"].update({"n": value}),
+    "field": lambda bound, value: bound["nested"].update({"in": None, "n": value}),
 }
 
 

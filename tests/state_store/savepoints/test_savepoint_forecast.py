@@ -103,6 +103,7 @@ def test_rows_that_spark_has_written_are_counted(name: str, tmp_path: Path) -> N
         digests = verify_version(new, identity, new.newest_version).digests
         rows[identity.partition] += sum(each.rows for state, each in digests.items() if (name, state) != SPARKS)
     assert list(operator.expected_rows) == rows
+    assert operator.rows == sum(rows)
 
 
 def test_nothing_is_read_to_explain_a_restore_quickly(

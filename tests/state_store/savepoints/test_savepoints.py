@@ -498,3 +498,28 @@ def test_a_store_costs_few_requests_when_all_are_looked_at(
     reads, lists = ((after[kind] - before[kind]) / (many - few) for kind in (READS, LISTS))
     assert lists == 1, "of the store's own folder"
     assert reads == expected, "where it is, its snapshot, and what the delta after it says"
+
+
+@pytest.mark.parametrize("partitions", [None, 2, 3])
+def test_a_checkpoint_is_restored_as_its_newest_batch(partitions: int | None, quick_path: Path) -> None:
+    query = written(quick_path / "query", 2)
+    before = files(quick_path / "query")
+    savepoints.restore(query.location, str(quick_path / "restored"), parallelism=partitions)
+    assert stored(str(quick_path / "restored")) == (query.version, partitions or 2, query.rows)
+    assert files(quick_path / "query") == before
+    query.run(1)
+
+
+def test_a_restore_of_a_checkpoint_can_be_explained(quick_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    query, target = written(quick_path / "query", 2), quick_path / "restored"
+    assert main(["savepoint", "restore", query.location, str(target), "-n", "3", "--explain"]) == 0
+    assert "2 to 3 partitions" in capsys.readouterr().out
+    assert not target.exists()
+
+
+def test_a_checkpoint_cannot_be_claimed(quick_path: Path) -> None:
+    query = written(quick_path / "query", 2)
+    with pytest.raises(InvalidInputError, match="is not a savepoint"):
+        savepoints.restore(query.location, str(quick_path / "restored"), claim="claim")
+    assert files(quick_path / "query")
+    assert not (quick_path / "restored").exists()
