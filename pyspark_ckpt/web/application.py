@@ -30,7 +30,6 @@ from pyspark_ckpt.web.history import Prices, tell_history
 from pyspark_ckpt.web.lookups import MAX_DIFF_ROWS, choose_state, compare, find_key, list_states, select
 from pyspark_ckpt.web.overview import (
     NOT_WAITING,
-    WORST_FIRST,
     describe_error,
     describe_facts,
     describe_waiting,
@@ -171,9 +170,7 @@ class Pages:
         return subject, facts, describe_facts(subject, facts)
 
     def _show_all(self, _request: Request) -> Answer:
-        told = sorted(
-            self._summarize(FIRST_WAIT_S), key=lambda each: (WORST_FIRST.index(each["level"]), each["number"])
-        )
+        told = self._summarize(FIRST_WAIT_S)
         return "overview.html", {"checkpoints": told, "levels": sum_levels(told)}
 
     def _summarize(self, wait_s: float) -> list[Fields]:

@@ -35,7 +35,7 @@ def count_between(begin: Any, end: Any) -> int | None:  # noqa: ANN401 - JSON
 
 def _measure(begin: Any, end: Any, depth: int) -> int | None:  # noqa: ANN401 - JSON
     if _is_number(begin) and _is_number(end):
-        return max(0, end - begin)
+        return int(max(0, end - begin))
     if not isinstance(begin, dict) or not isinstance(end, dict) or depth == 0:
         return None
     total = 0

@@ -87,7 +87,7 @@ class OffsetLog:
 
 def _read_all(place: BlobPlace, batches: Iterable[int]) -> list[tuple[int, LoggedBatch]]:
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="offset log") as pool:
-        return [pair for pair in pool.map(lambda batch: (batch, _read(place, batch)), batches) if pair[1] is not None]
+        return list(pool.map(lambda batch: (batch, _read(place, batch)), batches))
 
 
 def _read(place: BlobPlace, batch: int) -> LoggedBatch:
