@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -139,7 +140,7 @@ class Query:
         """Write what Spark does before a batch runs; its number."""
         batch = self.version
         conf = {"spark.sql.shuffle.partitions": str(self.partitions), "spark.sql.session.timeZone": "UTC"}
-        entry = {"batchWatermarkMs": 1000 * batch, "batchTimestampMs": 5000 + batch, "conf": conf}
+        entry = {"batchWatermarkMs": 1000 * batch, "batchTimestampMs": time.time_ns() // 1_000_000, "conf": conf}
         self.place.put(f"sources/0/{batch}", b'v1\n{"path":"file:///in/%d","batchId":%d}' % (batch, batch))
         self.place.put(f"offsets/{batch}", b'v1\n%s\n{"logOffset":%d}' % (json.dumps(entry).encode(), batch))
         return batch

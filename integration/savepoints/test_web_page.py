@@ -40,11 +40,17 @@ def test_a_running_query_is_shown_with_what_it_measures(spark: SparkSession, tmp
         assert shown["checkpoint"]["query_id"] == query.id
         assert shown["checkpoint"]["is_running"]
         sink.await_batch(shown["checkpoint"]["batch"] + 3)
-        told = read(page, "/c/0/history")
+        told = read(page, "/c/0/progress")
+        assert told["source"] == "query"
         assert told["progress"][0]["batch"] > shown["checkpoint"]["batch"]
         assert told["progress"][0]["write_requests"] >= 1
         assert told["progress"][0]["expired_rows_left"] == 0
         assert told["progress"][0]["uploaded_bytes"] > 0
+        assert told["newest"]["processed_rows_per_s"] > 0
+        assert {"addBatch", "walCommit"} <= {each["phase"] for each in told["phases"]}
+        assert told["sizes"][0]["state_rows"] > 0
+        assert told["verdict"]["why"]
+        told = read(page, "/c/0/history")
         # Commits of the newest version may come, and those of the oldest go, while they are counted.
         assert max(each["commits"] for each in told["versions"]) == 2
 
@@ -98,8 +104,9 @@ with ckpt.serve(query) as page:
         told = read("/c/0")["checkpoint"]
     assert (told["is_running"], told["level"]) == (False, "bad"), told
     assert told["batch"] >= 1
-    for path in ("/", "/c/0/history", "/c/0/states", "/c/0/partitions", "/c/0/kept", "/c/0/key", "/c/0/diff"):
-        read(path)
+    for path in ("", "/progress", "/history", "/states", "/partitions", "/kept", "/key", "/diff"):
+        read("/c/0" + path)
+    read("/")
 print("all read")
 """
 

@@ -75,7 +75,7 @@ def values_of(progress: Progress) -> Iterator[Value]:
     for phase, took_ms in durations.items():
         if phase != "triggerExecution":
             yield families.PHASE_TIME, (phase,), took_ms
-    watermark_ms = _instant_ms(progress.event_time.get("watermark", ""))
+    watermark_ms = instant_ms(progress.event_time.get("watermark", ""))
     if watermark_ms > 0:  # until rows have come, Spark shows the year 1970
         yield families.WATERMARK, (), watermark_ms
     for number, operator in enumerate(progress.state_operators):
@@ -126,7 +126,7 @@ def read_name(name: str) -> tuple[str, str]:
     return (found[1], str(ast.literal_eval(found[2]))) if found else (name, "")
 
 
-def _instant_ms(text: str) -> float:
+def instant_ms(text: str) -> float:
     """Return an instant in ms; 0 for no text. Its year may have more digits than those of Python's dates."""
     found = _INSTANT.fullmatch(text)
     if found is None:

@@ -34,8 +34,10 @@ from pyspark_ckpt.web.overview import (
     describe_facts,
     describe_waiting,
     name_subject,
+    sum_levels,
     summarize,
 )
+from pyspark_ckpt.web.pace.page import tell_pace
 from pyspark_ckpt.web.partitions import count_groups, tell_partitions, tell_states
 from pyspark_ckpt.web.recollection import Progress, Recollection
 from pyspark_ckpt.web.retention import find_garbage, list_savepoints, tell_kept
@@ -92,6 +94,7 @@ class Pages:
         """Return the application."""
         of_one = {
             "": self._show_one,
+            "/progress": self._show_progress,
             "/history": self._show_history,
             "/states": self._show_states,
             "/partitions": self._show_partitions,
@@ -167,7 +170,8 @@ class Pages:
         return subject, facts, describe_facts(subject, facts)
 
     def _show_all(self, _request: Request) -> Answer:
-        return "overview.html", {"checkpoints": self._summarize(FIRST_WAIT_S)}
+        told = self._summarize(FIRST_WAIT_S)
+        return "overview.html", {"checkpoints": told, "levels": sum_levels(told)}
 
     def _summarize(self, wait_s: float) -> list[Fields]:
         with ThreadPoolExecutor(len(self.subjects), thread_name_prefix="overview") as pool:
@@ -179,7 +183,11 @@ class Pages:
         told = summarize(subject, WAIT_S)
         if "error" in told:
             return "error.html", {"checkpoint": name_subject(subject), "error": told["error"]}
-        return "checkpoint.html", {"checkpoint": told, "progress": subject.read_progress()}
+        return "checkpoint.html", {"checkpoint": told}
+
+    def _show_progress(self, request: Request) -> Answer:
+        subject, facts, told = self._open(request)
+        return "progress.html", {"checkpoint": told, **tell_pace(subject, facts)}
 
     def _show_history(self, request: Request) -> Answer:
         subject, facts, told = self._open(request)
@@ -188,7 +196,7 @@ class Pages:
     def _tell_history(self, subject: Subject, facts: Facts) -> Fields:
         if not facts.has_stores or not facts.version:
             empty = {"versions": [], "all_versions": 0, "day": None, "kept": None, "is_whole": True}
-            return {**empty, "has_prices": False, "progress": [], **NOT_WAITING}
+            return {**empty, "has_prices": False, **NOT_WAITING}
         return tell_history(subject, facts, self.prices, WAIT_S)
 
     def _show_states(self, request: Request) -> Answer:

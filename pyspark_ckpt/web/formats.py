@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
+from itertools import groupby
 from typing import Any
 
 from markupsafe import Markup
@@ -110,6 +111,24 @@ def draw_bars(values: Sequence[float | None], label: str, tips: Sequence[str], h
     ).format(width, height, label, Markup("").join(bars))
 
 
+def draw_lines(series: Sequence[Sequence[float | None]], label: str, height: int = 48) -> Markup:
+    """Return lines as SVG on one scale that begins at 0, the first value of each at the left. None leaves a gap."""
+    most = max((value for values in series for value in values if value is not None), default=0) or 1
+    width = max((len(values) for values in series), default=1) - 1 or 1
+    lines = []
+    for number, values in enumerate(series):
+        points = [
+            None if value is None else f"{n:.2f},{height - (height - 1) * max(0, value) / most:.2f}"
+            for n, value in enumerate(values)
+        ]
+        for is_gap, found in groupby(points, lambda point: point is None):
+            if not is_gap:
+                lines.append(Markup('<polyline class="l{}" points="{}"/>').format(number, " ".join(map(str, found))))
+    return Markup(
+        '<svg class="lines" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>'
+    ).format(width, height, label, Markup("").join(lines))
+
+
 def draw_heat(cells: Sequence[tuple[float, str]], label: str, columns: int = 20) -> Markup:
     """Return a heat map as SVG: squares in rows, each with a number, which gives its shade, and a text."""
     most = max((number for number, _ in cells), default=0)
@@ -136,6 +155,37 @@ def chart_versions(versions: Sequence[Fields], field: str) -> Markup:
     return Markup("<figcaption>{}</figcaption>{}").format(label, chart)
 
 
+def chart_batches(batches: Sequence[Fields], fields: Sequence[str], what: str, kind: str) -> Markup:
+    """Return the lines of fields of batches, the newest of which comes first in them.
+
+    ``kind``: how their numbers are written: a key of ``FILTERS``. Empty if no batch has any of them.
+    """
+    shown = list(reversed(batches))
+    series = [[each.get(field) for each in shown] for field in fields]
+    known = [value for values in series for value in values if value is not None]
+    if not known:
+        return Markup("")
+    label = f"{what}, the newest batch at the right; at most {FILTERS[kind](max(known))}"
+    return Markup("<figure><figcaption>{}</figcaption>{}</figure>").format(label, draw_lines(series, label))
+
+
+def show_ms(ms: float | None) -> str:
+    """Return a time span that is given in milliseconds."""
+    return NOTHING if ms is None else show_duration(ms / 1000)
+
+
+def show_rate(number: float | None) -> str:
+    """Return a number in a second: with a digit after the point if it is small."""
+    if number is None or not math.isfinite(number):
+        return NOTHING
+    return f"{number:,.1f}/s" if abs(number) < _FIGURES else f"{number:,.0f}/s"
+
+
+def show_share(share: float | None) -> str:
+    """Return a share in percent."""
+    return NOTHING if share is None else f"{share:.0%}"
+
+
 def chart_partitions(partitions: Sequence[Fields], field: str) -> Markup:
     """Return the heat map of a field of partitions."""
     show, what = (show_size, "Bytes") if field.endswith("_bytes") else (show_count, "Stored rows")
@@ -153,6 +203,9 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "count": show_count,
     "size": show_size,
     "duration": show_duration,
+    "ms": show_ms,
+    "rate": show_rate,
+    "share": show_share,
     "instant": show_time,
     "ago": show_ago,
     "money": show_money,
@@ -160,6 +213,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "noun": count_text,
 }
 FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "chart_batches": chart_batches,
     "chart_versions": chart_versions,
     "chart_partitions": chart_partitions,
     "chart_groups": chart_groups,

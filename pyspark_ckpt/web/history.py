@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from pyspark_ckpt.descriptions.json_forms import Fields
-from pyspark_ckpt.web.overview import describe_waiting
+from pyspark_ckpt.web.overview import describe_times, describe_waiting
 from pyspark_ckpt.web.subjects import Facts, Subject
 from pyspark_ckpt.web.survey import Survey, VersionSurvey
 
@@ -37,7 +37,6 @@ def tell_history(subject: Subject, facts: Facts, prices: Prices, wait_s: float) 
         "all_versions": len(versions),
         "day": None if survey is None else _sum_day(survey, facts, prices),
         "kept": None if whole.value is None else _sum_kept(whole.value, prices),
-        "progress": subject.read_progress(),
         "has_prices": prices.requests is not None or prices.gb_month is not None,
         "is_whole": survey is not None and survey.is_whole,
         **describe_waiting(whole),
@@ -46,12 +45,12 @@ def tell_history(subject: Subject, facts: Facts, prices: Prices, wait_s: float) 
 
 def _describe_version(each: VersionSurvey, facts: Facts) -> Fields:
     batch = each.version - 1
-    planned_s, committed_s = facts.offsets.get(batch), facts.commits.get(batch)
+    times = describe_times(facts, batch)
     return {
         "version": each.version,
         "batch": batch,
-        "committed_s": committed_s if committed_s is not None else each.last_s if each.deltas else None,
-        "batch_s": None if committed_s is None or planned_s is None else committed_s - planned_s,
+        **times,
+        "committed_s": times["committed_s"] or (each.last_s if each.deltas else None),
         "commits": each.deltas,
         "commit_s": each.last_s - each.first_s if each.deltas else None,
         "delta_bytes": each.delta_bytes,

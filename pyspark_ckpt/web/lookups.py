@@ -242,10 +242,23 @@ def compare(
 
 
 def choose_state(states: Sequence[Fields], given: Mapping[str, str]) -> Fields | None:
-    """Return the state that a form names by its number; None if it names none. Raises InvalidInputError."""
+    """Return the state that a form names by its number, or a link by its operator, store and name.
+
+    None if none is named. Raises InvalidInputError.
+    """
     text = given.get("state", "")
     if not text:
-        return None
+        return _find_state(states, given) if states and "name" in given else None
     if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) >= len(states):  # noqa: PLR2004
         raise InvalidInputError(f"There is no state number {text[:20]!r}: choose one of the list.")
     return states[int(text)]
+
+
+def _find_state(states: Sequence[Fields], given: Mapping[str, str]) -> Fields:
+    wanted = tuple(given.get(each, "") for each in ("operator", "store", "name"))
+    for each in states:
+        if (str(each["operator"]), each["store"], each["state"]) == wanted:
+            return each
+    raise InvalidInputError(
+        f"There is no state {wanted[2][:100]!r} of which keys can be looked up: choose one of the list."
+    )

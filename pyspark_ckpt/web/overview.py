@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -24,7 +24,8 @@ MANY_DELTAS = 50
 SHOWN_STORES = 5
 MIN_WAIT_S, FACTS_WAIT_S = 0.1, 3.0
 
-GOOD, NOTICE, BAD = "good", "notice", "bad"
+GOOD, NOTICE, BAD, UNREAD = "good", "notice", "bad", "unread"
+WORST_FIRST = (BAD, NOTICE, UNREAD, GOOD)
 
 
 def summarize(subject: Subject, wait_s: float) -> Fields:
@@ -36,9 +37,9 @@ def summarize(subject: Subject, wait_s: float) -> Fields:
     try:
         facts = subject.recall_facts(max(wait_s, FACTS_WAIT_S))
     except CkptError as problem:
-        return {**name_subject(subject), "error": describe_error(problem)}
+        return {**name_subject(subject), "error": describe_error(problem), "level": BAD}
     if facts is None:
-        return {**name_subject(subject), "is_opening": True}
+        return {**name_subject(subject), "is_opening": True, "level": UNREAD}
     told = describe_facts(subject, facts)
     look: Recalled[Survey] | None = None
     notes: list[Fields] = [*_judge_run(subject.read_run()), *_judge_logs(facts)]
@@ -54,16 +55,24 @@ def summarize(subject: Subject, wait_s: float) -> Fields:
             notes.append({"level": BAD, "text": f"{count_text(damaged, 'store')} cannot be read: see States"})
     told["look"] = None if look is None or look.value is None else _describe_look(look.value)
     told["is_under_way"] = look is not None and look.is_under_way
-    told["health"] = notes or [{"level": GOOD, "text": _say_nothing_wrong(facts, look)}]
-    levels = [each["level"] for each in notes]
-    told["level"] = BAD if BAD in levels else NOTICE if NOTICE in levels else GOOD
+    told["health"] = notes or [_tell_nothing_wrong(facts, look)]
+    told["level"] = next(level for level in WORST_FIRST if any(each["level"] == level for each in told["health"]))
     return told
 
 
-def _say_nothing_wrong(facts: Facts, look: Recalled[Survey] | None) -> str:
+def _tell_nothing_wrong(facts: Facts, look: Recalled[Survey] | None) -> Fields:
     if facts.saved is not None:
-        return "its files are named, not read: `pyspark-ckpt savepoint verify` reads it"
-    return "nothing wrong was seen" + (" so far" if look is not None and look.value is None else "")
+        text = "its files are named, not read: `pyspark-ckpt savepoint verify` reads it"
+        return {"level": UNREAD, "text": text}
+    if look is not None and look.value is None:
+        return {"level": UNREAD, "text": "nothing wrong was seen so far, and its stores are still being listed"}
+    return {"level": GOOD, "text": "nothing wrong was seen"}
+
+
+def sum_levels(told: Iterable[Fields]) -> dict[str, int]:
+    """Return how many checkpoints are of each level, the worst first; those of which there are none are left out."""
+    levels = [each["level"] for each in told]
+    return {level: levels.count(level) for level in WORST_FIRST if level in levels}
 
 
 def name_subject(subject: Subject) -> Fields:
@@ -84,17 +93,18 @@ def describe_damage(damaged: Mapping[Identity, CkptError]) -> list[Fields]:
 def describe_facts(subject: Subject, facts: Facts) -> Fields:
     """Return what the head of every page of a checkpoint says."""
     batch = facts.version - 1 if facts.version else None
-    committed_s = None if batch is None else facts.commits.get(batch)
     run = subject.read_run()
     return {
         **name_subject(subject),
         "place": facts.checkpoint.place.url,
         "kind": facts.kind,
         "query_id": facts.checkpoint.query_id,
+        "query_name": None if run is None else run.name or None,
         "version": facts.version,
         "batch": batch,
-        "committed_s": committed_s,
-        "interval_s": find_interval(facts.commits),
+        "committed_s": None if batch is None else describe_times(facts, batch)["committed_s"],
+        "is_copied": facts.is_copied,
+        "interval_s": None if facts.is_copied else find_interval(facts.commits),
         "planned_batch": max(facts.offsets, default=None),
         "watermark_ms": facts.watermark_ms or None,
         "operators": [
@@ -120,6 +130,17 @@ def describe_facts(subject: Subject, facts: Facts) -> Fields:
     }
 
 
+def describe_times(facts: Facts, batch: int) -> Fields:
+    """Return when a batch was committed, and how long it took by its entries in both logs.
+
+    In a copy, the entries have the times of copying: then neither is known.
+    """
+    planned_s, committed_s = facts.offsets.get(batch), facts.commits.get(batch)
+    if facts.is_copied or committed_s is None:
+        return {"committed_s": None, "batch_s": None}
+    return {"committed_s": committed_s, "batch_s": None if planned_s is None else max(0.0, committed_s - planned_s)}
+
+
 def find_interval(commits: Mapping[int, float]) -> float | None:
     """Return the usual time between two commits; None if there are too few."""
     times = [commits[batch] for batch in sorted(commits)[-20:]]
@@ -133,6 +154,8 @@ def _judge_run(run: QueryRun | None) -> Iterator[Fields]:
         yield {"level": BAD, "text": f"the query in this process: {run.problem}"}
     elif run is not None and not run.is_active:
         yield {"level": NOTICE, "text": "the query in this process has stopped"}
+    elif run is not None and run.verdict.get("keeps_up") is False:
+        yield {"level": NOTICE, "text": "the query does not keep up: see Progress"}
 
 
 def _judge_logs(facts: Facts) -> Iterator[Fields]:
@@ -148,7 +171,7 @@ def _judge_logs(facts: Facts) -> Iterator[Fields]:
         yield {"level": BAD, "text": f"offsets/{batch} is missing, and batch {batch} is committed"}
     elif planned > batch + 1:
         yield {"level": BAD, "text": f"batch {planned} is planned, and batch {planned - 1} is not in the commit log"}
-    committed_s, interval_s = facts.commits.get(batch), find_interval(facts.commits)
+    committed_s, interval_s = describe_times(facts, batch)["committed_s"], find_interval(facts.commits)
     since_s = 0.0 if committed_s is None else time.time() - committed_s
     if since_s > max(LATE_S, LATE_BATCHES * (interval_s or 0)):
         began = f" Batch {planned} has begun and was not committed." if planned > batch else ""

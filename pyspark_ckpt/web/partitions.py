@@ -86,6 +86,7 @@ def _describe_operator(each: OperatorVersion, saved: SavepointInfo | None) -> Fi
         for version in versions:
             for state in version.meta.states:
                 by_name.setdefault((store, state.name), []).append(state)
+    is_keyed = any("max_parallelism" in found[-1].descriptor.encoder for found in by_name.values())
     states = []
     for (store, name), found in by_name.items():
         keys, values = describe_types(found[-1])
@@ -96,6 +97,8 @@ def _describe_operator(each: OperatorVersion, saved: SavepointInfo | None) -> Fi
                 "store": store,
                 "state": name,
                 "uid": own.uid,
+                "name": name if own.uid is None else name.removeprefix(f"{own.uid}/"),
+                "has_keys": own.is_counted and (own.uid is not None or not is_keyed),
                 "kind": str(own.descriptor.encoder.get("kind", "")) or "Spark's own",
                 "rows": count_rows(found),
                 "key": keys,

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
-
 from pyspark_ckpt.descriptions.json_forms import Fields
 from pyspark_ckpt.descriptions.operators import OF_OURS, name_by_metas
 from pyspark_ckpt.queries.handles import describe_failure
@@ -26,10 +24,13 @@ from pyspark_ckpt.state_store.errors import CkptError, FormatError, NotFoundErro
 from pyspark_ckpt.state_store.format.names import RUNS_FOLDER, parse_epoch
 from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
 from pyspark_ckpt.state_store.identity import Identity
-from pyspark_ckpt.state_store.json_objects import MAX_LONG, Count, Name, Words, decode_as
+from pyspark_ckpt.state_store.json_objects import MAX_LONG
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.retention.pins import Pin, Pins
 from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint, SavepointInfo, read_info
+from pyspark_ckpt.web.pace.batches import describe_batch
+from pyspark_ckpt.web.pace.logs import LoggedBatch, OffsetLog, read_entry
+from pyspark_ckpt.web.pace.verdict import judge_progress
 from pyspark_ckpt.web.recollection import Progress, Recalled, Recollection
 from pyspark_ckpt.web.survey import GLANCE_VERSIONS, Survey, survey_stores
 
@@ -43,15 +44,10 @@ GLANCE_S = 10.0
 WHOLE_S = 60.0
 METAS_S, DAMAGED_S = 3600.0, 30.0
 """The metadata of a commit never changes. If some is damaged, it may be mended."""
+COPIED_S = 600.0
+"""A batch is planned within moments of its clock: an entry that is older by so much was copied."""
+MAX_SIZES = 500
 AT_ONCE = 8
-
-
-class _Offsets(msgspec.Struct):
-    """The second line of an entry of the offset log. ``conf``: what the query keeps of its session."""
-
-    batchWatermarkMs: Count = 0  # noqa: N815 - Spark's names, here and below
-    batchTimestampMs: Count = 0  # noqa: N815
-    conf: dict[Name, Words] = {}
 
 
 class CommitKey(NamedTuple):
@@ -94,6 +90,7 @@ class Facts:
     pins: Sequence[Pin]
     run: tuple[int, str]
     watermark_ms: int
+    clock_ms: int
     conf: Mapping[str, str]
     log_format: str
     names_ids: bool
@@ -107,6 +104,12 @@ class Facts:
         return CommitKey(self.version, self.checkpoint.query_id, self.commits.get(self.version - 1))
 
     @property
+    def is_copied(self) -> bool:
+        """Whether the times of the logs are those of a copy: the newest batch was planned long before its entry."""
+        planned_s = self.offsets.get(self.version - 1)
+        return bool(planned_s and self.clock_ms and planned_s - self.clock_ms / 1000 > COPIED_S)
+
+    @property
     def kind(self) -> str:
         """What the folder is, in words."""
         return "checkpoint" if self.saved is None else f"{self.saved.kind} savepoint"
@@ -118,11 +121,16 @@ class Facts:
 
 
 class QueryRun(NamedTuple):
-    """Whether a query runs, and what it has failed with, or why that is not known; empty if there is nothing to say."""
+    """Whether a query runs, and what it has failed with, or why that is not known; empty if there is nothing to say.
+
+    ``batches``: its last ones, the newest first. ``verdict``: whether it keeps up, see ``judge_progress``.
+    """
 
     is_active: bool
     problem: str
+    name: str = ""
     batches: Sequence[Fields] = ()
+    verdict: Fields = {}  # noqa: RUF012 - never changed
 
 
 class Subject:
@@ -140,6 +148,8 @@ class Subject:
         self._whole = Recollection[Survey](pool, WHOLE_S)
         self._metas = Recollection[KnownVersion](pool, METAS_S)
         self._damage: tuple[CommitKey, int] | None = None
+        self._sizes: dict[CommitKey, tuple[int, int]] = {}
+        self._log = OffsetLog()
 
     def read_facts(self) -> Facts:
         """Return what is known of the checkpoint now. Raises CkptError."""
@@ -177,10 +187,30 @@ class Subject:
             damaged: dict[Identity, CkptError] = {}
             operators = list_operators(facts.checkpoint, facts.version, progress, damaged)
             self._damage = (facts.commit, len(damaged)) if damaged else None
+            if not damaged:
+                self._note_size(facts, operators)
             return KnownVersion(facts.commit, operators, damaged)
 
         look = int(time.monotonic() // DAMAGED_S) if self._damage else 0
         return self._metas.recall((facts.commit, look), compute, wait_s)
+
+    def _note_size(self, facts: Facts, operators: Sequence[OperatorVersion]) -> None:
+        """Remember how large the state is at the newest version."""
+        stores = [each for operator in operators for stores in operator.stores.values() for each in stores]
+        size = sum(each.meta.rows for each in stores), sum(each.size_bytes for each in stores)
+        self._sizes = dict([*self._sizes.items(), (facts.commit, size)][-MAX_SIZES:])
+
+    def list_sizes(self, facts: Facts) -> dict[int, tuple[int, int]]:
+        """Return the rows and bytes of state that were seen since the page was opened, by version."""
+        return {
+            commit.version: size
+            for commit, size in self._sizes.items()
+            if commit.query_id == facts.commit.query_id and commit.version <= facts.version
+        }
+
+    def read_offset_log(self, facts: Facts) -> dict[int, LoggedBatch]:
+        """Return the newest entries of the offset log, by batch. Raises StorageError."""
+        return self._log.read(facts.checkpoint.place, facts.checkpoint.query_id, facts.offsets)
 
     def count_damaged(self, facts: Facts) -> int:
         """Return how many stores could not be read at the newest version, as far as somebody has looked."""
@@ -198,7 +228,7 @@ class Subject:
             version, saved = checkpoint.newest_version, savepoint.result()
             if saved is not None and saved.version != version:  # a query was started in it: it is a checkpoint now
                 saved = None
-            entry = pool.submit(_read_offsets, checkpoint, version)
+            entry = pool.submit(read_entry, checkpoint.place, version - 1)
             log_format = pool.submit(_read_log_format, checkpoint, version)
             found = operators.result()
             checks = pool.submit(_check_operators, checkpoint, found)
@@ -218,6 +248,7 @@ class Subject:
                 pins.result(),
                 run.result(),
                 known.batchWatermarkMs,
+                known.batchTimestampMs,
                 known.conf,
                 log_format.result(),
                 bool(version and checkpoint.list_logged_operators()),
@@ -236,47 +267,18 @@ class Subject:
             return QueryRun(False, "its session has not answered yet")
         return told.value
 
-    def read_progress(self) -> Sequence[Fields]:
-        """Return the last batches as the query in this process tells of them, the newest first; none without one.
-
-        None either if its session does not answer, of which ``read_run`` tells.
-        """
-        run = self.read_run()
-        return () if run is None else run.batches
-
 
 def _ask(query: Any) -> QueryRun:  # noqa: ANN401 - of a classic session, or of a client of Spark Connect
     try:
         is_active, failure = query.isActive, query.exception()
         recent: list[Any] = list(query.recentProgress)  # dicts, or objects that have them as JSON
         batches = [each if isinstance(each, dict) else json.loads(each.json) for each in recent]
+        described = [describe_batch(each) for each in reversed(batches)]
+        name = query.name or ""
     except Exception as problem:  # noqa: BLE001 - of any kind, if the JVM is gone: it is told
         return QueryRun(False, f"its session does not answer: {describe_failure(problem)}")
     told = "" if failure is None else describe_failure(failure)
-    return QueryRun(is_active, told, [_summarize(each) for each in reversed(batches)])
-
-
-def _summarize(batch: Mapping[str, Any]) -> Fields:
-    operators = batch.get("stateOperators", ())
-
-    def total(name: str) -> int:
-        return sum(int(each.get("customMetrics", {}).get(name, 0)) for each in operators)
-
-    return {
-        "batch": batch.get("batchId"),
-        "at": batch.get("timestamp"),
-        "input_rows": batch.get("numInputRows", 0),
-        "batch_ms": batch.get("durationMs", {}).get("triggerExecution"),
-        "commit_ms": sum(int(each.get("commitTimeMs", 0)) for each in operators),
-        "uploaded_bytes": total("ckptUploadedBytes"),
-        "write_requests": total("ckptWriteRequests"),
-        "read_requests": total("ckptReadRequests"),
-        "list_requests": total("ckptListRequests"),
-        "delete_requests": total("ckptDeleteRequests"),
-        "restores": total("ckptRestores"),
-        "full_disks": total("ckptFullDisks"),
-        "expired_rows_left": total("ckptExpiredRowsLeft"),
-    }
+    return QueryRun(is_active, told, name, described, judge_progress(batches, described))
 
 
 def _find_savepoint(checkpoint: Checkpoint) -> SavepointInfo | None:
@@ -319,16 +321,6 @@ def _list_log(checkpoint: Checkpoint, log: str) -> dict[int, float]:
         for blob in checkpoint.place.list(log)
         if BATCH.fullmatch(name := blob.name.rpartition("/")[2]) and (batch := int(name)) < MAX_LONG
     }
-
-
-def _read_offsets(checkpoint: Checkpoint, version: int) -> _Offsets:
-    """Return what the offset log keeps about the newest batch; nothing if there is no such entry."""
-    name = f"offsets/{version - 1}"
-    try:
-        lines = checkpoint.place.get(name).split(b"\n")
-    except NotFoundError:
-        return _Offsets()
-    return decode_as(lines[1] if len(lines) > 1 else b"", _Offsets, f"{checkpoint.place.url}/{name}")
 
 
 def _read_log_format(checkpoint: Checkpoint, version: int) -> str:

@@ -107,7 +107,7 @@ class QueryRestore:
         ``saved``: rows of the operators, if the source is a canonical savepoint. ``others``: what moves them, if they
         are in stores of another kind; ``other_target``: if they are to be. Raises InvalidInputError, FormatError.
         """
-        self._source, self._version = source, version
+        self.source, self._version = source, version
         self._files = files
         self._request = request
         self._query_id = source.query_id if request.query_id == "keep" else str(uuid.uuid4())
@@ -146,7 +146,7 @@ class QueryRestore:
         repeated).
         """
         is_ours = self.plan.others is None  # only then there is a command that verifies it
-        advising = advising_to_verify(self._source) if is_ours else nullcontext()
+        advising = advising_to_verify(self.source) if is_ours else nullcontext()
         with explaining_what_is_left(self._describe_what_is_left), advising:
             recorded, before = self._begin()
             own = OwnFolder(self._place, lambda: self._require(is_unfinished(self._place, recorded)))
@@ -157,7 +157,7 @@ class QueryRestore:
             else:
                 done = before
             if is_unfinished(self._place, recorded):
-                copy_id(self._source.place, own, self._rewriting(recorded, {}))
+                copy_id(self.source.place, own, self._rewriting(recorded, {}))
             self._require(is_complete(self._place, recorded))
             if at_end is not None:
                 if before is not None and self.plan.target is None:  # it may have lost state since the earlier run
@@ -172,17 +172,17 @@ class QueryRestore:
 
         if not has_request(self._place, recorded):  # nothing shows any more that this is what the restore has made
             forget(self._place, recorded)
-            self._require(find_savepoint_kind(self._source.place) is not None)
+            self._require(find_savepoint_kind(self.source.place) is not None)
             raise ConflictError(
                 f"{self._place.url} is a complete checkpoint, and an earlier run of this restore, or another call, was "
-                f"cleaning up there: {self._source.place.url} is kept.",
+                f"cleaning up there: {self.source.place.url} is kept.",
                 hint="Start the query there. If the savepoint is not needed, use `pyspark-ckpt savepoint delete`.",
             )
         require_own()
         if not at_end(require_own):
             forget(self._place, recorded)
             raise ConflictError(
-                f"{self._source.place.url} was deleted or replaced while it was being restored: it is not claimed.",
+                f"{self.source.place.url} was deleted or replaced while it was being restored: it is not claimed.",
                 hint=f"The checkpoint {self._place.url} is complete: start the query there.",
             )
 
@@ -218,13 +218,13 @@ class QueryRestore:
         work = Movement(self.plan, recorded, runner, progress, own.require)
         proven: list[ProvenState] = []
         ids: dict[str, list[list[str]]] = {}
-        logs = read_logs(self._source.place, self._version - 1)  # first: a query that runs soon deletes them
+        logs = read_logs(self.source.place, self._version - 1)  # first: a query that runs soon deletes them
         for operator in self.plan.operators:
             states, made = work.redistribute(operator)
             proven += states
             if self.plan.target is None:
                 ids[str(operator.operator.number)] = self._ids(operator, made)
-                if not self._source.ids(operator.operator.number):
+                if not self.source.ids(operator.operator.number):
                     work.decide_winners(made)
         own.require()
         for identity, url in work.pointers:
@@ -232,10 +232,10 @@ class QueryRestore:
         if self._request.allow_non_restored_state:
             own.put(f"{CHECKPOINT_FOLDER}/{NON_RESTORED_STATE_NAME}", b"")
         change = self._proving(self._rewriting(recorded, ids))
-        copy_logs(logs, self._source.place, self._rename_sources(own), change)
+        copy_logs(logs, self.source.place, self._rename_sources(own), change)
         if self._replay is not None:
             self._replay.copy(own, self._rename_sources(own), self._rewriting(recorded, ids))
-        copy_operators(self._source.place, own, change)
+        copy_operators(self.source.place, own, change)
         for name, content in self.plan.describe_operators().items():
             own.put(name, content)
         self._require_all(change)
@@ -264,23 +264,23 @@ class QueryRestore:
     def _require_all(self, change: LogRewriter | LogProof) -> None:
         """Raise NotFoundError if a file that the savepoint lists was not changed."""
         if isinstance(change, LogProof):
-            change.require_all(self._source.place)
+            change.require_all(self.source.place)
 
     def _refuse_damaged_files(self, recorded: RecordedRequest) -> None:
         """Raise what copying the files of the query would be refused for. Writes nothing.
 
         Raises NotFoundError, FormatError, InvalidInputError (a link to a folder), StorageError.
         """
-        place, change = self._source.place, self._proving(self._rewriting(recorded, {}))
+        place, change = self.source.place, self._proving(self._rewriting(recorded, {}))
         for name in (*log_names(place, self._version - 1), *operator_names(place)):
             with suppress(NotFoundError):  # replaced meanwhile by a query that runs
                 change(name, place.get(name), f"{place.url}/{name}")
         self._require_all(change)
 
     def _check(self) -> None:
-        refuse_nested(self._place, self._source, "a checkpoint")
+        refuse_nested(self._place, self.source, "a checkpoint")
         if self.plan.options.remote:
-            refuse_nested_state(self._folder_of_query(self._query_id), self._source, self._place)
+            refuse_nested_state(self._folder_of_query(self._query_id), self.source, self._place)
         if self._request.query_id not in ("keep", "new"):
             raise InvalidInputError(f"`query_id` must be 'keep' or 'new', got {self._request.query_id!r}.")
         self.plan.require_restorable(allows_non_restored_state=self._request.allow_non_restored_state)
@@ -291,8 +291,8 @@ class QueryRestore:
         Return the recorded request, and the result if the earlier run got that far.
         """
         recorded = RecordedRequest(
-            self._source.place.url,
-            self._source.query_id,
+            self.source.place.url,
+            self.source.query_id,
             self._version,
             self.plan.partitions,
             dict(self._request.uid_map),
@@ -398,13 +398,13 @@ class QueryRestore:
 
     def _ids(self, operator: OperatorVersion, made: Mapping[Identity, str]) -> list[list[str]]:
         """Return the ids that the commit log is to name, with the stores in the order of the old commit log."""
-        of_partition = self._source.ids(operator.operator.number)
+        of_partition = self.source.ids(operator.operator.number)
         first = {name: stores[0].meta.id for name, stores in operator.stores.items()}
         order = [name for old in (of_partition or [[]])[0] for name, commit_id in first.items() if commit_id == old]
         number = operator.operator.number
         if of_partition and sorted(order) != sorted(operator.stores):
             raise FormatError(
-                f"{self._source.place.url}: the commit log names the stores {order} of operator {number}, "
+                f"{self.source.place.url}: the commit log names the stores {order} of operator {number}, "
                 f"which has the stores {list(operator.stores)}."
             )
         return [

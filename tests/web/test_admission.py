@@ -101,7 +101,17 @@ def test_answers_forbid_other_hosts_frames_and_guesses(client: httpx.Client) -> 
 
 
 def test_pages_have_nothing_that_the_policy_forbids_and_name_no_other_host(client: httpx.Client) -> None:
-    for path in ("/", "/c/0", "/c/0/history", "/c/0/states", "/c/0/partitions", "/c/0/kept", "/c/0/key", "/c/0/diff"):
+    for path in (
+        "/",
+        "/c/0",
+        "/c/0/progress",
+        "/c/0/history",
+        "/c/0/states",
+        "/c/0/partitions",
+        "/c/0/kept",
+        "/c/0/key",
+        "/c/0/diff",
+    ):
         text = client.get(path).text
         assert " style=" not in text
         assert "<style" not in text

@@ -80,6 +80,28 @@ def test_every_page_fits_a_phone_and_obeys_its_own_policy(
     assert complaints == []
 
 
+def test_tables_show_what_matters_on_a_phone(chromium: Browser, query: Query, complaints: list[str]) -> None:
+    with ckpt.serve(query.location, token=TOKEN) as served:
+        base = served.url.partition("/?")[0]
+        page = open_page(chromium, complaints, viewport=PHONE)
+        page.goto(served.url)
+        for path, column in (
+            ("", "partitions"),
+            ("/progress", "took"),
+            ("/history", "batch took"),
+            ("/states", "stored rows"),
+            ("/partitions", "stored rows"),
+        ):
+            page.goto(f"{base}/c/0{path}")
+            page.wait_for_selector("table", state="attached")
+            page.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true; })")
+            wide = "[...document.querySelectorAll('.wide')].filter(each => each.scrollWidth > each.clientWidth).length"
+            assert page.evaluate(wide) == 0, path
+            assert page.locator(f"th:visible:text-is('{column}')").count() > 0, path
+        page.context.close()
+    assert complaints == []
+
+
 def test_a_key_is_looked_up_with_the_keyboard(chromium: Browser, hostile: Written, complaints: list[str]) -> None:
     with ckpt.serve(hostile.path, token=TOKEN) as served:
         page = open_page(chromium, complaints)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
+import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,9 +26,9 @@ from tests.compat.frozen import unpack
 from tests.reading.written import Written
 from tests.s3_server import S3Service
 from tests.saved_query import Query, written
-from tests.web.conftest import IMAGE, LARGE, SCRIPT, Serve
+from tests.web.conftest import IMAGE, LARGE, SCRIPT, STATES, Serve
 
-PAGES = ("", "/history", "/states", "/partitions", "/kept", "/key", "/diff")
+PAGES = ("", "/progress", "/history", "/states", "/partitions", "/kept", "/key", "/diff")
 
 
 def read(client: httpx.Client, path: str, **given: str | int) -> Any:  # noqa: ANN401 - JSON
@@ -49,6 +51,37 @@ def test_the_overview_says_how_far_the_query_has_come(serve: Serve, query: Query
     assert told["health"] == [{"level": "good", "text": "nothing wrong was seen"}]
     query.run()
     assert "nothing wrong was seen" in client.get("/").text
+
+
+def test_the_worst_checkpoint_is_shown_first_and_levels_are_summed(serve: Serve, quick_path: Path) -> None:
+    fine = written(quick_path / "fine", 1, operators=(1,)).location
+    late = written(quick_path / "late", 1, operators=(1,)).location
+    ckpt.savepoint(late, quick_path / "saved")
+    next(Path(late, "state").rglob(f"{3:020d}-*.delta")).unlink()
+    told = read(serve(fine, quick_path / "saved", late), "/")
+    assert [each["level"] for each in told["checkpoints"]] == ["good", "unread", "bad"]
+    assert list(told["levels"].items()) == [("bad", 1), ("unread", 1), ("good", 1)]
+    text = serve(fine, quick_path / "saved", late).get("/").text
+    assert re.findall(r'<h2 id="c(\d)"', text) == ["2", "1", "0"]
+    page = re.sub(r"<[^>]*>", "", text)
+    assert "3 checkpoints: 1 wrong, 1 not read, 1 ok" in page
+    assert "not read its files are named, not read" in page
+
+
+def test_times_of_a_copied_checkpoint_are_not_shown(serve: Serve, query: Query, quick_path: Path) -> None:
+    """Its files have the times of copying, in which a batch takes 0 ms."""
+    for batch in range(query.version):
+        entry = Path(query.location, "offsets", str(batch))
+        text = entry.read_text()
+        planned_ms = json.loads(text.split("\n")[1])["batchTimestampMs"]
+        entry.write_text(text.replace(str(planned_ms), str(planned_ms - 3_600_000)))
+    copy = shutil.copytree(query.location, quick_path / "copy")
+    client = serve(copy)
+    (told,) = read(client, "/")["checkpoints"]
+    assert (told["is_copied"], told["committed_s"], told["interval_s"]) == (True, None, None)
+    assert {each["batch_s"] for each in read(client, "/c/0/history")["versions"]} == {None}
+    assert "a copy has the times of copying" in client.get("/c/0").text
+    assert read(client, "/c/0/progress")["verdict"]["busy_share"] is None
 
 
 def test_history_counts_what_every_version_has_written(serve: Serve, query: Query) -> None:
@@ -204,6 +237,17 @@ def test_a_key_is_found_by_typed_fields(page: httpx.Client) -> None:
     assert read(page, "/c/0/key", state=views, n0=1, k1="2", find=1)["found"]["rows"] == [], "null is a key, too"
 
 
+def test_a_state_links_to_the_look_up_of_its_keys(page: httpx.Client) -> None:
+    text = page.get("/c/0/states").text
+    links = [html.unescape(each) for each in re.findall(r'href="(/c/0/key\?[^"]*)"', text)]
+    assert len(links) == len(STATES)
+    chosen = {
+        page.get(link, params={**httpx.URL(link).params, "format": "json"}).json()["chosen"]["state"] for link in links
+    }
+    assert chosen == set(STATES)
+    assert page.get("/c/0/key", params={"operator": 0, "store": "default", "name": "none"}).status_code == 400
+
+
 def test_of_a_hot_key_only_the_first_rows_are_read(serve: Serve, quick_path: Path) -> None:
     made = Written(quick_path / "hot", {"who": pa.string()})
 
@@ -283,7 +327,7 @@ def test_names_keys_and_values_are_text_and_nothing_else(page: httpx.Client) -> 
         assert "<img" not in text
         assert "<b>" not in text
         assert text.count("<script") == 1
-    assert "&lt;img src=x onerror=alert(1)&gt;" in texts[2]
+    assert "&lt;img src=x onerror=alert(1)&gt;" in texts[PAGES.index("/states")]
     found = read(page, "/c/0/key", **asked)["found"]["rows"]
     assert IMAGE in [cell["text"] for cell in found[0]]
 

@@ -1,0 +1,62 @@
+"""Whether a query keeps up: judged by what it tells of its batches, or by the times of its logs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from pyspark_ckpt.advice.progress_figures import MAX_BUSY_SHARE, is_progress, read_figures
+from pyspark_ckpt.descriptions.json_forms import Fields
+
+NOT_ASKED = "only the query itself knows what its sources still have: give the running query to serve()"
+
+_REASONS: Mapping[bool | None, str] = {
+    True: "it waits between batches, or its backlog does not grow",
+    False: "rows come faster than they are processed",
+    None: "batches run without a pause, and the sources do not tell what they still have",
+}
+
+
+def judge_progress(batches: Sequence[Mapping[str, Any]], described: Sequence[Fields]) -> Fields:
+    """Return the verdict on a query in this process. ``batches``: their progress; ``described``: the newest first.
+
+    ``keeps_up``: None if it is not known. ``backlog_per_s``: by how much the backlog grows.
+    """
+    figures = read_figures(each for each in batches if is_progress(each))
+    busy = _busy_share([(each["input_rows_per_s"], each["processed_rows_per_s"]) for each in described])
+    growth = _growth([(each["at_s"], each["backlog"]) for each in reversed(described)])
+    if figures is None:
+        return {"keeps_up": None, "busy_share": busy, "backlog_per_s": growth, "why": "no batch with rows has run yet"}
+    keeps_up = figures.keeps_up
+    if not keeps_up and growth is not None:
+        keeps_up = growth <= 0 or not described[0]["backlog"]
+    return {"keeps_up": keeps_up, "busy_share": busy, "backlog_per_s": growth, "why": _REASONS[keeps_up]}
+
+
+def judge_logs(times: Sequence[tuple[float, float]]) -> Fields:
+    """Return the verdict by the logs alone. ``times``: when each batch was planned and committed, the oldest first."""
+    shares = [
+        (committed_s - planned_s) / (next_s - planned_s)
+        for (planned_s, committed_s), (next_s, _) in pairwise(times)
+        if next_s > planned_s and committed_s > planned_s
+    ]
+    busy = min(1.0, median(shares)) if shares else None
+    keeps_up = True if busy is not None and busy < MAX_BUSY_SHARE else None
+    why = "it waits between batches" if keeps_up else NOT_ASKED if times else "no batch was committed yet"
+    return {"keeps_up": keeps_up, "busy_share": busy, "backlog_per_s": None, "why": why}
+
+
+def _busy_share(rates: Sequence[tuple[Any, Any]]) -> float | None:
+    """Return the share of the time in which batches run: Spark's rate of input over its rate of processing."""
+    shares = [come / done for come, done in rates if come and done]
+    return min(1.0, median(shares)) if shares else None
+
+
+def _growth(backlogs: Sequence[tuple[float | None, int | None]]) -> float | None:
+    """Return by how much a backlog grows in a second, from the first to the last batch that tells one."""
+    known = [(at_s, backlog) for at_s, backlog in backlogs if at_s is not None and backlog is not None]
+    if len(known) < 2 or known[-1][0] <= known[0][0]:  # noqa: PLR2004 - no growth without two
+        return None
+    return (known[-1][1] - known[0][1]) / (known[-1][0] - known[0][0])
