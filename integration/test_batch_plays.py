@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 FORMATS = [1, 2] if has("4.1") else [1]
-END_S = 600
+END_S = 900
 
 
 def start(kind: str, folder: Path, runs: Sequence[Mapping[str, Any]]) -> subprocess.Popen[str]:
@@ -40,7 +40,11 @@ def start(kind: str, folder: Path, runs: Sequence[Mapping[str, Any]]) -> subproc
 
 def read(process: subprocess.Popen[str]) -> list[Any]:
     """Return what the plays have told."""
-    out, errors = process.communicate(timeout=END_S)
+    try:
+        out, errors = process.communicate(timeout=END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
     assert process.returncode == 0, errors[-5000:]
     found: list[Any] = json.loads(out.splitlines()[-1])
     return found
