@@ -130,7 +130,7 @@ def _instant(value: Any) -> Any:
 
 
 def _structs(kind: pa.StructType, *, as_read: bool) -> Convert:
-    names = field_names(kind)
+    names, labels = field_names(kind), [field.name for field in kind]
     fields = [make_converter(field.type, is_nullable=field.nullable, as_read=as_read) for field in kind]
 
     def convert(value: Any) -> Any:
@@ -141,7 +141,7 @@ def _structs(kind: pa.StructType, *, as_read: bool) -> Convert:
         except ValueError as problem:
             raise NotPlainError from problem
         values = convert_fields(fields, given)
-        return _create_row(names, values) if as_read else values
+        return _create_row(labels, values) if as_read else values
 
     return convert
 

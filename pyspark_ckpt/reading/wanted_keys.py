@@ -42,7 +42,10 @@ def _choose_columns(codec: StateCodec, key: Any, whose: str) -> tuple[Sequence[p
             if values.keys() == set(names):
                 return fields, [values[name] for name in names]
         elif len(values) == len(names):
-            return fields, get_fields(values, tuple(names))
+            try:
+                return fields, get_fields(values, tuple(names))
+            except ValueError as problem:
+                raise InvalidInputError(f"{whose} has keys of the columns {names}: {problem}.") from problem
     names, placing = ([field.name for field in fields] for fields in (codec.key_fields, codec.placing_fields))
     shown = f"{list(values)} are given" if isinstance(values, Mapping) else f"{len(values)} values are given"
     arrays = [field.name for field in codec.key_fields if pa.types.is_list(field.type)]

@@ -339,7 +339,7 @@ def test_alerts_are_the_same_when_both_inputs_are_cut_in_the_order_of_time(seed:
 def test_a_sample_has_other_rows_when_there_are_more_than_it_takes() -> None:
     random = Random(1)
     program = next(each for each in PROGRAMS if each.name == "Sample")
-    rows = [row for _ in range(6) for row in program.rows(random)]
+    rows = [row for _ in range(15) for row in program.rows(random)]
     with program.start() as harness:
         for part in range(0, len(rows), 10):
             harness.run(pa.Table.from_pylist([{"user": u, "amount": a} for u, a in rows[part : part + 10]]))

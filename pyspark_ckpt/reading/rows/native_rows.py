@@ -47,7 +47,7 @@ _SIGN = 1 << 63
 _WORD = 8
 _INDEXED = "keyWithIndexToValue"
 _EXPIRING = "$ttl_"
-_ENTRY = ("key", "userKey")
+_ENTRY = ["key", "userKey"]
 _TIMED = ("TimestampAsPrefixKeyStateEncoderSpec", "TimestampAsPostfixKeyStateEncoderSpec")
 EVENT_TIME = "__event_time"
 """Spark's name of the column, in microseconds. A row without an event time has a number from 0 to 1023 in it."""
@@ -141,7 +141,7 @@ class NativeRows:
         encoded = self._choose_codec(key).encode(key)
         kinds = [field.type for field in self.placing_fields]
         if self._is_of_entries:
-            placing, kinds = [get_fields(placing[0], _ENTRY)[0]], [kinds[0].field(0).type]
+            placing, kinds = [get_fields(placing[0], tuple(_ENTRY))[0]], [kinds[0].field(0).type]
         return Wanted(SparkHash(kinds)(placing), b"", tuple(key), encoded)
 
     def _refuse_collations(self) -> None:
