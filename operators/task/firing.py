@@ -42,7 +42,7 @@ class Due(NamedTuple):
     suffix: bytes
     key: tuple[Any, ...]
     timer: Timer
-    clock: Clock
+    clock: Clock = "event"
 
 
 class Firing:
