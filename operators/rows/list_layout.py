@@ -1,9 +1,9 @@
 """The contents of list rows, for many lists at once: heads, and the rows of elements in the expiry index.
 
 A head is a row that precedes the elements of its list and counts all elements that were ever appended. With a time to
-live, the elements of one instant that one batch appends to a list are one *span* in the expiry index. A span and the head of its list
-name the *life* of the list at that time: the version that wrote its first span. The upper 16 bits of a life have the
-number of the session if it is not the first one of its task.
+live, the elements of one instant that one batch appends to a list are one *span* in the expiry index. A span and the
+head of its list name the *life* of the list at that time: the version that wrote its first span. The upper 16 bits of a
+life have the number of the session if it is not the first one of its task.
 """
 
 from __future__ import annotations

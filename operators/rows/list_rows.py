@@ -1,8 +1,9 @@
 """The rows of a list: one per element, and a head before them that counts all elements that were ever appended.
 
 With a time to live, the elements of one instant that one batch appends to a list are one *span* in the expiry index,
-and are freed without being read: see ``list_layout``. Reads that refresh elements break spans. If reads refresh elements, each
-element therefore has its own index row, and a list with spans records in its head that such reads have occurred.
+and are freed without being read: see ``list_layout``. Reads that refresh elements break spans. If reads refresh
+elements, each element therefore has its own index row, and a list with spans records in its head that such reads have
+occurred.
 """
 
 from __future__ import annotations

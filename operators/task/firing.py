@@ -46,7 +46,7 @@ class Due(NamedTuple):
     suffix: bytes
     key: tuple[Any, ...]
     timer: Timer
-    clock: Clock
+    clock: Clock = "event"
 
 
 class Firing:

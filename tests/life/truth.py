@@ -109,7 +109,9 @@ class Truth:
 
     def _times(self, rows: Sequence[Sequence[Any]]) -> dict[int, tuple[int, int]]:
         """When each row reads and writes. Many keys at once do so once for all rows of a key that come in one call."""
-        side_of = {row[2]: side for side, some in enumerate(self.course.split(tuple(rows))) for row in some}
+        side_of = {
+            row[2]: side for side, some in enumerate(self.course.split([tuple(row) for row in rows])) for row in some
+        }
         of_calls: dict[Any, list[tuple[int, int]]] = defaultdict(list)
         last: dict[Key, tuple[int, int, int]] = {}
         for k, w, seq, at, *_ in sorted(rows, key=lambda row: row[2]):

@@ -1,3 +1,4 @@
+# mypy: disable-error-code="attr-defined, arg-type"
 # ruff: noqa: ANN401, PLW0108 - the programs are untyped, and only one of the calls exists
 """Random programs with states that live by event time, of which no result may depend on the cuts into batches."""
 
