@@ -121,7 +121,7 @@ class _GroupsTask:
         self.context = context
         self.uid = called.declared.uid
         own = find_own(read_told(context.getLocalProperty), called.__name__)
-        self.ticket = ticket = find_ticket(context.taskAttemptId(), options.local_dir, own and own.number)
+        self.ticket = ticket = find_ticket(context.taskAttemptId(), options.local_dir, own.number if own else None)
         batch_id = int(context.getLocalProperty("streaming.sql.batchId") or -1)
         require_present(state.getCurrentProcessingTimeMs(), called.__name__, batch_id)
         self.where = Context(batch_id, ticket.partition, state.getCurrentProcessingTimeMs(), NO_WATERMARK)
