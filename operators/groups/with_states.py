@@ -134,7 +134,7 @@ class _GroupsTask:
         self.context = context
         self.uid = called.declared.uid
         own = find_own(read_told(context.getLocalProperty), called.__name__)
-        self.ticket = ticket = find_ticket(context.taskAttemptId(), options.local_dir, own and own.number)
+        self.ticket = ticket = find_ticket(context.taskAttemptId(), options.local_dir, own.number if own else None)
         require_present(state.getCurrentProcessingTimeMs(), called.__name__, ticket.version)
         self.where = Context(ticket.version, ticket.partition, state.getCurrentProcessingTimeMs(), NO_WATERMARK)
         with naming(ticket, called.declared.uid):

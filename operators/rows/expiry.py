@@ -64,7 +64,7 @@ class ExpiryIndex(OrderedRows):
     def __init__(self, number: int, session: BaseRows) -> None:
         super().__init__(number, session)
         self.entered = 0
-        """How many rows, or elements of lists, this task has given a time to live or begun one anew."""
+        """How many rows, or elements of lists, this task has given a time to live, or a new one."""
         self.allowed = 0
         """How many expired rows this task may have freed."""
         self._expired: Iterator[list[tuple[bytes, bytes]]] | None = None

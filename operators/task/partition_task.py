@@ -125,10 +125,10 @@ class PartitionTask:
         _settle()
         told = read_told(task.getLocalProperty)
         own = find_own(told, self.__name__)
-        ticket = find_ticket(task.taskAttemptId(), self.operator.local_dir, own and own.number)
+        ticket = find_ticket(task.taskAttemptId(), self.operator.local_dir, own.number if own else None)
         check_planned(ticket, self.operator.uid, self.operator.partitions)
         check_place(ticket, self.operator.uid, hash_int(int(key[0]), SEED))
-        times = GroupTimes(self.operator, state, own and own.late_ms)
+        times = GroupTimes(self.operator, state, own.late_ms if own else None)
         require_present(state.getCurrentProcessingTimeMs(), f"Keyed operator {self.operator.uid!r}", ticket.version)
         if times.is_behind:
             _warn_of_clock(self.operator.uid, ticket.partition, times)

@@ -54,9 +54,12 @@ def _keep_pace(session: WorkerSession, bound: Sequence[Kept], *, is_last: bool) 
 
 def _free(session: WorkerSession, state: Kept, allowed: int) -> None:
     """Free expired rows of a state until the task has freed ``allowed`` of them."""
-    if isinstance(state.index, ExpiryIndex) and allowed > state.index.allowed:
-        more, state.index.allowed = allowed - state.index.allowed, allowed
+    index = state.index
+    if isinstance(index, ExpiryIndex) and allowed > index.allowed:
+        more, index.allowed = allowed - index.allowed, allowed
+        entered = index.entered
         session.counts["expired_rows"] += state.rows.sweep(more)
+        index.entered = entered  # a life that the sweep has begun is no reason to free more
 
 
 def _count_left(session: WorkerSession, state: Kept) -> None:
