@@ -94,14 +94,16 @@ private[ckpt] final class ServedStore(
     request.set[ObjectNode]("options", Json.strings(settings.options))
     request.set[ObjectNode]("hadoop", Json.strings(hadoop.plain))
     if (hadoop.secret.nonEmpty) request.put("secrets", server.entrust(hadoop.secret))
-    openedWith = hadoop.secret
     if (runId.nonEmpty) tellOfMissingConfs()
-    server.call("open", request, left => closeHandle(server, left.get("handle").asLong)).get("handle").asLong
+    val answer = server.call("open", request, left => closeHandle(server, left.get("handle").asLong))
+    openedWith = hadoop.secret
+    answer.get("handle").asLong
   }
 
   /** Warns, once in a JVM, of a query for which somebody has set the provider by hand and nothing else. */
   private def tellOfMissingConfs(): Unit =
-    if (hadoopConf.get(Fence.EpochKey) == null && hadoopConf.get(LogFiles) == null && hasWarned.compareAndSet(false, true))
+    if (hadoopConf.get(Fence.EpochKey) == null && hadoopConf.get(LogFiles) == null && hasWarned.compareAndSet(false,
+        true))
       logWarning(
         "spark.sql.streaming.stateStore.providerClass names pyspark-ckpt, and the other confs of pyspark_ckpt.spark_conf() " +
           s"are not set. So the query runs in checkpoint format ${if (usesCheckpointIds) 2 else 1}, and nothing stops a " +
