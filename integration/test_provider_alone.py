@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -31,9 +32,9 @@ query.foreachBatch(lambda frame, _: print(frame.collect())).trigger(availableNow
 
 def test_a_query_says_once_what_it_lacks_when_only_the_provider_is_set(tmp_path: Path) -> None:
     arguments = [str(tmp_path), ckpt.jar_path(), PROVIDER_CONF, PROVIDER_CLASS]
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-c", PROGRAM, *arguments]
+    own = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    done = subprocess.run(command, cwd=tmp_path, env=own, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     assert "count=2" in done.stdout
     assert done.stderr.count("nothing stops a driver that another one has replaced") == 1
