@@ -34,7 +34,7 @@ OPERATIONS: dict[str, Callable[[BlobPlace, Path], object]] = {
     "download": lambda place, folder: place.download("old", folder / "file"),
     "delete": lambda place, _: place.delete("old"),
     "create": lambda place, _: write_large(place),
-    "now_s": lambda place, _: place.now_s(),
+    "now_s": lambda place, _: place.now_s(),  # type: ignore[attr-defined]
     "walk": lambda place, _: place.walk(),
     "copy_from": lambda place, _: place.copy_from(place, "old", 3, "copy"),  # type: ignore[attr-defined]
     "discard_unfinished": lambda place, _: place.discard_unfinished(60),
