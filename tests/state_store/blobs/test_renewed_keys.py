@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -121,7 +122,7 @@ def is_refused(place: BlobPlace) -> bool:
 
 def test_a_query_and_a_reader_of_its_state_go_on_when_the_key_changes(gateway: Gateway, make_lab: MakeLab) -> None:
     lab = make_lab()
-    place = {
+    place: dict[str, Any] = {
         "checkpoint_root": "s3://bucket/query",
         "state_dir": "s3://bucket/query/state/0/3",
         "options": gateway.options,
