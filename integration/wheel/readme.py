@@ -38,11 +38,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         source = Path(scratch) / "checkout"
         shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(*LEFT_OUT))
-        failed = [pair for pair in arguments.parse_args().pairs if not _is_right(*pair.split(":"), source)]
+        failed = [pair for pair in arguments.parse_args().pairs if not _is_right(source, *pair.split(":"))]
     return len(failed)
 
 
-def _is_right(python: str, extra: str, source: Path) -> bool:
+def _is_right(source: Path, python: str, extra: str) -> bool:
     """Install and run, in folders that are deleted after it."""
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ OPERATIONS: dict[str, Callable[[BlobPlace, Path], object]] = {
     "download": lambda place, folder: place.download("old", folder / "file"),
     "delete": lambda place, _: place.delete("old"),
     "create": lambda place, _: write_large(place),
-    "now_s": lambda place, _: place.now_s(),
+    "now_s": lambda place, _: place.now_s(),  # type: ignore[attr-defined]
     "walk": lambda place, _: place.walk(),
     "copy_from": lambda place, _: place.copy_from(place, "old", 3, "copy"),  # type: ignore[attr-defined]
     "discard_unfinished": lambda place, _: place.discard_unfinished(60),
@@ -121,7 +122,7 @@ def is_refused(place: BlobPlace) -> bool:
 
 def test_a_query_and_a_reader_of_its_state_go_on_when_the_key_changes(gateway: Gateway, make_lab: MakeLab) -> None:
     lab = make_lab()
-    place = {
+    place: dict[str, Any] = {
         "checkpoint_root": "s3://bucket/query",
         "state_dir": "s3://bucket/query/state/0/3",
         "options": gateway.options,

@@ -167,7 +167,7 @@ OPERATIONS: dict[str, Callable[[BlobPlace], object]] = {
     "list": lambda place: place.list(),
     "walk": lambda place: place.walk(),
     "delete": lambda place: place.delete("old"),
-    "now_s": lambda place: place.now_s(),
+    "now_s": lambda place: place.now_s(),  # type: ignore[attr-defined]
     "remove_empty_folders": lambda place: place.remove_empty_folders(),
     "copy_from": lambda place: place.copy_from(place, "old", 3, "copy"),  # type: ignore[attr-defined]
 }

@@ -1,7 +1,5 @@
 package org.apache.spark.sql.ckpt
 
-import java.util.concurrent.atomic.AtomicBoolean
-
 import scala.util.control.NonFatal
 
 import com.fasterxml.jackson.databind.JsonNode
@@ -96,18 +94,10 @@ private[ckpt] final class ServedStore(
     request.set[ObjectNode]("options", Json.strings(settings.options))
     request.set[ObjectNode]("hadoop", Json.strings(hadoop.plain))
     if (hadoop.secret.nonEmpty) request.put("secrets", server.entrust(hadoop.secret))
+    val answer = server.call("open", request, left => closeHandle(server, left.get("handle").asLong))
     openedWith = hadoop.secret
-    if (run.nonEmpty) tellOfMissingConfs()
-    server.call("open", request, left => closeHandle(server, left.get("handle").asLong)).get("handle").asLong
+    answer.get("handle").asLong
   }
-
-  /** Warns, once in a JVM, of a query for which somebody has set the provider by hand and nothing else. */
-  private def tellOfMissingConfs(): Unit =
-    if (hadoopConf.get(Fence.EpochKey) == null && hadoopConf.get(LogFiles) == null && hasWarned.compareAndSet(false, true))
-      logWarning(
-        "spark.sql.streaming.stateStore.providerClass names pyspark-ckpt, and the other confs of pyspark_ckpt.spark_conf() " +
-          s"are not set. So the query runs in checkpoint format ${if (usesCheckpointIds) 2 else 1}, and nothing stops a " +
-          "driver that another one has replaced. Call pyspark_ckpt.configure(builder), or set all of these confs.")
 
   /** Gives out no further handle; returns whether it did until now. */
   def stopOpening(): Boolean = synchronized {
@@ -171,9 +161,6 @@ private[ckpt] final class ServedStore(
 
 private[ckpt] object ServedStore {
   final case class Opened(server: StateServer, handle: Long)
-
-  private val LogFiles = "spark.sql.streaming.checkpointFileManagerClass"
-  private val hasWarned = new AtomicBoolean
 
   /** A conf of a query's own session. */
   val StatefulPartitions = "spark.sql.streaming.internal.stateStore.partitions"
