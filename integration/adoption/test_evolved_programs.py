@@ -39,7 +39,7 @@ class Counting(StatefulProcessor):
         self.lists = {name: handle.getListState(name, NUMBER) for name in self.has if name == "l"}
         self.maps = {name: handle.getMapState(name, NUMBER, NUMBER) for name in self.has if name == "m"}
 
-    def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:  # noqa: ANN401, ARG002, N802, N803
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[pd.DataFrame]:  # noqa: ANN401, ARG002, N802, N803
         count, seen = sum(map(len, rows)), []
         for value in self.values.values():
             before = value.get()[0] if value.exists() else 0

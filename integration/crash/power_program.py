@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from integration.crash.program import serve
 
@@ -25,7 +25,7 @@ def finish(spark: SparkSession, lines: str, checkpoint: str, sink: str) -> str:
     return query.id
 
 
-def _start(spark: SparkSession, lines: str, checkpoint: str, sink: str, **trigger: str | bool) -> StreamingQuery:
+def _start(spark: SparkSession, lines: str, checkpoint: str, sink: str, **trigger: Any) -> StreamingQuery:  # noqa: ANN401
     def write(rows: DataFrame, batch: int) -> None:
         counted = {row.value: row["count"] for row in rows.collect()}
         Path(sink, str(batch)).write_text(json.dumps(counted), encoding="utf-8")

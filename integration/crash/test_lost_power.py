@@ -8,6 +8,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,10 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
         pytest.skip(f"NOT RUN: needs root, loop devices and mkfs.ext4 ({problem}).")
 
 
+def _has_batches(sink: Path, wanted: int) -> bool:
+    return len(list(sink.iterdir())) >= wanted
+
+
 @pytest.mark.parametrize("version", FORMATS)
 def test_a_query_goes_on_exactly_once_when_the_machine_has_lost_its_power(
     disk: Disk, version: int, tmp_path: Path
@@ -49,7 +54,7 @@ def test_a_query_goes_on_exactly_once_when_the_machine_has_lost_its_power(
     with Driver(tmp_path, conf={FORMAT: str(version), "spark.sql.shuffle.partitions": "2"}, program=PROGRAM) as driver:
         query = driver.order("begin", lines=str(lines), checkpoint=str(disk.path / "checkpoint"), sink=str(sink))
         for moment in MOMENTS:
-            eventually(f"{moment} batches", lambda wanted=moment: len(list(sink.iterdir())) >= wanted)
+            eventually(f"{moment} batches", partial(_has_batches, sink, moment))
             disk.copy_as_power_is_lost(driver.mark, tmp_path / f"{moment}.img")
             shutil.copytree(sink, tmp_path / f"sink{moment}")
     with ExitStack() as mounts:

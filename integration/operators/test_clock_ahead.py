@@ -50,6 +50,10 @@ def _with_states(frames: Sequence[DataFrame]) -> DataFrame:
     return frames[0].groupBy("user").applyInPandasWithState(called, "rows bigint", "n int", "update", "NoTimeout")
 
 
+def _collect(frame: DataFrame) -> None:
+    frame.collect()
+
+
 class _StoppedError(Exception):
     """The program ends with its batch."""
 
@@ -57,7 +61,7 @@ class _StoppedError(Exception):
 def _plan_ahead(spark: SparkSession, case: Case, folder: Path, ahead_ms: int) -> Path:
     """Run a batch, and plan another one by a clock that is ahead; return its entry in the log."""
     write_inputs(case, folder, 0, 1)
-    run(OURS.session(spark), case, folder, lambda frame, _: frame.collect())
+    run(OURS.session(spark), case, folder, lambda frame, _: _collect(frame))
     write_inputs(case, folder, 1, 2)
 
     def stop(_frame: DataFrame, _batch: int) -> None:

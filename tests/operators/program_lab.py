@@ -110,7 +110,7 @@ class ProgramLab:
     def stored(self, name: str) -> list[tuple[bytes, bytes]]:
         """The rows of a state or of an index, as they are stored."""
         number, ticket = self._begin()
-        session = WorkerSession(ticket, [], KEYS, {})
+        session = WorkerSession(ticket, [], KEYS, {"processing": 0, "event": 0})
         (state,) = [state.number for state in ticket.meta.states if state.name == f"it/{name}"]
         rows = list(session.scan(state_head(state)))
         self.lab.server.call("abort", txn=number)

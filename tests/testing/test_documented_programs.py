@@ -92,7 +92,7 @@ class Program:
     def start(self) -> testing.Harness:
         made = load_names(self.path, self.version)[self.name]()
         stream = testing.keyed(self.columns, by=self.by, **(self.more or {}))
-        return stream.process(made, self.output, self.mode)  # type: ignore[arg-type]
+        return stream.process(made, self.output, self.mode)
 
     def end(self, harness: testing.Harness) -> None:
         harness.run()
@@ -101,13 +101,17 @@ class Program:
 
 
 MINUTE = {"watermark": ("at", "1 minute")}
-DETECTOR = {
+DETECTOR: Mapping[str, Any] = {
     "columns": "card string, at timestamp, country string, amount double",
     "by": "card",
     "output": "card string, at timestamp, what string",
     "mode": "append",
 }
-FRAUD = {**DETECTOR, "more": {"order_by": "at", "watermark": ("at", "5 minutes")}, "finish": timedelta(days=1)}
+FRAUD: Mapping[str, Any] = {
+    **DETECTOR,
+    "more": {"order_by": "at", "watermark": ("at", "5 minutes")},
+    "finish": timedelta(days=1),
+}
 VIEWS = ("user string, page string, at timestamp", "user", "user string, views long")
 AMOUNTS = ("user string, amount bigint", "user")
 

@@ -111,8 +111,8 @@ def test_encoded_columns_are_taken_as_their_values(tmp_path: Path) -> None:
     with open_state(tmp_path / "saved", uid="visits", state="pages") as state:
         assert state.get("a") == {"x": (1,), "y": (1,)}
         assert state.get("b") == {"x": (1,)}
-    category = pd.DataFrame({"user": pd.Categorical(["a", "b", "a"]), "map_key": ["x", "x", "y"]})
-    category["value"] = [{"n": 1}] * 3
+    given: Any = {"user": pd.Categorical(["a", "b", "a"]), "map_key": ["x", "x", "y"], "value": [{"n": 1}] * 3}
+    category = pd.DataFrame(given)
     write_state(None, tmp_path / "other", [changes.Put("visits", pages, category, key="user string")], parallelism=2)
     with open_state(tmp_path / "other", uid="visits", state="pages") as state:
         assert sorted(state.get("a")) == ["x", "y"]

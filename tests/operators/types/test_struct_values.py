@@ -58,16 +58,18 @@ SWAPPED = [
     Plain(2, 1),
     struct_maker(pa.struct([PAIR[1], PAIR[0]]))((2, 1)),
 ]
+OTHER: Any = namedtuple("OTHER", "N k2")  # noqa: PYI024
+ROW: Any = Row
 MISTAKEN = [
     Shifted(2, 1),
     Row(n=2, K=1),
-    namedtuple("Other", "N k2")(2, 1),  # noqa: PYI024
+    OTHER(2, 1),
     {"k": 1},
     {"k": 1, "m": 2},
     (1,),
     Row(k=1),
 ]  # fmt: skip
-POSITIONS = [Unlike(1, 2), Row(1, 2), Row(a=1, b=2), Row(k=1, other=2), Row(K=1, N=2), [1, 2], (1, 2)]
+POSITIONS = [Unlike(1, 2), ROW(1, 2), Row(a=1, b=2), Row(k=1, other=2), Row(K=1, N=2), [1, 2], (1, 2)]
 
 
 def _write_column(value: object) -> tuple[Any, ...]:
@@ -201,7 +203,7 @@ def test_names_the_field_when_an_output_row_lacks_it_or_has_it_elsewhere(row: ob
 
 
 def test_refuses_a_row_of_a_test_when_it_lacks_a_column() -> None:
-    with open_harness(Row) as harness, pytest.raises(ckpt.InvalidInputError, match="'n' is missing"):
+    with open_harness(ROW) as harness, pytest.raises(ckpt.InvalidInputError, match="'n' is missing"):
         harness.run([{"k": 1}])
 
 

@@ -79,7 +79,8 @@ def test_no_copy_of_a_checkpoint_is_made_with_what_is_no_plain_file(kind: str, n
     path = Path(query.location, name)
     path.unlink()
     KINDS[kind](path)
-    for number, act in enumerate((branch, savepoints.savepoint)):
+    acts: tuple[Callable[[str, str], object], ...] = (branch, savepoints.savepoint)
+    for number, act in enumerate(acts):
         with pytest.raises(CkptError):
             act(query.location, str(quick_path / f"target-{number}"))
         for content in files(quick_path / f"target-{number}").values():

@@ -6,6 +6,7 @@ import copy
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ SEEDS = range(20)
 class History:
     """A query of some batches, and its rows after each of them; one more batch is planned."""
 
-    def __init__(self, location: str, checkpoint_format: int = 2, **options: str) -> None:
+    def __init__(self, location: str, checkpoint_format: int = 2, **options: Any) -> None:  # noqa: ANN401
         given = parse(options)
         self.query = Query(location, 2, options=given, operators=(0, 2), format=checkpoint_format)
         self.rows: list[Logical] = []
@@ -307,7 +308,7 @@ def test_empty_numbers_of_runs_are_moved_away(history: History) -> None:
 
 
 def test_a_checkpoint_in_s3_is_repaired(s3: S3Service) -> None:
-    history = History(s3.new_folder(), **s3.options)
+    history = History(s3.new_folder(), 2, **s3.options)
     history.empty("commits/7", "offsets/8")
     assert history.repair() == 1
     assert history.repair("--apply") == 0
