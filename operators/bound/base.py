@@ -122,9 +122,9 @@ class Bound:
             return ()
         time = self._event_time()
         times = time.of_keys(keys) if index is None else time.of_rows(keys, index)
-        return (times if at is None else self._replaced(times, at),)
+        return (times if at is None else self._replace(times, at),)
 
-    def _replaced(self, times: Times, at: InstantsLike) -> Times:
+    def _replace(self, times: Times, at: InstantsLike) -> Times:
         """Return the instants that a program gives in place of some times; null leaves a time as it is."""
         count = len(times.reads_ms)
         if not isinstance(at, (pa.Array, pa.ChunkedArray)):

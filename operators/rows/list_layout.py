@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from pyspark_ckpt.operators.encoding.value_codec import SHOWN_BYTES
-from pyspark_ckpt.operators.rows.ordered_rows import INSTANT, THERE, decode_ordered_keys, numbers_at
+from pyspark_ckpt.operators.rows.ordered_rows import (
+    INSTANT,
+    THERE,
+    decode_ordered_keys,
+    encode_ordered_key,
+    numbers_at,
+)
 from pyspark_ckpt.operators.rows.ttl_stamps import MAX_STEP_BITS
 from pyspark_ckpt.state_store.arrays.cells import Cells
 from pyspark_ckpt.state_store.arrays.packed import Packed, concatenate
@@ -200,6 +206,15 @@ class IndexRows:
         """The last instant that each row stands for: its elements may have been appended as late as that."""
         last: Numbers = self.columns["instant"] + (_ONE << self.columns["step_bits"]) - _ONE
         return last
+
+    def count_expired(self, dead_ms: int) -> int:
+        """Return for how many elements the rows are whose elements have all expired at ``dead_ms``."""
+        return int(self.columns["size"][self.last_ms <= dead_ms].astype(np.int64).sum())
+
+
+def span_key(suffix: bytes, instant: int, first: int) -> bytes:
+    """Return the key of the index row of a span of a list: of elements from ``first`` on, all of one instant."""
+    return encode_ordered_key(instant, suffix + SEQUENCE.pack(first | SPAN_BIT))
 
 
 def span(step_bits: int, size: int, life: int) -> bytes:

@@ -37,6 +37,7 @@ from pyspark_ckpt.operators.rows.list_layout import (
     different_elements,
     encode_numbers,
     span,
+    span_key,
     spans,
 )
 from pyspark_ckpt.operators.rows.ordered_rows import encode_ordered_key, encode_ordered_keys
@@ -248,12 +249,8 @@ class TimedListRows(StampedListRows):
 
     @override
     def count_expired(self, most: int) -> int:
-        return self._index.count_expired(self._life, most, self._count_elements)
-
-    def _count_elements(self, portion: list[tuple[bytes, bytes]]) -> int:
-        """Return for how many expired elements some index rows are."""
-        rows = IndexRows.of(portion)
-        return int(rows.columns["size"][rows.last_ms <= self._life.dead_ms].astype(np.int64).sum())
+        dead_ms = self._life.dead_ms
+        return self._index.count_expired(self._life, most, lambda rows: IndexRows.of(rows).count_expired(dead_ms))
 
     def _begin(self, rows: IndexRows, position: int) -> int:
         """Begin the lives of a span's elements that have not begun. Return how many bytes were written."""
@@ -416,12 +413,8 @@ class TimedListRows(StampedListRows):
     def _remove_spans(self, suffix: bytes) -> None:
         """Remove the spans of a list that this task has written."""
         for each in self._spans_of_keys().pop(suffix, ()):
-            self._index.put(self._span_key(suffix, each), there=False)
+            self._index.put(span_key(suffix, *each), there=False)
 
     def _write_span(self, suffix: bytes, begins: tuple[int, int], end: int, life: int) -> None:
         size = min(end - begins[1], SPAN_ELEMENTS)
-        self._index.write(self._span_key(suffix, begins), span(self._life.step_bits, size, life))
-
-    def _span_key(self, suffix: bytes, begins: tuple[int, int]) -> bytes:
-        instant, first = begins
-        return encode_ordered_key(instant, suffix + SEQUENCE.pack(first | SPAN_BIT))
+        self._index.write(span_key(suffix, *begins), span(self._life.step_bits, size, life))

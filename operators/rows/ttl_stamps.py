@@ -154,13 +154,13 @@ class EventLife(Life):
     @override
     def stamp_cells(self, cells: Cells, _before: Cells, _times: Times | None = None) -> Cells:
         there = cells.there
-        written_ms = np.maximum(self._written_ms(len(cells), _times), Stamps.of(_before).written_ms)
+        written_ms = np.maximum(self._writing_ms(len(cells), _times), Stamps.of(_before).written_ms)
         stamped = stamp_all(cells.values.take(there), self.step_bits, written_ms[there])
         return Cells.present(stamped).among(len(cells), there)
 
     @override
     def all_stamped(self, values: Packed, _times: Times | None = None) -> Packed:
-        return stamp_all(values, self.step_bits, self._written_ms(len(values), _times))
+        return stamp_all(values, self.step_bits, self._writing_ms(len(values), _times))
 
     @override
     def stamp_each(self, values: Sequence[bytes], _times: Times | None = None) -> list[bytes]:
@@ -171,13 +171,13 @@ class EventLife(Life):
 
     @override
     def runs(self, count: int, _times: Times | None = None) -> Iterable[tuple[int, int, int]]:
-        instants = find_instants(self.step_bits, self._written_ms(count, _times))
+        instants = find_instants(self.step_bits, self._writing_ms(count, _times))
         ends = np.append(np.flatnonzero(instants[1:] != instants[:-1]) + 1, count).tolist()
         return [(int(instants[begin]), begin, end) for begin, end in pairwise([0, *ends])]
 
     @override
     def instants_of(self, counts: NDArray[np.int64], _times: Times | None = None) -> NDArray[np.int64] | None:
-        instants = find_instants(self.step_bits, self._written_ms(int(counts.sum()), _times))
+        instants = find_instants(self.step_bits, self._writing_ms(int(counts.sum()), _times))
         of_lists: NDArray[np.int64] = instants[np.cumsum(counts) - counts]
         return of_lists if (np.repeat(of_lists, counts) == instants).all() else None
 
@@ -198,7 +198,7 @@ class EventLife(Life):
         hidden: Bools = stamps.there & (self._unbegun_ms < written_ms) & (written_ms <= reads_ms - self._duration_ms)
         return hidden
 
-    def _written_ms(self, count: int, times: Times | None) -> NDArray[np.int64]:
+    def _writing_ms(self, count: int, times: Times | None) -> NDArray[np.int64]:
         return np.broadcast_to(np.asarray((times or self._time.use()).writes_ms, np.int64), count)
 
 

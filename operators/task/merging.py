@@ -82,11 +82,11 @@ class Merged:
         return replace(self, runs=np.flatnonzero(begins), times_ms=times)
 
     def rounds(self) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
-        """Yield an input, positions of its rows, and those of their keys: see ``chosen``."""
-        for number, chosen in self.chosen():
+        """Yield an input, positions of its rows, and those of their keys: see ``choose``."""
+        for number, chosen in self.choose():
             yield number, self.places[chosen], self.of_key[chosen]
 
-    def chosen(self) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    def choose(self) -> Iterator[tuple[int, NDArray[np.int64]]]:
         """Yield an input, and positions of rows in the order of all: first the first run of every key, and so on.
 
         Within a round, the inputs are in their order, and each key has rows of one of them.

@@ -99,7 +99,7 @@ class ProcessorCalls:
         ``tables``: the rows of each input; ``methods``: the method for each.
         """
         if isinstance(self.processor, VectorProcessor):
-            for number, chosen in merged.chosen():
+            for number, chosen in merged.choose():
                 wanted, index = np.unique(merged.of_key[chosen], return_inverse=True)
                 rows, keys = tables[number].take(pa.array(merged.places[chosen])), merged.keys.at(wanted.tolist())
                 if merged.times_ms is not None:

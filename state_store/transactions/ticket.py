@@ -85,7 +85,7 @@ class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     num_partitions: Annotated[int, msgspec.Meta(ge=1, le=MAX_PARTITIONS)] | None = None
     checkpoint: Location = "CHECKPOINT"
     place_options: dict[str, str] = {}
-    path: str = ""
+    path: Location = ""
 
 
 def ticket_path(local_dir: Path, task: WorkerTask, store: Identity) -> Path:

@@ -94,7 +94,7 @@ def test_a_query_flips_from_1_to_2_and_back(lab: Lab) -> None:
     two = lab.open(run="b", fmt=2)
     chosen = commit(lab, two, 1, "v2")  # the first begin of the new run has no id either
     commit(lab, two, 1, "lost speculation")
-    lab.log_commit(1, ["somebody-else's", chosen])
+    lab.log_commit(1, ["somebody-elses", chosen])
     lab.restart(lose_local=True)
     three = lab.open(run="c", fmt=1)
     assert lab.begin(three, 2).rows == {"k": "v2"}

@@ -67,14 +67,6 @@ def test_the_rest_of_a_savepoint_in_s3_is_deleted(s3: S3Service) -> None:
     assert s3.files(target) == []
 
 
-def test_a_checkpoint_in_s3_that_is_taken_for_a_savepoint_is_rescaled(s3: S3Service) -> None:
-    query, new = written_there(s3, 2), s3.new_folder()
-    with pytest.raises(InvalidInputError, match="is not a savepoint") as refused:
-        savepoints.restore(query.location, f"{new}/restored", options=s3.options)
-    assert paste(refused.value, NEW_CHECKPOINT=f"{new}/copy", PARTITIONS="2") == 0
-    assert stored(f"{new}/copy", query.options) == (2, 2, query.rows)
-
-
 def test_rows_of_a_canonical_savepoint_in_s3_are_described(s3: S3Service, capsys: pytest.CaptureFixture[str]) -> None:
     query, target = written_there(s3, 1), s3.new_folder()
     savepoints.savepoint(query.location, target, kind="canonical", options=s3.options)

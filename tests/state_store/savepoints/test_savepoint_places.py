@@ -80,7 +80,7 @@ def test_state_in_s3_is_apart_from_its_checkpoint_before_and_after(s3: S3Service
     query.run(2, snapshots=True)
     savepoints.savepoint(query.location, str(quick_path / "taken"), options=old)
     before = s3.files(old["remote"])
-    with pytest.raises(InvalidInputError, match="already has the state of a query with the same id"):
+    with pytest.raises(InvalidInputError, match=r"belongs to the checkpoint .*, whose query has the same id"):
         savepoints.restore(str(quick_path / "taken"), str(quick_path / "refused"), options=old)
     savepoints.restore(str(quick_path / "taken"), str(quick_path / "restored"), options=new)
     savepoints.rescale(str(quick_path / "restored"), str(quick_path / "rescaled"), 3, options=s3.options)

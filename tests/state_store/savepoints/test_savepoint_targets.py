@@ -243,7 +243,7 @@ def test_of_two_restores_into_one_target_the_second_is_refused(
 def test_nobody_is_told_to_delete_a_checkpoint(quick_path: Path) -> None:
     query = written(quick_path / "query", 1, operators=(1,), batches=1)
     with pytest.raises(InvalidInputError, match="is not a savepoint") as refused:
-        savepoints.restore(query.location, str(quick_path / "restored"))
+        savepoints.restore(query.location, str(quick_path / "restored"), claim="claim")
     assert "delete" not in refused.value.hint
 
 

@@ -403,7 +403,7 @@ def test_state_apart_from_its_checkpoint_is_taken_and_put_apart_again(quick_path
     old, new = str(quick_path / "state-old"), str(quick_path / "state-new")
     query = written(quick_path / "query", 2, remote=old)
     before = files(Path(old))
-    with pytest.raises(InvalidInputError, match="already has the state of a query with the same id"):
+    with pytest.raises(InvalidInputError, match=r"belongs to the checkpoint .*, whose query has the same id"):
         savepoints.rescale(query.location, str(quick_path / "refused"), 3, options={"remote": old})
     assert files(quick_path / "refused") == {}
     savepoints.rescale(query.location, str(quick_path / "rescaled"), 3, options={"remote": new})
