@@ -13,8 +13,8 @@ SHOWN = timedelta(days=60)
 class Airport(ckpt.KeyedProcessor):
     """Keeps an entry for each destination, and an element for each very late flight, for 60 days of event time.
 
-    The time to live frees the state. It follows the watermark, which moves with the batches, so the times of the
-    flights decide which of them are shown.
+    The time to live frees the state, some time after the watermark has passed. The times of the flights decide which
+    of them are shown.
     """
 
     destinations = ckpt.MapState("destinations", "string", "bigint")

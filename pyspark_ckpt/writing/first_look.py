@@ -48,10 +48,11 @@ def _look(given: GivenRows, state: WrittenState, workplace: Workplace) -> GivenR
         return given
     batches = list_given(given.rows)
     first = next(batches, None)
-    if first is not None:
-        for changed in _change(first, given, state, workplace):
-            encoder.prepare(pa.Table.from_batches([changed]))
-    return given if is_kept(given.rows) else replace(given, rows=chain([] if first is None else [first], batches))
+    if first is None:
+        return given
+    for changed in _change(first, given, state, workplace):
+        encoder.prepare(pa.Table.from_batches([changed]))
+    return given if is_kept(given.rows) else replace(given, rows=chain([first], batches))
 
 
 def _look_at_frame(given: GivenRows, state: WrittenState) -> None:

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pyspark_ckpt as ckpt
 from tests.documents import PAGES, ROOT, find_blocks
 from tests.steps import find_steps
 
@@ -33,7 +34,7 @@ def load_names(path: str, version: int | None = None) -> Mapping[str, Any]:
 
     ``version``: which of the tutorial's programs, which replace one another.
     """
-    names: dict[str, Any] = {}
+    names: dict[str, Any] = {"ckpt": ckpt}  # fragments of README lack the import
     texts = list(_list_texts(ROOT / path))
     for text in texts if version is None else [texts[version]]:
         body = [node for node in ast.parse(text).body if _is_declared(node)]

@@ -285,7 +285,7 @@ def test_a_service_that_does_not_answer_does_not_hold_up_the_others(
         options = {"s3Endpoint": f"http://127.0.0.1:{silent.getsockname()[1]}", "s3Region": "us-east-1"}
         client = serve("s3://bucket/checkpoint", query.location, options={**options, "placeTimeout": "4s"})
         silent_one, other = read(client, "/")["checkpoints"]
-        assert silent_one == {"number": 0, "location": "s3://bucket/checkpoint", "is_opening": True}
+        assert silent_one == {"number": 0, "location": "s3://bucket/checkpoint", "is_opening": True, "level": "unread"}
         assert other["batch"] == 3
         assert client.get("/c/0").status_code == 503
 
