@@ -112,14 +112,13 @@ def test_rows_without_a_schema_are_refused_before_anything_is_written_or_left_be
     newest = ckpt_schema_files(tmp_path / "old")[-1]
     for file in ckpt_schema_files(tmp_path / "old"):
         if file != newest:
-            file.unlink()  # as Spark does when it retains the batch no longer
+            file.unlink()  # Spark itself would not go on either: its metadata names them
     before = {path: path.read_bytes() for path in (tmp_path / "old").rglob("*") if path.is_file()}
     with pytest.raises(InvalidInputError, match=r"has rows of the states \['b'\].*Nothing was written"):
         ckpt.adopt(tmp_path / "old", tmp_path / "new")
     assert not (tmp_path / "new").exists()
     done = ckpt.adopt(tmp_path / "old", tmp_path / "new", drop_unknown_states=True)
     assert {each.name for each in done.states if each.digest.rows} == {"a"}
-    assert life.run(OURS, Counting("a"), "new") == {"3"}
     assert {path: path.read_bytes() for path in (tmp_path / "old").rglob("*") if path.is_file()} == before
     shutil.rmtree(tmp_path / "new")
 
