@@ -25,7 +25,7 @@ from pyspark_ckpt.state_store.blobs import RetryPolicy, with_retries
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, find_kind
 from pyspark_ckpt.state_store.checkpoints.inventory import list_operators
-from pyspark_ckpt.state_store.checkpoints.query.replay import find_last_planned
+from pyspark_ckpt.state_store.checkpoints.replay import find_last_planned
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.local.files import make_scratch_folder

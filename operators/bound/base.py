@@ -37,8 +37,7 @@ from pyspark_ckpt.state_store.errors import InvalidInputError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from pyspark_ckpt.operators.declarations.states import InstantsLike
-    from pyspark_ckpt.operators.declarations.timers import InstantLike
+    from pyspark_ckpt.operators.declarations.instants import InstantLike, InstantsLike
     from pyspark_ckpt.operators.encoding.distinct_keys import Keys
     from pyspark_ckpt.operators.rows.base import Position
     from pyspark_ckpt.operators.rows.event_time import EventTime

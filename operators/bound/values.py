@@ -33,8 +33,7 @@ from pyspark_ckpt.state_store.errors import InvalidInputError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from pyspark_ckpt.operators.declarations.states import InstantsLike
-    from pyspark_ckpt.operators.declarations.timers import InstantLike
+    from pyspark_ckpt.operators.declarations.instants import InstantLike, InstantsLike
     from pyspark_ckpt.operators.encoding.distinct_keys import Keys
 
 

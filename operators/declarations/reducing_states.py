@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from pyspark_ckpt.operators.declarations.states import InstantsLike
-    from pyspark_ckpt.operators.declarations.timers import InstantLike
+    from pyspark_ckpt.operators.declarations.instants import InstantLike, InstantsLike
     from pyspark_ckpt.operators.encoding.distinct_keys import Keys
     from pyspark_ckpt.operators.types.value_types import TypeLike
 

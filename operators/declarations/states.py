@@ -18,12 +18,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from pyspark_ckpt.operators.declarations.timers import InstantLike
+    from pyspark_ckpt.operators.declarations.instants import InstantLike, InstantsLike
     from pyspark_ckpt.operators.encoding.distinct_keys import Keys
     from pyspark_ckpt.operators.types.value_types import TypeLike
 
-InstantsLike: TypeAlias = "pa.Array | pa.ChunkedArray | InstantLike | None"
-"""An instant for many rows, or one for each."""
 TtlLike: TypeAlias = "str | timedelta | Ttl | None"
 
 INDEX_SUFFIX = "#expiry"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -16,10 +16,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from pyspark_ckpt.operators.declarations.instants import InstantLike
     from pyspark_ckpt.operators.declarations.ttl import Clock
     from pyspark_ckpt.operators.encoding.distinct_keys import Keys
-
-InstantLike: TypeAlias = "datetime | np.datetime64 | int"
 
 CLOCKS: tuple[Clock, ...] = ("event", "processing")
 MICROSECONDS = 1000

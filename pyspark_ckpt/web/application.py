@@ -37,8 +37,8 @@ from pyspark_ckpt.web.overview import (
     sum_levels,
     summarize,
 )
-from pyspark_ckpt.web.pace.page import tell_pace
 from pyspark_ckpt.web.partitions import count_groups, tell_partitions, tell_states
+from pyspark_ckpt.web.progress import tell_pace
 from pyspark_ckpt.web.recollection import Progress, Recollection
 from pyspark_ckpt.web.retention import find_garbage, list_savepoints, tell_kept
 from pyspark_ckpt.web.subjects import Facts, Subject

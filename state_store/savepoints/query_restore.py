@@ -33,9 +33,9 @@ from pyspark_ckpt.state_store.checkpoints.query.copying import (
 from pyspark_ckpt.state_store.checkpoints.query.entries import read_partitions
 from pyspark_ckpt.state_store.checkpoints.query.files import QUERY, log_names, operator_names
 from pyspark_ckpt.state_store.checkpoints.query.proof import LogProof, QueryFile
-from pyspark_ckpt.state_store.checkpoints.query.replay import Replay
 from pyspark_ckpt.state_store.checkpoints.query.rewriter import Ids, LogRewriter
 from pyspark_ckpt.state_store.checkpoints.query.source_names import SourceNames
+from pyspark_ckpt.state_store.checkpoints.replay import Replay
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import CkptError, ConflictError, FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.names import (
