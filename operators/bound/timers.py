@@ -12,7 +12,6 @@ from typing_extensions import override
 from pyspark_ckpt.operators.bound.base import Binding
 from pyspark_ckpt.operators.declarations.timers import (
     CLOCKS,
-    InstantLike,
     Timers,
     namespace_bytes,
     round_up_ms,
@@ -25,6 +24,7 @@ from pyspark_ckpt.state_store.format.keys import state_head
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from pyspark_ckpt.operators.declarations.instants import InstantLike
     from pyspark_ckpt.operators.declarations.ttl import Clock
     from pyspark_ckpt.operators.encoding.distinct_keys import Keys
     from pyspark_ckpt.operators.session.worker import WorkerSession
