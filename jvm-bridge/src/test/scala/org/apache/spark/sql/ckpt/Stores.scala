@@ -66,7 +66,8 @@ object Stores {
     val made = kind.make()
     made.init(
       StateStoreId(folder.resolve("state").toString, 0, 0, StateStoreId.DEFAULT_STORE_NAME), encoder.keySchema,
-      valueSchema, encoder, families, new StateStoreConf(conf, Map.empty), ofRun(UUID.randomUUID().toString), multiple, None)
+      valueSchema, encoder, families, new StateStoreConf(conf, Map.empty), ofRun(UUID.randomUUID().toString), multiple,
+      None)
     made
   }
 

@@ -76,7 +76,7 @@ private[ckpt] object PlannedBatches extends Logging {
 
     private def takeUp(batch: Long): Unit = {
       val plan = plans.get(batch).getOrElse(throw CkptErrors.format(
-        s"$folder/$batch is missing, which has the rows of batch $batch. There are plans up to batch $last."))
+          s"$folder/$batch is missing, which has the rows of batch $batch. There are plans up to batch $last."))
       if (!query.offsetLog.add(batch, plan)) throw QueryExecutionErrors.concurrentStreamLogUpdate(batch)
       StartOffsets.read(query)
       logInfo(s"Query ${query.id} runs batch $batch with the offsets that it had before it went back to a savepoint")

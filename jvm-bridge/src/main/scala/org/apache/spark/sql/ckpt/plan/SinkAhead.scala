@@ -25,8 +25,9 @@ private[ckpt] object SinkAhead {
         val planned = PlannedBatches.last(checkpoint, session.sessionState.newHadoopConf())
         if (newest > planned) {
           val knows = if (planned < 0) "knows none" else s"knows those up to $planned"
-          val what = s"The query is not started on $checkpoint: its sink ${query.sink} has batches up to $newest, and " +
-            s"this checkpoint $knows"
+          val what =
+            s"The query is not started on $checkpoint: its sink ${query.sink} has batches up to $newest, and " +
+              s"this checkpoint $knows"
           val refused = refusal(what, planned + 1, newest)
           throw new IllegalArgumentException(refused.getMessage, refused)
         }
