@@ -6,12 +6,12 @@ import time
 from collections.abc import Sequence
 
 from pyspark_ckpt.descriptions.json_forms import Fields
-from pyspark_ckpt.web.overview import describe_times, find_interval
+from pyspark_ckpt.web.overview import describe_times
 from pyspark_ckpt.web.pace.batches import sum_phases
+from pyspark_ckpt.web.pace.logs import SHOWN_BATCHES
 from pyspark_ckpt.web.pace.verdict import judge_logs
 from pyspark_ckpt.web.subjects import Facts, Subject
 
-SHOWN_BATCHES = 30
 SIZES_WAIT_S = 0.1
 
 
@@ -28,7 +28,6 @@ def tell_pace(subject: Subject, facts: Facts) -> Fields:
     return {
         "source": source,
         "verdict": verdict,
-        "interval_s": find_interval(facts.commits),
         "newest": newest,
         "watermark_age_s": _find_age_s(newest),
         "late_rows": sum(each["late_rows"] for each in batches) if source == "query" else None,
