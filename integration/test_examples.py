@@ -36,15 +36,12 @@ def aircraft(flights: pd.DataFrame) -> pd.DataFrame:
 
 
 def routes(flights: pd.DataFrame) -> pd.DataFrame:
-    """A late flight is remembered for 60 days after the watermark of its batch, or after the first watermark."""
-    months = flights["departure"].dt.month
-    newest = flights.groupby(months)["departure"].max()
-    watermark = {month: newest[max(month - 1, 1)] - _HOUR for month in newest.index}
-    is_alive = months.map(lambda month: watermark[_MONTHS] - watermark[month] < _LIFE)
+    """A late flight is remembered until the origin has a flight that departs 60 days later."""
     rows = []
     for origin, of_origin in flights.groupby("origin"):
         counts = of_origin.groupby("dest").size()
-        late = of_origin[(of_origin["delay"] > 600).fillna(value=False) & is_alive[of_origin.index]]
+        is_shown = of_origin["departure"] > of_origin["departure"].max() - _LIFE
+        late = of_origin[(of_origin["delay"] > 600).fillna(value=False) & is_shown]
         shown = [f"{carrier} {delay} min" for carrier, delay in zip(late["carrier"], late["delay"], strict=True)]
         rows.append((origin, counts.idxmax(), counts.max(), sorted(shown)))
     return pd.DataFrame(rows, columns=["origin", "busiest", "flights", "late"])

@@ -1,4 +1,4 @@
-"""Queries go on from checkpoints and savepoints of earlier releases and older Sparks, and show what these showed."""
+"""Queries go on from checkpoints and savepoints of earlier releases and older Sparks, and show what is right."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from integration.short import has
 from pyspark_ckpt.savepoints import restore, savepoint
 from tests.compat import frozen_processors as processors
-from tests.compat.frozen import SPARK, VERSIONS, expected, unpack
+from tests.compat.frozen import SPARK, VERSIONS, expected, goes_on, unpack
 from tests.compat.frozen_savepoints import KINDS, archive
 from tests.compat.frozen_savepoints import QUERIES as SAVED
 from tests.compat.queries import CASES, PROCESSOR, run_batch
@@ -35,7 +35,7 @@ def test_a_query_goes_on_from_a_checkpoint_of_an_earlier_release(
 ) -> None:
     checkpoint = unpack(version, name, tmp_path / "checkpoint")
     case = in_its_format(CASES[name], version)
-    assert run_batch(spark, case, str(checkpoint)) == expected(version)["queries"][name]["goes on"]
+    assert run_batch(spark, case, str(checkpoint)) == goes_on(version, name)
 
 
 def in_its_format(case: Case, version: str) -> Case:
@@ -53,7 +53,7 @@ def test_a_savepoint_of_a_checkpoint_of_an_older_spark_goes_on_with_another_para
     savepoint(str(checkpoint), str(tmp_path / "saved"), kind=kind)
     restore(str(tmp_path / "saved"), str(tmp_path / "checkpoint"), parallelism=3)
     case = replace(in_its_format(CASES[name], version), partitions=3)
-    assert run_batch(spark, case, str(tmp_path / "checkpoint")) == expected(version)["queries"][name]["goes on"]
+    assert run_batch(spark, case, str(tmp_path / "checkpoint")) == goes_on(version, name)
 
 
 @pytest.mark.parametrize(("kind", "partitions"), [("native", 2), ("native", 3), ("canonical", 3)])
@@ -64,7 +64,7 @@ def test_a_query_goes_on_from_a_savepoint_of_an_earlier_release(
     saved = unpack("savepoints/v1", archive(name, kind), tmp_path / "saved")
     restore(str(saved), str(tmp_path / "checkpoint"), parallelism=partitions)
     case = replace(CASES[name], partitions=partitions)
-    assert run_batch(spark, case, str(tmp_path / "checkpoint")) == expected("v1")["queries"][name]["goes on"]
+    assert run_batch(spark, case, str(tmp_path / "checkpoint")) == goes_on("v1", name)
 
 
 @pytest.mark.parametrize("partitions", [2, 3])

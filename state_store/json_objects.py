@@ -66,8 +66,8 @@ SparkId = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_.-]{1,128}\Z")]
 """The id of a commit of this store or of one of Spark's, which have ``-``: a part of the names of objects."""
 QueryId = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9_.-]{0,127}\Z")]
 """The id of a query, which is also the name of a folder."""
-RunId = Annotated[str, msgspec.Meta(pattern=r"\A[ -~]{1,256}\Z")]
-"""The id of a run of a query."""
+RunId = Annotated[str, msgspec.Meta(pattern=r"\A[ -~]{0,256}\Z")]
+"""The id of a run of a query; empty in what earlier builds wrote for tasks that did not tell their query."""
 StoreName = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}\Z")]
 """The name of a store, which is also the name of a folder."""
 SourceName = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_]{1,255}\Z")]
@@ -96,6 +96,8 @@ DAMAGE: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
 
 _KNOWN: Final[dict[Any, msgspec.json.Decoder[Any]]] = {}
 _LEARNING: Final = threading.Lock()
+_PATTERN = re.compile(r"matching regex '.*'(?= - at |\Z)", re.DOTALL)
+"""What msgspec says of a text that does not have its pattern, which tells a user nothing."""
 _SEAL = re.compile(rb',"xxh3":"([0-9a-f]{32})"}\Z')
 
 
@@ -153,7 +155,7 @@ def decode_as(content: bytes | memoryview, kind: type[T], where: str) -> T:
     try:
         return decoder(kind).decode(content)
     except DAMAGE as problem:
-        raise FormatError(f"{where} is damaged: {problem}.") from problem
+        raise FormatError(f"{where} is damaged: {_PATTERN.sub('of another form', str(problem))}.") from problem
 
 
 def read_again(read: Callable[[], T]) -> T:
