@@ -1,8 +1,8 @@
 """Named places where a test can make this process die, fail or wait. Costs one attribute read when unused.
 
-``name:action[@n],...`` with action ``kill`` (SIGKILL to the own process), ``error`` (StorageError) or
-``sleep=<ms>``. With ``@n`` it acts at the n-th pass. Each fires once per local folder: it leaves a file there
-before it acts, so that the process that takes over does not die again.
+``name:action[@n],...`` with action ``kill`` (SIGKILL to the own process), ``error`` (StorageError), ``sleep=<ms>`` or
+``hold``. With ``@n`` it acts at the n-th pass. Each fires once per local folder: it leaves a file there before it acts,
+so that the process that takes over does not die again. ``hold`` waits until that file is removed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ REQUESTS = ("place.before_write", AFTER_WRITE, "place.before_read", "place.befor
 """Requests to the places of a store and of its checkpoint."""
 
 FOLDER = "failpoints"
-_ENTRY = re.compile(r"([a-z_.]+):(kill|error|sleep=[0-9]{1,6})(?:@([0-9]{1,6}))?")
+_LOOK_S = 0.02
+_ENTRY = re.compile(r"([a-z_.]+):(kill|error|hold|sleep=[0-9]{1,6})(?:@([0-9]{1,6}))?")
 
 
 @dataclass
@@ -67,7 +68,7 @@ class FailPoints:
             if match is None or match[1] not in {*NAMES, *REQUESTS} or folder is None:
                 raise InvalidInputError(
                     f"{entry!r} is not a fail point.",
-                    hint="Write name:kill|error|sleep=ms[@n]. The names are: " + ", ".join(sorted({*NAMES, *REQUESTS})),
+                    hint="Write name:kill|error|hold|sleep=ms[@n]. The names are: " + ", ".join(sorted({*NAMES, *REQUESTS})),
                 )
             fired = folder / FOLDER / file_name(entry)
             if not fired.exists():
@@ -93,5 +94,8 @@ def _act(point: _FailPoint) -> None:
     elif point.action == "error":
         outcome: Outcome = "unknown" if point.name == AFTER_WRITE else "not_applied"
         raise StorageError(f"Fail point {point.name} raised this error.", outcome=outcome)
+    elif point.action == "hold":
+        while point.fired.exists():
+            time.sleep(_LOOK_S)
     else:
         time.sleep(int(point.action.partition("=")[2]) / 1000)

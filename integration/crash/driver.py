@@ -82,6 +82,7 @@ class Driver:
             text=True,
         )
         self._ready = False
+        self._unanswered = 1  # that the session is there
 
     def __enter__(self) -> Self:
         """Wait until the session is there."""
@@ -102,6 +103,10 @@ class Driver:
         """Whether the driver can take orders: its Python and its JVM run."""
         return self._process.poll() is None and bool(self._find(JVM))
 
+    def is_idle(self) -> bool:
+        """Whether it has answered all orders: else the next order would get the answer of an earlier one."""
+        return not self._unanswered
+
     def close(self) -> None:
         """See ``__exit__``."""
         kill_marked(self.mark)
@@ -118,6 +123,7 @@ class Driver:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"order": order, **arguments}) + "\n")
         self._process.stdin.flush()
+        self._unanswered += 1
 
     def receive(self) -> Any:  # noqa: ANN401 - JSON
         """The answer to the oldest order. Raises OrderFailedError, DriverDiedError."""
@@ -127,6 +133,7 @@ class Driver:
             line = self._process.stdout.readline()
         if not line:
             raise DriverDiedError(self.log()[-6000:])
+        self._unanswered -= 1
         answer = json.loads(line)
         if "error" in answer:
             raise OrderFailedError(answer["error"])
@@ -282,8 +289,8 @@ class Relay:
         self._driver: Driver | None = None
 
     def driver(self) -> Driver:
-        """A driver that lives."""
-        if self._driver is not None and not self._driver.is_alive():
+        """A driver that lives, and has done what earlier tests ordered."""
+        if self._driver is not None and not (self._driver.is_alive() and self._driver.is_idle()):
             self.close()
         if self._driver is None:
             self._driver = Driver(self._root, self._master, program=self._program)

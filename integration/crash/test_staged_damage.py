@@ -12,7 +12,6 @@ from integration.crash.faults import NEWEST, all_armed
 from integration.crash.reference import Reference, order
 
 POINT = "commit.before_upload"
-WAIT_MS = 3000
 
 
 def _flip(content: bytes) -> bytes:
@@ -57,9 +56,10 @@ def test_a_batch_is_tried_again_when_what_it_has_staged_is_damaged(
     reference.start_from_half(name, NEWEST, tmp_path)
     driver = local.driver()
     driver.lose_local_state()
-    driver.send("run", runs=[order(name, tmp_path, conf=all_armed((POINT,), f"sleep={WAIT_MS}", NEWEST))])
-    driver.await_fired(POINT)
+    driver.send("run", runs=[order(name, tmp_path, conf=all_armed((POINT,), "hold", NEWEST))])
+    held = driver.await_fired(POINT)
     assert _harm_staged_files(driver, pattern, HARMS[harm])
+    held.unlink()
     driver.receive()
     assert "is damaged" in driver.log()
     assert "Nothing was committed, and the task is tried again" in driver.log()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -36,6 +37,18 @@ def test_a_point_can_wait(tmp_path: Path) -> None:
     started = time.monotonic()
     points.hit("begin.before")
     assert time.monotonic() - started >= 0.05
+
+
+def test_a_point_can_hold_until_its_mark_is_removed(tmp_path: Path) -> None:
+    points = FailPoints("begin.before:hold", tmp_path)
+    mark = tmp_path / FOLDER / "begin.before-hold"
+    with ThreadPoolExecutor(1) as pool:
+        held = pool.submit(points.hit, "begin.before")
+        while not mark.exists():
+            time.sleep(0.01)
+        assert not held.done()
+        mark.unlink()
+        held.result(10)
 
 
 def test_a_write_whose_answer_is_lost_may_have_been_carried_out(tmp_path: Path) -> None:
