@@ -33,7 +33,7 @@ from pyspark_ckpt.state_store.format.keys import MARKER_KEY, Marker, read_hash
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.manifest import Manifest, read_manifest
 from pyspark_ckpt.state_store.format.meta import StoreMeta
-from pyspark_ckpt.state_store.format.names import ROWS_FOLDER, TABLE_FOLDER
+from pyspark_ckpt.state_store.format.names import ROWS_FOLDER, SAVEPOINT_NAME, TABLE_FOLDER
 from pyspark_ckpt.state_store.format.remote import find_place, query_id
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import (
@@ -103,14 +103,26 @@ class Checkpoint:
         self._operators: list[Operator] | None = None
         self.place = self.workplace.resolve(location)
         self.query_id = self._read_query_id()
-        if self.has_stores and find_savepoint_kind(self.place) is FolderKind.UNFINISHED_SAVEPOINT:
+        if self.has_stores:
+            self._require_stores()
+
+    def _require_stores(self) -> None:
+        """Raise InvalidInputError if this is an unfinished savepoint, or a canonical one."""
+        kind = find_savepoint_kind(self.place)
+        if kind is FolderKind.UNFINISHED_SAVEPOINT:
             raise make_refusal(self.place)
-        if self.has_stores and self.place.walk(ROWS_FOLDER):
-            inspect, read = self.write_command("savepoint", "inspect"), self.write_command("state", "read")
+        if not self.place.walk(ROWS_FOLDER):
+            return
+        if kind is None:
             raise InvalidInputError(
-                f"{self.place.url} is a canonical savepoint: its rows are in the Parquet files below {ROWS_FOLDER}.",
-                hint=f"Use {inspect}, or {read} for its rows. For anything else, restore it first.",
+                f"{self.place.url} is a canonical savepoint that has lost its {SAVEPOINT_NAME}.",
+                hint="Put the file back from a copy of the savepoint, or use another savepoint.",
             )
+        inspect, read = self.write_command("savepoint", "inspect"), self.write_command("state", "read")
+        raise InvalidInputError(
+            f"{self.place.url} is a canonical savepoint: its rows are in the Parquet files below {ROWS_FOLDER}.",
+            hint=f"Use {inspect}, or {read} for its rows. For anything else, restore it first.",
+        )
 
     def _read_query_id(self) -> str:
         """Return the query's id. Raises InvalidInputError (there is none), StorageError."""

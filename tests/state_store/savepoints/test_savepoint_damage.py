@@ -61,6 +61,8 @@ def test_no_checkpoint_is_made_of_a_savepoint_with_any_damage(kind: Kind, quick_
     savepoints.savepoint(query.location, str(saved), kind=kind)
     for number, path in enumerate(objects_of(saved)):
         for how in damages(path):
+            if (kind, path.name, how) == ("native", "savepoint.json", "lost"):
+                continue  # a checkpoint is left
             for partitions in (1, 2):
                 target = quick_path / f"{number}-{how}-{partitions}"
                 with pytest.raises((FormatError, InvalidInputError, NotFoundError)) as refused:
@@ -72,6 +74,25 @@ def test_no_checkpoint_is_made_of_a_savepoint_with_any_damage(kind: Kind, quick_
                     Checkpoint(str(target), parse({}))
     savepoints.restore(str(saved), str(quick_path / "restored"), parallelism=2)
     assert stored(str(quick_path / "restored")) == (query.version, 2, query.rows)
+
+
+def test_a_native_savepoint_that_has_lost_its_description_is_restored_as_a_checkpoint(quick_path: Path) -> None:
+    query = written(quick_path / "query", 1, operators=(0, 1), batches=2)
+    query.plan()
+    saved = quick_path / "taken"
+    savepoints.savepoint(query.location, str(saved))
+    (saved / "savepoint.json").unlink()
+    savepoints.restore(str(saved), str(quick_path / "restored"), parallelism=2)
+    assert stored(str(quick_path / "restored")) == (query.version, 2, query.rows)
+    _flip(next(saved.glob("state/1/0/*.delta")))
+    with pytest.raises(FormatError):
+        savepoints.restore(str(saved), str(quick_path / "damaged"), parallelism=2)
+
+
+def _flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
 
 
 @pytest.mark.parametrize("kind", KINDS)
