@@ -95,7 +95,7 @@ def test_no_member_of_a_stored_object_may_be_any_text_or_any_number(kind: Any) -
         ("TableObject", [f"sst/{'0a' * 32}-{'1' * 8}.sst"], ["sst/../x.sst", f"sst/{'0a' * 32}-{'1' * 8}.sst\n"]),
         ("Location", ["s3://b/%25", "/a b/c", ""], ["/a\0", "/" + "x" * 9000]),
         ("ClassName", ["org.apache.A$B", ""], ["../x", "a b"]),
-        ("RunId", ["7f4a9a0e-1b2c", "run 1"], ["", "a\nb", "x" * 257]),
+        ("RunId", ["7f4a9a0e-1b2c", "run 1", ""], ["a\nb", "x" * 257]),
         ("SourceName", ["clicks_1"], ["", "a-b", "../a"]),
         ("RandomId", ["", "0f" * 16], ["0F" * 16, "0f", "../a"]),
     ],
