@@ -68,7 +68,8 @@ class FailPoints:
             if match is None or match[1] not in {*NAMES, *REQUESTS} or folder is None:
                 raise InvalidInputError(
                     f"{entry!r} is not a fail point.",
-                    hint="Write name:kill|error|hold|sleep=ms[@n]. The names are: " + ", ".join(sorted({*NAMES, *REQUESTS})),
+                    hint="Write name:kill|error|hold|sleep=ms[@n]. The names are: "
+                    + ", ".join(sorted({*NAMES, *REQUESTS})),
                 )
             fired = folder / FOLDER / file_name(entry)
             if not fired.exists():

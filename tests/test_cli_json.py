@@ -67,6 +67,7 @@ def tell(capsys: pytest.CaptureFixture[str], *call: str) -> Any:  # noqa: ANN401
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.in_turn
 def test_fields_are_those_that_are_documented(
     query: Query, quick_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -129,6 +129,7 @@ def test_errors_of_the_module_and_of_functions_are_those_of_the_user(saved: Path
             main(["migrate", str(saved), str(tmp_path / "new"), "--migrations", named])
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("size", ["here", "processes"])
 def test_what_the_module_and_functions_print_is_not_in_the_json(
     size: str, saved: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -53,6 +53,7 @@ def run_in_shell(streams: str, *arguments: str) -> subprocess.CompletedProcess[s
     return subprocess.run((*shell, *COMMAND, *arguments), capture_output=True, text=True, check=False)
 
 
+@pytest.mark.in_turn
 @pytest.mark.skipif(not FULL.exists(), reason="only Linux has /dev/full")
 def test_a_full_output_is_named_in_one_line(checkpoint: str) -> None:
     for call in calls(checkpoint):
@@ -74,6 +75,7 @@ def test_a_closed_output_is_refused_before_anything_is_done(checkpoint: str, tmp
     assert not target.exists()
 
 
+@pytest.mark.in_turn
 @pytest.mark.skipif(not FULL.exists(), reason="only Linux has /dev/full")
 def test_where_errors_go_may_be_full_or_closed(checkpoint: str) -> None:
     for call in wrong_calls(checkpoint):
@@ -84,6 +86,7 @@ def test_where_errors_go_may_be_full_or_closed(checkpoint: str) -> None:
         assert run_in_shell(streams, "checkpoint", "verify", checkpoint).returncode == 0
 
 
+@pytest.mark.in_turn
 def test_a_command_ends_in_silence_when_nobody_reads(checkpoint: str) -> None:
     for call in (*calls(checkpoint), *wrong_calls(checkpoint)):
         reading, writing = os.pipe()
@@ -208,6 +211,7 @@ def test_worker_processes_end_in_silence_when_all_are_interrupted(tmp_path: Path
     assert {each.name for each in tmp_path.iterdir()} == {"0", "1"}, "no other task was begun"
 
 
+@pytest.mark.in_turn
 def test_a_place_for_temporary_files_that_is_not_there_is_named(tmp_path: Path, checkpoint: str) -> None:
     written(tmp_path / "query", 2)
     savepoints.savepoint(tmp_path / "query", tmp_path / "whole")

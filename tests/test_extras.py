@@ -181,6 +181,7 @@ for call in (
 """
 
 
+@pytest.mark.in_turn
 def test_states_of_every_type_are_read_without_extras_as_with_them(bare: Path, kinds: Path) -> None:
     assert run(bare, READ, kinds) == run(None, READ, kinds)
 
@@ -193,6 +194,7 @@ def test_states_of_every_type_are_saved_and_restored_without_extras(bare: Path, 
         assert all(state in text for state in STATES)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", ["aggregation", "deduplication-and-limit", "join", "session-windows"])
 def test_states_of_sparks_operators_are_read_without_extras(name: str, bare: Path, tmp_path: Path) -> None:
     stored = unpack("v1", name, tmp_path / name)
@@ -208,6 +210,7 @@ with ckpt.open_state(sys.argv[1]) as every:
     assert any(int(rows) for rows in run(bare, code, stored).split())
 
 
+@pytest.mark.in_turn
 def test_every_command_runs_without_extras(bare: Path, checkpoint: Path, tmp_path: Path) -> None:
     code = """
 import sys
@@ -239,6 +242,7 @@ assert not {"pyspark", "azure", "boto3", "google", "hdfs_native"} & set(sys.modu
     assert f"by pyspark-ckpt {pyspark_ckpt.__version__}\n" in text
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("call", "extra"),
     [

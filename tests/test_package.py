@@ -58,6 +58,7 @@ def test_a_wheel_has_the_jar_the_types_and_what_it_reads(checkout: Path) -> None
         assert files <= set(content.namelist())
 
 
+@pytest.mark.in_turn
 def test_a_wheel_of_a_source_distribution_has_the_sources_of_the_jars(checkout: Path) -> None:
     """It is built without Java and without PySpark."""
     for each in (checkout / JAR).parent.glob("*.jar"):
@@ -87,6 +88,7 @@ def test_what_builds_the_package_can_be_read_by_an_older_python() -> None:
         ast.parse(path.read_text(), feature_version=(3, 9))
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("version", [None, "11.0.2"])
 def test_a_build_of_a_jar_without_java_says_so_and_leaves_no_wheel(version: str | None, checkout: Path) -> None:
     (checkout / JAR).unlink()

@@ -152,6 +152,7 @@ def _change(path: Path, **fields: object) -> None:
 KEY_ORDER = "spark.sql.dropDuplicates.deterministicKeyOrder.enabled"
 
 
+@pytest.mark.in_turn
 def test_a_conf_of_the_layout_of_state_goes_with_its_operator(two: tuple[Path, Path], tmp_path: Path) -> None:
     a, _ = two
     new = unpack("v1", "deduplication-and-limit", tmp_path / "new")
@@ -171,6 +172,7 @@ def test_a_conf_of_the_layout_of_state_goes_with_its_operator(two: tuple[Path, P
         assert not (tmp_path / "both").exists()
 
 
+@pytest.mark.in_turn
 def test_what_is_known_of_idle_inputs_stays_with_all_sources(two: tuple[Path, Path], tmp_path: Path) -> None:
     restore(two[0], tmp_path / "query")
     (tmp_path / "query" / "_ckpt" / "watermarks").mkdir(parents=True)
@@ -319,6 +321,7 @@ def test_it_is_composed_again_whenever_it_was_killed(mortal: Mortal, quick_path:
     assert {path: path.read_bytes() for path in before} == before
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("service_name", ["s3", "hdfs"])
 def test_it_is_composed_in_other_places(service_name: str, request: pytest.FixtureRequest) -> None:
     service: S3Service | HdfsService = request.getfixturevalue(service_name)

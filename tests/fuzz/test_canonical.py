@@ -86,6 +86,7 @@ def read_some(saved: Path, rows: SavedRows) -> None:
         list(rows_in(path, str(saved), rows, 0, WantedRows(state.number, 1 << 31)))
 
 
+@pytest.mark.in_turn
 @fuzzed
 @given(data=st.data())
 def test_a_savepoint_is_restored_as_it_was_or_refused_whatever_it_says_of_its_rows(

@@ -28,6 +28,7 @@ def query() -> Iterator[Query]:
         yield made
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", NAMES)
 @fuzzed
 @given(data=st.data())

@@ -11,6 +11,7 @@ import pytest
 ROUNDS = 300 * int(os.environ.get("CKPT_FUZZ", "1"))
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("seed", range(3))
 def test_no_value_and_no_stored_bytes_end_the_process(seed: int) -> None:
     done = subprocess.run(

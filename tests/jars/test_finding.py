@@ -65,6 +65,7 @@ def test_a_jar_that_cannot_be_built_says_why_and_leaves_nothing(
     assert not list((tmp_path / "cache").rglob("*.*ar*"))
 
 
+@pytest.mark.in_turn
 def test_sources_that_do_not_compile_are_shown(package: Path, tmp_path: Path) -> None:
     (package / "sources").unlink()
     shutil.copytree(find_sources_of_checkout(), package / "sources", ignore=shutil.ignore_patterns("*.scala"))

@@ -114,6 +114,7 @@ class Partition:
         return told
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_keyed_program_tells_what_dicts_tell(seed: int, tmp_path: Path) -> None:
     course, draw = Course.of(seed, batches=10), Random(seed)

@@ -88,6 +88,7 @@ def rows_of(path: str | Path, **which: Any) -> Rows:  # noqa: ANN401
         return sorted(table.drop_columns(["partition"]).to_pylist(), key=repr)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", KEYED)
 @pytest.mark.parametrize("include_expired", [True, False])
 def test_a_keyed_state_is_read_as_from_the_checkpoint(

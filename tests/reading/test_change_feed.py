@@ -72,6 +72,7 @@ def _require_fold(checkpoint: Path, **which: Any) -> list[dict[str, Any]]:  # no
     return rows
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", ["keyed", "aggregation", "join", "session-windows", "with-states"])
 def test_each_version_is_the_one_before_with_the_changes_of_its_batch(name: str, tmp_path: Path) -> None:
     checkpoint = unpack("v1", name, tmp_path / "query")
@@ -136,6 +137,7 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "checkpoint"
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("state", STATES)
 def test_the_changes_of_a_keyed_program_lead_from_version_to_version(state: str, lived: Path) -> None:
     rows = _require_fold(lived, uid="all", state=state)
@@ -183,6 +185,7 @@ def test_states_of_partitions_have_changes_too(tmp_path: Path) -> None:
     assert {row["key"]["partition"] for row in seen} <= {0, 1, 2}
 
 
+@pytest.mark.in_turn
 def test_without_deltas_there_are_no_changes(lived: Path, tmp_path: Path) -> None:
     restored = tmp_path / "restored"
     savepoint(lived, tmp_path / "saved", kind="canonical")

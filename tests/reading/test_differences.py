@@ -57,6 +57,7 @@ def adopted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("partitions", [3, 1, 7])
 def test_an_aggregation_differs_as_its_rows_do(partitions: int, adopted: Path, tmp_path: Path) -> None:
     later, earlier = adopted / "ours-hdfs", adopted / "ours-rocksdb"
@@ -71,6 +72,7 @@ def test_an_aggregation_differs_as_its_rows_do(partitions: int, adopted: Path, t
     assert _shown(later, tmp_path / "saved") == _expected(_rows(later), _rows(other))
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", ["keyed", "join", "session-windows", "with-states"])
 def test_every_kind_of_state_differs_between_two_versions_as_its_rows_do(name: str, tmp_path: Path) -> None:
     checkpoint = unpack("v1", name, tmp_path / "query")
@@ -201,6 +203,7 @@ def test_between_two_versions_only_keys_that_commits_name_are_looked_up(
             lost.to_arrow()
 
 
+@pytest.mark.in_turn
 def test_what_savepoints_have_recorded_as_equal_is_not_read(tmp_path: Path) -> None:
     checkpoint = unpack("v1", "keyed", tmp_path / "query")
     rescale(checkpoint, tmp_path / "rescaled", 3)

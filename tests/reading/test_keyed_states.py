@@ -158,6 +158,7 @@ def test_a_version_whose_batch_is_not_committed_is_refused(make_written: MakeWri
         assert state.get("a") == 7, "the retry's, which the commit log names"
 
 
+@pytest.mark.in_turn
 @few
 @given(data=st.data())
 def test_values_of_every_type_are_read_as_they_were_stored(data: st.DataObject, tmp_path_factory: Any) -> None:  # noqa: ANN401
@@ -190,6 +191,7 @@ def test_values_of_every_type_are_read_as_they_were_stored(data: st.DataObject, 
         made.close()
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", ORDERED)
 def test_keys_of_every_type_are_read_and_found(name: str, make_written: MakeWritten) -> None:
     kind, drawn = ORDERED[name]

@@ -120,6 +120,7 @@ def test_operators_are_told_apart_by_number(frozen: Any) -> None:  # noqa: ANN40
         open_state(path, operator=7).to_arrow()
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(("name", "batch", "kinds"), [("keyed", "2", KeyedKinds()), ("with-states", "1", Kinds())])
 def test_keyed_states_hold_what_their_program_has_shown(name: str, batch: str, kinds: Any, frozen: Any) -> None:  # noqa: ANN401
     """Of a release that stored no time to live: when rows were written is known, and not when they expire."""

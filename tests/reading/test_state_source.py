@@ -38,6 +38,7 @@ def test_options_have_no_case(written: Written) -> None:
         assert state.version == 2
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("options", "words"),
     [

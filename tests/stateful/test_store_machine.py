@@ -56,6 +56,7 @@ def seeds() -> list[int]:
     return [int(seed) for seed in chosen.split(",")] if "," in chosen else list(range(int(chosen)))
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("some", [seeds()[start : start + AT_ONCE] for start in range(0, len(seeds()), AT_ONCE)])
 def test_every_schedule_ends_well(some: list[int]) -> None:
     wrong = [str(found) for found in map(live, some) if found is not None]

@@ -49,6 +49,7 @@ def totals(mode: str = "update") -> testing.Harness:
     return testing.keyed(COLUMNS, by="user", parallelism=2).process(Totals(), OUTPUT, mode)
 
 
+@pytest.mark.in_turn
 def test_in_update_mode_the_last_row_of_a_key_counts() -> None:
     testing.check_cuts(totals, VISITS, cuts=3)
     with pytest.raises(AssertionError, match="output:"):

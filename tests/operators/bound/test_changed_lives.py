@@ -101,6 +101,7 @@ def test_another_clock_is_taken_when_there_are_no_rows(lab: ProgramLab) -> None:
     assert lab.run(program("1 hour"), shown("a"), NOW) == has(2)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("refresh", ["on_create_and_write", "on_read_and_write"])
 @pytest.mark.parametrize("most_held_bytes", [None, 0])
 def test_values_stay_and_stamps_go_when_a_time_to_live_is_taken_away(

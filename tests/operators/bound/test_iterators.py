@@ -192,6 +192,7 @@ class Life:
         self.is_flushed = True
 
 
+@pytest.mark.in_turn
 @settings(max_examples=15 * TIMES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(_batches, st.sampled_from([None, 0, 1000, 4000]))
 def test_an_iterator_shows_what_was_there_when_it_was_made(batches: Any, spilled_beyond: int | None) -> None:  # noqa: ANN401
@@ -217,6 +218,7 @@ def test_an_iterator_shows_what_was_there_when_it_was_made(batches: Any, spilled
         life.lab.close()
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("ttl", list(TTLS))
 @pytest.mark.parametrize("spilled_beyond", [None, 0])
 def test_what_was_taken_before_a_clear_is_shown_and_stays_cleared(

@@ -170,6 +170,7 @@ def _columns(rows: list[tuple[str, str, int | None]]) -> tuple[Any, Any, pa.Arra
     return keys, index, pa.array([entry for _, entry, _ in rows], TEXT), pa.array([n for _, _, n in rows], LONG)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("most", [0, 4])
 def test_entries_are_as_a_model_says(most: int) -> None:
     with (

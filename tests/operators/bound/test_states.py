@@ -159,6 +159,7 @@ def check_many(states: dict[str, Any], model: Model) -> None:
         ]
 
 
+@pytest.mark.in_turn
 @settings(max_examples=40 * TIMES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(batches=_batches, most_held_bytes=st.sampled_from(SPILLED_BEYOND))
 def test_states_are_as_a_model_says_when_batches_commit_or_are_dropped(

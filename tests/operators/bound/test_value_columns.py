@@ -106,6 +106,7 @@ class Turns:
             assert got.to_pylist() == [self.model[name].get(user) for user in self.keys.column("user").to_pylist()]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("names", [("value", "sum"), tuple(STATES)])
 def test_columns_of_values_are_as_a_model_says(names: tuple[str, ...]) -> None:
     with (

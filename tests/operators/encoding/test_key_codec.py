@@ -93,6 +93,7 @@ def test_zeroes_are_one_key_and_all_that_is_not_a_number_is_one_behind_infinity(
     assert math.copysign(1, normalise(column)[1].as_py()) == 1
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", ORDERED)
 @given(data=st.data())
 def test_rows_are_in_the_order_of_their_columns_and_equal_ones_as_they_came(name: str, data: st.DataObject) -> None:

@@ -18,6 +18,7 @@ def groups(tmp_path: Path) -> Any:  # noqa: ANN401 - a generator
     made.close()
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("most_held_bytes", [None, 0, 2000])
 @pytest.mark.parametrize("log_bytes", [1, 1 << 20])
 def test_iterators_of_groups_that_had_their_turn_show_what_was_there(

@@ -122,6 +122,7 @@ SPANS = ((0, 6), (2, 5), (3, 4))
 NAMED = st.tuples(st.sampled_from(sorted(QUESTIONS)), st.sampled_from(NAMES))
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("copies", [False, True], ids=["shared", "copy on write"])
 @pytest.mark.parametrize("question", QUESTIONS)
 @pytest.mark.filterwarnings("ignore")

@@ -114,6 +114,7 @@ def _shown(states: dict[str, Any]) -> tuple[Any, ...]:
     return states["value"].value(), list(states["list"].get()), dict(states["map"].items())
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("most_held_bytes", SPILLED_BEYOND)
 @pytest.mark.parametrize("log_bytes", [1, pytest.param(200, marks=pytest.mark.matrix), LOG_BYTES])
 def test_what_every_group_has_staged_is_committed_wherever_the_log_is_cut(
@@ -137,6 +138,7 @@ def test_what_every_group_has_staged_is_committed_wherever_the_log_is_cut(
         assert rows["list"] == 30 * (batch + 2), "the elements and where the list ends"
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("most_held_bytes", SPILLED_BEYOND)
 @pytest.mark.parametrize("log_bytes", [1, pytest.param(200, marks=pytest.mark.matrix), LOG_BYTES])
 @pytest.mark.parametrize("sessions", [1, 2])

@@ -48,6 +48,7 @@ def _make_rows(random: Random, count: int) -> list[tuple[str, int, Any, str]]:
     ]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("memory_bytes", [FEW, ENOUGH])
 @pytest.mark.parametrize(("mode", "clock"), MODES)
 @pytest.mark.parametrize("seed", range(2))

@@ -104,6 +104,7 @@ _batches = st.lists(
 )
 
 
+@pytest.mark.in_turn
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(_batches)
 def test_tasks_come_to_what_a_model_says_however_little_memory_they_have(batches: Any) -> None:  # noqa: ANN401

@@ -119,6 +119,7 @@ def filled(folder: Path, rows: int, *, seed: int = 0) -> Database:
     return database
 
 
+@pytest.mark.in_turn
 def test_rows_come_in_portions_of_bounded_size(quick_path: Path) -> None:
     database = filled(quick_path, 200_000)
     portions = list(scan_rows(database, *EVERYTHING))
@@ -177,6 +178,7 @@ def test_files_that_are_compacted_meanwhile_are_read_to_their_end(quick_path: Pa
     database.close()
 
 
+@pytest.mark.in_turn
 def test_files_of_one_large_row_are_not_read_together(quick_path: Path) -> None:
     database = Database(quick_path / "db", TUNING)
     for number in range(40):

@@ -87,6 +87,7 @@ def test_a_run_begins_though_old_ones_cannot_be_deleted(quick_path: Path) -> Non
     assert [Epochs(place).of(f"run-{number}") for number in range(RUNS_KEPT + 5)][-1] == RUNS_KEPT + 5
 
 
+@pytest.mark.in_turn
 def test_a_query_of_format_1_is_right_after_many_starts(make_lab: MakeLab) -> None:
     lab = make_lab()
     for run in range(RUNS_KEPT + 6):

@@ -67,6 +67,7 @@ def far(service: CloudService, endpoint: str, patch: pytest.MonkeyPatch, timeout
     return place_at(f"{service.new_folder()}/state", retries=RetryPolicy(timeout_s))
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("kind", FAULTS)
 def test_a_place_does_what_it_says_when_one_kind_of_fault_is_met(
     kind: str, cloud: CloudService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -78,6 +79,7 @@ def test_a_place_does_what_it_says_when_one_kind_of_fault_is_met(
     assert faults.seen[kind] > 3
 
 
+@pytest.mark.in_turn
 def test_objects_are_right_when_requests_meet_random_faults(
     cloud: CloudService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -378,6 +380,7 @@ def test_another_scheme_is_refused_with_what_to_write(uri: str, hint: str) -> No
     assert ":secret@" not in str(caught.value)
 
 
+@pytest.mark.in_turn
 def test_a_large_object_takes_little_memory(cloud: CloudService, tmp_path: Path) -> None:
     """In parts, of which a few are in memory at once."""
     place, piece = place_at(cloud.new_folder()), os.urandom(1 << 20)

@@ -88,6 +88,7 @@ def test_format_1_is_refused_by_name_and_format_2_is_not(
     assert lab.begin(lab.open(fmt=2, **place), 2, ids[-1]).rows == expected(2)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("kind", SAVEPOINT_KINDS)
 def test_savepoints_and_restores_are_refused_by_name(
     kind: Kind, careless: tuple[str, Faults], s3: S3Service, quick_path: Path

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", ["s3", "gcs", "azure"])
 def test_a_forked_process_reads_what_is_stored(name: str, request: pytest.FixtureRequest) -> None:
     """It must not use the connections of its parent, and has none of its threads."""

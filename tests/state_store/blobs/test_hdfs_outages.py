@@ -75,6 +75,7 @@ def work_on(place: BlobPlace, number: int, over: threading.Event, folder: Path) 
     return done
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("trouble", ["safe mode", "no data node", "no name node"])
 @pytest.mark.parametrize(
     ("seconds", "writers"), [(1.5, 8), *(pytest.param(seconds, 40, marks=LONG) for seconds in (5, 30))]
@@ -97,6 +98,7 @@ def test_no_request_fails_when_a_part_of_hdfs_is_away_for_a_while(
     assert [blob.name for blob in place.walk()] == written
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("seconds", "writers"), [(0.1, 1), (1.5, 8), *(pytest.param(30, n, marks=LONG) for n in (8, 40))]
@@ -128,6 +130,7 @@ REQUESTS: dict[str, Callable[[BlobPlace, Path], object]] = {
 }
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("request_kind", "kind"),
     [
@@ -163,6 +166,7 @@ def test_a_data_node_that_is_gone_is_not_taken_for_the_name_node(hdfs: HdfsServi
     assert place_at(place.url).get("there") == b"x"
 
 
+@pytest.mark.in_turn
 def test_a_query_goes_on_when_hdfs_is_away_in_the_middle_of_anything(
     hdfs: HdfsService, cut: Wire, make_lab: MakeLab
 ) -> None:
@@ -179,6 +183,7 @@ def test_a_query_goes_on_when_hdfs_is_away_in_the_middle_of_anything(
         live(lab, 4, with_new_name_node)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("kind", SAVEPOINT_KINDS)
 def test_a_savepoint_is_taken_and_restored_while_hdfs_comes_and_goes(
     kind: Kind, hdfs: HdfsService, cut: Wire, quick_path: Path

@@ -50,6 +50,7 @@ def far(service: S3Service, cut: Wire, timeout_s: float = 60.0, traffic: Traffic
     return place_at(f"{service.new_folder()}/state", settings, retries=retries)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("seconds", "writers"),
@@ -283,6 +284,7 @@ def test_many_deletes_do_not_wait_one_after_the_other_when_the_service_stays_awa
         assert time.monotonic() - began < 9
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seconds", [1.5, *(pytest.param(seconds, marks=LONG) for seconds in (0.3, 30))])
 def test_a_query_goes_on_when_its_place_is_away_in_the_middle_of_anything(
@@ -305,6 +307,7 @@ def test_a_query_goes_on_when_its_place_is_away_in_the_middle_of_anything(
     )
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("kind", SAVEPOINT_KINDS)
 @pytest.mark.parametrize(
     ("outage", "seconds"),
@@ -330,6 +333,7 @@ def test_a_savepoint_is_taken_and_restored_while_its_place_comes_and_goes(
     assert stored(there, parse(near)) == (query.version, 3, query.rows)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("kind", SAVEPOINT_KINDS)
 def test_a_savepoint_fails_once_when_its_place_stays_away(
     kind: Kind, s3: S3Service, cut: Wire, caplog: pytest.LogCaptureFixture

@@ -173,6 +173,7 @@ OPERATIONS: dict[str, Callable[[BlobPlace], object]] = {
 }
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_an_operation_succeeds_when_the_key_has_changed(operation: str, rotation: Rotation) -> None:
     place = rotation.place("folder")

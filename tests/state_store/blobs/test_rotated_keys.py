@@ -25,6 +25,7 @@ def clients() -> int:
     return sum(issubclass(type(each), BaseClient) for each in gc.get_objects())
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("fmt", [1, 2])
 def test_a_query_that_is_restarted_with_new_keys_leaves_no_client(fmt: int, make_lab: MakeLab, s3: S3Service) -> None:
     """The service takes all of them: what differs is a session token that it does not look at, or a setting."""

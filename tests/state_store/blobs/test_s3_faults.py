@@ -21,6 +21,7 @@ VERSIONS = 8
 T = TypeVar("T")
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_place_does_what_it_says_when_one_kind_of_fault_is_met(kind: str, s3: S3Service, tmp_path: Path) -> None:
     """Every other request meets the fault."""
@@ -31,6 +32,7 @@ def test_a_place_does_what_it_says_when_one_kind_of_fault_is_met(kind: str, s3: 
     assert faults.seen[kind] > 3
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("seed", range(3))
 def test_every_version_is_right_when_requests_meet_random_faults(seed: int, make_lab: MakeLab, s3: S3Service) -> None:
     """A caller does what Spark does: an error that may pass is tried again, on the same base."""

@@ -170,6 +170,7 @@ def reach(
         yield make
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("fault", "identity"),
     [(fault, identity) for fault in FAULTS for identity in IDENTITIES if (fault, identity) != ("reset", "chain")],
@@ -209,6 +210,7 @@ def test_a_service_that_speaks_no_tls_for_a_while_is_waited_for(
             assert found.result() == b"x"
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("identity", IDENTITIES)
 def test_a_token_that_is_refused_before_its_time_is_asked_for_again(
     identity: str, giver: Giver, reach: Reach, caplog: pytest.LogCaptureFixture

@@ -26,6 +26,7 @@ def query(quick_path: Path) -> Query:
     return made
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("more", [(), ("--json",)])
 @pytest.mark.parametrize("command", ["checkpoint", "savepoint"])
 def test_a_full_disk_is_no_damage(command: str, more: tuple[str, ...], query: Query, quick_path: Path) -> None:

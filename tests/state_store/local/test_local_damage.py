@@ -267,6 +267,7 @@ def test_a_snapshot_succeeds_after_one_that_was_refused(query: Query, do_damage:
     query.require_restorable()
 
 
+@pytest.mark.in_turn
 @damages
 def test_the_attempt_after_a_reported_damage_has_what_was_committed(
     query: Query, do_damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
@@ -286,6 +287,7 @@ def test_the_attempt_after_a_reported_damage_has_what_was_committed(
     query.require_restorable()
 
 
+@pytest.mark.in_turn
 @damages
 def test_what_was_left_by_an_earlier_process_is_not_trusted(query: Query, do_damage: Callable[[Path], None]) -> None:
     query.batch({"hot": "v"})

@@ -135,6 +135,7 @@ class Wait:
             time.sleep(600)
 
 
+@pytest.mark.in_turn
 def test_an_interrupt_ends_the_processes_in_the_middle_of_a_task(tmp_path: Path) -> None:
     """A notebook sends it to its own process alone."""
     with _start(tmp_path) as starter:
@@ -145,6 +146,7 @@ def test_an_interrupt_ends_the_processes_in_the_middle_of_a_task(tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.in_turn
 def test_a_task_that_swallows_the_exit_does_not_go_on_for_ever(tmp_path: Path) -> None:
     with _start(tmp_path, swallows=True) as starter:
         _wait_until_begun(tmp_path, starter)

@@ -36,6 +36,7 @@ NUMBERS = (1, 2, 3, 4, 7, 8, 16)
 ONLY_EXPIRY = {name: saved_query.STATES[2, "default"][name] for name in ("default", EXPIRY)}
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("seed", range(EXAMPLES // 40))
 @pytest.mark.parametrize("width", [1, pytest.param(2, marks=pytest.mark.matrix), 100])
 def test_every_row_is_in_its_partition_when_a_query_is_rescaled_again_and_again(
@@ -130,6 +131,7 @@ def test_rows_that_nobody_counts_are_counted_before_they_are_moved(
         savepoints.rescale(query.location, str(quick_path / "restored"), 3)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("kind", SAVEPOINT_KINDS)
 def test_the_rows_of_many_partitions_are_moved_in_passes(
     kind: Kind, quick_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -25,6 +25,7 @@ def query(quick_path: Path) -> Query:
     return written(quick_path / "query", 2, operators=(0,))
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("content", [b"", b"v1\n{", bytes(90)], ids=repr)
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("name", ["commits/2", "metadata", "state/0/_metadata/metadata"])

@@ -104,6 +104,7 @@ def test_the_query_goes_back_before_the_entries_that_a_loss_of_power_has_emptied
     assert "Moved" not in capsys.readouterr().out.rpartition("nothing to repair")[2]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("lost", "batch", "again"),
     [
@@ -245,6 +246,7 @@ def test_what_operators_there_are_is_left_to_a_backup(history: History, capsys: 
     assert history.repair("--apply") == 2
 
 
+@pytest.mark.in_turn
 def test_a_repair_that_was_interrupted_is_finished_by_the_next_one_and_spark_skips_no_batch_between(
     quick_path: Path,
 ) -> None:
@@ -315,6 +317,7 @@ def test_a_checkpoint_in_s3_is_repaired(s3: S3Service) -> None:
     history.require_at(6)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_query_goes_on_from_the_batch_that_a_repair_names_when_entries_are_damaged_at_random(
     seed: int, quick_path: Path

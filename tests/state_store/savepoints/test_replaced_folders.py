@@ -204,6 +204,7 @@ def test_the_deletion_of_a_claim_looks_once_more_which_savepoint_it_deletes(quic
     assert files(saved) == before
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("kind", SAVEPOINT_KINDS)
 def test_a_deletion_that_stood_still_leaves_what_was_made_there_since(
     kind: Kind, quick_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -252,6 +253,7 @@ def test_a_deletion_that_stood_still_before_its_mark_deletes_no_other_savepoint(
     assert files(saved) == now
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("kind", SAVEPOINT_KINDS)
 def test_a_writer_that_stood_still_leaves_a_newer_savepoint(
     kind: Kind, quick_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -29,6 +29,7 @@ def offsets(content: bytes) -> tuple[str, str]:
     return json.loads(entry)["conf"]["spark.sql.shuffle.partitions"], offset
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("kind", SAVEPOINT_KINDS)
 @pytest.mark.parametrize("partitions", [2, 3])
 def test_a_restore_carries_over_all_plans_and_what_sources_need_for_them(

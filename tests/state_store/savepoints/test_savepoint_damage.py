@@ -202,6 +202,7 @@ def stored_damaged(folder: Path) -> Path:
     return stored
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_savepoint_has_what_was_stored_damaged(kind: Kind, quick_path: Path) -> None:
     query = written(quick_path / "query", 1, operators=(1,), batches=3)

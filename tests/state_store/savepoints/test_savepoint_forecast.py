@@ -75,6 +75,7 @@ def test_rows_of_new_partitions_are_as_many_as_were_predicted(
         assert partitions == 1 or max(told[operator]) > 0.5 * sum(told[operator])
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("kind", ["native", "canonical"])
 def test_rows_of_a_savepoint_are_counted(
     kind: Kind, query: Query, quick_path: Path, capsys: pytest.CaptureFixture[str]
@@ -88,6 +89,7 @@ def test_rows_of_a_savepoint_are_counted(
     assert "rows of each new partition of operator 0, counted" in capsys.readouterr().out
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", ["join", "session-windows", "keyed"])
 def test_rows_that_spark_has_written_are_counted(name: str, tmp_path: Path) -> None:
     checkpoint = str(unpack("v1", name, tmp_path / "old"))

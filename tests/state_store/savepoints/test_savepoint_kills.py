@@ -104,6 +104,7 @@ def query_went_on(checkpoint: Path) -> None:
     assert (checkpoint / "state" / "0" / "0" / "of-the-query").exists()
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("kind", ["native", "canonical"])
 def test_a_savepoint_that_was_killed_is_none_and_can_be_deleted(kind: Kind, mortal: Mortal, quick_path: Path) -> None:
     query = written(quick_path / "old", 1, batches=1, operators=(0, 1) if kind == "native" else (1,))

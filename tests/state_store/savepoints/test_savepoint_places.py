@@ -53,6 +53,7 @@ def test_a_savepoint_in_s3_is_copied_by_the_service_and_restored_anywhere(
     assert "Uploads" not in s3.client.list_multipart_uploads(Bucket=s3.bucket, Prefix=prefix)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("service_name", ["s3", "hdfs"])
 def test_a_canonical_savepoint_is_taken_restored_and_deleted_there(
     service_name: str, request: pytest.FixtureRequest, quick_path: Path, capsys: pytest.CaptureFixture[str]

@@ -109,6 +109,7 @@ def test_a_copy_with_other_rows_is_no_checkpoint(
         Savepoint(str(quick_path / "other"), parse({}))
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(("kind", "digests"), [("native", True), ("canonical", False)])
 def test_recorded_digests_are_printed(
     kind: Kind, query: Query, quick_path: Path, capsys: pytest.CaptureFixture[str], *, digests: bool
@@ -144,6 +145,7 @@ def test_verifying_reads_and_prints_all_digests(
     assert (found, told["problems"]) == (expected(query), [])
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("partitions", [2, 4])
 def test_rows_that_are_not_as_recorded_are_named(
     partitions: int, query: Query, quick_path: Path, capsys: pytest.CaptureFixture[str]

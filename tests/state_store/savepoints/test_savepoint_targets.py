@@ -263,6 +263,7 @@ def test_a_restore_never_goes_on_where_another_query_has_begun(
     assert files(target) == before
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("kind", SAVEPOINT_KINDS)
 def test_nothing_is_left_below_the_folder_of_a_savepoint_that_was_deleted(kind: Kind, quick_path: Path) -> None:
     query = written(quick_path / "query", 2, operators=(0,), batches=1)
@@ -313,6 +314,7 @@ def test_a_savepoint_in_whose_folder_a_query_has_gone_on_is_not_deleted(
     assert files(saved) == before
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     "what",
     [

@@ -38,6 +38,7 @@ from tests.saved_query import MAX_PARALLELISM, SAVEPOINT_KINDS, UID, Logical, Qu
 ALLOWED = f"{CHECKPOINT_FOLDER}/{NON_RESTORED_STATE_NAME}"
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(("partitions", "kind"), [(2, "native"), (3, "native"), (3, "canonical")])
 def test_a_savepoint_is_all_that_is_left_of_a_query(partitions: int, kind: Kind, quick_path: Path) -> None:
     query = written(quick_path / "query", 2)

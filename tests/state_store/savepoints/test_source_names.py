@@ -60,6 +60,7 @@ def read_offsets(folder: Path) -> dict[str, tuple[str, dict[str, Any], list[str]
     return {name: (each[0], json.loads(each[1]), sorted(each[2:])) for name, each in lines.items()}
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("kind", SAVEPOINT_KINDS)
 @pytest.mark.parametrize("partitions", [2, 3])
 def test_the_log_and_the_files_of_sources_get_the_names(

@@ -27,6 +27,7 @@ from tests.state_store.arrays.test_arrays import KEYS, TUNING
 ROWS = 4 * MIN_KEYS
 
 
+@pytest.mark.in_turn
 @settings(max_examples=120 * TIMES, deadline=None)
 @given(
     pool=st.lists(KEYS.filter(lambda key: len(key) <= WIDEST), min_size=8, max_size=60, unique=True),

@@ -212,6 +212,7 @@ def test_a_file_that_is_damaged_after_its_upload_costs_a_restore_and_no_more(
 _COVERED = {(1, "none"), (40, "lz4"), (3000, "zstd")}
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("rows", "compression"),
     [
