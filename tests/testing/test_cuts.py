@@ -132,6 +132,7 @@ def test_a_cut_that_fails_is_made_small() -> None:
     assert _shrink(lambda cut: 5 in cut and cut.count(8) == 2, (1, 3, 5, 5, 8, 8, 9)) == (5, 8, 8)
 
 
+@pytest.mark.in_turn
 @settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])
 @given(strategies.batches(COLUMNS, user=st.sampled_from(["ada", "bob"]), n=st.integers(-9, 9), at=st.just(after(0))))
 def test_random_batches_come_to_what_a_dict_comes_to(batches: list[list[Any]]) -> None:

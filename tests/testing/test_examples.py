@@ -39,6 +39,7 @@ def test_airlines(example: Any) -> None:  # noqa: ANN401
         assert harness.run([flight(1, delay=10), flight(2, delay=20)]) == [("AA", 3, 15.0)]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("example", ["aircraft"], indirect=True)
 def test_aircraft(example: Any) -> None:  # noqa: ANN401
     output = "tailnum string, flights bigint, worst_delay int"

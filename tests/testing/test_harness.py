@@ -281,6 +281,7 @@ class Renamed(Totals):
             yield user, total * 10
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("kind", ["native", "canonical"])
 def test_a_savepoint_goes_on_in_another_program_at_another_parallelism(kind: Any, tmp_path: Path) -> None:  # noqa: ANN401
     with stream(parallelism=2, uid="totals").process(Totals(), OUTPUT) as harness:
@@ -461,6 +462,7 @@ def test_the_schema_of_a_frame_brings_its_watermark() -> None:
         assert harness.watermark == after(29)
 
 
+@pytest.mark.in_turn
 def test_harnesses_work_in_threads() -> None:
     def play(number: int) -> int:
         with stream(parallelism=2).process(Totals(), OUTPUT) as harness:

@@ -225,6 +225,7 @@ def test_a_broadcast_input_and_its_method_belong_together() -> None:
         testing.keyed("user string, amount int", "user").process(Matches(), OUTPUT)
 
 
+@pytest.mark.in_turn
 def test_cuts_interleave_broadcast_rows() -> None:
     class Counts(ckpt.KeyedProcessor):
         rules = ckpt.BroadcastState("rules", "string", "int")
@@ -265,6 +266,7 @@ class Long(ckpt.VectorProcessor):
         self.long.add_values(batch["n"])
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("memory", ["1m", "64m"])
 def test_long_lists_are_read_with_their_indexes_and_spilled(tmp_path: Path, memory: str) -> None:
     conf = {"spark.sql.streaming.stateStore.ckpt.workerMemory": memory}

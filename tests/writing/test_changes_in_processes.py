@@ -62,6 +62,7 @@ def _content(info: SavepointInfo) -> Any:  # noqa: ANN401
     return [(each.digests, each.meta.states, [(file.name, file.xxh3) for file in each.files]) for each in info.rows]
 
 
+@pytest.mark.in_turn
 def test_it_is_the_same_in_one_process_and_in_several(
     saved: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -98,6 +99,7 @@ class BadRowError(Exception):
     """An error of a user."""
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("runs", ["here", "processes"])
 def test_what_a_function_raises_is_raised_with_its_traceback(
     runs: str, saved: Path, tmp_path: Path, request: pytest.FixtureRequest
@@ -127,6 +129,7 @@ def _stop(_rows: pa.Table) -> pa.Table:
     raise StopIteration("no more")
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("runs", ["here", "processes"])
 @pytest.mark.parametrize(("function", "said"), [(_exit, "SystemExit: 3"), (_stop, "StopIteration: no more")])
 def test_what_would_end_a_program_or_a_loop_is_an_error(
@@ -155,6 +158,7 @@ class UnsendableError(Exception):
         super().__init__(f"{first} {second}")
 
 
+@pytest.mark.in_turn
 @pytest.mark.usefixtures("processes")
 def test_an_error_that_cannot_be_sent_is_shown(saved: Path, tmp_path: Path) -> None:
     def fail(_rows: pa.Table) -> pa.Table:
@@ -164,6 +168,7 @@ def test_an_error_that_cannot_be_sent_is_shown(saved: Path, tmp_path: Path) -> N
         write_state(saved, tmp_path / "target", [changes.Transform("u", "n", fail)])
 
 
+@pytest.mark.in_turn
 @pytest.mark.usefixtures("processes")
 def test_functions_with_a_cache_are_copied_like_others(saved: Path, tmp_path: Path) -> None:
     @functools.lru_cache(maxsize=7)
@@ -180,6 +185,7 @@ def test_functions_with_a_cache_are_copied_like_others(saved: Path, tmp_path: Pa
     assert _values(tmp_path / "target") == {f"u{n}": fibonacci(n % 50) for n in range(COUNT)}
 
 
+@pytest.mark.in_turn
 @pytest.mark.usefixtures("processes")
 def test_a_function_whose_module_is_not_there_is_named(
     saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -195,6 +201,7 @@ def test_a_function_whose_module_is_not_there_is_named(
         write_state(saved, tmp_path / "target", [changes.Transform("u", "n", same)])
 
 
+@pytest.mark.in_turn
 @pytest.mark.usefixtures("processes")
 def test_a_module_of_the_working_folder_is_found_as_in_an_interactive_python(
     saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -291,6 +291,7 @@ def _begin(operator: str, folder: Path, seed: int) -> _Program:
     return _Program(operator, folder / "query", random.Random(seed))
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("seed", SEEDS)
 def test_states_are_as_plain_lists_after_random_changes(
     seed: int, operator: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

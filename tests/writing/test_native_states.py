@@ -40,6 +40,7 @@ def _read(location: Path, which: dict[str, Any]) -> pa.Table:
 PROCESSORS = [(f"{processors.PROCESSORS}/{each}", processors.SAVED) for each in processors.VERSIONS]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(("version", "name"), CHECKPOINTS + PROCESSORS)
 def test_rows_that_are_put_back_have_the_same_digest(version: str, name: str, tmp_path: Path) -> None:
     checkpoint = tmp_path / "query"
