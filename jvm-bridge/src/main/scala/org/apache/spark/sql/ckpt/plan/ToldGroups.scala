@@ -17,7 +17,7 @@ import org.apache.spark.sql.execution.streaming.state.StateStoreConf
   * One task can have several of them, each with a worker of its own, where Spark needs no exchange between them. A worker
   * finds its own operator by the name of its function.
   */
-private[ckpt] trait ToldGroups extends FlatMapGroupsInPandasWithStateExec {
+private[ckpt] trait ToldGroups extends TicketHolder {
   override protected def doExecute(): RDD[InternalRow] = {
     val told = ToldGroups.toldTo(this)
     told.foreach { case (key, value) => sparkContext.setLocalProperty(key, value) }
