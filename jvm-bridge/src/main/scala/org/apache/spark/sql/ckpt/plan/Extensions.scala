@@ -79,6 +79,7 @@ private[ckpt] object FollowQueries {
       IdleInputs.follow(query)
       OtherProvider.warnOf(query)
       StartLog.tell(query)
+      UnfencedLogs.warnOf(query)
     }
 
     override def onQueryProgress(event: StreamingQueryListener.QueryProgressEvent): Unit = ()
