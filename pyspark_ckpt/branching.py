@@ -6,14 +6,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pyspark_ckpt.queries.handles import find_checkpoint
-from pyspark_ckpt.savepoints import collect_options, run_restore
+from pyspark_ckpt.savepoints import collect_options, plan_restore, run_restore
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
-from pyspark_ckpt.state_store.checkpoints.inventory import list_operators
 from pyspark_ckpt.state_store.checkpoints.query.files import list_batches
 from pyspark_ckpt.state_store.errors import InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.location import Location, location_text
 from pyspark_ckpt.state_store.savepoints.creation import pin
-from pyspark_ckpt.state_store.savepoints.query_restore import QueryRestore
 from pyspark_ckpt.state_store.savepoints.request import Restored, RestoreRequest
 
 if TYPE_CHECKING:
@@ -57,10 +55,9 @@ def branch(
             raise InvalidInputError(f"{source.place.url} has no batch {batch}: {there}.")
         _require_logs(source, batch)
         source.go_back(batch + 1)
-    with pin(source) as version:
-        operators = list_operators(source, version)
+    with pin(source):
         request = RestoreRequest(query_id="new", shares=True)
-        return run_restore(QueryRestore(source, version, operators, target, request, given), target)
+        return run_restore(plan_restore(source, target, request, given), target)
 
 
 def _require_logs(source: Checkpoint, batch: int) -> None:

@@ -40,7 +40,7 @@ from pyspark_ckpt.state_store.redistribution.jobs import (
     Runner,
 )
 from pyspark_ckpt.state_store.savepoints import explanation
-from pyspark_ckpt.state_store.savepoints.creation import create, pin
+from pyspark_ckpt.state_store.savepoints.creation import create, pin, require_newest
 from pyspark_ckpt.state_store.savepoints.deletion import claim as claim_restored
 from pyspark_ckpt.state_store.savepoints.deletion import finish_claim, refuse_others
 from pyspark_ckpt.state_store.savepoints.nesting import refuse_nested
@@ -204,7 +204,7 @@ def restore(
         source = Savepoint(savepoint_or_checkpoint, given)
         refuse_others(source.place, source.place.walk())
         at_end = partial(claim_restored, savepoint_or_checkpoint, given, source.info)
-    with _plan_restore(savepoint_or_checkpoint, checkpoint_location, request, given) as restoration:
+    with _pin_and_plan(savepoint_or_checkpoint, checkpoint_location, request, given) as restoration:
         done = run_restore(restoration, checkpoint_location, at_end)
     if query_id == "keep" and not earlier and isinstance(restoration.source, Savepoint):
         _tell_of_later_batches(restoration.source.info, done, given)
@@ -212,16 +212,26 @@ def restore(
 
 
 @contextmanager
-def _plan_restore(source: str, target: str, request: RestoreRequest, given: Options) -> Iterator[QueryRestore]:
+def _pin_and_plan(source: str, target: str, request: RestoreRequest, given: Options) -> Iterator[QueryRestore]:
     """Plan the restore of a savepoint, or of the newest batch of a checkpoint, which is pinned meanwhile."""
     if find_kind(Workplace(given).resolve(source)) is FolderKind.CHECKPOINT:
         checkpoint = Checkpoint(source, given)
-        with pin(checkpoint) as newest:
-            yield QueryRestore(checkpoint, newest, list_operators(checkpoint, newest), target, request, given)
-        return
-    saved = Savepoint(source, given)
-    rest = saved.info.files, saved.info.rows
-    yield QueryRestore(saved, saved.info.version, saved.versions(), target, request, given, *rest)
+        with pin(checkpoint):
+            yield plan_restore(checkpoint, target, request, given)
+    else:
+        yield plan_restore(Savepoint(source, given), target, request, given)
+
+
+def plan_restore(source: Checkpoint, target: str, request: RestoreRequest, given: Options) -> QueryRestore:
+    """Plan the restore of a savepoint, or of the newest batch of a checkpoint, which is not pinned. Writes nothing.
+
+    Raises LifecycleError (no batch is committed yet), InvalidInputError, FormatError, StorageError.
+    """
+    if isinstance(source, Savepoint):
+        rest = source.info.files, source.info.rows
+        return QueryRestore(source, source.info.version, source.versions(), target, request, given, *rest)
+    newest = require_newest(source)
+    return QueryRestore(source, newest, list_operators(source, newest), target, request, given)
 
 
 def _tell_of_later_batches(saved: SavepointInfo, done: Restored, options: Options) -> None:
@@ -272,9 +282,8 @@ def plan_rescale(
     """Plan a rescaling as ``rescale`` does, of the newest batch, which is pinned meanwhile. Raises as ``rescale``."""
     given = collect_options(options, checkpoint, new_checkpoint)
     source = Checkpoint(checkpoint, given)
-    with pin(source) as newest:
-        operators = list_operators(source, newest)
-        yield QueryRestore(source, newest, operators, new_checkpoint, RestoreRequest(parallelism, query_id), given)
+    with pin(source):
+        yield plan_restore(source, new_checkpoint, RestoreRequest(parallelism, query_id), given)
 
 
 def explain(restoration: QueryRestore, *, counts: bool) -> RestoreExplanation:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from hashlib import md5
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -21,6 +21,7 @@ from botocore.config import Config
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.errors import NotFoundError
+from tests.http_service import serving_http
 
 SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 CONFLICT = b"<Error><Code>ConditionalRequestConflict</Code><Message>Try again.</Message></Error>"
@@ -161,16 +162,8 @@ class _Handler(BaseHTTPRequestHandler):
 def proxy(endpoint: str, faults: Faults) -> Iterator[str]:
     """The endpoint of a proxy before ``endpoint``."""
     handler = type("Handler", (_Handler,), {"target": urlsplit(endpoint), "faults": faults})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with serving_http(handler) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 def assert_works(place: BlobPlace, large: bytes, folder: Path) -> None:

@@ -11,11 +11,13 @@ from pyspark.sql import functions as f
 
 import pyspark_ckpt as ckpt
 from integration.conftest import SHUFFLE_PARTITIONS
+from integration.operators.actions import WAYS, collect
 from integration.operators.providers import OURS
 from integration.operators.replay import Case, collect_into, run, write_inputs
 from integration.operators.sources import Source
 from integration.savepoints.test_rescale import move
 from integration.short import has
+from pyspark_ckpt.state_store.options import PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     Chain = Callable[[DataFrame], DataFrame]
 
 COLUMNS = "at timestamp, user int, n bigint"
+TOLD = "at timestamp, user int, told string"
 _START = datetime(2024, 3, 1, tzinfo=timezone.utc)
 _EVENTS = Source(
     COLUMNS,
@@ -197,3 +200,55 @@ def test_a_chain_outputs_the_same_in_one_task_and_after_a_rescale_to_one_partiti
     assert any(expected.values()), "a case without output proves nothing"
     assert _play(spark, _CHAINS[name], tmp_path / "rescaled", (2, 1)) == expected
     assert _play(spark, _CHAINS[name], tmp_path / "one", (1, 2)) == expected
+
+
+def _tell(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    """One row of what a worker has been told."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    told = [context.getLocalProperty(key) for key in ("ckpt.operators", f"{PREFIX}workerMemory")]
+    for frame in frames:
+        yield pd.DataFrame({"at": frame["at"][:1], "user": [0], "told": [str(told)]})
+
+
+class _Passed(ckpt.KeyedProcessor):
+    """Passes rows on."""
+
+    count = ckpt.ValueState("count", "bigint", default=0)
+
+    def process(self, _ctx: ckpt.Context, _key: Any, rows: Sequence[Any]) -> Iterator[Sequence[Any]]:  # noqa: ANN401
+        self.count.update(self.count.value() + len(rows))
+        yield from rows
+
+
+def _pass_on(_key: Any, frames: Iterator[pd.DataFrame], _state: GroupState, calls: Calls) -> Iterator[pd.DataFrame]:  # noqa: ANN401
+    calls.count.update(calls.count.value() + 1)
+    yield from frames
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "inheritable" or has("4.0")])
+def test_a_task_is_told_before_its_first_worker_begins(way: str, spark: SparkSession, tmp_path: Path) -> None:
+    """Spark 3.5 sends a worker the properties of its task while later operators begin."""
+    told: list[str] = []
+
+    def each_batch(frame: DataFrame, _: int) -> None:
+        told.extend(row.told for row in collect(way, frame))
+
+    def query(frames: Sequence[DataFrame]) -> DataFrame:
+        told = frames[0].coalesce(1).mapInPandas(_tell, TOLD)
+        passed = ckpt.keyed(told, "user", uid="first").process(_Passed(), TOLD, "append")
+        function = ckpt.with_states(_pass_on, Calls(), uid="second")
+        last: DataFrame = passed.groupBy("user").applyInPandasWithState(
+            function, TOLD, "calls bigint", "append", "NoTimeout"
+        )
+        return last
+
+    case = Case(query, (_EVENTS,))
+    write_inputs(case, tmp_path, 0, 2)
+    session = OURS.session(spark, **{SHUFFLE_PARTITIONS: "1", f"{PREFIX}workerMemory": "96m"})
+    run(session, case, tmp_path, each_batch)
+    assert len(told) == 2
+    assert len(set(told)) == 1
+    assert all(each in told[0] for each in ("keyed(uid='first')", "with_states(uid='second')", "96m"))

@@ -22,12 +22,11 @@ from pyspark_ckpt.descriptions.operators import SHORT_ID, FilesRead, describe_re
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.digests import Digest
-from pyspark_ckpt.state_store.checkpoints.inventory import list_operators
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.checkpoints.query.sources import list_sources
 from pyspark_ckpt.state_store.display import count_text, size_text
-from pyspark_ckpt.state_store.errors import CkptError, FormatError, InvalidInputError, LifecycleError, StorageError
-from pyspark_ckpt.state_store.options import Options, parse
+from pyspark_ckpt.state_store.errors import CkptError, FormatError, InvalidInputError, StorageError
+from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoints.deletion import delete
 from pyspark_ckpt.state_store.savepoints.listing import Found, find_savepoints
 from pyspark_ckpt.state_store.savepoints.query_restore import QueryRestore
@@ -180,12 +179,7 @@ def restore(
         opened = open_whole(savepoint, options)
         names, earlier = tuple(source_names or ()), replay_from or ""
         request = RestoreRequest(parallelism, query_id, uid_map, allow_non_restored_state, names, replay_from=earlier)
-        if isinstance(opened, Savepoint):
-            rest = opened.info.files, opened.info.rows
-            plan = QueryRestore(opened, opened.info.version, opened.versions(), target, request, options, *rest)
-        else:
-            plan = _plan_newest(opened, target, request, options)
-        return _explain(plan, explain, as_json=as_json)
+        return _explain(savepoints.plan_restore(opened, target, request, options), explain, as_json=as_json)
     done = savepoints.restore(
         savepoint,
         target,
@@ -215,7 +209,7 @@ def rescale(
     if explain:
         options = parse(settings)
         source = Checkpoint(checkpoint, options)
-        plan = _plan_newest(source, target, RestoreRequest(parallelism, query_id), options)
+        plan = savepoints.plan_restore(source, target, RestoreRequest(parallelism, query_id), options)
         return _explain(plan, explain, as_json=as_json)
     done = savepoints.rescale(checkpoint, target, parallelism, query_id=query_id, options=settings)
     return _print_restored(done, as_json=as_json)
@@ -269,14 +263,6 @@ def hand_back(
         return _explain(planned, explain, as_json=as_json)
     done = moving_out.hand_back(checkpoint, target, provider, query_id=query_id, options=settings)
     return _print_restored(done, as_json=as_json)
-
-
-def _plan_newest(source: Checkpoint, target: str, request: RestoreRequest, options: Options) -> QueryRestore:
-    """Plan a restore of the newest batch of a checkpoint. Raises LifecycleError (there is none)."""
-    version = source.newest_version
-    if version == 0:
-        raise LifecycleError(f"{source.place.url} cannot be restored: no batch of the query has been committed yet.")
-    return QueryRestore(source, version, list_operators(source, version), target, request, options)
 
 
 def _explain(restoration: QueryRestore, how: Explain, *, as_json: bool) -> int:

@@ -209,18 +209,24 @@ def hold_logs(checkpoint: Checkpoint) -> Iterator[tuple[int, Mapping[str, bytes]
             return
 
 
-@contextmanager
-def pin(checkpoint: Checkpoint) -> Iterator[int]:
-    """Pin the newest committed version while the block runs, and at most ten minutes longer; yield the version.
-
-    Raises LifecycleError (no batch is committed yet), StorageError.
-    """
+def require_newest(checkpoint: Checkpoint) -> int:
+    """Return the newest committed version. Raises LifecycleError (no batch is committed yet), StorageError."""
     version = checkpoint.newest_version
     if version == 0:
         raise LifecycleError(
             f"{checkpoint.place.url}: no batch of the query has been committed yet.",
             hint="Wait for the first batch (`query.processAllAvailable()` does that).",
         )
+    return version
+
+
+@contextmanager
+def pin(checkpoint: Checkpoint) -> Iterator[int]:
+    """Pin the newest committed version while the block runs, and at most ten minutes longer; yield the version.
+
+    Raises as ``require_newest``.
+    """
+    version = require_newest(checkpoint)
     pins = Pins(checkpoint.place)
     held = [pins.add(version, PIN_S)]
     ended, lapsed = Event(), Event()

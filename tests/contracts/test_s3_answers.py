@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import StorageError
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoints.nesting import refuse_inside_another
+from tests.http_service import serving_http
 from tests.s3_server import S3Service, use_credentials
 
 Answer = tuple[int, bytes]
@@ -64,16 +65,8 @@ def answering(*answers: Answer) -> Iterator[tuple[S3Settings, list[str]]]:
 def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[S3Settings]:
     """How to reach a service whose requests ``handler`` answers."""
     use_credentials()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield S3Settings(f"http://127.0.0.1:{server.server_address[1]}", "us-east-1", "path")
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with serving_http(handler) as port:
+        yield S3Settings(f"http://127.0.0.1:{port}", "us-east-1", "path")
 
 
 def error(code: str, message: str = "no") -> bytes:

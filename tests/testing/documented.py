@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyspark_ckpt as ckpt
+from pyspark_ckpt import testing
 from tests.documents import PAGES, ROOT, find_blocks
 from tests.steps import find_steps
 
@@ -63,3 +64,19 @@ def _is_declared(node: ast.stmt) -> bool:
 
 def _name_of(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def process_alerts(alerts: Any) -> testing.Harness:  # noqa: ANN401 - of the program
+    """Return the harness of ``Alerts`` of docs/examples/alerts.py, with the inputs that it has there."""
+    stream = testing.connect(
+        merge=True,
+        broadcast=testing.BroadcastInput("carrier string, minutes int"),
+        landings=testing.KeyedInput(
+            "tailnum string, dest string, air_time int, landed timestamp", by="tailnum", order_by="landed"
+        ),
+        departures=testing.KeyedInput(
+            "tailnum string, carrier string, dest string, left timestamp", by="tailnum", order_by="left"
+        ),
+    )
+    output = "tailnum string, left timestamp, carrier string, was_in string, landed timestamp"
+    return stream.process(alerts, output, "append")

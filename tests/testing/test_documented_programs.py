@@ -20,7 +20,7 @@ from pyspark_ckpt import testing
 from pyspark_ckpt.testing.comparison import count_rows, freeze
 from pyspark_ckpt.testing.cuts import split
 from tests.documents import ROOT
-from tests.testing.documented import list_processors, load_names
+from tests.testing.documented import list_processors, load_names, process_alerts
 
 AT = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 SEEDS = 1
@@ -315,19 +315,7 @@ def test_alerts_are_the_same_when_both_inputs_are_cut_in_the_order_of_time(seed:
     ends = [n for n in range(1, len(order)) if order[n - 1][1][-1] < order[n][1][-1]]
 
     def play(cut: tuple[int, ...]) -> Any:  # noqa: ANN401 - comparable
-        stream = testing.connect(
-            merge=True,
-            broadcast=testing.BroadcastInput("carrier string, minutes int"),
-            landings=testing.KeyedInput(
-                "tailnum string, dest string, air_time int, landed timestamp", by="tailnum", order_by="landed"
-            ),
-            departures=testing.KeyedInput(
-                "tailnum string, carrier string, dest string, left timestamp", by="tailnum", order_by="left"
-            ),
-        )
-        output = "tailnum string, left timestamp, carrier string, was_in string, landed timestamp"
-        alerts = load_names("docs/examples/alerts.py")["Alerts"]()
-        with stream.process(alerts, output, "append") as harness:
+        with process_alerts(load_names("docs/examples/alerts.py")["Alerts"]()) as harness:
             harness.run(broadcast=[("AA", 30)])
             for batch in split(order, cut):
                 harness.run(**batch)

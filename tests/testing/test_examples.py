@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pyspark_ckpt import testing
+from tests.testing.documented import process_alerts
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 COLUMNS = "carrier string, tailnum string, origin string, dest string, delay int, departure timestamp"
@@ -92,18 +93,6 @@ def test_unchanged(example: Any) -> None:  # noqa: ANN401
 
 @pytest.mark.parametrize("example", ["alerts"], indirect=True)
 def test_alerts(example: Any) -> None:  # noqa: ANN401
-    stream = testing.connect(
-        merge=True,
-        broadcast=testing.BroadcastInput("carrier string, minutes int"),
-        landings=testing.KeyedInput(
-            "tailnum string, dest string, air_time int, landed timestamp", by="tailnum", order_by="landed"
-        ),
-        departures=testing.KeyedInput(
-            "tailnum string, carrier string, dest string, left timestamp", by="tailnum", order_by="left"
-        ),
-    )
-    output = "tailnum string, left timestamp, carrier string, was_in string, landed timestamp"
-
     def at(hour: float) -> datetime:
         return AT + timedelta(hours=hour)
 
@@ -113,7 +102,7 @@ def test_alerts(example: Any) -> None:  # noqa: ANN401
     def landings(*hours: float) -> list[tuple[Any, ...]]:
         return [("N1", "LAX", 300, at(hour)) for hour in hours]
 
-    with stream.process(example.Alerts(), output, "append") as harness:
+    with process_alerts(example.Alerts()) as harness:
         assert harness.run(departures=departures(0, 6), landings=landings(5, 11)) == []  # there is no rule yet
         rule = [("AA", 30)]
         assert harness.run(broadcast=rule, departures=departures(16.5)) == []  # exactly in time

@@ -6,15 +6,15 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cloud_services import CloudService
+from tests.http_service import serving_http
 
 ACCOUNT = {"email": "account@project.iam", "scopes": [], "aliases": ["default"]}
 TOKEN = {"access_token": "SECRET", "expires_in": 3600, "token_type": "Bearer"}
@@ -55,15 +55,8 @@ class _Handler(BaseHTTPRequestHandler):
 def machine() -> Iterator[tuple[str, list[str]]]:
     """Where the metadata of the machine is, and what was asked there."""
     asked: list[str] = []
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"asked": asked}))
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"127.0.0.1:{server.server_address[1]}", asked
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with serving_http(type("Handler", (_Handler,), {"asked": asked})) as port:
+        yield f"127.0.0.1:{port}", asked
 
 
 @pytest.mark.in_turn

@@ -15,6 +15,7 @@ from pyspark_ckpt.state_store.blobs import BlobPlace, S3Settings, place_at
 from pyspark_ckpt.state_store.errors import StorageError
 from tests.conftest import MakeLab
 from tests.lab import expected
+from tests.refusals import is_refused
 from tests.rotating_s3 import Gateway, gateway, rotating_server
 
 THREADS = 16
@@ -110,14 +111,6 @@ def test_a_storm_of_refusals_makes_one_client(gateway: Gateway, caplog: pytest.L
         assert len({id(place.client) for place in places} | first) == 2  # type: ignore[attr-defined]
         assert caplog.text.count("has refused the credentials") == 1
     assert gateway.place("storm/0").get("object") == b"content"
-
-
-def is_refused(place: BlobPlace) -> bool:
-    try:
-        place.get("object")
-    except StorageError:
-        return True
-    return False
 
 
 def test_a_query_and_a_reader_of_its_state_go_on_when_the_key_changes(gateway: Gateway, make_lab: MakeLab) -> None:

@@ -6,12 +6,10 @@ import base64
 import itertools
 import json
 import random
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -21,9 +19,10 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, HadoopSettings, place_at
-from pyspark_ckpt.state_store.errors import StorageError
 from tests.cloud_services import ACCOUNT, KEY, CloudService
 from tests.faulty_s3 import Faults, _Handler
+from tests.http_service import serving_http
+from tests.refusals import is_refused
 
 THREADS = 16
 _days = itertools.count(1)
@@ -75,16 +74,8 @@ class _GuardedHandler(_Handler):
 def guarded(endpoint: str, guard: Guard) -> Iterator[str]:
     """The endpoint of a proxy before ``endpoint``."""
     own = {"target": urlsplit(endpoint), "faults": Faults(), "guard": guard}
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_GuardedHandler,), own))
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with serving_http(type("Handler", (_GuardedHandler,), own)) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 class Rotation:
@@ -208,11 +199,3 @@ def test_a_storm_of_refusals_makes_one_client(rotation: Rotation, caplog: pytest
         assert set(threads.map(lambda place: place.get("object"), places * 3)) == {b"content"}
         assert len({id(place.bucket) for place in places} - first) == 1  # type: ignore[attr-defined]
     assert caplog.text.count("has refused the credentials") == 1
-
-
-def is_refused(place: BlobPlace) -> bool:
-    try:
-        place.get("object")
-    except StorageError:
-        return True
-    return False

@@ -9,12 +9,11 @@ import base64
 import json
 import ssl
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
@@ -25,8 +24,10 @@ from pyspark_ckpt.state_store.blobs import BlobPlace, HadoopSettings, RetryPolic
 from pyspark_ckpt.state_store.blobs.base.clients import PAUSE_S
 from pyspark_ckpt.state_store.errors import StorageError
 from tests.cloud_services import ACCOUNT, connection, describe_container, new_container, running_azurite
+from tests.http_service import serving_http
 from tests.outages import wire
 from tests.ports import find_free_port
+from tests.refusals import is_refused
 
 Reach: TypeAlias = Callable[..., BlobPlace]
 REFUSALS = 4
@@ -110,18 +111,8 @@ def serving(giver: Giver, context: ssl.SSLContext | None) -> Iterator[str]:
         def log_message(self, *_: Any) -> None:  # noqa: ANN401
             """Say nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    if context is not None:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-    giver.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with serving_http(Handler, context) as giver.port:
         yield f"127.0.0.1:{giver.port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 @pytest.fixture(scope="module")
@@ -222,19 +213,11 @@ def test_a_token_that_is_refused_before_its_time_is_asked_for_again(
         place.put("a", b"x")
         time.sleep(2)
         begun, giver.valid_s = time.monotonic(), -60
-        assert all(pool.map(lambda _: _is_refused(place), range(80)))
+        assert all(pool.map(lambda _: is_refused(place, "a"), range(80)))
         assert 1 <= caplog.text.count("has refused") <= 1 + (time.monotonic() - begun) / PAUSE_S
         giver.valid_s = 3600
         time.sleep(PAUSE_S)
         assert set(pool.map(lambda _: place.get("a"), range(8))) == {b"x"}
-
-
-def _is_refused(place: BlobPlace) -> bool:
-    try:
-        place.get("a")
-    except StorageError:
-        return True
-    return False
 
 
 def test_a_wrong_secret_is_told_at_once_and_not_shown(giver: Giver, reach: Reach) -> None:

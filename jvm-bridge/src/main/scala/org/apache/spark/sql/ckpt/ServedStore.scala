@@ -49,7 +49,10 @@ private[ckpt] final class ServedStore(
 
   /** The query's number of partitions, as its offset log fixes it. */
   def partitions: Int = Option(hadoopConf.get(StatefulPartitions)).map(_.toInt).getOrElse {
-    throw CkptErrors.lifecycle(s"$label: its query does not say how many partitions it has.")
+    throw CkptErrors.lifecycle(
+      s"$label: its query does not say how many partitions it has, because its session does not have the extensions of " +
+        "the jar. Call pyspark_ckpt.configure(builder) before the session is made, or pyspark_ckpt.attach(session) " +
+        "before the query starts.")
   }
 
   /** The handle of this store in the running server. In a new server the store is opened again. So it is for a task that

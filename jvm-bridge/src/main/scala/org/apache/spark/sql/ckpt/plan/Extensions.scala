@@ -21,7 +21,7 @@ private[ckpt] class Extensions extends SparkSessionExtensionsProvider {
     extensions.injectPlannerStrategy(_ => InitialRows.Strategy)
     extensions.injectColumnar(_ => TransformWithState)
     extensions.injectColumnar(_ => NamedProgress.Rename)
-    extensions.injectColumnar(_ => ToldOperators.Tell)
+    extensions.injectColumnar(_ => ToldGroups.Tell)
     extensions.injectColumnar(_ => IdleInputs.Check)
     MinorRules.addTo(extensions)
     extensions.injectCheckRule(_ => KeyedRules)
@@ -79,6 +79,7 @@ private[ckpt] object FollowQueries {
       IdleInputs.follow(query)
       OtherProvider.warnOf(query)
       StartLog.tell(query)
+      UnfencedLogs.warnOf(query)
     }
 
     override def onQueryProgress(event: StreamingQueryListener.QueryProgressEvent): Unit = ()

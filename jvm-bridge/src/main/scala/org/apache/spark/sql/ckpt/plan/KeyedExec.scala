@@ -14,7 +14,7 @@ import org.apache.spark.util.CompletionIterator
   *
   * Its constructor is that of the release of Spark: see `MinorKeyedExec`.
   */
-private[ckpt] trait KeyedExec extends KeyedStateSchema with NamedProgress with ToldOperators {
+private[ckpt] trait KeyedExec extends KeyedStateSchema with NamedProgress with ToldGroups {
 
   /** The row of a group has a column for a time-out also without timers: a program can get its first ones, or lose all.
     */

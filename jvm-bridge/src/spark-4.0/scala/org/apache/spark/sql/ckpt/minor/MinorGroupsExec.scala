@@ -1,7 +1,7 @@
 package org.apache.spark.sql.ckpt.minor
 
 import org.apache.spark.sql.catalyst.expressions.{Attribute, Expression}
-import org.apache.spark.sql.ckpt.plan.{NamedProgress, ToldOperators, ToldOptions}
+import org.apache.spark.sql.ckpt.plan.{NamedProgress, ToldGroups}
 import org.apache.spark.sql.execution.SparkPlan
 import org.apache.spark.sql.streaming.{GroupStateTimeout, OutputMode}
 import org.apache.spark.sql.types.StructType
@@ -26,8 +26,7 @@ private[ckpt] final class MinorGroupsExec(
     timeoutConf, batchTimestampMs, eventTimeWatermarkForLateEvents, eventTimeWatermarkForEviction,
     skipEmittingInitialStateKeys, child)
   with NamedProgress
-  with ToldOperators
-  with ToldOptions {
+  with ToldGroups {
 
   override def copy(
       functionExpr: Expression,
