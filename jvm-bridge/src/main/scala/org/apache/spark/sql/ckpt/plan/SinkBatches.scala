@@ -38,8 +38,9 @@ private[ckpt] object SinkBatches {
 
   /** What a method returns; None if this release of Delta has none of that name, with so many arguments. */
   private def call(on: AnyRef, name: String, arguments: AnyRef*): Option[AnyRef] =
-    on.getClass.getMethods.find(each => each.getName == name && each.getParameterCount == arguments.length).map { method =>
-      try method.invoke(on, arguments: _*)
-      catch { case failed: InvocationTargetException => throw failed.getCause }
+    on.getClass.getMethods.find(each => each.getName == name && each.getParameterCount == arguments.length).map {
+      method =>
+        try method.invoke(on, arguments: _*)
+        catch { case failed: InvocationTargetException => throw failed.getCause }
     }
 }
