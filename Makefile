@@ -48,6 +48,12 @@ GS_READY := .tools/gcs-connector/.ready
 KAFKA_READY := .tools/kafka/.ready
 endif
 
+# Delta, for the short set of tests: the release for a Spark.
+DELTA_3.5 := delta-spark_2.12:3.3.2
+ifneq ($(shell command -v mvn),)
+DELTA_READY := .tools/delta/%/.ready
+endif
+
 # Strict: in folders of its own, as for users, in which Spark looks for data sources.
 INSTALL := -m pip install --quiet --disable-pip-version-check --config-settings editable_mode=strict --editable
 
@@ -75,7 +81,7 @@ test-all: ## as test, with all long tests, and the short set on every older Spar
 	@CKPT_TURN=all $(MAKE) --no-print-directory test
 
 # The tests that every Spark has to pass.
-test-spark-%: $(VENV)/.ready .tools/spark-%/.ready pyspark_ckpt/jars/pyspark-ckpt-spark-%.jar $(S3_READY)
+test-spark-%: $(VENV)/.ready .tools/spark-%/.ready pyspark_ckpt/jars/pyspark-ckpt-spark-%.jar $(S3_READY) $(DELTA_READY)
 	@echo "The short set of tests on Spark $*"
 	@PYSPARK_PYTHON=$(CURDIR)/.tools/spark-$*/bin/python .tools/spark-$*/bin/python -m pytest -v -n $(PROCESSES) \
 		$$(.tools/spark-$*/bin/python -m integration.short) $(ARGS)
@@ -266,6 +272,12 @@ promtool: .tools/bin/promtool ## build promtool, which checks the alerts in the 
 	@for part in broker connector; do \
 		mvn -q -B -f integration/kafka/$$part.xml dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/.tools/kafka/$$part || exit 1; \
 	done
+	@touch $@
+
+.tools/delta/%/.ready:
+	@mkdir -p $(@D)
+	@for artifact in $(if $(DELTA_$*),$(DELTA_$*) delta-storage:$(lastword $(subst :, ,$(DELTA_$*)))); do \
+		mvn -q -B dependency:copy -Dartifact=io.delta:$$artifact -DoutputDirectory=$(CURDIR)/$(@D) || exit 1; done
 	@touch $@
 
 $(SBT_LAUNCH):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from integration import delta
 from integration.jvm import JAVA_OPTIONS
 from tests.cloud_services import azure, gcs
 from tests.hdfs_service import hdfs
@@ -36,6 +37,7 @@ _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.stateStore.maintenanceInterval": "1s",
     "spark.sql.adaptive.enabled": "false",
+    **(delta.CONFS if delta.JARS else {}),
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",  # the default from Spark 4.0 on
 }
 

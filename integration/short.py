@@ -42,6 +42,7 @@ SHORT = {
     "integration/savepoints/test_rescale.py": "3.5",
     "integration/savepoints/test_running.py": "3.5",
     "integration/savepoints/test_sinks.py": "3.5",
+    "integration/savepoints/test_skipping_sink.py": "3.5",
     "integration/savepoints/test_written_lists.py": "4.1",
     "integration/savepoints/test_written_state.py": "3.5",
     "integration/test_connect.py": "4.0",

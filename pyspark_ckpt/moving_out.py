@@ -12,7 +12,9 @@ from pyspark_ckpt.savepoints import collect_options, run_restore
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.inventory import list_operators
 from pyspark_ckpt.state_store.checkpoints.query.entries import read_confs
+from pyspark_ckpt.state_store.checkpoints.query.files import list_batches
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
+from pyspark_ckpt.state_store.format.names import REPLAY_FOLDER
 from pyspark_ckpt.state_store.location import Location, location_text
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.savepoints.query_restore import QueryRestore
@@ -42,8 +44,8 @@ def hand_back(
     ``query_id`` and ``options`` as for ``adopt``.
 
     Raises InvalidInputError (state that the provider does not have: keyed operators, and several states in a store of
-    "hdfs"), NotFoundError (a file is missing), FormatError (damage), LifecycleError (no batch is committed),
-    StorageError.
+    "hdfs"), NotFoundError (a file is missing), FormatError (damage), LifecycleError (no batch is committed, or plans of
+    batches that a restore has carried over have not run), StorageError.
     """
     checkpoint = location_text(checkpoint, "checkpoint")
     new_checkpoint = location_text(new_checkpoint, "new_checkpoint")
@@ -65,6 +67,7 @@ def plan(checkpoint: str, new_checkpoint: str, provider: Provider, query_id: Que
             hint="Start the query with an empty checkpointLocation, in a session without pyspark-ckpt.",
         )
     source.refuse_other_provider()
+    _refuse_carried_plans(source)
     operators = list_operators(source, version)
     form = find_form(read_confs(source.place, version - 1), provider, source.place.url)
     if refusals := list(find_refusals(operators, provider)):
@@ -76,3 +79,16 @@ def plan(checkpoint: str, new_checkpoint: str, provider: Provider, query_id: Que
     request = RestoreRequest(None, query_id, provider=target.provider_class)
     own = replace(options, remote="")  # the new state lies in the checkpoint
     return QueryRestore(source, version, operators, new_checkpoint, request, own, other_target=target)
+
+
+def _refuse_carried_plans(source: Checkpoint) -> None:
+    """Raise LifecycleError if plans are left that only this store's jar takes up. Raises StorageError."""
+    planned = max(list_batches(source.place, "offsets"))
+    left = [each for each in list_batches(source.place, REPLAY_FOLDER) if each > planned]
+    if left:
+        raise LifecycleError(
+            f"{source.place.url} cannot be handed back: the query has gone back to a savepoint with `replay_from`, and "
+            f"has not run batches {min(left)} to {max(left)} again. Spark would give other rows to these numbers.",
+            hint=f"Start the query there in a session with pyspark-ckpt. When batch {max(left)} is committed, stop it "
+            "and call again.",
+        )

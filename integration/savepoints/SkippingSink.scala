@@ -9,7 +9,7 @@ import org.apache.spark.sql.execution.streaming.Sink
 import org.apache.spark.sql.sources.StreamSinkProvider
 import org.apache.spark.sql.streaming.OutputMode
 
-/** A sink that keeps the rows of each batch in a file, and skips a batch up to the highest number that it has.
+/** A sink that keeps the rows of each batch in a file, and skips a batch up to the highest number that it has of a query.
   *
   * So do Delta's sink and others that no Python program can write.
   */
@@ -19,15 +19,17 @@ class SkippingSink extends StreamSinkProvider {
       parameters: Map[String, String],
       partitionColumns: Seq[String],
       mode: OutputMode): Sink = new Sink {
-    private val folder = Files.createDirectories(Paths.get(parameters("path")))
-
-    override def addBatch(batch: Long, rows: DataFrame): Unit = if (batch > newest) {
-      val lines = rows.collect().map(_.mkString(",")).mkString("\n")
-      val written: Path = Files.write(folder.resolve("rows"), lines.getBytes)
-      Files.move(written, folder.resolve(batch.toString))
+    override def addBatch(batch: Long, rows: DataFrame): Unit = {
+      val query = context.sparkContext.getLocalProperty("sql.streaming.queryId")
+      val folder = Files.createDirectories(Paths.get(parameters("path"), query))
+      if (batch > newestIn(folder)) {
+        val lines = rows.collect().map(_.mkString(",")).mkString("\n")
+        val written: Path = Files.write(folder.resolve("rows"), lines.getBytes)
+        Files.move(written, folder.resolve(batch.toString))
+      }
     }
 
-    private def newest: Long =
+    private def newestIn(folder: Path): Long =
       folder.toFile.list.flatMap(name => Try(name.toLong).toOption).foldLeft(-1L)(math.max(_, _))
   }
 }

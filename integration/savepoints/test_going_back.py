@@ -11,6 +11,7 @@ import pyspark_ckpt as ckpt
 from integration.conftest import SHUFFLE_PARTITIONS
 from integration.savepoints.returning import FORMATS, Files
 from integration.savepoints.test_running import batches
+from pyspark_ckpt.state_store.errors import LifecycleError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,6 +59,9 @@ def test_batches_go_on_as_before_when_the_query_ends_between_them(spark: SparkSe
     files.put(6)
     files.run("new", trigger="once")
     assert batches(tmp_path / "new", "commits")[-1] == 3
+    with pytest.raises(LifecycleError, match=r"has not run batches 4 to 5 again.* When batch 5 is committed, stop it"):
+        ckpt.hand_back(tmp_path / "new", tmp_path / "Spark's")
+    assert not (tmp_path / "Spark's").exists()
     ckpt.savepoint(tmp_path / "new", tmp_path / "again")
     ckpt.restore(tmp_path / "again", tmp_path / "newer", parallelism=2)
     files.session.conf.set(SHUFFLE_PARTITIONS, "2")

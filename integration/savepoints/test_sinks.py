@@ -1,154 +1,219 @@
-"""The table of docs/sinks.md: what each sink has when a query goes back to a savepoint."""
+"""The table of docs/sinks.md: what each sink has when a query goes back, or goes on in another checkpoint."""
 
 from __future__ import annotations
 
 import re
-import shutil
-import sqlite3
-from contextlib import closing
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import IllegalArgumentException, StreamingQueryException
 
 import pyspark_ckpt as ckpt
-from integration.operators.scala_groups import compiled, make_loader
+from integration import delta
+from integration.operators.providers import ROCKSDB
 from integration.savepoints.returning import FORMATS, Files
-from integration.savepoints.test_running import batches
+from integration.savepoints.sinks import KINDS, skipping_sink
+from pyspark_ckpt.cli.main import main
+from pyspark_ckpt.running.outcome import RescaleError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from collections.abc import Callable, Iterator
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn]
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
 
 PAGE = Path(__file__).parents[2] / "docs" / "sinks.md"
-CUTS = {
-    "with `replay_from`": {},
-    "without it, other rows in each batch": {"maxFilesPerTrigger": "2"},
-    "without it, fewer batches than before": {},
-}
-"""How batches are planned after batch 2, by columns of the table. Before, batches 3 to 5 had a file each."""
+SINK_AHEAD = "spark.sql.streaming.stateStore.ckpt.sinkAhead"
+SINKS = ("files", "Delta", "notes the batch", "replaces", "appends")
+ONCE, TWICE, LOST, REFUSED, FAILS = "each row once", "rows twice", "rows lost", "refused", "fails"
+LATER = (3, 4, 5)
 NEW = (6, 7, 8)
 USERS = list(range(NEW[-1] + 1))
 
 
-def read_page(sink: str) -> dict[str, str]:
-    """The row of a sink in the table: the outcome by the heading of the column."""
-    text = PAGE.read_text(encoding="utf-8")
-    head, _, *rows = re.findall(r"^\|.*\|$", text[text.index("## What happens in each case") :], re.MULTILINE)
-    (row,) = (each for each in rows if each.startswith(f"| {sink} |"))
-    cells = [cell.strip() for cell in row.strip("|").split("|")]
-    names = [name.strip() for name in head.strip("|").split("|")]
-    return {name: cell.split("**")[1] for name, cell in zip(names[1:], cells[1:], strict=True)}
+def restore(files: Files, *, saved: str = "saved", replay_from: str | None = None, **options: str) -> None:
+    """Restore a savepoint, by default that of batch 2, and run what there is."""
+    given = ["--replay-from", str(files.folder / replay_from)] if replay_from else []
+    assert main(["savepoint", "restore", str(files.folder / saved), str(files.folder / "new"), *given]) == 0
+    files.run("new", **options)
 
 
-def go_back(files: Files, cut: str, checkpoint: str) -> None:
-    """Restore the savepoint, and run what there is."""
-    old = files.folder / "old" if "with `" in cut else None
-    ckpt.restore(files.folder / "saved", files.folder / checkpoint, replay_from=old)
-    files.run(checkpoint, **CUTS[cut])
+def skip(files: Files) -> None:
+    files.session.conf.set(SINK_AHEAD, "skip")
+    restore(files, maxFilesPerTrigger="1")
+
+
+def rescale_query(files: Files, old: str, partitions: int, new: str, **options: str) -> None:
+    ckpt.rescale_query(
+        files.folder / old,
+        lambda checkpoint: files.start(checkpoint, **options),
+        partitions,
+        new_checkpoint=files.folder / new,
+    ).query.awaitTermination()
+
+
+def move(files: Files) -> None:
+    """The batches after the savepoint run on another checkpoint."""
+    files.put(*LATER)
+    rescale_query(files, "old", 3, "moved", maxFilesPerTrigger="1")
+    files.put(*NEW)
+
+
+def go_back(files: Files) -> None:
+    move(files)
+    rescale_query(files, "old", 4, "new")
+
+
+def replay_moved(files: Files) -> None:
+    move(files)
+    ckpt.savepoint(files.folder / "old", files.folder / "again")
+    restore(files, saved="again", replay_from="moved")
+
+
+def begun(way: Callable[[Files], None]) -> Callable[[Files], None]:
+    """The driver has died when the sink had batch 5, and the checkpoint had not."""
+
+    def go(files: Files) -> None:
+        files.forget_commit(LATER[-1])
+        way(files)
+
+    return go
+
+
+def save(files: Files) -> None:
+    ckpt.savepoint(files.folder / "old", files.folder / "again")
+    restore(files, saved="again")
+
+
+def rescale(files: Files) -> None:
+    ckpt.rescale(files.folder / "old", files.folder / "new", 3)
+    files.run("new")
+
+
+def hand_back(files: Files) -> None:
+    ckpt.hand_back(files.folder / "old", files.folder / "Spark's")
+    files.use(ROCKSDB)
+    files.run("Spark's")
+
+
+def adopt(files: Files) -> None:
+    ckpt.hand_back(files.folder / "old", files.folder / "Spark's")
+    ckpt.adopt(files.folder / "Spark's", files.folder / "new")
+    files.run("new")
+
+
+def write_state(files: Files) -> None:
+    ckpt.write_state(files.folder / "old", files.folder / "again", [])
+    restore(files, saved="again")
+
+
+def compose(files: Files, replay_from: str | None = None) -> None:
+    ckpt.compose_savepoint(files.folder / "again", [(files.folder / "old", 0)])
+    restore(files, saved="again", replay_from=replay_from)
+
+
+class Once(ckpt.KeyedProcessor):
+    """Lets each user through once."""
+
+    seen = ckpt.ValueState("seen", "boolean", default=False)
+
+    def process(self, _ctx: ckpt.Context, key: Any, _rows: Any) -> Iterator[Any]:  # noqa: ANN401
+        if not self.seen.value():
+            self.seen.update(True)
+            yield (key.user,)
+
+
+def begin_with_state(files: Files) -> None:
+    """A query that has never run has the state of the old one."""
+    seen = files.session.range(LATER[-1] + 1).selectExpr("id AS user", "true AS value")
+    ckpt.write_state(
+        None,
+        files.folder / "again",
+        [ckpt.changes.Put("once", Once.seen, seen, key="user long")],
+        parallelism=2,
+        checkpoint_format=FORMATS[-1],
+    )
+    files.program = lambda rows: ckpt.keyed(rows, by="user", uid="once").process(Once(), "user long", "append")
+    restore(files, saved="again")
+
+
+CASES: dict[str, tuple[Callable[[Files], None], tuple[str, ...]]] = {
+    "`restore` with `replay_from`": (lambda files: restore(files, replay_from="old"), (ONCE, ONCE, ONCE, ONCE, TWICE)),
+    "`restore`, the same rows in each batch, `sinkAhead=skip`": (skip, (ONCE, ONCE, ONCE, ONCE, TWICE)),
+    "`restore`, other rows in each batch": (
+        lambda files: restore(files, maxFilesPerTrigger="2"),
+        (REFUSED, REFUSED, LOST, ONCE, TWICE),
+    ),
+    "`restore`, fewer batches than before": (restore, (REFUSED, REFUSED, LOST, TWICE, TWICE)),
+    "`rescale_query` back to the old checkpoint": (go_back, (REFUSED, REFUSED, LOST, TWICE, TWICE)),
+    "a savepoint of the old checkpoint, `restore` with `replay_from`": (replay_moved, (ONCE, ONCE, ONCE, ONCE, TWICE)),
+    "`savepoint` and `restore`": (begun(save), (ONCE, ONCE, ONCE, ONCE, TWICE)),
+    "`rescale`": (begun(rescale), (ONCE, ONCE, ONCE, ONCE, TWICE)),
+    "`rescale_query`": (
+        begun(lambda files: rescale_query(files, "old", 3, "new")),
+        (ONCE, ONCE, ONCE, ONCE, TWICE),
+    ),
+    "`hand_back`": (begun(hand_back), (FAILS, FAILS, ONCE, ONCE, TWICE)),
+    "`hand_back` and `adopt`": (begun(adopt), (ONCE, ONCE, ONCE, ONCE, TWICE)),
+    "`write_state`": (begun(write_state), (ONCE, ONCE, ONCE, ONCE, TWICE)),
+    "`compose_savepoint`": (begun(compose), (REFUSED, REFUSED, LOST, ONCE, TWICE)),
+    "`compose_savepoint`, `restore` with `replay_from`": (
+        begun(lambda files: compose(files, "old")),
+        (ONCE, ONCE, ONCE, ONCE, TWICE),
+    ),
+    "`write_state(None, ...)`": (begin_with_state, (REFUSED, ONCE, ONCE, LOST, ONCE)),
+    "a new query, after the checkpoint was deleted": (
+        lambda files: files.run("new"),
+        (REFUSED, TWICE, TWICE, TWICE, TWICE),
+    ),
+}
+"""What a sink has at the end, by ways on which a query goes on, and by sinks. It has committed the batches 0 to 5."""
+MOVED = (go_back, replay_moved)
+"""Those that begin when the query has committed the batches 0 to 2."""
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def query(
+    request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, Files]]:
+    """A kind of sinks, and a query that has committed the batches 0 to 5, with rows for later ones."""
+    with skipping_sink(spark) if request.param == "Delta" and not delta.JARS else nullcontext():
+        files = Files(spark, tmp_path_factory.mktemp("query"), FORMATS[-1], KINDS[request.param].write, LATER)
+        files.put(*NEW)
+        yield request.param, files
 
 
 def describe(found: list[int]) -> str:
     """The outcome, from the rows of a sink."""
-    if found == USERS:
-        return "each row once"
-    return "rows twice" if set(found) == set(USERS) else "rows lost"
+    if sorted(found) == USERS:
+        return ONCE
+    return TWICE if set(found) == set(USERS) else LOST
 
 
-@pytest.mark.parametrize("checkpoint_format", FORMATS)
-def test_a_sink_of_files_is_as_the_page_says(checkpoint_format: int, spark: SparkSession, tmp_path: Path) -> None:
-    files = Files(spark, tmp_path, checkpoint_format, later=(3, 4, 5))
-    files.put(*NEW)
-    found = {}
-    for number, cut in enumerate(reversed(CUTS)):  # the last one writes
-        try:
-            go_back(files, cut, f"new-{number}")
-            found[cut] = describe(files.users())
-        except IllegalArgumentException:
-            found[cut] = "refused"
-    assert found == read_page("files")
-
-
-@pytest.mark.parametrize("checkpoint_format", FORMATS)
-def test_a_sink_that_skips_by_itself_is_as_the_page_says(
-    checkpoint_format: int, spark: SparkSession, tmp_path: Path
+@pytest.mark.in_turn
+@pytest.mark.parametrize("way", CASES)
+def test_a_sink_has_the_rows_that_the_page_says(
+    way: str, query: tuple[str, Files], spark: SparkSession, tmp_path: Path
 ) -> None:
-    """As Delta. Its log is not read: the first batch that it skips is refused, each time the query is started."""
-    gateway = spark.sparkContext._gateway
-    assert gateway is not None
-    thread = gateway.jvm.Thread.currentThread()
-    before = thread.getContextClassLoader()
-    thread.setContextClassLoader(make_loader(gateway, compiled(Path(__file__).with_name("SkippingSink.scala"))))
+    kind, begun = query
+    go, outcomes = CASES[way]
+    files = Files(spark, tmp_path, FORMATS[-1], KINDS[kind].write, ()) if go in MOVED else begun.copy(tmp_path)
+    failed = ""
     try:
-        files = Files(
-            spark,
-            tmp_path,
-            checkpoint_format,
-            lambda writer: writer.format("pyspark_ckpt.tests.SkippingSink").option("path", str(tmp_path / "sink")),
-            (3, 4, 5),
-        )
-        files.put(*NEW)
-        found = {}
-        for number, cut in enumerate(reversed(CUTS)):
-            try:
-                go_back(files, cut, f"new-{number}")
-                rows = [line for each in (tmp_path / "sink").iterdir() for line in each.read_text().split()]
-                found[cut] = describe(sorted(map(int, rows)))
-            except StreamingQueryException:
-                with pytest.raises(StreamingQueryException, match=r"has a batch 3 already\. It would skip the rows"):
-                    files.run(f"new-{number}")
-                assert batches(tmp_path / f"new-{number}", "offsets") == [1, 2]
-                found[cut] = "refused"
-    finally:
-        thread.setContextClassLoader(before)
-    assert found == read_page("Delta")
+        go(files)
+    except (IllegalArgumentException, RescaleError, StreamingQueryException) as failure:
+        failed = REFUSED if "they would be lost" in str(failure) else FAILS
+        has_started = isinstance(failure, StreamingQueryException)
+        assert not has_started or failed == FAILS or (kind == "Delta" and not delta.JARS)
+    found = {sink: failed or describe(rows) for sink, rows in KINDS[kind].read(files.folder / "output").items()}
+    assert found == {sink: each for sink, each in zip(SINKS, outcomes, strict=True) if sink in found}
 
 
-class Tables:
-    """The sinks of foreachBatch functions, one table for each."""
-
-    def __init__(self, database: Path) -> None:
-        """Begin in an empty database."""
-        self.database = database
-        with closing(sqlite3.connect(database)) as tables, tables:
-            tables.execute("CREATE TABLE batches (query TEXT, batch INT, PRIMARY KEY (query, batch))")
-            for name in TABLES:
-                tables.execute(f"CREATE TABLE {name} (batch INT, user INT)")
-
-    def write(self, rows: DataFrame, batch: int) -> None:
-        """Take a batch: once, in place of the one of that number, and once more."""
-        query = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-        lines = [(batch, row.user) for row in rows.collect()]
-        with closing(sqlite3.connect(self.database)) as tables, tables:
-            if tables.execute("INSERT INTO batches VALUES (?, ?) ON CONFLICT DO NOTHING", (query, batch)).rowcount:
-                tables.executemany("INSERT INTO noted VALUES (?, ?)", lines)
-            tables.execute("DELETE FROM replaced WHERE batch = ?", (batch,))
-            tables.executemany("INSERT INTO replaced VALUES (?, ?)", lines)
-            tables.executemany("INSERT INTO appended VALUES (?, ?)", lines)
-
-    def users(self, table: str) -> list[int]:
-        """The rows of a table."""
-        with closing(sqlite3.connect(self.database)) as tables:
-            return sorted(user for (user,) in tables.execute(f"SELECT user FROM {table}"))  # noqa: S608
-
-
-TABLES = {"noted": "notes the batch", "replaced": "replaces", "appended": "appends"}
-
-
-def test_foreach_batch_functions_are_as_the_page_says(spark: SparkSession, tmp_path: Path) -> None:
-    tables = Tables(tmp_path / "old.db")
-
-    def write(rows: DataFrame, batch: int) -> None:
-        tables.write(rows, batch)
-
-    files = Files(spark, tmp_path, FORMATS[-1], lambda writer: writer.foreachBatch(write), (3, 4, 5))
-    files.put(*NEW)
-    found: dict[str, dict[str, str]] = {name: {} for name in TABLES}
-    for number, cut in enumerate(CUTS):
-        tables.database = Path(shutil.copy(tmp_path / "old.db", tmp_path / f"{number}.db"))
-        go_back(files, cut, f"new-{number}")
-        for name in TABLES:
-            found[name][cut] = describe(tables.users(name))
-    assert found == {name: read_page(row) for name, row in TABLES.items()}
+def test_the_page_says_what_is_tested() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    head, _, *rows = re.findall(r"^\|.*\|$", text[text.index("## What happens in each case") :], re.MULTILINE)
+    table = [[cell.strip(" *") for cell in row.strip("|").split(" | ")] for row in (head, *rows)]
+    assert table == [["", *SINKS], *([way, *outcomes] for way, (_, outcomes) in CASES.items())]

@@ -66,7 +66,7 @@ private[ckpt] final class CurrentCheckpoint(here: Path, conf: Configuration) {
 
   /** What the query has done on the other checkpoint that this one does not have; None if nothing. */
   private def progressOn(target: Path): Option[String] =
-    if (!idOf(target).exists(idOf(here).contains)) None
+    if (!idOf(target, conf).exists(idOf(here, conf).contains)) None
     else {
       val (planned, committed) = (last(target, "offsets"), last(target, "commits"))
       if (committed > last(here, "commits")) Some(s"committed batch $committed")
@@ -96,13 +96,6 @@ private[ckpt] final class CurrentCheckpoint(here: Path, conf: Configuration) {
     s"Start the program with checkpointLocation $target. On $here it would process rows again. If that is what you " +
       s"want, start it on a branch: pyspark-ckpt branch $here NEW_CHECKPOINT"
 
-  private def idOf(checkpoint: Path): Option[String] =
-    try {
-      val input = new FencedCheckpointFileManager(checkpoint, conf).open(new Path(checkpoint, "metadata"))
-      try Option(Json.mapper.readTree(input: java.io.InputStream).path("id").asText(null))
-      finally input.close()
-    } catch { case _: FileNotFoundException => None }
-
   /** The last entry of a log of Spark; -1 if there is none. */
   private def last(checkpoint: Path, log: String): Long =
     try {
@@ -115,6 +108,14 @@ private[ckpt] object CurrentCheckpoint {
 
   /** So many later rescalings are followed. */
   private final val MaxMoves = 16
+
+  /** The id of the query of a checkpoint; None if no query has been there. */
+  def idOf(checkpoint: Path, conf: Configuration): Option[String] =
+    try {
+      val input = new FencedCheckpointFileManager(checkpoint, conf).open(new Path(checkpoint, "metadata"))
+      try Option(Json.mapper.readTree(input: java.io.InputStream).path("id").asText(null))
+      finally input.close()
+    } catch { case _: FileNotFoundException => None }
 
   private def utc(ms: Long): String = Instant.ofEpochMilli(ms).truncatedTo(ChronoUnit.SECONDS).toString
 }

@@ -4,6 +4,7 @@ package plan
 import org.apache.hadoop.fs.Path
 
 import org.apache.spark.sql.catalyst.streaming.WriteToStream
+import org.apache.spark.sql.ckpt.fence.CurrentCheckpoint
 import org.apache.spark.sql.ckpt.minor.ClassicSession
 import org.apache.spark.sql.ckpt.server.Settings
 
@@ -19,10 +20,12 @@ private[ckpt] object SinkAhead {
   def requirePlanned(session: ClassicSession, query: WriteToStream): Unit = {
     val conf = session.sessionState.conf
     if (CkptStateStoreProvider.isChosen(conf) && !isAllowed(conf.getAllConfs)) {
-      val newest = SinkBatches.newestIn(query.sink) // before the plans, as the query writes them
+      val checkpoint = new Path(query.resolvedCheckpointLocation)
+      lazy val hadoopConf = session.sessionState.newHadoopConf()
+      // Before the plans, as the query writes them.
+      val newest = SinkBatches.newestIn(query.sink, CurrentCheckpoint.idOf(checkpoint, hadoopConf))
       newest.foreach { newest =>
-        val checkpoint = new Path(query.resolvedCheckpointLocation)
-        val planned = PlannedBatches.last(checkpoint, session.sessionState.newHadoopConf())
+        val planned = PlannedBatches.last(checkpoint, hadoopConf)
         if (newest > planned) {
           val knows = if (planned < 0) "knows none" else s"knows those up to $planned"
           val what =

@@ -45,14 +45,15 @@ private[ckpt] object SkippedBatch extends Logging {
   /** The query's sink. The batches up to `lastPlanned` were planned by earlier runs, whose rows the sink may have. */
   private final class FollowedSink(sink: Sink, query: StreamExecution) extends Sink {
     private val lastPlanned = PlannedBatches.last(query)
+    private lazy val newest = SinkBatches.newestIn(sink, Some(query.id.toString)) // before it gets batches of this run
 
     override def addBatch(batch: Long, rows: DataFrame): Unit = {
       val conf = QuerySession.of(query).sessionState.conf // the checkpoint's confs are set by now
       val isOurs = CkptStateStoreProvider.isChosen(conf)
-      val isKnown = SinkBatches.newestIn(sink).exists(_ >= batch)
-      if (isOurs && isKnown) requirePlanned(batch, conf)
+      val isKnown = isOurs && newest.exists(_ >= batch)
+      if (isKnown) requirePlanned(batch, conf)
       sink.addBatch(batch, rows)
-      if (isOurs && (isKnown || writers.exists(hasNotRun(_, conf)))) {
+      if (isKnown || (isOurs && writers.exists(hasNotRun(_, conf)))) {
         requirePlanned(batch, conf)
         logWarning(s"The sink of query ${query.id} skipped batch $batch: the batch runs for its state alone")
         query.lastExecution.toRdd.foreach((_: InternalRow) => ())
@@ -75,7 +76,7 @@ private[ckpt] object SkippedBatch extends Logging {
   private def hasNotRun(writer: StateStoreWriter, conf: SQLConf): Boolean =
     CheckpointIds.committedPartitions(writer, conf) match {
       case Some(partitions) => partitions.isEmpty
-      case None => StoreCount.isTold(writer) && writer.metrics(StoreCount.Name).value == 0
+      case None => writer.metrics(if (StoreCount.isTold(writer)) StoreCount.Name else "ckptWriteRequests").value <= 0
     }
 }
 
