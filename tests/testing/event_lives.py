@@ -21,6 +21,8 @@ from pyspark_ckpt.testing.harness import Harness
 BEGIN = datetime(2024, 3, 1, tzinfo=timezone.utc)
 DELAY = 20
 """The delay of the watermark, in minutes."""
+FORMS = 5
+"""How many forms of programs there are."""
 COLUMNS, LINES, COUNTS = (
     "k string, at timestamp, n bigint",
     "k string, what string, told string",
@@ -48,10 +50,10 @@ def draw_rows(draw: Random, count: int) -> list[tuple[str, datetime, int]]:
     return rows
 
 
-def make_example(seed: int, count: int = 15) -> Example:
-    """Return the example of a seed: each form of program in turn."""
+def make_example(seed: int, count: int) -> Example:
+    """Return the example of a seed, with so many rows: each form of program in turn."""
     draw = Random(seed)
-    form = (_by_row, _by_call, _vectorised, _of_timers, _connected)[seed % 5]
+    form = (_by_row, _by_call, _vectorised, _of_timers, _connected)[seed % FORMS]
     return form(draw, draw_rows(draw, count))
 
 
