@@ -247,6 +247,38 @@ def test_a_column_has_a_time_for_each_row_and_null_leaves_that_of_the_call(kind:
         assert read_written(harness, "sum") == read_written(harness, "mean") == {"a": [BEGIN], "b": [after(45)]}
 
 
+@pytest.mark.parametrize("program", ["by row", "by column"])
+def test_a_write_never_shortens_a_life_unless_the_row_was_cleared(program: str) -> None:
+    """An element of a list replaces none."""
+
+    def act_by_row(self: Any, rows: Any) -> None:  # noqa: ANN401
+        if rows[0].n == 2:
+            for each in (self.value, self.map, self.sum, self.mean):
+                each.clear()
+        self.value.update(1, at=rows[0].at)
+        self.map.put(1, 1, at=rows[0].at)
+        self.sum.add(1, at=rows[0].at)
+        self.mean.add(1, at=rows[0].at)
+
+    def act_by_column(self: Any, ctx: Any, batch: Any) -> None:  # noqa: ANN401
+        keys, index, at, ones = ctx.keys, ctx.key_index, batch["at"], pa.array([1], LONG)
+        if batch["n"][0].as_py() == 2:
+            for each in (self.value, self.map, self.sum, self.mean):
+                each.clear_keys(keys)
+        self.value.put(keys, ones, at=at)
+        self.map.put_entries(keys, index, ones, ones, at=at)
+        self.sum.add_rows(keys, index, ones, at=at)
+        self.mean.add_rows(keys, index, ones, at=at)
+
+    made = by_row(act_by_row) if program == "by row" else by_column(act_by_column)
+    stream = testing.keyed(COLUMNS, "k", watermark=("at", "1 hour"))
+    with stream.process(made, OUTPUT, "append") as harness:
+        for n, (minutes, written) in enumerate([(30, 30), (20, 30), (10, 10), (40, 40)]):
+            harness.run([("a", after(minutes), n)])
+            for name in ("value", "map", "sum", "mean"):
+                assert read_written(harness, name) == {"a": [after(written)]}
+
+
 def test_instants_at_the_ends_of_time_are_taken() -> None:
     last = datetime.max.replace(tzinfo=timezone.utc, microsecond=0)
 
