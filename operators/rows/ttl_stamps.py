@@ -171,7 +171,10 @@ class EventLife(Life):
 
     @override
     def runs(self, count: int, _times: Times | None = None) -> Iterable[tuple[int, int, int]]:
-        instants = find_instants(self.step_bits, self._writing_ms(count, _times))
+        written_ms = (_times or self._time.use()).writes_ms
+        if isinstance(written_ms, int):
+            return ((max(0, written_ms) >> self.step_bits << self.step_bits, 0, count),)
+        instants = find_instants(self.step_bits, np.broadcast_to(np.asarray(written_ms, np.int64), count))
         ends = np.append(np.flatnonzero(instants[1:] != instants[:-1]) + 1, count).tolist()
         return [(int(instants[begin]), begin, end) for begin, end in pairwise([0, *ends])]
 
