@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec import UNSET
 
 from pyspark_ckpt.operators.bound.removed_ttl import (
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
     from pyspark_ckpt.operators.rows.base import Position
     from pyspark_ckpt.operators.rows.event_time import EventTime
     from pyspark_ckpt.operators.session.worker import WorkerSession
+
+_LAST_US = (1 << 63) - 1
+"""The last instant of a timestamp, in microseconds since 1970."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +114,7 @@ class Bound:
 
     def _as_of(self, at: InstantLike) -> AbstractContextManager[None]:
         """Read and write as of an instant within. Raises InvalidInputError (no instant; rows do not live by it)."""
-        return self._event_time().at(max(FIRST_MS, to_microseconds(at, self._whose_at()) // MICROSECONDS))
+        return self._event_time().at(self._read_at_ms(at))
 
     def _times(self, keys: Keys, index: NDArray[Any] | None = None, at: InstantsLike = None) -> tuple[Any, ...]:
         """Return the times of rows of ``keys``, or of their ``index``, to be passed on; nothing without event time.
@@ -127,18 +131,34 @@ class Bound:
         """Return the instants that a program gives in place of some times; null leaves a time as it is."""
         count = len(times.reads_ms)
         if not isinstance(at, (pa.Array, pa.ChunkedArray)):
-            at_ms = np.full(count, to_microseconds(at, self._whose_at()) // MICROSECONDS)
-            return Times(*(np.maximum(at_ms, FIRST_MS),) * 2)
+            return Times(*(np.full(count, self._read_at_ms(at)),) * 2)
         column = at.combine_chunks() if isinstance(at, pa.ChunkedArray) else at
         if not pa.types.is_timestamp(column.type) or len(column) != count:
             raise InvalidInputError(
                 f"State {self.name!r}: at= is {column.type} of {len(column)} rows.",
                 hint=f"Give an Arrow array of {count} timestamps, or one instant for all.",
             )
-        micros = column.cast(pa.timestamp("us", column.type.tz), safe=False).cast(pa.int64())
+        to_micros = pc.CastOptions(pa.timestamp("us", column.type.tz), allow_time_truncate=True)
+        try:
+            micros = column.cast(options=to_micros).cast(pa.int64())
+        except pa.ArrowInvalid as problem:
+            raise self._out_of_range(problem) from problem
         given = column.is_valid().to_numpy(zero_copy_only=False)
         at_ms = np.maximum(micros.fill_null(0).to_numpy() // MICROSECONDS, FIRST_MS)
         return Times(*(np.where(given, at_ms, each) for each in times))
+
+    def _read_at_ms(self, at: object) -> int:
+        """Return an instant in milliseconds since 1970, the first one if it is earlier."""
+        at_us = to_microseconds(at, self._whose_at())
+        if abs(at_us) > _LAST_US:
+            raise self._out_of_range(f"{at_us // MICROSECONDS:,} ms after 1970")
+        return max(FIRST_MS, at_us // MICROSECONDS)
+
+    def _out_of_range(self, problem: object) -> InvalidInputError:
+        return InvalidInputError(
+            f"{self._whose_at()} an instant that no timestamp can hold: {problem}.",
+            hint="Give a datetime, or a number in milliseconds since 1970; not in microseconds or nanoseconds.",
+        )
 
     def _event_time(self) -> EventTime:
         if self._time is None:

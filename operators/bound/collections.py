@@ -102,9 +102,9 @@ class BoundList(BoundElements, ListState):
         given = self._column("element", contents, len(keys), pa.list_(self._kinds["element"]))
         counts = pc.list_value_length(given).fill_null(0).to_numpy()
         stored = self._codec.encode_packed(self._elements(given.flatten()))
+        times = [each.take(np.repeat(np.arange(len(keys)), counts)) for each in self._times(keys, at=at)]
         self.rows.clear_many(keys.suffixes)
         places = np.flatnonzero(counts)
-        times = (each.take(np.repeat(np.arange(len(keys)), counts)) for each in self._times(keys, at=at))
         self.rows.append_many(keys.suffixes.at(places), counts[places], stored, *times)
 
 

@@ -355,19 +355,16 @@ class TimedListRows(StampedListRows):
                     self._index.put(encode_ordered_key(instant, suffix + SEQUENCE.pack(number)), there=True)
         else:
             life = life or self._new_life
+            known = self._spans_of_keys().setdefault(suffix, [])
             for instant, first, last in runs:
-                self._extend_span(suffix, instant, begin + first, begin + last, life)
+                # They are added to the last span if it is of their instant.
+                if not known or known[-1][0] != instant:
+                    known.append((instant, begin + first))
+                self._write_span(suffix, known[-1], begin + last, life)
+                while begin + last - known[-1][1] > SPAN_ELEMENTS:
+                    known.append((instant, known[-1][1] + SPAN_ELEMENTS))
+                    self._write_span(suffix, known[-1], begin + last, life)
         return Head(end, life, is_refreshed)
-
-    def _extend_span(self, suffix: bytes, instant: int, first: int, end: int, life: int) -> None:
-        """Add elements of one instant to the last span of a list if it is of that instant, or to new spans."""
-        known = self._spans_of_keys().setdefault(suffix, [])
-        if not known or known[-1][0] != instant:
-            known.append((instant, first))
-        self._write_span(suffix, known[-1], end, life)
-        while end - known[-1][1] > SPAN_ELEMENTS:
-            known.append((instant, known[-1][1] + SPAN_ELEMENTS))
-            self._write_span(suffix, known[-1], end, life)
 
     def _append_many(
         self,

@@ -257,7 +257,10 @@ class PartitionTask:
         hashes, rows = rows.column(HASH).to_numpy(), rows.drop_columns([HASH])
         keys, index = group_by_key(rows.select(by).rename_columns(self.operator.by), self.operator.by, codec, hashes)
         if arrived.how == "initial" and not takes_initial_rows(self.processor):
+            if life_ms is not None:
+                work.position.time.begin_keys(keys, index, self._read_times(work, arrived, rows))
             set_values(self.operator.uid, bound, keys, index, rows.drop_columns(list(by)))
+            work.position.time.end()
             return
         method = name_method(self.processor, arrived.how, arrived.given.name)
         if life_ms is None:

@@ -21,6 +21,8 @@ from pyspark_ckpt.testing.harness import Harness
 BEGIN = datetime(2024, 3, 1, tzinfo=timezone.utc)
 DELAY = 20
 """The delay of the watermark, in minutes."""
+FORMS = 5
+"""How many forms of programs there are."""
 COLUMNS, LINES, COUNTS = (
     "k string, at timestamp, n bigint",
     "k string, what string, told string",
@@ -48,10 +50,10 @@ def draw_rows(draw: Random, count: int) -> list[tuple[str, datetime, int]]:
     return rows
 
 
-def make_example(seed: int, count: int = 15) -> Example:
-    """Return the example of a seed: each form of program in turn."""
+def make_example(seed: int, count: int) -> Example:
+    """Return the example of a seed, with so many rows: each form of program in turn."""
     draw = Random(seed)
-    form = (_by_row, _by_call, _vectorised, _of_timers, _connected)[seed % 5]
+    form = (_by_row, _by_call, _vectorised, _of_timers, _connected)[seed % FORMS]
     return form(draw, draw_rows(draw, count))
 
 
@@ -216,9 +218,17 @@ def _make_timed(draw: Random, *, has_list: bool = True) -> Any:
         left = ckpt.ListState("left", "timestamp", ttl=_ttl(draw))
         list = ckpt.ListState("list", "struct<at timestamp, n bigint>", ttl=_ttl(draw, refresh=False))
         map = ckpt.MapState("map", "bigint", "timestamp", ttl=_ttl(draw, refresh=False))
+        touched = ckpt.ValueState("touched", "bigint", ttl=_ttl(draw))
+        touches = ckpt.MapState("touches", "bigint", "bigint", ttl=_ttl(draw))
+
+        def touch(self, n: int) -> None:
+            """Write what rows and timers alike write: the latest of their times counts, whichever come first."""
+            self.touched.update(0)
+            self.touches.put(n % 2, 0)
 
         def process(self, _ctx: Any, _key: Any, rows: Any) -> None:
             for row in rows:
+                self.touch(row.n)
                 if has_list:
                     self.list.add((row.at, row.n), at=row.at if adds_at else None)
                 self.map.put(row.n, row.at)
@@ -232,6 +242,7 @@ def _make_timed(draw: Random, *, has_list: bool = True) -> Any:
             entries = [n for n, at in self.map.items() if at <= timer.at]
             self.fired.add(1)
             self.left.add(timer.at)
+            self.touch(timer.at.minute)
             yield key.k, str(timer.at), repr((seen, entries, self.fired.get(), len(list(self.left.get()))))
 
     return OfTimers

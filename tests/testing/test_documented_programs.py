@@ -23,8 +23,7 @@ from tests.documents import ROOT
 from tests.testing.documented import list_processors, load_names, process_alerts
 
 AT = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
-SEEDS = 1
-COUNT = 10
+COUNT, SEED = 10, 0
 FLIGHTS = "carrier string, tailnum string, origin string, dest string, delay int, departure timestamp"
 Rows: TypeAlias = list[tuple[Any, ...]]
 
@@ -208,7 +207,7 @@ WITHOUT_TEST = {
     ("docs/keyed-state.md", "Visits"): "how many rows are late depends on the batches",
     ("docs/writing-state.md", "Count"): "only its declarations are there",
 }
-seeds = pytest.mark.parametrize("seed", range(SEEDS))
+pytestmark = pytest.mark.usefixtures("quick_path")
 
 
 @pytest.fixture(autouse=True)
@@ -221,25 +220,25 @@ def test_every_program_of_the_documents_has_a_test() -> None:
     assert set(list_processors()) == tested
 
 
-@seeds
+@pytest.mark.in_turn
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: f"{program.path}-{program.name}-{program.version}")
-def test_a_program_finds_the_same_when_its_rows_are_cut_in_other_ways(program: Program, seed: int) -> None:
-    rows = program.rows(Random(seed))
+def test_a_program_finds_the_same_when_its_rows_are_cut_in_other_ways(program: Program) -> None:
+    rows = program.rows(Random(SEED))
     testing.check_cuts(
         program.start,
         rows,
         cuts=1,
-        seed=seed,
+        seed=SEED,
         finish=program.end,
         result=program.result,
         compare_states=program.compare_states,
     )
 
 
-@seeds
-def test_the_detector_of_the_tutorial_finds_what_a_plain_loop_finds(seed: int) -> None:
+@pytest.mark.in_turn
+def test_the_detector_of_the_tutorial_finds_what_a_plain_loop_finds() -> None:
     program = next(each for each in PROGRAMS if each.version == 1)
-    rows = payments(Random(seed))
+    rows = payments(Random(SEED))
     wanted: list[tuple[Any, ...]] = []
     for card in ("a", "b"):
         known: set[str] = set()
@@ -259,9 +258,9 @@ def test_the_detector_of_the_tutorial_finds_what_a_plain_loop_finds(seed: int) -
         assert sorted(map(tuple, harness.output)) == sorted(wanted)
 
 
-@seeds
-def test_the_settled_sum_is_the_same_when_inputs_are_cut_in_other_ways(seed: int) -> None:
-    random = Random(seed)
+@pytest.mark.in_turn
+def test_the_settled_sum_is_the_same_when_inputs_are_cut_in_other_ways() -> None:
+    random = Random(SEED)
 
     def start() -> testing.Harness:
         return testing.connect(
@@ -272,11 +271,11 @@ def test_the_settled_sum_is_the_same_when_inputs_are_cut_in_other_ways(seed: int
     cents = [Decimal(random.randrange(1000)) / 100 for _ in range(COUNT)]
     orders = [(random.choice(["ann", "bob"]), n, price) for n, price in enumerate(cents)]
     paid = [(random.choice(["ann", "bob"]), amount) for amount in cents]
-    testing.check_cuts(start, {"orders": orders, "payments": paid}, cuts=2, seed=seed)
+    testing.check_cuts(start, {"orders": orders, "payments": paid}, cuts=2, seed=SEED)
 
 
-@seeds
-def test_the_enriched_flights_are_the_same_when_the_aircraft_comes_at_any_time(seed: int) -> None:
+@pytest.mark.in_turn
+def test_the_enriched_flights_are_the_same_when_the_aircraft_comes_at_any_time() -> None:
     output = "tailnum string, departure timestamp, dest string, manufacturer string, seats int"
 
     def start() -> testing.Harness:
@@ -285,13 +284,13 @@ def test_the_enriched_flights_are_the_same_when_the_aircraft_comes_at_any_time(s
             flights=testing.KeyedInput(FLIGHTS, by="tailnum", watermark=("departure", "1 hour")),
         ).process(load_names("docs/examples/enrichment.py")["Enrichment"](), output, "append")
 
-    given = flights(Random(seed), timedelta(hours=20), timedelta(hours=1))
+    given = flights(Random(SEED), timedelta(hours=20), timedelta(hours=1))
     planes = [("N1", "BOEING", 200), ("N2", "AIRBUS", 100)]
-    testing.check_cuts(start, {"flights": given, "planes": planes}, cuts=2, seed=seed)
+    testing.check_cuts(start, {"flights": given, "planes": planes}, cuts=2, seed=SEED)
 
 
-@seeds
-def test_checked_payments_are_the_same_when_the_rules_are_there(seed: int) -> None:
+@pytest.mark.in_turn
+def test_checked_payments_are_the_same_when_the_rules_are_there() -> None:
     def start() -> testing.Harness:
         stream = testing.keyed(
             "user string, amount double", by="user", broadcast=testing.BroadcastInput("name string, lowest double")
@@ -301,13 +300,13 @@ def test_checked_payments_are_the_same_when_the_rules_are_there(seed: int) -> No
         harness.run(broadcast=[("large", 100.0), ("huge", 1000.0)])
         return harness
 
-    random = Random(seed)
-    testing.check_cuts(start, users(random, lambda: random.choice([5.0, 100.0, 2000.0])), cuts=2, seed=seed)
+    random = Random(SEED)
+    testing.check_cuts(start, users(random, lambda: random.choice([5.0, 100.0, 2000.0])), cuts=2, seed=SEED)
 
 
-@seeds
-def test_alerts_are_the_same_when_both_inputs_are_cut_in_the_order_of_time(seed: int) -> None:
-    random = Random(seed)
+@pytest.mark.in_turn
+def test_alerts_are_the_same_when_both_inputs_are_cut_in_the_order_of_time() -> None:
+    random = Random(SEED)
     hours = sorted(random.choices(range(0, 60, 3), k=COUNT))
     left = [("departures", ("N1", "AA", "LAX", AT + timedelta(hours=hour))) for hour in hours]
     landed = [("landings", ("N1", "LAX", 300, AT + timedelta(hours=hour + 5))) for hour in hours[::2]]

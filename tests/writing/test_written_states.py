@@ -198,6 +198,72 @@ def test_lives_go_on_as_they_were_when_rows_are_put_back(tmp_path: Path) -> None
         assert ("timed",) not in harness.states()["n"]
 
 
+class Events(ckpt.KeyedProcessor):
+    """States that live for a day of event time: a row shows what they hold as of its time."""
+
+    n = ckpt.ValueState("n", "long", ttl=ckpt.Ttl(DAY, clock="event"))
+    seen = ckpt.ListState("seen", "long", ttl=ckpt.Ttl(DAY, clock="event"))
+    words = ckpt.MapState("words", "string", "long", ttl=ckpt.Ttl(DAY, clock="event"))
+
+    def process(self, _ctx: ckpt.Context, key: Any, rows: Any) -> Iterator[Any]:  # noqa: ANN401
+        for row in rows:
+            yield key.user, str((self.n.value(), list(self.seen.get()), dict(self.words.items())))
+            if row.n:
+                self.n.update(row.n)
+
+
+def _begin_with(users: list[str], life: dict[str, Any], target: Path) -> testing.Harness:
+    """Begin a query with rows of ``users`` in each state of Events: the first has 1, the next one 2, and so on."""
+    count = len(users)
+    numbers = {"user": users, "value": range(1, count + 1), **life}
+    rows = {"n": numbers, "seen": {**numbers, "index": [0] * count}, "words": {**numbers, "map_key": ["a"] * count}}
+    put = [
+        changes.Put(UID, getattr(Events, name), pa.table(columns), key="user string" if name == "n" else None)
+        for name, columns in rows.items()
+    ]
+    write_state(None, target, put, parallelism=1)
+    stream = testing.keyed(
+        "user string, n long, at timestamp", "user", uid=UID, watermark=("at", "0 seconds"), savepoint=target
+    )
+    return stream.process(Events(), "user string, told string", "append")
+
+
+def _show_each(harness: testing.Harness, users: list[str], n: int, days: float) -> list[str]:
+    """Give each user a row with the number ``n``, so many days after NOW. Return what there was."""
+    told = dict(harness.run([(user, n, NOW + days * DAY) for user in users]))
+    return [told[user] for user in users]
+
+
+ONE, NONE = "(1, [1], {'a': 1})", "(None, [], {})"
+
+
+def test_written_rows_live_by_event_time_from_the_time_that_they_were_given(tmp_path: Path) -> None:
+    users = ["timed", "never", "later"]
+    never, later = "(2, [2], {'a': 2})", "(3, [3], {'a': 3})"
+    given = {"written_at": pa.array([NOW, None, NOW + 3 * DAY], pa.timestamp("us", "UTC"))}
+    with _begin_with(users, given, tmp_path / "written") as harness:
+        assert _show_each(harness, users, 0, 0.5) == [ONE, never, later]
+        assert _show_each(harness, users, 0, 1) == [NONE, never, later]
+        _show_each(harness, users, 7, 2)
+        assert _show_each(harness, users, 0, 3.5) == [
+            NONE,
+            "(None, [2], {'a': 2})",  # what is written has a life
+            "(7, [3], {'a': 3})",  # a write of an earlier time does not shorten one
+        ]
+        for _ in range(3):
+            found = _show_each(harness, users, 0, 6)
+        assert found == [NONE, "(None, [2], {'a': 2})", NONE]
+        with open_state(harness.checkpoint, uid=UID) as states:
+            rows = {each.name.split("/")[-1]: each.rows for each in states.states}
+        assert rows == {"n": 0, "seen": 2, "words": 1}, "what is dead is freed; a list has a head"
+
+
+def test_the_lives_of_written_rows_begin_with_the_first_watermark_when_they_were_given_no_time(tmp_path: Path) -> None:
+    with _begin_with(["a"], {}, tmp_path / "written") as harness:
+        for days, told in ((0, ONE), (0.9, ONE), (1, NONE)):
+            assert _show_each(harness, ["a"], 0, days) == [told], days
+
+
 def _value_type(location: Path, name: str) -> pa.DataType:
     with open_state(location, uid=UID, state=name) as state:
         return state.schema.field("value").type

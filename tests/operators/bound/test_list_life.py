@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from integration.sample import ALL
 from pyspark_ckpt.operators import ListState, MapState, Ttl
 from pyspark_ckpt.operators.declarations.ttl import Refresh
 from pyspark_ckpt.operators.rows.expiry import index_name
@@ -22,6 +23,7 @@ from pyspark_ckpt.operators.rows.list_layout import SPAN_ELEMENTS
 from pyspark_ckpt.operators.session.worker import WorkerSession
 from tests.length import TIMES
 from tests.operators.session_lab import HOUR, LONG, SPILLED_BEYOND, Batch, SessionLab, keys_of, suffix_of
+from tests.stateful.schedules import IN_MEMORY
 
 MINUTE = HOUR // 60
 
@@ -83,7 +85,7 @@ def _check_existence(state: Any, model: dict[str, list[Element]], refresh: Refre
             assert found
 
 
-@settings(max_examples=30 * TIMES, deadline=None)
+@settings(max_examples=(30 if ALL else 10) * TIMES, deadline=None)
 @given(
     st.lists(
         st.tuples(
@@ -97,7 +99,7 @@ def _check_existence(state: Any, model: dict[str, list[Element]], refresh: Refre
     st.sampled_from(SPILLED_BEYOND),
 )
 def test_elements_live_as_a_model_says(batches: list[Any], most_held_bytes: int | None) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY if IN_MEMORY.exists() else None) as folder:
         lab = SessionLab(Path(folder), {"list": _list(1, "on_create_and_write")})
         lab.most_held_bytes = most_held_bytes
         model: dict[str, list[Element]] = {"a": [], "b": []}
@@ -136,9 +138,9 @@ def test_elements_live_as_a_model_says(batches: list[Any], most_held_bytes: int 
         lab.close()
 
 
-def test_elements_live_their_time_when_it_is_shortened(tmp_path: Path) -> None:
+def test_elements_live_their_time_when_it_is_shortened(quick_path: Path) -> None:
     step = 1 << 21  # of an index for eight hours, in milliseconds
-    lab = SessionLab(tmp_path, {"list": _list(8, "on_create_and_write")})
+    lab = SessionLab(quick_path, {"list": _list(8, "on_create_and_write")})
 
     def add(batch: Batch, bound: dict[str, Any]) -> None:
         batch.at("a")
@@ -154,9 +156,9 @@ def test_elements_live_their_time_when_it_is_shortened(tmp_path: Path) -> None:
     lab.close()
 
 
-def test_a_long_list_is_freed_in_portions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_list_is_freed_in_portions(quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyspark_ckpt.operators.task.staging.MIN_SWEPT", 10)
-    lab = SessionLab(tmp_path, {"list": _list(1, "on_create_and_write")})
+    lab = SessionLab(quick_path, {"list": _list(1, "on_create_and_write")})
 
     def add(batch: Batch, bound: dict[str, Any]) -> None:
         batch.at("a")
@@ -173,8 +175,8 @@ def test_a_long_list_is_freed_in_portions(tmp_path: Path, monkeypatch: pytest.Mo
     lab.close()
 
 
-def test_spans_are_freed_without_a_look_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lab = SessionLab(tmp_path, {"list": _list(1, "on_create_and_write")})
+def test_spans_are_freed_without_a_look_up(quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = SessionLab(quick_path, {"list": _list(1, "on_create_and_write")})
 
     def add(batch: Batch, bound: dict[str, Any]) -> None:
         for user in "abc":
@@ -200,9 +202,9 @@ def test_spans_are_freed_without_a_look_up(tmp_path: Path, monkeypatch: pytest.M
     lab.close()
 
 
-def test_what_is_written_for_later_keys_is_cleared_with_its_span(tmp_path: Path) -> None:
+def test_what_is_written_for_later_keys_is_cleared_with_its_span(quick_path: Path) -> None:
     first, last = keys_of(["a", "b"]).column("user").to_pylist()
-    lab = SessionLab(tmp_path, {"list": _list(1, "on_create_and_write")})
+    lab = SessionLab(quick_path, {"list": _list(1, "on_create_and_write")})
 
     def add(batch: Batch, bound: dict[str, Any]) -> None:
         batch.at(last)
@@ -218,10 +220,10 @@ def test_what_is_written_for_later_keys_is_cleared_with_its_span(tmp_path: Path)
     lab.close()
 
 
-def test_rows_of_many_lists_and_maps_are_seen_and_staged(tmp_path: Path) -> None:
+def test_rows_of_many_lists_and_maps_are_seen_and_staged(quick_path: Path) -> None:
     minutes = MapState("minutes", "bigint", "bigint", ttl="1 hour")
     lab = SessionLab(
-        tmp_path, {"list": _list(1, "on_create_and_write"), "map": (minutes, {"key": LONG, "value": LONG})}
+        quick_path, {"list": _list(1, "on_create_and_write"), "map": (minutes, {"key": LONG, "value": LONG})}
     )
     keys = keys_of([f"user {n}" for n in range(7)])
     index = np.array([6, 0, 3, 3, 5, 0, 3])
