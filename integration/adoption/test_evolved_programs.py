@@ -85,6 +85,7 @@ class Life:
         return {row.seen for row in out}
 
 
+@pytest.mark.in_turn
 def test_a_program_that_dropped_variables_moves_there_and_back_with_them(spark: SparkSession, tmp_path: Path) -> None:
     life = Life(spark, tmp_path)
     assert life.run(ROCKSDB, Counting("ablm"), "old") == {"1 1 1 1"}

@@ -43,6 +43,7 @@ def test_a_query_goes_on_without_this_store_as_if_it_had_never_been_on_it(
     assert state == expected.state
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(("name", "provider"), [("aggregation of windows", "rocksdb"), ("join, format 2", "hdfs")])
 def test_a_query_goes_on_when_partitions_have_had_no_rows(
     name: str, provider: str, spark: SparkSession, tmp_path: Path

@@ -38,6 +38,7 @@ def play(spark: SparkSession, folder: Path, **how: Any) -> Any:  # noqa: ANN401 
     return found
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("case", sampled(EVERY, LEFT_OUT), ids=lambda case: "-".join(map(str, case)))
 def test_state_is_safe_when_an_action_runs_in_any_thread(
     case: tuple[str, str, int], spark: SparkSession, tmp_path: Path
@@ -46,6 +47,7 @@ def test_state_is_safe_when_an_action_runs_in_any_thread(
     assert play(spark, tmp_path, play=name, way=way, format=version) == SEEN[name]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("query", [each for each in OPERATORS if each != "aggregation"])
 def test_every_operator_goes_on_when_an_action_runs_in_any_thread(
@@ -64,6 +66,7 @@ def test_a_batch_finds_its_state_in_memory_when_an_action_runs_in_any_thread(
     assert found == {"ended": DONE, "totals": [1, 11, 111, 1111, 11111], "in memory": True}
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("version", FORMATS)
 @pytest.mark.parametrize("query", OPERATORS)
 def test_actions_on_one_frame_agree_when_they_run_at_the_same_time(

@@ -125,6 +125,7 @@ def rows(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("operator", [run_keyed, run_vector, run_groups])
 @pytest.mark.parametrize("files", [1, 3])
 def test_a_count_goes_on_when_a_batch_is_longer_than_a_life(

@@ -37,6 +37,7 @@ def _both(rows: DataFrame) -> DataFrame:
 PROGRAMS = {"keyed": _count, "deduplication": _distinct, "chain": _both}
 
 
+@pytest.mark.in_turn
 @pytest.mark.spark
 @pytest.mark.parametrize("checkpoint_format", FORMATS)
 @pytest.mark.parametrize("program", PROGRAMS)

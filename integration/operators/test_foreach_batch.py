@@ -51,6 +51,7 @@ WHOLE: dict[str, Each] = {
 FORMATS = [1, 2] if has("4.1") else [1]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("checkpoint_format", FORMATS)
 @pytest.mark.parametrize("partial", PARTIAL)
 def test_a_function_that_reads_a_part_of_its_frame_is_told_so(

@@ -178,6 +178,7 @@ _TAKEN = {
 _LEFT_OUT = [each for each in _EVERY if _TAKEN.get(each[0]) != each[1] or each[2] != _FORMATS[-1]]
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("case", sampled(_EVERY, _LEFT_OUT), ids=lambda case: "-".join(map(str, case)))
 def test_rows_and_state_are_the_same_when_a_task_has_a_partition_twice(
     case: tuple[str, str, int], plain: Callable[[str], Played], spark: SparkSession, tmp_path: Path

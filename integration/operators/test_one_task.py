@@ -192,6 +192,7 @@ def _play(spark: SparkSession, chain: Chain, folder: Path, numbers: Sequence[int
     return batches
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", _CHAINS)
 def test_a_chain_outputs_the_same_in_one_task_and_after_a_rescale_to_one_partition(
     name: str, spark: SparkSession, tmp_path: Path

@@ -55,6 +55,7 @@ _LEFT_OUT = {
 }
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", sampled(CASES, _LEFT_OUT))
 def test_rows_are_those_of_sparks_reader(name: str, spark: SparkSession, tmp_path: Path) -> None:
     replay(spark, replace(CASES[name], state=()), OURS, tmp_path)

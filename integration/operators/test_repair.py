@@ -60,6 +60,7 @@ class Counting:
         assert found == self._expected
 
 
+@pytest.mark.in_turn
 @pytest.mark.spark
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize(

@@ -57,6 +57,7 @@ def test_state_equals_sparks_when_the_checkpoint_format_changes_between_runs(
     assert actual == expected
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("partitions", "name"),
     [

@@ -46,6 +46,7 @@ CASES = {
 _LEFT_OUT = {"one key"}
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", sampled(CASES, _LEFT_OUT))
 def test_session_windows_equal_sparks_when_replayed_with_a_restart(name: str, compare: Compare) -> None:
     compare(CASES[name])

@@ -40,6 +40,7 @@ def test_statestore_reads_every_batch_when_its_id_is_given(
         assert actual == expected
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", _WITH_METADATA)
 def test_state_metadata_equals_sparks_when_read_from_the_checkpoint(
     name: str, spark: SparkSession, provider: Provider, tmp_path: Path
