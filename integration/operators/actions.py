@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.util import inheritable_thread_target
@@ -21,9 +21,16 @@ def _in_a_plain_thread(_frame: DataFrame, action: Callable[[], Any]) -> None:
 
 
 def _in_an_inheritable_thread(frame: DataFrame, action: Callable[[], Any]) -> None:
-    thread = threading.Thread(target=inheritable_thread_target(frame.sparkSession)(action))
-    thread.start()
-    thread.join()
+    done: Future[Any] = Future()
+
+    def act() -> None:
+        try:
+            done.set_result(action())
+        except Exception as problem:  # noqa: BLE001 - raised where the result is awaited
+            done.set_exception(problem)
+
+    threading.Thread(target=inheritable_thread_target(frame.sparkSession)(act)).start()
+    done.result()
 
 
 class _Supplier:
