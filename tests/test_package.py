@@ -105,6 +105,9 @@ def test_a_build_of_a_jar_without_java_says_so_and_leaves_no_wheel(version: str 
 
 
 def test_a_jar_older_than_its_sources_is_not_taken(checkout: Path) -> None:
+    for other in (checkout / JAR).parent.glob("*.jar"):
+        if other.name != Path(JAR).name:
+            other.unlink()
     source = next((checkout / "jvm-bridge" / "src" / "main").rglob("*.scala"))
     os.utime(source, (later := (checkout / JAR).stat().st_mtime + 10, later))
     done = build_wheel(checkout, PATH=str(checkout.parent))
