@@ -274,6 +274,7 @@ promtool: .tools/bin/promtool ## build promtool, which checks the alerts in the 
 	done
 	@touch $@
 
+.PRECIOUS: .tools/delta/%/.ready
 .tools/delta/%/.ready:
 	@mkdir -p $(@D)
 	@for artifact in $(if $(DELTA_$*),$(DELTA_$*) delta-storage:$(lastword $(subst :, ,$(DELTA_$*)))); do \
