@@ -237,14 +237,11 @@ def split_stamp(stored: bytes) -> tuple[int | None, bytes]:
 
 def index_instant(stored: bytes | None) -> int | None:
     """Return the instant under which a row is in the index, None if it has no stamp. Raises FormatError."""
-    if stored is None:
+    if stored is None or not _is_stamped(stored):
         return None
-    if len(stored) > _STAMP.size and stored[0] == _MARK and stored[1] <= MAX_STEP_BITS:  # as _is_stamped, faster
-        _, bits, written_ms = _STAMP.unpack_from(stored)
-        instant: int = max(0, written_ms) >> bits << bits
-        return instant
-    _is_stamped(stored)
-    return None
+    _, bits, written_ms = _STAMP.unpack_from(stored)
+    instant: int = max(0, written_ms) >> bits << bits
+    return instant
 
 
 @dataclass(frozen=True, eq=False)
