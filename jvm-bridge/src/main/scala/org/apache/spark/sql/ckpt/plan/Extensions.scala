@@ -78,8 +78,10 @@ private[ckpt] object FollowQueries {
       PlannedBatches.follow(query)
       IdleInputs.follow(query)
       OtherProvider.warnOf(query)
-      StartLog.tell(query)
-      UnfencedLogs.warnOf(query)
+      KeptState.confsOf(query).foreach { confs =>
+        StartLog.tell(query, confs)
+        UnfencedLogs.warnOf(query, confs)
+      }
     }
 
     override def onQueryProgress(event: StreamingQueryListener.QueryProgressEvent): Unit = ()

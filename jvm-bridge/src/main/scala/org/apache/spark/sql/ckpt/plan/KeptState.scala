@@ -4,17 +4,19 @@ package plan
 import org.apache.spark.sql.ckpt.minor.{LoggedConfs, StatefulNodes, StreamExecution}
 import org.apache.spark.sql.internal.SQLConf
 
-/** Where a query that has just started keeps its state. */
+/** Whether a query has state, and where a query that has just started keeps it. */
 private[ckpt] object KeptState {
   private val Provider = SQLConf.STATE_STORE_PROVIDER_CLASS.key
   final val Format = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 
-  /** The confs that count: what a checkpoint has recorded stands. */
-  def confs(query: StreamExecution): Map[String, String] =
-    query.sparkSession.sessionState.conf.getAllConfs ++ LoggedConfs.of(query)
+  def isIn(query: StreamExecution): Boolean =
+    query.analyzedPlan.exists(node => StatefulNodes.isOne(node) || node.isInstanceOf[KeyedOperator])
 
-  /** Whether the query has state, and keeps it here. */
-  def isOf(query: StreamExecution): Boolean =
-    confs(query).get(Provider).contains(classOf[CkptStateStoreProvider].getName) &&
-      query.analyzedPlan.exists(node => StatefulNodes.isOne(node) || node.isInstanceOf[KeyedOperator])
+  /** The confs that count for a query that keeps state here: what its checkpoint has recorded stands. None for another
+    * query. Reads the newest entry of the log of offsets.
+    */
+  def confsOf(query: StreamExecution): Option[Map[String, String]] =
+    Some(query).filter(isIn)
+      .map(_.sparkSession.sessionState.conf.getAllConfs ++ LoggedConfs.of(query))
+      .filter(_.get(Provider).contains(classOf[CkptStateStoreProvider].getName))
 }

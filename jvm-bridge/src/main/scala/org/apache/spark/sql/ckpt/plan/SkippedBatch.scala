@@ -9,7 +9,6 @@ import org.apache.spark.sql.ckpt.minor.{
   QuerySession,
   SessionWindowStateStoreSaveExec,
   StateStoreWriter,
-  StatefulNodes,
   StreamExecution
 }
 import org.apache.spark.sql.execution.streaming.Sink
@@ -34,8 +33,7 @@ private[ckpt] object SkippedBatch extends Logging {
   /** Must be called on the query's own thread, before its first batch. */
   def follow(query: StreamExecution): Unit = query.sink match {
     case _: ForeachBatchSink[_] => // whether a function skips a batch or has a fault is unknown: see ForeachBatchCheck
-    case sink: Sink
-        if query.analyzedPlan.exists(node => StatefulNodes.isOne(node) || node.isInstanceOf[KeyedOperator]) =>
+    case sink: Sink if KeptState.isIn(query) =>
       val field = classOf[StreamExecution].getDeclaredField("sink")
       field.setAccessible(true)
       field.set(query, new FollowedSink(sink, query))

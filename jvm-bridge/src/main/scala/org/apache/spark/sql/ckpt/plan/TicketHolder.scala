@@ -12,8 +12,8 @@ import org.apache.spark.util.CompletionIterator
 /** An operator that fails if a task takes rows by turns from one of its partitions that it has twice.
   *
   * A Python worker finds the transaction of its partition by a ticket. In a task, each partition of an operator has one
-  * ticket, which is that of the transaction that began last. Workers of two would write into one transaction, and the
-  * other would lose its writes. One after the other is right, as is one that is left before its end.
+  * ticket: that of the transaction that began last. Two workers would write into that transaction, and the writes for the
+  * other one would be lost. One after the other is right, as is one that is left before its end.
   */
 private[ckpt] trait TicketHolder extends FlatMapGroupsInPandasWithStateExec {
   override def processDataWithPartition(

@@ -15,14 +15,15 @@ private[ckpt] object UnfencedLogs extends Logging {
   private val Files = SQLConf.STREAMING_CHECKPOINT_FILE_MANAGER_CLASS.parent.key
   private val told = ConcurrentHashMap.newKeySet[UUID]()
 
-  def warnOf(query: StreamExecution): Unit = {
+  /** `confs`: see `KeptState.confsOf`. */
+  def warnOf(query: StreamExecution, confs: Map[String, String]): Unit = {
     val files = QuerySession.of(query).sessionState.newHadoopConf().get(Files)
-    if (files == null && KeptState.isOf(query) && told.add(query.id)) logWarning(text(query).replaceAll("\\R", " "))
+    if (files == null && told.add(query.id)) logWarning(text(query, confs).replaceAll("\\R", " "))
   }
 
-  private def text(query: StreamExecution): String = {
+  private def text(query: StreamExecution, confs: Map[String, String]): String = {
     val format =
-      if (KeptState.confs(query).contains(KeptState.Format)) "" else s" and ${KeptState.Format} (so it has format 1)"
+      if (confs.contains(KeptState.Format)) "" else s" and ${KeptState.Format} (so it has format 1)"
     s"Query ${Option(query.name).getOrElse(query.id)} runs without a fence of Spark's logs: a driver that another one has " +
       s"replaced may still write to them. Its session lacks $Files$format. pyspark_ckpt.configure(builder) sets all confs."
   }
