@@ -54,8 +54,7 @@ ifneq ($(shell command -v mvn),)
 DELTA_READY := .tools/delta/%/.ready
 endif
 
-# Strict: in folders of its own, as for users, in which Spark looks for data sources.
-INSTALL := -m pip install --quiet --disable-pip-version-check --config-settings editable_mode=strict --editable
+INSTALL := -m pip install --quiet --disable-pip-version-check --editable
 
 NO_SBT := needs sbt, or Maven to fetch it: neither is installed
 
@@ -123,16 +122,12 @@ else
 	@echo "NOT RUN: scalafmt. $(NO_SBT)."
 endif
 
-# mypy sees the packages under the names they are installed by; from inside the repository it would check a part only.
 types: $(VENV)/.ready
-	@rm -rf .tools/typed && mkdir -p .tools/typed/pyspark_ckpt
-	@ln -s $(CURDIR)/pyspark_ckpt/* $(CURDIR)/state_store $(CURDIR)/operators .tools/typed/pyspark_ckpt/
-	@cd .tools/typed && MYPYPATH=. ../../$(PY) -m mypy --config-file ../../pyproject.toml -p pyspark_ckpt
-	@MYPYPATH=.tools/typed $(PY) -m mypy --explicit-package-bases tests integration
+	@$(PY) -m mypy -p pyspark_ckpt
+	@$(PY) -m mypy --explicit-package-bases tests integration
 
-# As for mypy: from a folder in which the packages have the names they are installed by.
-layers: types
-	@cd .tools/typed && ../../$(VENV)/bin/lint-imports ../../pyproject.toml --no-cache --no-logo
+layers: $(VENV)/.ready
+	@$(VENV)/bin/lint-imports --no-cache --no-logo
 
 format: $(VENV)/.ready $(SBT_READY) ## let ruff and scalafmt lay out every file
 	@$(PY) -m ruff check --fix-only --quiet .
@@ -151,8 +146,7 @@ docs: $(VENV)/.ready ## write docs/options.md from state_store/options.json
 SITE ?= $(CURDIR)/mkdocs.yml
 site: .tools/site/.ready ## build the documentation as a site into build/site; dead links are errors
 	@rm -rf .tools/site/packages && mkdir .tools/site/packages
-	@cp -R pyspark_ckpt .tools/site/packages
-	@cp -R state_store operators .tools/site/packages/pyspark_ckpt
+	@cp -RL pyspark_ckpt .tools/site/packages
 	@cd .tools/site && PYTHONPATH=$(CURDIR) NO_MKDOCS_2_WARNING=1 bin/python -m mkdocs build --strict --config-file $(SITE) \
 		>build.log 2>&1 || { grep -v '^INFO' build.log; exit 1; }
 	@echo "The first page is build/site/index.html. With search: $(PY) -m http.server --bind 127.0.0.1 --directory build/site"

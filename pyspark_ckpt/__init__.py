@@ -14,17 +14,11 @@ rest of the public names (keyed operators, savepoints, the state reader) are imp
 from __future__ import annotations
 
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-# In a checkout, also one installed with `pip install -e`, the sub-packages are siblings of this folder.
-_HERE = Path(__file__).resolve().parent
-if not (_HERE / "state_store").is_dir():
-    __path__[:] = [str(_HERE), str(_HERE.parent)]
-
-from pyspark_ckpt.pyspark_releases import require_data_sources  # noqa: E402
-from pyspark_ckpt.session import configure, jar_path, spark_conf  # noqa: E402
-from pyspark_ckpt.state_store.errors import (  # noqa: E402
+from pyspark_ckpt.pyspark_releases import require_data_sources
+from pyspark_ckpt.session import configure, jar_path, spark_conf
+from pyspark_ckpt.state_store.errors import (
     CkptError,
     ConflictError,
     DamagedCopyError,
@@ -36,7 +30,7 @@ from pyspark_ckpt.state_store.errors import (  # noqa: E402
     ProcessError,
     StorageError,
 )
-from pyspark_ckpt.state_store.format.names import PROVIDER_CLASS  # noqa: E402
+from pyspark_ckpt.state_store.format.names import PROVIDER_CLASS
 
 __version__ = "0.1.0"
 

@@ -299,19 +299,6 @@ def test_every_place_names_the_same_versions_of_python() -> None:
     assert f"needs Python {versions[0]} or newer" in shim.read_text()
 
 
-def test_every_package_on_disk_is_installed() -> None:
-    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
-    folders = [
-        path.parent.relative_to(ROOT)
-        for folder in ("pyspark_ckpt", "state_store", "operators")
-        for path in (ROOT / folder).rglob("__init__.py")
-    ]
-    found = {
-        ".".join(each.parts if each.parts[0] == "pyspark_ckpt" else ("pyspark_ckpt", *each.parts)) for each in folders
-    }
-    assert set(declared) - {"pyspark_ckpt.jars.sources"} == found
-
-
 def test_a_public_name_is_the_same_whenever_it_is_used() -> None:
     for name in pyspark_ckpt.__all__:
         first = getattr(pyspark_ckpt, name)

@@ -44,7 +44,7 @@ def names_in_jar(wheel: Path) -> set[str]:
         return set(inner.namelist())
 
 
-def test_a_wheel_has_the_jar_the_types_and_what_it_reads(checkout: Path) -> None:
+def test_a_wheel_has_all_modules_the_jar_the_types_and_what_it_reads(checkout: Path) -> None:
     done = build_wheel(checkout)
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = (checkout.parent / "wheels").iterdir()
@@ -55,7 +55,11 @@ def test_a_wheel_has_the_jar_the_types_and_what_it_reads(checkout: Path) -> None
         assert {f"pyspark_ckpt/{name}" for name in read | shown} <= set(content.namelist())
         of_the_page = (ROOT / "pyspark_ckpt/web/static", ROOT / "pyspark_ckpt/web/templates")
         files = {str(path.relative_to(ROOT)) for folder in of_the_page for path in folder.iterdir()}
-        assert files <= set(content.namelist())
+        modules = {str(path.relative_to(ROOT)) for path in (ROOT / "pyspark_ckpt").rglob("*.py")}
+        for linked in ("state_store", "operators"):
+            modules |= {f"pyspark_ckpt/{path.relative_to(ROOT)}" for path in (ROOT / linked).rglob("*.py")}
+        assert files | modules <= set(content.namelist())
+        assert all(name.startswith("pyspark_ckpt") for name in content.namelist())
 
 
 @pytest.mark.in_turn

@@ -27,7 +27,7 @@ def jars(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A folder with a jar for each release, and with the sources."""
     folder = tmp_path / "jars"
     folder.mkdir()
-    (folder / "sources").symlink_to(finding.find_sources())
+    (folder / "sources").symlink_to(Path(finding.__file__).with_name("sources"))
     for minor in MINORS:
         (folder / f"pyspark-ckpt-spark-{minor}.jar").touch()
     monkeypatch.setattr(finding, "_HERE", folder)

@@ -33,7 +33,7 @@ def find_jar(minor: str, release: str, spark: Path, version: str) -> Path:
     packaged = _HERE / f"{JAR_OF}{minor}.jar"
     if packaged.is_file():
         return packaged
-    sources = find_sources()
+    sources = _HERE / "sources"
     known = list_releases(sources)
     if not known:
         raise NotFoundError(
@@ -48,12 +48,6 @@ def find_jar(minor: str, release: str, spark: Path, version: str) -> Path:
     folders = list(_list_folders())
     built = next((folder / name for folder in folders if (folder / name).is_file()), None)
     return built or _build(minor, sources, spark, version, [folder / name for folder in folders])
-
-
-def find_sources() -> Path:
-    """Return the folder of the sources: in the package or, in a checkout, where they are written."""
-    installed = _HERE / "sources"
-    return installed if installed.is_dir() else _HERE.parent.parent / "jvm-bridge" / "src"
 
 
 def _list_folders() -> Iterator[Path]:

@@ -11,10 +11,11 @@ import pytest
 
 from pyspark_ckpt import jar_path
 from pyspark_ckpt.jars import finding
-from pyspark_ckpt.jars.finding import CACHE, find_jar, find_sources
+from pyspark_ckpt.jars.finding import CACHE, find_jar
 from pyspark_ckpt.pyspark_releases import find_jars_of_spark, find_minor_release, find_release
 from pyspark_ckpt.state_store.errors import ProcessError
 
+SOURCES = Path(__file__).parents[2] / "jvm-bridge" / "src"
 PROVIDER = "org/apache/spark/sql/ckpt/CkptStateStoreProvider.class"
 
 
@@ -23,7 +24,7 @@ def package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A package without a jar."""
     folder = tmp_path / "package"
     folder.mkdir()
-    (folder / "sources").symlink_to(find_sources())
+    (folder / "sources").symlink_to(SOURCES)
     monkeypatch.setattr(finding, "_HERE", folder)
     monkeypatch.setenv(CACHE, str(tmp_path / "cache"))
     return folder
@@ -34,7 +35,7 @@ def package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_a_jar_is_built_once_and_has_all_classes(
     package: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    packaged = find_sources().parents[1] / "pyspark_ckpt/jars" / f"pyspark-ckpt-spark-{find_minor_release()}.jar"
+    packaged = Path(finding.__file__).parent / f"pyspark-ckpt-spark-{find_minor_release()}.jar"
     with caplog.at_level(logging.WARNING, "pyspark_ckpt"):
         found = Path(jar_path())
         assert found.is_relative_to(tmp_path / "cache")
@@ -68,16 +69,12 @@ def test_a_jar_that_cannot_be_built_says_why_and_leaves_nothing(
 @pytest.mark.in_turn
 def test_sources_that_do_not_compile_are_shown(package: Path, tmp_path: Path) -> None:
     (package / "sources").unlink()
-    shutil.copytree(find_sources_of_checkout(), package / "sources", ignore=shutil.ignore_patterns("*.scala"))
+    shutil.copytree(SOURCES, package / "sources", ignore=shutil.ignore_patterns("*.scala"))
     (package / "sources/main/scala").mkdir(parents=True, exist_ok=True)
     (package / "sources/main/scala/Wrong.scala").write_text("class Wrong { val x: Int = missing }\n")
     with pytest.raises(ProcessError, match=r"(?s)does not compile against the jars in .*not found: value missing"):
         jar_path()
     assert not list((tmp_path / "cache").rglob("*.jar"))
-
-
-def find_sources_of_checkout() -> Path:
-    return Path(__file__).parents[2] / "jvm-bridge" / "src"
 
 
 def test_a_folder_that_cannot_be_written_names_the_variable(
@@ -93,13 +90,13 @@ def test_a_folder_that_cannot_be_written_names_the_variable(
 def test_other_sources_and_other_releases_have_jars_of_their_own(package: Path, tmp_path: Path) -> None:
     """So an upgrade of either does not use what is left of the one before."""
     minor, release = find_minor_release(), find_release()
-    names = {finding._sum_up(find_sources(), minor, each) for each in (release, f"{release}.1")}
+    names = {finding._sum_up(SOURCES, minor, each) for each in (release, f"{release}.1")}
     (package / "sources").unlink()
-    shutil.copytree(find_sources_of_checkout(), package / "sources")
-    assert finding._sum_up(find_sources(), minor, release) in names
+    shutil.copytree(SOURCES, package / "sources")
+    assert finding._sum_up(package / "sources", minor, release) in names
     with next((package / "sources/main").rglob("*.scala")).open("a") as source:
         source.write("// another\n")
-    names.add(finding._sum_up(find_sources(), minor, release))
+    names.add(finding._sum_up(package / "sources", minor, release))
     assert len(names) == 3
     for name in names:
         made = tmp_path / "cache" / f"0.1.0-{name}" / f"pyspark-ckpt-spark-{minor}.jar"
