@@ -35,12 +35,21 @@ from pyspark_ckpt.state_store.format.names import PROVIDER_CLASS
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from pyspark_ckpt import changes, testing
-    from pyspark_ckpt.advice.report import Advice
     from pyspark_ckpt.branching import branch
-    from pyspark_ckpt.monitoring.exporter import MetricsExport, metrics
+    from pyspark_ckpt.metrics.exporter import MetricsExport, metrics
     from pyspark_ckpt.moving_in import adopt
     from pyspark_ckpt.moving_out import hand_back
+    from pyspark_ckpt.offline.advice.report import Advice
+    from pyspark_ckpt.offline.reading import (
+        StateChangeFeed,
+        StateDiff,
+        StateReader,
+        StoredState,
+        change_feed,
+        diff,
+        open_state,
+    )
+    from pyspark_ckpt.offline.writing.drafts import changes, testing
     from pyspark_ckpt.operators import (
         AggregatingState,
         BroadcastInput,
@@ -66,15 +75,6 @@ if TYPE_CHECKING:
         keyed,
         with_states,
         with_watermark,
-    )
-    from pyspark_ckpt.reading import (
-        StateChangeFeed,
-        StateDiff,
-        StateReader,
-        StoredState,
-        change_feed,
-        diff,
-        open_state,
     )
     from pyspark_ckpt.running.advising import advise
     from pyspark_ckpt.running.attachment import attach
@@ -164,14 +164,14 @@ _LATER = {
     **{name: "pyspark_ckpt.operators" for name in __all__ if name not in globals()},  # except those below
     **dict.fromkeys(
         ("StateChangeFeed", "StateDiff", "StateReader", "StoredState", "change_feed", "diff", "open_state"),
-        "pyspark_ckpt.reading",
+        "pyspark_ckpt.offline.reading",
     ),
     # Spark looks for DefaultSource in every package whose name begins with pyspark_.
     **dict.fromkeys(("register_state_source", "DefaultSource"), "pyspark_ckpt.state_source"),
     **dict.fromkeys(("SavepointInfo",), "pyspark_ckpt.state_store.savepoints.savepoint"),
     **dict.fromkeys(("WebPage", "serve"), "pyspark_ckpt.web"),
     **dict.fromkeys(("RescaleError", "RescaledQuery"), "pyspark_ckpt.running.outcome"),
-    "Advice": "pyspark_ckpt.advice.report",
+    "Advice": "pyspark_ckpt.offline.advice.report",
     "advise": "pyspark_ckpt.running.advising",
     "attach": "pyspark_ckpt.running.attachment",
     "rescale_query": "pyspark_ckpt.running.rescaling",
@@ -179,7 +179,7 @@ _LATER = {
     "branch": "pyspark_ckpt.branching",
     "hand_back": "pyspark_ckpt.moving_out",
     **dict.fromkeys(("compose_savepoint", "explain_changes", "write_state"), "pyspark_ckpt.state_writing"),
-    **dict.fromkeys(("MetricsExport", "metrics"), "pyspark_ckpt.monitoring.exporter"),
+    **dict.fromkeys(("MetricsExport", "metrics"), "pyspark_ckpt.metrics.exporter"),
     **dict.fromkeys(("savepoint", "stop_with_savepoint", "restore", "rescale"), "pyspark_ckpt.savepoints"),
 }
 

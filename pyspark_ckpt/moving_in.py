@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pyspark_ckpt.adoption.moving import SparkStores
-from pyspark_ckpt.adoption.recognition import SparkCheckpoint
-from pyspark_ckpt.adoption.source import SparkState
+from pyspark_ckpt.offline.adopting.moving import SparkStores
+from pyspark_ckpt.offline.adopting.recognition import SparkCheckpoint
+from pyspark_ckpt.offline.adopting.source import SparkState
 from pyspark_ckpt.savepoints import collect_options, run_restore
 from pyspark_ckpt.state_store.location import Location, location_text
 from pyspark_ckpt.state_store.options import Options

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from pyspark_ckpt.adoption.source import PROVIDERS, find_form
-from pyspark_ckpt.adoption.stores import Provider
-from pyspark_ckpt.handover.moving import SparksTarget, find_refusals
+from pyspark_ckpt.offline.adopting.source import PROVIDERS, find_form
+from pyspark_ckpt.offline.adopting.stores import Provider
+from pyspark_ckpt.offline.handing_back.moving import SparksTarget, find_refusals
 from pyspark_ckpt.savepoints import collect_options, run_restore
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.inventory import list_operators

@@ -18,11 +18,11 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from pyspark_ckpt.offline.reading.batch_changes import Batches, StateChangeFeed, open_changes
+from pyspark_ckpt.offline.reading.reader import StateReader
+from pyspark_ckpt.offline.reading.sources import state_at
+from pyspark_ckpt.offline.reading.stored_state import Selection, StoredState
 from pyspark_ckpt.operators.types.value_types import make_handed_schema
-from pyspark_ckpt.reading.batch_changes import Batches, StateChangeFeed, open_changes
-from pyspark_ckpt.reading.reader import StateReader
-from pyspark_ckpt.reading.sources import state_at
-from pyspark_ckpt.reading.stored_state import Selection, StoredState
 from pyspark_ckpt.state_store.blobs import names_scheme
 from pyspark_ckpt.state_store.display import suggest
 from pyspark_ckpt.state_store.errors import InvalidInputError

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from pyspark_ckpt.cli.main import main
-from tests.adoption.written import unpack_all
 from tests.compat.frozen import unpack
 from tests.documents import ROOT
+from tests.offline.adopting.written import unpack_all
 from tests.saved_query import Query, written
 
 FREE = {"key_schema", "value_schema", "key_encoder", "rows_by_key_groups", "sample"}
@@ -21,7 +21,7 @@ Parts = dict[str, set[str]]
 """Names of fields, by where they are: ``stores[].states[]``."""
 EXPLAINED = "the same with `--explain`"
 MIGRATIONS = """
-from pyspark_ckpt.changes import Migration, Transform
+from pyspark_ckpt.offline.writing.drafts.changes import Migration, Transform
 ALL = [Migration("same words", [Transform("kinds", "words", lambda rows: rows)])]
 """
 NOW = ("-o", "retentionGracePeriod=0")

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 
 import pyspark_ckpt as ckpt
-from pyspark_ckpt import changes, open_state, write_state
 from pyspark_ckpt.cli.main import main
+from pyspark_ckpt.offline.writing.drafts import changes, open_state, write_state
 
 MODULE = """
 import pyarrow.compute as pc
-from pyspark_ckpt.changes import Migration, Rename, Transform
+from pyspark_ckpt.offline.writing.drafts.changes import Migration, Rename, Transform
 
 def double(rows):
     return rows.set_column(1, "value", pc.multiply(rows["value"], 2))
@@ -29,7 +29,7 @@ FAILING = [Migration("fails", [Transform("u", "n", lambda rows: 1 / 0)])]
 
 LOUD = """
 import os, sys
-from pyspark_ckpt.changes import Migration, Transform
+from pyspark_ckpt.offline.writing.drafts.changes import Migration, Transform
 print("the module")
 
 def tell(rows):

@@ -21,7 +21,7 @@ from pyspark_ckpt.operators.declarations.states import ListState, MapState, Valu
 from pyspark_ckpt.operators.declarations.timers import Timers
 from pyspark_ckpt.operators.declarations.ttl import Ttl
 from tests.compat.frozen import unpack
-from tests.reading.written import Written
+from tests.offline.reading.written import Written
 
 ROOT = Path(__file__).parents[1]
 LEFT_OUT = ("pyspark", "azure", "boto", "google", "s3transfer", "hdfs_native", "_distutils_hack", "__editable__")

@@ -16,12 +16,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import pyspark_ckpt.offline.reading
 import pyspark_ckpt.operators
-import pyspark_ckpt.reading
 import pyspark_ckpt.state_store
+from pyspark_ckpt.offline.reading.rows.native_rows import NativeRows
+from pyspark_ckpt.offline.reading.stored_state import make_keyed_codec
 from pyspark_ckpt.operators.session.worker import find_ticket
-from pyspark_ckpt.reading.rows.native_rows import NativeRows
-from pyspark_ckpt.reading.stored_state import make_keyed_codec
 from pyspark_ckpt.state_store import options
 from pyspark_ckpt.state_store.blobs import place_at
 from pyspark_ckpt.state_store.database import CONFIG_NAME, Database, write_table_file
@@ -32,7 +32,7 @@ from tests.operators.session_lab import STATES, SessionLab
 from tests.s3_server import S3Service
 from tests.state_store.server.test_server import TOKEN, Connection, Process, opening
 
-PACKAGES = [pyspark_ckpt, pyspark_ckpt.state_store, pyspark_ckpt.operators, pyspark_ckpt.reading]
+PACKAGES = [pyspark_ckpt, pyspark_ckpt.state_store, pyspark_ckpt.operators, pyspark_ckpt.offline.reading]
 MODULES = sorted({path for package in PACKAGES for path in Path(str(package.__file__)).parent.rglob("*.py")})
 EXECUTES = {"pickle", "cloudpickle", "marshal", "shelve", "dill", "joblib", "yaml", "runpy", "code"}
 SENDS = "functions/sent_function.py"

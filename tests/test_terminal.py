@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_ckpt.cli.main import main
-from pyspark_ckpt.descriptions.operators import type_text
+from pyspark_ckpt.offline.descriptions.operators import type_text
 from pyspark_ckpt.terminal import print_bars, print_table
 from tests.compat.frozen import unpack
 

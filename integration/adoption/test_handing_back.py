@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from integration.operators.providers import Provider
-    from pyspark_ckpt.adoption.stores import Provider as Kind
+    from pyspark_ckpt.offline.adopting.stores import Provider as Kind
 
 PROVIDERS: dict[str, tuple[Kind, Provider]] = {
     "rocksdb": ("rocksdb", ROCKSDB),

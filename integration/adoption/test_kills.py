@@ -18,7 +18,7 @@ from pyspark_ckpt import adopt
 from pyspark_ckpt.cli.main import main
 from pyspark_ckpt.state_store.blobs import place_at
 from pyspark_ckpt.state_store.options import parse
-from tests.adoption.written import unpack_all
+from tests.offline.adopting.written import unpack_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,8 +10,8 @@ from integration.conftest import SHUFFLE_PARTITIONS
 from integration.operators.providers import HDFS_BACKED, OURS
 from integration.short import has
 from pyspark_ckpt.moving_in import adopt
-from tests.adoption.write_operators import FILES, QUERIES, start, write_file
-from tests.adoption.written import unpack_all
+from tests.offline.adopting.write_operators import FILES, QUERIES, start, write_file
+from tests.offline.adopting.written import unpack_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,7 +15,7 @@ from integration.savepoints.test_rescale import without_partitions
 from integration.short import has
 from pyspark_ckpt.moving_in import adopt
 from pyspark_ckpt.moving_out import hand_back
-from pyspark_ckpt.reading import open_state
+from pyspark_ckpt.offline.reading import open_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from integration.operators.replay import Lines
-    from pyspark_ckpt.adoption.stores import Provider as Kind
+    from pyspark_ckpt.offline.adopting.stores import Provider as Kind
 
 _STORE = "spark.sql.streaming.stateStore."
 PROVIDERS = {

@@ -25,11 +25,11 @@ from integration.bench.rescale import FEW, SMALL_BATCHES, fill
 from integration.bench.snapshots import Figure
 from integration.bench.variants import PER_KEY_SAVED, RESCALED_KEYED
 from integration.bench.workloads import RESCALE
-from pyspark_ckpt import changes
+from pyspark_ckpt.offline.writing.creation import Writing
+from pyspark_ckpt.offline.writing.drafts import changes
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.redistribution.jobs import LocalProcesses, RunHere, Runner
-from pyspark_ckpt.writing.creation import Writing
 
 RUNNERS: tuple[Runner, ...] = (LocalProcesses(2), RunHere())
 PART = 10

@@ -16,10 +16,10 @@ import pyspark_ckpt as ckpt
 from integration.operators.keyed import EVENTS
 from integration.operators.providers import OURS
 from integration.operators.sources import Source
-from pyspark_ckpt.monitoring.families import own_families
+from pyspark_ckpt.metrics.families import own_families
 from pyspark_ckpt.pyspark_releases import find_release
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
-from tests.monitoring.test_board_and_alerts import ALERTS, QUERIES, names_in
+from tests.metrics.test_board_and_alerts import ALERTS, QUERIES, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -193,7 +193,7 @@ def test_operators_have_the_numbers_of_their_folders(spark: SparkSession, tmp_pa
 def test_a_problem_of_the_export_ends_no_query_and_is_said_once(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from pyspark_ckpt.monitoring.series import Series
+    from pyspark_ckpt.metrics.series import Series
 
     def fail(_series: Series, *_what: object) -> None:
         raise RuntimeError("made up")

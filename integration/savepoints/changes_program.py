@@ -19,7 +19,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 import pyspark_ckpt as ckpt
-from pyspark_ckpt import changes
+from pyspark_ckpt.offline.writing.drafts import changes
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import pytest
 
 from integration.savepoints import changes_program
 from integration.savepoints.changes_program import ITEMS, KEY, UID, N, describe, list_changes
-from pyspark_ckpt import changes, write_state
+from pyspark_ckpt.offline.writing.drafts import changes, write_state
 
 pytestmark = pytest.mark.spark
 

@@ -14,7 +14,7 @@ from integration.operators import test_join
 from integration.operators.providers import OURS
 from integration.operators.replay import collect_into, read_state, replay, run, write_inputs
 from integration.short import has
-from pyspark_ckpt import changes, open_state, restore, savepoint, write_state
+from pyspark_ckpt.offline.writing.drafts import changes, open_state, restore, savepoint, write_state
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 
 import pyspark_ckpt as ckpt
 from integration.conftest import PARTITIONS
-from pyspark_ckpt import changes, open_state, restore, savepoint, write_state
+from pyspark_ckpt.offline.writing.drafts import changes, open_state, restore, savepoint, write_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

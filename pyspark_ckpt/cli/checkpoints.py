@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 
-from pyspark_ckpt.descriptions.json_forms import (
+from pyspark_ckpt.offline.descriptions.json_forms import (
     describe_garbage,
     describe_objects,
     describe_start,
     describe_verification,
     describe_version,
 )
-from pyspark_ckpt.descriptions.operators import (
+from pyspark_ckpt.offline.descriptions.operators import (
     OF_OURS,
     FilesRead,
     describe_reading,
@@ -21,7 +21,7 @@ from pyspark_ckpt.descriptions.operators import (
     name_by_metas,
     name_deltas,
 )
-from pyspark_ckpt.descriptions.states import GROUP_RANGES, count_by_groups, count_rows, describe_types
+from pyspark_ckpt.offline.descriptions.states import GROUP_RANGES, count_by_groups, count_rows, describe_types
 from pyspark_ckpt.state_store.attempts.damaged_logs import advise_repair
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator, StoredObjects
 from pyspark_ckpt.state_store.checkpoints.inventory import refuse_unnamed_operators

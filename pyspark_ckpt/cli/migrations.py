@@ -10,11 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from pyspark_ckpt.changes import Migration
 from pyspark_ckpt.cli import NAME
 from pyspark_ckpt.cli.states import print_rows, read_rows
 from pyspark_ckpt.cli.streams import print_to_stderr
-from pyspark_ckpt.reading.sources import state_at
+from pyspark_ckpt.offline.reading.sources import state_at
+from pyspark_ckpt.offline.writing.drafts.changes import Migration
+from pyspark_ckpt.offline.writing.explanation import ExplainedChanges
+from pyspark_ckpt.offline.writing.functions.sent_function import FunctionFailedError
 from pyspark_ckpt.state_store.checkpoints.query.migrations import read_migrations
 from pyspark_ckpt.state_store.display import count_text
 from pyspark_ckpt.state_store.errors import InvalidInputError
@@ -22,10 +24,8 @@ from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoints.savepoint import open_target
 from pyspark_ckpt.state_writing import explain_changes, write_state
 from pyspark_ckpt.terminal import escape_controls, print_json, print_notice, print_table, print_text
-from pyspark_ckpt.writing.explanation import ExplainedChanges
-from pyspark_ckpt.writing.functions.sent_function import FunctionFailedError
 
-_FORM = "Give MODULE:NAME, such as visits.migrations:MIGRATIONS: the name of a list of pyspark_ckpt.changes.Migration."
+_FORM = "Give MODULE:NAME, such as visits.migrations:MIGRATIONS: the name of a list of pyspark_ckpt.offline.writing.drafts.changes.Migration."
 
 
 def migrate(

@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from pyspark_ckpt import branching, moving_in, moving_out, savepoints
-from pyspark_ckpt.adoption.stores import Provider
 from pyspark_ckpt.cli.arguments import Explain
-from pyspark_ckpt.descriptions.json_forms import (
+from pyspark_ckpt.offline.adopting.stores import Provider
+from pyspark_ckpt.offline.descriptions.json_forms import (
     describe_explanation,
     describe_restore,
     describe_savepoint,
     describe_state_digest,
     describe_verification,
 )
-from pyspark_ckpt.descriptions.operators import SHORT_ID, FilesRead, describe_reading, name_operator
+from pyspark_ckpt.offline.descriptions.operators import SHORT_ID, FilesRead, describe_reading, name_operator
+from pyspark_ckpt.offline.writing.held_state import open_whole
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.digests import Digest
@@ -46,7 +47,6 @@ from pyspark_ckpt.terminal import (
     print_text,
     progress_bar,
 )
-from pyspark_ckpt.writing.held_state import open_whole
 
 Settings: TypeAlias = Mapping[str, str]
 

@@ -12,14 +12,14 @@ from typing import Any
 import pyarrow as pa
 
 from pyspark_ckpt.cli.arguments import TABLE_ROWS
-from pyspark_ckpt.reading.batch_changes import change_feed
-from pyspark_ckpt.reading.differences import diff
-from pyspark_ckpt.reading.json_values import json_values
-from pyspark_ckpt.reading.reader import StateReader
-from pyspark_ckpt.reading.rows.keyed_rows import LISTS, MAPS, TIMERS
-from pyspark_ckpt.reading.rows.partition_rows import BROADCASTS, OPERATOR_LISTS
-from pyspark_ckpt.reading.sources import state_at
-from pyspark_ckpt.reading.stored_state import Selection, StoredState
+from pyspark_ckpt.offline.reading.batch_changes import change_feed
+from pyspark_ckpt.offline.reading.differences import diff
+from pyspark_ckpt.offline.reading.json_values import json_values
+from pyspark_ckpt.offline.reading.reader import StateReader
+from pyspark_ckpt.offline.reading.rows.keyed_rows import LISTS, MAPS, TIMERS
+from pyspark_ckpt.offline.reading.rows.partition_rows import BROADCASTS, OPERATOR_LISTS
+from pyspark_ckpt.offline.reading.sources import state_at
+from pyspark_ckpt.offline.reading.stored_state import Selection, StoredState
 from pyspark_ckpt.state_store.display import count_text
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.terminal import print_json, print_table

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from pyspark_ckpt.advice.progress_figures import find_progress, is_progress
-from pyspark_ckpt.advice.report import Advice, advise_on
+from pyspark_ckpt.offline.advice.progress_figures import find_progress, is_progress
+from pyspark_ckpt.offline.advice.report import Advice, advise_on
 from pyspark_ckpt.queries.handles import count_slots, find_checkpoint, is_query
 from pyspark_ckpt.queries.progress import read_progress
 from pyspark_ckpt.savepoints import collect_options

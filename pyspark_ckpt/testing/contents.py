@@ -11,8 +11,8 @@ from pyspark_ckpt.operators.types.columns import python_values
 from pyspark_ckpt.operators.types.value_types import hashable
 
 if TYPE_CHECKING:
-    from pyspark_ckpt.reading.reader import StateReader
-    from pyspark_ckpt.reading.rows.state_codec import Wanted
+    from pyspark_ckpt.offline.reading.reader import StateReader
+    from pyspark_ckpt.offline.reading.rows.state_codec import Wanted
 
 
 def read_contents(reader: StateReader) -> Iterator[tuple[tuple[Any, ...], Any]]:

@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from pyspark_ckpt.offline.reading.closeable import Closeable
+from pyspark_ckpt.offline.reading.reader import StateReader
+from pyspark_ckpt.offline.reading.stored_state import Selection
 from pyspark_ckpt.operators.declarations.counters import Counter, metric_name
 from pyspark_ckpt.operators.declarations.operator import BROADCAST, BROADCAST_NAME, INITIAL, Input, KeyedOperator
 from pyspark_ckpt.operators.declarations.partition_states import PartitionState
@@ -30,9 +33,6 @@ from pyspark_ckpt.operators.task.partition_task import PartitionTask
 from pyspark_ckpt.operators.types.columns import python_values
 from pyspark_ckpt.operators.types.conversions import EPOCH
 from pyspark_ckpt.operators.types.struct_values import struct_maker
-from pyspark_ckpt.reading.closeable import Closeable
-from pyspark_ckpt.reading.reader import StateReader
-from pyspark_ckpt.reading.stored_state import Selection
 from pyspark_ckpt.savepoints import restore, savepoint
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.display import suggest

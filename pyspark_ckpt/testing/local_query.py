@@ -12,6 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from pyspark_ckpt.offline.writing.first_files import FIRST_CONFS, NO_OFFSET, describe_operator
 from pyspark_ckpt.operators.declarations.operator import GROUPS, ROUTE_SCHEMA, SPARKS_NAME, KeyedOperator
 from pyspark_ckpt.operators.session.views import open_reader
 from pyspark_ckpt.pyspark_releases import has_commit_ids_for_all
@@ -34,7 +35,6 @@ from pyspark_ckpt.state_store.server.stores import Handle, Stores
 from pyspark_ckpt.state_store.transactions.ticket import Ticket, WorkerTask, read_ticket, ticket_path
 from pyspark_ckpt.state_store.transactions.transaction import Status, Transaction
 from pyspark_ckpt.testing.local_source import LocalSource
-from pyspark_ckpt.writing.first_files import FIRST_CONFS, NO_OFFSET, describe_operator
 
 OPERATOR = 0
 SNAPSHOT_EVERY = 10

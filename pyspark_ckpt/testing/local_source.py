@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 
+from pyspark_ckpt.offline.reading.row_location import find_partition, find_range
+from pyspark_ckpt.offline.reading.rows.state_codec import Wanted
+from pyspark_ckpt.offline.reading.sources import Rows
+from pyspark_ckpt.offline.reading.stored_state import StoredState
 from pyspark_ckpt.operators.session.views import open_reader
-from pyspark_ckpt.reading.row_location import find_partition, find_range
-from pyspark_ckpt.reading.rows.state_codec import Wanted
-from pyspark_ckpt.reading.sources import Rows
-from pyspark_ckpt.reading.stored_state import StoredState
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Operator
 from pyspark_ckpt.state_store.checkpoints.digests import Digest
 from pyspark_ckpt.state_store.format.keys import state_range

@@ -21,7 +21,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from pyspark_ckpt.descriptions.json_forms import Fields
+from pyspark_ckpt.offline.descriptions.json_forms import Fields
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
 from pyspark_ckpt.state_store.errors import CkptError, FormatError, InvalidInputError, NotFoundError, StorageError
 from pyspark_ckpt.state_store.json_objects import MAX_LONG

@@ -11,7 +11,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from pyspark_ckpt.descriptions.json_forms import Fields
+from pyspark_ckpt.offline.descriptions.json_forms import Fields
 from pyspark_ckpt.state_store.display import count_text, size_text
 from pyspark_ckpt.terminal import escape_controls
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from pyspark_ckpt.descriptions.json_forms import Fields
+from pyspark_ckpt.offline.descriptions.json_forms import Fields
 from pyspark_ckpt.web.overview import describe_times, describe_waiting
 from pyspark_ckpt.web.subjects import Facts, Subject
 from pyspark_ckpt.web.survey import Survey, VersionSurvey

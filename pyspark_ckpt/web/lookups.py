@@ -13,15 +13,15 @@ from typing import Any
 import pyarrow as pa
 from typing_extensions import override
 
-from pyspark_ckpt.descriptions.json_forms import Fields
+from pyspark_ckpt.offline.descriptions.json_forms import Fields
+from pyspark_ckpt.offline.reading.catalog import without_internal
+from pyspark_ckpt.offline.reading.differences import StateDiff
+from pyspark_ckpt.offline.reading.json_values import json_values
+from pyspark_ckpt.offline.reading.kept_folders import KeptFolders
+from pyspark_ckpt.offline.reading.reader import StateReader
+from pyspark_ckpt.offline.reading.sources import StoresSource, state_at
+from pyspark_ckpt.offline.reading.stored_state import Selection, StoredState
 from pyspark_ckpt.operators.types.type_names import spark_name
-from pyspark_ckpt.reading.catalog import without_internal
-from pyspark_ckpt.reading.differences import StateDiff
-from pyspark_ckpt.reading.json_values import json_values
-from pyspark_ckpt.reading.kept_folders import KeptFolders
-from pyspark_ckpt.reading.reader import StateReader
-from pyspark_ckpt.reading.sources import StoresSource, state_at
-from pyspark_ckpt.reading.stored_state import Selection, StoredState
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
 from pyspark_ckpt.state_store.checkpoints.workplace import THREADS

@@ -8,7 +8,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from pyspark_ckpt.descriptions.json_forms import Fields, describe_store
+from pyspark_ckpt.offline.descriptions.json_forms import Fields, describe_store
 from pyspark_ckpt.state_store.display import count_text
 from pyspark_ckpt.state_store.errors import CkptError
 from pyspark_ckpt.state_store.format.meta import FORMAT_VERSION

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pyspark_ckpt.descriptions.json_forms import Fields
-from pyspark_ckpt.descriptions.operators import name_operator
-from pyspark_ckpt.descriptions.states import count_by_groups, count_rows, describe_types
+from pyspark_ckpt.offline.descriptions.json_forms import Fields
+from pyspark_ckpt.offline.descriptions.operators import name_operator
+from pyspark_ckpt.offline.descriptions.states import count_by_groups, count_rows, describe_types
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from pyspark_ckpt.descriptions.json_forms import Fields
+from pyspark_ckpt.offline.descriptions.json_forms import Fields
 from pyspark_ckpt.web.overview import describe_times
 from pyspark_ckpt.web.pace.batches import sum_phases
 from pyspark_ckpt.web.pace.logs import SHOWN_BATCHES

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
-from pyspark_ckpt.descriptions.json_forms import Fields, describe_garbage, describe_savepoint, describe_store
+from pyspark_ckpt.offline.descriptions.json_forms import Fields, describe_garbage, describe_savepoint, describe_store
 from pyspark_ckpt.state_store.blobs import Blob
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import CkptError, FormatError, InvalidInputError, NotFoundError

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from pyspark_ckpt.offline.reading.closeable import Closeable
 from pyspark_ckpt.queries.handles import find_checkpoint
-from pyspark_ckpt.reading.closeable import Closeable
 from pyspark_ckpt.savepoints import collect_options, describe_release
 from pyspark_ckpt.state_store.blobs import refuse_secrets
 from pyspark_ckpt.state_store.errors import InvalidInputError, ProcessError

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyspark_ckpt.descriptions.json_forms import Fields
-from pyspark_ckpt.descriptions.operators import OF_OURS, name_by_metas
+from pyspark_ckpt.offline.descriptions.json_forms import Fields
+from pyspark_ckpt.offline.descriptions.operators import OF_OURS, name_by_metas
+from pyspark_ckpt.offline.reading.sources import state_at
 from pyspark_ckpt.queries.handles import describe_failure
-from pyspark_ckpt.reading.sources import state_at
 from pyspark_ckpt.state_store.attempts.winners import RunObject
 from pyspark_ckpt.state_store.blobs.base.place_clock import ShownTimes
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator

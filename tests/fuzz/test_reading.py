@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyspark_ckpt.offline.reading.rows.native_rows import NativeRows
+from pyspark_ckpt.offline.reading.rows.state_codec import StateCodec, StoredRow
+from pyspark_ckpt.offline.reading.stored_state import make_keyed_codec
 from pyspark_ckpt.operators.types.type_names import arrow_type_named
-from pyspark_ckpt.reading.rows.native_rows import NativeRows
-from pyspark_ckpt.reading.rows.state_codec import StateCodec, StoredRow
-from pyspark_ckpt.reading.stored_state import make_keyed_codec
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.format.meta import Descriptor, TimeToLive
 from tests.fuzz.mutations import damaged, fuzzed, read_or_refuse

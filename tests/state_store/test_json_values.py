@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from pyspark_ckpt.adoption.records import LineageItem
-from pyspark_ckpt.adoption.stores import Metadata
-from pyspark_ckpt.handover.moving import HandedBack
+from pyspark_ckpt.offline.adopting.records import LineageItem
+from pyspark_ckpt.offline.adopting.stores import Metadata
+from pyspark_ckpt.offline.handing_back.moving import HandedBack
 from pyspark_ckpt.state_store import json_objects as kinds
 from pyspark_ckpt.state_store.attempts.winners import RunObject, WinnerObject
 from pyspark_ckpt.state_store.checkpoints.ownership import Owner

@@ -14,7 +14,7 @@ import pytest
 import pyspark_ckpt as ckpt
 from pyspark_ckpt.operators.declarations.states import MapState, ValueState
 from tests.compat.frozen import unpack
-from tests.reading.written import Written
+from tests.offline.reading.written import Written
 
 Serve: TypeAlias = Callable[..., httpx.Client]
 TOKEN = "a-token-of-the-tests"  # noqa: S105 - of pages that last as long as a test

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
+from pyspark_ckpt.offline.reading.catalog import without_internal
+from pyspark_ckpt.offline.reading.reader import StateReader
+from pyspark_ckpt.offline.reading.rows.partition_rows import OPERATOR_LISTS
+from pyspark_ckpt.offline.reading.stored_state import Selection
 from pyspark_ckpt.operators.types.columns import python_values
-from pyspark_ckpt.reading.catalog import without_internal
-from pyspark_ckpt.reading.reader import StateReader
-from pyspark_ckpt.reading.rows.partition_rows import OPERATOR_LISTS
-from pyspark_ckpt.reading.stored_state import Selection
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.format.partition_states import SCOPE, Scope
 from pyspark_ckpt.state_store.options import parse

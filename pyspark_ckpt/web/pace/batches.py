@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from pyspark_ckpt.descriptions.json_forms import Fields
-from pyspark_ckpt.monitoring.progress import instant_ms
+from pyspark_ckpt.metrics.progress import instant_ms
+from pyspark_ckpt.offline.descriptions.json_forms import Fields
 from pyspark_ckpt.web.pace.backlog import count_backlog
 
 WHOLE = "triggerExecution"

@@ -7,8 +7,8 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from pyspark_ckpt.advice.progress_figures import MAX_BUSY_SHARE, is_progress, read_figures
-from pyspark_ckpt.descriptions.json_forms import Fields
+from pyspark_ckpt.offline.advice.progress_figures import MAX_BUSY_SHARE, is_progress, read_figures
+from pyspark_ckpt.offline.descriptions.json_forms import Fields
 
 NOT_ASKED = "only the query itself knows what its sources still have: give the running query to serve()"
 

@@ -9,7 +9,7 @@ import pytest
 
 from pyspark_ckpt import savepoints
 from pyspark_ckpt.cli.main import main
-from pyspark_ckpt.reading import open_state
+from pyspark_ckpt.offline.reading import open_state
 from pyspark_ckpt.state_store.blobs import LocalPlace
 from pyspark_ckpt.state_store.checkpoints.missing_state import explain_missing
 from pyspark_ckpt.state_store.errors import NotFoundError

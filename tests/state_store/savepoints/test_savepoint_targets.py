@@ -11,7 +11,7 @@ import pytest
 
 from pyspark_ckpt import savepoints
 from pyspark_ckpt.cli.main import main
-from pyspark_ckpt.reading import open_state
+from pyspark_ckpt.offline.reading import open_state
 from pyspark_ckpt.state_store.blobs import Blob, LocalPlace, place_at
 from pyspark_ckpt.state_store.errors import ConflictError, FormatError, InvalidInputError
 from pyspark_ckpt.state_store.options import parse

@@ -1,0 +1,1 @@
+"""What a list of changes makes of the states of a query, worked out before any row is read."""
