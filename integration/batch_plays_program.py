@@ -41,7 +41,7 @@ def make_session(kind: str) -> SparkSession:
         builder = builder.config("spark.connect.grpc.binding.address", "127.0.0.1")
     else:
         builder = builder.master("local[4]")
-    for key, value in {**ckpt.spark_conf(python=sys.executable), **SETTINGS}.items():
+    for key, value in {**ckpt.session.spark_conf(python=sys.executable), **SETTINGS}.items():
         builder = builder.config(key, value)
     session: SparkSession = builder.getOrCreate()
     return session

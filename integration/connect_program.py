@@ -41,7 +41,7 @@ class Count(ckpt.KeyedProcessor):
 
     total = ckpt.ValueState("total", "bigint", default=0)
     never = ckpt.Timers("never", clock="processing")
-    seen = ckpt.Counter("seen")
+    seen = ckpt.MetricCounter("seen")
 
     def process(self, ctx: ckpt.Context, key: Any, rows: Sequence[Any]) -> Iterator[Sequence[Any]]:  # noqa: ANN401
         self.total.update(self.total.value() + len(rows))
@@ -116,12 +116,12 @@ def main(folder: Path) -> None:
     port = find_free_port()
     DefaultChannelBuilder.default_port = staticmethod(lambda: port)  # type: ignore[method-assign]
     builder = SparkSession.builder.remote("local[2]").config("spark.connect.grpc.binding.port", str(port))
-    for key, value in {**ckpt.spark_conf(python=sys.executable), **_SETTINGS}.items():
+    for key, value in {**ckpt.session.spark_conf(python=sys.executable), **_SETTINGS}.items():
         builder = builder.config(key, value)
     spark = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
     queries = _play_queries(spark, folder)
     registry = CollectorRegistry()
-    exported = ckpt.metrics(spark, prometheus=registry)
+    exported = ckpt.monitoring.export_metrics(spark, prometheus=registry)
     counters = [_play(spark, folder, folder / "one") for _ in range(_RUNS)]
     sums = _read_exported(registry)
     exported.close()
@@ -137,7 +137,7 @@ def main(folder: Path) -> None:
     ckpt.restore(str(folder / "taken"), str(folder / "three"), parallelism=3)
     spark.conf.set("spark.sql.shuffle.partitions", "3")
     counters.append(_play(spark, folder, folder / "three"))
-    ckpt.rescale(str(folder / "three"), str(folder / "four"), 4)
+    ckpt.restore(str(folder / "three"), str(folder / "four"), parallelism=4)
     states = {
         uid: spark.read.format("ckpt_state").options(uid=uid, state="total").load(str(folder / "four"))
         for uid in ("first", "second")

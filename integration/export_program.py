@@ -73,7 +73,7 @@ def _await(read: Callable[[], object]) -> None:
 def main(folder: Path) -> None:
     """Run all of it."""
     spark = _make_session()
-    exported = ckpt.metrics(spark, prometheus=0)
+    exported = ckpt.monitoring.export_metrics(spark, prometheus=0)
     url = exported.url
     _start(spark, "first", folder)
     _await(lambda: "ckpt_state_rows first" in _read(url))

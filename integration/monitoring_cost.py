@@ -29,7 +29,7 @@ class Count(ckpt.KeyedProcessor):
     """Counts rows."""
 
     total = ckpt.ValueState("total", "bigint", default=0)
-    seen = ckpt.Counter("seen")
+    seen = ckpt.MetricCounter("seen")
 
     def process(self, _ctx: ckpt.Context, key: Any, rows: Any) -> Iterator[tuple[Any, ...]]:  # noqa: ANN401
         self.seen.add(len(rows))
@@ -61,7 +61,7 @@ def main() -> None:
     for name, make in ((f"{_OPERATORS} deduplications", _make_chain), ("a keyed operator", _make_keyed)):
         registry = CollectorRegistry()
         with (
-            ckpt.metrics(spark, prometheus=registry),
+            ckpt.monitoring.export_metrics(spark, prometheus=registry),
             tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
         ):
             writer = make(spark).writeStream.format("noop").option("checkpointLocation", str(Path(folder) / "c"))

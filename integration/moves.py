@@ -17,7 +17,7 @@ def make_checkpoint(run: Run, folder: Path, before: Path, checkpoint: Path) -> N
     if run.action == "restart":
         before.rename(checkpoint)
     elif run.action == "rescale":
-        savepoints.rescale(str(before), str(checkpoint), run.partitions)
+        savepoints.restore(str(before), str(checkpoint), parallelism=run.partitions)
     elif run.action != "start":
         saved = folder / f"savepoint of {before.name}"
         savepoints.savepoint(str(before), str(saved), kind="canonical" if run.action == "canonical" else "native")

@@ -54,7 +54,7 @@ port = find_free_port()
 DefaultChannelBuilder.default_port = staticmethod(lambda: port)
 builder = SparkSession.builder.remote("local[1]").config("spark.connect.grpc.binding.port", str(port))
 builder = builder.config("spark.connect.grpc.binding.address", "127.0.0.1").config("spark.ui.enabled", "false")
-exported = ckpt.metrics(builder.getOrCreate(), prometheus=CollectorRegistry())
+exported = ckpt.monitoring.export_metrics(builder.getOrCreate(), prometheus=CollectorRegistry())
 print("at its end", flush=True)
 """
 

@@ -54,7 +54,7 @@ def test_a_query_survives_the_death_of_executors(tmp_path: Path) -> None:
     survived = ckpt.testing.crash(totals, seed=5, faults=4, executors=2, folder=tmp_path, rows=visits())
     assert "executor" in survived.faults
     assert len(survived.rows) == 50
-    with ckpt.open_state(survived.checkpoint, uid="totals", state="total") as state:
+    with ckpt.reading.open_state(survived.checkpoint, uid="totals", state="total") as state:
         assert state.count() == 6
 
 

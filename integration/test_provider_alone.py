@@ -56,8 +56,8 @@ print("default format", spark.conf.get(version))
 
 
 def _run(folder: Path) -> subprocess.CompletedProcess[str]:
-    given = {"spark.jars": ckpt.jar_path(), PROVIDER_CONF: PROVIDER_CLASS}
-    arguments = [CHECKPOINT_FORMAT, FILES, ckpt.spark_conf()[FILES], *chain.from_iterable(given.items())]
+    given = {"spark.jars": ckpt.session.jar_path(), PROVIDER_CONF: PROVIDER_CLASS}
+    arguments = [CHECKPOINT_FORMAT, FILES, ckpt.session.spark_conf()[FILES], *chain.from_iterable(given.items())]
     command = [sys.executable, "-c", PROGRAM, str(folder), *arguments]
     own = {**os.environ, "PYSPARK_PYTHON": sys.executable}
     return subprocess.run(command, cwd=folder, env=own, capture_output=True, text=True, check=False)

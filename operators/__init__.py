@@ -1,8 +1,7 @@
 """Keyed operators for PySpark streams: declared state, and processors that work key by key or on whole columns."""
 
 from pyspark_ckpt.operators.broadcast import BroadcastInput
-from pyspark_ckpt.operators.connect import ConnectedStreams, KeyedInput, connect
-from pyspark_ckpt.operators.declarations.counters import Counter
+from pyspark_ckpt.operators.declarations.counters import MetricCounter
 from pyspark_ckpt.operators.declarations.partition_states import BroadcastState, OperatorListState
 from pyspark_ckpt.operators.declarations.processors import Context, KeyedProcessor, VectorContext, VectorProcessor
 from pyspark_ckpt.operators.declarations.reducing_states import AggregatingState, ReducingState
@@ -12,21 +11,22 @@ from pyspark_ckpt.operators.declarations.ttl import Ttl
 from pyspark_ckpt.operators.encoding.distinct_keys import Keys
 from pyspark_ckpt.operators.groups.with_states import with_states
 from pyspark_ckpt.operators.keyed import KeyedStream, keyed
+from pyspark_ckpt.operators.keyed_inputs import KeyedInput, KeyedInputs, keyed_inputs
 from pyspark_ckpt.operators.watermarks import with_watermark
 
 __all__ = [
     "AggregatingState",
     "BroadcastInput",
     "BroadcastState",
-    "ConnectedStreams",
     "Context",
-    "Counter",
     "KeyedInput",
+    "KeyedInputs",
     "KeyedProcessor",
     "KeyedStream",
     "Keys",
     "ListState",
     "MapState",
+    "MetricCounter",
     "OperatorListState",
     "ReducingState",
     "Timer",
@@ -35,8 +35,8 @@ __all__ = [
     "ValueState",
     "VectorContext",
     "VectorProcessor",
-    "connect",
     "keyed",
+    "keyed_inputs",
     "with_states",
     "with_watermark",
 ]

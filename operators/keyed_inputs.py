@@ -1,4 +1,4 @@
-"""``connect()``: several streams, keyed alike, into one operator that shares its state, timers and times to live."""
+"""``keyed_inputs()``: several streams, keyed alike, into one operator that shares its state and timers."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KeyedInput:
-    """One input of ``connect``: a streaming frame, its key columns, and the order of its rows within a key and batch.
+    """One input of ``keyed_inputs``: a streaming frame, its key columns, and the order of its rows.
 
-    ``by`` and ``order_by`` are as for ``keyed``.
+    ``by`` and ``order_by`` are as for ``keyed``: rows are in this order within a key and a batch.
     """
 
     frame: DataFrame
@@ -34,15 +34,15 @@ class KeyedInput:
     order_by: str | Sequence[str] = ()
 
 
-def connect(
+def keyed_inputs(
     *,
     uid: str,
     merge: bool = False,
     max_parallelism: int = MAX_PARALLELISM,
     broadcast: DataFrame | BroadcastInput | None = None,
     **inputs: KeyedInput,
-) -> ConnectedStreams[DataFrame]:
-    """Connect streaming frames by their keys; call ``process`` on the result.
+) -> KeyedInputs[DataFrame]:
+    """Key several streaming frames alike, for one operator; call ``process`` on the result.
 
     ``inputs``: a KeyedInput by name, in the order in which a batch brings them to a key. The processor has a method
     ``process_<name>`` for each (``process_<name>_batch`` if it is a VectorProcessor). The key columns of all have the
@@ -54,15 +54,15 @@ def connect(
 
     Raises InvalidInputError (not a streaming frame, unknown columns, keys of other types, a wrong name, uid or number).
     """
-    who = f"connect(uid={uid!r})"
+    who = f"keyed_inputs(uid={uid!r})"
     check_uid(uid, who)
     columns = [_read(name, given, who) for name, given in inputs.items()]
     given, rules = read_broadcast(broadcast, who)
     host = SparkQuery(tuple(given.frame for given in inputs.values()), rules)
-    return make_connected(columns, uid, host, merge=merge, max_parallelism=max_parallelism, broadcast=given)
+    return make_keyed_inputs(columns, uid, host, merge=merge, max_parallelism=max_parallelism, broadcast=given)
 
 
-def make_connected(
+def make_keyed_inputs(
     inputs: Sequence[KeyedColumns],
     uid: str,
     host: Host[Result],
@@ -70,9 +70,9 @@ def make_connected(
     merge: bool,
     max_parallelism: int,
     broadcast: KeyedColumns | None = None,
-) -> ConnectedStreams[Result]:
+) -> KeyedInputs[Result]:
     """Return the streams that have these columns. Raises InvalidInputError."""
-    who = f"connect(uid={uid!r})"
+    who = f"keyed_inputs(uid={uid!r})"
     if not isinstance(merge, bool):
         raise InvalidInputError(f"{who}: merge must be True or False, got {merge!r}.")
     if not inputs:
@@ -83,12 +83,12 @@ def make_connected(
     if merge:
         _require_order(inputs, who)
     groups = read_groups(max_parallelism, who)
-    return ConnectedStreams(OperatorPlan(tuple(inputs), uid, groups, who, host, merge, broadcast))
+    return KeyedInputs(OperatorPlan(tuple(inputs), uid, groups, who, host, merge, broadcast))
 
 
 @dataclass(frozen=True)
-class ConnectedStreams(Generic[Result]):
-    """Streaming frames that are connected by their keys, as ``connect`` returns them."""
+class KeyedInputs(Generic[Result]):
+    """Streaming frames that are keyed alike, as ``keyed_inputs`` returns them."""
 
     plan: OperatorPlan[Result]
 
@@ -104,8 +104,8 @@ class ConnectedStreams(Generic[Result]):
     ) -> Result:
         """Return the frame of the rows that ``processor`` outputs, an ordinary streaming frame.
 
-        In a batch, a key gets its rows, in the order that ``connect`` describes, and then its timers. States and timers
-        are shared. Each input may have a watermark of its own; Spark takes the earliest, or the latest by
+        In a batch, a key gets its rows, in the order that ``keyed_inputs`` describes, and then its timers. States and
+        timers are shared. Each input may have a watermark of its own; Spark takes the earliest, or the latest by
         spark.sql.streaming.multipleWatermarkPolicy. Late rows of an input go to ``process_late_<name>``, or are dropped
         and counted. ``initial_state`` has the key columns of the first input. The arguments are those of ``keyed``.
 

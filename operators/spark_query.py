@@ -8,7 +8,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from pyspark_ckpt.operators.broadcast import add_broadcast_rows
-from pyspark_ckpt.operators.declarations.counters import Counter, metric_name
+from pyspark_ckpt.operators.declarations.counters import MetricCounter, metric_name
 from pyspark_ckpt.operators.declarations.operator import BATCH, HASH, INPUT, NEVER_LATE, ROUTE, ROW, KeyedOperator
 from pyspark_ckpt.operators.frames import Columns, find_names, quote, require_frame
 from pyspark_ckpt.operators.initial_state import add_initial_rows
@@ -61,7 +61,7 @@ class SparkQuery:
 
         require_jar(is_there=self._session.catalog.functionExists("ckpt_row"))
         counters = [
-            metric_name(operator.uid, each.state) for each in operator.states if isinstance(each.state, Counter)
+            metric_name(operator.uid, each.state) for each in operator.states if isinstance(each.state, MetricCounter)
         ]
         batches = self._batches(PartitionTask(operator, processor), mode, initial)
         named_counters = f.array(*map(f.lit, counters)).cast("array<string>")

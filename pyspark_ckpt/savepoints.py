@@ -151,7 +151,8 @@ def restore(
     """Write a checkpoint into the empty ``checkpoint_location``, from which a query continues after the savepoint.
 
     ``savepoint_or_checkpoint``: a savepoint, or the checkpoint of a stopped query, of which the newest committed batch
-    is taken. It is not changed. For a running query, see ``branch`` and ``rescale_query``.
+    is taken. It is not changed. For a running query, see ``moving.branch`` and
+    ``rescale``.
 
     When it returns, the checkpoint is complete and durable, and shares no file with the savepoint. All rows were read
     before and after, and digests of all states are equal. To finish an interrupted restore, repeat the call; until then
@@ -204,7 +205,7 @@ def restore(
         source = Savepoint(savepoint_or_checkpoint, given)
         refuse_others(source.place, source.place.walk())
         at_end = partial(claim_restored, savepoint_or_checkpoint, given, source.info)
-    with _pin_and_plan(savepoint_or_checkpoint, checkpoint_location, request, given) as restoration:
+    with pin_and_plan(savepoint_or_checkpoint, checkpoint_location, request, given) as restoration:
         done = run_restore(restoration, checkpoint_location, at_end)
     if query_id == "keep" and not earlier and isinstance(restoration.source, Savepoint):
         _tell_of_later_batches(restoration.source.info, done, given)
@@ -212,8 +213,11 @@ def restore(
 
 
 @contextmanager
-def _pin_and_plan(source: str, target: str, request: RestoreRequest, given: Options) -> Iterator[QueryRestore]:
-    """Plan the restore of a savepoint, or of the newest batch of a checkpoint, which is pinned meanwhile."""
+def pin_and_plan(source: str, target: str, request: RestoreRequest, given: Options) -> Iterator[QueryRestore]:
+    """Plan the restore of a savepoint, or of the newest batch of a checkpoint, which is pinned meanwhile.
+
+    Raises as ``plan_restore``.
+    """
     if find_kind(Workplace(given).resolve(source)) is FolderKind.CHECKPOINT:
         checkpoint = Checkpoint(source, given)
         with pin(checkpoint):
@@ -248,42 +252,6 @@ def _tell_of_later_batches(saved: SavepointInfo, done: Restored, options: Option
             f"knows batches by their numbers takes none of {here + 1} to {last} again. Restore with replay_from, that "
             "checkpoint, so that they have the same rows, or see docs/sinks.md."
         )
-
-
-def rescale(
-    checkpoint: Location,
-    new_checkpoint: Location,
-    parallelism: int,
-    *,
-    query_id: QueryId = "keep",
-    options: Mapping[str, str] | None = None,
-) -> Restored:
-    """Copy the ``checkpoint`` of a stopped query into the empty ``new_checkpoint``, for ``parallelism`` partitions.
-
-    Works as ``restore``, without a savepoint; the old checkpoint is not changed. State outside of its checkpoint
-    (option ``remote``) lies in a folder named by the query's id: give another ``remote``, or a new id. Raises as
-    ``restore``.
-    """
-    checkpoint = location_text(checkpoint, "checkpoint")
-    new_checkpoint = location_text(new_checkpoint, "new_checkpoint")
-    with plan_rescale(checkpoint, new_checkpoint, parallelism, query_id=query_id, options=options) as restoration:
-        return run_restore(restoration, new_checkpoint)
-
-
-@contextmanager
-def plan_rescale(
-    checkpoint: str,
-    new_checkpoint: str,
-    parallelism: int,
-    *,
-    query_id: QueryId = "keep",
-    options: Mapping[str, str] | None = None,
-) -> Iterator[QueryRestore]:
-    """Plan a rescaling as ``rescale`` does, of the newest batch, which is pinned meanwhile. Raises as ``rescale``."""
-    given = collect_options(options, checkpoint, new_checkpoint)
-    source = Checkpoint(checkpoint, given)
-    with pin(source):
-        yield plan_restore(source, new_checkpoint, RestoreRequest(parallelism, query_id), given)
 
 
 def explain(restoration: QueryRestore, *, counts: bool) -> RestoreExplanation:

@@ -30,6 +30,8 @@ from pyspark_ckpt.state_store.options import PREFIX, canonical_text, parse
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+__all__ = ["PROVIDER_CLASS", "configure", "jar_path", "spark_conf"]
+
 JARS = "spark.jars"
 _MASTER = "spark.master"
 PYTHON = PREFIX + "python"
@@ -106,7 +108,7 @@ def configure(builder: SparkSession.Builder, **options: str | float) -> SparkSes
     if "spark.remote" in already or "SPARK_REMOTE" in os.environ:
         raise InvalidInputError(
             "configure() needs a session in this process, and this one is a Spark Connect client. "
-            "Start the Connect server with the settings of pyspark_ckpt.spark_conf()."
+            "Start the Connect server with the settings of pyspark_ckpt.session.spark_conf()."
         )
     _forget_default_python()
     conf = spark_conf(**options)

@@ -51,7 +51,9 @@ def write_rescale(checkpoint: str, partitions: int | str = "PARTITIONS", **optio
     If the copy has its state in a folder that is named by the query's id (option ``remote``), it gets a new id.
     """
     new_id = ("--query-id", "new") if "remote" in options else ()
-    return write_command("rescale", checkpoint, "NEW_CHECKPOINT", "-n", str(partitions), *new_id, **options)
+    return write_command(
+        "checkpoint", "rescale", checkpoint, "NEW_CHECKPOINT", "-n", str(partitions), *new_id, **options
+    )
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

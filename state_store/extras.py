@@ -46,5 +46,5 @@ def require_jar(*, is_there: bool) -> None:
         raise InvalidInputError(
             "The session does not have the jar of pyspark-ckpt, or its extensions.",
             hint="Call pyspark_ckpt.configure(builder) before you create the session, or pyspark_ckpt.attach(spark) "
-            "for one that runs. A Spark Connect server needs all settings of pyspark_ckpt.spark_conf() when it starts.",
+            "for one that runs. A Spark Connect server needs all settings of spark_conf() when it starts.",
         )

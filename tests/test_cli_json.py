@@ -19,7 +19,7 @@ FREE = {"key_schema", "value_schema", "key_encoder", "rows_by_key_groups", "samp
 """Fields whose content is not of this package, or has keys that are numbers."""
 Parts = dict[str, set[str]]
 """Names of fields, by where they are: ``stores[].states[]``."""
-EXPLAINED = "the same with `--explain`"
+EXPLAINED = "the same with `--dry-run`"
 MIGRATIONS = """
 from pyspark_ckpt.offline.writing.drafts.changes import Migration, Transform
 ALL = [Migration("same words", [Transform("kinds", "words", lambda rows: rows)])]
@@ -79,7 +79,7 @@ def test_fields_are_those_that_are_documented(
         ("checkpoint inspect", (query.location, "--lineage", "--key-groups")),
         ("checkpoint inspect", (query.location,)),
         ("checkpoint verify", (query.location,)),
-        ("advise", (query.location,)),
+        ("query advise", (query.location,)),
         ("checkpoint gc", (query.location, "--dry-run", "--keep", "1", *NOW)),
         ("savepoint create", (query.location, native)),
         ("savepoint create", (query.location, canonical, "--kind", "canonical")),
@@ -87,13 +87,13 @@ def test_fields_are_those_that_are_documented(
         ("savepoint verify", (native,)),
         ("savepoint verify", (canonical,)),
         ("savepoint restore", (canonical, new, "-n", "3")),
-        ("rescale", (query.location, f"{new}-2", "-n", "3")),
-        ("adopt", (str(unpack_all("4.3", quick_path / "spark") / "hdfs"), f"{new}-4")),
-        ("branch", (query.location, f"{new}-6")),
-        ("hand-back", (f"{new}-4", f"{new}-5")),
-        ("migrate --dry-run", (frozen, f"{new}-7", *migrations)),
-        ("migrate", (frozen, f"{new}-7", *migrations)),
-        (EXPLAINED, ("rescale", query.location, f"{new}-3", "-n", "3", "--explain")),
+        ("checkpoint rescale", (query.location, f"{new}-2", "-n", "3")),
+        ("checkpoint adopt", (str(unpack_all("4.3", quick_path / "spark") / "hdfs"), f"{new}-4")),
+        ("checkpoint branch", (query.location, f"{new}-6")),
+        ("checkpoint hand-back", (f"{new}-4", f"{new}-5")),
+        ("savepoint migrate --dry-run", (frozen, f"{new}-7", *migrations)),
+        ("savepoint migrate", (frozen, f"{new}-7", *migrations)),
+        (EXPLAINED, ("checkpoint", "rescale", query.location, f"{new}-3", "-n", "3", "--dry-run")),
         ("savepoint delete", (native,)),
     ]
     (quick_path / "steps.py").write_text(MIGRATIONS)

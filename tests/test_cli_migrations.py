@@ -1,4 +1,4 @@
-"""``pyspark-ckpt migrate``: migrations of a module are tried, and made once."""
+"""``pyspark-ckpt savepoint migrate``: migrations of a module are tried, and made once."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import pyarrow as pa
 import pytest
 
 import pyspark_ckpt as ckpt
+from pyspark_ckpt import writing
 from pyspark_ckpt.cli.main import main
-from pyspark_ckpt.offline.writing.drafts import changes, open_state, write_state
+from pyspark_ckpt.reading import open_state
+from pyspark_ckpt.writing import write_state
 
 MODULE = """
 import pyarrow.compute as pc
@@ -49,7 +51,7 @@ LEAVING = [Migration("leaves", [Transform("u", "n", leave)])]
 def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A savepoint, and beside it a module with migrations in the current folder."""
     rows = pa.table({"user": ["a", "b", "c"], "value": [1, 2, 3]})
-    put = changes.Put("u", ckpt.ValueState("n", "long"), rows, key="user string")
+    put = writing.Put("u", ckpt.ValueState("n", "long"), rows, key="user string")
     write_state(None, tmp_path / "saved", [put], parallelism=2)
     (tmp_path / "visits").mkdir()
     (tmp_path / "visits" / "steps.py").write_text(MODULE)
@@ -71,7 +73,7 @@ def _values(location: Path, name: str) -> list[int]:
 def test_a_dry_run_shows_rows_and_writes_nothing(
     saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    call = ["migrate", str(saved), str(tmp_path / "new"), "--migrations", "visits.steps:ALL", "--dry-run"]
+    call = ["savepoint", "migrate", str(saved), str(tmp_path / "new"), "--migrations", "visits.steps:ALL", "--dry-run"]
     assert main(call) == 0
     told = capsys.readouterr().out.splitlines()
     assert told[:2] == ["migration double", "migration rename"]
@@ -90,14 +92,36 @@ def test_a_dry_run_shows_rows_and_writes_nothing(
 
 
 def test_migrations_are_made_once(saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["migrate", str(saved), str(tmp_path / "first"), "--migrations", "visits.steps:FIRST"]) == 0
+    assert (
+        main(["savepoint", "migrate", str(saved), str(tmp_path / "first"), "--migrations", "visits.steps:FIRST"]) == 0
+    )
     assert "1 migration made" in capsys.readouterr().out
-    call = ["migrate", str(tmp_path / "first"), str(tmp_path / "second"), "--migrations", "visits.steps:ALL", "--json"]
+    call = [
+        "savepoint",
+        "migrate",
+        str(tmp_path / "first"),
+        str(tmp_path / "second"),
+        "--migrations",
+        "visits.steps:ALL",
+        "--json",
+    ]
     assert main(call) == 0
     made = json.loads(capsys.readouterr().out)["migrations"]
     assert made == [{"name": "rename", "changes": ["rename u/n to m"]}]
     assert _values(tmp_path / "second", "m") == [2, 4, 6]
-    assert main(["migrate", str(tmp_path / "second"), str(tmp_path / "third"), "--migrations", "visits.steps:ALL"]) == 0
+    assert (
+        main(
+            [
+                "savepoint",
+                "migrate",
+                str(tmp_path / "second"),
+                str(tmp_path / "third"),
+                "--migrations",
+                "visits.steps:ALL",
+            ]
+        )
+        == 0
+    )
     assert "0 migrations made" in capsys.readouterr().out
     assert _values(tmp_path / "third", "m") == [2, 4, 6]
 
@@ -118,7 +142,7 @@ def test_migrations_are_made_once(saved: Path, tmp_path: Path, capsys: pytest.Ca
 def test_what_is_no_list_of_migrations_is_refused(
     named: str, said: str, saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["migrate", str(saved), str(tmp_path / "new"), "--migrations", named]) == 2
+    assert main(["savepoint", "migrate", str(saved), str(tmp_path / "new"), "--migrations", named]) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
 
@@ -126,7 +150,7 @@ def test_what_is_no_list_of_migrations_is_refused(
 def test_errors_of_the_module_and_of_functions_are_those_of_the_user(saved: Path, tmp_path: Path) -> None:
     for named, problem in (("visits.broken:ALL", ModuleNotFoundError), ("visits.steps:FAILING", ZeroDivisionError)):
         with pytest.raises(problem):
-            main(["migrate", str(saved), str(tmp_path / "new"), "--migrations", named])
+            main(["savepoint", "migrate", str(saved), str(tmp_path / "new"), "--migrations", named])
 
 
 @pytest.mark.in_turn
@@ -136,7 +160,7 @@ def test_what_the_module_and_functions_print_is_not_in_the_json(
 ) -> None:
     if size == "processes":
         monkeypatch.setattr("pyspark_ckpt.savepoints.SMALL_BYTES", 0)
-    call = ["migrate", str(saved), str(tmp_path / "new"), "--migrations", "visits.loud:ALL", "--json"]
+    call = ["savepoint", "migrate", str(saved), str(tmp_path / "new"), "--migrations", "visits.loud:ALL", "--json"]
     for more in (["--dry-run"], []):
         assert main([*call, *more]) == 0
         told = capfd.readouterr()
@@ -147,7 +171,7 @@ def test_what_the_module_and_functions_print_is_not_in_the_json(
 def test_a_module_or_a_function_that_ends_the_program_is_an_error(
     saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    call = ["migrate", str(saved), str(tmp_path / "new"), "--migrations"]
+    call = ["savepoint", "migrate", str(saved), str(tmp_path / "new"), "--migrations"]
     assert main([*call, "visits.ending:ALL"]) == 2
     assert "the module 'visits.ending' ends the program" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()

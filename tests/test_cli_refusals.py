@@ -123,7 +123,7 @@ def test_control_characters_in_paths_are_escaped(tmp_path: Path, capsys: pytest.
     shown = f"{tmp_path}/a\\x1b[2Jb\\nc"
     assert cli.main(["savepoint", "create", query.location, str(saved)]) == 0
     assert f"savepoint {shown}/saved: " in capsys.readouterr().out
-    assert cli.main(["rescale", query.location, str(odd / "new"), "-n", "2"]) == 0
+    assert cli.main(["checkpoint", "rescale", query.location, str(odd / "new"), "-n", "2"]) == 0
     assert f"{shown}/new continues " in capsys.readouterr().out
     assert cli.main(["checkpoint", "list", str(odd)]) == 2
     assert f"{shown} is not a checkpoint" in capsys.readouterr().err
@@ -132,13 +132,13 @@ def test_control_characters_in_paths_are_escaped(tmp_path: Path, capsys: pytest.
     assert f"WRONG: {shown}/query/offsets" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", [["savepoint", "restore"], ["rescale"]])
-def test_quick_without_explain_changes_nothing(
+@pytest.mark.parametrize("command", [["savepoint", "restore"], ["checkpoint", "rescale"]])
+def test_quick_without_dry_run_changes_nothing(
     command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = tmp_path / "new"
     assert cli.main([*command, str(tmp_path / "old"), str(target), "-n", "3", "--quick"]) == 2
-    assert "--quick is of --explain" in capsys.readouterr().err
+    assert "--quick is of --dry-run" in capsys.readouterr().err
     assert not target.exists()
 
 
@@ -148,23 +148,23 @@ def test_quick_without_explain_changes_nothing(
         ["checkpoint", "list"],
         ["checkpoint", "verify"],
         ["state", "read"],
-        ["advise"],
+        ["query", "advise"],
         ["savepoint", "inspect"],
         ["savepoint", "verify"],
         ["savepoint", "delete"],
         ["savepoint", "create"],
         ["savepoint", "restore"],
-        ["rescale", "-n", "2"],
-        ["branch"],
-        ["adopt"],
-        ["hand-back", "--provider", "rocksdb"],
+        ["checkpoint", "rescale", "-n", "2"],
+        ["checkpoint", "branch"],
+        ["checkpoint", "adopt"],
+        ["checkpoint", "hand-back", "--provider", "rocksdb"],
     ],
     ids=" ".join,
 )
 def test_a_path_that_is_mistyped_does_not_exist(
     command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    takes_target = command[-1] in {"create", "restore"} or command[0] in {"rescale", "branch", "adopt", "hand-back"}
+    takes_target = bool({"create", "restore", "rescale", "branch", "adopt", "hand-back"}.intersection(command))
     missing, target = tmp_path / "chekpoint", tmp_path / "target"
     assert cli.main([*command, str(missing), *([str(target)] if takes_target else [])]) == 2
     assert f"{missing} does not exist" in capsys.readouterr().err
@@ -172,6 +172,6 @@ def test_a_path_that_is_mistyped_does_not_exist(
 
 
 def test_summaries_of_commands_are_whole_sentences(capsys: pytest.CaptureFixture[str]) -> None:
-    for group in ([], ["checkpoint"], ["savepoint"], ["state"]):
+    for group in ([], ["checkpoint"], ["savepoint"], ["state"], ["query"]):
         assert cli.main([*group, "--help"]) == 0
         assert "..." not in capsys.readouterr().out.replace("COMMAND [ARGS]...", "")

@@ -66,7 +66,7 @@ def test_a_full_output_is_named_in_one_line(checkpoint: str) -> None:
 
 def test_a_closed_output_is_refused_before_anything_is_done(checkpoint: str, tmp_path: Path) -> None:
     target = tmp_path / "new"
-    for call in (*calls(checkpoint), ("rescale", checkpoint, str(target), "-n", "3")):
+    for call in (*calls(checkpoint), ("checkpoint", "rescale", checkpoint, str(target), "-n", "3")):
         done = run_in_shell(">&-", *call)
         assert (done.returncode, done.stderr) == (
             1,
@@ -221,7 +221,7 @@ def test_a_place_for_temporary_files_that_is_not_there_is_named(tmp_path: Path, 
         ("checkpoint", "inspect", checkpoint, "--key-groups"),
         ("state", "read", checkpoint, *WORDS),
         ("state", "get", checkpoint, *WORDS, "--key", "3"),
-        ("rescale", str(tmp_path / "query"), str(tmp_path / "new"), "-n", "3"),
+        ("checkpoint", "rescale", str(tmp_path / "query"), str(tmp_path / "new"), "-n", "3"),
         ("savepoint", "create", str(tmp_path / "query"), str(tmp_path / "saved"), "--kind", "canonical"),
         ("savepoint", "create", str(tmp_path / "query"), str(tmp_path / "saved")),
         ("savepoint", "restore", str(tmp_path / "whole"), str(tmp_path / "new")),

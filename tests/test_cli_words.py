@@ -35,8 +35,8 @@ def refused(capsys: pytest.CaptureFixture[str], *call: str, code: int = 2) -> st
         ("create", "'pyspark-ckpt' has no command 'create'. Did you mean 'pyspark-ckpt savepoint create'?"),
         ("restore a b", "Did you mean 'pyspark-ckpt savepoint restore'?"),
         (
-            "checkpoint rescale a b",
-            "'pyspark-ckpt checkpoint' has no command 'rescale'. Did you mean 'pyspark-ckpt resc",
+            "savepoint rescale a b",
+            "'pyspark-ckpt savepoint' has no command 'rescale'. Did you mean 'pyspark-ckpt checkpoint resc",
         ),
         ("savepoint gc x", "Did you mean 'pyspark-ckpt checkpoint gc'?"),
         ("list x", "Did you mean 'pyspark-ckpt checkpoint list' or 'pyspark-ckpt savepoint list'?"),
@@ -55,11 +55,11 @@ def test_errors_name_options_as_they_are_typed(quick_path: Path, capsys: pytest.
     query, saved, new = written(quick_path / "query", 2), str(quick_path / "saved"), str(quick_path / "new")
     assert main(["savepoint", "create", query.location, saved]) == 0
     for call, words in (
-        (("rescale", query.location, new, "-n", "0"), "--parallelism must be at least 1, got 0."),
+        (("checkpoint", "rescale", query.location, new, "-n", "0"), "--parallelism must be at least 1, got 0."),
         (("savepoint", "restore", saved, new, "--uid", "a=b"), "--uid renames ['a']"),
         (("savepoint", "restore", saved, new, "--uid", "a=b"), "Correct --uid, or pass --allow-non-restored-state."),
         (("state", "read", query.location), "Select one by --uid and --state, or by --operator, --store and --state."),
-        (("rescale", query.location, "", "-n", "3"), "Invalid value for 'TARGET': give a path or a URL"),
+        (("checkpoint", "rescale", query.location, "", "-n", "3"), "Invalid value for 'TARGET': give a path or a URL"),
         (("checkpoint", "list", ""), "Invalid value for 'CHECKPOINT': give a path or a URL"),
         (("checkpoint", "list", query.location, "-o", "placeTimeout=x"), "Option -o placeTimeout has the value 'x'"),
         (
@@ -134,14 +134,16 @@ def test_one_of_a_kind_is_no_plural(quick_path: Path, capsys: pytest.CaptureFixt
     assert ": 1 problem\n" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("call", ["savepoint create", "rescale", "rescale --explain", "state count", "state read"])
+@pytest.mark.parametrize(
+    "call", ["savepoint create", "checkpoint rescale", "checkpoint rescale --dry-run", "state count", "state read"]
+)
 def test_a_command_that_needs_a_committed_batch_is_a_wrong_call_before_there_is_one(
     call: str, quick_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     new = Query(str(quick_path / "new"), 2).location
     words = call.split()
     more = () if words[0] == "state" else (str(quick_path / "target"),)
-    number = ("-n", "3") if words[0] == "rescale" else ()
+    number = ("-n", "3") if "rescale" in words else ()
     assert "no batch" in refused(capsys, *words, new, *more, *number)
 
 

@@ -16,7 +16,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_reader_says_what_it_reads_and_lists_states_that_it_knows(checkpoint: Path) -> None:
-    with ckpt.open_state(str(checkpoint), uid="kinds") as reader:
+    with ckpt.reading.open_state(str(checkpoint), uid="kinds") as reader:
         assert repr(reader) == f"StateReader({checkpoint}, version {reader.version}, uid 'kinds')"
         assert "words" not in reader._repr_html_()
         (words,) = (state for state in reader.states if state.name == "words")
@@ -52,4 +52,4 @@ def test_declared_states_look_as_they_are_declared() -> None:
     assert repr(ckpt.MapState("words", "string", "long", ttl="1 h")).startswith(
         "MapState('words', 'string', 'long', ttl=Ttl("
     )
-    assert repr(ckpt.Counter("late")) == "Counter('late')"
+    assert repr(ckpt.MetricCounter("late")) == "Counter('late')"

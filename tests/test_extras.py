@@ -134,10 +134,10 @@ def test_state_is_read_without_extras(bare: Path, checkpoint: Path) -> None:
 import sys
 import pyspark_ckpt as ckpt
 
-with ckpt.open_state(sys.argv[1]) as every:
+with ckpt.reading.open_state(sys.argv[1]) as every:
     names = {(state.uid, state.name) for state in every.states}
 for uid, name in names:
-    with ckpt.open_state(sys.argv[1], uid=uid, state=name) as state:
+    with ckpt.reading.open_state(sys.argv[1], uid=uid, state=name) as state:
         assert state.to_pandas().shape[0] == state.count(), name
         print(name)
 """
@@ -148,10 +148,10 @@ READ = """
 import sys
 import pyspark_ckpt as ckpt
 
-with ckpt.open_state(sys.argv[1]) as every:
+with ckpt.reading.open_state(sys.argv[1]) as every:
     states = every.states
 for each in states:
-    with ckpt.open_state(sys.argv[1], uid=each.uid, state=each.name) as state:
+    with ckpt.reading.open_state(sys.argv[1], uid=each.uid, state=each.name) as state:
         table = state.to_arrow()
         assert table.num_rows == state.count() > 0, each
         print(each, table.schema, table.to_pylist(), state.to_pandas().to_string())
@@ -202,9 +202,10 @@ def test_states_of_sparks_operators_are_read_without_extras(name: str, bare: Pat
 import sys
 import pyspark_ckpt as ckpt
 
-with ckpt.open_state(sys.argv[1]) as every:
+with ckpt.reading.open_state(sys.argv[1]) as every:
     for each in every.states:
-        with ckpt.open_state(sys.argv[1], operator=each.operator.number, store=each.store, state=each.name) as state:
+        names = {"operator": each.operator.number, "store": each.store, "state": each.name}
+        with ckpt.reading.open_state(sys.argv[1], **names) as state:
             print(state.to_arrow().num_rows)
 """
     assert any(int(rows) for rows in run(bare, code, stored).split())
@@ -229,7 +230,7 @@ for call in (
     f"savepoint verify {folder}/native",
     f"savepoint restore {folder}/canonical {folder}/restored -n 3",
     f"savepoint delete {folder}/canonical",
-    f"rescale {checkpoint} {folder}/rescaled -n 3 --query-id new",
+    f"checkpoint rescale {checkpoint} {folder}/rescaled -n 3 --query-id new",
     f"state read {folder}/restored --uid kinds --state words",
     f"state count {checkpoint} --uid kinds --state names",
     f"state get {checkpoint} --uid kinds --state recent --key 3",
@@ -246,14 +247,14 @@ assert not {"pyspark", "azure", "boto3", "google", "hdfs_native"} & set(sys.modu
 @pytest.mark.parametrize(
     ("call", "extra"),
     [
-        ("ckpt.open_state('s3://bucket/checkpoint')", "s3"),
-        ("ckpt.open_state('s3a://bucket/checkpoint')", "s3"),
-        ("ckpt.open_state('hdfs://host/checkpoint')", "hdfs"),
-        ("ckpt.open_state('gs://bucket/checkpoint')", "gcs"),
-        ("ckpt.open_state('abfss://c@account.dfs.core.windows.net/checkpoint')", "azure"),
+        ("ckpt.reading.open_state('s3://bucket/checkpoint')", "s3"),
+        ("ckpt.reading.open_state('s3a://bucket/checkpoint')", "s3"),
+        ("ckpt.reading.open_state('hdfs://host/checkpoint')", "hdfs"),
+        ("ckpt.reading.open_state('gs://bucket/checkpoint')", "gcs"),
+        ("ckpt.reading.open_state('abfss://c@account.dfs.core.windows.net/checkpoint')", "azure"),
         ("ckpt.configure(None)", "spark"),
         ("ckpt.keyed(None, by='key', uid='uid')", "spark"),
-        ("ckpt.register_state_source(None)", "spark"),
+        ("ckpt.reading.register_state_source(None)", "spark"),
     ],
 )
 def test_what_needs_an_extra_names_it(call: str, extra: str, bare: Path) -> None:
@@ -306,7 +307,7 @@ import pyspark_ckpt as ckpt
 state = ckpt.ValueState("n", "bigint")
 rows = pa.table({"user": ["a"], "value": [1]})
 try:
-    ckpt.write_state(None, sys.argv[1], [ckpt.changes.Put("u", state, rows, key="user string")])
+    ckpt.writing.write_state(None, sys.argv[1], [ckpt.writing.Put("u", state, rows, key="user string")])
 except ckpt.ProcessError as problem:
     print(problem)
 """

@@ -55,19 +55,23 @@ def test_import_stays_light_when_the_state_server_starts() -> None:
 
 def test_face_names_every_error_of_the_tree() -> None:
     tree = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}
-    assert tree <= set(pyspark_ckpt.__all__)
-    assert all(getattr(pyspark_ckpt, name) is getattr(errors, name) for name in tree)
+    assert tree <= set(pyspark_ckpt.errors.__all__)
+    assert all(getattr(pyspark_ckpt.errors, name) is getattr(errors, name) for name in tree)
+
+
+def test_the_face_is_small() -> None:
+    assert len(vars(pyspark_ckpt)["__all__"]) <= 45
 
 
 def test_configure_returns_the_builder_with_provider_format_and_jar(builder: SparkSession.Builder) -> None:
     assert pyspark_ckpt.configure(builder) is builder
     assert builder._options == {
         "spark.jars": JAR,
-        PREFIX + "providerClass": pyspark_ckpt.PROVIDER_CLASS,
+        PREFIX + "providerClass": pyspark_ckpt.session.PROVIDER_CLASS,
         PREFIX + "checkpointFormatVersion": "2",
         FILES: "org.apache.spark.sql.ckpt.FencedCheckpointFileManager",
     }
-    assert builder._options == pyspark_ckpt.spark_conf()
+    assert builder._options == pyspark_ckpt.session.spark_conf()
 
 
 def test_a_checkpoint_file_manager_that_the_user_has_set_stays(
@@ -131,7 +135,7 @@ def test_configure_keeps_jars_when_spark_defaults_name_them(
 
 def test_options_are_written_as_the_jvm_reads_them() -> None:
     given: dict[str, str | float] = {"compression": "ZSTD", "log_level": " debug", "worker_memory": "2 m"}
-    conf = pyspark_ckpt.spark_conf(**given, place_timeout=90.0, start_timeout="2 min", local_dir="/a folder")
+    conf = pyspark_ckpt.session.spark_conf(**given, place_timeout=90.0, start_timeout="2 min", local_dir="/a folder")
     prefix = "spark.sql.streaming.stateStore.ckpt."
     assert {key.removeprefix(prefix): value for key, value in conf.items() if key.startswith(prefix)} == {
         "compression": "zstd",
@@ -144,7 +148,7 @@ def test_options_are_written_as_the_jvm_reads_them() -> None:
     refused = r"placeTimeout has the value '1\.5m?': it must be a whole number"
     for value in ("1.5m", 1.5):
         with pytest.raises(errors.InvalidInputError, match=refused):
-            pyspark_ckpt.spark_conf(place_timeout=value)
+            pyspark_ckpt.session.spark_conf(place_timeout=value)
 
 
 def test_options_become_spark_confs_when_given_in_snake_case(builder: SparkSession.Builder) -> None:
@@ -300,6 +304,6 @@ def test_every_place_names_the_same_versions_of_python() -> None:
 
 
 def test_a_public_name_is_the_same_whenever_it_is_used() -> None:
-    for name in pyspark_ckpt.__all__:
+    for name in vars(pyspark_ckpt)["__all__"]:
         first = getattr(pyspark_ckpt, name)
         assert getattr(pyspark_ckpt, name) is first, f"the module of {name} hides it"

@@ -50,7 +50,7 @@ def test_the_jar_is_that_of_the_installed_release(
     minor: str, rest: str, jars: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(monkeypatch, minor + rest)
-    assert pyspark_ckpt.jar_path() == str(jars / f"pyspark-ckpt-spark-{minor}.jar")
+    assert pyspark_ckpt.session.jar_path() == str(jars / f"pyspark-ckpt-spark-{minor}.jar")
 
 
 @pytest.mark.parametrize("release", ["3.4.4", "4.4.0"])
@@ -59,7 +59,7 @@ def test_a_release_without_a_jar_is_refused_with_those_that_have_one(
 ) -> None:
     install(monkeypatch, release)
     with pytest.raises(InvalidInputError) as refused:
-        pyspark_ckpt.spark_conf()
+        pyspark_ckpt.session.spark_conf()
     assert f"PySpark {release} is installed, and this pyspark-ckpt is for Spark 3.5, 4.0, 4.1, 4.2, 4.3." in str(
         refused.value
     )
@@ -68,13 +68,13 @@ def test_a_release_without_a_jar_is_refused_with_those_that_have_one(
 def test_a_patch_that_lacks_classes_of_its_jar_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, "4.0.0")
     with pytest.raises(InvalidInputError, match=r"PySpark 4\.0\.0 .* Install a later patch of Spark 4\.0\."):
-        pyspark_ckpt.spark_conf()
+        pyspark_ckpt.session.spark_conf()
 
 
 @pytest.mark.parametrize("minor", MINORS)
 def test_a_session_has_the_settings_that_its_release_knows(minor: str, monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, f"{minor}.1")
-    conf = pyspark_ckpt.spark_conf()
+    conf = pyspark_ckpt.session.spark_conf()
     assert conf.get(FORMAT) == (None if minor in ("3.5", "4.0") else "2")
     assert conf.get(EXTENSIONS) == (OURS if minor == "3.5" else None)
 
@@ -114,7 +114,7 @@ def test_what_pyspark_lacks_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) 
             getattr(stream, method)(nothing, "n bigint", "update", "None")
         assert f".{method}() needs Spark 4.0 or newer, and PySpark 3.5.9 is installed." in str(refused.value)
     with pytest.raises(InvalidInputError, match=r"pyspark_ckpt\.register_state_source needs Spark 4\.0 or newer"):
-        _ = pyspark_ckpt.register_state_source
+        _ = pyspark_ckpt.reading.register_state_source
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_no_word_is_cut_on_a_narrow_terminal(columns: int, checkpoint: Path, tmp
         ("checkpoint", "gc", str(checkpoint), "--dry-run"),
         ("state", "read", str(checkpoint), "--uid", "kinds", "--state", "words"),
         ("savepoint", "inspect", saved),
-        ("rescale", str(checkpoint), str(tmp_path / "new"), "-n", "3", "--explain"),
+        ("checkpoint", "rescale", str(checkpoint), str(tmp_path / "new"), "-n", "3", "--dry-run"),
     ):
         shown, _ = run_on_terminal(*command, also_stdout=True, columns=columns)
         piped = subprocess.run((sys.executable, "-m", "pyspark_ckpt", *command), capture_output=True, check=True)
@@ -143,7 +143,7 @@ def test_misspelt_commands_and_options_are_answered_with_what_was_meant(capsys: 
     for call, meant in (
         ("chekpoint", "checkpoint"),
         ("checkpoint inspct x", "inspect"),
-        ("rescale --paralelism 3", "--parallelism"),
+        ("checkpoint rescale --paralelism 3", "--parallelism"),
     ):
         assert main(call.split()) == 2
         told = capsys.readouterr()

@@ -54,7 +54,7 @@ def query(flights: DataFrame, rules: DataFrame) -> DataFrame:
     landings = flown.selectExpr(
         "tailnum", "dest", "air_time", "timestampadd(minute, delay + air_time, departure) AS landed"
     )
-    return ckpt.connect(
+    return ckpt.keyed_inputs(
         uid="alerts",
         merge=True,
         broadcast=rules,

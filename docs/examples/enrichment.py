@@ -57,7 +57,7 @@ def read_planes() -> Table:
 
 def query(flights: DataFrame, planes: DataFrame) -> DataFrame:
     known = flights.where("tailnum is not null").withWatermark("departure", "1 hour")
-    return ckpt.connect(
+    return ckpt.keyed_inputs(
         uid="enrichment",
         planes=ckpt.KeyedInput(planes, by="tailnum"),
         flights=ckpt.KeyedInput(known, by="tailnum"),

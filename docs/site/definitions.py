@@ -1,14 +1,31 @@
-"""Where a public name is defined, found in the sources, without importing anything."""
+"""Which names are public, and where each is defined: found in the sources, without importing anything."""
 
 from __future__ import annotations
 
 import ast
+import re
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from docs.site.links import ROOT
 
 PACKAGE = "pyspark_ckpt"
+_FACE = ROOT / PACKAGE / "__init__.pyi"
+"""The list of the names at the top."""
+
+
+def list_names(page: dict[str, Any]) -> list[tuple[str, str]]:
+    """The names that a page of the API shows, each with the module from which users import it.
+
+    ``section``: the heading in the list of the names at the top. ``modules``: modules of which all public names are
+    shown. ``more``: names of other modules.
+    """
+    found = [(PACKAGE, name) for name in _list_sections().get(page.get("section", ""), [])]
+    at_top = {name for _, name in found}
+    for module in page.get("modules", []):
+        found += [(module, name) for name in _read_all(module) if name not in at_top]
+    return found + [(name.rpartition(".")[0], name.rpartition(".")[2]) for name in page.get("more", [])]
 
 
 def find_definition(module: str, name: str) -> str:
@@ -26,20 +43,39 @@ def find_definition(module: str, name: str) -> str:
 
 def find_source(module: str) -> Path | None:
     """The file of a module of this package; None if there is no such module."""
-    parts = module.removeprefix(f"{PACKAGE}.").split(".") if module != PACKAGE else []
-    top = ROOT if parts and (ROOT / parts[0] / "__init__.py").is_file() else ROOT / PACKAGE
-    found = top.joinpath(*parts)
+    found = ROOT.joinpath(*module.split("."))
     candidates = (found / "__init__.py", found.with_suffix(".py"))
     return next((each for each in candidates if each.is_file()), None)
 
 
+def _list_sections() -> dict[str, list[str]]:
+    sections: dict[str, list[str]] = {}
+    heading = ""
+    for line in _FACE.read_text(encoding="utf-8").splitlines():
+        if line.startswith("# ") and line != "# isort: off":
+            heading = line.removeprefix("# ")
+        elif found := re.fullmatch(r"from \S+ import (\w+) as \w+", line) or re.fullmatch(r"(\w+): \w+", line):
+            sections.setdefault(heading, []).append(found[1])
+    return sections
+
+
+def _read_all(module: str) -> list[str]:
+    source = find_source(module)
+    for node in _parse(source).body if source else []:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "__all__":
+            return list(map(str, ast.literal_eval(node.value)))
+    raise ValueError(f"{module} has no __all__")
+
+
 def _find_imports(module: str) -> dict[str, str]:
     """The names that a module imports from this package, each with the module that it comes from."""
-    source = find_source(module)
+    source = _FACE if module == PACKAGE else find_source(module)
     return {
-        alias.asname or alias.name: node.module
+        alias.asname or alias.name: origin
         for node in ast.walk(_parse(source) if source else ast.Module([], []))
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(PACKAGE)
+        if isinstance(node, ast.ImportFrom) and node.module
+        for origin in [f"{PACKAGE}.{node.module}" if node.level else node.module]
+        if origin.startswith(PACKAGE)
         for alias in node.names
     }
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from docs.site import built, links
-from docs.site.definitions import find_definition
+from docs.site.definitions import find_definition, list_names
 from docs.site.search import choose_boost
 
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".json": "json", ".scala": "scala", ".xml": "xml"}
@@ -93,5 +93,5 @@ def _show_api(page: dict[str, Any]) -> str:
     """A page that shows the docstrings of some public names."""
     parts = [f"# {page['title']}", page["about"]]
     elsewhere = page.get("elsewhere", {})
-    parts += [f"::: {elsewhere.get(name) or find_definition(page['module'], name)}" for name in page["names"]]
+    parts += [f"::: {elsewhere.get(name) or find_definition(module, name)}" for module, name in list_names(page)]
     return "\n\n".join(parts) + "\n"

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 READY = "ready"
 ACTS: dict[str, Callable[..., Any]] = {
-    "adopt": lambda source, target, options: ckpt.adopt(source, target, 4, options=options),
-    "hand_back": lambda source, target, options: ckpt.hand_back(source, target, options=options),
-    "branch": lambda source, target, options: ckpt.branch(source, target, options=options),
+    "adopt": lambda source, target, options: ckpt.moving.adopt(source, target, 4, options=options),
+    "hand_back": lambda source, target, options: ckpt.moving.hand_back(source, target, options=options),
+    "branch": lambda source, target, options: ckpt.moving.branch(source, target, options=options),
 }
 
 

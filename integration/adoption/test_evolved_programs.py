@@ -91,7 +91,7 @@ def test_a_program_that_dropped_variables_moves_there_and_back_with_them(spark: 
     assert life.run(ROCKSDB, Counting("ablm"), "old") == {"1 1 1 1"}
     assert life.run(ROCKSDB, Counting("ab"), "old") == {"2 2"}
     assert life.run(ROCKSDB, Counting("a", deletes="l"), "old") == {"3"}
-    done = ckpt.adopt(tmp_path / "old", tmp_path / "new", 3)
+    done = ckpt.moving.adopt(tmp_path / "old", tmp_path / "new", 3)
     rows = {each.name: each.digest.rows for each in done.states}
     assert {name: rows[name] for name in "abm"} == dict.fromkeys("abm", len(KEYS))
     assert rows.get("l", 0) == 0
@@ -99,7 +99,7 @@ def test_a_program_that_dropped_variables_moves_there_and_back_with_them(spark: 
     assert life.run(OURS, Counting("a"), "new") == {"4"}
     assert life.run(OURS, Counting("abm"), "new") == {"5 3 1"}, "what was undeclared for a while is still there"
     assert life.run(OURS, Counting("a", deletes="b"), "new") == {"6"}
-    ckpt.hand_back(tmp_path / "new", tmp_path / "back")
+    ckpt.moving.hand_back(tmp_path / "new", tmp_path / "back")
     assert life.run(ROCKSDB, Counting("a"), "back") == {"7"}
     assert life.run(ROCKSDB, Counting("abm"), "back") == {"8 1 1"}
 
@@ -116,9 +116,9 @@ def test_rows_without_a_schema_are_refused_before_anything_is_written_or_left_be
             file.unlink()  # Spark itself would not go on either: its metadata names them
     before = {path: path.read_bytes() for path in (tmp_path / "old").rglob("*") if path.is_file()}
     with pytest.raises(InvalidInputError, match=r"has rows of the states \['b'\].*Nothing was written"):
-        ckpt.adopt(tmp_path / "old", tmp_path / "new")
+        ckpt.moving.adopt(tmp_path / "old", tmp_path / "new")
     assert not (tmp_path / "new").exists()
-    done = ckpt.adopt(tmp_path / "old", tmp_path / "new", drop_unknown_states=True)
+    done = ckpt.moving.adopt(tmp_path / "old", tmp_path / "new", drop_unknown_states=True)
     assert {each.name for each in done.states if each.digest.rows} == {"a"}
     assert {path: path.read_bytes() for path in (tmp_path / "old").rglob("*") if path.is_file()} == before
     shutil.rmtree(tmp_path / "new")

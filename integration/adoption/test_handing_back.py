@@ -11,7 +11,7 @@ from integration.adoption.halves import CASES, ROCKSDB_ALONE, WITH_CHANGELOG, pa
 from integration.conftest import SHUFFLE_PARTITIONS
 from integration.operators.providers import HDFS_BACKED, OURS, ROCKSDB
 from integration.operators.replay import collect_into, replay, run, write_inputs
-from pyspark_ckpt.moving_out import hand_back
+from pyspark_ckpt.moving import hand_back
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:

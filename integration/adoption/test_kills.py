@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from integration.adoption.moving_program import ACTS, READY
-from pyspark_ckpt import adopt
 from pyspark_ckpt.cli.main import main
+from pyspark_ckpt.moving import adopt
 from pyspark_ckpt.state_store.blobs import place_at
 from pyspark_ckpt.state_store.options import parse
 from tests.offline.adopting.written import unpack_all

@@ -13,7 +13,7 @@ from integration.operators.providers import CHECKPOINT_FORMAT, HDFS_BACKED, OURS
 from integration.operators.replay import collect_into, replay, run, write_inputs
 from integration.savepoints.test_rescale import without_partitions
 from integration.short import has
-from pyspark_ckpt.moving_in import adopt
+from pyspark_ckpt.moving import adopt
 from pyspark_ckpt.pyspark_releases import has_commit_ids_for_all
 from pyspark_ckpt.state_store.errors import InvalidInputError
 

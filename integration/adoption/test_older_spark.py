@@ -9,7 +9,7 @@ import pytest
 from integration.conftest import SHUFFLE_PARTITIONS
 from integration.operators.providers import HDFS_BACKED, OURS
 from integration.short import has
-from pyspark_ckpt.moving_in import adopt
+from pyspark_ckpt.moving import adopt
 from tests.offline.adopting.write_operators import FILES, QUERIES, start, write_file
 from tests.offline.adopting.written import unpack_all
 

@@ -13,8 +13,7 @@ from integration.operators.replay import Case, collect_into, replay, run, write_
 from integration.savepoints import test_rescale
 from integration.savepoints.test_rescale import without_partitions
 from integration.short import has
-from pyspark_ckpt.moving_in import adopt
-from pyspark_ckpt.moving_out import hand_back
+from pyspark_ckpt.moving import adopt, hand_back
 from pyspark_ckpt.offline.reading import open_state
 
 if TYPE_CHECKING:

@@ -20,5 +20,5 @@ def test_a_query_that_stays_with_its_provider_is_named_once_with_the_command_tha
     _, not_moved, new, chosen = done.stderr.split("=== ")[-4:]
     (warning,) = [line for line in not_moved.splitlines() if "although the session has pyspark-ckpt" in line]
     assert "RocksDBStateStoreProvider" in warning
-    assert f"pyspark-ckpt adopt 'file:{tmp_path}/old' NEW_CHECKPOINT" in warning
+    assert f"pyspark-ckpt checkpoint adopt 'file:{tmp_path}/old' NEW_CHECKPOINT" in warning
     assert "although the session has pyspark-ckpt" not in new + chosen

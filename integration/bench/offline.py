@@ -25,8 +25,8 @@ from integration.bench.rescale import FEW, SMALL_BATCHES, fill
 from integration.bench.snapshots import Figure
 from integration.bench.variants import PER_KEY_SAVED, RESCALED_KEYED
 from integration.bench.workloads import RESCALE
+from pyspark_ckpt import writing
 from pyspark_ckpt.offline.writing.creation import Writing
-from pyspark_ckpt.offline.writing.drafts import changes
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.redistribution.jobs import LocalProcesses, RunHere, Runner
@@ -49,7 +49,7 @@ def measure(rounds: int, factor: int, scratch: Path, logs: Path) -> list[Figure]
         subject = fill(RESCALED_KEYED, workload, inputs, folder, logs, stack)
         subject.worker.close()
         built_s, per_key_s = subject.built_ms / 1000, per_key.built_ms / 1000
-        with ckpt.open_state(subject.few) as state:
+        with ckpt.reading.open_state(subject.few) as state:
             uid, rows = str(state.state.uid), state.to_arrow()
         written, compared, read, changed = [], [], [], []
         for number in range(rounds):
@@ -95,7 +95,7 @@ def measure(rounds: int, factor: int, scratch: Path, logs: Path) -> list[Figure]
 def _write(uid: str, rows: pa.Table, target: Path) -> float:
     """Write the rows of a state as a savepoint; return the seconds that it took."""
     started = time.perf_counter()
-    ckpt.write_state(None, target, [changes.Put(uid, Vectorised.totals, rows, key="key bigint")])
+    ckpt.writing.write_state(None, target, [writing.Put(uid, Vectorised.totals, rows, key="key bigint")])
     taken = time.perf_counter() - started
     shutil.rmtree(target)
     return taken
@@ -112,10 +112,10 @@ def _change(checkpoint: Path, uid: str, runner: Runner, target: Path) -> float:
 
     started = time.perf_counter()
     options = parse({})
-    writing = Writing(
+    written = Writing(
         Checkpoint(str(checkpoint), options), str(target), options, runner, _show_nothing, "the benchmark"
     )
-    writing.run([changes.Transform(uid, "totals", double)])
+    written.run([writing.Transform(uid, "totals", double)])
     taken = time.perf_counter() - started
     shutil.rmtree(target)
     return taken
@@ -126,10 +126,10 @@ def _show_nothing(_done: int, _all: int) -> None:
 
 
 def _compare(checkpoint: Path) -> float:
-    with ckpt.open_state(checkpoint) as state:
+    with ckpt.reading.open_state(checkpoint) as state:
         newest, uid, name = state.version, state.state.uid, state.state.name
     started = time.perf_counter()
-    with ckpt.diff(checkpoint, checkpoint, uid=uid, state=name, version_a=newest - 1) as differences:
+    with ckpt.reading.diff(checkpoint, checkpoint, uid=uid, state=name, version_a=newest - 1) as differences:
         rows = sum(batch.num_rows for batch in differences.batches())
     assert rows
     return time.perf_counter() - started
@@ -138,7 +138,7 @@ def _compare(checkpoint: Path) -> float:
 def _read(checkpoint: Path) -> float:
     """Return the seconds for a tenth of the rows: of one partition, and of as much of it as that is."""
     started = time.perf_counter()
-    with ckpt.open_state(checkpoint) as state:
+    with ckpt.reading.open_state(checkpoint) as state:
         rows = sum(batch.num_rows for batch in state.batches(0))
         whole = state.count()
     return float((time.perf_counter() - started) * whole / PART / rows)

@@ -153,7 +153,7 @@ def _open_first(place: BlobPlace, meta: StoreMeta, folder: Path) -> None:
 def _time_pages(location: str, options: dict[str, str]) -> dict[str, float]:
     """Seconds of a start of the program, and of the pages in turn."""
     given = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
-    command = [sys.executable, "-m", "pyspark_ckpt", "serve", location, *given]
+    command = [sys.executable, "-m", "pyspark_ckpt", "query", "serve", location, *given]
     started = time.perf_counter()
     process = subprocess.Popen(command, env=os.environ, stdout=subprocess.PIPE, text=True)
     try:

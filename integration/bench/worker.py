@@ -280,7 +280,7 @@ class _Session:
         import pyspark_ckpt
 
         started = time.perf_counter()
-        done = pyspark_ckpt.rescale(checkpoint, target, partitions)
+        done = pyspark_ckpt.restore(checkpoint, target, parallelism=partitions)
         return Moved(time.perf_counter() - started, done.copied_bytes, done.rewritten_bytes)
 
     def rescale_running(self, partitions: int) -> Down:
@@ -297,7 +297,7 @@ class _Session:
             return started
 
         threading.Timer(0.2, lambda: gate.open(go_on=True)).start()  # the batch that waits runs when the call has begun
-        done = pyspark_ckpt.rescale_query(query, start, partitions)
+        done = pyspark_ckpt.rescale(query, start, partitions)
         for _ in range(2):  # the first batch, and the one that waits
             self._waiting = self._gate.wait_for_arrival(done.query)
         down = done.downtime
@@ -307,7 +307,7 @@ class _Session:
         import pyspark_ckpt
 
         started = time.perf_counter()
-        done = pyspark_ckpt.adopt(checkpoint, target, partitions)
+        done = pyspark_ckpt.moving.adopt(checkpoint, target, partitions)
         return Moved(time.perf_counter() - started, done.copied_bytes, done.rewritten_bytes)
 
     def repartition(self, checkpoint: str, partitions: int) -> Moved:

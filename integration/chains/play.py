@@ -16,7 +16,7 @@ from integration.crash.chaos import VICTIMS
 from integration.crash.driver import FORMAT, Driver, DriverDiedError, OrderFailedError, Relay
 from integration.crash.faults import FAIL_POINTS, all_armed
 from integration.moves import make_checkpoint
-from pyspark_ckpt import open_state
+from pyspark_ckpt.reading import open_state
 from pyspark_ckpt.testing.crashes.processes import kill
 
 PROGRAM = "integration.chains.program"

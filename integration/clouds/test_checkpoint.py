@@ -58,7 +58,7 @@ def test_a_checkpoint_in_google_cloud_storage_is_right_when_all_that_is_local_is
     if not jars:
         pytest.skip("NOT RUN: needs Hadoop's connector, which `make .tools/gcs-connector/.ready` fetches by Maven.")
     conf = {
-        "spark.jars": ",".join([pyspark_ckpt.jar_path(), *map(str, jars)]),
+        "spark.jars": ",".join([pyspark_ckpt.session.jar_path(), *map(str, jars)]),
         "spark.hadoop.fs.AbstractFileSystem.gs.impl": "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFS",
         "spark.hadoop.fs.gs.impl": "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem",
         "spark.hadoop.fs.gs.storage.root.url": f"{gcs.endpoint}/",

@@ -12,7 +12,7 @@ import pytest
 
 from integration.clusters.conftest import SETTINGS
 from integration.crash.driver import LOCAL_CLUSTER, ROOT
-from pyspark_ckpt import open_state
+from pyspark_ckpt.reading import open_state
 from tests.compat.frozen import unpack
 
 _PROGRAM = """

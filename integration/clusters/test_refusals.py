@@ -120,5 +120,5 @@ def test_calls_say_what_to_do_when_a_session_without_the_jar_runs(
     assert f"not stopped: {has_none}" in done.stdout
     assert "pyspark_ckpt.attach(spark) for one that runs" in done.stdout
     assert "when it starts. True\n" in done.stdout  # the query still runs
-    assert f"--jars {pyspark_ckpt.jar_path()}" in done.stdout
+    assert f"--jars {pyspark_ckpt.session.jar_path()}" in done.stdout
     assert "accepted" in done.stdout

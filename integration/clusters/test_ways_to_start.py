@@ -17,7 +17,7 @@ def _is_right(said: Mapping[str, Any], files: int) -> None:
     assert said["counts"] == [{"a": files, "b": 2 * files}, {"A": files, "B": 2 * files}]
     assert said["metrics"]
     assert all(name.startswith("ckpt") for name in said["metrics"])
-    assert said["jars"] == sorted([OTHER_JAR, pyspark_ckpt.jar_path().rpartition("/")[2]])
+    assert said["jars"] == sorted([OTHER_JAR, pyspark_ckpt.session.jar_path().rpartition("/")[2]])
 
 
 @pytest.mark.spark

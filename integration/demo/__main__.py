@@ -111,7 +111,7 @@ def rescale(folder: Path) -> None:
     (folder / "checkpoints").rename(folder / "before")
     rows = 0
     for checkpoint in sorted((folder / "before").iterdir()):
-        done = pyspark_ckpt.rescale(str(checkpoint), str(folder / "checkpoints" / checkpoint.name), new)
+        done = pyspark_ckpt.restore(str(checkpoint), str(folder / "checkpoints" / checkpoint.name), parallelism=new)
         rows += sum(state.digest.rows for state in done.states)
     CONSOLE.print(
         f"Rescaled from {old} to {new} partitions in {time.monotonic() - began:.1f} s: "

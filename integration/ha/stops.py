@@ -101,7 +101,7 @@ def jars(folder: Path) -> str:
     with zipfile.ZipFile(folder / "holding.jar", "w") as jar:
         for each in classes.iterdir():
             jar.write(each, each.name)
-    return ",".join([pyspark_ckpt.jar_path(), str(folder / "holding.jar")])
+    return ",".join([pyspark_ckpt.session.jar_path(), str(folder / "holding.jar")])
 
 
 def _place_of_spark(source: str) -> str:

@@ -107,7 +107,7 @@ def supervised(folder: Path, runs: Sequence[Mapping[str, Any]]) -> Iterator[Driv
         with standalone_cluster(folder, own, WORKERS) as url:
             conf = [word for key, value in SETTINGS.items() for word in ("--conf", f"{key}={value}")]
             mode = ["--master", url, "--deploy-mode", "cluster", "--supervise", "--class", LAUNCHER]
-            arguments = [pyspark_ckpt.jar_path(), job.__file__, "", json.dumps({"settings": {}, "runs": runs})]
+            arguments = [pyspark_ckpt.session.jar_path(), job.__file__, "", json.dumps({"settings": {}, "runs": runs})]
             submit = [f"{own['SPARK_HOME']}/bin/spark-submit", *mode, *conf, *arguments]
             done = subprocess.run(submit, cwd=folder, env=own, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stderr[-4000:]

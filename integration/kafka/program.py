@@ -96,7 +96,7 @@ def restore(_spark: SparkSession, *, saved: str, target: str, partitions: int) -
 
 def rescale(_spark: SparkSession, *, checkpoint: str, target: str, partitions: int) -> int:
     """Make a checkpoint of another one; its version."""
-    return ckpt.rescale(checkpoint, target, partitions).version
+    return ckpt.restore(checkpoint, target, parallelism=partitions).version
 
 
 if __name__ == "__main__":

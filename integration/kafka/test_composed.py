@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
 @pytest.mark.in_turn
 def test_two_queries_over_topics_become_one(kafka: KafkaService, tmp_path: Path) -> None:
-    jars = [ckpt.jar_path(), *map(str, sorted(CONNECTOR.glob("*.jar")))]
+    jars = [ckpt.session.jar_path(), *map(str, sorted(CONNECTOR.glob("*.jar")))]
     conf = {"spark.jars": ",".join(jars)}
     with (
         kafka.topic() as views,
@@ -54,7 +54,7 @@ def test_two_queries_over_topics_become_one(kafka: KafkaService, tmp_path: Path)
                 }
                 taken = [parts[name] for name in names]
                 target = folder / " and ".join(names)
-                ckpt.compose_savepoint(
+                ckpt.writing.compose_savepoint(
                     target,
                     [(where, operator) for where, operator, _ in taken],
                     sources=[(where, source) for where, _, source in taken],

@@ -86,7 +86,7 @@ def _wait_for_state(folder: str, s3: S3Service, job: subprocess.Popen[bytes]) ->
     while time.monotonic() < until:
         assert job.poll() is None, "the job has ended"
         try:
-            with ckpt.open_state(folder, uid="spending", state="total", options=s3.options) as state:
+            with ckpt.reading.open_state(folder, uid="spending", state="total", options=s3.options) as state:
                 found = {user: state.get(user) for user in ("user 0", "user 1", "user 2")}
         except CkptError:  # nothing is committed yet
             found = {}

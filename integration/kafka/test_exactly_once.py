@@ -38,7 +38,7 @@ class Life:
 
     def driver(self) -> Driver:
         """A driver with Spark's connector to Kafka."""
-        jars = [pyspark_ckpt.jar_path(), *map(str, sorted(CONNECTOR.glob("*.jar")))]
+        jars = [pyspark_ckpt.session.jar_path(), *map(str, sorted(CONNECTOR.glob("*.jar")))]
         return Driver(self.folder, LOCAL, {"spark.jars": ",".join(jars)}, program="integration.kafka.program")
 
     def start(self, driver: Driver, checkpoint: str, partitions: int) -> None:

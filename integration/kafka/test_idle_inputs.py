@@ -34,7 +34,7 @@ def produce(topic: Topic, *records: tuple[int, str, int]) -> None:
 
 @pytest.mark.in_turn
 def test_a_silent_partition_holds_up_nothing(kafka: KafkaService, tmp_path: Path) -> None:
-    jars = [pyspark_ckpt.jar_path(), *map(str, sorted(CONNECTOR.glob("*.jar")))]
+    jars = [pyspark_ckpt.session.jar_path(), *map(str, sorted(CONNECTOR.glob("*.jar")))]
 
     def driver() -> Driver:
         return Driver(tmp_path, LOCAL, {"spark.jars": ",".join(jars)}, program="integration.kafka.idle_program")

@@ -59,7 +59,7 @@ def _run(
     rules = None if course.rules is None else _rules(session, course, run, folder)
     if course.is_connected:
         left, right = (ckpt.KeyedInput(frame, ["k", "w"], order_by="seq") for frame in frames)
-        stream: Any = ckpt.connect(uid="life", merge=True, broadcast=rules, left=left, right=right)
+        stream: Any = ckpt.keyed_inputs(uid="life", merge=True, broadcast=rules, left=left, right=right)
     else:
         stream = ckpt.keyed(frames[0], ["k", "w"], uid="life", order_by="seq", broadcast=rules)
     lines = stream.process(course.program(), OUTPUT)
@@ -97,9 +97,9 @@ def _rules(session: SparkSession, course: Course, run: Run, folder: Path) -> ckp
 
 def _compare_lists(course: Course, run: Run, truth: Truth, checkpoint: Path) -> None:
     """Compare what the lists of all partitions have together, and the rules in the checkpoint."""
-    with ckpt.open_state(checkpoint, uid="life", state="given") as given:
+    with ckpt.reading.open_state(checkpoint, uid="life", state="given") as given:
         lacks, has = Counter(truth.given), Counter(given.to_arrow()["value"].to_pylist())
-    with ckpt.open_state(checkpoint, uid="life", state="rules") as state:
+    with ckpt.reading.open_state(checkpoint, uid="life", state="rules") as state:
         keys, numbers = (state.to_arrow()[name].to_pylist() for name in ("key", "value"))
     rules = {key["key"]: number for key, number in zip(keys, numbers, strict=True)}
     if lacks != has or rules != truth.rules:

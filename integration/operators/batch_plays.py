@@ -143,7 +143,7 @@ def adopted(stage: Stage) -> Any:  # noqa: ANN401 - JSON
     before = {PROVIDER_CLASS: HDFS_BACKED.provider_class, CHECKPOINT_FORMAT: "1"}
     stage.put(1)
     ended = [replace(stage, way="direct", at="spark", conf=before).run()]
-    ckpt.adopt(stage.folder / "spark", stage.checkpoint)
+    ckpt.moving.adopt(stage.folder / "spark", stage.checkpoint)
     stage.put(10, 100)
     ended.append(stage.run())
     return {"ended": ended, "totals": stage.totals()}

@@ -54,7 +54,7 @@ class Overdue(ckpt.KeyedProcessor):
 
 def in_timers(left: DataFrame, right: DataFrame, after: str = IDLE_AFTER) -> DataFrame:
     sides = (ckpt.KeyedInput(idle(frame, after), "k") for frame in (left, right))
-    return ckpt.connect(uid="it", left=next(sides), right=next(sides)).process(
+    return ckpt.keyed_inputs(uid="it", left=next(sides), right=next(sides)).process(
         Overdue(), "k string, due string, n int", "append"
     )
 

@@ -47,6 +47,8 @@ class Provider:
 _SPARK = "org.apache.spark.sql.execution.streaming.state."
 HDFS_BACKED = Provider("hdfs", _SPARK + "HDFSBackedStateStoreProvider", {CHECKPOINT_FORMAT: "1"})
 ROCKSDB = Provider("rocksdb", _SPARK + "RocksDBStateStoreProvider", {CHECKPOINT_FORMAT: "1"})
-OURS = Provider("ckpt", pyspark_ckpt.PROVIDER_CLASS, {CHECKPOINT_FORMAT: "2" if has_commit_ids_for_all() else "1"})
-IN_MEMORY = Provider("ckpt-memory", pyspark_ckpt.PROVIDER_CLASS, {**OURS.settings, BACKEND: "memory"})
+OURS = Provider(
+    "ckpt", pyspark_ckpt.session.PROVIDER_CLASS, {CHECKPOINT_FORMAT: "2" if has_commit_ids_for_all() else "1"}
+)
+IN_MEMORY = Provider("ckpt-memory", PROVIDER_CLASS, {**OURS.settings, BACKEND: "memory"})
 BY_NAME = {provider.name: provider for provider in (HDFS_BACKED, ROCKSDB, OURS, IN_MEMORY)}

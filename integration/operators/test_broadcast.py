@@ -91,14 +91,14 @@ def test_rules_are_the_same_for_all_keys_after_restarts_and_at_another_paralleli
     add(tmp_path, rules=[rule(4, "low", None)])
     run(match(session, tmp_path, Matches()), tmp_path)
     assert Counter(row.rule for row in spark.read.json(str(tmp_path / "out")).collect()) == {"high": 4, "low": 38}
-    with ckpt.open_state(tmp_path / "checkpoint", uid="match", state="rules") as state:
+    with ckpt.reading.open_state(tmp_path / "checkpoint", uid="match", state="rules") as state:
         assert state.to_pandas()["value"].tolist() == [18]
         assert state.get("high") == 18
         assert state.state.rows == 1
     options = {"uid": "match", "state": "rules"}
     assert spark.read.format("ckpt_state").options(**options).load(str(tmp_path / "checkpoint")).count() == 1
-    ckpt.rescale(tmp_path / "checkpoint", tmp_path / "rescaled", 5)
-    with ckpt.open_state(tmp_path / "rescaled", uid="match", state="seen") as state:
+    ckpt.restore(tmp_path / "checkpoint", tmp_path / "rescaled", parallelism=5)
+    with ckpt.reading.open_state(tmp_path / "rescaled", uid="match", state="seen") as state:
         lists = [state.get(partition) for partition in range(5)]
         assert [len(each) for each in lists] == [8] * 5
         assert Counter(user for each in lists for user in each) == dict.fromkeys((f"user-{n}" for n in range(20)), 2)

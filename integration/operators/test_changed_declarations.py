@@ -242,6 +242,6 @@ def test_partitions_know_the_same_types_when_only_one_had_rows_for_each_program(
 ) -> None:
     _play(spark, tmp_path, _keyed(Sums()), 1)
     _play(spark, tmp_path, _keyed(Wider()), 2)
-    pyspark_ckpt.rescale(str(tmp_path / "checkpoint"), str(tmp_path / "rescaled"), 1)
+    pyspark_ckpt.restore(str(tmp_path / "checkpoint"), str(tmp_path / "rescaled"), parallelism=1)
     _play(spark, tmp_path, _keyed(Wider()), 3)
-    pyspark_ckpt.rescale(str(tmp_path / "checkpoint"), str(tmp_path / "again"), 3)
+    pyspark_ckpt.restore(str(tmp_path / "checkpoint"), str(tmp_path / "again"), parallelism=3)

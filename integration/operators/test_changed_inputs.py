@@ -60,7 +60,7 @@ class Changing:
             frame = ckpt.keyed(self.frame("a"), by="user", uid="it").process(Totals(), "user string, total bigint")
         else:
             inputs: dict[str, Any] = {name: ckpt.KeyedInput(self.frame(name), by="user") for name in names}
-            frame = ckpt.connect(uid="it", **inputs).process(Totals(), "user string, total bigint")
+            frame = ckpt.keyed_inputs(uid="it", **inputs).process(Totals(), "user string, total bigint")
         found: dict[str, int] = {}
         writer = frame.writeStream.outputMode("update").option("checkpointLocation", str(self.folder / checkpoint))
         writer = writer.foreachBatch(lambda rows, _: found.update(map(tuple, rows.collect())))

@@ -116,7 +116,7 @@ def connected(processor: Any, *, merge: bool = False) -> Any:  # noqa: ANN401
         orders, payments = frames
         if not merge:
             orders, payments = orders.withWatermark("at", "0 seconds"), payments.withWatermark("paid_at", "5 seconds")
-        return ckpt.connect(
+        return ckpt.keyed_inputs(
             uid="match",
             merge=merge,
             orders=ckpt.KeyedInput(orders, by="user", order_by=("at", "amount")),
@@ -247,6 +247,6 @@ def test_inputs_that_do_not_fit_are_refused_by_name(change: dict[str, Any], mess
     }
     orders, processor = ckpt.KeyedInput(_orders(OURS.session(spark)), by="user"), Half()
     with pytest.raises(ckpt.InvalidInputError) as refused:
-        ckpt.connect(uid="match", orders=orders, **inputs).process(processor, OUTPUT)
+        ckpt.keyed_inputs(uid="match", orders=orders, **inputs).process(processor, OUTPUT)
     assert re.search(message, f"{refused.value.message}\n{refused.value.hint}", re.DOTALL)
-    assert "connect(uid='match')" in refused.value.message or "Half" in refused.value.message
+    assert "keyed_inputs(uid='match')" in refused.value.message or "Half" in refused.value.message

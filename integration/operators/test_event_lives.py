@@ -95,7 +95,7 @@ def run_groups(frame: DataFrame) -> DataFrame:
 def play(spark: SparkSession, folder: Path, files: int, operator: Callable[[DataFrame], DataFrame]) -> list[Any]:
     """Run a query with so many files in a batch. Return its rows in order."""
     session = spark.newSession()
-    session.conf.set("spark.sql.streaming.stateStore.providerClass", ckpt.PROVIDER_CLASS)
+    session.conf.set("spark.sql.streaming.stateStore.providerClass", ckpt.session.PROVIDER_CLASS)
     session.conf.set("spark.sql.shuffle.partitions", "1")
     session.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
     shown: list[Any] = []
@@ -140,7 +140,7 @@ def test_a_count_goes_on_when_a_batch_is_longer_than_a_life(
 def test_entries_have_the_times_of_their_rows_when_all_come_in_one_batch(spark: SparkSession, rows: Path) -> None:
     for files, operator in ((12, run_keyed), (4, run_vector)):
         play(spark, rows, files, operator)
-        with ckpt.open_state(str(rows / f"checkpoint-{files}"), uid="it", state="pages") as state:
+        with ckpt.reading.open_state(str(rows / f"checkpoint-{files}"), uid="it", state="pages") as state:
             found = state.to_arrow()
         at = found["map_key"].cast(pa.timestamp("us", "UTC"))
         assert found["written_at"].to_pylist() == at.to_pylist()

@@ -38,7 +38,7 @@ class Visits(ckpt.KeyedProcessor):
     """Counts rows in state, and in a counter whose name no metric of Prometheus may have."""
 
     rows = ckpt.ValueState("rows", "bigint", default=0)
-    seen = ckpt.Counter("seen: rows (all)")
+    seen = ckpt.MetricCounter("seen: rows (all)")
 
     def process(self, ctx: Any, key: Any, rows: Any) -> Iterator[tuple[Any, ...]]:  # noqa: ANN401, ARG002
         self.seen.add(len(rows))
@@ -90,7 +90,7 @@ def _ended(registry: CollectorRegistry, query_id: str) -> bool:
 def test_every_metric_of_a_query_arrives_with_its_name_and_uid(spark: SparkSession, tmp_path: Path) -> None:
     registry = CollectorRegistry()
     session = OURS.session(spark)
-    with ckpt.metrics(session, prometheus=registry):
+    with ckpt.monitoring.export_metrics(session, prometheus=registry):
         query_id = _play(session, tmp_path, _visits, "site")
         _await(lambda: _ended(registry, query_id))
         labels = {"query": "site", "query_id": query_id, "operator": "0", "operator_name": "keyed", "uid": "visits"}
@@ -118,7 +118,7 @@ def test_gauges_are_there_while_a_query_runs(spark: SparkSession, tmp_path: Path
     session = OURS.session(spark, **{"spark.sql.streaming.stateStore.ckpt.restoreTarget": "90s"})
     EVENTS.write(tmp_path / "input", 0, 2)
     frame = _visits(EVENTS.stream(session, tmp_path / "input"))
-    with ckpt.metrics(session, prometheus=registry):
+    with ckpt.monitoring.export_metrics(session, prometheus=registry):
         writer = frame.writeStream.outputMode("update").foreachBatch(_collect)
         query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
         try:
@@ -142,7 +142,7 @@ def test_gauges_are_there_while_a_query_runs(spark: SparkSession, tmp_path: Path
 def test_a_query_that_fails_counts_and_one_that_is_restarted_goes_on(spark: SparkSession, tmp_path: Path) -> None:
     registry = CollectorRegistry()
     session = OURS.session(spark)
-    with ckpt.metrics(session, prometheus=registry):
+    with ckpt.monitoring.export_metrics(session, prometheus=registry):
 
         def make(rows: DataFrame) -> DataFrame:
             return _visits(rows.where(f.expr("if(id >= 0, raise_error('no'), true)")))
@@ -173,7 +173,7 @@ def test_operators_have_the_numbers_of_their_folders(spark: SparkSession, tmp_pa
 
     first = stream().dropDuplicates(["id"]).select("user", f.lit(1).cast("bigint").alias("rows"))
     frame = _visits(stream()).union(first)
-    with ckpt.metrics(session, prometheus=registry):
+    with ckpt.monitoring.export_metrics(session, prometheus=registry):
         query = _start(frame, tmp_path)
         query.awaitTermination()
         _await(lambda: _ended(registry, str(query.id)))
@@ -200,7 +200,7 @@ def test_a_problem_of_the_export_ends_no_query_and_is_said_once(
 
     registry = CollectorRegistry()
     session = OURS.session(spark)
-    with ckpt.metrics(session, prometheus=registry), caplog.at_level(logging.WARNING):
+    with ckpt.monitoring.export_metrics(session, prometheus=registry), caplog.at_level(logging.WARNING):
         monkeypatch.setattr(Series, "add", fail)
         query_id = _play(session, tmp_path, _visits)
         _await(lambda: _ended(registry, query_id))
@@ -214,11 +214,14 @@ def test_a_problem_of_the_export_ends_no_query_and_is_said_once(
 def test_several_sessions_have_one_export_and_one_session_may_have_several(spark: SparkSession, tmp_path: Path) -> None:
     first, second = OURS.session(spark), OURS.session(spark)
     registry, other = CollectorRegistry(), CollectorRegistry()
-    with ckpt.metrics(first, prometheus=registry) as handle, ckpt.metrics(first, prometheus=other):
+    with (
+        ckpt.monitoring.export_metrics(first, prometheus=registry) as handle,
+        ckpt.monitoring.export_metrics(first, prometheus=other),
+    ):
         handle.follow(second)
         handle.follow(second)
         with pytest.raises(LifecycleError, match="already"):
-            ckpt.metrics(second, prometheus=registry)
+            ckpt.monitoring.export_metrics(second, prometheus=registry)
         one, two = _play(first, tmp_path / "1", _visits), _play(second, tmp_path / "2", _visits)
         _await(lambda: _ended(registry, one) and _ended(registry, two) and _ended(other, one))
         for each in (registry, other):
@@ -233,7 +236,7 @@ def test_several_sessions_have_one_export_and_one_session_may_have_several(spark
 def test_another_object_of_a_session_that_is_followed_doubles_nothing(spark: SparkSession, tmp_path: Path) -> None:
     registry = CollectorRegistry()
     session = OURS.session(spark)
-    with ckpt.metrics(session, prometheus=registry) as handle:
+    with ckpt.monitoring.export_metrics(session, prometheus=registry) as handle:
         handle.follow(type(session)(session.sparkContext, session._jsparkSession))
         query_id = _play(session, tmp_path, _visits)
         _await(lambda: _ended(registry, query_id))
@@ -250,7 +253,7 @@ def test_a_progress_that_is_long_arrives_as_it_is(spark: SparkSession, tmp_path:
     frame = EVENTS.stream(session, tmp_path / "input")
     for number in range(operators):
         frame = frame.withColumn("id", f.col("id") + number).dropDuplicates(["id", "user"])
-    with ckpt.metrics(session, prometheus=registry):
+    with ckpt.monitoring.export_metrics(session, prometheus=registry):
         query = _start(frame, tmp_path, mode="append")
         query.awaitTermination()
         _await(lambda: _ended(registry, str(query.id)))
@@ -266,16 +269,16 @@ def test_a_progress_that_is_long_arrives_as_it_is(spark: SparkSession, tmp_path:
 def test_a_call_that_fails_leaves_nothing_behind(spark: SparkSession) -> None:
     session = OURS.session(spark)
     with pytest.raises(InvalidInputError, match="no target"):
-        ckpt.metrics(session)
-    with ckpt.metrics(session, prometheus=0) as handle:
+        ckpt.monitoring.export_metrics(session)
+    with ckpt.monitoring.export_metrics(session, prometheus=0) as handle:
         address = (handle.url or "").removeprefix("http://").removesuffix("/metrics")
         with pytest.raises(InvalidInputError, match="cannot be served"):
-            ckpt.metrics(session, prometheus=address)
+            ckpt.monitoring.export_metrics(session, prometheus=address)
         registry = CollectorRegistry()
         with pytest.raises(InvalidInputError, match="should be a MeterProvider"):
-            ckpt.metrics(session, prometheus=registry, otel="collector")  # type: ignore[arg-type]
+            ckpt.monitoring.export_metrics(session, prometheus=registry, otel="collector")  # type: ignore[arg-type]
         assert list(registry.collect()) == []
-    ckpt.metrics(session, prometheus=address).close()
+    ckpt.monitoring.export_metrics(session, prometheus=address).close()
 
 
 def test_a_query_without_state_is_exported(spark: SparkSession, tmp_path: Path) -> None:
@@ -283,9 +286,9 @@ def test_a_query_without_state_is_exported(spark: SparkSession, tmp_path: Path) 
     session = OURS.session(spark)
     source = Source("id int", (((1,), (2,)),))
     source.write(tmp_path / "input", 0, 1)
-    with ckpt.metrics(session, prometheus=registry):
+    with ckpt.monitoring.export_metrics(session, prometheus=registry):
         query = _start(source.stream(session, tmp_path / "input"), tmp_path, mode="append")
         query.awaitTermination()
         _await(lambda: _ended(registry, str(query.id)))
-    with ckpt.metrics(session, prometheus=registry):
+    with ckpt.monitoring.export_metrics(session, prometheus=registry):
         assert registry.get_sample_value("ckpt_exporter_failures_total") == 0

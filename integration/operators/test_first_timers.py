@@ -83,7 +83,7 @@ def play(
     """Run one more batch with rows, and those without that it brings about: their output rows."""
     session = spark.newSession()
     settings: Mapping[str, str] = {
-        "spark.sql.streaming.stateStore.providerClass": ckpt.PROVIDER_CLASS,
+        "spark.sql.streaming.stateStore.providerClass": ckpt.session.PROVIDER_CLASS,
         "spark.sql.streaming.stateStore.checkpointFormatVersion": str(checkpoint_format),
         "spark.sql.streaming.stateStore.ckpt.allowNonRestoredState": "true",
         "spark.sql.session.timeZone": "UTC",
@@ -158,9 +158,9 @@ def test_a_checkpoint_of_the_first_release_gets_timers_and_loses_them(spark: Spa
 
 def test_an_operator_gets_timers_before_and_after_a_rescale(spark: SparkSession, frozen: Path, tmp_path: Path) -> None:
     """With eight partitions, some have no rows of five users."""
-    ckpt.rescale(str(frozen), str(tmp_path / "eight"), 8)
+    ckpt.restore(str(frozen), str(tmp_path / "eight"), parallelism=8)
     shown = _play_all(spark, [Timed(), Timed()], tmp_path / "eight", 2, partitions=8)
-    ckpt.rescale(str(tmp_path / "eight"), str(tmp_path / "three"), 3)
+    ckpt.restore(str(tmp_path / "eight"), str(tmp_path / "three"), parallelism=3)
     shown += _play_all(spark, [Plain(), Timed(), Timed()], tmp_path / "three", 4, partitions=3)
     _require_timers(shown, [2, 3])
     saved = tmp_path / "saved"

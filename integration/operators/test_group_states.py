@@ -290,7 +290,7 @@ def test_states_are_refused_that_a_group_cannot_have(spark: SparkSession) -> Non
         wait = ckpt.Timers("wait", clock="event")
 
     class Counts:
-        count = ckpt.Counter("count")
+        count = ckpt.MetricCounter("count")
 
     class Wrong:
         wrong = ckpt.ValueState("wrong", "varint")

@@ -38,7 +38,7 @@ class Tells(ckpt.KeyedProcessor):
     recent = ckpt.MapState("recent", "bigint", "timestamp", ttl=ckpt.Ttl("5 minutes", clock="event"))
     log = ckpt.ListState("log", "bigint")
     soon = ckpt.Timers("soon", clock="event")
-    rows = ckpt.Counter("rows")
+    rows = ckpt.MetricCounter("rows")
 
     def process(self, ctx: ckpt.Context, key: Any, rows: Sequence[Any]) -> Iterator[Any]:  # noqa: ANN401
         for row in rows:
@@ -101,7 +101,7 @@ def test_a_harness_tells_what_spark_tells(spark: SparkSession, tmp_path: Path, s
     found = {number: Counter(row.told for row in rows) for number, rows in enumerate(harnessed)}
     assert found == {number: Counter(row.told for row in rows) for number, rows in told.items()}
     checkpoint = str(tmp_path / "spark" / "checkpoint")
-    with ckpt.open_state(checkpoint, uid="it", state="log") as reader:
+    with ckpt.reading.open_state(checkpoint, uid="it", state="log") as reader:
         assert states["log"] == {key: reader.get(key) for key in states["log"]}
         assert len(states["log"]) == len(set(map(str, reader.to_arrow()["key"].to_pylist())))
 
@@ -130,7 +130,7 @@ def test_savepoints_go_from_a_query_to_a_harness_and_back(spark: SparkSession, t
             expected[user,] = expected.get((user,), 0) + number
         assert harness.state("total") == expected
     ckpt.restore(str(tmp_path / "second"), str(tmp_path / "new" / "checkpoint"), parallelism=2)
-    with ckpt.open_state(str(tmp_path / "new" / "checkpoint"), uid="it", state="total") as reader:
+    with ckpt.reading.open_state(str(tmp_path / "new" / "checkpoint"), uid="it", state="total") as reader:
         assert {key: reader.get(key) for key in expected} == expected
 
 

@@ -248,7 +248,7 @@ def test_savepoints_and_restores_take_the_silence_along(spark: SparkSession, tmp
     assert saved.version == int(play.newest().name) + 1
     play.checkpoint, play.settings = "second", {SHUFFLE_PARTITIONS: "3"}
     assert play.run([("a", 30)], []) == 30
-    ckpt.rescale(str(tmp_path / "second"), str(tmp_path / "third"), 2)
+    ckpt.restore(str(tmp_path / "second"), str(tmp_path / "third"), parallelism=2)
     play.checkpoint, play.settings = "third", {SHUFFLE_PARTITIONS: "2"}
     assert play.run([("a", 40)], []) == 40
 

@@ -94,7 +94,7 @@ class ByHand(ckpt.KeyedProcessor):
 
     total = ckpt.ValueState("total", "bigint", default=0)
     seen = ckpt.ListState("seen", "bigint")
-    given = ckpt.Counter("given")
+    given = ckpt.MetricCounter("given")
 
     def process(self, _ctx: ckpt.Context, key: Any, rows: Sequence[Any]) -> Iterator[Sequence[Any]]:  # noqa: ANN401
         self.total.update(self.total.value() + sum(row.n for row in rows))
@@ -114,7 +114,7 @@ class ColumnsByHand(ckpt.VectorProcessor):
 
     total = ckpt.ValueState("total", "bigint", default=0)
     seen = ckpt.ListState("seen", "bigint")
-    given = ckpt.Counter("given")
+    given = ckpt.MetricCounter("given")
 
     def process_batch(self, ctx: ckpt.VectorContext, batch: pa.Table) -> pa.Table:
         total = self.total.get(ctx.keys).fill_null(0).to_numpy().copy()
@@ -194,7 +194,7 @@ def _stored(checkpoint: Path, name: str) -> dict[int | None, Any]:
     found: dict[int | None, Any] = {}
     lists: dict[int | None, list[Any]] = defaultdict(list)
     maps: dict[int | None, dict[Any, Any]] = defaultdict(dict)
-    for row in ckpt.open_state(str(checkpoint), uid="it", state=name).to_arrow().to_pylist():
+    for row in ckpt.reading.open_state(str(checkpoint), uid="it", state=name).to_arrow().to_pylist():
         user, value = row["key"]["user"], row["value"]
         if name == "seen":
             lists[user].append(value)

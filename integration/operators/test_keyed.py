@@ -173,8 +173,8 @@ def test_an_aggregation_may_follow_in_append_mode(spark: SparkSession, tmp_path:
 class Counting(Totals):
     """Counts what it does."""
 
-    calls = ckpt.Counter("calls")
-    seen = ckpt.Counter("seen")
+    calls = ckpt.MetricCounter("calls")
+    seen = ckpt.MetricCounter("seen")
 
     def process(self, ctx: ckpt.Context, key: Any, rows: Sequence[Any]) -> Iterator[Sequence[Any]]:  # noqa: ANN401
         self.calls.add()

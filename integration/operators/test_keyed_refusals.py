@@ -114,7 +114,7 @@ def test_a_plan_for_another_number_of_partitions_is_refused_before_the_first_row
     for told in (
         f"Keyed operator 'it' was planned for {planned} partitions, and the query runs with {PARTITIONS}: that of its",
         f"Set spark.sql.shuffle.partitions to {PARTITIONS} before the query is built",
-        f"`pyspark-ckpt rescale {tmp_path / 'checkpoint'} NEW_CHECKPOINT -n {planned}`",
+        f"`pyspark-ckpt checkpoint rescale {tmp_path / 'checkpoint'} NEW_CHECKPOINT -n {planned}`",
     ):
         assert told in str(refused.value)
     batches: dict[int, Lines] = {}

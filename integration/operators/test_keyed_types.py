@@ -17,7 +17,7 @@ from integration.operators.keyed import EVENTS, TOTALS, Totals, Unchanged, keyed
 from integration.operators.providers import OURS
 from integration.operators.replay import lines
 from integration.operators.sources import Source
-from pyspark_ckpt import open_state
+from pyspark_ckpt.reading import open_state
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:

@@ -67,7 +67,7 @@ def test_rows_are_those_of_sparks_reader(name: str, spark: SparkSession, tmp_pat
     shown = lines(expected.select(*same, "partition_id"))
     assert shown
     assert lines(frame.selectExpr("key", "value", "partition as partition_id")) == shown
-    with pyspark_ckpt.open_state(path) as state:
+    with pyspark_ckpt.reading.open_state(path) as state:
         table = state.to_arrow()
         assert state.count() == len(table) == len(shown)
         if _can_be_looked_for(state):
@@ -76,7 +76,7 @@ def test_rows_are_those_of_sparks_reader(name: str, spark: SparkSession, tmp_pat
                 assert repr(state.get(key)) == repr(value)
 
 
-def _can_be_looked_for(state: pyspark_ckpt.StateReader) -> bool:
+def _can_be_looked_for(state: pyspark_ckpt.reading.StateReader) -> bool:
     return not any(str(field.type) == "null" for field in state.schema.field("key").type)
 
 
@@ -97,7 +97,7 @@ def test_the_rows_of_a_join_are_those_of_sparks_reader(version: int, spark: Spar
         found = spark.read.format("ckpt_state").options(**place).load(path)
         assert lines(found.selectExpr("key.field0", *columns, "partition as partition_id")) == shown[side]
         assert shown[side]
-        with pyspark_ckpt.open_state(path, **place) as state:
+        with pyspark_ckpt.reading.open_state(path, **place) as state:
             table = state.to_arrow()
             of_key: dict[Any, list[str]] = {}
             for key, value in zip(*(python_values(table[n].combine_chunks()) for n in ("key", "value")), strict=True):
@@ -126,7 +126,7 @@ def test_states_of_a_keyed_operator_are_what_the_program_has_shown(spark: SparkS
         "hash = hash(key.user) and key_group = shiftrightunsigned(hash, 17) as same"
     ).distinct()
     assert [row.same for row in by_hash.collect()] == [True]
-    with pyspark_ckpt.open_state(path, uid="it", state="total") as state:
+    with pyspark_ckpt.reading.open_state(path, uid="it", state="total") as state:
         assert {user: state.get(user) for user in shown} == {user: total for user, (_, total) in shown.items()}
     with pytest.raises(PySparkException, match="no state for uid"):
         frame.option("state", "nope").load(path)

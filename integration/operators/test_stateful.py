@@ -250,7 +250,7 @@ def test_output_of_every_type_is_that_of_spark(
 
 def test_states_of_many_types_are_those_of_spark(spark: SparkSession, tmp_path: Path) -> None:
     compare(spark, tmp_path, Mixed(), OUTPUT, inputs.events(seed=71), of_frames=False)
-    stored = ckpt.open_state(tmp_path / OURS.name / "checkpoint", uid="it", state="map").to_pandas()
+    stored = ckpt.reading.open_state(tmp_path / OURS.name / "checkpoint", uid="it", state="map").to_pandas()
     assert {entry["s"] for entry in stored["map_key"]} == {"k0", "k1", None}
 
 

@@ -119,7 +119,7 @@ def test_values_of_earlier_schemas_are_read_as_on_sparks_own_store_when_schemas_
             for each in (ROCKSDB, OURS)
         )
         assert _without_ends(ours) == _without_ends(theirs)
-        with ckpt.open_state(str(tmp_path / "ckpt" / "checkpoint"), state=name) as state:
+        with ckpt.reading.open_state(str(tmp_path / "ckpt" / "checkpoint"), state=name) as state:
             values = state.to_arrow()["value"].to_pylist()
         inner = [value.get("value", value) for value in values]
         assert {"id", "deep", "added"} == set(inner[0])

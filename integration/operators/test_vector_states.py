@@ -17,7 +17,7 @@ from integration.operators.placement import stored_rows
 from integration.operators.providers import OURS
 from integration.operators.replay import Case, collect_into, run, write_inputs
 from integration.operators.sources import Source
-from pyspark_ckpt import open_state
+from pyspark_ckpt.reading import open_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -116,8 +116,8 @@ class Program:
                 return query
         if wanted != partitions:
             try:
-                done = ckpt.rescale_query(checkpoint, self.start, wanted)
-            except ckpt.RescaleError:
+                done = ckpt.rescale(checkpoint, self.start, wanted)
+            except ckpt.errors.RescaleError:
                 raise
             except ckpt.LifecycleError as told:  # the query had not got to its first commit
                 if "no committed batch" not in str(told):
@@ -149,7 +149,7 @@ class Program:
             self.write(checkpoint, partitions, wanted)
             print("RESCALES", flush=True)
             try:
-                done = ckpt.rescale_query(query, self.start, wanted)
+                done = ckpt.rescale(query, self.start, wanted)
             except ckpt.LifecycleError as told:
                 if "no committed batch" not in str(told):
                     raise

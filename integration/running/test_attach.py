@@ -72,7 +72,7 @@ def test_a_bad_option_leaves_a_session_as_it_was(spark: SparkSession) -> None:
         ckpt.attach(session, memory_limt="1g")
     assert session.conf.get(PROVIDER) == before
     ckpt.attach(session, memory_limit="1g")
-    assert session.conf.get(PROVIDER) == ckpt.PROVIDER_CLASS
+    assert session.conf.get(PROVIDER) == ckpt.session.PROVIDER_CLASS
     assert session.conf.get("spark.sql.streaming.stateStore.ckpt.memoryLimit") == "1g"
     assert ckpt.attach(session).conf.get("spark.sql.streaming.stateStore.ckpt.memoryLimit") == "1g"
 

@@ -50,7 +50,7 @@ def test_a_start_on_the_old_checkpoint_is_refused_and_the_query_runs_on(
     new, newest = tmp_path / "query-3-partitions", tmp_path / "named"
     with program.running() as query:
         program.await_more()
-        done = ckpt.rescale_query(query, program.start, 3)
+        done = ckpt.rescale(query, program.start, 3)
         for each in (program, other):
             with pytest.raises(
                 IllegalArgumentException, match=refused(program.checkpoint, new) + "goes on there. Start the program"
@@ -58,7 +58,7 @@ def test_a_start_on_the_old_checkpoint_is_refused_and_the_query_runs_on(
                 each.start(each.checkpoint)
         assert done.query.isActive, "Spark has not ended it for the other run"
         program.await_more()
-        done = ckpt.rescale_query(done.query, program.start, 2, new_checkpoint=newest)
+        done = ckpt.rescale(done.query, program.start, 2, new_checkpoint=newest)
         with pytest.raises(
             IllegalArgumentException, match=refused(program.checkpoint, new) + f"is on file:{newest} by now. Start"
         ):
@@ -75,8 +75,8 @@ def test_a_branch_of_the_old_checkpoint_goes_on(spark: SparkSession, tmp_path: P
     program, other = Counting(spark, tmp_path, 2), Counting(spark, tmp_path, 2)
     with program.running() as query:
         program.await_more()
-        done = ckpt.rescale_query(query, program.start, 3)
-        ckpt.branch(program.checkpoint, tmp_path / "branch")
+        done = ckpt.rescale(query, program.start, 3)
+        ckpt.moving.branch(program.checkpoint, tmp_path / "branch")
         other.start(str(tmp_path / "branch"))
         other.await_more()
         other.stop()
@@ -100,7 +100,7 @@ def test_a_start_is_refused_although_the_new_query_had_no_data_yet(
 
     query = start(str(tmp_path / "query"))
     query.processAllAvailable()
-    done = ckpt.rescale_query(query, start, 3)
+    done = ckpt.rescale(query, start, 3)
     try:
         assert done.downtime.first_batch_s is None
         with pytest.raises(
@@ -109,7 +109,7 @@ def test_a_start_is_refused_although_the_new_query_had_no_data_yet(
             start(str(tmp_path / "query"))
         done.query.stop()
         with pytest.raises(InvalidInputError, match=r"was rescaled before, .*Start the query on .*query-3-partitions"):
-            ckpt.rescale_query(tmp_path / "query", start, 4)
+            ckpt.rescale(tmp_path / "query", start, 4)
     finally:
         done.query.stop()
 
@@ -143,7 +143,7 @@ def test_a_start_is_refused_if_the_driver_died_before_it_recorded_the_move(
     try:
         with program.running() as query:
             program.await_more()
-            done = ckpt.rescale_query(query, program.start, 3)
+            done = ckpt.rescale(query, program.start, 3)
             program.await_more()
             done.query.stop()
             record(old)  # lifts what the call has recorded
@@ -178,7 +178,7 @@ def test_a_query_whose_rescaling_did_not_get_to_a_batch_is_started_on_the_old_ch
         for is_made in (False, True):
             record(program.checkpoint, f"file:{tmp_path}/query-3-partitions")
             if is_made:
-                ckpt.rescale(program.checkpoint, tmp_path / "query-3-partitions", 3)
+                ckpt.restore(program.checkpoint, tmp_path / "query-3-partitions", parallelism=3)
             again = program.start(program.checkpoint)
             program.await_more()
             again.stop()
@@ -202,9 +202,9 @@ def test_the_new_checkpoint_is_refused_once_the_query_was_started_again_on_the_o
     with program.running() as query:
         program.await_more()
         with pytest.raises(
-            ckpt.RescaleError, match=refused(new, program.checkpoint) + "the query has committed batch"
+            ckpt.errors.RescaleError, match=refused(new, program.checkpoint) + "the query has committed batch"
         ) as told:
-            ckpt.rescale_query(query, start, 3)
+            ckpt.rescale(query, start, 3)
         assert "\tat " not in str(told.value)
         program.await_more()
     shown = dict(program.sink.shown + other.sink.shown)
@@ -228,8 +228,8 @@ def test_the_way_back_does_not_need_a_new_checkpoint_that_spark_cannot_read(
     new = s3.new_folder()
     with program.running() as query:
         program.await_more()
-        with pytest.raises(ckpt.RescaleError, match=r"started again on .*/query, with 2 partitions") as told:
-            ckpt.rescale_query(query, start, 3, new_checkpoint=new, options=s3.options)
+        with pytest.raises(ckpt.errors.RescaleError, match=r"started again on .*/query, with 2 partitions") as told:
+            ckpt.rescale(query, start, 3, new_checkpoint=new, options=s3.options)
         assert "[StorageError] The query is not started on" in refusals[0]
         assert f"a rescaling between it and {new} began at" in refusals[0]
         assert "cannot be found out, because that checkpoint cannot be read" in refusals[0]

@@ -37,20 +37,20 @@ def test_every_row_counts_once_when_a_query_is_rescaled_there_and_back(
     program = Counting(spark, tmp_path, 2)
     with program.running() as query:
         program.await_more()
-        advice = ckpt.advise(query)
+        advice = ckpt.monitoring.advise(query)
         assert (advice.partitions, advice.cores) == (2, 2)
-        done = ckpt.rescale_query(query, program.start, 5)
+        done = ckpt.rescale(query, program.start, 5)
         assert (done.partitions, done.old_partitions, done.query.isActive) == (5, 2, True)
         assert done.checkpoint == f"file:{tmp_path}/query-5-partitions"
         assert done.downtime.first_batch_s is not None
         assert str(done.downtime) in capsys.readouterr().err
         program.await_more()
-        back = ckpt.rescale_query(done.query, program.start, 2, old_checkpoint="delete")
+        back = ckpt.rescale(done.query, program.start, 2, old_checkpoint="delete")
         assert back.checkpoint == f"file:{tmp_path}/query-2-partitions"
         assert back.old_is_deleted
         assert not any(path.is_file() for path in (tmp_path / "query-5-partitions").rglob("*"))
         program.await_more()
-        again = ckpt.rescale_query(back.query, program.start, 5, new_checkpoint=tmp_path / "named")
+        again = ckpt.rescale(back.query, program.start, 5, new_checkpoint=tmp_path / "named")
         assert again.checkpoint == str(tmp_path / "named")
         program.await_more()
     program.require_all()
@@ -72,14 +72,14 @@ def test_the_query_runs_again_on_its_old_checkpoint_if_it_cannot_be_started_on_t
     with program.running() as query:
         program.await_more()
         with pytest.raises(
-            ckpt.RescaleError, match=r"made-up mistake.*started again on .*query, with 2 part"
+            ckpt.errors.RescaleError, match=r"made-up mistake.*started again on .*query, with 2 part"
         ) as failed:
-            ckpt.rescale_query(query, start, 4)
+            ckpt.rescale(query, start, 4)
         assert failed.value.query is not None
         assert program.session.conf.get(SHUFFLE_PARTITIONS) == "2"
         program.await_more()
         assert [each.id for each in program.session.streams.active] == [query.id]
-        ckpt.rescale_query(failed.value.query, program.start, 4)
+        ckpt.rescale(failed.value.query, program.start, 4)
         program.await_more()
     require_each_batch(program)
     assert program.calls[-3:] == [("query-4-partitions", "4"), ("query", "2"), ("query-4-partitions", "4")]
@@ -91,13 +91,15 @@ def test_a_program_that_starts_another_checkpoint_is_stopped_and_goes_on_with_th
     program = Counting(spark, tmp_path, 2)
     with program.running() as query:
         program.await_more()
-        with pytest.raises(ckpt.RescaleError, match=r"was given .*-3-partitions, and has started a query on .*/query,"):
-            ckpt.rescale_query(query, lambda _checkpoint: program.start(program.checkpoint), 3)
+        with pytest.raises(
+            ckpt.errors.RescaleError, match=r"was given .*-3-partitions, and has started a query on .*/query,"
+        ):
+            ckpt.rescale(query, lambda _checkpoint: program.start(program.checkpoint), 3)
         program.await_more()
         elsewhere = str(tmp_path / "elsewhere")
         running = program.session.streams.active[0]
-        with pytest.raises(ckpt.RescaleError, match="could not be started again, either") as failed:
-            ckpt.rescale_query(running, lambda _checkpoint: program.start(elsewhere), 3)
+        with pytest.raises(ckpt.errors.RescaleError, match="could not be started again, either") as failed:
+            ckpt.rescale(running, lambda _checkpoint: program.start(elsewhere), 3)
         assert failed.value.query is None
         assert f"Start the query on file:{program.checkpoint}, with {SHUFFLE_PARTITIONS}=2." in str(failed.value)
         assert not program.session.streams.active
@@ -134,8 +136,8 @@ def test_nothing_is_lost_in_a_file_sink_if_the_first_batch_fails_after_it(spark:
     query = start(str(tmp_path / "query"))
     try:
         query.processAllAvailable()
-        with pytest.raises(ckpt.RescaleError, match=r"made-up mistake.* was started again") as failed:
-            ckpt.rescale_query(query, start, 3)
+        with pytest.raises(ckpt.errors.RescaleError, match=r"made-up mistake.* was started again") as failed:
+            ckpt.rescale(query, start, 3)
         assert had == [True], "the sink had the batch"
         assert failed.value.query is not None
         failed.value.query.processAllAvailable()
@@ -161,7 +163,7 @@ def test_a_batch_that_does_not_end_in_time_runs_on(spark: SparkSession, tmp_path
     with program.running() as query:
         assert holds.wait(120)
         with pytest.raises(LifecycleError, match=r"has not ended within 0.2 s. Nothing was done: the query runs on"):
-            ckpt.rescale_query(query, program.start, 3, timeout_s=0.2)
+            ckpt.rescale(query, program.start, 3, timeout_s=0.2)
         goes.set()
         program.await_more(3)
         assert query.isActive
@@ -190,12 +192,12 @@ def test_what_cannot_be_rescaled_is_refused_while_the_query_runs(spark: SparkSes
         for wrong, arguments in wrongs.items():
             given: dict[str, object] = {"start": program.start, "parallelism": 3, **arguments}
             with pytest.raises(InvalidInputError, match=wrong):
-                ckpt.rescale_query(query, **given)  # type: ignore[arg-type]
+                ckpt.rescale(query, **given)  # type: ignore[arg-type]
         with pytest.raises(LifecycleError, match="Call with the query that runs"):
-            ckpt.rescale_query(program.checkpoint, program.start, 3)
+            ckpt.rescale(program.checkpoint, program.start, 3)
         (tmp_path / "query" / "mine").touch()
         with pytest.raises(InvalidInputError, match="has mine, which is not of a query's checkpoint"):
-            ckpt.rescale_query(query, program.start, 3, old_checkpoint="delete")
+            ckpt.rescale(query, program.start, 3, old_checkpoint="delete")
         program.await_more()
         assert query.isActive
     program.require_all()
@@ -208,7 +210,7 @@ def test_queries_that_are_not_of_this_store_or_cannot_start_again_are_refused(
     with program.running() as query:
         program.await_more()
         with pytest.raises(InvalidInputError, match=r"keeps its state in .*RocksDBStateStoreProvider"):
-            ckpt.rescale_query(query, program.start, 3)
+            ckpt.rescale(query, program.start, 3)
         assert query.isActive
     rows = program.session.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load()
     stateless = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "stateless")).start()
@@ -218,7 +220,7 @@ def test_queries_that_are_not_of_this_store_or_cannot_start_again_are_refused(
         while not any(progress["numInputRows"] for progress in read_progress(each)):
             threading.Event().wait(0.05)
         with pytest.raises(InvalidInputError, match=wrong):
-            ckpt.rescale_query(each, program.start, 3)
+            ckpt.rescale(each, program.start, 3)
         assert each.isActive
         each.stop()
 
@@ -280,7 +282,7 @@ def test_the_query_runs_when_the_call_is_interrupted(
         else:
             threading.Timer(2, goes.set).start()
         with pytest.raises(KeyboardInterrupt) as interrupted:
-            ckpt.rescale_query(query, start, 3)
+            ckpt.rescale(query, start, 3)
         notes = " ".join(getattr(interrupted.value, "__notes__", ()))
         assert "was started again on" in notes or (when == "while the batch runs" and "runs on" in notes)
         goes.set()
@@ -294,14 +296,14 @@ def test_a_stopped_query_and_an_interrupted_rescaling_go_on(spark: SparkSession,
     with program.running() as query:
         program.await_more()
         query.stop()
-        ckpt.rescale(program.checkpoint, tmp_path / "query-4-partitions", 4)  # as if the driver had died after it
-        done = ckpt.rescale_query(program.checkpoint, program.start, 4)
+        ckpt.restore(program.checkpoint, tmp_path / "query-4-partitions", parallelism=4)
+        done = ckpt.rescale(program.checkpoint, program.start, 4)
         assert (done.restored, Path(done.checkpoint).name) == (None, "query-4-partitions")
         program.await_more()
         done.query.stop()
         with pytest.raises(InvalidInputError, match=r"was rescaled before, and has run on .*-4-partitions since"):
-            ckpt.rescale_query(program.checkpoint, program.start, 4)
-        back = ckpt.rescale_query(done.query, program.start, 3)
+            ckpt.rescale(program.checkpoint, program.start, 4)
+        back = ckpt.rescale(done.query, program.start, 3)
         program.await_more()
         assert back.query.isActive
     program.require_all()
@@ -330,11 +332,11 @@ def test_a_query_that_reads_what_is_available_goes_on_with_it(spark: SparkSessio
     query = start(str(tmp_path / "query"))
     assert holds.wait(120)
     threading.Timer(0.5, goes.set).start()
-    done = ckpt.rescale_query(query, start, 3)
+    done = ckpt.rescale(query, start, 3)
     done.query.awaitTermination()
     assert batches(tmp_path / "query", "commits") == [0, 1]
     assert shown == {batch: [("a", batch + 1), ("b", batch + 1)] for batch in range(6)}
-    ended = ckpt.rescale_query(done.query, start, 2)
+    ended = ckpt.rescale(done.query, start, 2)
     assert ended.downtime.first_batch_s is None, "there was nothing to read"
     assert "no data" in repr(ended)
 
@@ -356,7 +358,7 @@ def test_a_query_without_data_is_not_waited_for_and_its_old_checkpoint_stays(
 
     query = start(str(tmp_path / "query"))
     query.processAllAvailable()
-    done = ckpt.rescale_query(query, start, 3, old_checkpoint="delete", first_batch_timeout_s=60)
+    done = ckpt.rescale(query, start, 3, old_checkpoint="delete", first_batch_timeout_s=60)
     try:
         assert (done.downtime.first_batch_s, done.old_is_deleted) == (None, False)
         assert (tmp_path / "query" / "metadata").exists()
@@ -394,15 +396,15 @@ def test_several_keyed_operators_get_the_new_number_and_a_program_that_sets_anot
     query = start(program.checkpoint)
     try:
         await_batch(query, 1)
-        done = ckpt.rescale_query(query, start, 3)
+        done = ckpt.rescale(query, start, 3)
         assert done.restored is not None
         await_batch(done.query, done.restored.version + 2)
         assert len(list((tmp_path / "query-3-partitions" / "state" / "1").iterdir())) == 4, "three, and its metadata"
         is_wrong.set()
         with pytest.raises(
-            ckpt.RescaleError, match=r"first batch .*has failed.*was started again on .*3 part"
+            ckpt.errors.RescaleError, match=r"first batch .*has failed.*was started again on .*3 part"
         ) as failed:
-            ckpt.rescale_query(done.query, start, 4)
+            ckpt.rescale(done.query, start, 4)
         assert failed.value.query is not None
         await_batch(failed.value.query, done.restored.version + 4)
     finally:
@@ -427,12 +429,12 @@ def test_state_apart_from_its_checkpoint_needs_another_folder(spark: SparkSessio
     with program.running() as query:
         program.await_more()
         with pytest.raises(InvalidInputError, match="whose query has the same id"):
-            ckpt.rescale_query(query, program.start, 3)
+            ckpt.rescale(query, program.start, 3)
         assert query.isActive
         options = {"remote": str(tmp_path / "other")}
         with pytest.raises(InvalidInputError, match="which is not deleted with it"):
-            ckpt.rescale_query(query, program.start, 3, options=options, old_checkpoint="delete")
-        ckpt.rescale_query(query, program.start, 3, options=options)
+            ckpt.rescale(query, program.start, 3, options=options, old_checkpoint="delete")
+        ckpt.rescale(query, program.start, 3, options=options)
         assert program.session.conf.get(remote) == str(tmp_path / "other")
         program.await_more()
     program.require_all()

@@ -34,11 +34,11 @@ pytestmark = pytest.mark.spark
 def test_of_two_calls_at_once_one_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     program = Counting(spark, tmp_path, 2)
     refused: list[ckpt.CkptError] = []
-    done: list[ckpt.RescaledQuery] = []
+    done: list[ckpt.moving.RescaledQuery] = []
 
     def call(partitions: int) -> None:
         try:
-            done.append(ckpt.rescale_query(query, program.start, partitions))
+            done.append(ckpt.rescale(query, program.start, partitions))
         except ckpt.CkptError as told:
             refused.append(told)
 
@@ -63,15 +63,17 @@ def test_a_query_that_other_code_starts_again_meanwhile_is_left_to_it(
     started: list[StreamingQuery] = []
 
     def rescale(checkpoint: str, new_checkpoint: str, parallelism: int, *, options: dict[str, str]) -> Restored:
-        done = ckpt.rescale(checkpoint, new_checkpoint, parallelism, options=options)
+        done = ckpt.restore(checkpoint, new_checkpoint, parallelism=parallelism, options=options)
         started.append(program.start(program.checkpoint))
         return done
 
     monkeypatch.setattr(rescaling, "rescale", rescale)
     with program.running() as query:
         program.await_more()
-        with pytest.raises(ckpt.RescaleError, match=r"was started by other code of this program, and was left") as told:
-            ckpt.rescale_query(query, program.start, 3)
+        with pytest.raises(
+            ckpt.errors.RescaleError, match=r"was started by other code of this program, and was left"
+        ) as told:
+            ckpt.rescale(query, program.start, 3)
         assert told.value.query is not None
         assert told.value.query.runId == started[0].runId
         program.await_more()
@@ -105,8 +107,8 @@ def test_other_code_that_starts_the_old_query_in_the_first_batch_does_not_go_unn
         program.await_more()
         other = threading.Thread(target=start_old)
         other.start()
-        with pytest.raises(ckpt.RescaleError, match=r"was stopped by other code|was started meanwhile") as told:
-            ckpt.rescale_query(query, program.start, 3)
+        with pytest.raises(ckpt.errors.RescaleError, match=r"was stopped by other code|was started meanwhile") as told:
+            ckpt.rescale(query, program.start, 3)
         other.join()
         assert told.value.query is not None
         assert told.value.query.isActive
@@ -128,8 +130,8 @@ def test_nothing_is_undone_when_another_driver_has_started_the_query(spark: Spar
     program.write = write
     with program.running() as query:
         program.await_more()
-        with pytest.raises(ckpt.RescaleError, match=r"goes on in the other driver.*app-2 on elsewhere") as told:
-            ckpt.rescale_query(query, program.start, 3)
+        with pytest.raises(ckpt.errors.RescaleError, match=r"goes on in the other driver.*app-2 on elsewhere") as told:
+            ckpt.rescale(query, program.start, 3)
         assert told.value.query is None
         assert not program.session.streams.active
     assert (new / "metadata").exists()
@@ -140,11 +142,11 @@ def test_a_checkpoint_tells_where_its_query_went_whatever_the_number(spark: Spar
     program = Counting(spark, tmp_path, 2)
     with program.running() as query:
         program.await_more()
-        done = ckpt.rescale_query(query, program.start, 3, new_checkpoint=tmp_path / "named")
+        done = ckpt.rescale(query, program.start, 3, new_checkpoint=tmp_path / "named")
         program.await_more()
         done.query.stop()
         with pytest.raises(InvalidInputError, match=r"was rescaled before, and has run on .*named since"):
-            ckpt.rescale_query(program.checkpoint, program.start, 4)
+            ckpt.rescale(program.checkpoint, program.start, 4)
         assert not (tmp_path / "query-4-partitions").exists()
 
 
@@ -157,8 +159,10 @@ def test_a_query_that_runs_although_start_returns_nothing_is_found(spark: SparkS
 
     with program.running() as query:
         program.await_more()
-        with pytest.raises(ckpt.RescaleError, match=r"It runs on file:.*/query, but `start` has failed there") as told:
-            ckpt.rescale_query(query, start, 3)
+        with pytest.raises(
+            ckpt.errors.RescaleError, match=r"It runs on file:.*/query, but `start` has failed there"
+        ) as told:
+            ckpt.rescale(query, start, 3)
         assert told.value.query is not None
         assert told.value.query.isActive
         program.await_more()
@@ -175,8 +179,10 @@ def test_a_start_that_begins_anew_is_noticed(spark: SparkSession, tmp_path: Path
 
     with program.running() as query:
         program.await_more()
-        with pytest.raises(ckpt.RescaleError, match=r"has started query .* was to go on. .*was started again") as told:
-            ckpt.rescale_query(query, start, 3)
+        with pytest.raises(
+            ckpt.errors.RescaleError, match=r"has started query .* was to go on. .*was started again"
+        ) as told:
+            ckpt.rescale(query, start, 3)
         assert told.value.query is not None
         assert told.value.query.id == query.id
 
@@ -188,7 +194,7 @@ def test_a_query_cannot_be_rescaled_from_its_own_batch(spark: SparkSession, tmp_
     def write(frame: DataFrame, batch: int) -> None:
         if batch == 2:
             with pytest.raises(LifecycleError, match="from its own function for foreachBatch") as told:
-                ckpt.rescale_query(program.session.streams.active[0], program.start, 3)
+                ckpt.rescale(program.session.streams.active[0], program.start, 3)
             refused.append(told.value)
         program.sink(frame, batch)
 
@@ -215,7 +221,7 @@ def test_the_old_checkpoint_stays_while_it_is_copied(
     with program.running() as query:
         program.await_more()
         Pins(LocalPlace(Path(program.checkpoint))).add(1, 600.0)  # as a savepoint does
-        done = ckpt.rescale_query(query, program.start, 3, old_checkpoint="delete")
+        done = ckpt.rescale(query, program.start, 3, old_checkpoint="delete")
         assert not done.old_is_deleted
         assert "query was not deleted: it is being copied" in capsys.readouterr().err
         assert (tmp_path / "query" / "metadata").exists()
@@ -231,11 +237,11 @@ def test_an_interrupted_way_back_says_how_to_go_on(spark: SparkSession, tmp_path
     with program.running() as query:
         program.await_more()
         with pytest.raises(KeyboardInterrupt) as interrupted:
-            ckpt.rescale_query(query, start, 3)
+            ckpt.rescale(query, start, 3)
         notes = " ".join(getattr(interrupted.value, "__notes__", ()))
         assert f"The way back was interrupted. If no query runs, call again with file:{program.checkpoint}" in notes
         assert program.session.conf.get(SHUFFLE_PARTITIONS) == "2"
-        ckpt.rescale_query(program.checkpoint, program.start, 3)
+        ckpt.rescale(program.checkpoint, program.start, 3)
         program.await_more()
     program.require_all()
 
@@ -260,7 +266,7 @@ def test_a_batch_that_a_file_sink_had_when_the_driver_died_runs_again(spark: Spa
         query = start(str(tmp_path / "query"))
         query.processAllAvailable()
         query.stop()
-        ckpt.rescale(tmp_path / "query", new, 3)
+        ckpt.restore(tmp_path / "query", new, parallelism=3)
         put(2)
         session.conf.set(SHUFFLE_PARTITIONS, "3")
         query = start(str(new))
@@ -269,7 +275,7 @@ def test_a_batch_that_a_file_sink_had_when_the_driver_died_runs_again(spark: Spa
         (new / "commits" / "1").unlink()  # as if the driver had died before the commit
         (new / "commits" / ".1.crc").unlink(missing_ok=True)
         assert (output / "_spark_metadata" / "1").exists(), "the sink had the batch"
-        done = ckpt.rescale_query(tmp_path / "query", start, 3)
+        done = ckpt.rescale(tmp_path / "query", start, 3)
         put(3)
         done.query.processAllAvailable()
     finally:

@@ -49,12 +49,12 @@ def main(root: str, settings: dict[str, str]) -> None:
         query = start(f"{root}/query")
         await_batch(1)
         try:
-            ckpt.rescale_query(query, fail, 3)
-        except ckpt.RescaleError as problem:
+            ckpt.rescale(query, fail, 3)
+        except ckpt.errors.RescaleError as problem:
             told.append(str(problem))
             query = problem.query or query
         await_batch(max(shown) + 1)
-        done = ckpt.rescale_query(query, start, 3)
+        done = ckpt.rescale(query, start, 3)
         told.append(done.checkpoint)
         await_batch(max(shown) + 2)
 

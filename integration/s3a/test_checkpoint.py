@@ -31,7 +31,7 @@ def driver(s3: S3Service, tmp_path: Path) -> Iterator[Driver]:
     if not jars:
         pytest.skip("NOT RUN: needs Hadoop's S3A, which `make .tools/s3a/.ready` fetches where there is Maven.")
     conf = {f"spark.hadoop.{key}": value for key, value in s3.s3a.items()}
-    conf["spark.jars"] = ",".join([pyspark_ckpt.jar_path(), *map(str, jars)])
+    conf["spark.jars"] = ",".join([pyspark_ckpt.session.jar_path(), *map(str, jars)])
     with pytest.MonkeyPatch.context() as patch:
         hide_credentials(patch, tmp_path)
         made = Driver(tmp_path, LOCAL, conf)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-import pyspark_ckpt
 from integration.crash.driver import ROOT
+from pyspark_ckpt.session import jar_path
 from tests.s3_server import S3Service, hide_credentials
 
 pytestmark = [pytest.mark.spark, pytest.mark.matrix]
@@ -41,7 +41,10 @@ def run(program: str, arguments: list[str], s3: S3Service, folder: Path, monkeyp
     if not jars:
         pytest.skip("NOT RUN: needs Hadoop's S3A, which `make .tools/s3a/.ready` fetches where there is Maven.")
     settings = {f"spark.hadoop.{key}": value for key, value in {**s3.s3a, **s3.s3a_keys}.items()}
-    settings |= {"spark.jars": ",".join([pyspark_ckpt.jar_path(), *map(str, jars)]), "spark.ui.enabled": "false"}
+    settings |= {
+        "spark.jars": ",".join([jar_path(), *map(str, jars)]),
+        "spark.ui.enabled": "false",
+    }
     hide_credentials(monkeypatch, folder)
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     command = [sys.executable, "-m", f"integration.s3a.{program}", *arguments, json.dumps(settings)]

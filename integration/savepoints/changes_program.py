@@ -19,7 +19,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 import pyspark_ckpt as ckpt
-from pyspark_ckpt.offline.writing.drafts import changes
+from pyspark_ckpt import writing
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class BadRowError(Exception):
     """An error of a user."""
 
 
-def list_changes(folder: Path, *, dies: bool) -> list[changes.Change]:
+def list_changes(folder: Path, *, dies: bool) -> list[writing.Change]:
     """What is changed. Where a task runs, the first call of a function may kill its process."""
 
     def perhaps_die(name: str) -> None:
@@ -54,7 +54,7 @@ def list_changes(folder: Path, *, dies: bool) -> list[changes.Change]:
         users = pc.utf8_upper(pc.struct_field(rows["key"], "user"))
         return rows.drop_columns(["key"]).append_column("user", users)
 
-    return [changes.Transform(UID, "n", double), changes.ReKey(UID, KEY, upper)]
+    return [writing.Transform(UID, "n", double), writing.ReKey(UID, KEY, upper)]
 
 
 def describe(info: SavepointInfo) -> object:
@@ -83,37 +83,39 @@ def main(master: str, dies: str, folder: Path) -> None:
     shown: dict[str, object] = {}
     given = list_changes(folder, dies=dies == "dies")
     try:
-        shown["written"] = describe(ckpt.write_state(folder / "saved", folder / "written", given))
+        shown["written"] = describe(ckpt.writing.write_state(folder / "saved", folder / "written", given))
     except Py4JJavaError as problem:
         shown["problem"] = f"{problem}"[:20_000]
     try:
-        ckpt.write_state(folder / "saved", folder / "failed", [changes.Transform(UID, "n", fail)])
+        ckpt.writing.write_state(folder / "saved", folder / "failed", [writing.Transform(UID, "n", fail)])
     except BadRowError:
         shown["raised"] = traceback.format_exc()
     frame = spark.range(0, 3000, 1, 5).selectExpr("concat('u', id) AS user", "id AS value")
-    put = changes.Put(UID, N, frame, KEY)
-    changed: list[changes.Change] = [put, *list_changes(folder, dies=False)]
-    shown["changed"] = describe(ckpt.write_state(None, folder / "changed", changed, parallelism=3))
-    (told,) = ckpt.explain_changes(None, changed, samples=2, parallelism=3).states
+    put = writing.Put(UID, N, frame, KEY)
+    changed: list[writing.Change] = [put, *list_changes(folder, dies=False)]
+    shown["changed"] = describe(ckpt.writing.write_state(None, folder / "changed", changed, parallelism=3))
+    (told,) = ckpt.writing.dry_run(None, changed, samples=2, parallelism=3).states
     shown["told"] = [told.rows_after, told.sample and told.sample.column_names, told.sample and len(told.sample)]
-    failing: list[changes.Change] = [put, changes.Transform(UID, "n", fail)]
+    failing: list[writing.Change] = [put, writing.Transform(UID, "n", fail)]
     try:
-        ckpt.write_state(None, folder / "failed frame", failing, parallelism=3)
+        ckpt.writing.write_state(None, folder / "failed frame", failing, parallelism=3)
     except BadRowError as problem:
         shown["raised by write_state"] = f"{problem} {problem.__cause__}"
     try:
-        ckpt.explain_changes(None, failing, parallelism=3)
+        ckpt.writing.dry_run(None, failing, parallelism=3)
     except BadRowError as problem:
-        shown["raised by explain_changes"] = f"{problem} {problem.__cause__}"
+        shown["raised by dry_run"] = f"{problem} {problem.__cause__}"
     twice = frame.union(frame.limit(1))
-    shown["put"] = describe(ckpt.write_state(None, folder / "put", [changes.Put(UID, N, frame, KEY)], parallelism=3))
+    shown["put"] = describe(
+        ckpt.writing.write_state(None, folder / "put", [writing.Put(UID, N, frame, KEY)], parallelism=3)
+    )
     try:
-        ckpt.write_state(None, folder / "twice", [changes.Put(UID, N, twice, KEY)], parallelism=3)
+        ckpt.writing.write_state(None, folder / "twice", [writing.Put(UID, N, twice, KEY)], parallelism=3)
     except InvalidInputError as problem:
         shown["twice"] = f"{type(problem).__name__}: {problem}"[:2000]
     bad = frame.selectExpr("user", "CAST(value AS string) || 'x' AS value")
     try:
-        ckpt.write_state(None, folder / "bad", [changes.Put(UID, N, bad, KEY)], parallelism=3)
+        ckpt.writing.write_state(None, folder / "bad", [writing.Put(UID, N, bad, KEY)], parallelism=3)
     except InvalidInputError as problem:
         shown["bad"] = f"{type(problem).__name__}: {problem}"[:2000]
     print("RESULT", json.dumps(shown), flush=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from integration.savepoints.test_running import BUSY, Sink, expected, running
-from pyspark_ckpt import branch
+from pyspark_ckpt.moving import branch
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,8 @@ import pytest
 
 from integration.savepoints import changes_program
 from integration.savepoints.changes_program import ITEMS, KEY, UID, N, describe, list_changes
-from pyspark_ckpt.offline.writing.drafts import changes, write_state
+from pyspark_ckpt import writing
+from pyspark_ckpt.writing import write_state
 
 pytestmark = pytest.mark.spark
 
@@ -50,7 +51,7 @@ def _save(folder: Path) -> None:
     users = [f"u{n}" for n in range(COUNT)]
     rows = pa.table({"user": users, "value": list(range(COUNT))})
     lists = pa.table({"user": users, "index": [0] * COUNT, "value": ["x"] * COUNT})
-    put = [changes.Put(UID, N, rows, key=KEY), changes.Put(UID, ITEMS, lists)]
+    put = [writing.Put(UID, N, rows, key=KEY), writing.Put(UID, ITEMS, lists)]
     write_state(None, folder / "saved", put, parallelism=4)
 
 
@@ -83,14 +84,14 @@ def test_it_is_the_same_in_a_job(master: str, dies: str, tmp_path: Path) -> None
     assert shown["raised"].splitlines()[-1].startswith("An unfinished savepoint is left: ")
     assert not (tmp_path / "failed" / "savepoint.json").exists()
     users = [f"u{n}" for n in range(COUNT)]
-    put = changes.Put(UID, N, pa.table({"user": users, "value": list(range(COUNT))}), KEY)
+    put = writing.Put(UID, N, pa.table({"user": users, "value": list(range(COUNT))}), KEY)
     expected = json.loads(json.dumps(describe(write_state(None, tmp_path / "put here", [put], parallelism=3))))
     assert _digests(shown["put"]) == _digests(expected)
     assert _digests(shown["changed"]) == _digests(
         json.loads(json.dumps(describe(write_state(None, tmp_path / "changed here", [put, *given], parallelism=3))))
     )
     assert shown["told"] == [COUNT // 2, ["value", "partition", "key_group", "hash", "user"], 2]
-    for name in ("raised by write_state", "raised by explain_changes"):
+    for name in ("raised by write_state", "raised by dry_run"):
         assert "bad rows" in shown[name]
         assert "in fail" in shown[name]
     assert shown["twice"].startswith("InvalidInputError: ")

@@ -88,7 +88,9 @@ def test_two_queries_become_one(session: SparkSession, tmp_path: Path) -> None:
     assert _run(_distinct(spark, right), tmp_path / "two") == [("x", -1), ("y", -1), ("z", -1)]
     saved, other = tmp_path / "saved", tmp_path / "two"
     ckpt.savepoint(tmp_path / "one", saved)
-    info = ckpt.compose_savepoint(tmp_path / "both", [(other, 0), (saved, "views")], sources=[(other, 0), (saved, 0)])
+    info = ckpt.writing.compose_savepoint(
+        tmp_path / "both", [(other, 0), (saved, "views")], sources=[(other, 0), (saved, 0)]
+    )
     assert (info.version, info.partitions) == (3, 3)
     ckpt.restore(tmp_path / "both", tmp_path / "both now", parallelism=5)
     spark.conf.set(SHUFFLE_PARTITIONS, "5")
@@ -128,7 +130,7 @@ def test_sources_with_compacted_logs_go_on(
     sources = ("of_left", "of_right") if are_named else (0, 0)
     one, two = tmp_path / "one", tmp_path / "two"
     assert list((two / "sources").glob("*/*.compact"))
-    ckpt.compose_savepoint(
+    ckpt.writing.compose_savepoint(
         tmp_path / "both", [(one, "views"), (two, 0)], sources=[(one, sources[0]), (two, sources[1])]
     )
     ckpt.restore(tmp_path / "both", tmp_path / "now")
@@ -143,12 +145,12 @@ def test_an_operator_is_added_and_taken_away(session: SparkSession, tmp_path: Pa
     spark, folder = session, tmp_path / "input"
     _give(folder, 0, "ab")
     assert _run(_count(spark, folder), tmp_path / "one") == [("a", 1), ("b", 1)]
-    ckpt.compose_savepoint(tmp_path / "more", [None, (tmp_path / "one", "views")])
+    ckpt.writing.compose_savepoint(tmp_path / "more", [None, (tmp_path / "one", "views")])
     ckpt.restore(tmp_path / "more", tmp_path / "two")
     _give(folder, 1, "ac")
     assert _run(_again(spark, folder), tmp_path / "two") == [("a", 1), ("c", 1)]
-    assert ckpt.open_state(tmp_path / "two", uid="views", state="n").to_pandas()["value"].tolist() == [2, 1, 1]
-    ckpt.compose_savepoint(tmp_path / "less", [(tmp_path / "two", 0)])
+    assert ckpt.reading.open_state(tmp_path / "two", uid="views", state="n").to_pandas()["value"].tolist() == [2, 1, 1]
+    ckpt.writing.compose_savepoint(tmp_path / "less", [(tmp_path / "two", 0)])
     ckpt.restore(tmp_path / "less", tmp_path / "three")
     _give(folder, 2, "ad")
     assert _run(_count(spark, folder, "again"), tmp_path / "three") == [("a", 2), ("d", 1)]
@@ -160,7 +162,7 @@ def test_an_aggregation_comes_from_a_program_that_has_run_without_rows(session: 
     _run(_count(spark, folder), tmp_path / "one")
     _give(empty, 0, "")
     _run(_distinct(spark, empty), tmp_path / "two")
-    ckpt.compose_savepoint(
+    ckpt.writing.compose_savepoint(
         tmp_path / "more",
         [(tmp_path / "two", 0), (tmp_path / "one", "views")],
         sources=[(tmp_path / "one", 0)],
@@ -184,7 +186,7 @@ def test_transform_with_state_gets_another_number(spark: SparkSession, tmp_path:
 
     _give(folder, 0, "aab")
     assert _run(show(more=False), tmp_path / "one") == [("a", 2), ("b", 1)]
-    ckpt.compose_savepoint(tmp_path / "more", [None, (tmp_path / "one", 0)])
+    ckpt.writing.compose_savepoint(tmp_path / "more", [None, (tmp_path / "one", 0)])
     ckpt.restore(tmp_path / "more", tmp_path / "two", parallelism=3)
     spark.conf.set(SHUFFLE_PARTITIONS, "3")
     try:

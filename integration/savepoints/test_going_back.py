@@ -60,7 +60,7 @@ def test_batches_go_on_as_before_when_the_query_ends_between_them(spark: SparkSe
     files.run("new", trigger="once")
     assert batches(tmp_path / "new", "commits")[-1] == 3
     with pytest.raises(LifecycleError, match=r"has not run batches 4 to 5 again.* When batch 5 is committed, stop it"):
-        ckpt.hand_back(tmp_path / "new", tmp_path / "Spark's")
+        ckpt.moving.hand_back(tmp_path / "new", tmp_path / "Spark's")
     assert not (tmp_path / "Spark's").exists()
     ckpt.savepoint(tmp_path / "new", tmp_path / "again")
     ckpt.restore(tmp_path / "again", tmp_path / "newer", parallelism=2)

@@ -26,7 +26,7 @@ from integration.operators.providers import HDFS_BACKED, OURS, ROCKSDB
 from integration.operators.replay import collect_into, read_state, replay, run, write_inputs
 from integration.sample import ALL
 from integration.short import has
-from pyspark_ckpt.savepoints import rescale, restore, savepoint
+from pyspark_ckpt.savepoints import restore, savepoint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -129,8 +129,8 @@ def test_digests_are_those_of_the_beginning_when_state_comes_back(
     write_inputs(case, tmp_path, 0, 2)
     run(OURS.session(spark, **{**case.settings, SHUFFLE_PARTITIONS: str(first)}), case, tmp_path, collect_into({}))
     before = restore(str(_taken(tmp_path)), str(tmp_path / "copy"))
-    there = rescale(str(tmp_path / "checkpoint"), str(tmp_path / "there"), second)
-    back = rescale(there.checkpoint, str(tmp_path / "back"), first)
+    there = restore(str(tmp_path / "checkpoint"), str(tmp_path / "there"), parallelism=second)
+    back = restore(there.checkpoint, str(tmp_path / "back"), parallelism=first)
     assert before.states == there.states == back.states
     assert sum(each.digest.rows for each in before.states) > 0
 
@@ -146,7 +146,7 @@ def move(folder: Path, before: str, after: str, partitions: int, kind: Literal["
     What it came from is deleted: it must need nothing there.
     """
     if kind is None:
-        rescale(str(folder / before), str(folder / after), partitions)
+        restore(str(folder / before), str(folder / after), parallelism=partitions)
     else:
         saved = folder / f"{before}-saved"
         savepoint(str(folder / before), str(saved), kind=kind)

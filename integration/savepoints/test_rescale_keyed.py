@@ -16,7 +16,7 @@ from integration.operators.replay import Case, collect_into, run, write_inputs
 from integration.operators.sources import Source
 from integration.operators.test_timers import BothClocks, Echo, ReminderColumns, Reminders
 from integration.savepoints.test_rescale import move, sampled
-from pyspark_ckpt import open_state
+from pyspark_ckpt.reading import open_state
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.digests import combine
 from pyspark_ckpt.state_store.checkpoints.inventory import list_operators

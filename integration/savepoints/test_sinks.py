@@ -46,8 +46,8 @@ def skip(files: Files) -> None:
     restore(files, maxFilesPerTrigger="1")
 
 
-def rescale_query(files: Files, old: str, partitions: int, new: str, **options: str) -> None:
-    ckpt.rescale_query(
+def rescale(files: Files, old: str, partitions: int, new: str, **options: str) -> None:
+    ckpt.rescale(
         files.folder / old,
         lambda checkpoint: files.start(checkpoint, **options),
         partitions,
@@ -58,13 +58,13 @@ def rescale_query(files: Files, old: str, partitions: int, new: str, **options: 
 def move(files: Files) -> None:
     """The batches after the savepoint run on another checkpoint."""
     files.put(*LATER)
-    rescale_query(files, "old", 3, "moved", maxFilesPerTrigger="1")
+    rescale(files, "old", 3, "moved", maxFilesPerTrigger="1")
     files.put(*NEW)
 
 
 def go_back(files: Files) -> None:
     move(files)
-    rescale_query(files, "old", 4, "new")
+    rescale(files, "old", 4, "new")
 
 
 def replay_moved(files: Files) -> None:
@@ -88,30 +88,30 @@ def save(files: Files) -> None:
     restore(files, saved="again")
 
 
-def rescale(files: Files) -> None:
-    ckpt.rescale(files.folder / "old", files.folder / "new", 3)
+def rescale_stopped(files: Files) -> None:
+    ckpt.restore(files.folder / "old", files.folder / "new", parallelism=3)
     files.run("new")
 
 
 def hand_back(files: Files) -> None:
-    ckpt.hand_back(files.folder / "old", files.folder / "Spark's")
+    ckpt.moving.hand_back(files.folder / "old", files.folder / "Spark's")
     files.use(ROCKSDB)
     files.run("Spark's")
 
 
 def adopt(files: Files) -> None:
-    ckpt.hand_back(files.folder / "old", files.folder / "Spark's")
-    ckpt.adopt(files.folder / "Spark's", files.folder / "new")
+    ckpt.moving.hand_back(files.folder / "old", files.folder / "Spark's")
+    ckpt.moving.adopt(files.folder / "Spark's", files.folder / "new")
     files.run("new")
 
 
 def write_state(files: Files) -> None:
-    ckpt.write_state(files.folder / "old", files.folder / "again", [])
+    ckpt.writing.write_state(files.folder / "old", files.folder / "again", [])
     restore(files, saved="again")
 
 
 def compose(files: Files, replay_from: str | None = None) -> None:
-    ckpt.compose_savepoint(files.folder / "again", [(files.folder / "old", 0)])
+    ckpt.writing.compose_savepoint(files.folder / "again", [(files.folder / "old", 0)])
     restore(files, saved="again", replay_from=replay_from)
 
 
@@ -129,10 +129,10 @@ class Once(ckpt.KeyedProcessor):
 def begin_with_state(files: Files) -> None:
     """A query that has never run has the state of the old one."""
     seen = files.session.range(LATER[-1] + 1).selectExpr("id AS user", "true AS value")
-    ckpt.write_state(
+    ckpt.writing.write_state(
         None,
         files.folder / "again",
-        [ckpt.changes.Put("once", Once.seen, seen, key="user long")],
+        [ckpt.writing.Put("once", Once.seen, seen, key="user long")],
         parallelism=2,
         checkpoint_format=FORMATS[-1],
     )
@@ -148,12 +148,15 @@ CASES: dict[str, tuple[Callable[[Files], None], tuple[str, ...]]] = {
         (REFUSED, REFUSED, LOST, ONCE, TWICE),
     ),
     "`restore`, fewer batches than before": (restore, (REFUSED, REFUSED, LOST, TWICE, TWICE)),
-    "`rescale_query` back to the old checkpoint": (go_back, (REFUSED, REFUSED, LOST, TWICE, TWICE)),
+    "`rescale` back to the old checkpoint": (go_back, (REFUSED, REFUSED, LOST, TWICE, TWICE)),
     "a savepoint of the old checkpoint, `restore` with `replay_from`": (replay_moved, (ONCE, ONCE, ONCE, ONCE, TWICE)),
     "`savepoint` and `restore`": (begun(save), (ONCE, ONCE, ONCE, ONCE, TWICE)),
-    "`rescale`": (begun(rescale), (ONCE, ONCE, ONCE, ONCE, TWICE)),
-    "`rescale_query`": (
-        begun(lambda files: rescale_query(files, "old", 3, "new")),
+    "`restore` of the stopped checkpoint, with another `parallelism`": (
+        begun(rescale_stopped),
+        (ONCE, ONCE, ONCE, ONCE, TWICE),
+    ),
+    "`rescale`": (
+        begun(lambda files: rescale(files, "old", 3, "new")),
         (ONCE, ONCE, ONCE, ONCE, TWICE),
     ),
     "`hand_back`": (begun(hand_back), (FAILS, FAILS, ONCE, ONCE, TWICE)),

@@ -105,7 +105,7 @@ def test_sources_get_names_and_others_come_before_them(
     restore(sums, "new", ["of_a", "of_b"], parallelism=3)
     sums.put(a=("ada", 10_000), c=("ada", 100_000))
     assert sums.run("new", "c", "b", "a", partitions=3) == {"ada": 111_104, "bob": 46}
-    ckpt.rescale(str(tmp_path / "new"), str(tmp_path / "rescaled"), 2)
+    ckpt.restore(str(tmp_path / "new"), str(tmp_path / "rescaled"), parallelism=2)
     sums.put(b=("bob", 1_000_000), c=("bob", 2_000_000))
     assert sums.run("rescaled", "b", "c") == {"ada": 111_104, "bob": 3_000_046}
     ckpt.savepoint(str(tmp_path / "rescaled"), str(tmp_path / "again"))

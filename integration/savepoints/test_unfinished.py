@@ -25,7 +25,7 @@ def test_spark_shows_what_to_do_if_a_restore_has_not_finished(
     with monkeypatch.context() as patched:
         patched.setattr("pyspark_ckpt.state_store.savepoints.query_restore.copy_logs", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            savepoints.rescale(query.location, str(target), 2)
+            savepoints.restore(query.location, str(target), parallelism=2)
     before = files(target)
     writer = spark.readStream.format("rate").load().writeStream.format("noop")
     with pytest.raises(Py4JJavaError) as refused:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def read(page: ckpt.WebPage, path: str) -> Any:  # noqa: ANN401 - JSON
+def read(page: ckpt.monitoring.WebPage, path: str) -> Any:  # noqa: ANN401 - JSON
     base, _, token = page.url.partition("/?token=")
     request = Request(f"{base}{path}?format=json", headers={"Authorization": f"Bearer {token}"})  # noqa: S310 - http
     with urlopen(request, timeout=60) as answer:  # noqa: S310
@@ -30,7 +30,7 @@ def read(page: ckpt.WebPage, path: str) -> Any:  # noqa: ANN401 - JSON
 @pytest.mark.spark
 def test_a_running_query_is_shown_with_what_it_measures(spark: SparkSession, tmp_path: Path) -> None:
     sink = Sink()
-    with running(spark, tmp_path / "query", sink, 2) as query, ckpt.serve(query) as page:
+    with running(spark, tmp_path / "query", sink, 2) as query, ckpt.monitoring.serve_web_page(query) as page:
         sink.await_batch(3)
         shown = read(page, "/c/0")
         while (shown["checkpoint"]["batch"] or 0) < 2:  # an answer is kept for some seconds
@@ -84,7 +84,7 @@ query = writer.option("checkpointLocation", sys.argv[1]).start()
 while not query.lastProgress or query.lastProgress["batchId"] < 1:
     assert query.isActive, query.exception()
     time.sleep(0.2)
-with ckpt.serve(query) as page:
+with ckpt.monitoring.serve_web_page(query) as page:
     assert read("/c/0")["checkpoint"]["is_running"]
     process = SparkContext._gateway.proc
     process.send_signal(signal.SIGSTOP)

@@ -14,7 +14,10 @@ from integration.operators import test_join
 from integration.operators.providers import OURS
 from integration.operators.replay import collect_into, read_state, replay, run, write_inputs
 from integration.short import has
-from pyspark_ckpt.offline.writing.drafts import changes, open_state, restore, savepoint, write_state
+from pyspark_ckpt import writing
+from pyspark_ckpt.reading import open_state
+from pyspark_ckpt.savepoints import restore, savepoint
+from pyspark_ckpt.writing import write_state
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,15 +45,15 @@ FOLLOWING = ("$rowCounter_", "$count_", "$min_", "$ttl_", "$eventTimers_timestam
 """How the names of states begin that Spark makes of others, and so does a write."""
 
 
-def _put_back(saved: Path, *, all_of_them: bool) -> list[changes.Change]:
+def _put_back(saved: Path, *, all_of_them: bool) -> list[writing.Change]:
     """Put all states of Spark's, or those that follow from no other, as they are."""
-    puts: list[changes.Change] = []
+    puts: list[writing.Change] = []
     with open_state(saved) as found:
         states = found.states
     for each in states:
         if all_of_them or not (each.name.startswith(FOLLOWING) or each.name.endswith("-tsWithKey")):
             with open_state(saved, operator=each.operator.number, store=each.store, state=each.name) as state:
-                puts.append(changes.Put(each.operator.number, each.name, state.to_arrow(), store=each.store))
+                puts.append(writing.Put(each.operator.number, each.name, state.to_arrow(), store=each.store))
     assert any(each.descriptor.multiple_values and each.rows for each in states)
     assert all_of_them or len(puts) < len(states)
     return puts
@@ -105,9 +108,9 @@ def test_a_processor_sees_lists_that_a_spark_frame_has_put_and_a_function_has_me
     run(session, case, tmp_path, collect_into({}))
     before = savepoint(tmp_path / "checkpoint", tmp_path / "saved", kind="canonical")
     frame = spark.read.format("ckpt_state").options(operator=0, state="ids").load(str(tmp_path / "saved"))
-    after = write_state(tmp_path / "saved", tmp_path / "put", [changes.Put(0, "ids", frame.orderBy("index"))])
+    after = write_state(tmp_path / "saved", tmp_path / "put", [writing.Put(0, "ids", frame.orderBy("index"))])
     assert after.digests_of(0, "default") == before.digests_of(0, "default")
-    write_state(tmp_path / "put", tmp_path / "mended", [changes.Transform(0, "ids", mend)])
+    write_state(tmp_path / "put", tmp_path / "mended", [writing.Transform(0, "ids", mend)])
     stored: dict[int, list[int]] = {}
     with open_state(tmp_path / "saved", operator=0, state="ids") as state:
         for row in state.to_arrow().to_pylist():

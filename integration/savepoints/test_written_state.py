@@ -13,7 +13,10 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 
 import pyspark_ckpt as ckpt
 from integration.conftest import PARTITIONS
-from pyspark_ckpt.offline.writing.drafts import changes, open_state, restore, savepoint, write_state
+from pyspark_ckpt import writing
+from pyspark_ckpt.reading import open_state
+from pyspark_ckpt.savepoints import restore, savepoint
+from pyspark_ckpt.writing import write_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,7 +96,7 @@ def _run(frame: DataFrame, checkpoint: Path, batches: int) -> dict[int, list[Any
     return shown
 
 
-def _make_changes(spark: SparkSession) -> list[changes.Change]:
+def _make_changes(spark: SparkSession) -> list[writing.Change]:
     counts = spark.createDataFrame([(f"u{n}", n) for n in range(50)], "user string, value long")
     seen = pa.table({"user": ["u1", "u1", "u2"], "index": [1, 0, 0], "value": ["b", "a", "c"]})
     shares = pa.table({"user": ["u1", "u1", "u2"], "map_key": [1, 0, 0], "value": [1.5, 2.5, 3.0]})
@@ -107,11 +110,11 @@ def _make_changes(spark: SparkSession) -> list[changes.Change]:
     )
     alarms = pa.table({"user": ["u1", "u9"], "at": pa.array([LONG_AGO, LONG_AGO + DAY], pa.timestamp("us", "UTC"))})
     return [
-        changes.Put("visits", Visits.views, counts, key="user string"),
-        changes.Put("visits", Visits.seen, seen),
-        changes.Put("visits", Visits.shares, shares),
-        changes.Put("visits", Visits.lately, lately),
-        changes.Put("visits", Visits.alarms, alarms),
+        writing.Put("visits", Visits.views, counts, key="user string"),
+        writing.Put("visits", Visits.seen, seen),
+        writing.Put("visits", Visits.shares, shares),
+        writing.Put("visits", Visits.lately, lately),
+        writing.Put("visits", Visits.alarms, alarms),
     ]
 
 
@@ -141,7 +144,7 @@ def test_a_query_begins_with_the_state_that_was_written_for_it(spark: SparkSessi
 
 def test_operators_are_numbered_from_the_sink_to_the_sources(spark: SparkSession, tmp_path: Path) -> None:
     known = pa.table({"user": ["u1", "u3"], "value": [10, 30]})
-    put = changes.Put("names", Names.known, known, key="user string")
+    put = writing.Put("names", Names.known, known, key="user string")
     write_state(None, tmp_path / "saved", [put, *_make_changes(spark)[:1]], parallelism=PARTITIONS)
     restore(tmp_path / "saved", tmp_path / "query")
     assert _run(_named(spark), tmp_path / "query", 1) == {
@@ -158,7 +161,7 @@ def test_a_query_goes_on_with_a_value_that_was_mended(spark: SparkSession, tmp_p
 
     _run(_visits(spark), tmp_path / "query", 3)
     savepoint(tmp_path / "query", tmp_path / "saved")
-    write_state(tmp_path / "saved", tmp_path / "mended", [changes.Transform("visits", "views", mend)])
+    write_state(tmp_path / "saved", tmp_path / "mended", [writing.Transform("visits", "views", mend)])
     restore(tmp_path / "mended", tmp_path / "again")
     with open_state(tmp_path / "again", uid="visits", state="views") as views:
         assert views.get("u3") == 1000
@@ -189,7 +192,7 @@ def test_an_aggregation_of_spark_goes_on_with_counts_that_were_mended(spark: Spa
     counts = rows.selectExpr("concat('key ', value % 3) AS k").groupBy("k").count()
     _run(counts, tmp_path / "query", 2)
     savepoint(tmp_path / "query", tmp_path / "saved")
-    write_state(tmp_path / "saved", tmp_path / "mended", [changes.Transform(0, "default", mend)])
+    write_state(tmp_path / "saved", tmp_path / "mended", [writing.Transform(0, "default", mend)])
     restore(tmp_path / "mended", tmp_path / "again", parallelism=PARTITIONS)
     ((_, first),) = _run(counts, tmp_path / "again", 1).items()
     known = [count for _, count in first]
@@ -225,7 +228,7 @@ def test_values_of_all_types_have_the_bytes_that_spark_writes(spark: SparkSessio
     before = savepoint(tmp_path / "query", tmp_path / "saved", kind="canonical")
     with open_state(tmp_path / "saved", operator=0) as state:
         table = state.to_arrow()
-    after = write_state(tmp_path / "saved", tmp_path / "again", [changes.Put(0, "default", table)])
+    after = write_state(tmp_path / "saved", tmp_path / "again", [writing.Put(0, "default", table)])
     assert len(table) == 6
     assert after.digests_of(0, "default") == before.digests_of(0, "default")
 
@@ -247,7 +250,7 @@ def test_keys_that_spark_stores_as_they_come_stay_as_they_are(spark: SparkSessio
     with open_state(tmp_path / "saved", operator=0) as state:
         table = state.to_arrow()
     assert "-0.0" in repr(table["key"].to_pylist())
-    after = write_state(tmp_path / "saved", tmp_path / "again", [changes.Put(0, "default", table)])
+    after = write_state(tmp_path / "saved", tmp_path / "again", [writing.Put(0, "default", table)])
     assert after.digests_of(0, "default") == before.digests_of(0, "default")
     restore(tmp_path / "again", tmp_path / "on")
     shown = _run(counts, tmp_path / "on", 2)

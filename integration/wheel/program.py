@@ -80,7 +80,7 @@ def main() -> None:
             wanted = {word: expected[word] for word in line.split()}
             if found != wanted:
                 raise SystemExit(f"{name}, line {number}: {found}, and {wanted} was expected.")
-    state = ckpt.open_state("keyed-restored", uid="words", state="seen").to_pandas()
+    state = ckpt.reading.open_state("keyed-restored", uid="words", state="seen").to_pandas()
     if dict(zip((key["word"] for key in state["key"]), state["value"], strict=True)) != expected:
         raise SystemExit(f"The state is {state}, and {expected} was expected.")
     print(f"Spark {pyspark.__version__}: {len(expected)} words, right after a savepoint and with 3 partitions for 2.")

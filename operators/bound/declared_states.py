@@ -17,7 +17,7 @@ from pyspark_ckpt.operators.bound.base import Binding, Kept
 from pyspark_ckpt.operators.bound.binding import bind, find_kind
 from pyspark_ckpt.operators.bound.one_key_calls import refuse_many_key_calls, refuse_one_key_calls
 from pyspark_ckpt.operators.bound.program_changes import check_change, merge_knowledge
-from pyspark_ckpt.operators.declarations.counters import BoundCounter, Counter, metric_name
+from pyspark_ckpt.operators.declarations.counters import BoundMetricCounter, MetricCounter, metric_name
 from pyspark_ckpt.operators.declarations.operator import ProcessorState
 from pyspark_ckpt.operators.declarations.partition_states import PartitionState
 from pyspark_ckpt.operators.declarations.processors import AdaptingProcessor, KeyedProcessor, VectorProcessor
@@ -199,9 +199,9 @@ class DeclaredStates:
             holder.position = session.position
         bound = []
         for each in self.states:
-            if isinstance(each.state, Counter):
+            if isinstance(each.state, MetricCounter):
                 metric = metric_name(self.uid, each.state)
-                vars(holder)[each.attribute] = BoundCounter(each.state.name, metric, session.counts)
+                vars(holder)[each.attribute] = BoundMetricCounter(each.state.name, metric, session.counts)
         for each in self._list_kept_states():
             kinds = {what: kind.arrow for what, kind in each.types.items()}
             name = self._name(each)
@@ -238,7 +238,7 @@ class DeclaredStates:
 
     def _list_kept_states(self) -> list[ProcessorState]:
         """Return the declarations that have rows in the store: all except counters."""
-        return [each for each in self.states if not isinstance(each.state, Counter)]
+        return [each for each in self.states if not isinstance(each.state, MetricCounter)]
 
     def _name(self, declared: ProcessorState) -> str:
         return f"{self.uid}/{declared.state.name}"

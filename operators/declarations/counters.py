@@ -12,7 +12,7 @@ from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.json_objects import MAX_LONG
 
 
-class Counter(Declared):
+class MetricCounter(Declared):
     """A metric ``<uid>/<name>`` in the operator's ``customMetrics``: the sum of what a batch added in all partitions.
 
     It is exact: a task's additions count when the task commits, so retries are not counted twice. It is no state: the
@@ -29,8 +29,8 @@ class Counter(Declared):
         self._unbound()
 
 
-class BoundCounter(Counter):
-    """See Counter."""
+class BoundMetricCounter(MetricCounter):
+    """See MetricCounter."""
 
     def __init__(self, name: str, metric: str, counts: Counts[str]) -> None:
         """Count under ``metric``."""
@@ -49,6 +49,6 @@ class BoundCounter(Counter):
         self._counts[self._metric] = counted
 
 
-def metric_name(uid: str, counter: Counter) -> str:
+def metric_name(uid: str, counter: MetricCounter) -> str:
     """Return the name of an operator's counter in the query's progress."""
     return f"{uid}/{counter.name}"

@@ -70,7 +70,7 @@ class KeyedProcessor:
 
         ``key`` and each of ``rows`` are named tuples; timestamps are aware datetimes in UTC. An output row is a
         sequence, a mapping or an object with the fields of the output. Every processor needs this method; with several
-        inputs (see ``connect``), it needs ``process_<input>`` for each in its place.
+        inputs (see ``keyed_inputs``), it needs ``process_<input>`` for each in its place.
         """
         raise NotImplementedError
 
@@ -115,7 +115,7 @@ class VectorProcessor:
 
         ``ctx.keys`` are the distinct keys of ``batch``, ``ctx.key_index`` has the position of each row's key. Rows
         beyond the option ``workerMemory`` come in further calls; all rows of a key come in one call. With several
-        inputs (see ``connect``), the methods are ``process_<input>_batch``.
+        inputs (see ``keyed_inputs``), the methods are ``process_<input>_batch``.
         """
         raise NotImplementedError
 

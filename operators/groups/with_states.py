@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 
 from pyspark_ckpt.operators.bound.declared_states import DeclaredStates, with_types
-from pyspark_ckpt.operators.declarations.counters import Counter
+from pyspark_ckpt.operators.declarations.counters import MetricCounter
 from pyspark_ckpt.operators.declarations.partition_states import PartitionState
 from pyspark_ckpt.operators.declarations.processors import Context, find_declarations
 from pyspark_ckpt.operators.declarations.timers import Timers
@@ -70,7 +70,7 @@ def with_states(
     if not declared:
         raise InvalidInputError(f"{who}: {type(states).__name__} declares no states.")
     for each in declared.values():
-        if isinstance(each, (Timers, Counter, PartitionState)):
+        if isinstance(each, (Timers, MetricCounter, PartitionState)):
             raise InvalidInputError(
                 f"{who}: {type(each).__name__} {each.name!r} cannot be used in a call of applyInPandasWithState.",
                 hint="Use a keyed operator: keyed(...).process(...). In place of timers, there are Spark's time-outs.",

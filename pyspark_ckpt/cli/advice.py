@@ -1,4 +1,4 @@
-"""``pyspark-ckpt advise``."""
+"""``pyspark-ckpt query advise``."""
 
 from __future__ import annotations
 

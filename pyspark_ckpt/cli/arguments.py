@@ -12,8 +12,8 @@ import click
 from typing_extensions import override
 
 F = TypeVar("F", bound=Callable[..., Any])
-Explain = Literal["counted", "estimated"]
-"""How the rows of new partitions are known when a restore is only explained."""
+DryRun = Literal["counted", "estimated"]
+"""How the rows of new partitions are known when a restore is a dry run."""
 KEEP = 100
 """How many versions below the newest one ``gc`` keeps. So with the newest one, it keeps one more."""
 TABLE_ROWS = 100
@@ -78,21 +78,21 @@ version_option = click.option(
 )
 
 
-def explain_options(command: F) -> F:
-    """Add ``--explain`` and ``--quick``, of which the command gets one choice: ``explain``, an ``Explain`` or None."""
+def dry_run_options(command: F) -> F:
+    """Add ``--dry-run`` and ``--quick``, of which the command gets one choice: ``dry_run``, a ``DryRun`` or None."""
 
     @wraps(command)
-    def choose(*, explain: bool, quick: bool, **given: Any) -> Any:  # noqa: ANN401 - those of the command
-        if quick and not explain:
-            raise click.UsageError("--quick is of --explain, which changes nothing: give both, or neither.")
-        chosen: Explain | None = None
-        if explain:
+    def choose(*, dry_run: bool, quick: bool, **given: Any) -> Any:  # noqa: ANN401 - those of the command
+        if quick and not dry_run:
+            raise click.UsageError("--quick is of --dry-run, which changes nothing: give both, or neither.")
+        chosen: DryRun | None = None
+        if dry_run:
             chosen = "estimated" if quick else "counted"
-        return command(explain=chosen, **given)
+        return command(dry_run=chosen, **given)
 
-    quick = click.option("--quick", is_flag=True, help="With --explain: estimate row counts, read no rows.")
-    explain = click.option("--explain", is_flag=True, help="Print what would be done, and do nothing.")
-    return explain(quick(cast("F", choose)))
+    quick = click.option("--quick", is_flag=True, help="With --dry-run: estimate row counts, read no rows.")
+    dry = click.option("--dry-run", is_flag=True, help="Print what would be done, and do nothing.")
+    return dry(quick(cast("F", choose)))
 
 
 def names(*option: str, what: str) -> Callable[[F], F]:

@@ -17,7 +17,7 @@ from pyspark_ckpt.cli import INTERRUPTED, NAME
 from pyspark_ckpt.cli.arguments import (
     KEEP,
     Place,
-    explain_options,
+    dry_run_options,
     json_flag,
     names,
     pairs,
@@ -75,7 +75,7 @@ def commands() -> None:
 
 @commands.group
 def checkpoint() -> None:
-    """Work on the checkpoint of a query."""
+    """Inspect, check, copy and move the checkpoint of a query."""
 
 
 @checkpoint.command("list")
@@ -157,7 +157,7 @@ def repair(**given: Any) -> int:  # noqa: ANN401 - the arguments of the function
 
 @commands.group
 def savepoint() -> None:
-    """Take, check, restore and delete savepoints of queries."""
+    """Take, check, restore, migrate and delete savepoints of queries."""
 
 
 @savepoint.command
@@ -247,7 +247,7 @@ QUERY_ID = click.option("--query-id", type=click.Choice(["keep", "new"]), defaul
     help="Plan the batches after the savepoint as the query did there.",
 )
 @click.option("--allow-non-restored-state", is_flag=True, help="Accept state that no operator declares; it is kept.")
-@explain_options
+@dry_run_options
 @store_options
 @json_flag
 def restore(**given: Any) -> int:  # noqa: ANN401 - the arguments of the function it calls
@@ -257,12 +257,12 @@ def restore(**given: Any) -> int:  # noqa: ANN401 - the arguments of the functio
     return savepoints.restore(**given)
 
 
-@commands.command
+@checkpoint.command
 @place("checkpoint")
 @place("target")
 @click.option("-n", "--parallelism", type=int, required=True, metavar="N", help="The new number of partitions.")
 @QUERY_ID
-@explain_options
+@dry_run_options
 @store_options
 @json_flag
 def rescale(**given: Any) -> int:  # noqa: ANN401 - the arguments of the function it calls
@@ -272,7 +272,12 @@ def rescale(**given: Any) -> int:  # noqa: ANN401 - the arguments of the functio
     return savepoints.rescale(**given)
 
 
-@commands.command
+@commands.group
+def query() -> None:
+    """Watch a running query, through its checkpoint."""
+
+
+@query.command
 @place("checkpoint")
 @click.option("--progress", metavar="FILE", help="Progress of the query as JSON, also between other lines of a log.")
 @click.option("--cores", type=int, metavar="N", help="How many tasks run at a time.")
@@ -285,7 +290,7 @@ def advise(**given: Any) -> int:  # noqa: ANN401 - the arguments of the function
     return advice.advise_on_partitions(**given)
 
 
-@commands.command("adopt")
+@checkpoint.command("adopt")
 @place("checkpoint")
 @place("target")
 @click.option("-n", "--parallelism", type=int, metavar="N", help="The number of partitions; default: the same.")
@@ -295,7 +300,7 @@ def advise(**given: Any) -> int:  # noqa: ANN401 - the arguments of the function
     is_flag=True,
     help="Leave behind rows of undeclared states of transformWithState whose schema Spark has deleted.",
 )
-@explain_options
+@dry_run_options
 @store_options
 @json_flag
 def move_in(**given: Any) -> int:  # noqa: ANN401 - the arguments of the function it calls
@@ -305,7 +310,7 @@ def move_in(**given: Any) -> int:  # noqa: ANN401 - the arguments of the functio
     return savepoints.move_in(**given)
 
 
-@commands.command
+@checkpoint.command
 @place("checkpoint")
 @place("target")
 @click.option("--batch", type=int, metavar="N", help="A batch that the query retains; default: the last committed one.")
@@ -318,7 +323,7 @@ def branch(**given: Any) -> int:  # noqa: ANN401 - the arguments of the function
     return savepoints.branch(**given)
 
 
-@commands.command("migrate")
+@savepoint.command("migrate")
 @place("savepoint")
 @place("target")
 @click.option("--migrations", required=True, metavar="MODULE:NAME", help="A list of Migration in a Python module.")
@@ -335,14 +340,14 @@ def migrate_state(**given: Any) -> int:  # noqa: ANN401 - the arguments of the f
     return migrations.migrate(**given)
 
 
-@commands.command("hand-back")
+@checkpoint.command("hand-back")
 @place("checkpoint")
 @place("target")
 @click.option(
     "--provider", type=click.Choice(["rocksdb", "hdfs"]), default="rocksdb", help="Spark's provider; default: rocksdb."
 )
 @QUERY_ID
-@explain_options
+@dry_run_options
 @store_options
 @json_flag
 def hand_back(**given: Any) -> int:  # noqa: ANN401 - the arguments of the function it calls
@@ -352,7 +357,7 @@ def hand_back(**given: Any) -> int:  # noqa: ANN401 - the arguments of the funct
     return savepoints.hand_back(**given)
 
 
-@commands.command("serve")
+@query.command("serve")
 @click.argument("checkpoints", nargs=-1, required=True, type=Place(readable=False), metavar="CHECKPOINT...")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Default: a free one.")
 @click.option("--host", default="127.0.0.1", metavar="ADDRESS", help="Default: 127.0.0.1. Reach it by ssh instead.")
@@ -365,9 +370,9 @@ def hand_back(**given: Any) -> int:  # noqa: ANN401 - the arguments of the funct
 @store_options
 def serve_page(**given: Any) -> int:  # noqa: ANN401 - the arguments of the function it calls
     """Serve a web page about checkpoints, read-only, to a browser on this machine. Ctrl-C ends it."""
-    from pyspark_ckpt.cli import page
+    from pyspark_ckpt.cli import web_page
 
-    return page.serve_checkpoints(**given)
+    return web_page.serve_checkpoints(**given)
 
 
 commands.add_command(state)

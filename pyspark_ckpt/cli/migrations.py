@@ -1,4 +1,4 @@
-"""``pyspark-ckpt migrate``: the migrations of a program, made or only tried."""
+"""``pyspark-ckpt savepoint migrate``: the migrations of a program, made or only tried."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from pyspark_ckpt import writing
 from pyspark_ckpt.cli import NAME
 from pyspark_ckpt.cli.states import print_rows, read_rows
 from pyspark_ckpt.cli.streams import print_to_stderr
@@ -22,10 +23,9 @@ from pyspark_ckpt.state_store.display import count_text
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoints.savepoint import open_target
-from pyspark_ckpt.state_writing import explain_changes, write_state
 from pyspark_ckpt.terminal import escape_controls, print_json, print_notice, print_table, print_text
 
-_FORM = "Give MODULE:NAME, such as visits.migrations:MIGRATIONS: the name of a list of pyspark_ckpt.offline.writing.drafts.changes.Migration."
+_FORM = "Give MODULE:NAME, such as visits.migrations:MIGRATIONS: the name of a list of pyspark_ckpt.writing.Migration."
 
 
 def migrate(
@@ -46,10 +46,10 @@ def migrate(
         with print_to_stderr():
             listed = load_migrations(migrations)
             if dry_run:
-                told = explain_changes(savepoint, listed, samples=samples, options=settings)
+                told = writing.dry_run(savepoint, listed, samples=samples, options=settings)
             else:
                 before = {each.name for each in read_migrations(state_at(savepoint, parse(settings)).place)}
-                info = write_state(savepoint, target, listed, options=settings)
+                info = writing.write_state(savepoint, target, listed, options=settings)
     except FunctionFailedError as problem:
         for line in f"{NAME}: {problem.message}\n{problem.hint}".splitlines():
             print_notice(line)

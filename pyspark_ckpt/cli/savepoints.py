@@ -8,8 +8,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from pyspark_ckpt import branching, moving_in, moving_out, savepoints
-from pyspark_ckpt.cli.arguments import Explain
+from pyspark_ckpt import moving, savepoints
+from pyspark_ckpt.cli.arguments import DryRun
 from pyspark_ckpt.offline.adopting.stores import Provider
 from pyspark_ckpt.offline.descriptions.json_forms import (
     describe_explanation,
@@ -170,16 +170,16 @@ def restore(
     claim: Literal["no_claim", "claim"],
     *,
     allow_non_restored_state: bool,
-    explain: Explain | None,
+    dry_run: DryRun | None,
     as_json: bool,
 ) -> int:
     """Restore a savepoint as a checkpoint."""
-    if explain:
+    if dry_run:
         options = parse(settings)
         opened = open_whole(savepoint, options)
         names, earlier = tuple(source_names or ()), replay_from or ""
         request = RestoreRequest(parallelism, query_id, uid_map, allow_non_restored_state, names, replay_from=earlier)
-        return _explain(savepoints.plan_restore(opened, target, request, options), explain, as_json=as_json)
+        return _print_dry_run(savepoints.plan_restore(opened, target, request, options), dry_run, as_json=as_json)
     done = savepoints.restore(
         savepoint,
         target,
@@ -202,16 +202,16 @@ def rescale(
     parallelism: int,
     query_id: QueryId,
     *,
-    explain: Explain | None,
+    dry_run: DryRun | None,
     as_json: bool,
 ) -> int:
     """Copy the checkpoint of a stopped query for another number of partitions."""
-    if explain:
+    if dry_run:
         options = parse(settings)
         source = Checkpoint(checkpoint, options)
         plan = savepoints.plan_restore(source, target, RestoreRequest(parallelism, query_id), options)
-        return _explain(plan, explain, as_json=as_json)
-    done = savepoints.rescale(checkpoint, target, parallelism, query_id=query_id, options=settings)
+        return _print_dry_run(plan, dry_run, as_json=as_json)
+    done = savepoints.restore(checkpoint, target, parallelism=parallelism, query_id=query_id, options=settings)
     return _print_restored(done, as_json=as_json)
 
 
@@ -223,15 +223,15 @@ def move_in(
     query_id: QueryId,
     *,
     drop_unknown_states: bool,
-    explain: Explain | None,
+    dry_run: DryRun | None,
     as_json: bool,
 ) -> int:
     """Copy the checkpoint of a stopped query whose state is in one of Spark's own providers."""
-    if explain:
+    if dry_run:
         request, options = RestoreRequest(parallelism, query_id), parse(settings)
-        planned = moving_in.plan(checkpoint, target, request, options, drops_unknown_states=drop_unknown_states)
-        return _explain(planned, explain, as_json=as_json)
-    done = moving_in.adopt(
+        planned = moving.plan_adoption(checkpoint, target, request, options, drops_unknown_states=drop_unknown_states)
+        return _print_dry_run(planned, dry_run, as_json=as_json)
+    done = moving.adopt(
         checkpoint,
         target,
         parallelism,
@@ -244,7 +244,7 @@ def move_in(
 
 def branch(checkpoint: str, target: str, settings: Settings, batch: int | None, *, as_json: bool) -> int:
     """Make another checkpoint from a retained batch of a query."""
-    return _print_restored(branching.branch(checkpoint, target, batch=batch, options=settings), as_json=as_json)
+    return _print_restored(moving.branch(checkpoint, target, batch=batch, options=settings), as_json=as_json)
 
 
 def hand_back(
@@ -254,18 +254,18 @@ def hand_back(
     provider: Provider,
     query_id: QueryId,
     *,
-    explain: Explain | None,
+    dry_run: DryRun | None,
     as_json: bool,
 ) -> int:
     """Copy the checkpoint of a stopped query as one of Spark's own providers."""
-    if explain:
-        planned = moving_out.plan(checkpoint, target, provider, query_id, parse(settings))
-        return _explain(planned, explain, as_json=as_json)
-    done = moving_out.hand_back(checkpoint, target, provider, query_id=query_id, options=settings)
+    if dry_run:
+        planned = moving.plan_hand_back(checkpoint, target, provider, query_id, parse(settings))
+        return _print_dry_run(planned, dry_run, as_json=as_json)
+    done = moving.hand_back(checkpoint, target, provider, query_id=query_id, options=settings)
     return _print_restored(done, as_json=as_json)
 
 
-def _explain(restoration: QueryRestore, how: Explain, *, as_json: bool) -> int:
+def _print_dry_run(restoration: QueryRestore, how: DryRun, *, as_json: bool) -> int:
     plan = savepoints.explain(restoration, counts=how == "counted")
     if as_json:
         return print_json(describe_explanation(plan))

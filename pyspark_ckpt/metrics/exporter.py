@@ -1,4 +1,4 @@
-"""``metrics()``: export the metrics of a session's queries."""
+"""``export_metrics()``: export the metrics of a session's queries."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark_ckpt.metrics.prometheus import Export
 
 
-def metrics(
+def export_metrics(
     spark: SparkSession,
     *,
     prometheus: int | str | CollectorRegistry | None = None,
@@ -48,18 +48,20 @@ def metrics(
     ProcessError (an extra is missing).
     """
     if prometheus is None and otel is None:
-        raise InvalidInputError("metrics() was given no target.", hint="Give prometheus=9464, or otel=<MeterProvider>.")
-    require_extra("pyspark", "metrics()")
-    require_own_listeners(spark, "metrics()")
+        raise InvalidInputError(
+            "export_metrics() was given no target.", hint="Give prometheus=9464, or otel=<MeterProvider>."
+        )
+    require_extra("pyspark", "export_metrics()")
+    require_own_listeners(spark, "export_metrics()")
     handle = MetricsExport()
     try:
         if prometheus is not None:
-            require_extra("prometheus_client", "metrics(prometheus=...)")
+            require_extra("prometheus_client", "export_metrics(prometheus=...)")
             from pyspark_ckpt.metrics import prometheus as of_prometheus  # noqa: PLC0415 - of an extra
 
             handle.add_export(of_prometheus.make_export(handle.series, prometheus))
         if otel is not None:
-            require_extra("opentelemetry", "metrics(otel=...)")
+            require_extra("opentelemetry", "export_metrics(otel=...)")
             from pyspark_ckpt.metrics import telemetry  # noqa: PLC0415 - of an extra
 
             handle.add_export(telemetry.make_export(handle.series, otel))
@@ -71,7 +73,7 @@ def metrics(
 
 
 class MetricsExport(Closeable):
-    """A running export: see ``metrics``. It is a context manager, which closes it."""
+    """A running export: see ``export_metrics``. It is a context manager, which closes it."""
 
     def __init__(self) -> None:
         """Export nothing, to nowhere."""
@@ -96,11 +98,11 @@ class MetricsExport(Closeable):
         Connect client before 4.0).
         """
         if self._is_closed:
-            raise LifecycleError("The export of metrics is closed.", hint="Call ckpt.metrics again.")
-        require_own_listeners(spark, "metrics()")
+            raise LifecycleError("The export of metrics is closed.", hint="Call ckpt.monitoring.export_metrics again.")
+        require_own_listeners(spark, "export_metrics()")
         if not hasattr(type(spark), "streams"):
             raise InvalidInputError(
-                f"metrics() needs a Spark session, got {type(spark).__module__}.{type(spark).__name__}.",
+                f"export_metrics() needs a Spark session, got {type(spark).__module__}.{type(spark).__name__}.",
                 hint="Give the session that builder.getOrCreate() returns.",
             )
         if _is_stopped(spark):

@@ -64,7 +64,7 @@ class RegistryExport:
         except ValueError as problem:
             raise LifecycleError(
                 "The registry has the metrics of pyspark-ckpt already.",
-                hint="Call follow(session) of the handle that ckpt.metrics returned first, or close that handle.",
+                hint="Call follow(session) of the handle that export_metrics() returned, or close it.",
             ) from problem
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ class ServerExport:
             raise InvalidInputError(
                 f"Metrics cannot be served on {address}, port {port}: {problem}.",
                 hint="Give another port, or 0 for any free one. Several sessions of a program share one port: call "
-                "follow(session) of the handle that ckpt.metrics returned first.",
+                "follow(session) of the handle that ckpt.monitoring.export_metrics returned first.",
             ) from problem
         self._is_open = True
         _servers.add(self)

@@ -59,7 +59,7 @@ class MeterExport:
             if self._instruments.series is not None:
                 raise LifecycleError(
                     "The meter has the metrics of pyspark-ckpt already.",
-                    hint="Call follow(session) of the handle that ckpt.metrics returned first, or close that handle.",
+                    hint="Call follow(session) of the handle that export_metrics() returned, or close it.",
                 )
             self._instruments.series = series
 

@@ -63,7 +63,7 @@ def attach(spark: SparkSession, **options: str | float) -> SparkSession:
             f"attach() needs a classic Spark session in this process, got {type(spark).__module__}."
             f"{type(spark).__name__}.",
             hint="Give the session that builder.getOrCreate() returns. A Spark Connect server has to be started with "
-            "the settings of pyspark_ckpt.spark_conf().",
+            "the settings of pyspark_ckpt.session.spark_conf().",
         )
     context = spark.sparkContext
     if context._jsc is None or context._jsc.sc().isStopped():  # noqa: SLF001

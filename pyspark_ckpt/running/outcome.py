@@ -54,7 +54,7 @@ class Downtime:
 
 @dataclass(frozen=True)
 class RescaledQuery:
-    """What ``rescale_query`` returns: the ``query`` that runs now, on ``checkpoint``, and the old checkpoint.
+    """What ``rescale`` returns: the ``query`` that runs now, on ``checkpoint``, and the old checkpoint.
 
     ``restored``: the proof that state is the same; None if an earlier call had made the checkpoint already.
     ``old_is_deleted``: whether the old checkpoint was deleted, as the caller had asked.

@@ -20,7 +20,7 @@ from pyspark_ckpt.queries.session_confs import SessionConfs, find_session
 from pyspark_ckpt.running.leftovers import refuse_other_files
 from pyspark_ckpt.running.new_checkpoint import find_target
 from pyspark_ckpt.running.turns import Turn
-from pyspark_ckpt.savepoints import collect_options, plan_rescale
+from pyspark_ckpt.savepoints import collect_options, pin_and_plan
 from pyspark_ckpt.state_store.blobs import BlobPlace, names_scheme
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.query.entries import PARTITIONS_CONF, read_partitions
@@ -28,6 +28,7 @@ from pyspark_ckpt.state_store.display import count_text
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, LifecycleError, StorageError
 from pyspark_ckpt.state_store.location import Location, location_text
 from pyspark_ckpt.state_store.options import PREFIX, Options, read_settings
+from pyspark_ckpt.state_store.savepoints.request import RestoreRequest
 from pyspark_ckpt.terminal import print_notice
 
 if TYPE_CHECKING:
@@ -157,7 +158,8 @@ def prepare(
         _refuse_deletion(old)
     target = find_target(old, location, parallelism, given, parsed)
     if not target.is_made:
-        with plan_rescale(location, target.location, parallelism, options=given_options) as restoration:
+        of_both = collect_options(given_options, location, target.location)
+        with pin_and_plan(location, target.location, RestoreRequest(parallelism), of_both) as restoration:
             restoration.refuse_state_of_others()
     return Rescaling(
         query,
@@ -206,13 +208,14 @@ def _find_session(query_or_checkpoint: StreamingQuery | Location) -> Any:  # noq
         if session is None:
             raise LifecycleError(
                 "There is no Spark session in which the query could be started.",
-                hint="Create it first. To rescale a stopped query without Spark, use rescale().",
+                hint="Create it first. To rescale a stopped query without Spark, call "
+                "restore(checkpoint, new_checkpoint, parallelism=N).",
             )
         found = getattr(session, "_jsparkSession", None)
     if found is None:
         raise InvalidInputError(
             "A Spark Connect client cannot rescale a query in one call: it does not see the query's checkpoint.",
-            hint="Stop the query, call rescale(checkpoint, new_checkpoint, parallelism), set "
+            hint="Stop the query, call restore(checkpoint, new_checkpoint, parallelism=N), set "
             f"{PARTITIONS_CONF} and start the query with the new checkpointLocation.",
         )
     return found

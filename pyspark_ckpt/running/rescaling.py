@@ -22,7 +22,7 @@ from pyspark_ckpt.running.outcome import Downtime, RescaledQuery, RescaleError
 from pyspark_ckpt.running.preparation import Rescaling, Start, prepare, refuse_other_run
 from pyspark_ckpt.running.turns import only_call
 from pyspark_ckpt.running.way_back import go_back, start_query
-from pyspark_ckpt.savepoints import STOP_TIMEOUT_S, rescale
+from pyspark_ckpt.savepoints import STOP_TIMEOUT_S, restore
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.display import count_text
 from pyspark_ckpt.state_store.errors import CkptError, LifecycleError, add_note, with_hint
@@ -34,12 +34,12 @@ from pyspark_ckpt.terminal import print_notice, progress_bar
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-_WHAT = "rescale_query()"
+_WHAT = "rescale()"
 _NOTICE_S = 2.0
 """How long a query that is to run on is watched: it may have noticed its end, or Ctrl-C has cancelled its jobs."""
 
 
-def rescale_query(
+def rescale(
     query_or_checkpoint: StreamingQuery | Location,
     start: Start,
     parallelism: int,
@@ -153,7 +153,7 @@ def _move(rescaling: Rescaling, last_commit_s: float, timeout_s: float | None) -
         )
         turn = rescaling.take_turn(target.location)
         if not target.is_made:
-            restored = rescale(rescaling.location, target.location, rescaling.partitions, options=options)
+            restored = restore(rescaling.location, target.location, parallelism=rescaling.partitions, options=options)
         new = rescaling.old.workplace.resolve(target.location)
         rescaling.point_back(turn, new)
         rescaled_s = time.time()

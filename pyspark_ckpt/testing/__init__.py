@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark_ckpt.state_store.extras import require_extra
 from pyspark_ckpt.testing.cuts import check_cuts
 from pyspark_ckpt.testing.harness import Harness
-from pyspark_ckpt.testing.streams import BroadcastInput, KeyedInput, Rows, connect, keyed
+from pyspark_ckpt.testing.streams import BroadcastColumns, InputColumns, Rows, keyed, keyed_inputs
 
 if TYPE_CHECKING:
     from pyspark_ckpt.testing import strategies
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Batches",
-    "BroadcastInput",
+    "BroadcastColumns",
     "Harness",
-    "KeyedInput",
+    "InputColumns",
     "Rows",
     "Survived",
     "check_cuts",
-    "connect",
     "crash",
     "keyed",
+    "keyed_inputs",
     "strategies",
 ]
 

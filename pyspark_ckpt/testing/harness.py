@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyspark_ckpt.offline.reading.closeable import Closeable
 from pyspark_ckpt.offline.reading.reader import StateReader
 from pyspark_ckpt.offline.reading.stored_state import Selection
-from pyspark_ckpt.operators.declarations.counters import Counter, metric_name
+from pyspark_ckpt.operators.declarations.counters import MetricCounter, metric_name
 from pyspark_ckpt.operators.declarations.operator import BROADCAST, BROADCAST_NAME, INITIAL, Input, KeyedOperator
 from pyspark_ckpt.operators.declarations.partition_states import PartitionState
 from pyspark_ckpt.operators.declarations.processors import Context
@@ -98,7 +98,7 @@ class Harness(Closeable):
         mode: str,
         initial: GivenRows | None = None,
     ) -> None:
-        """See ``keyed`` and ``connect`` of this package, which make harnesses."""
+        """See ``keyed`` and ``keyed_inputs`` of this package, which make harnesses."""
         self._operator = operator
         self._program = _dump(processor)
         self._watermarks = watermarks
@@ -252,14 +252,14 @@ class Harness(Closeable):
 
     @property
     def counters(self) -> dict[str, int]:
-        """What the last batch has added to each declared Counter."""
-        counters = [each.state for each in self._operator.states if isinstance(each.state, Counter)]
+        """What the last batch has added to each declared MetricCounter."""
+        counters = [each.state for each in self._operator.states if isinstance(each.state, MetricCounter)]
         return {each.name: self.metrics.get(metric_name(self._operator.uid, each), 0) for each in counters}
 
     def savepoint(self, target: str | PathLike[str], *, kind: Kind = "native") -> None:
         """Take a savepoint after the last batch, in the empty folder ``target``: see ``pyspark_ckpt.savepoint``.
 
-        Give it as ``savepoint`` to another ``keyed`` or ``connect`` of this package: with another program, or at
+        Give it as ``savepoint`` to another ``keyed`` or ``keyed_inputs`` of this package: with another program, or at
         another parallelism. No query of Spark can continue from it, because it has no offsets of sources. Raises as
         ``pyspark_ckpt.savepoint``.
         """

@@ -1,4 +1,4 @@
-"""``keyed`` and ``connect`` as in a query, with columns in place of streaming frames: they make harnesses."""
+"""``keyed`` and ``keyed_inputs`` as in a query, with columns in place of streaming frames: they make harnesses."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from os import PathLike
 from typing import TYPE_CHECKING, TypeAlias
 
-from pyspark_ckpt.operators.connect import ConnectedStreams, make_connected
 from pyspark_ckpt.operators.declarations.operator import BROADCAST_NAME
 from pyspark_ckpt.operators.declarations.processors import check_input_name
 from pyspark_ckpt.operators.frames import Columns, find_keys, find_names, read_groups, resolve_columns
 from pyspark_ckpt.operators.keyed import KeyedStream
+from pyspark_ckpt.operators.keyed_inputs import KeyedInputs, make_keyed_inputs
 from pyspark_ckpt.operators.plan import WATERMARK, KeyedColumns, OperatorPlan, find_watermark
 from pyspark_ckpt.operators.watermarks import read_idle_after_ms
 from pyspark_ckpt.state_store.checkpoints.query.entries import PARTITIONS_CONF
@@ -60,8 +60,8 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class KeyedInput:
-    """One input of ``connect``: its columns, as a StructType or Spark DDL, and the rest as for ``keyed``.
+class InputColumns:
+    """One input of ``keyed_inputs``: its columns, as a StructType or Spark DDL, and the rest as for ``keyed``.
 
     ``idle_after``: the input does not hold up the watermark while it has no rows, as of ``with_watermark``.
     """
@@ -74,8 +74,8 @@ class KeyedInput:
 
 
 @dataclass(frozen=True)
-class BroadcastInput:
-    """The broadcast input of ``keyed`` and ``connect``: its columns, and the order of its rows within a batch."""
+class BroadcastColumns:
+    """The broadcast input of ``keyed`` and ``keyed_inputs``: its columns, and the order of its rows within a batch."""
 
     columns: StructType | str
     order_by: str | Sequence[str] = ()
@@ -180,7 +180,7 @@ class Streams:
         order_by: str | Sequence[str] = (),
         max_parallelism: int = MAX_PARALLELISM,
         watermark: WatermarkLike | None = None,
-        broadcast: BroadcastInput | None = None,
+        broadcast: BroadcastColumns | None = None,
         parallelism: int = 1,
         conf: Mapping[str, str] | None = None,
         folder: PathText | None = None,
@@ -190,7 +190,7 @@ class Streams:
 
         ``columns``: those of the stream, as a StructType or Spark DDL. ``by``, ``uid``, ``order_by`` and
         ``max_parallelism`` are those of ``pyspark_ckpt.keyed``. ``watermark``: the column of the event time and the
-        delay, as of withWatermark: ``("at", "10 minutes")``. ``broadcast``: a BroadcastInput of this module; give its
+        delay, as of withWatermark: ``("at", "10 minutes")``. ``broadcast``: a BroadcastColumns of this module; give its
         rows to ``run`` as ``broadcast``. ``parallelism``: the number of partitions. ``conf``: confs
         of Spark by name, such as options of this package, or spark.sql.session.timeZone, which is UTC. ``folder``:
         where the checkpoint is and stays; by default it is temporary. A harness in the folder of an earlier one
@@ -201,42 +201,42 @@ class Streams:
         who = f"keyed(uid={uid!r})"
         check_uid(uid, who)
         confs = Confs.of(conf, parallelism, who)
-        given, mark = _read_input("", KeyedInput(columns, by, order_by, watermark), confs, who)
+        given, mark = _read_input("", InputColumns(columns, by, order_by, watermark), confs, who)
         host = HarnessHost(confs, (mark,), Origin(folder, savepoint), self._note)
         rules = _read_broadcast(broadcast, confs, who)
         return KeyedStream(OperatorPlan((given,), uid, read_groups(max_parallelism, who), who, host, broadcast=rules))
 
-    def connect(
+    def keyed_inputs(
         self,
         *,
         uid: str = UID,
         merge: bool = False,
         max_parallelism: int = MAX_PARALLELISM,
-        broadcast: BroadcastInput | None = None,
+        broadcast: BroadcastColumns | None = None,
         parallelism: int = 1,
         conf: Mapping[str, str] | None = None,
         folder: PathText | None = None,
         savepoint: PathText | None = None,
-        **inputs: KeyedInput,
-    ) -> ConnectedStreams[Harness]:
-        """Connect inputs by their keys, as ``pyspark_ckpt.connect`` does; ``process`` of the result returns a Harness.
+        **inputs: InputColumns,
+    ) -> KeyedInputs[Harness]:
+        """Key several inputs alike, as ``pyspark_ckpt.keyed_inputs`` does; ``process`` of the result returns a Harness.
 
-        ``inputs``: a KeyedInput of this module by name. The other arguments are those of ``keyed`` here and of
-        ``pyspark_ckpt.connect``. Raises InvalidInputError.
+        ``inputs``: InputColumns of this module by name. The other arguments are those of ``keyed`` here and of
+        ``pyspark_ckpt.keyed_inputs``. Raises InvalidInputError.
         """
-        who = f"connect(uid={uid!r})"
+        who = f"keyed_inputs(uid={uid!r})"
         check_uid(uid, who)
         confs = Confs.of(conf, parallelism, who)
         for name, each in inputs.items():
             check_input_name(name, who)
-            if not isinstance(each, KeyedInput):
+            if not isinstance(each, InputColumns):
                 raise InvalidInputError(
                     f"{who}: input {name!r} is {repr(each)[:200]}, of type {type(each).__name__}.",
-                    hint=f"Give its columns and its keys: {name}=testing.KeyedInput('user string, n int', by='user').",
+                    hint=f"Give its columns and its keys: {name}=testing.InputColumns('user string', by='user').",
                 )
         read = [_read_input(name, each, confs, f"{who}: input {name!r}") for name, each in inputs.items()]
         host = HarnessHost(confs, tuple(mark for _, mark in read), Origin(folder, savepoint), self._note)
-        return make_connected(
+        return make_keyed_inputs(
             [given for given, _ in read],
             uid,
             host,
@@ -247,10 +247,10 @@ class Streams:
 
 
 _STREAMS = Streams()
-keyed, connect = _STREAMS.keyed, _STREAMS.connect
+keyed, keyed_inputs = _STREAMS.keyed, _STREAMS.keyed_inputs
 
 
-def _read_input(name: str, given: KeyedInput, confs: Confs, who: str) -> tuple[KeyedColumns, Watermark | None]:
+def _read_input(name: str, given: InputColumns, confs: Confs, who: str) -> tuple[KeyedColumns, Watermark | None]:
     require_extra("pyspark", who)
     columns = Columns(resolve_columns(given.columns, f"{who}: the columns"), confs.is_on("spark.sql.caseSensitive"))
     mark = _find_mark(columns) if given.watermark is None else _mark(columns, given.watermark, who)
@@ -268,10 +268,10 @@ def _read_broadcast(given: object, confs: Confs, who: str) -> KeyedColumns | Non
     who = f"{who}: the broadcast input"
     if given is None:
         return None
-    if not isinstance(given, BroadcastInput):
+    if not isinstance(given, BroadcastColumns):
         raise InvalidInputError(
             f"{who} is {repr(given)[:200]}, of type {type(given).__name__}.",
-            hint="Give testing.BroadcastInput('<columns>', order_by='...').",
+            hint="Give testing.BroadcastColumns('<columns>', order_by='...').",
         )
     columns = Columns(resolve_columns(given.columns, f"{who}: the columns"), confs.is_on("spark.sql.caseSensitive"))
     return KeyedColumns(BROADCAST_NAME, columns.schema, (), find_names(columns, given.order_by, who, "to order by"))

@@ -129,7 +129,7 @@ class Pages:
                 told = {
                     "kind": "InternalError",
                     "message": "This page could not be made: this is a defect of pyspark-ckpt.",
-                    "hint": "The log of `pyspark-ckpt serve` says more. Please report it.",
+                    "hint": "The log of `pyspark-ckpt query serve` says more. Please report it.",
                 }
                 return self._render(request, "error.html", self._head(request, told), 500)
 

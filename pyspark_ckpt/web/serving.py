@@ -72,7 +72,7 @@ class WebPage(Closeable):
             self._failure = problem
 
 
-def serve(
+def serve_web_page(
     query_or_checkpoint: StreamingQuery | Location | Sequence[StreamingQuery | Location],
     *,
     port: int = 0,
@@ -101,7 +101,7 @@ def serve(
     installed, or the port is taken).
     """
     for module in ("starlette", "uvicorn", "jinja2"):
-        require_extra(module, "serve()")
+        require_extra(module, "serve_web_page()")
     import uvicorn  # noqa: PLC0415 - of an extra
 
     from pyspark_ckpt.web.admission.connections import BrowserConnection  # noqa: PLC0415

@@ -131,8 +131,8 @@ def refuse_unnamed_operators(checkpoint: Checkpoint, operators: int) -> None:
             f"{checkpoint.place.url}/state/{operators}/_metadata does not say what operator {operators} is, "
             f"and there is state of operator {number}.",
             hint="Restore that folder, which Spark has written, from a backup of the checkpoint. "
-            "On Spark 3.5 there is none if the state is in another store than this one: `pyspark-ckpt adopt` moves it, "
-            f"and needs Spark's schemas in state/{number}/0/_metadata and below.",
+            "On Spark 3.5 there is none if the state is in another store than this one. `pyspark-ckpt checkpoint "
+            f"adopt` moves it, and needs Spark's schemas in state/{number}/0/_metadata and below.",
         )
 
 

@@ -10,6 +10,7 @@ from tests.checks.sources import parse_all
 
 ALLOWED = {
     "keyed": "the name users know, as groupBy and windowed are",
+    "keyed_inputs": "as keyed, for several inputs",
     "onQueryStarted": "Spark calls it so",
     "onQueryTerminated": "Spark calls it so",
 }

@@ -229,7 +229,7 @@ def run_batch(spark: SparkSession, case: Case, checkpoint: str) -> dict[str, lis
 
     session = spark.newSession()
     prefix = "spark.sql.streaming.stateStore."
-    session.conf.set(prefix + "providerClass", pyspark_ckpt.PROVIDER_CLASS)
+    session.conf.set(prefix + "providerClass", pyspark_ckpt.session.PROVIDER_CLASS)
     if has_commit_ids_for_all():  # as configure() does
         session.conf.set(prefix + "checkpointFormatVersion", str(case.checkpoint_format))
     session.conf.set("spark.sql.session.timeZone", "UTC")

@@ -201,7 +201,7 @@ def docker() -> Iterator[str]:
 @pytest.mark.slow
 def test_the_image_has_all_that_a_session_needs(docker: str) -> None:
     program = (
-        "import sys, pyspark, pyspark_ckpt as ckpt; print(sys.version_info[:2], pyspark.__file__, ckpt.jar_path())"
+        "import sys, pyspark, pyspark_ckpt.session as s; print(sys.version_info[:2], pyspark.__file__, s.jar_path())"
     )
     done = _run(docker, "run", "--rm", "pyspark-ckpt", "python3", "-c", program)
     assert done.returncode == 0, done.stderr

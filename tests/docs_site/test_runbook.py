@@ -94,7 +94,7 @@ def test_damage_is_shown_and_an_older_version_goes_on(checkpoint: Path, tmp_path
     assert code == 1
     assert is_like(f"...{line.strip()}...", output), output
     _, output = call("checkpoint", "verify", checkpoint, "--version", 7)
-    code, branched = call("branch", checkpoint, tmp_path / "branched", "--batch", 6)
+    code, branched = call("checkpoint", "branch", checkpoint, tmp_path / "branched", "--batch", 6)
     assert code == 0
     assert is_like(f"{mended.strip()}...", output + branched), output + branched
     assert call("checkpoint", "verify", tmp_path / "branched")[0] == 0
@@ -111,7 +111,7 @@ def test_a_hot_key_is_seen(checkpoint: Path, tmp_path: Path, call: Call) -> None
     shown = re.sub(r"7,010|2\.80", "...", _shown("A hot key")[0])
     assert is_like(shown, output), output
     assert call("savepoint", "create", checkpoint, tmp_path / "saved")[0] == 0
-    code, output = call("savepoint", "restore", tmp_path / "saved", tmp_path / "new", "-n", 8, "--explain")
+    code, output = call("savepoint", "restore", tmp_path / "saved", tmp_path / "new", "-n", 8, "--dry-run")
     assert code == 0
     assert "rows of each new partition of operator 0, counted" in output
 

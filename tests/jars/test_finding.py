@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_ckpt import jar_path
 from pyspark_ckpt.jars import finding
 from pyspark_ckpt.jars.finding import CACHE, find_jar
 from pyspark_ckpt.pyspark_releases import find_jars_of_spark, find_minor_release, find_release
+from pyspark_ckpt.session import jar_path
 from pyspark_ckpt.state_store.errors import ProcessError
 
 SOURCES = Path(__file__).parents[2] / "jvm-bridge" / "src"

@@ -232,7 +232,7 @@ def _family(name: str) -> Family:
 def test_what_is_no_session_is_refused_and_frees_the_port() -> None:
     port = find_free_port()
     with pytest.raises(InvalidInputError, match=r"needs a Spark session, got builtins.object"):
-        ckpt.metrics(SESSION, prometheus=port)
+        ckpt.monitoring.export_metrics(SESSION, prometheus=port)
     prometheus.make_export(Series(), port).close()
 
 
@@ -245,5 +245,5 @@ def test_an_extra_that_is_missing_is_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ProcessError) as refused:
-        ckpt.metrics(SESSION, **target)
+        ckpt.monitoring.export_metrics(SESSION, **target)
     assert f"pyspark-ckpt[{extra}]" in str(refused.value)

@@ -43,6 +43,6 @@ def test_a_command_names_what_it_should_in_a_shell_that_is_given_what_is_printed
 
 
 def test_a_copy_with_state_in_a_folder_of_its_id_gets_a_new_id() -> None:
-    assert write_rescale("/a", 3) == "`pyspark-ckpt rescale /a NEW_CHECKPOINT -n 3`"
-    command = "`pyspark-ckpt rescale /a NEW_CHECKPOINT -n PARTITIONS --query-id new -o remote=/b`"
+    assert write_rescale("/a", 3) == "`pyspark-ckpt checkpoint rescale /a NEW_CHECKPOINT -n 3`"
+    command = "`pyspark-ckpt checkpoint rescale /a NEW_CHECKPOINT -n PARTITIONS --query-id new -o remote=/b`"
     assert write_rescale("/a", remote="/b") == command

@@ -68,13 +68,13 @@ def _name_of(node: ast.expr) -> str:
 
 def process_alerts(alerts: Any) -> testing.Harness:  # noqa: ANN401 - of the program
     """Return the harness of ``Alerts`` of docs/examples/alerts.py, with the inputs that it has there."""
-    stream = testing.connect(
+    stream = testing.keyed_inputs(
         merge=True,
-        broadcast=testing.BroadcastInput("carrier string, minutes int"),
-        landings=testing.KeyedInput(
+        broadcast=testing.BroadcastColumns("carrier string, minutes int"),
+        landings=testing.InputColumns(
             "tailnum string, dest string, air_time int, landed timestamp", by="tailnum", order_by="landed"
         ),
-        departures=testing.KeyedInput(
+        departures=testing.InputColumns(
             "tailnum string, carrier string, dest string, left timestamp", by="tailnum", order_by="left"
         ),
     )

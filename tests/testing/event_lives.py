@@ -199,8 +199,8 @@ def _of_timers(draw: Random, rows: list[Any]) -> Example:
 def _connected(draw: Random, rows: list[Any]) -> Example:
     """Two inputs, of which one may be far behind the other, share states and timers."""
     program, merges = _make_timed(draw, has_list=False), draw.random() < 0.5
-    given = {name: testing.KeyedInput(COLUMNS, "k", "at", ("at", f"{DELAY} minutes")) for name in ("left", "right")}
-    stream = testing.connect(merge=merges, **given)
+    given = {name: testing.InputColumns(COLUMNS, "k", "at", ("at", f"{DELAY} minutes")) for name in ("left", "right")}
+    stream = testing.keyed_inputs(merge=merges, **given)
     return Example(
         lambda: stream.process(program(), LINES, "append"),
         {"left": [row for row in rows if row[2] % 3], "right": [row for row in rows if row[2] % 3 == 0]},

@@ -26,7 +26,7 @@ class Totals(ckpt.KeyedProcessor):
     total = ckpt.ValueState("total", "bigint", default=0)
     log = ckpt.ListState("log", "bigint")
     times = ckpt.MapState("times", "bigint", "timestamp")
-    seen = ckpt.Counter("seen")
+    seen = ckpt.MetricCounter("seen")
 
     def process(self, _ctx: ckpt.Context, key: Any, rows: Any) -> Iterator[Any]:  # noqa: ANN401
         """Outputs the total."""

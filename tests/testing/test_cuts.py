@@ -77,9 +77,9 @@ def test_states_are_compared_unless_the_test_does_not_want_it() -> None:
 
 def test_inputs_are_also_interleaved() -> None:
     def start() -> testing.Harness:
-        return testing.connect(
-            orders=testing.KeyedInput("user string, number bigint, price bigint", by="user"),
-            payments=testing.KeyedInput("user string, number bigint, amount bigint", by="user"),
+        return testing.keyed_inputs(
+            orders=testing.InputColumns("user string, number bigint, price bigint", by="user"),
+            payments=testing.InputColumns("user string, number bigint, amount bigint", by="user"),
         ).process(Match(), "user string, owed bigint", "append")
 
     rows = {"orders": [("ada", 1, 5), ("ada", 2, 5)], "payments": [("ada", 1, 5), ("ada", 2, 5)]}

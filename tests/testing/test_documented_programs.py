@@ -263,9 +263,9 @@ def test_the_settled_sum_is_the_same_when_inputs_are_cut_in_other_ways() -> None
     random = Random(SEED)
 
     def start() -> testing.Harness:
-        return testing.connect(
-            orders=testing.KeyedInput("user string, item int, price decimal(10, 2)", by="user"),
-            payments=testing.KeyedInput("payer string, amount decimal(10, 2)", by="payer"),
+        return testing.keyed_inputs(
+            orders=testing.InputColumns("user string, item int, price decimal(10, 2)", by="user"),
+            payments=testing.InputColumns("payer string, amount decimal(10, 2)", by="payer"),
         ).process(load_names("docs/several-inputs.md")["Settle"](), "user string, owed decimal(12, 2)")
 
     cents = [Decimal(random.randrange(1000)) / 100 for _ in range(COUNT)]
@@ -279,9 +279,9 @@ def test_the_enriched_flights_are_the_same_when_the_aircraft_comes_at_any_time()
     output = "tailnum string, departure timestamp, dest string, manufacturer string, seats int"
 
     def start() -> testing.Harness:
-        return testing.connect(
-            planes=testing.KeyedInput("tailnum string, manufacturer string, seats int", by="tailnum"),
-            flights=testing.KeyedInput(FLIGHTS, by="tailnum", watermark=("departure", "1 hour")),
+        return testing.keyed_inputs(
+            planes=testing.InputColumns("tailnum string, manufacturer string, seats int", by="tailnum"),
+            flights=testing.InputColumns(FLIGHTS, by="tailnum", watermark=("departure", "1 hour")),
         ).process(load_names("docs/examples/enrichment.py")["Enrichment"](), output, "append")
 
     given = flights(Random(SEED), timedelta(hours=20), timedelta(hours=1))
@@ -293,7 +293,7 @@ def test_the_enriched_flights_are_the_same_when_the_aircraft_comes_at_any_time()
 def test_checked_payments_are_the_same_when_the_rules_are_there() -> None:
     def start() -> testing.Harness:
         stream = testing.keyed(
-            "user string, amount double", by="user", broadcast=testing.BroadcastInput("name string, lowest double")
+            "user string, amount double", by="user", broadcast=testing.BroadcastColumns("name string, lowest double")
         )
         check = load_names("docs/broadcast.md")["Check"]()
         harness = stream.process(check, "user string, rule string, amount double", "append")

@@ -143,9 +143,9 @@ def test_enrichment(example: Any) -> None:  # noqa: ANN401
     output = "tailnum string, departure timestamp, dest string, manufacturer string, seats int"
 
     def start() -> testing.Harness:
-        return testing.connect(
-            planes=testing.KeyedInput("tailnum string, manufacturer string, seats int", by="tailnum"),
-            flights=testing.KeyedInput(COLUMNS, by="tailnum", watermark=("departure", "1 hour")),
+        return testing.keyed_inputs(
+            planes=testing.InputColumns("tailnum string, manufacturer string, seats int", by="tailnum"),
+            flights=testing.InputColumns(COLUMNS, by="tailnum", watermark=("departure", "1 hour")),
         ).process(example.Enrichment(), output, "append")
 
     flights, plane = [flight(0), flight(0, dest="SFO"), flight(1), flight(13)], ("N1", "BOEING", 200)

@@ -134,9 +134,9 @@ def test_processing_time_stands_still_until_it_is_moved() -> None:
 
 
 def test_several_inputs_share_their_states() -> None:
-    connected = testing.connect(
-        orders=testing.KeyedInput("user string, number bigint, price bigint", by="user"),
-        payments=testing.KeyedInput("payer string, number bigint, amount bigint", by="payer"),
+    connected = testing.keyed_inputs(
+        orders=testing.InputColumns("user string, number bigint, price bigint", by="user"),
+        payments=testing.InputColumns("payer string, number bigint, amount bigint", by="payer"),
         parallelism=2,
     )
     with connected.process(Match(), "user string, owed bigint") as harness:
@@ -154,8 +154,8 @@ def test_the_watermark_of_several_inputs_is_the_earliest() -> None:
 
         process_right = process_left
 
-    marked = testing.KeyedInput(COLUMNS, by="user", watermark=("at", "1 minute"))
-    with testing.connect(left=marked, right=marked).process(Both(), OUTPUT) as harness:
+    marked = testing.InputColumns(COLUMNS, by="user", watermark=("at", "1 minute"))
+    with testing.keyed_inputs(left=marked, right=marked).process(Both(), OUTPUT) as harness:
         harness.run(left=[("ada", 1, after(30))])
         assert harness.watermark is not None
         assert harness.watermark.timestamp() == 0
@@ -433,9 +433,9 @@ def test_the_latest_watermark_counts_where_spark_is_told_so() -> None:
 
         process_right = process_left
 
-    marked = testing.KeyedInput(COLUMNS, by="user", watermark=("at", "1 minute"))
+    marked = testing.InputColumns(COLUMNS, by="user", watermark=("at", "1 minute"))
     conf = {"spark.sql.streaming.multipleWatermarkPolicy": "MAX"}
-    with testing.connect(left=marked, right=marked, conf=conf).process(Both(), OUTPUT) as harness:
+    with testing.keyed_inputs(left=marked, right=marked, conf=conf).process(Both(), OUTPUT) as harness:
         harness.run(left=[("ada", 1, after(30))])
         assert harness.watermark == after(29)
 

@@ -11,7 +11,7 @@ import pytest
 
 import pyspark_ckpt as ckpt
 from pyspark_ckpt import testing
-from pyspark_ckpt.operators.connect import ConnectedStreams
+from pyspark_ckpt.operators.keyed_inputs import KeyedInputs
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from tests.testing.programs import after
 
@@ -31,11 +31,11 @@ class Sides(ckpt.KeyedProcessor):
         yield key.user, timer.at
 
 
-def sides(idle_after: str | None = "1 minute", **more: Any) -> ConnectedStreams[testing.Harness]:  # noqa: ANN401
-    given = testing.KeyedInput(
+def sides(idle_after: str | None = "1 minute", **more: Any) -> KeyedInputs[testing.Harness]:  # noqa: ANN401
+    given = testing.InputColumns(
         "user string, at timestamp", "user", watermark=("at", "0 seconds"), idle_after=idle_after
     )
-    return testing.connect(left=given, right=given, **more)
+    return testing.keyed_inputs(left=given, right=given, **more)
 
 
 def start(**more: Any) -> testing.Harness:  # noqa: ANN401
@@ -102,6 +102,6 @@ def test_an_input_without_idle_after_always_counts() -> None:
 
 
 def test_an_idle_after_without_a_watermark_is_refused() -> None:
-    given = testing.KeyedInput("user string, at timestamp", "user", idle_after="1 minute")
+    given = testing.InputColumns("user string, at timestamp", "user", idle_after="1 minute")
     with pytest.raises(InvalidInputError, match="there is an idle_after, and no watermark"):
-        testing.connect(left=given)
+        testing.keyed_inputs(left=given)

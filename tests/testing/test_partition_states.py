@@ -64,7 +64,7 @@ class VectorMatches(ckpt.VectorProcessor):
 
 
 def start(processor: Any, **how: Any) -> Harness:  # noqa: ANN401
-    stream = testing.keyed("user string, amount int", "user", broadcast=testing.BroadcastInput(RULES), **how)
+    stream = testing.keyed("user string, amount int", "user", broadcast=testing.BroadcastColumns(RULES), **how)
     return stream.process(processor, OUTPUT, mode="append")
 
 
@@ -277,7 +277,7 @@ def test_long_lists_are_read_with_their_indexes_and_spilled(tmp_path: Path, memo
         harness.run(rows[30_000:])
         harness.savepoint(tmp_path / "canonical", kind="canonical")
         for place in (harness.checkpoint, tmp_path / "canonical"):
-            with ckpt.open_state(place, uid="tested", state="long") as state:
+            with ckpt.reading.open_state(place, uid="tested", state="long") as state:
                 table = state.to_arrow().to_pandas()
             assert sorted(table["value"]) == list(range(40_000))
             for _, of_partition in table.groupby("partition"):

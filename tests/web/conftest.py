@@ -28,7 +28,7 @@ STATES: Any = {
 }
 
 
-def open_client(page: ckpt.WebPage) -> httpx.Client:
+def open_client(page: ckpt.monitoring.WebPage) -> httpx.Client:
     """A client that has the token."""
     base = page.url.partition("/?")[0]
     return httpx.Client(base_url=base, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=60, trust_env=False)
@@ -40,7 +40,7 @@ def serve() -> Iterator[Serve]:
     with ExitStack() as stack:
 
         def start(*locations: object, **options: Any) -> httpx.Client:  # noqa: ANN401
-            page = stack.enter_context(ckpt.serve([*map(str, locations)], token=TOKEN, **options))
+            page = stack.enter_context(ckpt.monitoring.serve_web_page([*map(str, locations)], token=TOKEN, **options))
             return stack.enter_context(open_client(page))
 
         yield start
@@ -74,12 +74,12 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
 @pytest.fixture(scope="module")
 def page(hostile: Written) -> Iterator[httpx.Client]:
     """The page of the hostile checkpoint."""
-    with ckpt.serve(hostile.path, token=TOKEN) as served, open_client(served) as client:
+    with ckpt.monitoring.serve_web_page(hostile.path, token=TOKEN) as served, open_client(served) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
-def frozen_page(frozen: Path) -> Iterator[ckpt.WebPage]:
+def frozen_page(frozen: Path) -> Iterator[ckpt.monitoring.WebPage]:
     """The page of a frozen checkpoint; other host names may be asked for."""
-    with ckpt.serve(str(frozen), token=TOKEN, allowed_hosts=["desk.example"]) as served:
+    with ckpt.monitoring.serve_web_page(str(frozen), token=TOKEN, allowed_hosts=["desk.example"]) as served:
         yield served

@@ -22,7 +22,7 @@ HTML = {"Accept": "text/html,application/xhtml+xml"}
 
 
 @pytest.fixture
-def client(frozen_page: ckpt.WebPage) -> Iterator[httpx.Client]:
+def client(frozen_page: ckpt.monitoring.WebPage) -> Iterator[httpx.Client]:
     """A client with the token."""
     with open_client(frozen_page) as opened:
         yield opened
@@ -160,19 +160,19 @@ def test_wrong_arguments_are_refused(frozen: Path) -> None:
         {"savepoints": "/savepoints"},
     ):
         with pytest.raises(InvalidInputError):
-            ckpt.serve(str(frozen), **wrong)
+            ckpt.monitoring.serve_web_page(str(frozen), **wrong)
     for none in ([], [str(frozen)] * 51, 7):
         with pytest.raises(InvalidInputError):
-            ckpt.serve(none)  # type: ignore[arg-type]
+            ckpt.monitoring.serve_web_page(none)  # type: ignore[arg-type]
     port = find_free_port()
-    with ckpt.serve(str(frozen), port=port) as page:
+    with ckpt.monitoring.serve_web_page(str(frozen), port=port) as page:
         assert page.url.startswith(f"http://127.0.0.1:{port}/?token=")
         with pytest.raises(ProcessError, match=f"Port {port} of 127.0.0.1"):
-            ckpt.serve(str(frozen), port=port)
+            ckpt.monitoring.serve_web_page(str(frozen), port=port)
 
 
 def test_tokens_are_random_and_long(frozen: Path) -> None:
-    with ckpt.serve(str(frozen)) as one, ckpt.serve(str(frozen)) as other:
+    with ckpt.monitoring.serve_web_page(str(frozen)) as one, ckpt.monitoring.serve_web_page(str(frozen)) as other:
         tokens = [page.url.partition("=")[2] for page in (one, other)]
         assert tokens[0] != tokens[1]
         assert min(map(len, tokens)) >= 32
@@ -180,7 +180,7 @@ def test_tokens_are_random_and_long(frozen: Path) -> None:
 
 
 def test_a_closed_page_does_not_answer(frozen: Path) -> None:
-    page = ckpt.serve(str(frozen))
+    page = ckpt.monitoring.serve_web_page(str(frozen))
     assert not page.wait(0)
     page.close()
     page.close()
@@ -197,7 +197,11 @@ def test_connections_without_a_request_neither_add_up_nor_keep_others_out(
     frozen: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "FIRST_REQUEST_S", 120.0)
-    with ckpt.serve(str(frozen), token=TOKEN) as page, open_client(page) as client, ExitStack() as stack:
+    with (
+        ckpt.monitoring.serve_web_page(str(frozen), token=TOKEN) as page,
+        open_client(page) as client,
+        ExitStack() as stack,
+    ):
         assert client.get("/c/0").status_code == 200
         host, port = page.url.split("/")[2].split(":")
         before, idle, until_s = count_files(), [], time.monotonic() + 60
@@ -213,7 +217,7 @@ def test_connections_without_a_request_neither_add_up_nor_keep_others_out(
 
 def test_a_connection_has_some_seconds_for_its_first_request(frozen: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "FIRST_REQUEST_S", 0.5)
-    with ckpt.serve(str(frozen), token=TOKEN) as page, open_client(page) as client:
+    with ckpt.monitoring.serve_web_page(str(frozen), token=TOKEN) as page, open_client(page) as client:
         host, port = page.url.split("/")[2].split(":")
         for sent in (b"", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"):
             with socket.create_connection((host, int(port)), timeout=60) as raw, suppress(ConnectionError):
@@ -222,7 +226,7 @@ def test_a_connection_has_some_seconds_for_its_first_request(frozen: Path, monke
         assert client.get("/c/0").status_code == 200
 
 
-def test_a_connection_that_was_refused_is_closed(frozen_page: ckpt.WebPage) -> None:
+def test_a_connection_that_was_refused_is_closed(frozen_page: ckpt.monitoring.WebPage) -> None:
     host, port = frozen_page.url.split("/")[2].split(":")
     for head in (
         "GET / HTTP/1.1\r\nHost: 127.0.0.1",
@@ -242,7 +246,7 @@ def test_nothing_is_logged_of_requests_whatever_the_program_logs_of_its_own_serv
     own, level = logging.StreamHandler(), access.level
     access.addHandler(own)
     try:
-        with ckpt.serve(str(frozen), token=TOKEN) as page:
+        with ckpt.monitoring.serve_web_page(str(frozen), token=TOKEN) as page:
             assert access.handlers == [own], "the program's own logs are left alone"
             with caplog.at_level(logging.INFO, "uvicorn.access"), caplog.at_level(logging.INFO):
                 assert httpx.get(f"{page.url}&format=json", trust_env=False, timeout=60).status_code == 200
@@ -262,14 +266,14 @@ def test_a_password_in_a_location_is_refused_and_not_shown(frozen: Path) -> None
     for location in ("s3://key:secret@bucket/x", "hdfs://user@host:1/x", "abfss://c:secret@a.dfs.core.windows.net/x"):
         for given in ({"savepoints": [location]}, {}):
             with pytest.raises(InvalidInputError, match="user or a password") as refused:
-                ckpt.serve([str(frozen)] if given else location, **given)  # type: ignore[arg-type]
+                ckpt.monitoring.serve_web_page([str(frozen)] if given else location, **given)  # type: ignore[arg-type]
             assert "secret" not in str(refused.value)
-    ckpt.serve("abfss://c@a.dfs.core.windows.net/x").close()
+    ckpt.monitoring.serve_web_page("abfss://c@a.dfs.core.windows.net/x").close()
 
 
 @pytest.mark.parametrize(("host", "name"), [("::1", "[::1]"), ("::", "[::]"), ("0.0.0.0", "0.0.0.0")])  # noqa: S104
 def test_the_url_that_is_told_can_be_opened(frozen: Path, host: str, name: str) -> None:
-    with ckpt.serve(str(frozen), host=host) as page:
+    with ckpt.monitoring.serve_web_page(str(frozen), host=host) as page:
         assert page.url.startswith(f"http://{name}:")
         assert httpx.get(page.url, trust_env=False, headers=HTML, follow_redirects=True, timeout=60).status_code == 200
 
@@ -277,8 +281,8 @@ def test_the_url_that_is_told_can_be_opened(frozen: Path, host: str, name: str) 
 def test_two_pages_behind_one_host_name_do_not_log_each_other_out(frozen: Path) -> None:
     """A browser has the same cookies for all ports of 127.0.0.1, where the tunnels to two machines end."""
     with (
-        ckpt.serve(str(frozen)) as one,
-        ckpt.serve(str(frozen)) as other,
+        ckpt.monitoring.serve_web_page(str(frozen)) as one,
+        ckpt.monitoring.serve_web_page(str(frozen)) as other,
         httpx.Client(trust_env=False, headers=HTML, follow_redirects=True, timeout=60) as browser,
     ):
         for page in (one, other, one, other):

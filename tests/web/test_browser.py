@@ -58,7 +58,7 @@ def query(quick_path: Path) -> Query:
 def test_every_page_fits_a_phone_and_obeys_its_own_policy(
     chromium: Browser, hostile: Written, query: Query, complaints: list[str], tmp_path: Path
 ) -> None:
-    with ckpt.serve([hostile.path, query.location], token=TOKEN) as served:
+    with ckpt.monitoring.serve_web_page([hostile.path, query.location], token=TOKEN) as served:
         base = served.url.partition("/?")[0]
         for scheme in ("light", "dark"):
             page = open_page(chromium, complaints, viewport=PHONE, color_scheme=scheme)
@@ -81,7 +81,7 @@ def test_every_page_fits_a_phone_and_obeys_its_own_policy(
 
 
 def test_tables_show_what_matters_on_a_phone(chromium: Browser, query: Query, complaints: list[str]) -> None:
-    with ckpt.serve(query.location, token=TOKEN) as served:
+    with ckpt.monitoring.serve_web_page(query.location, token=TOKEN) as served:
         base = served.url.partition("/?")[0]
         page = open_page(chromium, complaints, viewport=PHONE)
         page.goto(served.url)
@@ -103,7 +103,7 @@ def test_tables_show_what_matters_on_a_phone(chromium: Browser, query: Query, co
 
 
 def test_a_key_is_looked_up_with_the_keyboard(chromium: Browser, hostile: Written, complaints: list[str]) -> None:
-    with ckpt.serve(hostile.path, token=TOKEN) as served:
+    with ckpt.monitoring.serve_web_page(hostile.path, token=TOKEN) as served:
         page = open_page(chromium, complaints)
         page.goto(served.url)
         page.get_by_role("link", name="bold").click()
@@ -125,7 +125,7 @@ def test_a_key_is_looked_up_with_the_keyboard(chromium: Browser, hostile: Writte
 
 
 def test_the_page_refreshes_itself_unless_it_is_paused(chromium: Browser, query: Query, complaints: list[str]) -> None:
-    with ckpt.serve(query.location, token=TOKEN) as served:
+    with ckpt.monitoring.serve_web_page(query.location, token=TOKEN) as served:
         page = open_page(chromium, complaints)
         page.goto(served.url)
         assert page.locator("dd.big").inner_text() == "1"
@@ -142,7 +142,7 @@ def test_the_page_refreshes_itself_unless_it_is_paused(chromium: Browser, query:
 
 def test_a_page_that_is_not_up_to_date_says_so(chromium: Browser, query: Query, complaints: list[str]) -> None:
     told = "getComputedStyle(document.querySelector('header'), '::after').content"
-    with ckpt.serve(query.location, token=TOKEN) as served:
+    with ckpt.monitoring.serve_web_page(query.location, token=TOKEN) as served:
         page = open_page(chromium, complaints)
         page.goto(served.url)
         assert page.evaluate(told) == "none"
@@ -162,7 +162,10 @@ def test_the_url_can_be_clicked_on_in_a_page_of_another_site(
     chromium: Browser, query: Query, complaints: list[str]
 ) -> None:
     """As in a notebook at localhost: for a browser, 127.0.0.1 is another site."""
-    with ckpt.serve(query.location, token=TOKEN) as served, socket.create_server(("127.0.0.1", 0)) as listener:
+    with (
+        ckpt.monitoring.serve_web_page(query.location, token=TOKEN) as served,
+        socket.create_server(("127.0.0.1", 0)) as listener,
+    ):
         link = f'<!doctype html><link rel="icon" href="data:,"><a href="{served.url}">state</a>'.encode()
 
         def answer() -> None:

@@ -22,7 +22,7 @@ __all__ = ["bare", "interruptible"]
 
 @pytest.mark.usefixtures("interruptible")
 def test_the_command_serves_until_it_is_interrupted(frozen: Path) -> None:
-    command = [sys.executable, "-m", "pyspark_ckpt", "serve", str(frozen), "--price-of-requests", "0.005"]
+    command = [sys.executable, "-m", "pyspark_ckpt", "query", "serve", str(frozen), "--price-of-requests", "0.005"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
         try:
             assert process.stdout is not None
@@ -47,7 +47,15 @@ def test_ctrl_c_ends_the_page_while_a_place_does_not_answer() -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf, ExitStack() as connections:
         options = [f"s3Endpoint=http://127.0.0.1:{deaf.getsockname()[1]}", "s3Addressing=path", "placeTimeout=90s"]
         with subprocess.Popen(
-            [sys.executable, "-m", "pyspark_ckpt", "serve", "s3://bucket/a", *(f"-o{each}" for each in options)],
+            [
+                sys.executable,
+                "-m",
+                "pyspark_ckpt",
+                "query",
+                "serve",
+                "s3://bucket/a",
+                *(f"-o{each}" for each in options),
+            ],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -74,7 +82,7 @@ def test_ctrl_c_ends_the_page_while_a_place_does_not_answer() -> None:
 def test_wrong_calls_are_told_in_words_of_the_command(
     frozen: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
 ) -> None:
-    assert main(["serve", str(frozen), *arguments]) == 2
+    assert main(["query", "serve", str(frozen), *arguments]) == 2
     assert words in capsys.readouterr().err
 
 
@@ -83,7 +91,7 @@ def test_a_missing_extra_is_named(bare: Path, frozen: Path, tmp_path: Path) -> N
         if not path.name.startswith(("starlette", "uvicorn")):
             (tmp_path / path.name).symlink_to(path)
     done = subprocess.run(
-        [sys.executable, "-S", "-m", "pyspark_ckpt", "serve", str(frozen)],
+        [sys.executable, "-S", "-m", "pyspark_ckpt", "query", "serve", str(frozen)],
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         cwd=tmp_path,
         capture_output=True,
@@ -100,7 +108,7 @@ import sys
 import urllib.request
 import pyspark_ckpt as ckpt
 
-with ckpt.serve({str(frozen)!r}) as page:
+with ckpt.monitoring.serve_web_page({str(frozen)!r}) as page:
     with urllib.request.urlopen(page.url) as answer:
         assert answer.status == 200
         assert b"last batch" in answer.read()

@@ -314,7 +314,7 @@ def test_a_service_that_does_not_answer_does_not_hold_up_the_others(
         "/%2e%2e/%2e%2e/etc/passwd",
     ],
 )
-def test_wrong_addresses_and_arguments(frozen_page: ckpt.WebPage, path: str) -> None:
+def test_wrong_addresses_and_arguments(frozen_page: ckpt.monitoring.WebPage, path: str) -> None:
     with open_client(frozen_page) as client:
         answer = client.get(path)
         assert answer.status_code in {400, 404}, answer.text
@@ -322,7 +322,7 @@ def test_wrong_addresses_and_arguments(frozen_page: ckpt.WebPage, path: str) -> 
         assert client.get("/c/0").status_code == 200
 
 
-def test_a_huge_query_string_is_refused(frozen_page: ckpt.WebPage) -> None:
+def test_a_huge_query_string_is_refused(frozen_page: ckpt.monitoring.WebPage) -> None:
     with open_client(frozen_page) as client:
         assert client.get("/c/0/key", params={"k0": "x" * 20_000}).status_code == 414
         host, port = frozen_page.url.split("/")[2].split(":")

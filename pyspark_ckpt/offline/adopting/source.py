@@ -148,7 +148,7 @@ class SparkState:
         if name == PROVIDER_CLASS:
             raise InvalidInputError(
                 f"{place.url}: the query keeps its state in pyspark-ckpt already.",
-                hint="To change the number of partitions, use `pyspark-ckpt rescale`.",
+                hint="To change the number of partitions, use `pyspark-ckpt checkpoint rescale`.",
             )
         if not isinstance(name, str) or name not in PROVIDERS:
             raise InvalidInputError(

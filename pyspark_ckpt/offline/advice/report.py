@@ -53,7 +53,7 @@ class Advice:
         found += [f"- {reason.text}" for reason in sorted(self.reasons, key=lambda each: each.favours != self.verdict)]
         if self.verdict in ("more", "fewer") and self.recommended is not None:
             explain = write_command(
-                "rescale", self.checkpoint, "NEW_CHECKPOINT", "-n", str(self.recommended), "--explain"
+                "checkpoint", "rescale", self.checkpoint, "NEW_CHECKPOINT", "-n", str(self.recommended), "--dry-run"
             )
             found.append(f"To see what that would do: {explain}.")
         if self.verdict == "unknown":

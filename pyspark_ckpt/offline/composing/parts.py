@@ -121,7 +121,7 @@ def _require_different_uids(placed: Sequence[PlacedOperator], parts: Sequence[Pa
             if uid in seen:
                 raise InvalidInputError(
                     f"`operators` has the uid {uid!r} twice, at {seen[uid]} and at {operator.number}.",
-                    hint=f"Rename one: ckpt.write_state({getattr(part, 'location', '')!r}, ..., "
-                    f"[ckpt.changes.Rename({uid!r}, 'another')]).",
+                    hint=f"Rename one: ckpt.writing.write_state({getattr(part, 'location', '')!r}, ..., "
+                    f"[ckpt.writing.Rename({uid!r}, 'another')]).",
                 )
             seen[uid] = operator.number

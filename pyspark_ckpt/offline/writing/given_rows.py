@@ -55,7 +55,7 @@ def change_batches(
         yield from _part(rows)
 
 
-def list_given(rows: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - see changes.Put
+def list_given(rows: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - see writing.Put
     """Yield rows in batches. Raises InvalidInputError (they are none)."""
     if isinstance(rows, (pa.Table, pa.RecordBatch)):
         yield from _part(pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows)

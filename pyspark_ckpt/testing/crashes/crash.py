@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from pyspark_ckpt.operators.frames import resolve_columns
 from pyspark_ckpt.operators.types.value_types import make_handed_schema
-from pyspark_ckpt.savepoints import rescale
+from pyspark_ckpt.savepoints import restore
 from pyspark_ckpt.state_store.checkpoints.query.entries import PARTITIONS_CONF
 from pyspark_ckpt.state_store.errors import InvalidInputError, ProcessError
 from pyspark_ckpt.state_store.failpoints import FOLDER, REQUESTS, file_name
@@ -288,7 +288,7 @@ class Query:
         if not any((before / "commits").glob("[0-9]*")):
             return False
         after = str(self._folder / f"checkpoint-{self.lives}")
-        rescale(str(before), after, partitions)
+        restore(str(before), after, parallelism=partitions)
         self._job = replace(self._job, checkpoint=after, conf={**self._job.conf, PARTITIONS_CONF: str(partitions)})
         return True
 

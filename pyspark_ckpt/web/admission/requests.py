@@ -65,8 +65,8 @@ class Admission:
         headers = Headers(scope=scope)
         if _host_name(headers.get("host", "")) not in self._hosts:
             return _answer(
-                "This page is not served under this host name. If the name is right, start `pyspark-ckpt serve` with "
-                "--allowed-host and the name.",
+                "This page is not served under this host name. If the name is right, start `pyspark-ckpt query serve` "
+                "with --allowed-host and the name.",
                 421,
             )
         if scope["method"] not in {"GET", "HEAD"}:
@@ -108,7 +108,9 @@ class Admission:
 
 
 def _refuse_token() -> Response:
-    return _answer("Open the URL that `pyspark-ckpt serve` has printed: it has the token that this page asks for.", 401)
+    return _answer(
+        "Open the URL that `pyspark-ckpt query serve` has printed. It contains the token for this page.", 401
+    )
 
 
 def _answer(text: str, status: int, **headers: str) -> Response:

@@ -46,7 +46,7 @@ def refuse_other_provider(checkpoint: BlobPlace, batch: int) -> None:
     if found != PROVIDER_CLASS:
         raise InvalidInputError(
             f"{checkpoint.url}: the query keeps its state in {found}, not in pyspark-ckpt.",
-            hint="To move it, stop the query and use `pyspark-ckpt adopt`: see docs/moving-in.md.",
+            hint="To move it, stop the query and use `pyspark-ckpt checkpoint adopt`: see docs/moving-in.md.",
         )
 
 

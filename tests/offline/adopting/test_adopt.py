@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_ckpt import adopt
 from pyspark_ckpt.cli.main import main
+from pyspark_ckpt.moving import adopt
 from pyspark_ckpt.offline.reading import open_state
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.names import PROVIDER_CLASS, PROVIDER_CONF

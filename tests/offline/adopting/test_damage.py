@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_ckpt import adopt
+from pyspark_ckpt.moving import adopt
 from pyspark_ckpt.offline.adopting.recognition import SparkCheckpoint
 from pyspark_ckpt.offline.adopting.rows import RowConverter
 from pyspark_ckpt.offline.adopting.source import SparkState

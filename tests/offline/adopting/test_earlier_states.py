@@ -89,10 +89,10 @@ def test_states_that_a_program_left_out_move_with_their_rows(
 ) -> None:
     source = (checkpoints if form == "processor" else forms) / form
     shutil.copytree(source, tmp_path / "old")
-    whole = ckpt.adopt(source, tmp_path / "expected", 2)
+    whole = ckpt.moving.adopt(source, tmp_path / "expected", 2)
     leave_out(tmp_path / "old", *left_out)
     before = files(tmp_path / "old")
-    done = ckpt.adopt(tmp_path / "old", tmp_path / "new", 2)
+    done = ckpt.moving.adopt(tmp_path / "old", tmp_path / "new", 2)
     assert files(tmp_path / "old") == before
     assert {each.name: each.digest for each in done.states if each.digest.rows} == {
         each.name: each.digest for each in whole.states if each.digest.rows
@@ -101,8 +101,8 @@ def test_states_that_a_program_left_out_move_with_their_rows(
         assert rows_of(tmp_path / "new", state) == rows_of(tmp_path / "expected", state)
         assert rows_of(tmp_path / "new", state)
     assert main(["checkpoint", "verify", str(tmp_path / "new")]) == 0
-    ckpt.hand_back(tmp_path / "new", tmp_path / "back")
-    again = ckpt.adopt(tmp_path / "back", tmp_path / "again", 2)
+    ckpt.moving.hand_back(tmp_path / "new", tmp_path / "back")
+    again = ckpt.moving.adopt(tmp_path / "back", tmp_path / "again", 2)
     assert {each.name: each.digest.rows for each in again.states} == {
         each.name: each.digest.rows for each in done.states
     }
@@ -115,17 +115,17 @@ def test_rows_of_which_spark_has_deleted_the_schema_are_refused_before_anything_
     shutil.copytree(checkpoints / "processor", tmp_path / "old")
     leave_out(tmp_path / "old", *left_out).unlink()
     with pytest.raises(InvalidInputError, match=r"has rows of the states .*Nothing was written") as caught:
-        ckpt.adopt(tmp_path / "old", tmp_path / "new")
+        ckpt.moving.adopt(tmp_path / "old", tmp_path / "new")
     assert left_out[0] in caught.value.message
     assert "drop_unknown_states=True" in caught.value.hint
-    for more in ((), ("--explain",)):
-        assert main(["adopt", str(tmp_path / "old"), str(tmp_path / "new"), *more]) == 2
+    for more in ((), ("--dry-run",)):
+        assert main(["checkpoint", "adopt", str(tmp_path / "old"), str(tmp_path / "new"), *more]) == 2
         assert "--drop-unknown-states" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
-    done = ckpt.adopt(tmp_path / "old", tmp_path / "new", drop_unknown_states=True)
+    done = ckpt.moving.adopt(tmp_path / "old", tmp_path / "new", drop_unknown_states=True)
     assert not {each.name for each in done.states} & set(left_out)
     assert rows_of(tmp_path / "new", "total")
-    ckpt.hand_back(tmp_path / "new", tmp_path / "back")
+    ckpt.moving.hand_back(tmp_path / "new", tmp_path / "back")
 
 
 def test_a_state_whose_kind_is_not_known_any_more_is_refused(checkpoints: Path, tmp_path: Path) -> None:
@@ -134,24 +134,24 @@ def test_a_state_whose_kind_is_not_known_any_more_is_refused(checkpoints: Path, 
     leave_out(tmp_path / "old", "ids")
     (tmp_path / "old/state/0/_metadata/v2/0").unlink()
     with pytest.raises(InvalidInputError, match=r"has rows of the states \['ids'\]"):
-        ckpt.adopt(tmp_path / "old", tmp_path / "new")
+        ckpt.moving.adopt(tmp_path / "old", tmp_path / "new")
 
 
 def test_a_left_out_state_of_avro_moves_with_all_its_schemas(forms: Path, tmp_path: Path) -> None:
     shutil.copytree(forms / "avro", tmp_path / "old")
-    ckpt.adopt(forms / "avro", tmp_path / "expected")
+    ckpt.moving.adopt(forms / "avro", tmp_path / "expected")
     leave_out(tmp_path / "old", *WORDS)
-    ckpt.adopt(tmp_path / "old", tmp_path / "new")
+    ckpt.moving.adopt(tmp_path / "old", tmp_path / "new")
     assert rows_of(tmp_path / "new", "words") == rows_of(tmp_path / "expected", "words") != []
 
 
 def test_what_a_program_on_spark_has_dropped_moves_there_and_back(evolved: Path, tmp_path: Path) -> None:
-    done = ckpt.adopt(evolved, tmp_path / "new", 3)
+    done = ckpt.moving.adopt(evolved, tmp_path / "new", 3)
     assert {each.name: each.digest.rows for each in done.states} == {"a": 5, "b": 5, "m": 5, "$rowCounter_l": 5}
     assert [row["value"]["n"] for row in rows_of(tmp_path / "new", "a")] == [5] * 5
     assert [row["value"]["n"] for row in rows_of(tmp_path / "new", "b")] == [3] * 5
-    ckpt.hand_back(tmp_path / "new", tmp_path / "back")
-    again = ckpt.adopt(tmp_path / "back", tmp_path / "again", 3)
+    ckpt.moving.hand_back(tmp_path / "new", tmp_path / "back")
+    again = ckpt.moving.adopt(tmp_path / "back", tmp_path / "again", 3)
     assert {each.name: each.digest.rows for each in again.states} == {
         each.name: each.digest.rows for each in done.states
     }
@@ -165,7 +165,7 @@ def test_counts_that_a_deleted_list_has_left_are_refused_or_left_behind_when_the
         if not file.name.startswith("3_"):
             file.unlink()
     with pytest.raises(InvalidInputError, match=r"the states \['\$rowCounter_l', 'b', 'm'\]"):
-        ckpt.adopt(tmp_path / "old", tmp_path / "new")
+        ckpt.moving.adopt(tmp_path / "old", tmp_path / "new")
     assert not (tmp_path / "new").exists()
-    done = ckpt.adopt(tmp_path / "old", tmp_path / "new", drop_unknown_states=True)
+    done = ckpt.moving.adopt(tmp_path / "old", tmp_path / "new", drop_unknown_states=True)
     assert {each.name: each.digest.rows for each in done.states} == {"a": 5}

@@ -1,4 +1,4 @@
-"""``pyspark-ckpt adopt --explain`` tells what would be done, and does nothing."""
+"""``pyspark-ckpt checkpoint adopt --explain`` tells what would be done, and does nothing."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def test_rows_are_counted_and_nothing_is_written(
     checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = str(tmp_path / "never")
-    assert main(["adopt", "--explain", str(checkpoints / "hdfs"), target, "-n", "5"]) == 0
+    assert main(["checkpoint", "adopt", "--dry-run", str(checkpoints / "hdfs"), target, "-n", "5"]) == 0
     said = capsys.readouterr().out
     assert "rows are converted, split and joined" in said
     assert "rows of each new partition of operator 0, counted" in said
-    assert main(["adopt", "--explain", "--json", str(checkpoints / "join-4"), target, "-n", "5"]) == 0
+    assert main(["checkpoint", "adopt", "--dry-run", "--json", str(checkpoints / "join-4"), target, "-n", "5"]) == 0
     (operator,) = json.loads(capsys.readouterr().out)["operators"]
     assert operator["rows"] == sum(operator["expected_rows"]) == 42
     assert operator["is_counted"]
@@ -28,7 +28,7 @@ def test_rows_are_counted_and_nothing_is_written(
 def test_rows_that_are_not_read_are_not_known(
     checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    explain = ["adopt", "--explain", "--quick", str(checkpoints / "hdfs"), str(tmp_path / "never")]
+    explain = ["checkpoint", "adopt", "--dry-run", "--quick", str(checkpoints / "hdfs"), str(tmp_path / "never")]
     assert main(explain) == 0
     assert "rows and time are not known" in capsys.readouterr().out
     assert main([*explain, "--json"]) == 0

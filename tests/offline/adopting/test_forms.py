@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_ckpt import adopt, hand_back, open_state
+from pyspark_ckpt.moving import adopt, hand_back
 from pyspark_ckpt.offline.adopting.streams import open_stream
+from pyspark_ckpt.reading import open_state
 from pyspark_ckpt.state_store.errors import CkptError, FormatError
 from tests.offline.adopting.test_handing_back import known
 from tests.offline.adopting.test_streams import write_lz4

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_ckpt import adopt, hand_back
 from pyspark_ckpt.cli.main import main
+from pyspark_ckpt.moving import adopt, hand_back
 from pyspark_ckpt.offline.adopting.source import PROVIDERS
 from pyspark_ckpt.offline.adopting.stores import Provider
 from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError
@@ -98,7 +98,7 @@ def test_what_cannot_be_moved_is_refused_by_name(
     with pytest.raises(InvalidInputError, match=r"keeps its state in .*HDFSBackedStateStoreProvider"):
         hand_back(checkpoints / "hdfs", never)
     shutil.rmtree(tmp_path / "ours" / "commits")
-    assert main(["hand-back", str(tmp_path / "ours"), str(never)]) == 2
+    assert main(["checkpoint", "hand-back", str(tmp_path / "ours"), str(never)]) == 2
     assert "no batch of the query has been committed yet" in capsys.readouterr().err
     assert not never.exists()
 
@@ -107,8 +107,8 @@ def test_the_command_explains_and_does_it(
     checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     adopt(checkpoints / "hdfs", tmp_path / "ours")
-    call = ["hand-back", str(tmp_path / "ours"), str(tmp_path / "target"), "--provider", "hdfs"]
-    assert main([*call, "--explain"]) == 0
+    call = ["checkpoint", "hand-back", str(tmp_path / "ours"), str(tmp_path / "target"), "--provider", "hdfs"]
+    assert main([*call, "--dry-run"]) == 0
     assert "rows are converted" in capsys.readouterr().out
     assert not (tmp_path / "target").exists()
     assert main([*call, "--json"]) == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_ckpt import adopt, hand_back
+from pyspark_ckpt.moving import adopt, hand_back
 from pyspark_ckpt.state_store.blobs import place_at
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.options import parse

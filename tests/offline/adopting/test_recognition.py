@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_ckpt import adopt
 from pyspark_ckpt.cli.main import main
+from pyspark_ckpt.moving import adopt
 from pyspark_ckpt.offline.adopting.recognition import JOIN_STORES, SparkCheckpoint
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.options import parse

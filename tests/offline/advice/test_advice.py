@@ -196,21 +196,21 @@ def test_the_command_answers_with_its_reasons(quick_path: Path, capsys: pytest.C
     query = written(quick_path / "query", 3)
     log = quick_path / "log"
     log.write_text("\n".join(json.dumps(progress(batch)) for batch in range(6)))
-    assert main(["advise", query.location, "--progress", str(log), "--cores", "8"]) == 0
+    assert main(["query", "advise", query.location, "--progress", str(log), "--cores", "8"]) == 0
     told = capsys.readouterr().out
     assert told.startswith("More partitions would help: the query has 3 partitions, and 9 are recommended.")
-    assert f"pyspark-ckpt rescale {query.location} NEW_CHECKPOINT -n 9 --explain" in told
-    assert main(["advise", query.location, "--json"]) == 0
+    assert f"pyspark-ckpt checkpoint rescale {query.location} NEW_CHECKPOINT -n 9 --explain" in told
+    assert main(["query", "advise", query.location, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["verdict"] == "unknown"
-    assert "do not suffice" in str(ckpt.advise(query.location))
+    assert "do not suffice" in str(ckpt.monitoring.advise(query.location))
 
 
 def test_progress_of_another_query_is_refused(quick_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     query = written(quick_path / "query", 2)
     with pytest.raises(InvalidInputError, match="The progress is that of query other"):
-        ckpt.advise(query.location, progress=[progress(1, query="other")])
+        ckpt.monitoring.advise(query.location, progress=[progress(1, query="other")])
     with pytest.raises(InvalidInputError, match="has a value that is not the progress"):
-        ckpt.advise(query.location, progress=[{}])
+        ckpt.monitoring.advise(query.location, progress=[{}])
     log = quick_path / "log"
     log.write_text("nothing")
     for call, wrong in (
@@ -218,5 +218,5 @@ def test_progress_of_another_query_is_refused(quick_path: Path, capsys: pytest.C
         (("--progress", str(quick_path / "none")), "cannot be read"),
         (("--cores", "0"), "--cores must be at least 1"),
     ):
-        assert main(["advise", query.location, *call]) == 2
+        assert main(["query", "advise", query.location, *call]) == 2
         assert wrong in capsys.readouterr().err

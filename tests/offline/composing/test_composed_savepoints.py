@@ -13,8 +13,10 @@ import pyarrow as pa
 import pytest
 
 import pyspark_ckpt as ckpt
-from pyspark_ckpt.offline.writing.drafts import changes, compose_savepoint, open_state, restore, savepoint, write_state
+from pyspark_ckpt import writing
 from pyspark_ckpt.offline.writing.held_state import hold_state
+from pyspark_ckpt.reading import open_state
+from pyspark_ckpt.savepoints import restore, savepoint
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
@@ -22,6 +24,7 @@ from pyspark_ckpt.state_store.errors import CkptError, FormatError, InvalidInput
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoints.deletion import delete
 from pyspark_ckpt.state_store.savepoints.savepoint import Kind, Savepoint, read_info
+from pyspark_ckpt.writing import compose_savepoint, write_state
 from tests.compat.frozen import unpack
 from tests.hdfs_service import HdfsService
 from tests.mortal_process import Mortal, files_in, mortal, survives
@@ -36,8 +39,8 @@ KAFKA = {"topic": {"0": 17}}
 def _write(target: str | Path, uid: str, rows: int, parallelism: int = 2, **more: Any) -> None:  # noqa: ANN401
     counts = pa.table({"user": [f"{uid} {n}" for n in range(rows)], "value": list(range(rows))})
     lists = pa.table({"user": [f"{uid} 1"] * 3, "index": [0, 1, 2], "value": ["a", "b", "c"]})
-    given = [changes.Put(uid, N, counts, key="user string"), changes.Put(uid, ITEMS, lists)]
-    write_state(None, target, [changes.Migration(f"begin {uid}", given)], parallelism=parallelism, **more)
+    given = [writing.Put(uid, N, counts, key="user string"), writing.Put(uid, ITEMS, lists)]
+    write_state(None, target, [writing.Migration(f"begin {uid}", given)], parallelism=parallelism, **more)
 
 
 def _values(location: str | Path, uid: str, options: dict[str, str] | None = None) -> dict[str, int]:
@@ -73,8 +76,8 @@ def test_all_state_is_there_under_new_numbers(two: tuple[Path, Path], tmp_path: 
             assert [row["value"] for row in items.to_arrow().to_pylist()] == ["a", "b", "c"]
         offsets = (place / "offsets" / "0").read_text().splitlines()
         assert offsets[2:] == [json.dumps(KAFKA), '{"b": 2}', "-", '{"c":3}', "-"]
-    done = ckpt.explain_changes(
-        tmp_path / "query", [changes.Migration("begin a", []), changes.Migration("begin b", [])]
+    done = ckpt.writing.dry_run(
+        tmp_path / "query", [writing.Migration("begin a", []), writing.Migration("begin b", [])]
     )
     assert done.migrations == ()
     assert Savepoint(str(tmp_path / "both"), parse({})).verify_files() == []
@@ -89,9 +92,9 @@ def test_a_query_with_another_operator_keeps_its_id_and_its_sources(two: tuple[P
     assert (tmp_path / "more" / "offsets" / "0").read_text().splitlines()[2:] == [json.dumps(KAFKA)]
     rows = pa.table({"user": ["x"], "value": [1]})
     with pytest.raises(InvalidInputError, match="no keyed operator with the uid 'new'"):  # which of the two?
-        write_state(tmp_path / "more", tmp_path / "put", [changes.Put("new", N, rows, key="user string")])
+        write_state(tmp_path / "more", tmp_path / "put", [writing.Put("new", N, rows, key="user string")])
     compose_savepoint(tmp_path / "one", [None, (a, "a")])
-    write_state(tmp_path / "one", tmp_path / "put", [changes.Put("new", N, rows, key="user string")])
+    write_state(tmp_path / "one", tmp_path / "put", [writing.Put("new", N, rows, key="user string")])
     assert _values(tmp_path / "put", "new") == {"x": 1}
     assert _values(tmp_path / "put", "a") == _expect("a", 30)
 
@@ -250,7 +253,7 @@ def test_lists_of_partitions_need_the_same_number_of_them(tmp_path: Path) -> Non
     last = ckpt.OperatorListState("last", "long")
     rows = pa.table({"partition": [0, 4], "index": [0, 0], "value": [7, 8]})
     _write(tmp_path / "a", "a", 3, 2)
-    put = changes.Put("b", last, rows, key="user string")
+    put = writing.Put("b", last, rows, key="user string")
     write_state(None, tmp_path / "b", [put], parallelism=5)
     parts = [(tmp_path / "a", "a"), (tmp_path / "b", "b")]
     with pytest.raises(InvalidInputError, match="has a list in each of 5 partitions, and the new savepoint has 2"):

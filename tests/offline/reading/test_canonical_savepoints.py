@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import pyspark_ckpt
-from pyspark_ckpt import open_state
 from pyspark_ckpt.cli.main import main
 from pyspark_ckpt.operators.declarations.states import ListState, ValueState
 from pyspark_ckpt.operators.declarations.timers import Timers
 from pyspark_ckpt.operators.declarations.ttl import Ttl
+from pyspark_ckpt.reading import open_state
 from pyspark_ckpt.savepoints import savepoint
 from pyspark_ckpt.state_source import StateDataSource
 from pyspark_ckpt.state_store.blobs.metered import DOWN, Traffic

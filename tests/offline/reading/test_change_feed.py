@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 import pyspark_ckpt as ckpt
-from pyspark_ckpt import change_feed, open_state, savepoint
 from pyspark_ckpt.cli.main import main
+from pyspark_ckpt.reading import change_feed, open_state
+from pyspark_ckpt.savepoints import savepoint
 from pyspark_ckpt.state_source import StateDataSource, open_selected
 from pyspark_ckpt.state_store.database import write_table_file
 from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError, LifecycleError, NotFoundError
@@ -166,7 +167,7 @@ class Rules(ckpt.KeyedProcessor):
 
 
 def test_states_of_partitions_have_changes_too(tmp_path: Path) -> None:
-    broadcast = ckpt.testing.BroadcastInput("name string, value int")
+    broadcast = ckpt.testing.BroadcastColumns("name string, value int")
     stream = ckpt.testing.keyed(
         "user string", by="user", uid="all", broadcast=broadcast, folder=tmp_path, parallelism=3
     )

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 import pyspark_ckpt as ckpt
-from pyspark_ckpt import adopt, diff, open_state, rescale, savepoint
 from pyspark_ckpt.cli.main import main
+from pyspark_ckpt.moving import adopt
+from pyspark_ckpt.reading import diff, open_state
+from pyspark_ckpt.savepoints import restore, savepoint
 from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError
 from tests.compat.frozen import unpack
 from tests.offline.adopting.written import unpack_all
@@ -62,7 +64,7 @@ def adopted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_an_aggregation_differs_as_its_rows_do(partitions: int, adopted: Path, tmp_path: Path) -> None:
     later, earlier = adopted / "ours-hdfs", adopted / "ours-rocksdb"
     other = tmp_path / "rescaled"
-    rescale(earlier, other, partitions)
+    restore(earlier, other, parallelism=partitions)
     expected = _expected(_rows(other), _rows(later))
     assert len(expected) > 20
     assert _shown(other, later) == expected
@@ -76,7 +78,7 @@ def test_an_aggregation_differs_as_its_rows_do(partitions: int, adopted: Path, t
 @pytest.mark.parametrize("name", ["keyed", "join", "session-windows", "with-states"])
 def test_every_kind_of_state_differs_between_two_versions_as_its_rows_do(name: str, tmp_path: Path) -> None:
     checkpoint = unpack("v1", name, tmp_path / "query")
-    rescale(checkpoint, tmp_path / "rescaled", 3)
+    restore(checkpoint, tmp_path / "rescaled", parallelism=3)
     with open_state(checkpoint) as opened:
         newest = opened.version
         states: list[dict[str, Any]] = [
@@ -208,7 +210,7 @@ def test_between_two_versions_only_keys_that_commits_name_are_looked_up(
 @pytest.mark.in_turn
 def test_what_savepoints_have_recorded_as_equal_is_not_read(tmp_path: Path) -> None:
     checkpoint = unpack("v1", "keyed", tmp_path / "query")
-    rescale(checkpoint, tmp_path / "rescaled", 3)
+    restore(checkpoint, tmp_path / "rescaled", parallelism=3)
     for name, source in (("a", checkpoint), ("b", tmp_path / "rescaled")):
         savepoint(source, tmp_path / name, kind="canonical")
     files = list((tmp_path / "b" / "rows").glob("**/*.parquet"))
@@ -221,8 +223,8 @@ def test_what_savepoints_have_recorded_as_equal_is_not_read(tmp_path: Path) -> N
         assert _shown(tmp_path / "a", tmp_path / "b", **which) == {}
     changed = tmp_path / "changed"
     which = next(each for each in states if each["state"])
-    ckpt.write_state(
-        tmp_path / "a", changed, [ckpt.changes.Transform(which["uid"], which["state"], lambda rows: rows[1:])]
+    ckpt.writing.write_state(
+        tmp_path / "a", changed, [ckpt.writing.Transform(which["uid"], which["state"], lambda rows: rows[1:])]
     )
     with pytest.raises(CkptError):
         _shown(tmp_path / "b", changed, **which)

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 import pyspark_ckpt
-from pyspark_ckpt import open_state
 from pyspark_ckpt.operators.declarations.states import ValueState
+from pyspark_ckpt.reading import open_state
 from pyspark_ckpt.state_store.blobs.metered import DOWN, LISTS, READS, Traffic
 from pyspark_ckpt.state_store.format.manifest import decode
 from tests.lab import damage

@@ -12,13 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import pyspark_ckpt
-from pyspark_ckpt import open_state
 from pyspark_ckpt.operators.declarations.reducing_states import AggregatingState, ReducingState
 from pyspark_ckpt.operators.declarations.states import ListState, MapState, ValueState
 from pyspark_ckpt.operators.declarations.timers import Timer, Timers
 from pyspark_ckpt.operators.declarations.ttl import Ttl
 from pyspark_ckpt.operators.types.columns import python_values
 from pyspark_ckpt.operators.types.value_types import hashable
+from pyspark_ckpt.reading import open_state
 from pyspark_ckpt.state_store.format.meta import TimeToLive
 from tests.offline.reading.conftest import MakeWritten
 from tests.offline.reading.written import UID, Written

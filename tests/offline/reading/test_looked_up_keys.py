@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pyspark_ckpt import open_state
 from pyspark_ckpt.cli.main import main
 from pyspark_ckpt.operators.declarations.states import ValueState
 from pyspark_ckpt.operators.encoding.spark_hash import SparkHash
+from pyspark_ckpt.reading import open_state
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from tests.offline.reading.conftest import MakeWritten
 from tests.offline.reading.written import UID

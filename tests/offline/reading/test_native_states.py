@@ -20,12 +20,12 @@ from pyspark.sql.types import (
 )
 
 import pyspark_ckpt
-from pyspark_ckpt import open_state
 from pyspark_ckpt.offline.reading.rows.native_rows import NativeRows
 from pyspark_ckpt.offline.reading.rows.ordered_columns import read_ordered
 from pyspark_ckpt.offline.reading.rows.state_codec import StoredRow
 from pyspark_ckpt.operators.encoding.spark_hash import SparkHash
 from pyspark_ckpt.operators.types.columns import python_values
+from pyspark_ckpt.reading import open_state
 from pyspark_ckpt.state_store.format.meta import Descriptor
 from tests.compat.frozen import expected, unpack
 from tests.compat.queries import KeyedKinds, Kinds

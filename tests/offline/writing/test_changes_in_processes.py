@@ -18,11 +18,14 @@ import pyarrow.compute as pc
 import pytest
 
 import pyspark_ckpt as ckpt
-from pyspark_ckpt.offline.writing.drafts import changes, open_state, restore, savepoint, write_state
+from pyspark_ckpt import writing
+from pyspark_ckpt.reading import open_state
+from pyspark_ckpt.savepoints import restore, savepoint
 from pyspark_ckpt.state_store.errors import InvalidInputError, ProcessError
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoints.deletion import delete
 from pyspark_ckpt.state_store.savepoints.savepoint import SavepointInfo
+from pyspark_ckpt.writing import write_state
 
 N, ITEMS = ckpt.ValueState("n", "long"), ckpt.ListState("items", "string")
 COUNT = 3000
@@ -33,7 +36,7 @@ def saved(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     users = [f"u{n}" for n in range(COUNT)]
     rows = pa.table({"user": users, "value": list(range(COUNT))})
     lists = pa.table({"user": users * 2, "index": [0] * COUNT + [1] * COUNT, "value": ["x"] * 2 * COUNT})
-    put = [changes.Put("u", N, rows, key="user string"), changes.Put("u", ITEMS, lists)]
+    put = [writing.Put("u", N, rows, key="user string"), writing.Put("u", ITEMS, lists)]
     write_state(None, tmp_path / "first", put, parallelism=4)
     if request.param == "canonical":
         return tmp_path / "first"
@@ -66,10 +69,10 @@ def _content(info: SavepointInfo) -> Any:  # noqa: ANN401
 def test_it_is_the_same_in_one_process_and_in_several(
     saved: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    first = [changes.Transform("u", "items", lambda rows: rows.filter(pc.equal(rows["index"], 0)))]
-    given: list[changes.Change | changes.Migration] = [
+    first = [writing.Transform("u", "items", lambda rows: rows.filter(pc.equal(rows["index"], 0)))]
+    given: list[writing.Change | writing.Migration] = [
         *first,
-        changes.Migration("double", [changes.Transform("u", "n", _double)]),
+        writing.Migration("double", [writing.Transform("u", "n", _double)]),
     ]
     here = write_state(saved, tmp_path / "here", given)
     request.getfixturevalue("processes")
@@ -85,10 +88,10 @@ def test_a_function_that_cannot_be_sent_is_named(saved: Path, tmp_path: Path) ->
         with lock:
             return rows
 
-    change = changes.Transform("u", "n", locked)
+    change = writing.Transform("u", "n", locked)
     for act in (
         lambda: write_state(saved, tmp_path / "target", [change]),
-        lambda: ckpt.explain_changes(saved, [change]),
+        lambda: ckpt.writing.dry_run(saved, [change]),
     ):
         with pytest.raises(InvalidInputError, match=r"locked' cannot be sent to other processes: .*lock"):
             act()
@@ -113,7 +116,7 @@ def test_what_a_function_raises_is_raised_with_its_traceback(
         return rows
 
     with pytest.raises(BadRowError, match="u7 is bad") as caught:
-        write_state(saved, tmp_path / "target", [changes.Transform("u", "n", fail)])
+        write_state(saved, tmp_path / "target", [writing.Transform("u", "n", fail)])
     assert any("is left" in note or "savepoint delete" in note for note in caught.value.__notes__)
     assert "in fail" in str(caught.value.__cause__)
     assert 'raise BadRowError("u7 is bad")' in str(caught.value.__cause__)
@@ -142,10 +145,10 @@ def test_what_would_end_a_program_or_a_loop_is_an_error(
 ) -> None:
     if runs != "here":
         request.getfixturevalue(runs)
-    change = changes.Transform("u", "n", function)
+    change = writing.Transform("u", "n", function)
     for act in (
         lambda: write_state(saved, tmp_path / "target", [change]),
-        lambda: ckpt.explain_changes(saved, [change]),
+        lambda: ckpt.writing.dry_run(saved, [change]),
     ):
         with pytest.raises(InvalidInputError, match=rf"(?s)raised an error\..*in {function.__name__}\n.*{said}"):
             act()
@@ -165,7 +168,7 @@ def test_an_error_that_cannot_be_sent_is_shown(saved: Path, tmp_path: Path) -> N
         raise UnsendableError("no", "way")
 
     with pytest.raises(InvalidInputError, match=r"(?s)fail' raised an error\..*in fail\n.*UnsendableError: no way"):
-        write_state(saved, tmp_path / "target", [changes.Transform("u", "n", fail)])
+        write_state(saved, tmp_path / "target", [writing.Transform("u", "n", fail)])
 
 
 @pytest.mark.in_turn
@@ -181,7 +184,7 @@ def test_functions_with_a_cache_are_copied_like_others(saved: Path, tmp_path: Pa
         assert fibonacci.__doc__ == "It calls its own cache."
         return rows.set_column(1, "value", pa.array([fibonacci(n % 50) for n in rows["value"].to_pylist()]))
 
-    write_state(saved, tmp_path / "target", [changes.Transform("u", "n", change)])
+    write_state(saved, tmp_path / "target", [writing.Transform("u", "n", change)])
     assert _values(tmp_path / "target") == {f"u{n}": fibonacci(n % 50) for n in range(COUNT)}
 
 
@@ -198,7 +201,7 @@ def test_a_function_whose_module_is_not_there_is_named(
 
     module.rename(tmp_path / "gone.py")
     with pytest.raises(InvalidInputError, match="'same' cannot be loaded where the rows are: ModuleNotFoundError: "):
-        write_state(saved, tmp_path / "target", [changes.Transform("u", "n", same)])
+        write_state(saved, tmp_path / "target", [writing.Transform("u", "n", same)])
 
 
 @pytest.mark.in_turn
@@ -212,7 +215,7 @@ def test_a_module_of_the_working_folder_is_found_as_in_an_interactive_python(
     monkeypatch.setattr("sys.path", ["", *filter(None, sys.path)])
     from module_of_the_folder import same  # type: ignore[import-not-found]
 
-    write_state(saved, tmp_path / "target", [changes.Transform("u", "n", same)])
+    write_state(saved, tmp_path / "target", [writing.Transform("u", "n", same)])
     assert _values(tmp_path / "target") == _values(saved)
 
 
@@ -224,7 +227,7 @@ def test_what_a_function_changes_stays_in_its_process(saved: Path, tmp_path: Pat
         seen.append(len(rows))
         return rows
 
-    write_state(saved, tmp_path / "target", [changes.Transform("u", "n", note)])
+    write_state(saved, tmp_path / "target", [writing.Transform("u", "n", note)])
     assert seen == []
 
 
@@ -241,7 +244,7 @@ def test_the_death_of_a_process_is_an_error(saved: Path, tmp_path: Path) -> None
         os.kill(os.getpid(), signal.SIGKILL)
         return rows
 
-    change = changes.Transform("u", "n", die)
+    change = writing.Transform("u", "n", die)
     with pytest.raises(ProcessError, match=r"The process that ran encode-.* has ended \(status -9\)"):
         write_state(saved, tmp_path / "target", [change])
     with pytest.raises(InvalidInputError, match="is not a savepoint"):
@@ -257,7 +260,7 @@ def test_processes_are_killed_at_any_time(saved: Path, tmp_path: Path) -> None:
     """Each time, all is written, or there is an error and no savepoint."""
     seed = random.randrange(1 << 30)
     draw = random.Random(seed)
-    given = [changes.Transform("u", "n", _double), changes.Transform("u", "items", lambda rows: rows)]
+    given = [writing.Transform("u", "n", _double), writing.Transform("u", "items", lambda rows: rows)]
     started = time.perf_counter()
     expected = _content(write_state(saved, tmp_path / "calm", given))
     taken_s = time.perf_counter() - started

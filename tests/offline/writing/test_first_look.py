@@ -11,8 +11,10 @@ import pyarrow.compute as pc
 import pytest
 
 import pyspark_ckpt as ckpt
-from pyspark_ckpt.offline.writing.drafts import changes, open_state, write_state
+from pyspark_ckpt import writing
+from pyspark_ckpt.reading import open_state
 from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError
+from pyspark_ckpt.writing import write_state
 
 VIEWS = ckpt.ValueState("views", "long")
 ROWS = pa.table({"user": ["a", "b", "c"], "value": [1, 2, 3]})
@@ -37,7 +39,7 @@ class Once(Stream):
 
 
 def _put(rows: Any, *more: Any) -> list[Any]:  # noqa: ANN401
-    return [changes.Put("visits", VIEWS, rows, key="user string"), *more]
+    return [writing.Put("visits", VIEWS, rows, key="user string"), *more]
 
 
 def _batches(rows: pa.Table) -> Any:  # noqa: ANN401
@@ -82,7 +84,7 @@ def test_all_rows_in_memory_are_looked_at_before_the_target(rows: pa.Table, tmp_
 
 
 def test_a_mistake_in_a_function_leaves_nothing_at_the_target(tmp_path: Path) -> None:
-    transform = changes.Transform("visits", "views", lambda rows: rows.set_column(1, "value", rows["count"]))
+    transform = writing.Transform("visits", "views", lambda rows: rows.set_column(1, "value", rows["count"]))
     with pytest.raises((KeyError, CkptError), match="count"):
         write_state(None, tmp_path / "target", _put(ROWS, transform), parallelism=2)
     assert not (tmp_path / "target").exists()
@@ -90,7 +92,7 @@ def test_a_mistake_in_a_function_leaves_nothing_at_the_target(tmp_path: Path) ->
 
 @every_form
 def test_all_rows_are_written_when_a_part_of_them_was_looked_at(form: Any, tmp_path: Path) -> None:  # noqa: ANN401
-    double = changes.Transform(
+    double = writing.Transform(
         "visits", "views", lambda rows: rows.set_column(1, "value", pc.multiply(rows["value"], 2))
     )
     write_state(None, tmp_path / "plain", _put(form(ROWS)), parallelism=2)
@@ -107,12 +109,12 @@ def test_encoded_columns_are_taken_as_their_values(tmp_path: Path) -> None:
     values = pa.StructArray.from_arrays([pc.run_end_encode(many["value"].combine_chunks())], ["n"])
     columns = [pa.chunked_array(chunks), pc.run_end_encode(many["map_key"].combine_chunks()), values]
     rows = pa.table(columns, names=["user", "map_key", "value"])
-    write_state(None, tmp_path / "saved", [changes.Put("visits", pages, rows, key="user string")], parallelism=2)
+    write_state(None, tmp_path / "saved", [writing.Put("visits", pages, rows, key="user string")], parallelism=2)
     with open_state(tmp_path / "saved", uid="visits", state="pages") as state:
         assert state.get("a") == {"x": (1,), "y": (1,)}
         assert state.get("b") == {"x": (1,)}
     given: Any = {"user": pd.Categorical(["a", "b", "a"]), "map_key": ["x", "x", "y"], "value": [{"n": 1}] * 3}
     category = pd.DataFrame(given)
-    write_state(None, tmp_path / "other", [changes.Put("visits", pages, category, key="user string")], parallelism=2)
+    write_state(None, tmp_path / "other", [writing.Put("visits", pages, category, key="user string")], parallelism=2)
     with open_state(tmp_path / "other", uid="visits", state="pages") as state:
         assert sorted(state.get("a")) == ["x", "y"]

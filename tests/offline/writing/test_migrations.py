@@ -11,14 +11,17 @@ import pyarrow.compute as pc
 import pytest
 
 import pyspark_ckpt as ckpt
+from pyspark_ckpt import writing
 from pyspark_ckpt.cli.main import main
-from pyspark_ckpt.offline.writing.drafts import changes, explain_changes, open_state, restore, savepoint, write_state
+from pyspark_ckpt.reading import open_state
+from pyspark_ckpt.savepoints import restore, savepoint
 from pyspark_ckpt.state_store.blobs import place_at
 from pyspark_ckpt.state_store.checkpoints.query.migrations import read_migrations
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
+from pyspark_ckpt.writing import dry_run, write_state
 
 N = ckpt.ValueState("n", "long")
-WRONG: Any = changes.Migration  # from Python, which does not check types
+WRONG: Any = writing.Migration  # from Python, which does not check types
 ROWS = pa.table({"user": ["a", "b", "c"], "value": [1, 2, 3]})
 
 
@@ -26,14 +29,14 @@ def _double(rows: pa.Table) -> pa.Table:
     return rows.set_column(1, "value", pc.multiply(rows["value"], 2))
 
 
-DOUBLED = changes.Migration("double", [changes.Transform("u", "n", _double)])
-RENAMED = changes.Migration("rename", [changes.Rename("u", "m", "n"), changes.Rename("u", "v")])
+DOUBLED = writing.Migration("double", [writing.Transform("u", "n", _double)])
+RENAMED = writing.Migration("rename", [writing.Rename("u", "m", "n"), writing.Rename("u", "v")])
 
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     """A savepoint of a query that has never run."""
-    write_state(None, tmp_path / "saved", [changes.Put("u", N, ROWS, key="user string")], parallelism=2)
+    write_state(None, tmp_path / "saved", [writing.Put("u", N, ROWS, key="user string")], parallelism=2)
     return tmp_path / "saved"
 
 
@@ -49,7 +52,7 @@ def _names(location: Path) -> list[str]:
 def test_each_is_made_once_wherever_the_state_goes(saved: Path, tmp_path: Path) -> None:
     write_state(saved, tmp_path / "first", [DOUBLED])
     restore(tmp_path / "first", tmp_path / "query", parallelism=3)
-    ckpt.rescale(tmp_path / "query", tmp_path / "rescaled", 2)
+    ckpt.restore(tmp_path / "query", tmp_path / "rescaled", parallelism=2)
     savepoint(tmp_path / "rescaled", tmp_path / "again")
     assert _names(tmp_path / "again") == ["double"]
     write_state(tmp_path / "again", tmp_path / "second", [DOUBLED, RENAMED])
@@ -68,8 +71,8 @@ def test_each_is_made_once_wherever_the_state_goes(saved: Path, tmp_path: Path) 
 def test_what_they_would_do_is_told_and_nothing_is_written(saved: Path, tmp_path: Path) -> None:
     before = sorted(tmp_path.rglob("*"))
     more = pa.table({"user": ["a"], "value": ["x"]})
-    told = explain_changes(
-        saved, [DOUBLED, changes.Put("u", ckpt.ValueState("more", "string"), more), RENAMED, changes.Drop("v", "more")]
+    told = dry_run(
+        saved, [DOUBLED, writing.Put("u", ckpt.ValueState("more", "string"), more), RENAMED, writing.Drop("v", "more")]
     )
     (state,) = told.states
     assert (state.uid, state.name, state.outcome, state.former) == ("v", "m", "written", "u/n")
@@ -78,11 +81,11 @@ def test_what_they_would_do_is_told_and_nothing_is_written(saved: Path, tmp_path
     assert sorted(state.sample["value"].to_pylist()) == [2, 4, 6]
     assert told.migrations == ("double", "rename")
     assert "v/m: written, 3 rows before, 3 after, formerly u/n" in str(told)
-    stays, dropped = (explain_changes(saved, given).states[0] for given in ([], [changes.Drop("u", "n")]))
+    stays, dropped = (dry_run(saved, given).states[0] for given in ([], [writing.Drop("u", "n")]))
     assert (stays.outcome, stays.rows_after) == ("stays", 3)
     assert (dropped.outcome, dropped.rows_before, dropped.rows_after) == ("dropped", 3, 0)
     with pytest.raises(InvalidInputError, match="does not fit the type"):
-        explain_changes(saved, [changes.Put("u", "n", more)])
+        dry_run(saved, [writing.Put("u", "n", more)])
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -90,8 +93,8 @@ def test_what_they_would_do_is_told_and_nothing_is_written(saved: Path, tmp_path
     ("given", "said"),
     [
         ([RENAMED, DOUBLED], "Migration 'rename' comes before 'double', which was made already"),
-        ([RENAMED, changes.Migration("rename", [])], "Two migrations have the name 'rename'"),
-        ([changes.Migration("", [])], "has the name ''"),
+        ([RENAMED, writing.Migration("rename", [])], "Two migrations have the name 'rename'"),
+        ([writing.Migration("", [])], "has the name ''"),
         ([WRONG("x", "drop")], "has 'drop' of type str as its changes"),
         ([WRONG("x", [DOUBLED])], "as its changes"),
         ([WRONG("x", None)], "has None of type NoneType"),
@@ -109,11 +112,11 @@ def test_a_savepoint_whose_migrations_are_gone_or_of_another_is_refused(kind: An
     write_state(saved, tmp_path / "first", [DOUBLED])
     restore(tmp_path / "first", tmp_path / "query")
     savepoint(tmp_path / "query", tmp_path / "again", kind=kind)
-    write_state(saved, tmp_path / "other", [changes.Migration("other", [])])
+    write_state(saved, tmp_path / "other", [writing.Migration("other", [])])
     file = tmp_path / "again" / "_ckpt" / "migrations.json"
     kept = file.read_bytes()
     file.unlink()
-    for call in (explain_changes, lambda *given: write_state(given[0], tmp_path / "no", given[1])):
+    for call in (dry_run, lambda *given: write_state(given[0], tmp_path / "no", given[1])):
         with pytest.raises(NotFoundError, match=r"migrations.json is missing, which the savepoint was taken with"):
             call(tmp_path / "again", [DOUBLED])
         file.write_bytes((tmp_path / "other" / "_ckpt" / "migrations.json").read_bytes())
@@ -121,7 +124,7 @@ def test_a_savepoint_whose_migrations_are_gone_or_of_another_is_refused(kind: An
             call(tmp_path / "again", [DOUBLED])
         file.unlink()
     file.write_bytes(kept)
-    assert explain_changes(tmp_path / "again", [DOUBLED]).migrations == ()
+    assert dry_run(tmp_path / "again", [DOUBLED]).migrations == ()
     assert not (tmp_path / "no").exists()
 
 
@@ -139,8 +142,8 @@ def test_damaged_migrations_of_a_checkpoint_are_found_and_not_copied(
     for copy in (
         lambda target: savepoint(tmp_path / "query", target),
         lambda target: savepoint(tmp_path / "query", target, kind="canonical"),
-        lambda target: ckpt.rescale(tmp_path / "query", target, 3),
-        lambda target: ckpt.branch(tmp_path / "query", target),
+        lambda target: ckpt.restore(tmp_path / "query", target, parallelism=3),
+        lambda target: ckpt.moving.branch(tmp_path / "query", target),
     ):
         with pytest.raises(FormatError, match=r"migrations.json"):
             copy(tmp_path / "target")
@@ -148,11 +151,11 @@ def test_damaged_migrations_of_a_checkpoint_are_found_and_not_copied(
 
 
 def test_an_operator_whose_states_were_dropped_begins_anew(saved: Path, tmp_path: Path) -> None:
-    drop = changes.Migration("drop", [changes.Drop("u")])
-    put = changes.Migration("put", [changes.Put("u", N, ROWS.slice(1), key="user string")])
+    drop = writing.Migration("drop", [writing.Drop("u")])
+    put = writing.Migration("put", [writing.Put("u", N, ROWS.slice(1), key="user string")])
     write_state(saved, tmp_path / "together", [drop, put])
     write_state(saved, tmp_path / "first", [drop])
-    told = explain_changes(tmp_path / "first", [drop, put])
+    told = dry_run(tmp_path / "first", [drop, put])
     assert [(each.uid, each.outcome, each.rows_after) for each in told.states] == [("u", "written", 2)]
     write_state(tmp_path / "first", tmp_path / "apart", [drop, put])
     assert _values(tmp_path / "together", "u", "n") == _values(tmp_path / "apart", "u", "n") == {"b": 2, "c": 3}
@@ -178,20 +181,20 @@ def test_states_that_are_renamed_and_put_are_told_by_what_they_were(tmp_path: Pa
     write_state(
         None,
         tmp_path / "saved",
-        [changes.Put("u", b, ROWS.slice(1), key="user string"), changes.Put("u", a, ROWS)],
+        [writing.Put("u", b, ROWS.slice(1), key="user string"), writing.Put("u", a, ROWS)],
         parallelism=1,
     )
-    moved: list[changes.Change] = [
-        changes.Rename("u", "c", "a"),
-        changes.Rename("u", "a", "b"),
-        changes.Put("u", "a", ROWS.slice(2)),
+    moved: list[writing.Change] = [
+        writing.Rename("u", "c", "a"),
+        writing.Rename("u", "a", "b"),
+        writing.Put("u", "a", ROWS.slice(2)),
     ]
-    told = explain_changes(tmp_path / "saved", moved)
+    told = dry_run(tmp_path / "saved", moved)
     assert {(e.name, e.outcome, e.former, e.rows_before, e.rows_after) for e in told.states} == {
         ("c", "stays", "u/a", 3, 3),
         ("a", "written", "u/b", 2, 1),
     }
-    told = explain_changes(tmp_path / "saved", [changes.Put("u", "a", ROWS.slice(2)), changes.Rename("u", "v")])
+    told = dry_run(tmp_path / "saved", [writing.Put("u", "a", ROWS.slice(2)), writing.Rename("u", "v")])
     assert {(e.uid, e.name, e.outcome, e.former) for e in told.states} == {
         ("v", "a", "written", "u/a"),
         ("v", "b", "stays", "u/b"),
@@ -200,9 +203,9 @@ def test_states_that_are_renamed_and_put_are_told_by_what_they_were(tmp_path: Pa
 
 @pytest.mark.parametrize("make", [lambda: iter(ROWS.to_batches()), ROWS.to_reader])
 def test_rows_that_can_be_read_once_are_not_used_up(make: Any, saved: Path, tmp_path: Path) -> None:  # noqa: ANN401
-    put = [changes.Put("u", "n", make())]
+    put = [writing.Put("u", "n", make())]
     with pytest.raises(InvalidInputError, match="can be read once"):
-        explain_changes(saved, put)
+        dry_run(saved, put)
     write_state(saved, tmp_path / "target", put)
     assert _values(tmp_path / "target", "u", "n") == {"a": 1, "b": 2, "c": 3}
 
@@ -211,32 +214,32 @@ def test_elements_and_single_copies_are_counted(tmp_path: Path) -> None:
     items = pa.table({"user": ["a", "a", "b"], "index": [0, 1, 0], "value": [1, 2, 3]})
     rules = pa.table({"key": ["x"], "value": [1]})
     put = [
-        changes.Put("u", ckpt.ListState("items", "long"), items, key="user string"),
-        changes.Put("u", ckpt.BroadcastState("rules", "string", "long"), rules),
+        writing.Put("u", ckpt.ListState("items", "long"), items, key="user string"),
+        writing.Put("u", ckpt.BroadcastState("rules", "string", "long"), rules),
     ]
     write_state(None, tmp_path / "saved", put, parallelism=3)
     restore(tmp_path / "saved", tmp_path / "query")
     for source in ("saved", "query"):
-        same = [changes.Transform("u", name, lambda rows: rows) for name in ("items", "rules")]
-        told = explain_changes(tmp_path / source, same)
+        same = [writing.Transform("u", name, lambda rows: rows) for name in ("items", "rules")]
+        told = dry_run(tmp_path / source, same)
         assert {(e.name, e.rows_before, e.rows_after) for e in told.states} == {("items", 3, 3), ("rules", 1, 1)}
-        stays = {e.name: (e.rows_before, e.rows_after) for e in explain_changes(tmp_path / source, []).states}
+        stays = {e.name: (e.rows_before, e.rows_after) for e in dry_run(tmp_path / source, []).states}
         assert stays == {"items": (5, 5), "rules": (1, 1)}
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ([changes.Migration("x", [42])], r"has \[42\] of type list as its changes"),  # type: ignore[list-item]
-        ([changes.Migration("x" * 1001, [])], "give it a text of 1 to 1000 characters"),
-        ([changes.Migration("x\ud800", [])], "give it a text of 1 to 1000 characters"),
-        ([changes.Migration("a", []), changes.Migration(WRONG, [])], "give it a text of 1 to 1000 characters"),
-        ([changes.Rename("u", "x\ud800")], "give a uid"),
-        ([changes.Rename("u", "x\ud800", "n")], "not a text that can be stored"),
+        ([writing.Migration("x", [42])], r"has \[42\] of type list as its changes"),  # type: ignore[list-item]
+        ([writing.Migration("x" * 1001, [])], "give it a text of 1 to 1000 characters"),
+        ([writing.Migration("x\ud800", [])], "give it a text of 1 to 1000 characters"),
+        ([writing.Migration("a", []), writing.Migration(WRONG, [])], "give it a text of 1 to 1000 characters"),
+        ([writing.Rename("u", "x\ud800")], "give a uid"),
+        ([writing.Rename("u", "x\ud800", "n")], "not a text that can be stored"),
     ],
 )
 def test_names_that_cannot_be_kept_are_refused(given: Any, said: str, saved: Path, tmp_path: Path) -> None:  # noqa: ANN401
-    for call in (explain_changes, lambda *all_given: write_state(all_given[0], tmp_path / "no", all_given[1])):
+    for call in (dry_run, lambda *all_given: write_state(all_given[0], tmp_path / "no", all_given[1])):
         with pytest.raises(InvalidInputError, match=said):
             call(saved, given)
     assert not (tmp_path / "no").exists()
@@ -245,13 +248,13 @@ def test_names_that_cannot_be_kept_are_refused(given: Any, said: str, saved: Pat
 def test_what_is_new_is_explained_for_its_parallelism() -> None:
     lists = pa.table({"partition": [3], "index": [0], "value": ["x"]})
     state = ckpt.OperatorListState("l", "string")
-    put = [changes.Put("u", state, lists, key="user string", max_parallelism=100)]
-    assert explain_changes(None, put, parallelism=4).states[0].rows_after == 1
+    put = [writing.Put("u", state, lists, key="user string", max_parallelism=100)]
+    assert dry_run(None, put, parallelism=4).states[0].rows_after == 1
     with pytest.raises(InvalidInputError, match="must be 0 to 1"):
-        explain_changes(None, put, parallelism=2)
+        dry_run(None, put, parallelism=2)
     with pytest.raises(InvalidInputError, match="has max_parallelism 100, and the savepoint the parallelism 200"):
-        explain_changes(None, put)
+        dry_run(None, put)
     with pytest.raises(InvalidInputError, match="no rows are put into it"):
-        explain_changes(None, [])
+        dry_run(None, [])
     with pytest.raises(InvalidInputError, match="`samples` must be"):
-        explain_changes(None, put, samples=-1)
+        dry_run(None, put, samples=-1)

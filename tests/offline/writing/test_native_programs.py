@@ -17,7 +17,9 @@ import pytest
 from pyspark.sql.types import DataType, LongType, NullType, StringType, StructType
 from typing_extensions import override
 
-from pyspark_ckpt.offline.writing.drafts import changes, explain_changes, open_state, restore, write_state
+from pyspark_ckpt import writing
+from pyspark_ckpt.reading import open_state
+from pyspark_ckpt.savepoints import restore
 from pyspark_ckpt.state_store.database import write_table_file
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.delta import write_delta
@@ -25,6 +27,7 @@ from pyspark_ckpt.state_store.format.keys import EMPTY_ID, MARKER_KEY, Marker
 from pyspark_ckpt.state_store.format.meta import Descriptor, StoreMeta
 from pyspark_ckpt.state_store.format.names import DeltaName
 from pyspark_ckpt.state_store.identity import Identity
+from pyspark_ckpt.writing import dry_run, write_state
 from tests import saved_query
 
 SEEDS = range(3 * int(os.environ.get("CKPT_FUZZ", "1")))
@@ -169,7 +172,7 @@ class _Program:
         """Whether its keys have several values."""
         return OPERATORS[self.operator][name].multiple_values
 
-    def put(self, name: str) -> changes.Change:
+    def put(self, name: str) -> writing.Change:
         """Put rows, in any order and form; places in lists need not follow one another."""
         draw, rows = self.draw, self.rows(name)
         self.known[name] = rows
@@ -187,8 +190,8 @@ class _Program:
             pa.RecordBatch.from_pylist([], schema=table.schema)
         ]
         if form == "reader":
-            return changes.Put(0, name, pa.RecordBatchReader.from_batches(table.schema, batches))
-        return changes.Put(0, name, table if form == "table" else batches)
+            return writing.Put(0, name, pa.RecordBatchReader.from_batches(table.schema, batches))
+        return writing.Put(0, name, table if form == "table" else batches)
 
     def schema(self, name: str) -> pa.Schema:
         """The columns of a state."""
@@ -196,7 +199,7 @@ class _Program:
             columns = [each for each in state.schema if each.name in ("key", "index", "value")]
         return pa.schema(columns)
 
-    def transform(self, name: str) -> changes.Change:
+    def transform(self, name: str) -> writing.Change:
         """Leave out some rows, and change or double others."""
         seed, is_list = self.draw.random(), self.is_list(name)
 
@@ -219,14 +222,14 @@ class _Program:
             for key, values in self.known.get(name, {}).items()
             if (kept := [value for value in values for _ in range(judge(eval(key), value))])  # noqa: S307
         }
-        return changes.Transform(0, name, change)
+        return writing.Transform(0, name, change)
 
     def step(self, target: Path) -> None:
         """Make one or two changes; look at all states."""
         names = self.draw.sample(WRITTEN[self.operator], self.draw.randrange(1, 3))
         made = [self.draw.choice([self.put, self.put, self.transform])(name) for name in names]
         if not any(isinstance(getattr(each, "rows", None), pa.RecordBatchReader) for each in made):
-            told = explain_changes(self.folder, made)
+            told = dry_run(self.folder, made)
             after = {each.name: each.rows_after for each in told.states}
             assert after == {name: sum(map(len, self.known[name].values())) for name in names}
         write_state(self.folder, target, made)
@@ -345,4 +348,4 @@ def test_rows_of_lists_that_do_not_fit_are_refused(
     monkeypatch.setattr("pyspark_ckpt.offline.writing.tasks.RUN_BYTES", 1)
     program = _begin("transformWithStateExec", tmp_path, 0)
     with pytest.raises(InvalidInputError, match=said):
-        write_state(program.folder, tmp_path / "target", [changes.Put(0, "living", rows)])
+        write_state(program.folder, tmp_path / "target", [writing.Put(0, "living", rows)])

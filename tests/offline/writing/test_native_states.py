@@ -10,12 +10,15 @@ import pyarrow.compute as pc
 import pytest
 
 import pyspark_ckpt as ckpt
-from pyspark_ckpt.offline.writing.drafts import changes, explain_changes, open_state, restore, savepoint, write_state
+from pyspark_ckpt import writing
 from pyspark_ckpt.offline.writing.drafts.store_draft import StoreDraft, StoredRows
+from pyspark_ckpt.reading import open_state
+from pyspark_ckpt.savepoints import restore, savepoint
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Operator
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.meta import EMPTY_META, Descriptor
+from pyspark_ckpt.writing import dry_run, write_state
 from tests.compat import frozen_processors as processors
 from tests.compat.frozen import HERE, VERSIONS, unpack
 
@@ -53,7 +56,7 @@ def test_rows_that_are_put_back_have_the_same_digest(version: str, name: str, tm
     for which in _states(checkpoint):
         rows = _read(tmp_path / "saved", which)
         where = {"store": which["store"]}
-        put = changes.Put(which["operator"], which["state"], rows, **where)
+        put = writing.Put(which["operator"], which["state"], rows, **where)
         after = write_state(tmp_path / "saved", tmp_path / f"target-{written}", [put])
         of_store = which["operator"], which["store"]
         assert after.digests_of(*of_store) == before.digests_of(*of_store), which
@@ -80,8 +83,8 @@ def _double(rows: pa.Table) -> pa.Table:
 def test_values_are_mended_and_the_others_stay(kind: Any, aggregated: Path, tmp_path: Path) -> None:  # noqa: ANN401
     restore(aggregated, tmp_path / "query", parallelism=3)
     savepoint(tmp_path / "query", tmp_path / "saved", kind=kind)
-    mend = changes.Transform(0, "default", _double)
-    told = explain_changes(tmp_path / "saved", [mend])
+    mend = writing.Transform(0, "default", _double)
+    told = dry_run(tmp_path / "saved", [mend])
     write_state(tmp_path / "saved", tmp_path / "target", [mend])
     before, after = (_read(tmp_path / each, {"operator": 0}) for each in ("saved", "target"))
     assert len(before) == len(after) > 10
@@ -103,7 +106,7 @@ def test_each_function_gets_the_columns_that_open_state_shows(aggregated: Path, 
     def shorten(rows: pa.Table) -> pa.Table:
         return _double(rows).select(["value", "key"])
 
-    write_state(aggregated, tmp_path / "target", [changes.Transform(0, "default", each) for each in (shorten, _double)])
+    write_state(aggregated, tmp_path / "target", [writing.Transform(0, "default", each) for each in (shorten, _double)])
     old, new = (_read(each, {"operator": 0}) for each in (aggregated, tmp_path / "target"))
     first = old.schema.field("value").type[0].name
     assert sorted(4 * value[first] for value in old["value"].to_pylist()) == sorted(
@@ -120,7 +123,7 @@ def test_a_state_of_sparks_may_have_a_slash_in_its_name() -> None:
         meta,
         kept={"my/count": "my/count"},
     )
-    rows = draft.find_rows("my/count", changes.Transform(0, "my/count", KEEP))
+    rows = draft.find_rows("my/count", writing.Transform(0, "my/count", KEEP))
     assert isinstance(rows, StoredRows)
     assert (rows.uid, rows.stored_name) == (None, "my/count")
 
@@ -133,21 +136,21 @@ WRONG_UID: Any = 0
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (changes.Transform(1, "default", KEEP), "no state 'default'. States of Spark's operators are: 0, store"),
-        (changes.Transform(0, "defualt", KEEP), "it has no state 'defualt'"),
-        (changes.Transform(0, "default", KEEP, store="left"), "no state 'default' in store 'left'"),
-        (changes.Transform(0, "default", KEEP, declared=WRONG), "a state of Spark's keeps its types"),
-        (changes.Put(0, WRONG, pa.table({})), "a state of Spark's keeps its types"),
-        (changes.Put(0, "default", pa.table({}), key="user bigint"), "which are of keyed operators only"),
-        (changes.Put(0, "default", pa.table({}), max_parallelism=8), "which are of keyed operators only"),
-        (changes.Put(True, "default", pa.table({})), "True is no number of an operator"),
-        (changes.Put(0, "default", pa.table({"x": [1]})), "rows have a column 'x'"),
-        (changes.Put(0, "default", pa.table({"key": [1], "value": [1]})), "one column 'key', a struct of"),
-        (changes.Put(0, "default", pa.table({"key": [{"x": 1}], "value": [{"n": 1}]})), "has the fields .'x'., not"),
-        (changes.Transform(0, "default", lambda rows: pa.concat_tables([rows, rows])), "two rows are given for"),
-        (changes.Drop(WRONG_UID, "default"), "A change of operator 0: states of Spark's own operators get rows by Put"),
-        (changes.Rename(WRONG_UID, "x", "default"), "They cannot be dropped or renamed"),
-        (changes.ReKey(WRONG_UID, "user string", KEEP), "and keep their key"),
+        (writing.Transform(1, "default", KEEP), "no state 'default'. States of Spark's operators are: 0, store"),
+        (writing.Transform(0, "defualt", KEEP), "it has no state 'defualt'"),
+        (writing.Transform(0, "default", KEEP, store="left"), "no state 'default' in store 'left'"),
+        (writing.Transform(0, "default", KEEP, declared=WRONG), "a state of Spark's keeps its types"),
+        (writing.Put(0, WRONG, pa.table({})), "a state of Spark's keeps its types"),
+        (writing.Put(0, "default", pa.table({}), key="user bigint"), "which are of keyed operators only"),
+        (writing.Put(0, "default", pa.table({}), max_parallelism=8), "which are of keyed operators only"),
+        (writing.Put(True, "default", pa.table({})), "True is no number of an operator"),
+        (writing.Put(0, "default", pa.table({"x": [1]})), "rows have a column 'x'"),
+        (writing.Put(0, "default", pa.table({"key": [1], "value": [1]})), "one column 'key', a struct of"),
+        (writing.Put(0, "default", pa.table({"key": [{"x": 1}], "value": [{"n": 1}]})), "has the fields .'x'., not"),
+        (writing.Transform(0, "default", lambda rows: pa.concat_tables([rows, rows])), "two rows are given for"),
+        (writing.Drop(WRONG_UID, "default"), "A change of operator 0: states of Spark's own operators get rows by Put"),
+        (writing.Rename(WRONG_UID, "x", "default"), "They cannot be dropped or renamed"),
+        (writing.ReKey(WRONG_UID, "user string", KEEP), "and keep their key"),
     ],
 )
 def test_changes_of_sparks_states_that_do_not_fit_are_refused(
@@ -162,4 +165,4 @@ def test_changes_of_sparks_states_that_do_not_fit_are_refused(
 
 def test_a_query_that_has_never_run_has_none_of_them(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="a query that has never run has no operators of Spark's"):
-        write_state(None, tmp_path / "target", [changes.Put(0, "default", pa.table({}))])
+        write_state(None, tmp_path / "target", [writing.Put(0, "default", pa.table({}))])

@@ -12,10 +12,12 @@ import pyarrow.compute as pc
 import pytest
 
 import pyspark_ckpt as ckpt
-from pyspark_ckpt.offline.writing.drafts import changes, explain_changes, open_state, testing, write_state
+from pyspark_ckpt import testing, writing
+from pyspark_ckpt.reading import open_state
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoints.deletion import delete
+from pyspark_ckpt.writing import dry_run, write_state
 from tests.offline.writing.test_written_states import DAY, NAMES, NOW, UID, Kinds, _read, saved  # noqa: F401 - a fixture
 
 KEY = "number bigint, side string"
@@ -41,7 +43,7 @@ class Sides(Kinds):
         yield key.number, f"{timer.at_ms}"
 
 
-REKEY = changes.ReKey(UID, KEY, _split)
+REKEY = writing.ReKey(UID, KEY, _split)
 
 
 def test_every_state_of_keys_has_the_new_key(saved: Path, tmp_path: Path) -> None:  # noqa: F811
@@ -77,11 +79,11 @@ def _rows(table: pa.Table, others: list[str]) -> list[Any]:
 def test_changes_before_and_after_it_are_made_with_their_keys(saved: Path, tmp_path: Path) -> None:  # noqa: F811
     first = pa.table({"key": [{"user": "user 1"}, {"user": "user 2"}], "value": [1, 2]})
     more = pa.table({"number": [1], "side": ["odd"], "value": ["new"]})
-    doubled = changes.Transform(
+    doubled = writing.Transform(
         UID, "n", lambda rows: rows.set_column(rows.column_names.index("value"), "value", pc.multiply(rows["value"], 2))
     )
-    put = changes.Put(UID, ckpt.ValueState("more", "string"), more)
-    write_state(saved, tmp_path / "target", [changes.Put(UID, "n", first), doubled, REKEY, doubled, put])
+    put = writing.Put(UID, ckpt.ValueState("more", "string"), more)
+    write_state(saved, tmp_path / "target", [writing.Put(UID, "n", first), doubled, REKEY, doubled, put])
     assert {row["key"]["number"]: row["value"] for row in _read(tmp_path / "target", "n").to_pylist()} == {1: 4, 2: 8}
     assert _read(tmp_path / "target", "more").to_pylist() == [{"key": {"number": 1, "side": "odd"}, "value": "new"}]
 
@@ -90,16 +92,16 @@ def test_changes_before_and_after_it_are_made_with_their_keys(saved: Path, tmp_p
     ("change", "said"),
     [
         (
-            changes.ReKey(UID, "side string", lambda rows: _split(rows).drop_columns(["number"])),
+            writing.ReKey(UID, "side string", lambda rows: _split(rows).drop_columns(["number"])),
             "two keys become one, .'side'",
         ),
-        (changes.ReKey(UID, KEY, lambda rows: _split(rows).drop_columns(["former_key"])), "column 'former_key' is not"),
-        (changes.ReKey(UID, "number bigint", lambda rows: rows), "its keys have the columns .'number'"),
-        (changes.ReKey(UID, "number double precision", _split), "key"),
-        (changes.ReKey(UID, "m map<string,int>", _split), "key"),
-        (changes.ReKey(UID, KEY, None), "function of a ReKey is None"),  # type: ignore[arg-type]
-        (changes.ReKey("other", KEY, _split), "no keyed operator with the uid 'other'"),
-        (changes.Put(UID, "n", pa.table({"number": [1]}), key="number bigint"), "Change the key by ReKey"),
+        (writing.ReKey(UID, KEY, lambda rows: _split(rows).drop_columns(["former_key"])), "column 'former_key' is not"),
+        (writing.ReKey(UID, "number bigint", lambda rows: rows), "its keys have the columns .'number'"),
+        (writing.ReKey(UID, "number double precision", _split), "key"),
+        (writing.ReKey(UID, "m map<string,int>", _split), "key"),
+        (writing.ReKey(UID, KEY, None), "function of a ReKey is None"),  # type: ignore[arg-type]
+        (writing.ReKey("other", KEY, _split), "no keyed operator with the uid 'other'"),
+        (writing.Put(UID, "n", pa.table({"number": [1]}), key="number bigint"), "Change the key by ReKey"),
     ],
 )
 def test_keys_that_do_not_fit_are_refused(change: Any, said: str, saved: Path, tmp_path: Path) -> None:  # noqa: ANN401,F811
@@ -143,10 +145,10 @@ def test_two_keys_never_become_one(one: str, other: str, tmp_path: Path) -> None
         state, columns = STATES[name]
         rows = pa.table({"user": [user], **columns})
         of_state.setdefault(state.name, (state, []))[1].append(rows)
-    put = [changes.Put(UID, state, pa.concat_tables(rows), key="user string") for state, rows in of_state.values()]
+    put = [writing.Put(UID, state, pa.concat_tables(rows), key="user string") for state, rows in of_state.values()]
     write_state(None, tmp_path / "saved", put, parallelism=2)
-    rekey = changes.ReKey(UID, "user string", _lower)
-    for call in (explain_changes, lambda source, given: write_state(source, tmp_path / "target", given)):
+    rekey = writing.ReKey(UID, "user string", _lower)
+    for call in (dry_run, lambda source, given: write_state(source, tmp_path / "target", given)):
         with pytest.raises(InvalidInputError, match=r"two keys become one, \{'user': 'a'\}"):
             call(tmp_path / "saved", [rekey])
     delete(str(tmp_path / "target"), parse({}))  # as the error says, also what was written of the keys
@@ -159,13 +161,13 @@ def test_keys_that_stay_apart_may_come_in_many_batches_and_lose_rows(tmp_path: P
     values = pa.table({"user": users, "value": range(count)})
     entries = pa.table({"user": users + users, "map_key": [0] * count + [1] * count, "value": range(2 * count)})
     states = ckpt.ValueState("a", "long"), ckpt.MapState("b", "int", "long")
-    put = [changes.Put(UID, *each, key="user string") for each in zip(states, (values, entries), strict=True)]
+    put = [writing.Put(UID, *each, key="user string") for each in zip(states, (values, entries), strict=True)]
 
     def fewer(rows: pa.Table) -> pa.Table:
         return _lower(rows.filter(pc.not_equal(pc.bit_wise_and(rows["value"], 3), 0)))
 
     write_state(None, tmp_path / "saved", put, parallelism=2)
-    write_state(tmp_path / "saved", tmp_path / "target", [changes.ReKey(UID, "user string", fewer)])
+    write_state(tmp_path / "saved", tmp_path / "target", [writing.ReKey(UID, "user string", fewer)])
     assert sorted(_read(tmp_path / "target", "a")["value"].to_pylist()) == [n for n in range(count) if n % 4]
     assert len(_read(tmp_path / "target", "b")) == 2 * count * 3 // 4
 
@@ -173,12 +175,12 @@ def test_keys_that_stay_apart_may_come_in_many_batches_and_lose_rows(tmp_path: P
 def test_a_key_of_another_batch_is_found(tmp_path: Path) -> None:
     count = 20_000
     values = pa.table({"user": [f"User {n}" for n in range(count)] + ["user 17"], "value": range(count + 1)})
-    put = changes.Put(
+    put = writing.Put(
         UID, ckpt.MapState("b", "long", "long"), values.add_column(1, "map_key", values["value"]), "user string"
     )
     write_state(None, tmp_path / "saved", [put], parallelism=2)
     with pytest.raises(InvalidInputError, match=r"two keys become one, .'user': 'user 17'"):
-        write_state(tmp_path / "saved", tmp_path / "target", [changes.ReKey(UID, "user string", _lower)])
+        write_state(tmp_path / "saved", tmp_path / "target", [writing.ReKey(UID, "user string", _lower)])
 
 
 def test_functions_get_what_open_state_shows_also_of_rows_of_others(saved: Path, tmp_path: Path) -> None:  # noqa: F811
@@ -186,12 +188,12 @@ def test_functions_get_what_open_state_shows_also_of_rows_of_others(saved: Path,
     notes = tmp_path / "notes"
     notes.mkdir()
 
-    def watch(name: str) -> changes.Transform:
+    def watch(name: str) -> writing.Transform:
         def note(rows: pa.Table) -> pa.Table:
             (notes / f"{name}-{uuid.uuid4().hex}").write_bytes(rows.schema.serialize().to_pybytes())
             return rows
 
-        return changes.Transform(UID, name, note)
+        return writing.Transform(UID, name, note)
 
     def shown(name: str) -> list[pa.Schema]:
         return [pa.ipc.read_schema(pa.py_buffer(path.read_bytes())) for path in notes.glob(f"{name}-*")]
@@ -201,7 +203,7 @@ def test_functions_get_what_open_state_shows_also_of_rows_of_others(saved: Path,
         with open_state(tmp_path / "target", uid=UID, state=name) as state:
             assert set(shown(name)) == {state.schema}, name
     flat = pa.table({"user": ["user 1"], "value": pa.array([7], pa.int8())})
-    put: list[changes.Change] = [changes.Put(UID, "n", flat), REKEY, watch("n")]
+    put: list[writing.Change] = [writing.Put(UID, "n", flat), REKEY, watch("n")]
     for path in notes.iterdir():
         path.unlink()
     write_state(saved, tmp_path / "put", put)

@@ -10,10 +10,13 @@ import pyarrow.compute as pc
 import pytest
 
 import pyspark_ckpt as ckpt
-from pyspark_ckpt.offline.writing.drafts import changes, open_state, restore, write_state
+from pyspark_ckpt import writing
+from pyspark_ckpt.reading import open_state
+from pyspark_ckpt.savepoints import restore
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoints.deletion import delete
+from pyspark_ckpt.writing import write_state
 from tests.hdfs_service import HdfsService
 from tests.mortal_process import Mortal, files_in, mortal, survives
 from tests.s3_server import S3Service
@@ -29,9 +32,9 @@ def _double(rows: pa.Table) -> pa.Table:
     return rows.set_column(rows.column_names.index("value"), "value", pc.multiply(rows["value"], 2))
 
 
-CHANGES: list[changes.Change | changes.Migration] = [
-    changes.Put("u", ITEMS, LISTS),
-    changes.Migration("double", [changes.Transform("u", "n", _double)]),
+CHANGES: list[writing.Change | writing.Migration] = [
+    writing.Put("u", ITEMS, LISTS),
+    writing.Migration("double", [writing.Transform("u", "n", _double)]),
 ]
 
 
@@ -43,9 +46,9 @@ def _values(location: str | Path, options: dict[str, str] | None = None) -> dict
 @pytest.mark.in_turn
 @pytest.mark.parametrize("source_kind", ["none", "savepoint"])
 def test_it_is_written_again_whenever_it_was_killed(source_kind: str, mortal: Mortal, quick_path: Path) -> None:
-    first = changes.Put("u", N, ROWS, key="user string")
+    first = writing.Put("u", N, ROWS, key="user string")
     source: Path | None = None
-    given: list[changes.Change | changes.Migration] = [first, *CHANGES]
+    given: list[writing.Change | writing.Migration] = [first, *CHANGES]
     if source_kind != "none":
         write_state(None, quick_path / "first", [first], parallelism=2)
         source, given = quick_path / "first", list(CHANGES)
@@ -77,12 +80,12 @@ def test_it_is_written_again_whenever_it_was_killed(source_kind: str, mortal: Mo
 def test_it_is_written_in_other_places(service_name: str, request: pytest.FixtureRequest) -> None:
     service: S3Service | HdfsService = request.getfixturevalue(service_name)
     folder, options = service.new_folder(), service.options
-    first = changes.Put("u", N, ROWS, key="user string")
+    first = writing.Put("u", N, ROWS, key="user string")
     write_state(None, f"{folder}/first", [first], parallelism=2, options=options)
     write_state(f"{folder}/first", f"{folder}/second", CHANGES, options=options)
     restore(f"{folder}/second", f"{folder}/query", parallelism=3, options=options)
     assert _values(f"{folder}/query", options) == {f"u{n}": 2 * n for n in range(50)}
-    told = ckpt.explain_changes(f"{folder}/query", CHANGES, options=options)
+    told = ckpt.writing.dry_run(f"{folder}/query", CHANGES, options=options)
     assert told.migrations == ()
-    with ckpt.change_feed(f"{folder}/query", uid="u", state="n", options=options) as feed:
+    with ckpt.reading.change_feed(f"{folder}/query", uid="u", state="n", options=options) as feed:
         assert feed.to_arrow().num_rows == 0

@@ -10,15 +10,18 @@ import pyarrow as pa
 import pytest
 
 import pyspark_ckpt as ckpt
-from pyspark_ckpt.offline.writing.drafts import changes, open_state, restore, testing, write_state
+from pyspark_ckpt import testing, writing
+from pyspark_ckpt.reading import open_state
+from pyspark_ckpt.savepoints import restore
 from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.writing import write_state
 
 V, W, L = ckpt.ValueState("v", "long"), ckpt.ValueState("w", "long"), ckpt.ListState("l", "long")
 OFFSETS = ckpt.OperatorListState("o", "long")
 ROWS = pa.table({"user": ["a", "b"], "value": [1, 2]})
-Put: Any = changes.Put  # from Python, which does not check types
-Drop: Any = changes.Drop
-Transform: Any = changes.Transform
+Put: Any = writing.Put  # from Python, which does not check types
+Drop: Any = writing.Drop
+Transform: Any = writing.Transform
 
 
 class _Program(ckpt.KeyedProcessor):
@@ -54,8 +57,8 @@ def saved(tmp_path: Path) -> Path:
         ([_put(max_parallelism=1)], "has max_parallelism 1, and the savepoint the parallelism 2"),
         ([_put(key="user map<string, int>")], "cannot be a key"),
         ([_put(key="user variant")], "cannot be a key"),
-        ([_put(ckpt.Counter("c"))], "is a counter"),
-        ([_put(), changes.Rename("u", "v#expiry", "v")], "a name that ends in '#expiry'"),
+        ([_put(ckpt.MetricCounter("c"))], "is a counter"),
+        ([_put(), writing.Rename("u", "v#expiry", "v")], "a name that ends in '#expiry'"),
         ([_put(), Transform("u", "v", lambda rows: rows, "long")], "is not a declaration"),
         ([_put(rows=pd.Series([1]))], "Rows have 1 of type int"),
         ([_put(rows=pd.DataFrame({"user": ["a", 1], "value": [1, 2]}))], "cannot become an Arrow table"),
@@ -129,7 +132,7 @@ def test_batches_may_differ_in_their_types_and_their_order(tmp_path: Path) -> No
 
 
 def test_an_operator_without_any_state_begins_anew(saved: Path, tmp_path: Path) -> None:
-    write_state(saved, tmp_path / "dropped", [changes.Drop("u")])
+    write_state(saved, tmp_path / "dropped", [writing.Drop("u")])
     restore(tmp_path / "dropped", tmp_path / "query", parallelism=3)
     stream = testing.keyed("user string", by="user", uid="u", parallelism=3, savepoint=tmp_path / "dropped")
     with stream.process(_Program(), "user string, v long") as harness:

@@ -13,8 +13,11 @@ import pyarrow.compute as pc
 import pytest
 
 import pyspark_ckpt as ckpt
-from pyspark_ckpt.offline.writing.drafts import changes, open_state, restore, savepoint, testing, write_state
+from pyspark_ckpt import testing, writing
+from pyspark_ckpt.reading import open_state
+from pyspark_ckpt.savepoints import restore, savepoint
 from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.writing import write_state
 from tests.compat.frozen import unpack
 
 DAY = dt.timedelta(days=1)
@@ -88,7 +91,7 @@ def test_bytes_are_those_that_the_program_wrote_when_its_rows_are_put_back(
     source, target = tmp_path / "source", tmp_path / "target"
     restore(saved, tmp_path / "query", parallelism=3)
     before = savepoint(tmp_path / "query", source, kind=kind, digests=True)
-    put = [changes.Put(UID, name, _read(source, name)) for name in NAMES]
+    put = [writing.Put(UID, name, _read(source, name)) for name in NAMES]
     after = write_state(source, target, put)
     (operator,) = before.operators
     old = before.digests_of(operator.number, "default")
@@ -105,7 +108,7 @@ def test_bytes_are_those_that_the_program_wrote_when_its_rows_are_put_back(
 
 def test_a_program_goes_on_with_state_that_was_written_for_it(saved: Path, tmp_path: Path) -> None:
     put = [
-        changes.Put(UID, getattr(Kinds, name), _read(saved, name), key="user string" if name == "n" else None)
+        writing.Put(UID, getattr(Kinds, name), _read(saved, name), key="user string" if name == "n" else None)
         for name in NAMES
     ]
     write_state(None, tmp_path / "written", put, parallelism=5)
@@ -140,7 +143,7 @@ def test_rows_expire_when_their_time_has_come(saved: Path, tmp_path: Path) -> No
             "written_at": pa.array([NOW - 2 * DAY, NOW, NOW], pa.timestamp("us", "UTC")),
         }
     )
-    write_state(saved, tmp_path / "target", [changes.Put(UID, "pair", late), changes.Put(UID, "recent", lists)])
+    write_state(saved, tmp_path / "target", [writing.Put(UID, "pair", late), writing.Put(UID, "recent", lists)])
     with _harness(savepoint=tmp_path / "target") as harness:
         harness.advance_processing_time(NOW)
         assert set(harness.states()["pair"]) == {("new",), ("never",)}
@@ -187,7 +190,7 @@ def test_lives_go_on_as_they_were_when_rows_are_put_back(tmp_path: Path) -> None
         harness.run([("waits", 3, NOW)])
         harness.savepoint(tmp_path / "waits", kind="canonical")
     for name in ("timed", "waits"):
-        same = changes.Transform(UID, "n", lambda rows: rows)
+        same = writing.Transform(UID, "n", lambda rows: rows)
         before = write_state(tmp_path / name, tmp_path / f"{name}-copied", [])
         after = write_state(tmp_path / name, tmp_path / f"{name}-again", [same])
         assert before.rows[0].digests == after.rows[0].digests
@@ -218,7 +221,7 @@ def _begin_with(users: list[str], life: dict[str, Any], target: Path) -> testing
     numbers = {"user": users, "value": range(1, count + 1), **life}
     rows = {"n": numbers, "seen": {**numbers, "index": [0] * count}, "words": {**numbers, "map_key": ["a"] * count}}
     put = [
-        changes.Put(UID, getattr(Events, name), pa.table(columns), key="user string" if name == "n" else None)
+        writing.Put(UID, getattr(Events, name), pa.table(columns), key="user string" if name == "n" else None)
         for name, columns in rows.items()
     ]
     write_state(None, target, put, parallelism=1)
@@ -278,13 +281,13 @@ def test_states_are_dropped_renamed_and_transformed(saved: Path, tmp_path: Path)
         saved,
         tmp_path / "target",
         [
-            changes.Transform(UID, "n", double),
-            changes.Transform(UID, "n", lambda rows: rows, ckpt.ValueState("n", "double")),
-            changes.Drop(UID, "lately"),
-            changes.Rename(UID, "words", "seen"),
-            changes.SetMaxParallelism(UID, 64),
-            changes.Rename(UID, "kinds"),
-            changes.Put("kinds", ckpt.ValueState("more", "int"), pa.table({"user": ["x"], "value": [1]})),
+            writing.Transform(UID, "n", double),
+            writing.Transform(UID, "n", lambda rows: rows, ckpt.ValueState("n", "double")),
+            writing.Drop(UID, "lately"),
+            writing.Rename(UID, "words", "seen"),
+            writing.SetMaxParallelism(UID, 64),
+            writing.Rename(UID, "kinds"),
+            writing.Put("kinds", ckpt.ValueState("more", "int"), pa.table({"user": ["x"], "value": [1]})),
         ],
     )
     expected = {row["key"]["user"]: 2.0 * row["value"] for row in _read(saved, "n").to_pylist() if row["value"] > 10}
@@ -323,8 +326,8 @@ def test_states_of_partitions_and_broadcasts_are_written(tmp_path: Path) -> None
         None,
         tmp_path / "written",
         [
-            changes.Put("a", rules, pa.table({"key": ["x", "y"], "value": [1, 2]}), key="user string"),
-            changes.Put("a", offsets, pa.table({"partition": [0, 0, 1], "index": [0, 1, 0], "value": [7, 8, 9]})),
+            writing.Put("a", rules, pa.table({"key": ["x", "y"], "value": [1, 2]}), key="user string"),
+            writing.Put("a", offsets, pa.table({"partition": [0, 0, 1], "index": [0, 1, 0], "value": [7, 8, 9]})),
         ],
         parallelism=2,
     )
@@ -348,22 +351,22 @@ GOOD = pa.table({"user": ["a"], "value": [1]})
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (changes.Put(UID, "n", pa.table({"user": ["a", "a"], "value": [1, 2]})), "two rows are given for"),
+        (writing.Put(UID, "n", pa.table({"user": ["a", "a"], "value": [1, 2]})), "two rows are given for"),
         (
-            changes.Put(UID, "n", pa.table({"user": ["a"], "value": pa.array([None], pa.int64())})),
+            writing.Put(UID, "n", pa.table({"user": ["a"], "value": pa.array([None], pa.int64())})),
             "a null in .*'value'",
         ),
-        (changes.Put(UID, "n", pa.table({"user": ["a"], "value": ["x"]})), "does not fit the type int64"),
-        (changes.Put(UID, "n", pa.table({"user": ["a"], "vale": [1]})), "a column 'vale'. Did you mean 'value'"),
-        (changes.Put(UID, "n", pa.table({"user": ["a"]})), "has no column 'value'"),
-        (changes.Put(UID, "seen", GOOD), "has no column 'index'"),
-        (changes.Put(UID, "m", GOOD), "has no state 'm'"),
-        (changes.Put("tset", "n", GOOD), "no keyed operator with the uid 'tset'.*Did you mean 'test'"),
-        (changes.Put(UID, "n", 7), "Rows are given as 7"),
-        (changes.Drop(UID, "m"), "has no state 'm'"),
-        (changes.Rename(UID, "seen", "n"), "cannot become 'seen'"),
-        (changes.SetMaxParallelism(UID, 0), "max_parallelism"),
-        (changes.Transform(UID, "n", lambda _: 1), "returned 1 of type int"),
+        (writing.Put(UID, "n", pa.table({"user": ["a"], "value": ["x"]})), "does not fit the type int64"),
+        (writing.Put(UID, "n", pa.table({"user": ["a"], "vale": [1]})), "a column 'vale'. Did you mean 'value'"),
+        (writing.Put(UID, "n", pa.table({"user": ["a"]})), "has no column 'value'"),
+        (writing.Put(UID, "seen", GOOD), "has no column 'index'"),
+        (writing.Put(UID, "m", GOOD), "has no state 'm'"),
+        (writing.Put("tset", "n", GOOD), "no keyed operator with the uid 'tset'.*Did you mean 'test'"),
+        (writing.Put(UID, "n", 7), "Rows are given as 7"),
+        (writing.Drop(UID, "m"), "has no state 'm'"),
+        (writing.Rename(UID, "seen", "n"), "cannot become 'seen'"),
+        (writing.SetMaxParallelism(UID, 0), "max_parallelism"),
+        (writing.Transform(UID, "n", lambda _: 1), "returned 1 of type int"),
         ("drop n", "is not a change of state"),
     ],
 )
@@ -385,8 +388,8 @@ def test_rows_of_one_place_are_refused_when_they_come_in_batches_far_apart(
     monkeypatch.setattr("pyspark_ckpt.offline.writing.tasks.RUN_BYTES", 1)
     batches = [pa.record_batch({"user": [user], "value": [1]}) for user in ("a", "b", "a")]
     with pytest.raises(InvalidInputError, match="3 rows were given for 2 places"):
-        write_state(saved, tmp_path / "target", [changes.Put(UID, "n", batches)])
+        write_state(saved, tmp_path / "target", [writing.Put(UID, "n", batches)])
     lists = [pa.record_batch({"user": ["a"], "index": [index], "value": [f"{index}"]}) for index in (2, 0, 1)]
-    write_state(saved, tmp_path / "lists", [changes.Put(UID, "seen", lists)])
+    write_state(saved, tmp_path / "lists", [writing.Put(UID, "seen", lists)])
     with open_state(tmp_path / "lists", uid=UID, state="seen") as state:
         assert state.get("a") == ["0", "1", "2"]

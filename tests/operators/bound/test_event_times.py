@@ -74,7 +74,7 @@ def free(harness: testing.Harness, minutes: float) -> None:
 def read_written(harness: testing.Harness, state: str) -> dict[str, list[datetime | None]]:
     """When the rows of each key were written; None: they wait for a watermark."""
     found: dict[str, list[datetime | None]] = {}
-    with ckpt.open_state(harness.checkpoint, uid="tested", state=state) as reader:
+    with ckpt.reading.open_state(harness.checkpoint, uid="tested", state=state) as reader:
         rows = reader.to_arrow()
     keys, written, expire = rows["key"].to_pylist(), rows["written_at"].to_pylist(), rows["expires_at"].is_valid()
     for key, at, expires in zip(keys, written, expire.to_pylist(), strict=True):

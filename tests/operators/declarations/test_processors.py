@@ -17,10 +17,10 @@ import pytest
 from pyspark_ckpt.operators import (
     AggregatingState,
     Context,
-    Counter,
     KeyedProcessor,
     ListState,
     MapState,
+    MetricCounter,
     ReducingState,
     Timers,
     ValueState,
@@ -49,7 +49,7 @@ class All(KeyedProcessor):
     total = ReducingState("total", "bigint", "sum")
     mean = AggregatingState("mean", "bigint", create=int, add=lambda kept, value: kept + value, result=str)
     idle = Timers("idle", clock="event")
-    skipped = Counter("skipped")
+    skipped = MetricCounter("skipped")
 
     def __init__(self) -> None:
         """An attribute of its own."""
@@ -89,7 +89,9 @@ def bound(tmp_path: Path) -> Iterator[Bind]:
 
     def bind(holder: Any) -> Any:  # noqa: ANN401
         kept = {f"it/{each.state.name}": (each.state, _kinds(each.state)) for each in _states(holder)}
-        lab = SessionLab(tmp_path, {name: each for name, each in kept.items() if not isinstance(each[0], Counter)})
+        lab = SessionLab(
+            tmp_path, {name: each for name, each in kept.items() if not isinstance(each[0], MetricCounter)}
+        )
         batch, _ = lab.begin()
         batch.at("user 1")
         labs.append(lab)
@@ -109,7 +111,7 @@ def bound(tmp_path: Path) -> Iterator[Bind]:
         ("total", "ReducingState 'total' of All", "self.total.add(5)"),
         ("mean", "AggregatingState 'mean' of All", "self.mean.add(5)"),
         ("idle", "Timers 'idle' of All", "self.idle.register(5)"),
-        ("skipped", "Counter 'skipped' of All", "self.skipped.add(5)"),
+        ("skipped", "MetricCounter 'skipped' of All", "self.skipped.add(5)"),
     ],
 )
 def test_an_assignment_to_a_state_is_refused_by_name(attribute: str, refused: str, hint: str, bound: Bind) -> None:

@@ -33,14 +33,14 @@ def test_a_plan_is_told_the_number_of_its_checkpoint_when_there_is_one() -> None
     with pytest.raises(InvalidInputError) as refused:
         check_planned(ticket(0, 2, recorded=2), "it", 4)
     assert refused.value.message.endswith("runs with 2: that of its checkpoint.")
-    assert "`pyspark-ckpt rescale CHECKPOINT NEW_CHECKPOINT -n 4`." in refused.value.hint
+    assert "`pyspark-ckpt checkpoint rescale CHECKPOINT NEW_CHECKPOINT -n 4`." in refused.value.hint
     known = msgspec.structs.replace(
         ticket(0, 2, recorded=2), checkpoint="s3://bucket/it's", place_options={"s3Endpoint": "http://host:1"}
     )
     with pytest.raises(InvalidInputError) as refused:
         check_planned(known, "it", 4)
     assert shlex.split(refused.value.hint.split("`")[1]) == [
-        *("pyspark-ckpt", "rescale", "s3://bucket/it's", "NEW_CHECKPOINT", "-n", "4"),
+        *("pyspark-ckpt", "checkpoint", "rescale", "s3://bucket/it's", "NEW_CHECKPOINT", "-n", "4"),
         *("-o", "s3Endpoint=http://host:1"),
     ]
 

@@ -15,7 +15,15 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as spark
 
-from pyspark_ckpt.operators import Context, Counter, KeyedProcessor, ListState, MapState, ReducingState, ValueState
+from pyspark_ckpt.operators import (
+    Context,
+    KeyedProcessor,
+    ListState,
+    MapState,
+    MetricCounter,
+    ReducingState,
+    ValueState,
+)
 from pyspark_ckpt.operators.declarations.operator import Input, KeyedOperator
 from pyspark_ckpt.operators.rows.base import Position
 from pyspark_ckpt.operators.task.processor_calls import ProcessorCalls
@@ -429,12 +437,12 @@ def test_a_counter_counts_integers_and_nothing_else(lab: ProgramLab) -> None:
         skipped.add(np.int64(2))
         skipped.add(-1)
         for wrong in (2.5, 2.0, NAN, "1", True, None, np.float64(1), Decimal(1), 2**63, pd.NA):
-            with pytest.raises(InvalidInputError, match="Counter 'skipped'"):
+            with pytest.raises(InvalidInputError, match="MetricCounter 'skipped'"):
                 skipped.add(wrong)
         assert bound.session.counts["it/skipped"] == 2
         assert type(bound.session.counts["it/skipped"]) is int
 
-    lab.run([Counter("skipped"), ValueState("value", spark.LongType())], use)
+    lab.run([MetricCounter("skipped"), ValueState("value", spark.LongType())], use)
     assert lab.metrics["it/skipped"] == 2
 
 

@@ -220,7 +220,7 @@ def test_looks_up_a_key_by_name_when_its_columns_come_in_another_order(tmp_path:
     stream = testing.keyed("k bigint, n bigint, at bigint", ["k", "at"], folder=tmp_path / "kept")
     with stream.process(Sum(), output="k bigint") as harness:
         harness.run([(1, 10, 5), (5, 20, 1)])
-        with ckpt.open_state(harness.checkpoint, state="total") as state:
+        with ckpt.reading.open_state(harness.checkpoint, state="total") as state:
             assert state.get(Row(at=5, k=1)) == state.get((1, 5)) == 10
             assert state.get(Row(at=1, k=5)) == 20
             with pytest.raises(ckpt.InvalidInputError, match="'at' is number 1"):

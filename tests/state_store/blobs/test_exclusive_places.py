@@ -104,7 +104,7 @@ def test_savepoints_and_restores_are_refused_by_name(
         with pytest.raises(InvalidInputError, match=r"s3://.* cannot be used for restores"):
             savepoints.restore(saved, target, options=given)
         with pytest.raises(InvalidInputError, match=r"s3://.* cannot be used for restores"):
-            savepoints.rescale(query.location, target, 3, options=given)
+            savepoints.restore(query.location, target, parallelism=3, options=given)
     assert s3.files(folder) == []
     assert not (quick_path / "new").exists()
 

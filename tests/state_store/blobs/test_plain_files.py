@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_ckpt import branch, savepoints
+from pyspark_ckpt import savepoints
 from pyspark_ckpt.cli.main import main
+from pyspark_ckpt.moving import branch
 from pyspark_ckpt.state_store.blobs import LocalPlace
 from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError
 from tests.saved_query import Query, files, stored, written

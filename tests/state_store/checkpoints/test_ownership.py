@@ -66,7 +66,7 @@ def test_a_copy_is_refused_and_the_original_goes_on(
         assert caught.value.kind == "InvalidInputError"
         assert str(lab.checkpoint) in caught.value.message
         assert str(copy) in caught.value.message
-        assert f"`pyspark-ckpt rescale {copy} " in caught.value.hint
+        assert f"`pyspark-ckpt checkpoint rescale {copy} " in caught.value.hint
         assert "--query-id new" in caught.value.hint
         ids += lab.grow(lab.open("run-1", fmt), 1, len(ids), ids[-1] if ids and fmt == 2 else None)
         assert len(ids) == batches_before + turn + 1
@@ -318,7 +318,7 @@ def test_a_restore_that_is_begun_anew_in_its_own_target_goes_on(
     with monkeypatch.context() as patched:
         patched.setattr("pyspark_ckpt.state_store.savepoints.query_restore.Movement", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            savepoints.rescale(query.location, target, 3, options=options)
+            savepoints.restore(query.location, target, parallelism=3, options=options)
     shutil.rmtree(target)
-    savepoints.rescale(query.location, target, 3, options=options)
+    savepoints.restore(query.location, target, parallelism=3, options=options)
     assert stored(target, parse(options)) == (query.version, 3, query.rows)

@@ -46,7 +46,7 @@ def test_every_row_is_in_its_partition_when_a_query_is_rescaled_again_and_again(
     walk = random.Random(seed).sample(NUMBERS, 4)
     query = written(quick_path / "0", walk[0], seed=seed, checkpoint_format=1 if (width + seed) % 2 else 2)
     for step, (_, partitions) in enumerate(pairwise((*walk, walk[0])), 1):
-        savepoints.rescale(str(quick_path / f"{step - 1}"), str(quick_path / str(step)), partitions)
+        savepoints.restore(str(quick_path / f"{step - 1}"), str(quick_path / str(step)), parallelism=partitions)
         assert stored(str(quick_path / str(step))) == (query.version, partitions, query.rows), f"{seed}: {walk}"
 
 
@@ -66,25 +66,25 @@ def test_a_digest_that_differs_fails_the_restore_for_good(
         with pytest.raises(
             FormatError, match=r"operator 0, store 'left': state 'by time' had \d+ rows with the digest"
         ):
-            savepoints.rescale(query.location, str(target), 3)
+            savepoints.restore(query.location, str(target), parallelism=3)
     with pytest.raises(InvalidInputError, match="is not a checkpoint"):
         Checkpoint(str(target), parse({}))
 
 
 def test_partitions_without_key_groups_are_left_behind(quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     query = written(quick_path / "query", MAX_PARALLELISM + 8, operators=(2,))
-    savepoints.rescale(query.location, str(quick_path / "restored"), 3)
+    savepoints.restore(query.location, str(quick_path / "restored"), parallelism=3)
     assert stored(str(quick_path / "restored")) == (query.version, 3, query.rows)
     with monkeypatch.context() as patched:
         patched.setattr(saved_query, "partition_of", lambda _kind, _row_hash, partitions: partitions - 1)
         query = written(quick_path / "wrong", MAX_PARALLELISM + 8, operators=(2,))
     with pytest.raises(FormatError, match=r"state '\S+' has \d+ rows, and 0 were found"):
-        savepoints.rescale(query.location, str(quick_path / "refused"), 3)
+        savepoints.restore(query.location, str(quick_path / "refused"), parallelism=3)
 
 
 def test_new_partitions_share_files_with_each_other_and_not_with_the_source(quick_path: Path) -> None:
     query = written(quick_path / "query", 1, operators=(2,))
-    savepoints.rescale(query.location, str(quick_path / "restored"), 4)
+    savepoints.restore(query.location, str(quick_path / "restored"), parallelism=4)
     tables = list((quick_path / "restored").rglob("*.sst"))
     assert {path.stat().st_nlink for path in tables if path.stat().st_nlink > 1} == {4}
     assert all(path.stat().st_nlink == 1 for path in Path(query.location).rglob("*.sst"))
@@ -112,7 +112,7 @@ def test_a_new_store_is_published_when_its_files_are_durable(
 
     monkeypatch.setattr(local, "sync_folder", noted)
     monkeypatch.setattr(LocalPlace, "put_if_absent", checked)
-    savepoints.rescale(query.location, str(quick_path / "restored"), 4)
+    savepoints.restore(query.location, str(quick_path / "restored"), parallelism=4)
     assert published.count(True) == len(published) >= 4
 
 
@@ -128,7 +128,7 @@ def test_rows_that_nobody_counts_are_counted_before_they_are_moved(
 
     monkeypatch.setattr(clipping, "scan_rows", lossy)
     with pytest.raises(FormatError, match=rf"state '{EXPIRY}' has \d+ rows, and \d+ were found"):
-        savepoints.rescale(query.location, str(quick_path / "restored"), 3)
+        savepoints.restore(query.location, str(quick_path / "restored"), parallelism=3)
 
 
 @pytest.mark.in_turn
@@ -150,7 +150,7 @@ def test_a_row_that_is_in_a_wrong_partition_is_refused(quick_path: Path, monkeyp
         patched.setattr(saved_query, "partition_of", lambda _kind, row_hash, _partitions: row_hash & 1)
         query = written(quick_path / "query", 2, operators=(2,))
     with pytest.raises(FormatError, match=rf"state '{EXPIRY}' has \d+ rows, and \d+ were found"):
-        savepoints.rescale(query.location, str(quick_path / "restored"), 3)
+        savepoints.restore(query.location, str(quick_path / "restored"), parallelism=3)
     with pytest.raises(InvalidInputError, match="is not a checkpoint"):
         Checkpoint(str(quick_path / "restored"), parse({}))
 

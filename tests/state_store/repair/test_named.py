@@ -12,11 +12,11 @@ from tests.saved_query import Query, written
 COMMANDS = {
     "list": ["checkpoint", "list", "{0}"],
     "inspect": ["checkpoint", "inspect", "{0}"],
-    "branch": ["branch", "{0}", "{0}-branch"],
+    "branch": ["checkpoint", "branch", "{0}", "{0}-branch"],
     "savepoint": ["savepoint", "create", "{0}", "{0}-savepoint"],
     "state": ["state", "read", "{0}", "--operator", "0", "--store", "left", "--state", "rows"],
     "verify": ["checkpoint", "verify", "{0}"],
-    "rescale": ["rescale", "{0}", "{0}-rescaled", "-n", "3"],
+    "rescale": ["checkpoint", "rescale", "{0}", "{0}-rescaled", "-n", "3"],
 }
 
 

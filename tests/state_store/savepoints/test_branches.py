@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_ckpt import branch
 from pyspark_ckpt.cli.main import main
+from pyspark_ckpt.moving import branch
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, LifecycleError, NotFoundError
 from pyspark_ckpt.state_store.options import parse

@@ -85,7 +85,7 @@ def test_what_is_damaged_in_the_source_of_a_restore_is_named(
     remote = {"remote": folder} if kind == "checkpoint" else {}
     query = Miscounted(str(quick_path / "query"), 1, operators=(2,), options=parse({**options, **remote}))
     query.run()
-    restore: Any = partial(savepoints.rescale, query.location, parallelism=2)
+    restore: Any = partial(savepoints.restore, query.location, parallelism=2)
     if kind == "savepoint":
         savepoints.savepoint(query.location, folder, options=options)
         restore = partial(savepoints.restore, folder, parallelism=2)

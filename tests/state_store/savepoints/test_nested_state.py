@@ -35,13 +35,24 @@ def test_no_state_is_put_inside_of_a_checkpoint_or_a_savepoint(
     options, before = {"remote": str(quick_path / remote)}, files(quick_path)
     outer = quick_path / remote.partition("/")[0]
     acts: list[Callable[[], object]] = [
-        lambda: savepoints.rescale(query.location, str(target), 2, query_id=query_id, options=options),
+        lambda: savepoints.restore(query.location, str(target), parallelism=2, query_id=query_id, options=options),
         lambda: savepoints.restore(str(saved), str(target), query_id=query_id, options=options),
     ]
     for act in acts:
         with pytest.raises(InvalidInputError, match=rf"{quick_path / remote}/[-0-9a-f]*.* is inside {outer}"):
             act()
-    command = ["rescale", query.location, str(target), "-n", "2", "--query-id", query_id, "--explain", "--quick"]
+    command = [
+        "checkpoint",
+        "rescale",
+        query.location,
+        str(target),
+        "-n",
+        "2",
+        "--query-id",
+        query_id,
+        "--dry-run",
+        "--quick",
+    ]
     assert main([*command, "-o", f"remote={quick_path / remote}"]) == 2
     assert f"is inside {outer}" in capsys.readouterr().err
     assert files(quick_path) == before
@@ -52,7 +63,7 @@ def test_no_state_is_put_around_the_checkpoint_that_it_is_made_from(quick_path: 
     query = written(remote / QUERY / "query", 1, operators=(1,), batches=1)
     before = files(quick_path)
     with pytest.raises(InvalidInputError, match=f"The state would be in {remote / QUERY}, and {query.location} is in"):
-        savepoints.rescale(query.location, str(quick_path / "target"), 2, options={"remote": str(remote)})
+        savepoints.restore(query.location, str(quick_path / "target"), parallelism=2, options={"remote": str(remote)})
     assert files(quick_path) == before
 
 
@@ -64,7 +75,9 @@ def test_no_checkpoint_is_the_folder_of_its_own_state(spelled: str, quick_path: 
     before = files(quick_path)
     for target in (remote / QUERY, quick_path / spelled / QUERY):
         with pytest.raises(InvalidInputError, match="which is the new checkpoint itself"):
-            savepoints.rescale(query.location, str(target), 2, options={"remote": str(quick_path / spelled)})
+            savepoints.restore(
+                query.location, str(target), parallelism=2, options={"remote": str(quick_path / spelled)}
+            )
     assert files(quick_path) == before
 
 
@@ -79,7 +92,7 @@ def makers(query: Query, saved: Path, target: Path) -> list[Callable[[], object]
     return [
         lambda: savepoints.savepoint(query.location, str(target)),
         lambda: savepoints.restore(str(saved), str(target)),
-        lambda: savepoints.rescale(query.location, str(target), 2),
+        lambda: savepoints.restore(query.location, str(target), parallelism=2),
     ]
 
 
@@ -112,7 +125,7 @@ def test_state_is_called_state_and_nobody_is_told_to_delete_what_is_in_it(quick_
 
     def act() -> object:
         options = {"remote": str(remote)}
-        return savepoints.rescale(str(quick_path / "copy"), str(quick_path / "target"), 2, options=options)
+        return savepoints.restore(str(quick_path / "copy"), str(quick_path / "target"), parallelism=2, options=options)
 
     with pytest.raises(InvalidInputError, match="belongs to the checkpoint") as empty:
         act()
@@ -144,7 +157,7 @@ def test_what_is_left_of_a_checkpoint_is_named_and_nobody_is_told_to_delete_it(
 def test_nobody_is_told_to_delete_what_is_in_a_target(there: str, quick_path: Path) -> None:
     query, target = written(quick_path / "query", 1, operators=(1,), batches=1), LocalPlace(quick_path / "target")
     target.put(there, b"")
-    for act in (savepoints.savepoint, partial(savepoints.rescale, parallelism=2)):
+    for act in (savepoints.savepoint, partial(savepoints.restore, parallelism=2)):
         with pytest.raises(InvalidInputError, match="is not empty: it has") as refused:
             act(query.location, target.url)
         assert re.fullmatch("Name a new folder for a (savepoint|checkpoint).", refused.value.hint)

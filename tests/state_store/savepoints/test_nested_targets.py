@@ -27,7 +27,7 @@ def interrupted_restore(query: Query, target: Path, monkeypatch: pytest.MonkeyPa
     with monkeypatch.context() as patched:
         patched.setattr("pyspark_ckpt.state_store.savepoints.query_restore.copy_logs", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            savepoints.rescale(query.location, str(target), 2)
+            savepoints.restore(query.location, str(target), parallelism=2)
 
 
 OUTER = {
@@ -55,7 +55,7 @@ def acts(query: Query, saved: Path, target: Path) -> Iterator[Callable[[], objec
     """All that makes something in ``target``."""
     yield lambda: savepoints.savepoint(query.location, str(target))
     yield lambda: savepoints.restore(str(saved), str(target))
-    yield lambda: savepoints.rescale(query.location, str(target), 2)
+    yield lambda: savepoints.restore(query.location, str(target), parallelism=2)
 
 
 @pytest.mark.parametrize("outer", OUTER)
@@ -74,7 +74,7 @@ def test_no_target_lies_inside_of_another_checkpoint_or_savepoint(
                 act()
             assert refused.value.message.startswith(f"{inner} ")
             assert f"such as one next to {folder}" in refused.value.hint
-    assert main(["rescale", query.location, str(folder / "sub"), "-n", "2", "--explain", "--quick"]) == 2
+    assert main(["checkpoint", "rescale", query.location, str(folder / "sub"), "-n", "2", "--dry-run", "--quick"]) == 2
     assert f"is inside {folder}" in capsys.readouterr().err
     assert files(quick_path) == before
 

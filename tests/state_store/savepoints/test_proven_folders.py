@@ -219,7 +219,7 @@ def test_nobody_is_told_to_delete_a_checkpoint_whose_claim_was_interrupted(
         lambda: savepoints.restore(saved, target, parallelism=2),
         lambda: savepoints.restore(saved, target, parallelism=2, claim="claim"),
         lambda: savepoints.restore(quick_path / "second", target),
-        lambda: savepoints.rescale(query.location, target, 2),
+        lambda: savepoints.restore(query.location, target, parallelism=2),
     ]
     for act in acts:
         with pytest.raises(InvalidInputError, match=r"is a complete checkpoint.* and this is another restore") as told:
@@ -240,10 +240,10 @@ def test_a_rescaling_that_was_interrupted_names_a_new_folder_if_its_source_has_g
     query, target = written(quick_path / "query", 2, operators=(2,), batches=2), quick_path / "new"
     fail_once(monkeypatch, f"{RESTORE}.copy_logs")
     with pytest.raises(StorageError):
-        savepoints.rescale(query.location, target, 3)
+        savepoints.restore(query.location, target, parallelism=3)
     query.run()
     with pytest.raises(InvalidInputError, match="another restore, of version 3") as refused:
-        savepoints.rescale(query.location, target, 3)
+        savepoints.restore(query.location, target, parallelism=3)
     assert refused.value.hint == f"{query.location} is at version 3 now, so name a new folder."
 
 
@@ -255,10 +255,10 @@ def test_two_runs_of_one_restore_at_the_same_time_are_one_restore(
     def run() -> None:
         with suppress(StorageError), monkeypatch.context() as patched:
             fail_once(patched, f"{RESTORE}.copy_logs")
-            savepoints.rescale(query.location, target, 3)
+            savepoints.restore(query.location, target, parallelism=3)
 
     first(monkeypatch, f"{RESTORE}.refuse_unless_empty", run)
-    savepoints.rescale(query.location, target, 3)
+    savepoints.restore(query.location, target, parallelism=3)
     assert stored(str(target)) == (2, 3, query.rows)
 
 
@@ -266,13 +266,13 @@ def test_giving_up_a_restore_names_where_its_state_is(quick_path: Path, monkeypa
     query, target, remote = written(quick_path / "query", 2, operators=(2,)), quick_path / "new", quick_path / "R"
     fail_once(monkeypatch, f"{RESTORE}.copy_logs")
     with pytest.raises(StorageError) as failed:
-        savepoints.rescale(query.location, target, 3, options={"remote": str(remote)})
+        savepoints.restore(query.location, target, parallelism=3, options={"remote": str(remote)})
     folder = remote / Checkpoint(query.location, parse({})).query_id
     assert f"name another folder in the option remote, too: {folder} has state" in failed.value.hint
     assert "delete" not in failed.value.hint
     shutil.rmtree(target)
     with pytest.raises(InvalidInputError, match=f"{folder} .*perhaps of an earlier restore to {target}"):
-        savepoints.rescale(query.location, target, 3, options={"remote": str(remote)})
+        savepoints.restore(query.location, target, parallelism=3, options={"remote": str(remote)})
 
 
 def test_a_savepoint_in_which_a_query_was_started_is_not_called_damaged(

@@ -140,7 +140,7 @@ def test_a_rescaling_is_not_finished_with_another_checkpoint(quick_path: Path, m
     old, new = branches(quick_path, checkpoint_format=1)
     source, target = quick_path / "query", quick_path / "target"
     replace(source, Path(old.location))
-    rescale = partial(savepoints.rescale, source, target, 3)
+    rescale = partial(savepoints.restore, source, target, parallelism=3)
     fail(monkeypatch, f"{RESTORE}.copy_logs", rescale)
     replace(source, Path(new.location))
     before = files(target)
@@ -152,7 +152,7 @@ def test_a_rescaling_is_not_finished_with_another_checkpoint(quick_path: Path, m
 def test_what_an_earlier_build_has_begun_is_not_finished(quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It did not record what its source held."""
     query, target = written(quick_path / "query", 2, operators=(2,)), quick_path / "target"
-    rescale = partial(savepoints.rescale, query.location, target, 3)
+    rescale = partial(savepoints.restore, query.location, target, parallelism=3)
     fail(monkeypatch, f"{RESTORE}.copy_logs", rescale)
     place = LocalPlace(target)
     recorded, _ = read_recorded(place)
@@ -403,7 +403,7 @@ def test_a_rescaling_is_finished_although_a_start_of_the_query_has_changed_its_f
 ) -> None:
     """Such as a schema that has evolved, in a run that failed before it committed anything."""
     query, target = written(quick_path / "query", 2, operators=(0,)), quick_path / "target"
-    rescale = partial(savepoints.rescale, query.location, target, 3)
+    rescale = partial(savepoints.restore, query.location, target, parallelism=3)
     fail(monkeypatch, f"{RESTORE}.FinishedRequest", rescale)
     name = "state/0/0/left/_metadata/schema"
     (Path(query.location) / name).write_bytes(b"\0\2v4")
@@ -467,7 +467,7 @@ def test_a_rescaling_that_was_cleaning_up_says_that_its_source_has_gone_on(
     quick_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query, target = written(quick_path / "query", 2, operators=(1,)), quick_path / "target"
-    rescale = partial(savepoints.rescale, query.location, target, 3)
+    rescale = partial(savepoints.restore, query.location, target, parallelism=3)
     fail(monkeypatch, f"{RESTORE}.forget", rescale)
     query.run()
     with pytest.raises(InvalidInputError, match=f"and {query.location} is at version 4 now") as refused:

@@ -51,7 +51,7 @@ def test_plans_that_have_not_run_go_with_savepoints_and_restores(query: Query, q
     savepoints.savepoint(first, saved)
     savepoints.restore(saved, second)
     assert set(files(quick_path / "second" / "_ckpt" / "replay")) == {"3", "4", "5"}
-    savepoints.rescale(second, str(quick_path / "third"), 3)
+    savepoints.restore(second, str(quick_path / "third"), parallelism=3)
     assert set(files(quick_path / "third" / "_ckpt" / "replay")) == {"3", "4", "5"}
     savepoints.restore(str(quick_path / "saved"), str(quick_path / "fourth"), replay_from=second)
     assert set(files(quick_path / "fourth" / "_ckpt" / "replay")) == {"3", "4", "5"}
@@ -61,7 +61,7 @@ def test_a_plan_that_does_not_follow_on_is_left(query: Query, quick_path: Path) 
     """As in a copy of an older batch, whose next batch is another one."""
     savepoints.restore(str(quick_path / "saved"), str(quick_path / "first"), replay_from=query.location)
     (quick_path / "first" / "_ckpt" / "replay" / "3").unlink()
-    savepoints.rescale(str(quick_path / "first"), str(quick_path / "second"), 3)
+    savepoints.restore(str(quick_path / "first"), str(quick_path / "second"), parallelism=3)
     assert not (quick_path / "second" / "_ckpt" / "replay").exists()
 
 

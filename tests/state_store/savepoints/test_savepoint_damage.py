@@ -172,7 +172,7 @@ def test_an_operator_whose_metadata_is_lost_is_not_left_out(
     with pytest.raises(FormatError, match=f"{lost.removesuffix('/metadata')} does not say"):
         savepoints.savepoint(query.location, str(quick_path / "taken"))
     with pytest.raises(FormatError, match=f"{lost.removesuffix('/metadata')} does not say"):
-        savepoints.rescale(query.location, str(quick_path / "restored"), 2)
+        savepoints.restore(query.location, str(quick_path / "restored"), parallelism=2)
 
 
 @pytest.mark.parametrize("lost", ["state/0/_metadata", "state/0", "state"])

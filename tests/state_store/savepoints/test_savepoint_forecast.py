@@ -44,7 +44,7 @@ def query(quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> Query:
 def explained(capsys: pytest.CaptureFixture[str], *command: str) -> dict[int, list[int]]:
     """Expected rows by operator; all are reported as counted, except of operators with one partition."""
     capsys.readouterr()
-    assert main([*command, "--explain", "--json"]) == 0
+    assert main([*command, "--dry-run", "--json"]) == 0
     told: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert [each["is_counted"] for each in told["operators"]] == [True, False, True]
     return {each["operator"]: each["expected_rows"] for each in told["operators"]}
@@ -67,9 +67,9 @@ def test_rows_of_new_partitions_are_as_many_as_were_predicted(
     partitions: int, query: Query, quick_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = str(quick_path / "new")
-    told = explained(capsys, "rescale", query.location, target, "-n", str(partitions))
+    told = explained(capsys, "checkpoint", "rescale", query.location, target, "-n", str(partitions))
     assert not Path(target).exists()
-    savepoints.rescale(query.location, target, partitions)
+    savepoints.restore(query.location, target, parallelism=partitions)
     assert told == rows_of(target, partitions)
     for operator in (0, 2):
         assert partitions == 1 or max(told[operator]) > 0.5 * sum(told[operator])
@@ -85,7 +85,7 @@ def test_rows_of_a_savepoint_are_counted(
     told = explained(capsys, "savepoint", "restore", taken, target, "-n", "4")
     savepoints.restore(taken, target, parallelism=4)
     assert told == rows_of(target, 4)
-    assert main(["savepoint", "restore", taken, f"{target}-2", "-n", "4", "--explain"]) == 0
+    assert main(["savepoint", "restore", taken, f"{target}-2", "-n", "4", "--dry-run"]) == 0
     assert "rows of each new partition of operator 0, counted" in capsys.readouterr().out
 
 
@@ -98,7 +98,7 @@ def test_rows_that_spark_has_written_are_counted(name: str, tmp_path: Path) -> N
         found, found.newest_version, list_operators(found, found.newest_version), "/new", RestoreRequest(5), parse({})
     )
     (operator,) = savepoints.explain(restoration, counts=True).operators
-    savepoints.rescale(checkpoint, str(tmp_path / "new"), 5)
+    savepoints.restore(checkpoint, str(tmp_path / "new"), parallelism=5)
     new = Checkpoint(str(tmp_path / "new"), parse({}))
     rows = [0] * 5
     for _, identity in new.stores():
@@ -111,7 +111,7 @@ def test_rows_that_spark_has_written_are_counted(name: str, tmp_path: Path) -> N
 def test_nothing_is_read_to_explain_a_restore_quickly(
     query: Query, quick_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["rescale", query.location, str(quick_path / "new"), "-n", "4", "--explain"]
+    command = ["checkpoint", "rescale", query.location, str(quick_path / "new"), "-n", "4", "--dry-run"]
     for path in Path(query.location, "state", "0").rglob("*.delta"):
         path.write_bytes(path.read_bytes().replace(b"key-", b"yek-"))
     assert main([*command, "--quick"]) == 0
@@ -119,4 +119,4 @@ def test_nothing_is_read_to_explain_a_restore_quickly(
     assert main(command) == 1
     assert ".delta is damaged" in capsys.readouterr().err
     with pytest.raises(FormatError):
-        savepoints.rescale(query.location, str(quick_path / "new"), 4)
+        savepoints.restore(query.location, str(quick_path / "new"), parallelism=4)

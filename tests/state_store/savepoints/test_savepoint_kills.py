@@ -34,7 +34,7 @@ def test_a_restore_is_finished_by_the_same_call_however_often_it_is_killed(
     target, draw, runs = quick_path / "new", random.Random(7), 0
 
     def act() -> Any:  # noqa: ANN401
-        return savepoints.rescale(query.location, str(target), 3)
+        return savepoints.restore(query.location, str(target), parallelism=3)
 
     while not survives(mortal, target, draw.randrange(12), is_after=draw.random() < 0.5, act=act):
         runs += 1
@@ -45,7 +45,7 @@ def test_a_restore_is_finished_by_the_same_call_however_often_it_is_killed(
                 break
         else:
             with pytest.raises(InvalidInputError, match=r"is not empty|unfinished restore"):
-                savepoints.rescale(query.location, str(target), 4)
+                savepoints.restore(query.location, str(target), parallelism=4)
     assert runs > 2
     assert stored(str(target)) == (query.version, 3, query.rows)
     assert left_behind(target) == []
@@ -77,7 +77,7 @@ def test_a_restore_is_finished_by_the_same_call_when_it_is_killed_at_a_step(
     query = written(quick_path / "old", 1, batches=1, operators=(2,))
     for number, step in enumerate(STEPS):
         target = quick_path / f"{number}"
-        act = partial(savepoints.rescale, query.location, str(target), 2)
+        act = partial(savepoints.restore, query.location, str(target), parallelism=2)
         assert not survives(mortal, target, step, is_after=is_after, act=act), step
         stands = number > STEPS.index(("put", "metadata")) - is_after
         assert is_checkpoint(target) == stands, step

@@ -41,7 +41,7 @@ def test_a_savepoint_in_s3_is_copied_by_the_service_and_restored_anywhere(
     assert copied
     assert all(key.endswith(".sst") for key in copied), "nothing that has checksums of its own inside is copied unread"
     savepoints.restore(taken, str(quick_path / "here"), parallelism=3, options=s3.options)
-    savepoints.rescale(restored, f"{restored}-3", 3, options=s3.options)
+    savepoints.restore(restored, f"{restored}-3", parallelism=3, options=s3.options)
     assert stored(restored, parsed) == (query.version, 2, query.rows)
     assert stored(f"{restored}-3", parsed) == stored(str(quick_path / "here")) == (query.version, 3, query.rows)
     with pytest.raises(InvalidInputError, match="is not empty"):
@@ -84,7 +84,7 @@ def test_state_in_s3_is_apart_from_its_checkpoint_before_and_after(s3: S3Service
     with pytest.raises(InvalidInputError, match=r"belongs to the checkpoint .*, whose query has the same id"):
         savepoints.restore(str(quick_path / "taken"), str(quick_path / "refused"), options=old)
     savepoints.restore(str(quick_path / "taken"), str(quick_path / "restored"), options=new)
-    savepoints.rescale(str(quick_path / "restored"), str(quick_path / "rescaled"), 3, options=s3.options)
+    savepoints.restore(str(quick_path / "restored"), str(quick_path / "rescaled"), parallelism=3, options=s3.options)
     assert s3.files(old["remote"]) == before
     assert stored(str(quick_path / "taken")) == (query.version, 2, query.rows)
     assert stored(str(quick_path / "restored"), parse(s3.options)) == (query.version, 2, query.rows)

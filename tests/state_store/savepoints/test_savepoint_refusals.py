@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_ckpt import open_state, savepoints
+from pyspark_ckpt import savepoints
 from pyspark_ckpt.cli.main import main
+from pyspark_ckpt.reading import open_state
 from pyspark_ckpt.state_store.blobs import LocalPlace
 from pyspark_ckpt.state_store.errors import (
     CkptError,
@@ -150,7 +151,7 @@ def test_state_of_the_first_partition_alone_is_not_taken_for_all_of_it(
         shutil.rmtree(quick_path / "query" / "state" / "0" / str(partition))
     for act in (
         lambda: savepoints.savepoint(query.location, target),
-        lambda: savepoints.rescale(query.location, target, 1),
+        lambda: savepoints.restore(query.location, target, parallelism=1),
     ):
         with pytest.raises(NotFoundError, match=r"operator 0, partition [12], .* its objects are lost"):
             act()

@@ -123,7 +123,7 @@ def test_locations_may_be_path_objects(quick_path: Path) -> None:
     query = written(quick_path / "query", 2, operators=(2,), batches=1)
     savepoints.savepoint(Path(query.location), quick_path / "taken")
     assert savepoints.restore(quick_path / "taken", quick_path / "restored", parallelism=3).partitions == 3
-    assert savepoints.rescale(quick_path / "restored", quick_path / "rescaled", 1).partitions == 1
+    assert savepoints.restore(quick_path / "restored", quick_path / "rescaled", parallelism=1).partitions == 1
     with open_state(quick_path / "rescaled") as state:
         assert state.version == 1
 
@@ -148,7 +148,6 @@ UNTYPED_READER: Any = open_state
             lambda: UNTYPED.restore("/from", "/to", uid_map=["a"]),
             r"`uid_map` must be a mapping, got \['a'\] of type list",
         ),
-        (lambda: UNTYPED.rescale("/from", None, 3), "new_checkpoint is None"),
         (lambda: UNTYPED_READER("/from", version="3"), "version must be an integer, got '3' of type str"),
         (lambda: UNTYPED_READER("/from", options=["x"]), r"options must be a mapping, got \['x'\] of type list"),
         (lambda: UNTYPED_READER(None), "path is None, of type NoneType. Give a path or a URL."),
@@ -168,7 +167,7 @@ def test_a_target_that_is_not_empty_stays_as_it_is(quick_path: Path) -> None:
     for act in (
         lambda: savepoints.savepoint(query.location, str(target)),
         lambda: savepoints.restore(str(quick_path / "taken"), str(target)),
-        lambda: savepoints.rescale(query.location, str(target), 3),
+        lambda: savepoints.restore(query.location, str(target), parallelism=3),
     ):
         with pytest.raises(InvalidInputError, match="is not empty: it has deep/file"):
             act()
@@ -227,16 +226,16 @@ def test_of_two_restores_into_one_target_the_second_is_refused(
             if not is_through:
                 patched.setattr("pyspark_ckpt.state_store.savepoints.query_restore.copy_logs", lambda *_: 1 / 0)
             with nullcontext() if is_through else pytest.raises(ZeroDivisionError):
-                savepoints.rescale(query.location, str(target), 2)
+                savepoints.restore(query.location, str(target), parallelism=2)
         before.update(files(target))
 
     before: dict[str, bytes] = {}
     at_first_look(monkeypatch, target, other)
     with pytest.raises(InvalidInputError, match=r"and this is another|is a checkpoint now, or the target of another"):
-        savepoints.rescale(query.location, str(target), 3)
+        savepoints.restore(query.location, str(target), parallelism=3)
     assert files(target) == before
     if not is_through:
-        savepoints.rescale(query.location, str(target), 2)
+        savepoints.restore(query.location, str(target), parallelism=2)
     assert stored(str(target)) == (query.version, 2, query.rows)
 
 
@@ -255,11 +254,11 @@ def test_a_restore_never_goes_on_where_another_query_has_begun(
     with monkeypatch.context() as patched:
         patched.setattr("pyspark_ckpt.state_store.savepoints.query_restore.copy_logs", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            savepoints.rescale(query.location, str(target), 3)
+            savepoints.restore(query.location, str(target), parallelism=3)
     LocalPlace(target).put("metadata", b'{"id":"another"}')
     before = files(target)
     with pytest.raises(InvalidInputError, match="is a checkpoint now, or the target of another"):
-        savepoints.rescale(query.location, str(target), 3)
+        savepoints.restore(query.location, str(target), parallelism=3)
     assert files(target) == before
 
 

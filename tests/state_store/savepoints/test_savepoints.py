@@ -69,7 +69,7 @@ def test_paths_that_are_not_absolute_are_of_the_present_folder(
     place = str(quick_path / "saved" / "taken")
     assert json.loads(capsys.readouterr().out) == {"savepoint": "saved/taken", "place": place, "deleted": len(taken)}
     assert not files(quick_path / "saved")
-    assert main(["rescale", "query", "rescaled", "-n", "1"]) == 0
+    assert main(["checkpoint", "rescale", "query", "rescaled", "-n", "1"]) == 0
     assert stored(str(quick_path / "rescaled")) == (query.version, 1, query.rows)
 
 
@@ -155,7 +155,7 @@ def test_a_pin_that_stays_fails_nothing_that_was_done_while_it_was_held(
 
     monkeypatch.setattr(LocalPlace, "delete", refused)
     savepoints.savepoint(query.location, str(quick_path / "taken"))
-    savepoints.rescale(query.location, str(quick_path / "rescaled"), 2)
+    savepoints.restore(query.location, str(quick_path / "rescaled"), parallelism=2)
     assert stored(str(quick_path / "taken")) == (query.version, 1, query.rows)
     assert stored(str(quick_path / "rescaled")) == (query.version, 2, query.rows)
     assert [each.levelname for each in caplog.records if "ends by itself" in each.getMessage()] == ["WARNING"] * 2
@@ -282,7 +282,7 @@ def test_state_that_may_be_left_alone_still_may_when_its_checkpoint_is_moved(kin
     savepoints.savepoint(query.location, first)
     assert not (quick_path / "first" / ALLOWED).exists()
     savepoints.restore(first, str(quick_path / "0"), allow_non_restored_state=True)
-    savepoints.rescale(str(quick_path / "0"), str(quick_path / "1"), 3)
+    savepoints.restore(str(quick_path / "0"), str(quick_path / "1"), parallelism=3)
     savepoints.savepoint(str(quick_path / "1"), taken, kind=kind)
     savepoints.restore(taken, str(quick_path / "2"))
     for each in ("0", "1", "2"):
@@ -303,7 +303,7 @@ def test_what_a_query_keeps_about_idle_inputs_goes_along(kind: Kind, quick_path:
     taken = str(quick_path / "taken")
     savepoints.savepoint(query.location, taken, kind=kind)
     savepoints.restore(taken, str(quick_path / "restored"), parallelism=3)
-    savepoints.rescale(str(quick_path / "restored"), str(quick_path / "rescaled"), 2)
+    savepoints.restore(str(quick_path / "restored"), str(quick_path / "rescaled"), parallelism=2)
     for each in ("taken", "restored", "rescaled"):
         folder = quick_path / each / WATERMARKS_FOLDER
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == {str(newest): kept[newest]}, each
@@ -380,11 +380,11 @@ def test_a_restore_is_refused_when_nothing_has_been_committed_or_its_notes_are_d
     target = quick_path / "restored"
     LocalPlace(target).put("_ckpt/restore/request.json", b"")
     with pytest.raises(FormatError, match=r"request\.json is damaged"):
-        savepoints.rescale(query.location, str(target), 3)
+        savepoints.restore(query.location, str(target), parallelism=3)
     shutil.rmtree(target)
     Path(query.location, "commits", "0").unlink()
     with pytest.raises(LifecycleError, match="no batch of the query has been committed"):
-        savepoints.rescale(query.location, str(target), 3)
+        savepoints.restore(query.location, str(target), parallelism=3)
     assert files(target) == {}
 
 
@@ -405,9 +405,9 @@ def test_state_apart_from_its_checkpoint_is_taken_and_put_apart_again(quick_path
     query = written(quick_path / "query", 2, remote=old)
     before = files(Path(old))
     with pytest.raises(InvalidInputError, match=r"belongs to the checkpoint .*, whose query has the same id"):
-        savepoints.rescale(query.location, str(quick_path / "refused"), 3, options={"remote": old})
+        savepoints.restore(query.location, str(quick_path / "refused"), parallelism=3, options={"remote": old})
     assert files(quick_path / "refused") == {}
-    savepoints.rescale(query.location, str(quick_path / "rescaled"), 3, options={"remote": new})
+    savepoints.restore(query.location, str(quick_path / "rescaled"), parallelism=3, options={"remote": new})
     assert files(Path(old)) == before
     savepoints.savepoint(query.location, str(quick_path / "taken"), options={"remote": old})
     done = savepoints.restore(
@@ -430,10 +430,10 @@ def test_a_restore_is_another_when_its_state_is_to_lie_elsewhere(
     with monkeypatch.context() as patched:
         patched.setattr("pyspark_ckpt.state_store.savepoints.query_restore.copy_logs", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            savepoints.rescale(query.location, target, 2, options=options)
+            savepoints.restore(query.location, target, parallelism=2, options=options)
     with pytest.raises(InvalidInputError, match=r"unfinished restore of .*, and this is another"):
-        savepoints.rescale(query.location, target, 2)
-    savepoints.rescale(query.location, target, 2, options=options)
+        savepoints.restore(query.location, target, parallelism=2)
+    savepoints.restore(query.location, target, parallelism=2, options=options)
     assert stored(target) == (query.version, 2, query.rows)
 
 
@@ -513,7 +513,7 @@ def test_a_checkpoint_is_restored_as_its_newest_batch(partitions: int | None, qu
 
 def test_a_restore_of_a_checkpoint_can_be_explained(quick_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     query, target = written(quick_path / "query", 2), quick_path / "restored"
-    assert main(["savepoint", "restore", query.location, str(target), "-n", "3", "--explain"]) == 0
+    assert main(["savepoint", "restore", query.location, str(target), "-n", "3", "--dry-run"]) == 0
     assert "2 to 3 partitions" in capsys.readouterr().out
     assert not target.exists()
 

@@ -318,7 +318,7 @@ def test_the_command_line_shows_the_order_and_takes_the_names(
     assert main(["savepoint", "inspect", saved]) == 0
     told = capsys.readouterr().out
     assert told.index(KAFKA) < told.index(f"{FILES}, has read file:///in/2") < told.index("no offset yet")
-    assert main(["savepoint", "restore", saved, target, "--source-names", "a,b", "--explain", "--quick"]) == 2
+    assert main(["savepoint", "restore", saved, target, "--source-names", "a,b", "--dry-run", "--quick"]) == 2
     assert "has 3 sources" in capsys.readouterr().err
     assert main(["savepoint", "restore", saved, target, "--source-names", "a,,b"]) == 2
     assert "has an empty name" in capsys.readouterr().err

@@ -23,7 +23,7 @@ def interrupted(query: Query, target: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with monkeypatch.context() as patched:
         patched.setattr("pyspark_ckpt.state_store.savepoints.query_restore.copy_logs", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            savepoints.rescale(query.location, str(target), 2)
+            savepoints.restore(query.location, str(target), parallelism=2)
 
 
 def commands(folder: Path) -> list[list[str]]:
@@ -33,7 +33,7 @@ def commands(folder: Path) -> list[list[str]]:
         *(["checkpoint", each, name] for each in ("list", "inspect", "verify", "gc")),
         *(["state", each, name] for each in ("read", "count")),
         ["savepoint", "create", name, f"{name}-taken"],
-        ["rescale", name, f"{name}-rescaled", "-n", "3"],
+        ["checkpoint", "rescale", name, f"{name}-rescaled", "-n", "3"],
     ]
 
 
@@ -50,7 +50,7 @@ def test_an_unfinished_restore_is_called_that_by_all_commands(
         assert "delete" not in told
     assert main(["savepoint", "restore", str(target), str(quick_path / "another")]) == 2
     assert "It is the target of an unfinished restore." in capsys.readouterr().err
-    savepoints.rescale(query.location, str(target), 2)
+    savepoints.restore(query.location, str(target), parallelism=2)
     assert stored(str(target)) == (2, 2, query.rows)
 
 
@@ -67,7 +67,7 @@ def test_the_metadata_of_an_unfinished_restore_says_what_to_do_where_spark_looks
     (target / "metadata").write_bytes(msgspec.json.encode(former))
     with pytest.raises(InvalidInputError, match="is not a checkpoint yet: it is an unfinished restore"):
         Checkpoint(str(target), parse({}))
-    savepoints.rescale(query.location, str(target), 2)
+    savepoints.restore(query.location, str(target), parallelism=2)
     assert stored(str(target)) == (1, 2, query.rows)
 
 
@@ -147,7 +147,7 @@ def test_a_restore_that_fails_or_is_interrupted_says_what_is_left(
     query, saved = written(quick_path / "query", 1, operators=(2,), batches=2), quick_path / "taken"
     savepoints.savepoint(query.location, str(saved))
     for failure, code in ((StorageError("made up"), 1), (KeyboardInterrupt(), 130)):
-        for command in (["rescale", query.location], ["savepoint", "restore", str(saved)]):
+        for command in (["checkpoint", "rescale", query.location], ["savepoint", "restore", str(saved)]):
             target = quick_path / f"{command[0]}-{code}"
 
             def fail(*_: object, failure: BaseException = failure) -> None:
@@ -214,12 +214,12 @@ def test_a_checkpoint_is_not_taken_for_the_outcome_of_a_restore_of_its_copy(quic
     shutil.copytree(query.location, copy)
     before = files(quick_path)
     with pytest.raises(InvalidInputError, match="is not empty: it is the checkpoint of query") as refused:
-        savepoints.rescale(str(copy), query.location, 2)
+        savepoints.restore(str(copy), query.location, parallelism=2)
     assert refused.value.hint == "An earlier run of this restore may have made it. Name a new folder for a checkpoint."
     assert files(quick_path) == before
-    savepoints.rescale(query.location, str(quick_path / "rescaled"), 3)
+    savepoints.restore(query.location, str(quick_path / "rescaled"), parallelism=3)
     with pytest.raises(InvalidInputError, match="is not empty: it is the checkpoint of query") as refused:
-        savepoints.rescale(str(copy), str(quick_path / "rescaled"), 3)
+        savepoints.restore(str(copy), str(quick_path / "rescaled"), parallelism=3)
     assert refused.value.hint == "Name a new folder for a checkpoint."
 
 

@@ -79,7 +79,7 @@ class Draft:
         else:
             raise InvalidInputError(
                 f"{repr(change)[:200]} of type {type(change).__name__} is not a change of state.",
-                hint="Give Put, Transform, Drop, Rename, SetMaxParallelism and ReKey of pyspark_ckpt.offline.writing.drafts.changes.",
+                hint="Give Put, Transform, Drop, Rename, SetMaxParallelism and ReKey of pyspark_ckpt.writing.",
             )
 
     def _put(self, change: Put) -> None:

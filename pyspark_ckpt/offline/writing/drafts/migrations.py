@@ -75,5 +75,5 @@ def _require_migration(migration: Migration, names: Sequence[str]) -> None:
     ):
         raise InvalidInputError(
             f"Migration {name!r} has {repr(changes)[:200]} of type {type(changes).__name__} as its changes.",
-            hint="Give a list of changes: see pyspark_ckpt.offline.writing.drafts.changes.",
+            hint="Give a list of changes: see pyspark_ckpt.writing.",
         )

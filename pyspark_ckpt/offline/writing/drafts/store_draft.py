@@ -15,7 +15,7 @@ from pyspark_ckpt.offline.writing.functions.steps import Step
 from pyspark_ckpt.offline.writing.given_columns import WrittenState
 from pyspark_ckpt.offline.writing.native.followers import find_leader
 from pyspark_ckpt.operators.bound.declared_states import DeclaredStates, with_types
-from pyspark_ckpt.operators.declarations.counters import Counter
+from pyspark_ckpt.operators.declarations.counters import MetricCounter
 from pyspark_ckpt.operators.declarations.states import Declared
 from pyspark_ckpt.operators.rows.expiry import index_name
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Operator
@@ -169,7 +169,7 @@ class StoreDraft:
 
     def declare(self, uid: str, declared: Declared) -> str:
         """Put a declared state in the place of one of its name, if there is one; return its stored name."""
-        if isinstance(declared, Counter):
+        if isinstance(declared, MetricCounter):
             raise InvalidInputError(f"Operator {uid!r}: {declared.name!r} is a counter, which has no rows.")
         (typed,) = with_types({declared.name: declared}, f"Operator {uid!r}")
         keys = self.keys[uid]

@@ -210,7 +210,7 @@ class CkptStateStoreProvider extends MinorStateStoreProvider with MinorReaders w
       throw CkptErrors.invalidInput(
         s"$label was written with $recorded partitions, and the query runs with $partitions.",
         s"Restart with $recorded partitions, or make a checkpoint with another number: " +
-          s"`pyspark-ckpt rescale CHECKPOINT NEW_CHECKPOINT -n $partitions`.")
+          s"`pyspark-ckpt checkpoint rescale CHECKPOINT NEW_CHECKPOINT -n $partitions`.")
     }
   }
 

@@ -94,7 +94,7 @@ private[ckpt] final class CurrentCheckpoint(here: Path, conf: Configuration) {
 
   private def hint(target: String): String =
     s"Start the program with checkpointLocation $target. On $here it would process rows again. If that is what you " +
-      s"want, start it on a branch: pyspark-ckpt branch $here NEW_CHECKPOINT"
+      s"want, start it on a branch: pyspark-ckpt checkpoint branch $here NEW_CHECKPOINT"
 
   /** The last entry of a log of Spark; -1 if there is none. */
   private def last(checkpoint: Path, log: String): Long =

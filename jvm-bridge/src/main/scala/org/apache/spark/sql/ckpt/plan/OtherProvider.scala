@@ -22,7 +22,7 @@ private[ckpt] object OtherProvider extends Logging {
   private def textFor(query: StreamExecution, other: String): String = {
     val checkpoint = query.resolvedCheckpointRoot
     s"Query ${Option(query.name).getOrElse(query.id)} keeps its state in $other, although the session has pyspark-ckpt: its checkpoint " +
-      s"$checkpoint was written so. To move it, stop the query, run `pyspark-ckpt adopt '$checkpoint' " +
+      s"$checkpoint was written so. To move it, stop the query, run `pyspark-ckpt checkpoint adopt '$checkpoint' " +
       "NEW_CHECKPOINT`, and start the query with the new checkpointLocation."
   }
 }

@@ -1,4 +1,4 @@
-"""``pyspark-ckpt serve``: a web page about checkpoints, until Ctrl-C."""
+"""``pyspark-ckpt query serve``: a web page about checkpoints, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from pyspark_ckpt.terminal import print_text
-from pyspark_ckpt.web import serve
+from pyspark_ckpt.web import serve_web_page
 
 
 def serve_checkpoints(
@@ -21,7 +21,7 @@ def serve_checkpoints(
     price_of_gb_month: float | None,
 ) -> int:
     """Print where the page is, and serve it until the program is interrupted."""
-    with serve(
+    with serve_web_page(
         list(checkpoints),
         port=port,
         host=host,

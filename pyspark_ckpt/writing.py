@@ -11,7 +11,16 @@ from pyspark_ckpt.offline.composing.composition import Composition
 from pyspark_ckpt.offline.composing.parts import Part, read_part
 from pyspark_ckpt.offline.composing.sources import GivenSource
 from pyspark_ckpt.offline.writing.creation import Writing
-from pyspark_ckpt.offline.writing.drafts.changes import Change, Migration, Put
+from pyspark_ckpt.offline.writing.drafts.changes import (
+    Change,
+    Drop,
+    Migration,
+    Put,
+    ReKey,
+    Rename,
+    SetMaxParallelism,
+    Transform,
+)
 from pyspark_ckpt.offline.writing.explanation import ExplainedChanges
 from pyspark_ckpt.offline.writing.first_files import CHECKPOINT_FORMAT, FIRST_CONFS, NewQuery
 from pyspark_ckpt.offline.writing.given_rows import guess_bytes
@@ -24,6 +33,21 @@ from pyspark_ckpt.state_store.location import Location, location_text
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.redistribution.jobs import RunHere
 from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint, SavepointInfo
+
+__all__ = [
+    "Change",
+    "Drop",
+    "ExplainedChanges",
+    "Migration",
+    "Put",
+    "ReKey",
+    "Rename",
+    "SetMaxParallelism",
+    "Transform",
+    "compose_savepoint",
+    "dry_run",
+    "write_state",
+]
 
 MAX_SAMPLES = 1_000_000
 PARALLELISM = 200
@@ -43,8 +67,8 @@ def write_state(
     """Write a canonical savepoint into the empty folder ``target``: the state of ``source``, with ``changes``.
 
     ``source``: a savepoint of either kind, or the checkpoint of a query, running or stopped, whose last committed batch
-    is taken. It is read and not changed. Its offsets are those of the new savepoint. ``changes``: of
-    ``pyspark_ckpt.offline.writing.drafts.changes``, applied one after another; a ``Migration`` that the source has had is left out. A query
+    is taken. It is read and not changed. Its offsets are those of the new savepoint. ``changes``: such as ``Put``,
+    applied one after another; a ``Migration`` that the source has had is left out. A query
     continues from the savepoint after ``restore``.
 
     ``source`` None: the savepoint is of a query that has never run. Its operators are the uids of the changes, in the
@@ -72,7 +96,7 @@ def write_state(
         return Writing(opened, target, given, runner, progress, describe_release()).run(changes)
 
 
-def explain_changes(
+def dry_run(
     source: Location | None,
     changes: Sequence[Change | Migration],
     *,
@@ -189,7 +213,7 @@ def _open(
     if isinstance(changes, (str, Mapping)) or not isinstance(changes, Sequence):
         raise InvalidInputError(
             f"`changes` must be a list, got {repr(changes)[:200]} of type {type(changes).__name__}.",
-            hint="Give a list of changes: see pyspark_ckpt.offline.writing.drafts.changes.",
+            hint="Give a list of changes: see pyspark_ckpt.writing.",
         )
     if source is not None:
         new.require_nothing()

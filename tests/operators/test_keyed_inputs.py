@@ -35,17 +35,17 @@ class Told(ckpt.KeyedProcessor):
 
 def two_inputs(columns: str = "k int, n int") -> Any:  # noqa: ANN401
     """Two inputs that are alike."""
-    return {name: testing.KeyedInput(columns, by="k") for name in ("left", "right")}
+    return {name: testing.InputColumns(columns, by="k") for name in ("left", "right")}
 
 
 @pytest.mark.parametrize("order", ["n", "a"])
 def test_inputs_merge_although_only_one_has_parts_that_are_not_null(order: str) -> None:
     loose = "k struct<x:int>, n int, a array<struct<y:int>>"
     strict = loose.replace(":int", ":int not null")
-    connected = testing.connect(
+    connected = testing.keyed_inputs(
         merge=True,
-        left=testing.KeyedInput(strict, by="k", order_by=order),
-        right=testing.KeyedInput(loose, by="k", order_by=order),
+        left=testing.InputColumns(strict, by="k", order_by=order),
+        right=testing.InputColumns(loose, by="k", order_by=order),
     )
     with connected.process(Told(), OUTPUT) as harness:
         rows = harness.run(left=[((1,), 1, [(1,)]), ((1,), 3, [(3,)])], right=[((1,), 2, [(2,)]), ((None,), 4, [None])])
@@ -57,16 +57,18 @@ def test_inputs_merge_although_only_one_has_parts_that_are_not_null(order: str) 
 def test_a_method_for_late_rows_that_nothing_calls_is_refused(name: str) -> None:
     stray = type("Stray", (Told,), {name: Told.process_left})
     with pytest.raises(InvalidInputError, match=rf"Stray has a method {name}\(\), which is called for no rows"):
-        testing.connect(**two_inputs()).process(stray(), OUTPUT)
+        testing.keyed_inputs(**two_inputs()).process(stray(), OUTPUT)
     right = type("Right", (Told,), {"process_late_left": Told.process_left})
-    testing.connect(**two_inputs()).process(right(), OUTPUT).close()
+    testing.keyed_inputs(**two_inputs()).process(right(), OUTPUT).close()
 
 
 def test_errors_name_the_operator() -> None:
-    with pytest.raises(InvalidInputError, match=r"connect\(uid='tested'\): the initial state has a column 'm'"):
-        testing.connect(**two_inputs()).process(Told(), OUTPUT, initial_state=testing.Rows("k int, m int", [(1, 1)]))
+    with pytest.raises(InvalidInputError, match=r"keyed_inputs\(uid='tested'\): the initial state has a column 'm'"):
+        testing.keyed_inputs(**two_inputs()).process(
+            Told(), OUTPUT, initial_state=testing.Rows("k int, m int", [(1, 1)])
+        )
     with pytest.raises(InvalidInputError, match="merge must be True or False, got 'no'"):
-        testing.connect(**two_inputs(), merge="no")  # type: ignore[arg-type]
+        testing.keyed_inputs(**two_inputs(), merge="no")  # type: ignore[arg-type]
 
 
 def test_all_inputs_share_the_memory_for_rows(tmp_path: Path) -> None:
