@@ -1,7 +1,7 @@
 # Every target sets up what it needs, once; stamp files make the second time quick.
 #
 #   make test PYTHON=python3.12          another Python for the environment in .venv
-#   make test ARGS="-k aggregation -x"   arguments for pytest, the demo or the benchmark
+#   make test ARGS="-k aggregation -x"   only pytest, with these arguments; also for the demo and the benchmark
 #   make test PROCESSES=0                all tests in one process, one after the other
 #   make test SPARKS="4.1 4.2"           the short set of tests on these older Sparks; SPARKS= for none
 #   make test CKPT_TURN=all              also the long tests that take turns
@@ -63,18 +63,28 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all test-scala promtool bench soak compiled lint types layers format docs site jar jars wheel clean
+.PHONY: help java setup unit demo test test-all test-scala promtool bench soak compiled lint types layers format docs site jar jars wheel clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
+setup: compiled ## the environment in .venv alone: enough for `make unit`, without Java
+
+unit: compiled ## tests without Spark, a JVM or a service: in a minute
+	@$(PY) -m pytest -q -n 2 --unit $(ARGS)
+
 demo: compiled $(JAR) ## a stream of 336,776 real flights, killed in the middle, compared with a batch result
 	@$(PY) -m integration.demo $(ARGS)
 
-test: lint compiled $(JAR) test-scala $(S3_READY) $(GCS_READY) $(AZURE_READY) $(HDFS_READY) $(S3A_READY) $(GS_READY) $(KAFKA_READY) .tools/spark.jsa ## all checks, all tests but long ones that take turns, and a short set on two older Sparks: what CI runs
+ifneq ($(ARGS),)
+test: compiled ## everything except the largest matrices; long tests rotate. With ARGS: pytest alone
 	@$(PY) -m pytest -v -n $(PROCESSES) $(ARGS)
+else
+test: lint compiled $(JAR) test-scala $(S3_READY) $(GCS_READY) $(AZURE_READY) $(HDFS_READY) $(S3A_READY) $(GS_READY) $(KAFKA_READY) .tools/spark.jsa
+	@$(PY) -m pytest -v -n $(PROCESSES)
 	@for spark in $(if $(filter undefined,$(origin SPARKS)),$$($(PY) -m integration.turns),$(SPARKS)); do \
 		$(MAKE) --no-print-directory test-spark-$$spark || exit 1; done
+endif
 
 test-all: ## as test, with all long tests, and the short set on every older Spark
 	@CKPT_TURN=all $(MAKE) --no-print-directory test
@@ -160,7 +170,12 @@ wheel: jars ## build the wheel, with a jar for every Spark, into dist
 	@$(PY) -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --config-settings spark=all --wheel-dir dist .
 	@ls dist/*.whl
 
-$(JAR): $(SHIM) state_store/options.json state_store/metrics.json build.sbt jvm-bridge/build_jar.py | $(VENV)/.ready $(SBT_READY)
+# Java, for what needs it. Order-only: it is looked for whenever that is made.
+java:
+	@$(JAVA) -version 2>&1 | grep -qE 'version "(1[7-9]|2[0-9])' || \
+		{ echo "Java 17 or newer is needed: install it, or set JAVA_HOME."; exit 1; }
+
+$(JAR): $(SHIM) state_store/options.json state_store/metrics.json build.sbt jvm-bridge/build_jar.py | java $(VENV)/.ready $(SBT_READY)
 ifdef SBT
 	@$(SBT) package
 else
@@ -168,7 +183,7 @@ else
 endif
 	@touch $@
 
-$(OTHER_JARS): pyspark_ckpt/jars/pyspark-ckpt-spark-%.jar: $(SHIM) state_store/options.json state_store/metrics.json build.sbt jvm-bridge/build_jar.py | $(VENV)/.ready .tools/spark-%/.ready $(SBT_READY)
+$(OTHER_JARS): pyspark_ckpt/jars/pyspark-ckpt-spark-%.jar: $(SHIM) state_store/options.json state_store/metrics.json build.sbt jvm-bridge/build_jar.py | java $(VENV)/.ready .tools/spark-%/.ready $(SBT_READY)
 ifdef SBT
 	@$(SBT) spark-$(subst .,_,$*)/package
 else
@@ -187,8 +202,6 @@ $(VENV)/.ready: pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.10, 3.11, 3.12 or 3.13 is needed: set PYTHON=<interpreter>."; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14))' || \
 		{ echo "Python 3.10, 3.11, 3.12 or 3.13 is needed, and $(PYTHON) is $$($(PYTHON) -V): set PYTHON=<interpreter>."; exit 1; }
-	@$(JAVA) -version 2>&1 | grep -qE 'version "(1[7-9]|2[0-9])' || \
-		{ echo "Java 17 or newer is needed: install it, or set JAVA_HOME."; exit 1; }
 	@test -x $(PY) || { echo "Making $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "Installing PySpark and the tools into $(VENV): some minutes the first time"
 	@$(PY) $(INSTALL) '.[dev]'

@@ -31,7 +31,7 @@ NUMERIC = (
     "numpy.random",
     "pandas",
     "pyspark_ckpt.operators",
-    "pyspark_ckpt.state_store.savepoints.movement",
+    "pyspark_ckpt.state_store.savepoints.restoring.movement",
 )
 """Imported as well if NumPy has one thread."""
 _ALLOCATOR = "JE_ARROW_MALLOC_CONF"

@@ -23,8 +23,10 @@ from pyspark_ckpt.state_store.format.names import REPLAY_FOLDER
 from pyspark_ckpt.state_store.location import Location, location_text
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.savepoints.creation import pin
-from pyspark_ckpt.state_store.savepoints.query_restore import QueryRestore
-from pyspark_ckpt.state_store.savepoints.request import QueryId, Restored, RestoreRequest
+from pyspark_ckpt.state_store.savepoints.restoring.plan import RestorePlan
+from pyspark_ckpt.state_store.savepoints.restoring.query_restore import QueryRestore
+from pyspark_ckpt.state_store.savepoints.restoring.request import QueryId, Restored, RestoreRequest
+from pyspark_ckpt.state_store.savepoints.restoring.source import RestoreSource
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -137,9 +139,8 @@ def plan_adoption(
     """Return the plan of a move. Raises as ``adopt``."""
     state = SparkState(SparkCheckpoint(checkpoint, options), drops_unknown_states=drops_unknown_states)
     stores = SparkStores(state.checkpoint.workplace, state.form, tuple(state.checkpoint.unnamed), state.dropped)
-    return QueryRestore(
-        state.checkpoint, state.version, state.operators, new_checkpoint, request, options, others=stores
-    )
+    source = RestoreSource(state.checkpoint, state.version, state.operators, stores)
+    return QueryRestore(RestorePlan.of(source, new_checkpoint, request, options))
 
 
 def hand_back(
@@ -201,7 +202,8 @@ def plan_hand_back(
     target = SparksTarget(source.workplace, form, classes[provider])
     request = RestoreRequest(None, query_id, provider=target.provider_class)
     own = replace(options, remote="")  # the new state lies in the checkpoint
-    return QueryRestore(source, version, operators, new_checkpoint, request, own, other_target=target)
+    restored = RestoreSource(source, version, operators)
+    return QueryRestore(RestorePlan.of(restored, new_checkpoint, request, own, target))
 
 
 def _refuse_carried_plans(source: Checkpoint) -> None:

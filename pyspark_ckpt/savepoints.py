@@ -24,7 +24,6 @@ from pyspark_ckpt.queries.session_confs import find_session
 from pyspark_ckpt.state_store.blobs import RetryPolicy, with_retries
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, find_kind
-from pyspark_ckpt.state_store.checkpoints.inventory import list_operators
 from pyspark_ckpt.state_store.checkpoints.replay import find_last_planned
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError, LifecycleError
@@ -39,14 +38,16 @@ from pyspark_ckpt.state_store.redistribution.jobs import (
     RunHere,
     Runner,
 )
-from pyspark_ckpt.state_store.savepoints import explanation
 from pyspark_ckpt.state_store.savepoints.creation import create, pin, require_newest
-from pyspark_ckpt.state_store.savepoints.deletion import claim as claim_restored
-from pyspark_ckpt.state_store.savepoints.deletion import finish_claim, refuse_others
+from pyspark_ckpt.state_store.savepoints.deletion import refuse_others
 from pyspark_ckpt.state_store.savepoints.nesting import refuse_nested
 from pyspark_ckpt.state_store.savepoints.possession import LOOK_S
-from pyspark_ckpt.state_store.savepoints.query_restore import AtEnd, QueryRestore
-from pyspark_ckpt.state_store.savepoints.request import QueryId, Restored, RestoreExplanation, RestoreRequest
+from pyspark_ckpt.state_store.savepoints.restoring import explanation
+from pyspark_ckpt.state_store.savepoints.restoring.claimed_savepoint import delete_claimed, finish_claim
+from pyspark_ckpt.state_store.savepoints.restoring.plan import RestorePlan
+from pyspark_ckpt.state_store.savepoints.restoring.query_restore import AtEnd, QueryRestore
+from pyspark_ckpt.state_store.savepoints.restoring.request import QueryId, Restored, RestoreExplanation, RestoreRequest
+from pyspark_ckpt.state_store.savepoints.restoring.source import RestoreSource
 from pyspark_ckpt.state_store.savepoints.savepoint import (
     Kind,
     Savepoint,
@@ -204,11 +205,12 @@ def restore(
     if claims:
         source = Savepoint(savepoint_or_checkpoint, given)
         refuse_others(source.place, source.place.walk())
-        at_end = partial(claim_restored, savepoint_or_checkpoint, given, source.info)
+        at_end = partial(delete_claimed, savepoint_or_checkpoint, checkpoint_location, given, source.info)
     with pin_and_plan(savepoint_or_checkpoint, checkpoint_location, request, given) as restoration:
         done = run_restore(restoration, checkpoint_location, at_end)
-    if query_id == "keep" and not earlier and isinstance(restoration.source, Savepoint):
-        _tell_of_later_batches(restoration.source.info, done, given)
+    restored = restoration.plan.source.checkpoint
+    if query_id == "keep" and not earlier and isinstance(restored, Savepoint):
+        _tell_of_later_batches(restored.info, done, given)
     return done
 
 
@@ -232,10 +234,10 @@ def plan_restore(source: Checkpoint, target: str, request: RestoreRequest, given
     Raises LifecycleError (no batch is committed yet), InvalidInputError, FormatError, StorageError.
     """
     if isinstance(source, Savepoint):
-        rest = source.info.files, source.info.rows
-        return QueryRestore(source, source.info.version, source.versions(), target, request, given, *rest)
-    newest = require_newest(source)
-    return QueryRestore(source, newest, list_operators(source, newest), target, request, given)
+        restored = RestoreSource.of_savepoint(source)
+    else:
+        restored = RestoreSource.of_checkpoint(source, require_newest(source))
+    return QueryRestore(RestorePlan.of(restored, target, request, given))
 
 
 def _tell_of_later_batches(saved: SavepointInfo, done: Restored, options: Options) -> None:
@@ -261,14 +263,14 @@ def explain(restoration: QueryRestore, *, counts: bool) -> RestoreExplanation:
     """
     if not counts:
         return explanation.explain(restoration.plan, None)
-    size = sum(operator.size_bytes for operator in restoration.plan.operators)
-    with run_job(f"rows of {restoration.plan.source_url}", size) as (runner, progress):
+    size = sum(operator.size_bytes for operator in restoration.plan.source.operators)
+    with run_job(f"rows of {restoration.plan.source.url}", size) as (runner, progress):
         return explanation.explain(restoration.plan, runner, progress)
 
 
 def run_restore(restoration: QueryRestore, target: str, at_end: AtEnd | None = None) -> Restored:
     """Run a restore in a Spark job or in processes of this machine, and show its progress. Raises as ``restore``."""
-    size = sum(operator.size_bytes for operator in restoration.plan.operators)
+    size = sum(operator.size_bytes for operator in restoration.plan.source.operators)
     with run_job(f"restore to {target}", size) as (runner, progress):
         return restoration.run(runner, progress, at_end)
 

@@ -46,6 +46,8 @@ from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.local.copies import LocalCopy
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.options import Options, parse
+from pyspark_ckpt.state_store.savepoints.restoring import claim as restore_claim
+from pyspark_ckpt.state_store.savepoints.restoring import query_restore
 from pyspark_ckpt.state_store.savepoints.savepoint import Kind
 from pyspark_ckpt.state_store.snapshots.writer import SnapshotWriter
 from tests.lab import QUERY
@@ -327,3 +329,9 @@ def written(
 def files(folder: Path) -> dict[str, bytes]:
     """All of a folder, by name."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def find_step(name: str) -> str:
+    """Where a step of a restore is called, to replace it: the full name."""
+    module = next(each for each in (query_restore, restore_claim) if hasattr(each, name))
+    return f"{module.__name__}.{name}"

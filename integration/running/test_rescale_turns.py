@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from pyspark_ckpt.state_store.savepoints.request import Restored
+    from pyspark_ckpt.state_store.savepoints.restoring.request import Restored
 
 pytestmark = pytest.mark.spark
 

@@ -16,7 +16,7 @@ from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoints.deletion import delete
-from pyspark_ckpt.state_store.savepoints.restore_target import RESULT_NAME
+from pyspark_ckpt.state_store.savepoints.restoring.target_records import RESULT_NAME
 from pyspark_ckpt.state_store.savepoints.savepoint import NAME, Savepoint
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ def test_spark_shows_what_to_do_if_a_restore_has_not_finished(
 ) -> None:
     query, target = written(tmp_path / "query", 1, operators=(1,), batches=1), tmp_path / "restored"
     with monkeypatch.context() as patched:
-        patched.setattr("pyspark_ckpt.state_store.savepoints.query_restore.copy_logs", lambda *_: 1 / 0)
+        patched.setattr("pyspark_ckpt.state_store.savepoints.restoring.query_restore.copy_logs", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             savepoints.restore(query.location, str(target), parallelism=2)
     before = files(target)

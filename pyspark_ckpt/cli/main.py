@@ -365,8 +365,6 @@ def hand_back(**given: Any) -> int:  # noqa: ANN401 - the arguments of the funct
 @click.option(
     "--savepoints", multiple=True, type=Place(readable=False), metavar="FOLDER", help="List these savepoints."
 )
-@click.option("--price-of-requests", type=float, metavar="X", help="Price of 1,000 write requests, to show costs.")
-@click.option("--price-of-gb-month", type=float, metavar="X", help="Price of a GB that is kept for a month.")
 @store_options
 def serve_page(**given: Any) -> int:  # noqa: ANN401 - the arguments of the function it calls
     """Serve a web page about checkpoints, read-only, to a browser on this machine. Ctrl-C ends it."""

@@ -30,8 +30,8 @@ from pyspark_ckpt.state_store.errors import CkptError, FormatError, InvalidInput
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoints.deletion import delete
 from pyspark_ckpt.state_store.savepoints.listing import Found, find_savepoints
-from pyspark_ckpt.state_store.savepoints.query_restore import QueryRestore
-from pyspark_ckpt.state_store.savepoints.request import QueryId, Restored, RestoreRequest
+from pyspark_ckpt.state_store.savepoints.restoring.query_restore import QueryRestore
+from pyspark_ckpt.state_store.savepoints.restoring.request import QueryId, Restored, RestoreRequest
 from pyspark_ckpt.state_store.savepoints.savepoint import (
     Kind,
     Savepoint,
@@ -272,9 +272,9 @@ def _print_dry_run(restoration: QueryRestore, how: DryRun, *, as_json: bool) -> 
     planned = restoration.plan
     names = {
         each.operator.number: _name(each.operator.number, each.operator.name, each.uids, each.layout)
-        for each in planned.operators
+        for each in planned.source.operators
     }
-    source = escape_controls(planned.source_url)
+    source = escape_controls(planned.source.url)
     print_text(f"{source}: {planned.old_partitions} to {count_text(planned.partitions, 'partition')}")
     print_table(
         ("operator", "layout", "partitions", "rows", "objects", "bytes", "how"),

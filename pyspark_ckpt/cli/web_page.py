@@ -17,8 +17,6 @@ def serve_checkpoints(
     host: str,
     allowed_hosts: Sequence[str] | None,
     savepoints: Sequence[str],
-    price_of_requests: float | None,
-    price_of_gb_month: float | None,
 ) -> int:
     """Print where the page is, and serve it until the program is interrupted."""
     with serve_web_page(
@@ -27,8 +25,6 @@ def serve_checkpoints(
         host=host,
         allowed_hosts=allowed_hosts or (),
         savepoints=savepoints,
-        price_of_requests=price_of_requests,
-        price_of_gb_month=price_of_gb_month,
         options=settings,
     ) as page:
         print(page.url, flush=True)

@@ -15,7 +15,7 @@ from pyspark_ckpt.state_store.checkpoints.query.entries import PARTITIONS_CONF, 
 from pyspark_ckpt.state_store.checkpoints.query.files import list_batches
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.options import Options
-from pyspark_ckpt.state_store.savepoints.restore_target import read_recorded
+from pyspark_ckpt.state_store.savepoints.restoring.target_records import read_recorded
 
 MAX_TAKEN = 1000
 """How many folders of one number of partitions are looked into before the caller is asked for a name."""

@@ -11,7 +11,7 @@ from pyspark_ckpt.state_store.errors import LifecycleError
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from pyspark_ckpt.state_store.savepoints.request import Restored
+    from pyspark_ckpt.state_store.savepoints.restoring.request import Restored
 
 
 class RescaleError(LifecycleError):

@@ -28,7 +28,7 @@ from pyspark_ckpt.state_store.display import count_text
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, LifecycleError, StorageError
 from pyspark_ckpt.state_store.location import Location, location_text
 from pyspark_ckpt.state_store.options import PREFIX, Options, read_settings
-from pyspark_ckpt.state_store.savepoints.request import RestoreRequest
+from pyspark_ckpt.state_store.savepoints.restoring.request import RestoreRequest
 from pyspark_ckpt.terminal import print_notice
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def prepare(
     if not target.is_made:
         of_both = collect_options(given_options, location, target.location)
         with pin_and_plan(location, target.location, RestoreRequest(parallelism), of_both) as restoration:
-            restoration.refuse_state_of_others()
+            restoration.claim.refuse_state_of_others()
     return Rescaling(
         query,
         start,

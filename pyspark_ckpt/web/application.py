@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -26,7 +26,7 @@ from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
 from pyspark_ckpt.state_store.errors import CkptError, FormatError, InvalidInputError, NotFoundError, StorageError
 from pyspark_ckpt.state_store.json_objects import MAX_LONG
 from pyspark_ckpt.web import formats
-from pyspark_ckpt.web.history import Prices, tell_history
+from pyspark_ckpt.web.history import tell_history
 from pyspark_ckpt.web.lookups import MAX_DIFF_ROWS, choose_state, compare, find_key, list_states, select
 from pyspark_ckpt.web.overview import (
     NOT_WAITING,
@@ -71,7 +71,6 @@ class Pages:
 
     subjects: Sequence[Subject]
     pool: ThreadPoolExecutor
-    prices: Prices = field(default_factory=Prices)
     savepoint_folders: Sequence[str] = ()
     release: str = ""
 
@@ -196,8 +195,8 @@ class Pages:
     def _tell_history(self, subject: Subject, facts: Facts) -> Fields:
         if not facts.has_stores or not facts.version:
             empty = {"versions": [], "all_versions": 0, "day": None, "kept": None, "is_whole": True}
-            return {**empty, "has_prices": False, **NOT_WAITING}
-        return tell_history(subject, facts, self.prices, WAIT_S)
+            return {**empty, **NOT_WAITING}
+        return tell_history(subject, facts, WAIT_S)
 
     def _show_states(self, request: Request) -> Answer:
         subject, facts, told = self._open(request)

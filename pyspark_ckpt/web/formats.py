@@ -20,7 +20,6 @@ LEVELS = 8
 """Shades of a heat map."""
 MIN_BARS = 40
 """Bars that a chart has room for, so that few do not become wide."""
-MIN_MONEY = 0.0001
 _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
 _FIGURES = 10
 CLOCKS_S = 60
@@ -71,15 +70,6 @@ def show_ago(seconds: float | None) -> str:
     if -CLOCKS_S < since_s < 1:
         return "just now"
     return f"{show_duration(abs(since_s))} {'ago' if since_s > 0 else 'from now'}"
-
-
-def show_money(amount: float | None) -> str:
-    """Return an amount with as many digits as it needs."""
-    if amount is None:
-        return NOTHING
-    if 0 < amount < MIN_MONEY:
-        return f"< {MIN_MONEY}"
-    return f"{amount:,.2f}" if amount >= 1 else f"{amount:.4f}"
 
 
 def show_text(text: object) -> str:
@@ -208,7 +198,6 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "share": show_share,
     "instant": show_time,
     "ago": show_ago,
-    "money": show_money,
     "plain": show_text,
     "noun": count_text,
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from pyspark_ckpt.offline.descriptions.json_forms import Fields
 from pyspark_ckpt.web.overview import describe_times, describe_waiting
@@ -11,21 +10,11 @@ from pyspark_ckpt.web.subjects import Facts, Subject
 from pyspark_ckpt.web.survey import Survey, VersionSurvey
 
 DAY_S = 86400.0
-MONTH_DAYS = 30
-GB = 1e9
 SHOWN = 200
 
 
-@dataclass(frozen=True)
-class Prices:
-    """What a service asks for, in any currency: for 1,000 write requests, and for a GB that is kept for a month."""
-
-    requests: float | None = None
-    gb_month: float | None = None
-
-
-def tell_history(subject: Subject, facts: Facts, prices: Prices, wait_s: float) -> Fields:
-    """Return all versions whose objects are kept, the newest first, what they come to in a day, and what it costs.
+def tell_history(subject: Subject, facts: Facts, wait_s: float) -> Fields:
+    """Return all versions whose objects are kept, the newest first, and what they come to in a day.
 
     Raises CkptError.
     """
@@ -35,9 +24,8 @@ def tell_history(subject: Subject, facts: Facts, prices: Prices, wait_s: float) 
     return {
         "versions": [_describe_version(each, facts) for each in versions[:SHOWN]],
         "all_versions": len(versions),
-        "day": None if survey is None else _sum_day(survey, facts, prices),
-        "kept": None if whole.value is None else _sum_kept(whole.value, prices),
-        "has_prices": prices.requests is not None or prices.gb_month is not None,
+        "day": None if survey is None else _sum_day(survey, facts),
+        "kept": None if whole.value is None else _sum_kept(whole.value),
         "is_whole": survey is not None and survey.is_whole,
         **describe_waiting(whole),
     }
@@ -63,7 +51,7 @@ def _describe_version(each: VersionSurvey, facts: Facts) -> Fields:
     }
 
 
-def _sum_day(survey: Survey, facts: Facts, prices: Prices) -> Fields | None:
+def _sum_day(survey: Survey, facts: Facts) -> Fields | None:
     """Return what a day comes to at the pace of the versions that are kept; None if there are too few."""
     newest = [each for each in survey.versions.values() if each.deltas and each.version <= facts.version]
     begun_s, ended_s = min((e.first_s for e in newest), default=math.inf), max((e.last_s for e in newest), default=0.0)
@@ -79,11 +67,10 @@ def _sum_day(survey: Survey, facts: Facts, prices: Prices) -> Fields | None:
         "write_requests": requests,
         "uploaded_bytes": size,
         "snapshots": sum(each.snapshots for each in counted) * days,
-        "cost": None if prices.requests is None else requests / 1000 * prices.requests,
     }
 
 
-def _sum_kept(survey: Survey, prices: Prices) -> Fields:
+def _sum_kept(survey: Survey) -> Fields:
     """Return what is kept now."""
     size = sum(each.size_bytes for each in survey.stores)
     return {
@@ -93,5 +80,4 @@ def _sum_kept(survey: Survey, prices: Prices) -> Fields:
         "table_bytes": sum(each.table_bytes for each in survey.stores),
         "first_version": min((each.first_version for each in survey.stores if each.first_version), default=None),
         "rivals": sum(each.rivals for each in survey.stores),
-        "cost": None if prices.gb_month is None else size / GB * prices.gb_month / MONTH_DAYS,
     }

@@ -80,8 +80,6 @@ def serve_web_page(
     allowed_hosts: Sequence[str] = (),
     token: str | None = None,
     savepoints: Sequence[Location] = (),
-    price_of_requests: float | None = None,
-    price_of_gb_month: float | None = None,
     options: Mapping[str, str] | None = None,
 ) -> WebPage:
     """Serve a page about checkpoints to a browser, from a thread of this process, and return at once.
@@ -93,9 +91,8 @@ def serve_web_page(
     ``query_or_checkpoint``: a running query, whose last batches are shown as well; a checkpointLocation; a savepoint of
     either kind; or several of these. ``port``: 0 takes a free one. ``host``: the address to listen on; keep it, and
     reach the page by ssh. ``allowed_hosts``: more names by which browsers may ask for the page. ``token``: at least 16
-    characters; None makes a random one. ``savepoints``: folders of savepoints to list. ``price_of_requests``: of 1,000
-    write requests, and ``price_of_gb_month``: of a GB that is kept for a month, in any currency, to show what state
-    costs. ``options``: those of docs/options.md without their prefix, in addition to those of the active session.
+    characters; None makes a random one. ``savepoints``: folders of savepoints to list.
+    ``options``: those of docs/options.md without their prefix, in addition to those of the active session.
 
     Raises InvalidInputError (an argument, such as a URI with a password), ProcessError (the extra ``web`` is not
     installed, or the port is taken).
@@ -107,14 +104,12 @@ def serve_web_page(
     from pyspark_ckpt.web.admission.connections import BrowserConnection  # noqa: PLC0415
     from pyspark_ckpt.web.admission.requests import LOOPBACK_NAMES, Admission  # noqa: PLC0415
     from pyspark_ckpt.web.application import Pages  # noqa: PLC0415
-    from pyspark_ckpt.web.history import Prices  # noqa: PLC0415
     from pyspark_ckpt.web.recollection import make_pool  # noqa: PLC0415
     from pyspark_ckpt.web.subjects import Subject  # noqa: PLC0415
 
     asked = _list_subjects(query_or_checkpoint)
     secret = _check_token(token)
     _check_port(port)
-    prices = Prices(_check_price(price_of_requests, "requests"), _check_price(price_of_gb_month, "gb_month"))
     folders = [location_text(each, "savepoints") for each in _check_list(savepoints, "savepoints")]
     locations = [find_checkpoint(each) for each in asked]
     for each in (*locations, *folders):
@@ -126,7 +121,7 @@ def serve_web_page(
         for number, (location, each) in enumerate(zip(locations, asked, strict=True))
     ]
     own = make_pool()
-    pages = Pages(subjects, own, prices, folders, describe_release())
+    pages = Pages(subjects, own, folders, describe_release())
     app, listener = pages.build(), _listen(address, port)
     bound = listener.getsockname()[1]
     shown = f"[{address}]" if ":" in address else address
@@ -196,12 +191,6 @@ def _check_allowed_hosts(names: Any) -> list[str]:  # noqa: ANN401 - what a user
             hint="Any port is allowed.",
         )
     return hosts
-
-
-def _check_price(price: Any, name: str) -> float | None:  # noqa: ANN401 - what a user gives
-    if price is not None and (isinstance(price, bool) or not isinstance(price, (int, float)) or not 0 <= price < 1e9):  # noqa: PLR2004
-        raise InvalidInputError(f"`price_of_{name}` must be a number that is 0 or more, got {price!r}.")
-    return price
 
 
 def _listen(host: str, port: int) -> socket.socket:

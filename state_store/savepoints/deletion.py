@@ -12,7 +12,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pyspark_ckpt.state_store.blobs import Blob, BlobPlace, find_options, names_scheme
 from pyspark_ckpt.state_store.checkpoints.folder_kind import (
@@ -25,7 +25,7 @@ from pyspark_ckpt.state_store.checkpoints.folder_kind import (
 )
 from pyspark_ckpt.state_store.checkpoints.query.files import QUERY
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
-from pyspark_ckpt.state_store.display import count_text, write_command
+from pyspark_ckpt.state_store.display import write_command
 from pyspark_ckpt.state_store.errors import ConflictError, FormatError, InvalidInputError, NotFoundError, StorageError
 from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.names import (
@@ -45,10 +45,7 @@ from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.retention.pins import FOLDER as PINS_FOLDER
 from pyspark_ckpt.state_store.retention.pins import PIN_S, Pins
-from pyspark_ckpt.state_store.savepoints.finished import refuse_claimed
-from pyspark_ckpt.state_store.savepoints.possession import OwnFolder, explaining_what_is_left
-from pyspark_ckpt.state_store.savepoints.request import Restored, RestoreRequest
-from pyspark_ckpt.state_store.savepoints.restore_target import describe_complete, find_finished, forget
+from pyspark_ckpt.state_store.savepoints.possession import OwnFolder
 from pyspark_ckpt.state_store.savepoints.savepoint import NAME, UNFINISHED, SavepointInfo, read_info
 
 _MARKS = (NAME, UNFINISHED)
@@ -292,59 +289,6 @@ def refuse_others(place: BlobPlace, blobs: Sequence[Blob], own: SavepointContent
     )
 
 
-def claim(location: str, options: Options, restored: SavepointInfo, require: Callable[[], object]) -> bool:
-    """Delete the savepoint that was ``restored``; return False, and keep it, if another is there now.
-
-    If its deletion has begun, finish that. Raises as ``delete``.
-    """
-    place = Workplace(options).resolve(location)
-    try:
-        there = read_info(place)
-    except InvalidInputError:
-        if not _is_half_deleted(place):
-            return False
-        delete(location, options, require=require)
-        return True
-    if there != restored:
-        return False
-    delete(location, options, restored, require)
-    return True
-
-
-def finish_claim(
-    location: str, target: str, request: RestoreRequest, options: Options, *, claims: bool
-) -> Restored | None:
-    """Finish a restore that was interrupted while it deleted its savepoint; return None if there is no such restore.
-
-    Without ``request.partitions``, a restore to any number of partitions matches. Raises InvalidInputError (it has
-    finished, this is another restore, or one that claims nothing, or ``location`` is a link), FormatError,
-    StorageError.
-    """
-    source, place = Workplace(options).resolve(location), Workplace(replace(options, remote="")).resolve(target)
-    if claims:
-        refuse_link(source)
-    if any(blob.name == NAME for blob in source.list(prefix=NAME)):
-        return None
-    finished = find_finished(place)
-    if finished is None or finished.request.source != source.url:
-        if claims:
-            refuse_claimed(source, place, replace(options, remote=""))
-        return None
-    is_begun = _is_half_deleted(source)
-    if (is_begun and not claims) or not finished.request.matches(source.url, request, options.remote):
-        raise InvalidInputError(
-            f"{place.url} is a complete checkpoint: a restore of {source.url} to "
-            f"{count_text(finished.request.partitions, 'partition')} made it, and was interrupted while it deleted the "
-            "savepoint that it had claimed, and this is another restore.",
-            hint="Start the query there. To delete the rest of the savepoint, repeat that restore, with the same "
-            "arguments.",
-        )
-    with explaining_what_is_left(lambda: describe_complete(place)):
-        if is_begun:
-            delete(location, options)
-        forget(place, finished.request)
-    return finished.result
-
-
-def _is_half_deleted(place: BlobPlace) -> bool:
+def is_half_deleted(place: BlobPlace) -> bool:
+    """Return whether the deletion of a savepoint has begun. Raises StorageError."""
     return read_mark(place).startswith(DELETING)

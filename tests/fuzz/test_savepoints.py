@@ -30,7 +30,12 @@ from pyspark_ckpt.state_store.redistribution.assembly import Assembled
 from pyspark_ckpt.state_store.redistribution.copy_task import Copied, CopiedObject
 from pyspark_ckpt.state_store.redistribution.jobs import DONE_FOLDER, RecordedTask, _Done
 from pyspark_ckpt.state_store.redistribution.splitting import Split
-from pyspark_ckpt.state_store.savepoints.request import FinishedRequest, ProvenState, RecordedRequest, Restored
+from pyspark_ckpt.state_store.savepoints.restoring.request import (
+    FinishedRequest,
+    ProvenState,
+    RecordedRequest,
+    Restored,
+)
 from pyspark_ckpt.state_store.savepoints.savepoint import (
     SavedOperator,
     SavedState,

@@ -28,7 +28,7 @@ from pyspark_ckpt.state_store.redistribution.partition_states import Gathered
 from pyspark_ckpt.state_store.redistribution.regrouping import Regrouped
 from pyspark_ckpt.state_store.redistribution.splitting import Split
 from pyspark_ckpt.state_store.retention.scrub import _Progress
-from pyspark_ckpt.state_store.savepoints.request import FinishedRequest
+from pyspark_ckpt.state_store.savepoints.restoring.request import FinishedRequest
 from pyspark_ckpt.state_store.savepoints.savepoint import SavepointInfo
 from pyspark_ckpt.state_store.transactions.parts import Part
 from pyspark_ckpt.state_store.transactions.ticket import Ticket

@@ -22,7 +22,7 @@ __all__ = ["bare", "interruptible"]
 
 @pytest.mark.usefixtures("interruptible")
 def test_the_command_serves_until_it_is_interrupted(frozen: Path) -> None:
-    command = [sys.executable, "-m", "pyspark_ckpt", "query", "serve", str(frozen), "--price-of-requests", "0.005"]
+    command = [sys.executable, "-m", "pyspark_ckpt", "query", "serve", str(frozen)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
         try:
             assert process.stdout is not None
@@ -74,7 +74,6 @@ def test_ctrl_c_ends_the_page_while_a_place_does_not_answer() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--price-of-requests", "-1"), "--price-of-requests must be a number that is 0 or more"),
         (("--port", "70000"), "Invalid value for '--port'"),
         (("-o", "s3Endpont=x"), "Did you mean 's3En"),
     ],

@@ -85,7 +85,7 @@ def test_times_of_a_copied_checkpoint_are_not_shown(serve: Serve, query: Query, 
 
 
 def test_history_counts_what_every_version_has_written(serve: Serve, query: Query) -> None:
-    client = serve(query.location, price_of_requests=5.0, price_of_gb_month=23.0)
+    client = serve(query.location)
     told = read(client, "/c/0/history")
     folder = Path(query.location)
     assert told["is_whole"]
@@ -100,8 +100,6 @@ def test_history_counts_what_every_version_has_written(serve: Serve, query: Quer
     tables = list(folder.rglob("sst/*.sst"))
     assert sum(each["table_files"] for each in told["versions"]) == len(tables) == told["kept"]["table_files"]
     assert sum(each["uploaded_bytes"] for each in told["versions"]) == told["kept"]["size_bytes"]
-    assert told["day"]["cost"] == pytest.approx(told["day"]["write_requests"] / 1000 * 5)
-    assert told["kept"]["cost"] == pytest.approx(told["kept"]["size_bytes"] / 1e9 * 23 / 30)
 
 
 def test_the_oldest_snapshot_is_not_said_to_have_written_what_it_took_over(serve: Serve, quick_path: Path) -> None:

@@ -20,7 +20,7 @@ from pyspark_ckpt.state_store.format.meta import StateMeta, StoreMeta
 from pyspark_ckpt.state_store.identity import Identity
 
 if TYPE_CHECKING:
-    from pyspark_ckpt.state_store.savepoints.request import Restored, RestoreExplanation
+    from pyspark_ckpt.state_store.savepoints.restoring.request import Restored, RestoreExplanation
     from pyspark_ckpt.state_store.savepoints.savepoint import SavedState, SavepointInfo
 
 Fields: TypeAlias = dict[str, Any]

@@ -15,7 +15,7 @@ from pyspark_ckpt.offline.adopting.source import PROVIDERS
 from pyspark_ckpt.offline.adopting.stores import Provider
 from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError
 from pyspark_ckpt.state_store.format.names import PROVIDER_CONF
-from pyspark_ckpt.state_store.savepoints.request import ProvenState
+from pyspark_ckpt.state_store.savepoints.restoring.request import ProvenState
 from tests.offline.adopting.written import FORMS
 from tests.saved_query import written
 

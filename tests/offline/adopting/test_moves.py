@@ -13,7 +13,7 @@ from pyspark_ckpt.moving import adopt, hand_back
 from pyspark_ckpt.state_store.blobs import place_at
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.options import parse
-from pyspark_ckpt.state_store.savepoints.request import Restored
+from pyspark_ckpt.state_store.savepoints.restoring.request import Restored
 from tests.hdfs_service import HdfsService
 from tests.mortal_process import Mortal, is_checkpoint, left_behind, mortal, survives
 from tests.offline.adopting.written import read_rows

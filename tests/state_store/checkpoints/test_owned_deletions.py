@@ -164,7 +164,7 @@ def test_a_restore_is_not_continued_where_a_link_was_put(quick_path: Path, monke
     savepoints.savepoint(first.location, str(quick_path / "saved"))
     target = quick_path / "target"
     with monkeypatch.context() as patch:
-        patch.setattr("pyspark_ckpt.state_store.savepoints.query_restore.Movement", None)
+        patch.setattr("pyspark_ckpt.state_store.savepoints.restoring.query_restore.Movement", None)
         with pytest.raises(TypeError):
             savepoints.restore(str(quick_path / "saved"), str(target))
     before = files(quick_path / "second")

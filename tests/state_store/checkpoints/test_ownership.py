@@ -316,7 +316,7 @@ def test_a_restore_that_is_begun_anew_in_its_own_target_goes_on(
     query = written(quick_path / "query", 2, operators=(0,))
     target, options = str(quick_path / "restored"), {"remote": str(quick_path / "remote")}
     with monkeypatch.context() as patched:
-        patched.setattr("pyspark_ckpt.state_store.savepoints.query_restore.Movement", lambda *_: 1 / 0)
+        patched.setattr("pyspark_ckpt.state_store.savepoints.restoring.query_restore.Movement", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             savepoints.restore(query.location, target, parallelism=3, options=options)
     shutil.rmtree(target)

@@ -84,7 +84,7 @@ def test_another_batch_into_an_unfinished_branch_is_told_to_repeat_the_first_cal
 ) -> None:
     query, target = written(quick_path / "query", 2, batches=4), quick_path / "branch"
     with monkeypatch.context() as patched:
-        patched.setattr("pyspark_ckpt.state_store.savepoints.query_restore.copy_operators", lambda *_: 1 / 0)
+        patched.setattr("pyspark_ckpt.state_store.savepoints.restoring.query_restore.copy_operators", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             branch(query.location, target)
     with pytest.raises(InvalidInputError, match="Repeat that restore, with the same arguments"):
@@ -115,7 +115,7 @@ def test_a_batch_that_is_not_there_is_refused(quick_path: Path) -> None:
 def test_an_interrupted_branch_is_finished_by_the_same_call(quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     query, target = written(quick_path / "query", 2), quick_path / "branch"
     with monkeypatch.context() as patched:
-        patched.setattr("pyspark_ckpt.state_store.savepoints.query_restore.copy_operators", lambda *_: 1 / 0)
+        patched.setattr("pyspark_ckpt.state_store.savepoints.restoring.query_restore.copy_operators", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             branch(query.location, target)
     with pytest.raises(InvalidInputError):

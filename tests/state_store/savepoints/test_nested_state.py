@@ -18,7 +18,7 @@ from pyspark_ckpt.state_store.checkpoints.ownership import claim
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoints.nesting import refuse_inside_another
-from pyspark_ckpt.state_store.savepoints.request import QueryId
+from pyspark_ckpt.state_store.savepoints.restoring.request import QueryId
 from pyspark_ckpt.state_store.savepoints.savepoint import refuse_unless_empty
 from tests.lab import QUERY
 from tests.saved_query import Query, files, written

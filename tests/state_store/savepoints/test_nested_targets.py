@@ -25,7 +25,7 @@ from tests.saved_query import Query, files, written
 def interrupted_restore(query: Query, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The target of a restore that was killed while it moved state."""
     with monkeypatch.context() as patched:
-        patched.setattr("pyspark_ckpt.state_store.savepoints.query_restore.copy_logs", lambda *_: 1 / 0)
+        patched.setattr("pyspark_ckpt.state_store.savepoints.restoring.query_restore.copy_logs", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             savepoints.restore(query.location, str(target), parallelism=2)
 

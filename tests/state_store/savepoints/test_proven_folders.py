@@ -25,10 +25,9 @@ from pyspark_ckpt.state_store.retention.pins import Pins
 from pyspark_ckpt.state_store.savepoints.deletion import delete
 from pyspark_ckpt.state_store.savepoints.possession import Possession
 from pyspark_ckpt.state_store.savepoints.savepoint import Kind, Savepoint
-from tests.saved_query import SAVEPOINT_KINDS, Query, files, stored, written
+from tests.saved_query import SAVEPOINT_KINDS, Query, files, find_step, stored, written
 
 CREATION = "pyspark_ckpt.state_store.savepoints.creation"
-RESTORE = "pyspark_ckpt.state_store.savepoints.query_restore"
 
 
 def take(folder: Path, **more: Any) -> tuple[Query, Path]:  # noqa: ANN401
@@ -183,7 +182,7 @@ def test_a_claim_keeps_the_savepoint_if_its_target_is_not_that_of_the_restore_an
             shutil.copytree(quick_path / "other", target)
         now.update(files(target))
 
-    first(monkeypatch, f"{RESTORE}.{step}", replace)
+    first(monkeypatch, find_step(step), replace)
     with pytest.raises(ConflictError, match="is no longer the target of this restore") as failed:
         savepoints.restore(saved, target, claim="claim", parallelism=3)
     assert "is left" not in failed.value.hint
@@ -238,7 +237,7 @@ def test_a_rescaling_that_was_interrupted_names_a_new_folder_if_its_source_has_g
     quick_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query, target = written(quick_path / "query", 2, operators=(2,), batches=2), quick_path / "new"
-    fail_once(monkeypatch, f"{RESTORE}.copy_logs")
+    fail_once(monkeypatch, find_step("copy_logs"))
     with pytest.raises(StorageError):
         savepoints.restore(query.location, target, parallelism=3)
     query.run()
@@ -254,17 +253,17 @@ def test_two_runs_of_one_restore_at_the_same_time_are_one_restore(
 
     def run() -> None:
         with suppress(StorageError), monkeypatch.context() as patched:
-            fail_once(patched, f"{RESTORE}.copy_logs")
+            fail_once(patched, find_step("copy_logs"))
             savepoints.restore(query.location, target, parallelism=3)
 
-    first(monkeypatch, f"{RESTORE}.refuse_unless_empty", run)
+    first(monkeypatch, find_step("refuse_unless_empty"), run)
     savepoints.restore(query.location, target, parallelism=3)
     assert stored(str(target)) == (2, 3, query.rows)
 
 
 def test_giving_up_a_restore_names_where_its_state_is(quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     query, target, remote = written(quick_path / "query", 2, operators=(2,)), quick_path / "new", quick_path / "R"
-    fail_once(monkeypatch, f"{RESTORE}.copy_logs")
+    fail_once(monkeypatch, find_step("copy_logs"))
     with pytest.raises(StorageError) as failed:
         savepoints.restore(query.location, target, parallelism=3, options={"remote": str(remote)})
     folder = remote / Checkpoint(query.location, parse({})).query_id

@@ -12,6 +12,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import product
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import msgspec
@@ -25,12 +26,11 @@ from pyspark_ckpt.state_store.json_objects import seal
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.redistribution.jobs import RunHere
 from pyspark_ckpt.state_store.savepoints.deletion import delete
-from pyspark_ckpt.state_store.savepoints.restore_target import read_recorded
+from pyspark_ckpt.state_store.savepoints.restoring.target_records import read_recorded
 from pyspark_ckpt.state_store.savepoints.savepoint import Kind, Savepoint
-from tests.saved_query import SAVEPOINT_KINDS, Query, files, stored, written
+from tests.saved_query import SAVEPOINT_KINDS, Query, files, find_step, stored, written
 
 DELETION = "pyspark_ckpt.state_store.savepoints.deletion"
-RESTORE = "pyspark_ckpt.state_store.savepoints.query_restore"
 
 
 def branches(folder: Path, **more: Any) -> tuple[Query, Query]:  # noqa: ANN401
@@ -124,7 +124,7 @@ def test_a_restore_is_not_finished_with_another_savepoint(
     savepoints.savepoint(old.location, saved, kind=kind)
     savepoints.savepoint(new.location, quick_path / "newer", kind=kind)
     restore = partial(savepoints.restore, saved, target, parallelism=partitions)
-    fail(monkeypatch, f"{RESTORE}.{step}", restore)
+    fail(monkeypatch, find_step(step), restore)
     replace(saved, quick_path / "newer")
     before, now = files(target), files(saved)
     for claim in ("no_claim", "claim"):
@@ -141,7 +141,7 @@ def test_a_rescaling_is_not_finished_with_another_checkpoint(quick_path: Path, m
     source, target = quick_path / "query", quick_path / "target"
     replace(source, Path(old.location))
     rescale = partial(savepoints.restore, source, target, parallelism=3)
-    fail(monkeypatch, f"{RESTORE}.copy_logs", rescale)
+    fail(monkeypatch, find_step("copy_logs"), rescale)
     replace(source, Path(new.location))
     before = files(target)
     with pytest.raises(InvalidInputError, match=f"{source} is not what it was then"):
@@ -153,7 +153,7 @@ def test_what_an_earlier_build_has_begun_is_not_finished(quick_path: Path, monke
     """It did not record what its source held."""
     query, target = written(quick_path / "query", 2, operators=(2,)), quick_path / "target"
     rescale = partial(savepoints.restore, query.location, target, parallelism=3)
-    fail(monkeypatch, f"{RESTORE}.copy_logs", rescale)
+    fail(monkeypatch, find_step("copy_logs"), rescale)
     place = LocalPlace(target)
     recorded, _ = read_recorded(place)
     assert recorded is not None
@@ -171,17 +171,17 @@ def test_a_savepoint_that_was_not_restored_is_not_claimed(
     saved, newer, target = quick_path / "saved", quick_path / "newer", quick_path / "target"
     savepoints.savepoint(old.location, saved)
     savepoints.savepoint(new.location, newer)
-    original = getattr(__import__(RESTORE, fromlist=[step]), step)
+    original = resolve_name(find_step(step))
 
     def replaced(*args: object) -> object:
         result = original(*args)
         shutil.rmtree(saved)
         if there == "another":
             replace(saved, newer)
-        monkeypatch.setattr(f"{RESTORE}.{step}", original)
+        monkeypatch.setattr(find_step(step), original)
         return result
 
-    monkeypatch.setattr(f"{RESTORE}.{step}", replaced)
+    monkeypatch.setattr(find_step(step), replaced)
     with pytest.raises(ConflictError, match=f"{saved} was deleted or replaced") as failed:
         savepoints.restore(saved, target, parallelism=3, claim="claim")
     assert files(saved) == (files(newer) if there == "another" else {})
@@ -384,14 +384,14 @@ def test_a_claim_finishes_the_deletion_that_another_run_of_it_began(
             claim()
 
     monkeypatch.setattr(LocalPlace, "delete", interrupted)
-    ends, waits = __import__(RESTORE, fromlist=["has_request"]).has_request, [run]
+    ends, waits = resolve_name(find_step("has_request")), [run]
 
     def wait(*args: object) -> object:
         if waits:
             waits.pop()()
         return ends(*args)
 
-    monkeypatch.setattr(f"{RESTORE}.has_request", wait)
+    monkeypatch.setattr(find_step("has_request"), wait)
     claim()
     assert not left
     assert files(saved) == {}
@@ -404,7 +404,7 @@ def test_a_rescaling_is_finished_although_a_start_of_the_query_has_changed_its_f
     """Such as a schema that has evolved, in a run that failed before it committed anything."""
     query, target = written(quick_path / "query", 2, operators=(0,)), quick_path / "target"
     rescale = partial(savepoints.restore, query.location, target, parallelism=3)
-    fail(monkeypatch, f"{RESTORE}.FinishedRequest", rescale)
+    fail(monkeypatch, find_step("FinishedRequest"), rescale)
     name = "state/0/0/left/_metadata/schema"
     (Path(query.location) / name).write_bytes(b"\0\2v4")
     rescale()
@@ -418,14 +418,14 @@ def test_a_restore_that_another_run_of_it_has_overtaken_does_not_say_that_it_is_
     saved, target = quick_path / "saved", quick_path / "target"
     _take(written(quick_path / "query", 2, operators=(1,)), saved, "native")
     claim = partial(savepoints.restore, saved, target, claim="claim")
-    copy_logs, left = __import__(RESTORE, fromlist=["copy_logs"]).copy_logs, [claim]
+    copy_logs, left = resolve_name(find_step("copy_logs")), [claim]
 
     def overtaken(*args: object) -> object:
         if left:
             left.pop()()
         return copy_logs(*args)
 
-    monkeypatch.setattr(f"{RESTORE}.copy_logs", overtaken)
+    monkeypatch.setattr(find_step("copy_logs"), overtaken)
     with pytest.raises(CkptError) as failed:
         claim()
     assert "unfinished" not in failed.value.hint
@@ -456,7 +456,7 @@ def test_a_restore_that_was_cleaning_up_is_finished_although_its_savepoint_is_de
     query, saved, target = written(quick_path / "query", 2, operators=(1,)), quick_path / "saved", quick_path / "target"
     _take(query, saved, "native")
     restore = partial(savepoints.restore, saved, target)
-    fail(monkeypatch, f"{RESTORE}.forget", restore)
+    fail(monkeypatch, find_step("forget"), restore)
     delete(str(saved), parse({}))
     restore()
     assert files(target / "_ckpt") == {}
@@ -468,7 +468,7 @@ def test_a_rescaling_that_was_cleaning_up_says_that_its_source_has_gone_on(
 ) -> None:
     query, target = written(quick_path / "query", 2, operators=(1,)), quick_path / "target"
     rescale = partial(savepoints.restore, query.location, target, parallelism=3)
-    fail(monkeypatch, f"{RESTORE}.forget", rescale)
+    fail(monkeypatch, find_step("forget"), rescale)
     query.run()
     with pytest.raises(InvalidInputError, match=f"and {query.location} is at version 4 now") as refused:
         rescale()

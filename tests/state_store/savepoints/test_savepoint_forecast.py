@@ -12,12 +12,10 @@ import xxhash
 from pyspark_ckpt import savepoints
 from pyspark_ckpt.cli.main import main
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
-from pyspark_ckpt.state_store.checkpoints.inventory import list_operators
 from pyspark_ckpt.state_store.checkpoints.verification import verify_version
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.options import parse
-from pyspark_ckpt.state_store.savepoints.query_restore import QueryRestore
-from pyspark_ckpt.state_store.savepoints.request import RestoreRequest
+from pyspark_ckpt.state_store.savepoints.restoring.request import RestoreRequest
 from pyspark_ckpt.state_store.savepoints.savepoint import Kind
 from tests import saved_query
 from tests.compat.frozen import unpack
@@ -94,9 +92,7 @@ def test_rows_of_a_savepoint_are_counted(
 def test_rows_that_spark_has_written_are_counted(name: str, tmp_path: Path) -> None:
     checkpoint = str(unpack("v1", name, tmp_path / "old"))
     found = Checkpoint(checkpoint, parse({}))
-    restoration = QueryRestore(
-        found, found.newest_version, list_operators(found, found.newest_version), "/new", RestoreRequest(5), parse({})
-    )
+    restoration = savepoints.plan_restore(found, "/new", RestoreRequest(5), parse({}))
     (operator,) = savepoints.explain(restoration, counts=True).operators
     savepoints.restore(checkpoint, str(tmp_path / "new"), parallelism=5)
     new = Checkpoint(str(tmp_path / "new"), parse({}))

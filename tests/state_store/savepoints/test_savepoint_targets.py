@@ -19,7 +19,7 @@ from pyspark_ckpt.state_store.savepoints.deletion import delete, refuse_others
 from pyspark_ckpt.state_store.savepoints.nesting import is_within
 from pyspark_ckpt.state_store.savepoints.savepoint import Kind, Savepoint
 from tests.lab import QUERY
-from tests.saved_query import SAVEPOINT_KINDS, Query, files, stored, written
+from tests.saved_query import SAVEPOINT_KINDS, Query, files, find_step, stored, written
 
 
 def test_a_claimed_savepoint_goes_when_the_checkpoint_stands_and_not_before(
@@ -224,7 +224,9 @@ def test_of_two_restores_into_one_target_the_second_is_refused(
     def other() -> None:
         with monkeypatch.context() as patched:
             if not is_through:
-                patched.setattr("pyspark_ckpt.state_store.savepoints.query_restore.copy_logs", lambda *_: 1 / 0)
+                patched.setattr(
+                    "pyspark_ckpt.state_store.savepoints.restoring.query_restore.copy_logs", lambda *_: 1 / 0
+                )
             with nullcontext() if is_through else pytest.raises(ZeroDivisionError):
                 savepoints.restore(query.location, str(target), parallelism=2)
         before.update(files(target))
@@ -252,7 +254,7 @@ def test_a_restore_never_goes_on_where_another_query_has_begun(
     query = written(quick_path / "query", 2, operators=(2,), batches=1)
     target = quick_path / "restored"
     with monkeypatch.context() as patched:
-        patched.setattr("pyspark_ckpt.state_store.savepoints.query_restore.copy_logs", lambda *_: 1 / 0)
+        patched.setattr(find_step("copy_logs"), lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             savepoints.restore(query.location, str(target), parallelism=3)
     LocalPlace(target).put("metadata", b'{"id":"another"}')

@@ -428,7 +428,7 @@ def test_a_restore_is_another_when_its_state_is_to_lie_elsewhere(
     query = written(quick_path / "query", 1, operators=(2,), batches=1)
     target, options = str(quick_path / "restored"), {"remote": str(quick_path / "apart")}
     with monkeypatch.context() as patched:
-        patched.setattr("pyspark_ckpt.state_store.savepoints.query_restore.copy_logs", lambda *_: 1 / 0)
+        patched.setattr("pyspark_ckpt.state_store.savepoints.restoring.query_restore.copy_logs", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             savepoints.restore(query.location, target, parallelism=2, options=options)
     with pytest.raises(InvalidInputError, match=r"unfinished restore of .*, and this is another"):

@@ -17,7 +17,7 @@ from pyspark_ckpt.state_store.checkpoints.query.sources import EVOLUTION_CONF
 from pyspark_ckpt.state_store.checkpoints.query_start import verify_start
 from pyspark_ckpt.state_store.errors import CkptError, FormatError, InvalidInputError
 from pyspark_ckpt.state_store.options import parse
-from pyspark_ckpt.state_store.savepoints.request import RecordedRequest, RestoreRequest
+from pyspark_ckpt.state_store.savepoints.restoring.request import RecordedRequest, RestoreRequest
 from pyspark_ckpt.state_store.savepoints.savepoint import Kind
 from tests.saved_query import SAVEPOINT_KINDS, Query, files, stored, written
 
@@ -266,7 +266,7 @@ def test_an_interrupted_restore_is_finished_with_the_same_names_alone(
     saved, target = take(query), str(quick_path / "new")
     how: Mapping[str, Any] = {"source_names": ["orders", "files", "none"], "parallelism": 3}
     with monkeypatch.context() as patched:
-        patched.setattr("pyspark_ckpt.state_store.savepoints.query_restore.copy_operators", _fail)
+        patched.setattr("pyspark_ckpt.state_store.savepoints.restoring.query_restore.copy_operators", _fail)
         with pytest.raises(RuntimeError, match="made-up failure"):
             savepoints.restore(saved, target, **how)
     for other in ({"source_names": ["files", "orders", "none"]}, {"source_names": None}):

@@ -21,7 +21,7 @@ from tests.saved_query import Query, files, stored, written
 def interrupted(query: Query, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rescaling to two partitions that has written state and not its logs."""
     with monkeypatch.context() as patched:
-        patched.setattr("pyspark_ckpt.state_store.savepoints.query_restore.copy_logs", lambda *_: 1 / 0)
+        patched.setattr("pyspark_ckpt.state_store.savepoints.restoring.query_restore.copy_logs", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             savepoints.restore(query.location, str(target), parallelism=2)
 
@@ -154,7 +154,7 @@ def test_a_restore_that_fails_or_is_interrupted_says_what_is_left(
                 raise failure
 
             with monkeypatch.context() as patched:
-                patched.setattr("pyspark_ckpt.state_store.savepoints.query_restore.copy_logs", fail)
+                patched.setattr("pyspark_ckpt.state_store.savepoints.restoring.query_restore.copy_logs", fail)
                 assert main([*command, str(target), "-n", "2"]) == code
             told = capsys.readouterr().err
             assert f"An unfinished restore is left in {target}: " in told

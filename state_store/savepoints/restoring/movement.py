@@ -41,9 +41,9 @@ from pyspark_ckpt.state_store.redistribution.strategies.groups_of_stores import 
 from pyspark_ckpt.state_store.redistribution.strategies.key_groups import MoveByKeyGroups
 from pyspark_ckpt.state_store.redistribution.strategies.remainders import MoveByRemainders
 from pyspark_ckpt.state_store.redistribution.strategies.saved_rows import MoveSavedRows
-from pyspark_ckpt.state_store.savepoints.plan import RestorePlan
-from pyspark_ckpt.state_store.savepoints.request import ProvenState, RecordedRequest
-from pyspark_ckpt.state_store.savepoints.restore_target import digest_request
+from pyspark_ckpt.state_store.savepoints.restoring.plan import RestorePlan
+from pyspark_ckpt.state_store.savepoints.restoring.request import ProvenState, RecordedRequest
+from pyspark_ckpt.state_store.savepoints.restoring.target_records import digest_request
 
 
 def begin_commit_id(recorded: RecordedRequest, identity: Identity) -> str:
@@ -113,7 +113,7 @@ class Movement:
 
     def _copy(self, operator: OperatorVersion, name: str) -> tuple[dict[str, Digest], dict[Identity, str]]:
         stores, what = operator.stores[name], f"operator {operator.operator.number}, store {name!r}"
-        shares, ids = self._plan.shares, {store.identity: store.meta.id for store in stores}
+        shares, ids = self._plan.request.shares, {store.identity: store.meta.id for store in stores}
         tasks = [CopyTask(self._workplace, store, self._target(store.identity), shares) for store in stores]
         results: list[Copied] = self._run(tasks, Copied)
         self.copied_bytes += sum(each.size_bytes for each in results)
@@ -123,7 +123,7 @@ class Movement:
         digests: list[dict[str, Digest]] = self._run([*before, *after], dict[str, Digest])
         old, new = combine(digests[: len(before)]), combine(digests[len(before) :])
         require_equal(old, new, what)
-        require_recorded(self._plan.get_recorded(operator, name), old, f"{self._plan.source_url}, {what}")
+        require_recorded(self._plan.source.get_recorded(operator, name), old, f"{self._plan.source.url}, {what}")
         return old, ids
 
     def _make(
@@ -136,11 +136,11 @@ class Movement:
         moved = self._strategy(operator, name, len(new), gathered).move(stores, new, self._run)
         if gathered.placed:
             require_placed(gathered, [each.digests for each in moved.made], what)
-        is_saved = self._plan.get_saved(operator, name) is not None  # then the strategy has read all rows
+        is_saved = self._plan.source.get_saved(operator, name) is not None  # then the strategy has read all rows
         read = combine([*moved.before, *(() if is_saved else gathered.before)])
-        recorded = self._plan.get_recorded(operator, name)
+        recorded = self._plan.source.get_recorded(operator, name)
         known = {state: each for state, each in recorded.items() if state in read}
-        require_recorded(known, read, f"{self._plan.source_url}, {what}")
+        require_recorded(known, read, f"{self._plan.source.url}, {what}")
         digests = {whole.names.get(state, state): each for state, each in read.items()}
         other = {state.name for state in whole.states if operator.layout is Layout.KEY_GROUPS and not is_keyed(state)}
         other |= {state.name for state in select_partition_states(whole.states)}
@@ -158,7 +158,7 @@ class Movement:
         states = select_partition_states(merged.states)
         if not states:
             return Gathered([], [], {})
-        saved, source = self._plan.get_saved(operator, name), self._plan.source_url
+        saved, source = self._plan.source.get_saved(operator, name), self._plan.source.url
         rows = RowsOfStores(tuple(stores)) if saved is None else RowsOfFiles(source, saved)
         task = GatherTask(
             self._workplace,
@@ -176,13 +176,13 @@ class Movement:
     def _strategy(self, operator: OperatorVersion, name: str, partitions: int, gathered: Gathered) -> Strategy:
         if self._plan.target is not None:
             return self._plan.target.strategy(operator)
-        if self._plan.others is not None:
-            return self._plan.others.strategy(operator, self._place.url)
+        if self._plan.source.others is not None:
+            return self._plan.source.others.strategy(operator, self._place.url)
         is_keyed_operator = operator.layout is Layout.KEY_GROUPS
         key_groups = operator.key_groups if is_keyed_operator else 0
-        if (saved := self._plan.get_saved(operator, name)) is not None:
+        if (saved := self._plan.source.get_saved(operator, name)) is not None:
             files = gathered.files
-            return MoveSavedRows(self._workplace, self._plan.source_url, saved, self._place.url, key_groups, files)
+            return MoveSavedRows(self._workplace, self._plan.source.url, saved, self._place.url, key_groups, files)
         if is_keyed_operator:
             width, url = self._runner.width, self._place.url
             return MoveByKeyGroups(self._workplace, url, key_groups, width, gathered.files)

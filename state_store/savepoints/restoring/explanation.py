@@ -9,8 +9,8 @@ from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner
 from pyspark_ckpt.state_store.redistribution.row_forecast import count_rows, count_rows_of_files, estimate_rows
-from pyspark_ckpt.state_store.savepoints.plan import RestorePlan
-from pyspark_ckpt.state_store.savepoints.request import ExplainedOperator, RestoreExplanation
+from pyspark_ckpt.state_store.savepoints.restoring.plan import RestorePlan
+from pyspark_ckpt.state_store.savepoints.restoring.request import ExplainedOperator, RestoreExplanation
 
 COPIED, SPLIT, CLIPPED = "objects are copied", "rows are split and joined", "stores are clipped"
 CONVERTED, WRITTEN = "rows are converted, split and joined", "rows are converted"
@@ -27,7 +27,7 @@ def explain(
     Raises FormatError, NotFoundError, StorageError.
     """
     processors = os.cpu_count() or 1
-    operators = tuple(_explain_operator(plan, each, runner, progress) for each in plan.operators)
+    operators = tuple(_explain_operator(plan, each, runner, progress) for each in plan.source.operators)
     work_s = [_estimate_work_s(each) for each in operators]
     known = [each for each in work_s if each is not None]
     return RestoreExplanation(operators, processors, sum(known) / processors if known == work_s else None)
@@ -46,13 +46,13 @@ def _explain_operator(
 ) -> ExplainedOperator:
     how = _find_how(plan, operator)
     is_single = operator.layout is Layout.SINGLE
-    is_counted = how != COPIED and runner is not None and (not is_single or plan.others is not None)
+    is_counted = how != COPIED and runner is not None and (not is_single or plan.source.others is not None)
     expected = () if how == COPIED else tuple(_forecast_rows(plan, operator, runner, progress))
     return ExplainedOperator(
         operator.operator.number,
         operator.operator.name,
         operator.layout.value,
-        plan.old_partitions if plan.saved_rows and not is_single else operator.partitions,
+        plan.old_partitions if plan.source.saved_rows and not is_single else operator.partitions,
         plan.count_partitions(operator),
         _count_moved(plan, operator, expected if is_counted else None),
         operator.objects,
@@ -67,7 +67,7 @@ def _count_moved(plan: RestorePlan, operator: OperatorVersion, counted: Sequence
     """Return how many rows an operator has: those that were ``counted``, with indexes, or those in its metadata."""
     if counted is not None:
         return sum(counted)
-    return None if plan.others is not None else sum(operator.rows().values())
+    return None if plan.source.others is not None else sum(operator.rows().values())
 
 
 def _find_how(plan: RestorePlan, operator: OperatorVersion) -> str:
@@ -76,9 +76,9 @@ def _find_how(plan: RestorePlan, operator: OperatorVersion) -> str:
         return COPIED
     if plan.target is not None:
         return WRITTEN
-    if plan.others is not None:
+    if plan.source.others is not None:
         return CONVERTED
-    return CLIPPED if operator.layout is Layout.KEY_GROUPS and not plan.saved_rows else SPLIT
+    return CLIPPED if operator.layout is Layout.KEY_GROUPS and not plan.source.saved_rows else SPLIT
 
 
 def _forecast_rows(
@@ -86,14 +86,14 @@ def _forecast_rows(
 ) -> Sequence[int]:
     """Return the expected rows of each new partition; none if they are not known."""
     number = plan.count_partitions(operator)
-    if plan.others is not None:
-        return () if runner is None else plan.others.count_rows(operator, number, runner, progress)
+    if plan.source.others is not None:
+        return () if runner is None else plan.source.others.count_rows(operator, number, runner, progress)
     rows = sum(operator.rows().values())
     if runner is not None and operator.layout is not Layout.SINGLE:
-        if not plan.saved_rows:
+        if not plan.source.saved_rows:
             return count_rows(plan.workplace, operator, number, runner, progress)
-        saved = [each for name in operator.stores if (each := plan.get_saved(operator, name)) is not None]
-        return count_rows_of_files(plan.workplace, operator, (plan.source_url, saved), number, runner, progress)
-    if operator.layout is Layout.KEY_GROUPS and not plan.saved_rows:
+        saved = [each for name in operator.stores if (each := plan.source.get_saved(operator, name)) is not None]
+        return count_rows_of_files(plan.workplace, operator, (plan.source.url, saved), number, runner, progress)
+    if operator.layout is Layout.KEY_GROUPS and not plan.source.saved_rows:
         return estimate_rows(operator, number)
     return [rows // number] * number

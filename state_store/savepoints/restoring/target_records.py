@@ -12,7 +12,7 @@ from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotF
 from pyspark_ckpt.state_store.format.names import RESTORE_REQUEST_NAME, WORK_FOLDER
 from pyspark_ckpt.state_store.format.remote import query_id
 from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
-from pyspark_ckpt.state_store.savepoints.request import FinishedRequest, RecordedRequest, Restored
+from pyspark_ckpt.state_store.savepoints.restoring.request import FinishedRequest, RecordedRequest, Restored
 
 REQUEST_NAME = RESTORE_REQUEST_NAME
 RESULT_NAME = f"{WORK_FOLDER}/result.json"

@@ -21,26 +21,26 @@ from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.redistribution.merged_states import merge_states
 from pyspark_ckpt.state_store.restore.commit_meta import read_meta_at
-from pyspark_ckpt.state_store.savepoints.movement import begin_commit_id
 from pyspark_ckpt.state_store.savepoints.nesting import is_within
-from pyspark_ckpt.state_store.savepoints.plan import RestorePlan
-from pyspark_ckpt.state_store.savepoints.request import RecordedRequest
+from pyspark_ckpt.state_store.savepoints.restoring.movement import begin_commit_id
+from pyspark_ckpt.state_store.savepoints.restoring.plan import RestorePlan
+from pyspark_ckpt.state_store.savepoints.restoring.request import RecordedRequest
 
 
-def refuse_checkpoint(plan: RestorePlan, wanted: RecordedRequest, *, allows_non_restored_state: bool) -> None:
+def refuse_checkpoint(plan: RestorePlan, wanted: RecordedRequest) -> None:
     """Raise InvalidInputError if the target of a restore is the checkpoint of a query already.
 
     The error says whether the restore that is ``wanted`` has made it, as far as the checkpoint proves that. Raises
     StorageError.
     """
-    place, origin = plan.place, "" if plan.info is None else plan.info.checkpoint
+    place, origin = plan.place, plan.source.taken_from
     if find_kind(place) is not FolderKind.CHECKPOINT:
         return
     there, partitions = _open(place, plan.workplace.options)
     is_origin = bool(origin) and is_within(place, origin)
     is_like = there.newest_version >= wanted.version and partitions == wanted.partitions and not is_origin
     is_like = is_like and _read_provider(there) == (wanted.provider or PROVIDER_CLASS)
-    has_made = _has_made(plan, wanted, there, allows_non_restored_state=allows_non_restored_state) if is_like else False
+    has_made = _has_made(plan, wanted, there) if is_like else False
     if has_made and there.query_id == wanted.query_id:
         has_run = " The query has run since." if there.newest_version > wanted.version else ""
         raise InvalidInputError(
@@ -60,22 +60,20 @@ def refuse_checkpoint(plan: RestorePlan, wanted: RecordedRequest, *, allows_non_
     )
 
 
-def _has_made(
-    plan: RestorePlan, wanted: RecordedRequest, there: Checkpoint, *, allows_non_restored_state: bool
-) -> bool | None:
+def _has_made(plan: RestorePlan, wanted: RecordedRequest, there: Checkpoint) -> bool | None:
     """Return whether the restore that is ``wanted`` has made a checkpoint; None if nothing proves or disproves it.
 
     The commits of new stores are named after the restore. Stores that are copied have those of the source, which any
     copy of it has, too. Raises StorageError.
     """
-    made = [each for each in plan.operators if not plan.is_copied(each)]
-    source = plan.workplace.place(plan.source_url)
+    made = [each for each in plan.source.operators if not plan.is_copied(each)]
+    source = plan.workplace.place(plan.source.url)
     has_sources = _has_its_sources(source, wanted, there.place)
     if has_sources is False:
         return False
     if not made or (has_sources is None and wanted.source_names):
         return None
-    is_allowed = allows_non_restored_state or _allows_non_restored_state(source)
+    is_allowed = plan.request.allow_non_restored_state or _allows_non_restored_state(source)
     if is_allowed != _allows_non_restored_state(there.place):
         return False
     answers = [_is_made_by(plan, wanted, there, operator, name) for operator in made for name in operator.stores]
