@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.checkpoints.store_contents import restore_store
 from pyspark_ckpt.state_store.format.keys import MARKER_KEY, ORDERED_BIT
 from pyspark_ckpt.state_store.format.remote import store_folder
 from pyspark_ckpt.state_store.log import StoreLog
@@ -30,7 +31,7 @@ def stored_rows(location: Path | str, options: Options | None = None) -> Iterato
     checkpoint = Checkpoint(str(location), options or parse({}))
     for _, identity in checkpoint.stores():
         commit, log = checkpoint.find_commit(identity, checkpoint.newest_version), StoreLog(__name__, identity.short)
-        with checkpoint.restore(identity, commit, log) as restored:
+        with restore_store(checkpoint, identity, commit, log) as restored:
             for key, value in restored.database.rows():
                 if key != MARKER_KEY:
                     folder = store_folder(identity).removeprefix("state/")

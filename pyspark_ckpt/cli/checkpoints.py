@@ -23,10 +23,12 @@ from pyspark_ckpt.offline.descriptions.operators import (
 )
 from pyspark_ckpt.offline.descriptions.states import GROUP_RANGES, count_by_groups, count_rows, describe_types
 from pyspark_ckpt.state_store.attempts.damaged_logs import advise_repair
-from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator, StoredObjects
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.inventory import refuse_unnamed_operators
 from pyspark_ckpt.state_store.checkpoints.query.files import list_batches
+from pyspark_ckpt.state_store.checkpoints.query.operators import Operator
 from pyspark_ckpt.state_store.checkpoints.query_start import StartFiles, verify_start
+from pyspark_ckpt.state_store.checkpoints.store_contents import StoredObjects, count_objects, list_restore_steps
 from pyspark_ckpt.state_store.checkpoints.verification import find_differing_copies, verify_newest, verify_version
 from pyspark_ckpt.state_store.display import count_text, size_text
 from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
@@ -76,7 +78,7 @@ def _refuse_unknown_state(checkpoint: Checkpoint) -> None:
 
 def list_stores(checkpoint: Checkpoint, *, as_json: bool) -> int:
     """List what is stored: operators, versions, deltas, snapshots."""
-    stores = [(operator, checkpoint.count_objects(identity)) for operator, identity in checkpoint.stores()]
+    stores = [(operator, count_objects(checkpoint, identity)) for operator, identity in checkpoint.stores()]
     version = checkpoint.newest_version
     if as_json:
         described = [describe_objects(operator, stored) for operator, stored in stores]
@@ -129,7 +131,7 @@ def inspect(checkpoint: Checkpoint, version: int | None, *, key_groups: bool, li
                 identity,
                 meta,
                 count_by_groups(checkpoint, [identity], at) if key_groups else None,
-                checkpoint.steps(identity, at) if lineage else None,
+                list_restore_steps(checkpoint, identity, at) if lineage else None,
             )
             for operator, identity, meta in metas
         ]
@@ -148,7 +150,7 @@ def inspect(checkpoint: Checkpoint, version: int | None, *, key_groups: bool, li
             print_bars(counted)
         if lineage:
             print()
-            steps = [(each, *checkpoint.steps(each, at)) for each in own]
+            steps = [(each, *list_restore_steps(checkpoint, each, at)) for each in own]
             print_table(
                 ("partition", "store", "restored from", "deltas"),
                 [(str(each.partition), each.name, name_base(base), name_deltas(rest)) for each, base, rest in steps],
@@ -311,4 +313,4 @@ def _describe_uncommitted(checkpoint: Checkpoint) -> str:
 
 
 def _find_last_version(checkpoint: Checkpoint, stores: Iterable[Identity]) -> int:
-    return max((checkpoint.count_objects(identity).last_version for identity in stores), default=0)
+    return max((count_objects(checkpoint, identity).last_version for identity in stores), default=0)

@@ -11,8 +11,8 @@ from pyspark_ckpt.offline.reading.rows.state_codec import Wanted
 from pyspark_ckpt.offline.reading.sources import Rows
 from pyspark_ckpt.offline.reading.stored_state import StoredState
 from pyspark_ckpt.operators.session.views import open_reader
-from pyspark_ckpt.state_store.checkpoints.checkpoint import Operator
 from pyspark_ckpt.state_store.checkpoints.digests import Digest
+from pyspark_ckpt.state_store.checkpoints.query.operators import Operator
 from pyspark_ckpt.state_store.format.keys import state_range
 from pyspark_ckpt.state_store.format.meta import StateMeta, StoreMeta
 from pyspark_ckpt.state_store.identity import Identity

@@ -17,9 +17,10 @@ from pyspark_ckpt.offline.reading.sources import state_at
 from pyspark_ckpt.queries.handles import describe_failure
 from pyspark_ckpt.state_store.attempts.winners import RunObject
 from pyspark_ckpt.state_store.blobs.base.place_clock import ShownTimes
-from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, list_operators, refuse_unnamed_operators
 from pyspark_ckpt.state_store.checkpoints.query.files import BATCH
+from pyspark_ckpt.state_store.checkpoints.query.operators import Operator
 from pyspark_ckpt.state_store.errors import CkptError, FormatError, NotFoundError, StorageError
 from pyspark_ckpt.state_store.format.names import RUNS_FOLDER, parse_epoch
 from pyspark_ckpt.state_store.format.sealed_objects import read_sealed

@@ -8,14 +8,10 @@ Spark writes ``metadata`` (the query's id), ``commits/<batch>`` and, for each op
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 from itertools import count
 from typing import ClassVar
-
-import msgspec
 
 from pyspark_ckpt.state_store.attempts.commit_log import read_ids
 from pyspark_ckpt.state_store.attempts.damaged_logs import naming_repair
@@ -26,65 +22,20 @@ from pyspark_ckpt.state_store.checkpoints.layout import keeps_one_partition
 from pyspark_ckpt.state_store.checkpoints.missing_state import explain_missing
 from pyspark_ckpt.state_store.checkpoints.query.entries import refuse_other_provider
 from pyspark_ckpt.state_store.checkpoints.query.files import BATCH, list_batches
+from pyspark_ckpt.state_store.checkpoints.query.operators import Operator, read_operator
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.display import write_command
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
-from pyspark_ckpt.state_store.format.keys import MARKER_KEY, Marker, read_hash
+from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.lineage import Lineage
-from pyspark_ckpt.state_store.format.manifest import Manifest, read_manifest
 from pyspark_ckpt.state_store.format.meta import StoreMeta
-from pyspark_ckpt.state_store.format.names import ROWS_FOLDER, SAVEPOINT_NAME, TABLE_FOLDER
+from pyspark_ckpt.state_store.format.names import ROWS_FOLDER, SAVEPOINT_NAME
 from pyspark_ckpt.state_store.format.remote import find_place, query_id
 from pyspark_ckpt.state_store.identity import Identity
-from pyspark_ckpt.state_store.json_objects import (
-    Count,
-    Location,
-    Name,
-    OperatorNumber,
-    Partitions,
-    StoreName,
-    decode_as,
-)
-from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.restore.commit_meta import read_meta_at
-from pyspark_ckpt.state_store.restore.store_restorer import RestoredStore
-
-"""Every partition is looked for, so a larger number than a query can have is treated as damage."""
 
 _OPERATOR_NUMBER = re.compile(r"[0-9]{1,9}")
-
-
-@dataclass(frozen=True)
-class Operator:
-    """A stateful operator, as Spark names it, and its stores."""
-
-    number: int
-    name: str
-    stores: tuple[str, ...]
-    partitions: int
-    prefix_columns: tuple[int, ...] = ()
-    """For each store, how many columns of its keys Spark scans by, as its metadata says."""
-    schema_files: tuple[tuple[str, ...], ...] = ()
-    """For each store, Spark's paths of all files with the schemas of its states; the last one counts."""
-    properties: str = ""
-    """JSON of an operator with several states in a store; else empty."""
-
-
-@dataclass(frozen=True)
-class StoredObjects:
-    """The stored objects of one store, counted by their names. ``lag``: versions since the newest snapshot."""
-
-    identity: Identity
-    place: str
-    first_version: int
-    last_version: int
-    deltas: int
-    delta_bytes: int
-    snapshots: int
-    lag: int
-    table_files: int
-    table_bytes: int
 
 
 class Checkpoint:
@@ -252,27 +203,6 @@ class Checkpoint:
             )
         return self._places[identity]
 
-    def count_objects(self, identity: Identity) -> StoredObjects:
-        """Count the objects of a store with two listings; nothing is opened. Raises StorageError."""
-        place = self.find_place(identity)
-        lineage = Lineage.read(place)
-        versions = sorted({marker.version for marker in (*lineage.deltas, *lineage.snapshots)})
-        tables = place.list(TABLE_FOLDER)
-        last = versions[-1] if versions else 0
-        newest_snapshot = max((marker.version for marker in lineage.snapshots), default=0)
-        return StoredObjects(
-            identity,
-            place.url,
-            versions[0] if versions else 0,
-            last,
-            len(lineage.deltas),
-            sum(blob.size_bytes for _, blob in lineage.deltas.values()),
-            len(lineage.snapshots),
-            last - newest_snapshot,
-            len(tables),
-            sum(blob.size_bytes for blob in tables),
-        )
-
     def meta(self, identity: Identity, version: int) -> StoreMeta:
         """Return the states and row counts of a store at a version. Raises NotFoundError, FormatError, StorageError."""
         lineage = Lineage.read(self.find_place(identity))
@@ -281,39 +211,6 @@ class Checkpoint:
     def read_meta(self, identity: Identity, commit: Marker, lineage: Lineage) -> StoreMeta:
         """Return the states and row counts of a store at a commit. Raises NotFoundError, FormatError, StorageError."""
         return read_meta_at(self.find_place(identity), commit, lineage)
-
-    def read_manifest(self, identity: Identity, commit: Marker) -> Manifest:
-        """Return the manifest of a snapshot. Raises NotFoundError, FormatError, StorageError."""
-        return read_manifest(self.find_place(identity), commit)[1]
-
-    def steps(self, identity: Identity, version: int) -> tuple[Marker, list[Marker]]:
-        """Return what a restore of a version needs: the base, and the commits whose deltas follow it, in order.
-
-        Only names of objects are read. Raises NotFoundError, StorageError.
-        """
-        lineage = Lineage.read(self.find_place(identity))
-        commit = self.find_commit(identity, version, lineage)
-        base, deltas = lineage.chain(commit, lambda marker: marker in lineage.snapshots)
-        return base, [delta.commit for delta in deltas]
-
-    def rows_by_hash(self, identity: Identity, version: int, parts: int) -> Counter[int]:
-        """Restore a version and count its rows in each of ``parts`` equal ranges of hashes, numbered from 0.
-
-        Raises NotFoundError, FormatError, StorageError.
-        """
-        log = StoreLog(f"inspect.{identity.short}", identity.short)
-        with self.restore(identity, self.find_commit(identity, version), log) as restored:
-            return Counter(read_hash(key) * parts >> 32 for key, _ in restored.database.rows() if key != MARKER_KEY)
-
-    @contextmanager
-    def restore(self, identity: Identity, commit: Marker, log: StoreLog) -> Iterator[RestoredStore]:
-        """Restore a commit into a temporary folder and yield the open database. Raises as ``Workplace.restore``."""
-        place = self.find_place(identity)
-        with (
-            self.workplace.folder() as folder,
-            self.workplace.restore_from(place, identity, commit, folder / "copy", log) as restored,
-        ):
-            yield restored
 
     def find_commit(self, identity: Identity, version: int, lineage: Lineage | None = None) -> Marker:
         """Return the commit of a store that counts at a version. ``lineage``: the store's, if it is already known.
@@ -331,38 +228,3 @@ class Checkpoint:
             refuse_other_provider(self.place, version - 1)
             remote = self.workplace.options.remote
             raise explain_missing(problem, place, self.place, identity, remote) from problem
-
-
-class _StoreInfo(msgspec.Struct):
-    storeName: StoreName  # noqa: N815 - Spark's names, here and below
-    numPartitions: Partitions  # noqa: N815
-    numColsPrefixKey: Count = 0  # noqa: N815
-    stateSchemaFilePaths: tuple[Location, ...] = ()  # noqa: N815
-
-
-class _OperatorInfo(msgspec.Struct):
-    operatorId: OperatorNumber  # noqa: N815
-    operatorName: Name  # noqa: N815
-
-
-class _OperatorMetadata(msgspec.Struct):
-    operatorInfo: _OperatorInfo  # noqa: N815
-    stateStoreInfo: list[_StoreInfo]  # noqa: N815
-    operatorPropertiesJson: str = ""  # noqa: N815
-
-
-def read_operator(content: bytes, number: int, where: str) -> Operator:
-    """Return what Spark has written down of an operator. Raises FormatError that names ``where``."""
-    entry = decode_as(content.partition(b"\n")[2], _OperatorMetadata, where)
-    stores = tuple(store.storeName for store in entry.stateStoreInfo)
-    partitions = max((store.numPartitions for store in entry.stateStoreInfo), default=0)
-    is_usable = partitions > 0
-    if entry.operatorInfo.operatorId != number or not is_usable:
-        raise FormatError(
-            f"{where} is damaged: operator {entry.operatorInfo.operatorId} cannot have "
-            f"{partitions} partitions of the stores {list(stores)}."
-        )
-    prefixes = tuple(store.numColsPrefixKey for store in entry.stateStoreInfo)
-    schema_files = tuple(store.stateSchemaFilePaths for store in entry.stateStoreInfo)
-    name, properties = entry.operatorInfo.operatorName, entry.operatorPropertiesJson
-    return Operator(number, name, stores, partitions, prefixes, schema_files, properties)

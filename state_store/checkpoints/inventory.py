@@ -7,13 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 
-from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.layout import Layout, count_key_groups, find_layout
+from pyspark_ckpt.state_store.checkpoints.query.operators import Operator
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion
 from pyspark_ckpt.state_store.errors import CkptError, FormatError, NotFoundError
 from pyspark_ckpt.state_store.format.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.format.lineage import Lineage
-from pyspark_ckpt.state_store.format.manifest import Manifest
+from pyspark_ckpt.state_store.format.manifest import Manifest, read_manifest
 from pyspark_ckpt.state_store.format.meta import StoreMeta
 from pyspark_ckpt.state_store.format.names import DeltaName
 from pyspark_ckpt.state_store.identity import Identity
@@ -158,7 +159,7 @@ def _base(
     damage = None
     for base, steps in lineage.chains(commit, lineage.snapshots.__contains__):
         try:
-            return None if base == EMPTY else checkpoint.read_manifest(identity, base), steps
+            return None if base == EMPTY else read_manifest(checkpoint.find_place(identity), base)[1], steps
         except FormatError as problem:
             damage = problem
     broken = lineage.find_break(commit)

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import msgspec
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, find_options
-from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.digests import Digest, Digests, combine, require_equal
 from pyspark_ckpt.state_store.checkpoints.folder_kind import (
     COPY_AGAIN,
@@ -31,6 +31,7 @@ from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, list
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.checkpoints.ownership import OWNER_NAME
 from pyspark_ckpt.state_store.checkpoints.query.files import LOGS, QUERY, list_batches
+from pyspark_ckpt.state_store.checkpoints.query.operators import Operator
 from pyspark_ckpt.state_store.checkpoints.query.proof import LogProof, QueryFile, find_damage
 from pyspark_ckpt.state_store.checkpoints.verification import Verified, find_differing_copies, verify_version
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace

@@ -15,8 +15,8 @@ import msgspec
 
 from pyspark_ckpt.offline.adopting.stores import Form, StoreFiles
 from pyspark_ckpt.state_store.blobs import BlobPlace
-from pyspark_ckpt.state_store.checkpoints.checkpoint import Operator, read_operator
 from pyspark_ckpt.state_store.checkpoints.query.files import BATCH
+from pyspark_ckpt.state_store.checkpoints.query.operators import Operator, read_operator
 from pyspark_ckpt.state_store.checkpoints.query.spark_files import StateSchema, read_schemas
 from pyspark_ckpt.state_store.checkpoints.workplace import THREADS, StoreVersion, Workplace
 from pyspark_ckpt.state_store.errors import NotFoundError

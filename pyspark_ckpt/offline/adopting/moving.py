@@ -18,9 +18,9 @@ from pyspark_ckpt.offline.adopting.rows import RowConverter
 from pyspark_ckpt.offline.adopting.stored_rows import read_portions
 from pyspark_ckpt.offline.adopting.stores import FAMILY_BYTES, Form, StoreFiles
 from pyspark_ckpt.state_store.arrays.rows import PackedRows
-from pyspark_ckpt.state_store.checkpoints.checkpoint import Operator
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
+from pyspark_ckpt.state_store.checkpoints.query.operators import Operator
 from pyspark_ckpt.state_store.checkpoints.state_rows import Tally, digest_tallies
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
 from pyspark_ckpt.state_store.database.scratch import ScratchDatabase

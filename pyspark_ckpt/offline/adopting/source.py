@@ -20,10 +20,10 @@ from pyspark_ckpt.offline.adopting.earlier_states import (
 from pyspark_ckpt.offline.adopting.recognition import SparkCheckpoint
 from pyspark_ckpt.offline.adopting.rows import RowConverter
 from pyspark_ckpt.offline.adopting.stores import Form, Provider
-from pyspark_ckpt.state_store.checkpoints.checkpoint import Operator
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, refuse_unnamed_operators
 from pyspark_ckpt.state_store.checkpoints.layout import keeps_one_partition
 from pyspark_ckpt.state_store.checkpoints.query.entries import read_confs, read_partitions
+from pyspark_ckpt.state_store.checkpoints.query.operators import Operator
 from pyspark_ckpt.state_store.checkpoints.query.rewriter import find_schema_file
 from pyspark_ckpt.state_store.checkpoints.query.spark_files import StateSchema, read_schemas
 from pyspark_ckpt.state_store.checkpoints.workplace import THREADS, StoreVersion

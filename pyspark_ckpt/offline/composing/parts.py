@@ -13,9 +13,9 @@ from pyspark_ckpt.offline.writing.drafts.draft import draft_store
 from pyspark_ckpt.offline.writing.drafts.store_draft import StoreDraft
 from pyspark_ckpt.offline.writing.held_state import HeldState
 from pyspark_ckpt.operators.declarations.operator import SPARKS_NAME
-from pyspark_ckpt.state_store.checkpoints.checkpoint import Operator
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
+from pyspark_ckpt.state_store.checkpoints.query.operators import Operator
 from pyspark_ckpt.state_store.display import suggest
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.meta import EMPTY_META

@@ -11,9 +11,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pyspark_ckpt.state_store.blobs import Blob
-from pyspark_ckpt.state_store.checkpoints.checkpoint import Operator, StoredObjects
 from pyspark_ckpt.state_store.checkpoints.digests import Digest
+from pyspark_ckpt.state_store.checkpoints.query.operators import Operator
 from pyspark_ckpt.state_store.checkpoints.query_start import StartFiles
+from pyspark_ckpt.state_store.checkpoints.store_contents import StoredObjects
 from pyspark_ckpt.state_store.checkpoints.verification import Verified
 from pyspark_ckpt.state_store.format.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.format.meta import StateMeta, StoreMeta

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from pyspark_ckpt.offline.descriptions.operators import key_text, type_text
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.checkpoints.store_contents import count_rows_by_hash
 from pyspark_ckpt.state_store.format.key_groups import MAX_PARALLELISM
 from pyspark_ckpt.state_store.format.meta import StateMeta
 from pyspark_ckpt.state_store.format.partition_states import Scope, find_scope
@@ -40,7 +41,7 @@ def count_by_groups(
     """Return the number of rows in each range of key groups; each one is a range of hashes. All rows are read."""
     rows: Counter[int] = Counter()
     with ThreadPoolExecutor(STORES_AT_ONCE, thread_name_prefix="key-groups") as pool:
-        counted = pool.map(lambda each: checkpoint.rows_by_hash(each, version, GROUP_RANGES), identities)
+        counted = pool.map(lambda each: count_rows_by_hash(checkpoint, each, version, GROUP_RANGES), identities)
         for done, some in enumerate(counted, 1):
             rows.update(some)
             progress(done, len(identities))

@@ -14,7 +14,7 @@ from pyspark_ckpt.offline.reading.rows.keyed_rows import has_ended
 from pyspark_ckpt.offline.reading.rows.partition_rows import BROADCASTS
 from pyspark_ckpt.offline.reading.stored_state import SPARKS, Selection, StoredState
 from pyspark_ckpt.operators.rows.expiry import index_name
-from pyspark_ckpt.state_store.checkpoints.checkpoint import Operator
+from pyspark_ckpt.state_store.checkpoints.query.operators import Operator
 from pyspark_ckpt.state_store.display import suggest
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.meta import Descriptor, StoreMeta

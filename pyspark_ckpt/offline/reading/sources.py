@@ -14,9 +14,11 @@ from pyspark_ckpt.offline.reading.kept_folders import KeptFolders
 from pyspark_ckpt.offline.reading.row_location import find_partition, find_range
 from pyspark_ckpt.offline.reading.rows.state_codec import Wanted
 from pyspark_ckpt.offline.reading.stored_state import StoredState
-from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.digests import Digest
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
+from pyspark_ckpt.state_store.checkpoints.query.operators import Operator
+from pyspark_ckpt.state_store.checkpoints.store_contents import count_objects
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.format.keys import state_range
@@ -109,7 +111,7 @@ class StoresSource:
         if not operators:
             return
         first = Identity(operators[0].number, 0, operators[0].stores[0])
-        stored = self._checkpoint.count_objects(first)
+        stored = count_objects(self._checkpoint, first)
         if not stored.last_version:
             self._checkpoint.find_commit(first, self._version)  # its error says where the state may be
         last = min(stored.last_version, self._checkpoint.newest_version)

@@ -11,7 +11,7 @@ from pyspark_ckpt.offline.reading.rows.keyed_rows import TIMERS, VALUES, KeyedTi
 from pyspark_ckpt.offline.reading.rows.native_rows import NativeRows
 from pyspark_ckpt.offline.reading.rows.partition_rows import BROADCASTS, OPERATOR_LISTS, BroadcastRows, OperatorListRows
 from pyspark_ckpt.offline.reading.rows.state_codec import StateCodec
-from pyspark_ckpt.state_store.checkpoints.checkpoint import Operator
+from pyspark_ckpt.state_store.checkpoints.query.operators import Operator
 from pyspark_ckpt.state_store.display import html_table
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.format.meta import Descriptor, TimeToLive

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark_ckpt.offline.writing.drafts.store_draft import StoreDraft
-from pyspark_ckpt.state_store.checkpoints.checkpoint import Operator
 from pyspark_ckpt.state_store.checkpoints.query.entries import PARTITIONS_CONF
 from pyspark_ckpt.state_store.checkpoints.query.files import QUERY
+from pyspark_ckpt.state_store.checkpoints.query.operators import Operator
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.key_groups import MAX_PARALLELISM
 from pyspark_ckpt.state_store.format.names import PROVIDER_CLASS, PROVIDER_CONF

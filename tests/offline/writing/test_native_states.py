@@ -14,8 +14,8 @@ from pyspark_ckpt import writing
 from pyspark_ckpt.offline.writing.drafts.store_draft import StoreDraft, StoredRows
 from pyspark_ckpt.reading import open_state
 from pyspark_ckpt.savepoints import restore, savepoint
-from pyspark_ckpt.state_store.checkpoints.checkpoint import Operator
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
+from pyspark_ckpt.state_store.checkpoints.query.operators import Operator
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.meta import EMPTY_META, Descriptor
 from pyspark_ckpt.writing import dry_run, write_state

@@ -12,6 +12,7 @@ from botocore.client import BaseClient
 
 from pyspark_ckpt.state_store.blobs import LocalPlace, place_at
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.checkpoints.store_contents import count_objects
 from pyspark_ckpt.state_store.format.remote import find_place
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.options import parse
@@ -59,7 +60,7 @@ def test_a_percent_sign_in_the_name_of_a_remote_place_is_kept(make_lab: MakeLab,
     assert key.startswith(f"{folder.removeprefix(f's3://{s3.bucket}/')}/{QUERY}/state/0/3/")
     assert b"/day=1 10%253A00/" in (lab.remote / "remote.json").read_bytes(), "as format 1 has it"
     checkpoint = Checkpoint(str(lab.checkpoint), parse(lab.options))
-    assert checkpoint.count_objects(Identity(0, 3, "default")).deltas == 1
+    assert count_objects(checkpoint, Identity(0, 3, "default")).deltas == 1
 
 
 @pytest.mark.parametrize(("remote", "scheme"), [("s3a://bucket/here", "s3a"), ("s3://bucket/here", "s3"), ("", "s3")])

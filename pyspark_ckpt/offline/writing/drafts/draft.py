@@ -18,9 +18,9 @@ from pyspark_ckpt.operators.declarations.states import Declared
 from pyspark_ckpt.operators.frames import check_key, read_groups, resolve_columns
 from pyspark_ckpt.operators.rows.expiry import index_name
 from pyspark_ckpt.operators.types.value_types import make_handed_schema
-from pyspark_ckpt.state_store.checkpoints.checkpoint import Operator
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
+from pyspark_ckpt.state_store.checkpoints.query.operators import Operator
 from pyspark_ckpt.state_store.display import suggest
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.key_groups import MAX_PARALLELISM, read_max_parallelism

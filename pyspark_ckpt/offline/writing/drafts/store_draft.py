@@ -18,8 +18,8 @@ from pyspark_ckpt.operators.bound.declared_states import DeclaredStates, with_ty
 from pyspark_ckpt.operators.declarations.counters import MetricCounter
 from pyspark_ckpt.operators.declarations.states import Declared
 from pyspark_ckpt.operators.rows.expiry import index_name
-from pyspark_ckpt.state_store.checkpoints.checkpoint import Operator
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
+from pyspark_ckpt.state_store.checkpoints.query.operators import Operator
 from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError
 from pyspark_ckpt.state_store.format.meta import StateMeta, StoreMeta
 from pyspark_ckpt.state_store.format.remote import DEFAULT_STORE
