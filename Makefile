@@ -255,7 +255,7 @@ promtool: .tools/bin/promtool ## build promtool, which checks the alerts in the 
 	@mkdir -p .tools && rm -f $@
 	@$(PY) -m integration.class_archive $@ >.tools/class_archive.log 2>&1 || { cat .tools/class_archive.log; exit 1; }
 
-.tools/hdfs/.ready: tests/hdfs_service.xml
+.tools/hdfs/.ready: tests/services/hdfs_service.xml
 	@echo "Fetching Hadoop's mini cluster, the HDFS of the tests"
 	@rm -rf .tools/hdfs
 	@mvn -q -B -f $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/.tools/hdfs

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 import pyspark_ckpt as ckpt
 from integration.operators.batch_plays import perform
-from tests.ports import find_free_port
+from tests.services.ports import find_free_port
 
 SETTINGS = {
     "spark.ui.enabled": "false",

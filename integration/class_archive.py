@@ -10,7 +10,7 @@ from pathlib import Path
 import pyspark_ckpt
 from integration.crash import program
 from integration.jvm import SILENT
-from tests.java_program import SHORT_LIFE
+from tests.services.java_program import SHORT_LIFE
 
 QUERIES = ("windows", "join", "keyed")
 END_S = 300

@@ -10,9 +10,9 @@ import pytest
 
 from integration import delta
 from integration.jvm import JAVA_OPTIONS
-from tests.cloud_services import azure, gcs
-from tests.hdfs_service import hdfs
-from tests.s3_server import s3, use_credentials
+from tests.services.cloud_services import azure, gcs
+from tests.services.hdfs_service import hdfs
+from tests.services.s3_server import s3, use_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

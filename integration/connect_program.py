@@ -19,7 +19,7 @@ from pyspark.sql.connect.client import DefaultChannelBuilder
 import pyspark_ckpt as ckpt
 from integration.connect_operators import TIMED, make_queries
 from pyspark_ckpt.state_store.errors import InvalidInputError
-from tests.ports import find_free_port
+from tests.services.ports import find_free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.java_program import SHORT_LIFE
+from tests.services.java_program import SHORT_LIFE
 
 ARCHIVE = Path(__file__).resolve().parents[1] / ".tools" / "spark.jsa"
 SILENT = "-Xlog:cds*=off"

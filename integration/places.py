@@ -17,8 +17,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, S3Settings, place_at
-from tests.cloud_services import running_azure, running_gcs
-from tests.s3_server import running
+from tests.services.cloud_services import running_azure, running_gcs
+from tests.services.s3_server import running
 
 LARGE_BYTES, PIECE_BYTES = 64 << 20, 1 << 20
 SMALL, SMALL_BYTES = 100, 20_000

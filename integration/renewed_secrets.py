@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 import pyspark_ckpt as ckpt
 from integration.clouds.rescaled import keep_secrets
-from tests.rotating_s3 import Gateway
+from tests.services.rotating_s3 import Gateway
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

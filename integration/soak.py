@@ -29,8 +29,8 @@ from integration.crash.driver import FORMAT, LOCAL, OPTIONS, Driver
 from integration.crash.reference import Reference, made, order
 from integration.crash.workload import QUERIES
 from pyspark_ckpt.cli.main import main as command
-from tests import hdfs_service, s3_server
-from tests.faulty_s3 import KINDS, Faults, proxy
+from tests.faults.faulty_s3 import KINDS, Faults, proxy
+from tests.services import hdfs_service, s3_server
 
 FAULTY_SHARE = 0.05
 CLUSTER_SHARE = 0.25

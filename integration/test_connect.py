@@ -48,7 +48,7 @@ from prometheus_client import CollectorRegistry
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.client import DefaultChannelBuilder
 import pyspark_ckpt as ckpt
-from tests.ports import find_free_port
+from tests.services.ports import find_free_port
 
 port = find_free_port()
 DefaultChannelBuilder.default_port = staticmethod(lambda: port)

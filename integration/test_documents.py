@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.documents import ROOT, find_programs
+from tests.pages.documents import ROOT, find_programs
 
 TIMEOUT_S = 240
 

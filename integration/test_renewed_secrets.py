@@ -12,8 +12,8 @@ import pytest
 
 from integration.crash.driver import ROOT
 from integration.renewed_secrets import BATCHES
-from tests.rotating_s3 import rotating_server
-from tests.s3_server import hide_credentials
+from tests.services.rotating_s3 import rotating_server
+from tests.services.s3_server import hide_credentials
 
 __all__ = ["rotating_server"]
 

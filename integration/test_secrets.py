@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from tests.compat.queries import CASES, run_batch
-from tests.s3_server import CREDENTIALS
+from tests.services.s3_server import CREDENTIALS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

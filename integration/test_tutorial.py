@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.documents import ROOT
-from tests.steps import find_steps, run_step
+from tests.pages.documents import ROOT
+from tests.pages.steps import find_steps, run_step
 
 TIMEOUT_S = 240
 

@@ -12,10 +12,10 @@ from hypothesis import settings
 from integration.sample import ALL
 from pyspark_ckpt.state_store.blobs import MeteredPlace, Traffic, place_at
 from pyspark_ckpt.state_store.checkpoints import workplace as store_version_module
-from tests.cloud_services import azure, cloud, gcs
-from tests.hdfs_service import hdfs
-from tests.lab import Lab
-from tests.s3_server import s3
+from tests.labs.lab import Lab
+from tests.services.cloud_services import azure, cloud, gcs
+from tests.services.hdfs_service import hdfs
+from tests.services.s3_server import s3
 from tests.stateful.schedules import IN_MEMORY
 
 __all__ = ["azure", "cloud", "gcs", "hdfs", "s3"]

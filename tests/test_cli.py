@@ -27,8 +27,8 @@ from pyspark_ckpt.state_store.retention import retention
 from pyspark_ckpt.state_store.retention.collector import Collector
 from pyspark_ckpt.state_store.retention.pins import LEFT_S, Pin
 from tests.conftest import MakeLab
-from tests.lab import QUERY, Lab, damage, row_key
-from tests.s3_server import S3Service
+from tests.labs.lab import QUERY, Lab, damage, row_key
+from tests.services.s3_server import S3Service
 
 VERSIONS = 5
 

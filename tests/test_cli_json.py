@@ -11,9 +11,9 @@ import pytest
 
 from pyspark_ckpt.cli.main import main
 from tests.compat.frozen import unpack
-from tests.documents import ROOT
+from tests.labs.saved_query import Query, written
 from tests.offline.adopting.written import unpack_all
-from tests.saved_query import Query, written
+from tests.pages.documents import ROOT
 
 FREE = {"key_schema", "value_schema", "key_encoder", "rows_by_key_groups", "sample"}
 """Fields whose content is not of this package, or has keys that are numbers."""

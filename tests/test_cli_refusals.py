@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pyspark_ckpt.cli import main as cli
-from tests.s3_server import S3Service, hide_credentials
-from tests.saved_query import Query, written
+from tests.labs.saved_query import Query, written
+from tests.services.s3_server import S3Service, hide_credentials
 
 HDFS_PROVIDER = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 

@@ -17,7 +17,7 @@ import pytest
 
 from pyspark_ckpt import savepoints
 from tests.compat.frozen import unpack
-from tests.saved_query import files, written
+from tests.labs.saved_query import files, written
 
 COMMAND = (sys.executable, "-m", "pyspark_ckpt")
 FULL = Path("/dev/full")

@@ -12,7 +12,7 @@ from pyspark_ckpt.cli.main import main
 from pyspark_ckpt.state_store.display import count_text
 from pyspark_ckpt.state_store.options import PREFIX
 from tests.compat.frozen import unpack
-from tests.saved_query import Query, written
+from tests.labs.saved_query import Query, written
 
 
 @pytest.fixture(scope="module")

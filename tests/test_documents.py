@@ -7,7 +7,7 @@ import builtins
 
 import pytest
 
-from tests.documents import PAGES, ROOT, Block, find_blocks, find_programs
+from tests.pages.documents import PAGES, ROOT, Block, find_blocks, find_programs
 
 BLOCKS = [block for page in PAGES for block in find_blocks(page)]
 

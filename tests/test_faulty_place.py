@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pyspark_ckpt.state_store.errors import ConflictError, StorageError
-from tests.faulty_place import LATE_S, FaultyPlace, Link, Network, Weather
-from tests.memory_place import MemoryPlace, MemoryService
+from tests.faults.faulty_place import LATE_S, FaultyPlace, Link, Network, Weather
+from tests.labs.memory_place import MemoryPlace, MemoryService
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.lab import Lab, Server
+from tests.labs.lab import Lab, Server
+from tests.labs.task_lab import TaskLab, at_us
 from tests.operators.task.test_partition_task import ENOUGH, OUTPUT, Commands
-from tests.operators.task_lab import TaskLab, at_us
 
 ROOT = Path(__file__).parents[1]
 TABLE = json.loads((ROOT / "state_store/metrics.json").read_text(encoding="utf-8"))

@@ -27,9 +27,9 @@ from pyspark_ckpt.state_store.blobs import place_at
 from pyspark_ckpt.state_store.database import CONFIG_NAME, Database, write_table_file
 from pyspark_ckpt.state_store.errors import InvalidInputError, StorageError
 from pyspark_ckpt.state_store.format.meta import Descriptor
-from tests.lab import TUNING, Lab, Server, expected
-from tests.operators.session_lab import STATES, SessionLab
-from tests.s3_server import S3Service
+from tests.labs.lab import TUNING, Lab, Server, expected
+from tests.labs.session_lab import STATES, SessionLab
+from tests.services.s3_server import S3Service
 from tests.state_store.server.test_server import TOKEN, Connection, Process, opening
 
 PACKAGES = [pyspark_ckpt, pyspark_ckpt.state_store, pyspark_ckpt.operators, pyspark_ckpt.offline.reading]

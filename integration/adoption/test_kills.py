@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.hdfs_service import HdfsService
-    from tests.s3_server import S3Service
+    from tests.services.hdfs_service import HdfsService
+    from tests.services.s3_server import S3Service
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 

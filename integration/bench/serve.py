@@ -39,7 +39,7 @@ from pyspark_ckpt.state_store.local.copies import LocalCopy
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.snapshots.writer import SnapshotWriter
-from tests.s3_server import running
+from tests.services.s3_server import running
 
 PARTITIONS, BATCHES = 200, 1000
 KEPT = 110

@@ -31,7 +31,7 @@ from pyspark_ckpt.state_store.server.homes import lock_folder
 from pyspark_ckpt.state_store.server.received_secrets import ReceivedSecrets
 from pyspark_ckpt.state_store.server.rpc import Dispatcher
 from pyspark_ckpt.state_store.server.stores import Stores
-from tests.s3_server import running
+from tests.services.s3_server import running
 
 QUERY = "7f4a9a0e-0000-4000-8000-123456789abc"
 LATENCY_S = 0.05

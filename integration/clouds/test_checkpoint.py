@@ -12,7 +12,7 @@ from integration.crash.driver import FORMAT, LOCAL, OPTIONS, ROOT, Driver
 from integration.crash.reference import order, read_output
 from pyspark_ckpt.cli.main import main
 from pyspark_ckpt.state_store.blobs import place_at
-from tests.cloud_services import KEY, CloudService
+from tests.services.cloud_services import KEY, CloudService
 
 QUERY = "windows"
 BATCHES = 4

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from integration.crash.driver import ROOT
-from tests.cloud_services import ACCOUNT, KEY, CloudService
+from tests.services.cloud_services import ACCOUNT, KEY, CloudService
 
 pytestmark = [pytest.mark.spark, pytest.mark.matrix]
 

@@ -10,7 +10,7 @@ from integration.crash.driver import Relay
 from integration.crash.faults import NEWEST, all_armed
 from integration.crash.reference import Reference, order
 from pyspark_ckpt.cli.main import main
-from tests.hdfs_service import HdfsService
+from tests.services.hdfs_service import HdfsService
 
 QUERIES = ("windows", "join")
 STEPS = ("commit.after_upload", "snapshot.before_manifest")  # one query is held, the other goes on

@@ -9,7 +9,7 @@ import pytest
 from integration.crash.driver import OPTIONS, Relay
 from integration.crash.faults import FAIL_POINTS, all_armed
 from integration.crash.reference import Reference, order
-from tests.s3_server import S3Service
+from tests.services.s3_server import S3Service
 
 QUERIES = ("windows", "dedup", "join")
 STEPS = ("commit.before_upload", "commit.after_upload", "snapshot.before_manifest")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab import CallError, Lab, Txn
+from tests.labs.lab import CallError, Lab, Txn
 
 pytestmark = pytest.mark.kill
 

@@ -11,8 +11,8 @@ import pytest
 from integration.crash.driver import ROOT
 from pyspark_ckpt.state_store.blobs import place_at
 from pyspark_ckpt.state_store.options import parse
-from tests.hdfs_service import HdfsService
-from tests.s3_server import S3Service
+from tests.services.hdfs_service import HdfsService
+from tests.services.s3_server import S3Service
 
 LOGS = ("metadata", "offsets/", "commits/")
 

@@ -19,7 +19,7 @@ from integration.crash import processes
 from integration.crash.driver import Driver
 from integration.short import has
 from pyspark_ckpt.testing.crashes.processes import find_marked
-from tests.java_program import JAVA
+from tests.services.java_program import JAVA
 
 SOURCE = Path(__file__).with_name("HoldingFiles.java")
 FILES = "spark.sql.streaming.checkpointFileManagerClass"

@@ -18,8 +18,8 @@ from integration.crash.processes import eventually
 from integration.crash.reference import order, read_output
 from integration.ha.places import s3_place
 from integration.ha.stops import jars
-from tests.faulty_s3 import Faults, proxy
-from tests.s3_server import S3Service
+from tests.faults.faulty_s3 import Faults, proxy
+from tests.services.s3_server import S3Service
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

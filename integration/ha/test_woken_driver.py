@@ -16,8 +16,8 @@ from integration.crash.reference import order, read_output
 from integration.ha.places import Place, hdfs_place, local_place, s3_place
 from integration.ha.stops import OURS, STEPS, await_marks, hold_at, jars, stop, wake
 from integration.sample import ALL
-from tests.faulty_s3 import Faults, proxy
-from tests.s3_server import S3Service
+from tests.faults.faulty_s3 import Faults, proxy
+from tests.services.s3_server import S3Service
 
 PROGRAM = "integration.ha.program"
 MASTER = "local[16]"  # of some queries, tasks are held

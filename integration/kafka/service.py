@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from integration.crash.driver import ROOT
-from tests import java_program
+from tests.services import java_program
 
 ADDRESS = "PYSPARK_CKPT_TEST_KAFKA"
 PROGRAM = Path(__file__).with_name("KafkaBroker.java")

@@ -18,8 +18,8 @@ from confluent_kafka import Producer
 import pyspark_ckpt as ckpt
 from integration.kafka.service import KafkaService
 from pyspark_ckpt.state_store.errors import CkptError
-from tests.documents import ROOT
-from tests.s3_server import S3Service
+from tests.pages.documents import ROOT
+from tests.services.s3_server import S3Service
 
 JOB = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text(encoding="utf-8"))["services"]["job"]
 LONG_S = 180

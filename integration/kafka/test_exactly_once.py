@@ -17,7 +17,7 @@ from integration.crash.driver import LOCAL, Driver
 from integration.kafka.program import HELD, HOLD
 from integration.kafka.service import CONNECTOR, PARTITIONS, KafkaService, Topic
 from integration.kafka.sinks import Row, final, written_in_transactions, written_over
-from tests.beside import beside
+from tests.labs.beside import beside
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 

@@ -31,7 +31,7 @@ from integration.sample import sampled
 from pyspark_ckpt.state_store.attempts.winners import Evidence, resolve
 from pyspark_ckpt.state_store.blobs import place_at
 from pyspark_ckpt.state_store.identity import Identity
-from tests.lab import Server
+from tests.labs.lab import Server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

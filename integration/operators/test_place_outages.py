@@ -13,14 +13,14 @@ from integration.operators import test_aggregation
 from integration.operators.providers import CHECKPOINT_FORMAT, OURS
 from integration.operators.replay import Lines, collect_into, run, write_inputs
 from integration.progress import recent_progress
-from tests.outages import KINDS, wire
+from tests.faults.outages import KINDS, wire
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
-    from tests.s3_server import S3Service
+    from tests.services.s3_server import S3Service
 
 _CASE = replace(test_aggregation.CASES["window, watermark, append"], runs=(6,))
 _PREFIX = "spark.sql.streaming.stateStore.ckpt."

@@ -25,7 +25,7 @@ from integration.running import kill_program
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.hdfs_service import HdfsService
+    from tests.services.hdfs_service import HdfsService
 
 __all__ = ["kafka"]
 

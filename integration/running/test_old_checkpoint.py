@@ -19,7 +19,7 @@ from pyspark_ckpt.running import first_commit
 from pyspark_ckpt.state_store.attempts.winners import RUN_FORMAT, Epochs, RunObject
 from pyspark_ckpt.state_store.blobs import LocalPlace
 from pyspark_ckpt.state_store.errors import InvalidInputError
-from tests.s3_server import S3Service
+from tests.services.s3_server import S3Service
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -16,7 +16,7 @@ from integration.crash.driver import FORMAT, LOCAL, ROOT, Driver
 from integration.crash.faults import FORMATS
 from integration.crash.reference import order, read_output
 from pyspark_ckpt.cli.main import main
-from tests.s3_server import S3Service, hide_credentials
+from tests.services.s3_server import S3Service, hide_credentials
 
 QUERY = "windows"
 BATCHES = 4

@@ -11,7 +11,7 @@ import pytest
 
 from integration.crash.driver import ROOT
 from pyspark_ckpt.session import jar_path
-from tests.s3_server import S3Service, hide_credentials
+from tests.services.s3_server import S3Service, hide_credentials
 
 pytestmark = [pytest.mark.spark, pytest.mark.matrix]
 

@@ -8,7 +8,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 
 from pyspark_ckpt import savepoints
-from tests.saved_query import files, written
+from tests.labs.saved_query import files, written
 
 if TYPE_CHECKING:
     from pathlib import Path

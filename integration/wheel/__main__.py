@@ -12,7 +12,7 @@ import venv
 from pathlib import Path
 
 from integration.wheel import program
-from tests.documents import ROOT, find_programs
+from tests.pages.documents import ROOT, find_programs
 
 RELEASES = ("3.5", "4.0", "4.1", "4.2", "4.3")
 

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from integration.wheel.__main__ import programs, run
-from tests.documents import ROOT
+from tests.pages.documents import ROOT
 
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 SPARKS = ("spark", "spark35", "spark40", "spark41", "spark42", "spark43")

@@ -21,7 +21,7 @@ from typing import Any
 from pyspark_ckpt.savepoints import savepoint
 from pyspark_ckpt.state_store.savepoints.savepoint import Kind
 from tests.compat.frozen import EXPECTED, SUMS, pack, sums, unpack
-from tests.saved_query import Logical, stored, written
+from tests.labs.saved_query import Logical, stored, written
 
 HERE = Path(__file__).parent / "savepoints"
 VERSIONS = sorted(path.parent.name for path in HERE.glob(f"*/{SUMS}"))

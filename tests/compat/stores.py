@@ -13,7 +13,7 @@ from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.database import Reader, Tuning, write_table_file
 from pyspark_ckpt.state_store.format.keys import MARKER_KEY, encode_hashed_key, encode_ordered_key, state_range
 from pyspark_ckpt.state_store.options import parse
-from tests.lab import DESCRIPTOR, Lab
+from tests.labs.lab import DESCRIPTOR, Lab
 
 TUNING = Tuning(1 << 20)
 STATES: dict[str, dict[str, Any]] = {

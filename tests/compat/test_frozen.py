@@ -13,7 +13,7 @@ from tests.compat import frozen_processors as processors
 from tests.compat.contents import digests
 from tests.compat.frozen import HERE, SUMS, VERSIONS, expected, sums, unpack
 from tests.compat.stores import commit_next, rows_of
-from tests.lab import Lab
+from tests.labs.lab import Lab
 
 STORES = [(version, name) for version in VERSIONS for name in expected(version)["stores"]]
 QUERIES = [(version, name) for version in VERSIONS for name in expected(version)["queries"]]

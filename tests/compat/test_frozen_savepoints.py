@@ -14,7 +14,7 @@ from pyspark_ckpt.savepoints import restore
 from pyspark_ckpt.state_store.savepoints.savepoint import Kind
 from tests.compat.frozen import EXPECTED, SUMS, sums, unpack
 from tests.compat.frozen_savepoints import EVERY_LAYOUT, HERE, KINDS, QUERIES, VERSIONS, archive, as_json
-from tests.saved_query import stored
+from tests.labs.saved_query import stored
 
 
 def expected(version: str) -> dict[str, Any]:

@@ -40,11 +40,11 @@ from pyspark_ckpt.state_store.blobs.transfers import (
     write_together,
 )
 from pyspark_ckpt.state_store.errors import ConflictError, InvalidInputError, NotFoundError, StorageError
-from tests import outages
-from tests.faulty_disk import FULL, READ_ONLY, Trouble, broken, nearly_full
-from tests.faulty_place import FaultyPlace, Link, Network
-from tests.memory_place import MemoryService
-from tests.s3_server import S3Service
+from tests.faults import outages
+from tests.faults.faulty_disk import FULL, READ_ONLY, Trouble, broken, nearly_full
+from tests.faults.faulty_place import FaultyPlace, Link, Network
+from tests.labs.memory_place import MemoryService
+from tests.services.s3_server import S3Service
 
 WRITERS = 16
 BIG = bytes(range(256)) * 20_000

@@ -15,9 +15,9 @@ from hdfs_native import Client
 from pyspark_ckpt.state_store.blobs import BlobPlace, RetryPolicy, place_at, with_retries
 from pyspark_ckpt.state_store.blobs.hdfs import requests, uploads
 from pyspark_ckpt.state_store.errors import InvalidInputError, StorageError
-from tests import outages
 from tests.contracts.test_blob_places import BIG, HALF, BlobPlaceContract
-from tests.hdfs_service import HdfsService
+from tests.faults import outages
+from tests.services.hdfs_service import HdfsService
 
 
 class TestHdfsPlace(BlobPlaceContract):

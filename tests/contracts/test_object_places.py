@@ -14,8 +14,8 @@ from pyspark_ckpt.state_store.blobs.object_store import azure as azure_module
 from pyspark_ckpt.state_store.blobs.object_store import gcs as gcs_module
 from pyspark_ckpt.state_store.blobs.transfers import StoredFile, copy_object, is_copied_by_service
 from pyspark_ckpt.state_store.errors import ConflictError, InvalidInputError, StorageError
-from tests.cloud_services import CloudService
 from tests.contracts.test_blob_places import BIG, WRITERS, BlobPlaceContract
+from tests.services.cloud_services import CloudService
 
 LARGE = BIG * 5  # 25 MB: four parts
 RACES = 100

@@ -23,8 +23,8 @@ from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import StorageError
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoints.nesting import refuse_inside_another
-from tests.http_service import serving_http
-from tests.s3_server import S3Service, use_credentials
+from tests.services.http_service import serving_http
+from tests.services.s3_server import S3Service, use_credentials
 
 Answer = tuple[int, bytes]
 

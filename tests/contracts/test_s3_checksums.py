@@ -13,9 +13,9 @@ from botocore.exceptions import ClientError
 from pyspark_ckpt.state_store.blobs import S3Settings, place_at
 from pyspark_ckpt.state_store.errors import StorageError
 from tests.conftest import MakeLab
-from tests.faulty_s3 import Faults, assert_works, proxy
-from tests.lab import expected
-from tests.s3_server import S3Service
+from tests.faults.faulty_s3 import Faults, assert_works, proxy
+from tests.labs.lab import expected
+from tests.services.s3_server import S3Service
 from tests.state_store.restore.test_remote import started
 
 

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 import pyspark_ckpt as ckpt
-from tests.documents import ROOT
+from tests.pages.documents import ROOT
 
 DEPLOY = ROOT / "deploy"
 TOOLS = Path(sys.executable).parent

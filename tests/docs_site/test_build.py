@@ -17,7 +17,7 @@ import yaml
 from typing_extensions import override
 
 from docs.site.definitions import list_names
-from tests.documents import ROOT
+from tests.pages.documents import ROOT
 
 READY = ROOT / ".tools/site/.ready"
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from docs.site import links
-from tests.documents import PAGES, ROOT
+from tests.pages.documents import PAGES, ROOT
 
 SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
 NOTEBOOKS = [page.relative_to(ROOT).as_posix() for page in (ROOT / "docs").rglob("*.ipynb")]

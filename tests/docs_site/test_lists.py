@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tests.docs_site.test_links import NAMES
-from tests.documents import ROOT
+from tests.pages.documents import ROOT
 
 _FENCE = re.compile(r"^(?P<indent> *)(?P<fence>```+|~~~+).*?^(?P=indent)(?P=fence) *$", re.MULTILINE | re.DOTALL)
 _NESTED = re.compile(r"^ {1,3}(?:[-*+] |\d+\. |```)|(?<=\n\n) {1,3}\S", re.MULTILINE)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from docs.site import links
-from tests.documents import ROOT
+from tests.pages.documents import ROOT
 
 NOTEBOOKS = sorted((ROOT / "docs/notebooks").glob("*.ipynb"))
 

@@ -12,7 +12,7 @@ import yaml
 import pyspark_ckpt
 from docs.site.definitions import find_definition, find_source, list_names
 from pyspark_ckpt import testing
-from tests.documents import ROOT
+from tests.pages.documents import ROOT
 
 API: list[dict[str, Any]] = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["extra"]["api"]
 SHOWN = [

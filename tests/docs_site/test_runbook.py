@@ -14,8 +14,8 @@ import pytest
 
 import pyspark_ckpt as ckpt
 from pyspark_ckpt.cli.main import main
-from tests.documents import ROOT
-from tests.steps import is_like
+from tests.pages.documents import ROOT
+from tests.pages.steps import is_like
 
 Call = Callable[..., tuple[int, str]]
 

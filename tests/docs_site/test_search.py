@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from docs.site.search import choose_boost
-from tests.documents import PAGES, ROOT
+from tests.pages.documents import PAGES, ROOT
 
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 

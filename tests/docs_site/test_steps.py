@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.documents import ROOT
-from tests.steps import Step, find_steps, is_like, run_step
+from tests.pages.documents import ROOT
+from tests.pages.steps import Step, find_steps, is_like, run_step
 
 STEPS = find_steps(ROOT / "docs/tutorial.md")
 FILES = [step for step in STEPS if step.name]

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, StorageError
-from tests.length import TIMES
+from tests.labs.length import TIMES
 
 T = TypeVar("T")
 

@@ -29,7 +29,7 @@ from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.redistribution.canonical import SavedRows, WantedRows, digest_file, hashes_in, rows_in
 from pyspark_ckpt.state_store.savepoints.savepoint import NAME, Savepoint, SavepointInfo
 from tests.fuzz.mutations import REFUSED, damaged, damaged_json, fuzzed, read_or_refuse
-from tests.saved_query import Query, stored
+from tests.labs.saved_query import Query, stored
 
 HERE = Workplace(parse({}))
 _NUMBERS = itertools.count()

@@ -10,7 +10,7 @@ from pyspark_ckpt.state_store.errors import CkptError
 from pyspark_ckpt.state_store.options import parse
 from tests.compat.contents import digests
 from tests.compat.frozen import unpack
-from tests.lab import damage
+from tests.labs.lab import damage
 
 
 def test_a_damaged_byte_in_any_file_is_never_shown_as_state(tmp_path: Path) -> None:

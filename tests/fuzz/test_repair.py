@@ -14,7 +14,7 @@ from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.repair.damaged_checkpoint import DamagedCheckpoint
 from pyspark_ckpt.state_store.repair.diagnosis import diagnose
 from tests.fuzz.mutations import damaged, fuzzed
-from tests.saved_query import Query, written
+from tests.labs.saved_query import Query, written
 
 NAMES = ("offsets/2", "commits/2", "sources/0/2", "metadata", "state/0/_metadata/metadata", "_ckpt/runs/0000000001.run")
 

@@ -18,7 +18,7 @@ from pyspark_ckpt.state_store.errors import InvalidInputError, ProcessError
 from pyspark_ckpt.state_store.server.process import _hello
 from pyspark_ckpt.state_store.server.received_secrets import ReceivedSecrets
 from tests.fuzz.mutations import any_damage, damaged, fuzzed, read_or_refuse
-from tests.lab import DESCRIPTOR, Lab
+from tests.labs.lab import DESCRIPTOR, Lab
 
 TREE = {"ConflictError", "NotFoundError", "InvalidInputError", "LifecycleError", "StorageError", "FormatError"}
 

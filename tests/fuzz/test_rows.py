@@ -32,9 +32,9 @@ from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.meta import Descriptor
 from tests.fuzz.mutations import damaged, fuzzed, read_or_refuse
-from tests.lab import TUNING
+from tests.labs.lab import TUNING
+from tests.labs.session_lab import HOUR, LONG, TEXT, SessionLab, suffix_of
 from tests.operators.kinds import ALL, ORDERED
-from tests.operators.session_lab import HOUR, LONG, TEXT, SessionLab, suffix_of
 
 _FEW = ("bigint", "date", "timestamp", "string", "decimal(38,10)", "map<string,bigint>", "array<struct>")
 

@@ -19,7 +19,7 @@ from pyspark_ckpt.operators.task.group_times import GroupTimes
 from pyspark_ckpt.operators.task.partition_task import PartitionTask
 from pyspark_ckpt.state_store.transactions.ticket import read_ticket
 from pyspark_ckpt.testing.given_rows import read_rows
-from tests.lab import Lab
+from tests.labs.lab import Lab
 from tests.life.course import DELAY, INPUTS, Course
 from tests.life.truth import Line, Truth
 

@@ -22,7 +22,7 @@ from pyspark_ckpt.metrics import prometheus
 from pyspark_ckpt.metrics.families import all_families, own_families
 from pyspark_ckpt.metrics.series import Series
 from tests.metrics.events import QUERY, TARGET_S, add, batch, operator
-from tests.ports import find_free_port
+from tests.services.ports import find_free_port
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "pyspark_ckpt/metrics"

@@ -24,7 +24,7 @@ from pyspark_ckpt.metrics.families import Family, all_families
 from pyspark_ckpt.metrics.series import Series
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError, ProcessError
 from tests.metrics.events import QUERY, TARGET_S, add, batch, operator
-from tests.ports import find_free_port
+from tests.services.ports import find_free_port
 
 FORECAST = "ckptRestoreForecastMs.partition_0_default"
 SESSION: Any = object()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.operators.session_lab import STATES, SessionLab
+from tests.labs.session_lab import STATES, SessionLab
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 from pyspark_ckpt.state_store.errors import InvalidInputError, StorageError
 from pyspark_ckpt.state_store.failpoints import AFTER_WRITE, FOLDER, REQUESTS, FailPoints
 from tests.conftest import MakeLab
-from tests.lab import CallError
+from tests.labs.lab import CallError
 
 T = TypeVar("T")
 

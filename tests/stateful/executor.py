@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
-from tests.faulty_disk import Trouble, broken
-from tests.faulty_place import FaultyPlace, Link, Network
-from tests.lab import Server, Txn
-from tests.memory_place import MemoryService
+from tests.faults.faulty_disk import Trouble, broken
+from tests.faults.faulty_place import FaultyPlace, Link, Network
+from tests.labs.lab import Server, Txn
+from tests.labs.memory_place import MemoryService
 
 CHECKPOINT = "memory:/checkpoint"
 STATE = f"{CHECKPOINT}/state/0/0"

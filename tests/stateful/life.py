@@ -8,8 +8,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from tests.faulty_place import LATE_S
-from tests.lab import read_rows
+from tests.faults.faulty_place import LATE_S
+from tests.labs.lab import read_rows
 from tests.stateful.executor import GRACE_S, Executor
 from tests.stateful.query import Query
 from tests.stateful.truth import Run

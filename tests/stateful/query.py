@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pyspark_ckpt.state_store.database import tuning
-from tests.faulty_disk import FULL, READ_ONLY, nearly_full
-from tests.faulty_place import BODY_FAULTS, CALM, FAILURES, KINDS, Network, Weather
-from tests.lab import CallError
-from tests.memory_place import MemoryService
+from tests.faults.faulty_disk import FULL, READ_ONLY, nearly_full
+from tests.faults.faulty_place import BODY_FAULTS, CALM, FAILURES, KINDS, Network, Weather
+from tests.labs.lab import CallError
+from tests.labs.memory_place import MemoryService
 from tests.stateful.executor import CHECKPOINT, STATE, Executor
 from tests.stateful.stored_objects import StoredObjects
 from tests.stateful.truth import NOTHING, Attempt, Commit, Logged, Run, Truth

@@ -9,7 +9,7 @@ from pyspark_ckpt.state_store.format.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.manifest import decode
 from pyspark_ckpt.state_store.format.names import is_table_object
-from tests.memory_place import MemoryPlace
+from tests.labs.memory_place import MemoryPlace
 
 
 class StoredObjects:

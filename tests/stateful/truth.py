@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from pyspark_ckpt.state_store.format.keys import EMPTY, Marker
-from tests.lab import Rows, Txn
+from tests.labs.lab import Rows, Txn
 from tests.stateful.executor import Executor
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pyspark_ckpt as ckpt
 from pyspark_ckpt import testing
-from tests.documents import PAGES, ROOT, find_blocks
-from tests.steps import find_steps
+from tests.pages.documents import PAGES, ROOT, find_blocks
+from tests.pages.steps import find_steps
 
 _TUTORIAL = ROOT / "docs/tutorial.md"
 _KINDS = ("KeyedProcessor", "VectorProcessor", "StatefulProcessor")

@@ -19,7 +19,7 @@ import pytest
 from pyspark_ckpt import testing
 from pyspark_ckpt.testing.comparison import count_rows, freeze
 from pyspark_ckpt.testing.cuts import split
-from tests.documents import ROOT
+from tests.pages.documents import ROOT
 from tests.testing.documented import list_processors, load_names, process_alerts
 
 AT = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)

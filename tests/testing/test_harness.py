@@ -24,7 +24,7 @@ from pyspark_ckpt.operators.keyed import KeyedStream
 from pyspark_ckpt.operators.task.user_errors import ProcessorError
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.testing.delays import read_delay_ms
-from tests.saved_query import Query
+from tests.labs.saved_query import Query
 from tests.testing.programs import AT, COLUMNS, OUTPUT, Match, Sessions, Totals, VectorTotals, after
 
 ROWS = [("ada", 1, AT), ("bob", 5, AT), ("ada", 2, AT)]

@@ -15,7 +15,7 @@ import pytest
 import pyspark_ckpt as ckpt
 from pyspark_ckpt.state_store.errors import InvalidInputError, ProcessError
 from pyspark_ckpt.web.admission import connections
-from tests.ports import find_free_port
+from tests.services.ports import find_free_port
 from tests.web.conftest import TOKEN, open_client
 
 HTML = {"Accept": "text/html,application/xhtml+xml"}

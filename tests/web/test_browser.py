@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import pyspark_ckpt as ckpt
+from tests.labs.saved_query import Query, written
 from tests.offline.reading.written import Written
-from tests.saved_query import Query, written
 from tests.web.conftest import SCRIPT, TOKEN
 from tests.web.test_pages import PAGES
 

@@ -19,9 +19,9 @@ import pytest
 import pyspark_ckpt as ckpt
 from pyspark_ckpt.state_store.format.names import PROVIDER_CONF
 from pyspark_ckpt.web import application, history, subjects, survey
-from tests.lab import damage
-from tests.ports import find_free_port
-from tests.saved_query import Query, written
+from tests.labs.lab import damage
+from tests.labs.saved_query import Query, written
+from tests.services.ports import find_free_port
 from tests.web.conftest import Serve, open_client
 from tests.web.test_pages import PAGES, read
 

@@ -23,9 +23,9 @@ from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.retention.pins import Pins
 from pyspark_ckpt.web import lookups, subjects
 from tests.compat.frozen import unpack
+from tests.labs.saved_query import Query, written
 from tests.offline.reading.written import Written
-from tests.s3_server import S3Service
-from tests.saved_query import Query, written
+from tests.services.s3_server import S3Service
 from tests.web.conftest import IMAGE, LARGE, SCRIPT, STATES, Serve
 
 PAGES = ("", "/progress", "/history", "/states", "/partitions", "/kept", "/key", "/diff")

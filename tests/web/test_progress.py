@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_ckpt.web import subjects
-from tests.saved_query import Query, written
+from tests.labs.saved_query import Query, written
 from tests.web.conftest import Serve
 from tests.web.test_pages import read
 

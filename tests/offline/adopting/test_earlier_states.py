@@ -20,8 +20,8 @@ from pyspark_ckpt.state_store.checkpoints.query.spark_files import (
     read_schemas,
 )
 from pyspark_ckpt.state_store.errors import InvalidInputError
+from tests.labs.saved_query import files
 from tests.offline.adopting.written import unpack_all
-from tests.saved_query import files
 
 WORDS, IDS = ("words", "$ttl_words"), ("ids", "$ttl_ids", "$min_ids", "$count_ids", "$rowCounter_ids")
 LATER = "1_00000000-0000-0000-0000-000000000000"

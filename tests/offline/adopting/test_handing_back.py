@@ -16,8 +16,8 @@ from pyspark_ckpt.offline.adopting.stores import Provider
 from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError
 from pyspark_ckpt.state_store.format.names import PROVIDER_CONF
 from pyspark_ckpt.state_store.savepoints.restoring.request import ProvenState
+from tests.labs.saved_query import written
 from tests.offline.adopting.written import FORMS
-from tests.saved_query import written
 
 OLDER = ("aggregation", "aggregation of all", "groups", "join", "limit", "session windows")
 CODEC = "spark.sql.streaming.stateStore.compression.codec"

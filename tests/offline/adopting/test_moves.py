@@ -14,10 +14,10 @@ from pyspark_ckpt.state_store.blobs import place_at
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoints.restoring.request import Restored
-from tests.hdfs_service import HdfsService
-from tests.mortal_process import Mortal, is_checkpoint, left_behind, mortal, survives
+from tests.faults.mortal_process import Mortal, is_checkpoint, left_behind, mortal, survives
 from tests.offline.adopting.written import read_rows
-from tests.s3_server import S3Service
+from tests.services.hdfs_service import HdfsService
+from tests.services.s3_server import S3Service
 
 __all__ = ["mortal"]
 

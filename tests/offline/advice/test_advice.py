@@ -15,8 +15,8 @@ from pyspark_ckpt.offline.advice.progress_figures import BatchFigures, OperatorF
 from pyspark_ckpt.offline.advice.rules import judge
 from pyspark_ckpt.offline.advice.state_figures import StateFigures
 from pyspark_ckpt.state_store.errors import InvalidInputError
-from tests.lab import QUERY
-from tests.saved_query import written
+from tests.labs.lab import QUERY
+from tests.labs.saved_query import written
 
 EVEN = StateFigures(0, "keyed visits", (100, 100, 100, 100), (1000,) * 4, 128, keeps_one=False)
 OPERATOR = OperatorFigures(0, "applyInPandasWithState", 4, 3800.0, 400.0, 400, None)

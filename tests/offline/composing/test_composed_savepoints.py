@@ -26,9 +26,9 @@ from pyspark_ckpt.state_store.savepoints.deletion import delete
 from pyspark_ckpt.state_store.savepoints.savepoint import Kind, Savepoint, read_info
 from pyspark_ckpt.writing import compose_savepoint, write_state
 from tests.compat.frozen import unpack
-from tests.hdfs_service import HdfsService
-from tests.mortal_process import Mortal, files_in, mortal, survives
-from tests.s3_server import S3Service
+from tests.faults.mortal_process import Mortal, files_in, mortal, survives
+from tests.services.hdfs_service import HdfsService
+from tests.services.s3_server import S3Service
 
 __all__ = ["mortal"]
 

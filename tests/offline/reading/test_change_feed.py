@@ -25,7 +25,7 @@ from pyspark_ckpt.state_store.database import write_table_file
 from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError, LifecycleError, NotFoundError
 from pyspark_ckpt.state_store.sst.table import SortedTable
 from tests.compat.frozen import unpack
-from tests.lab import TUNING, Server
+from tests.labs.lab import TUNING, Server
 from tests.testing.programs import after
 
 IDENTITY = ("key", "index", "map_key", "at_ms", "namespace")

@@ -18,10 +18,10 @@ from pyspark_ckpt.operators.declarations.states import ValueState
 from pyspark_ckpt.reading import open_state
 from pyspark_ckpt.state_store.blobs.metered import DOWN, LISTS, READS, Traffic
 from pyspark_ckpt.state_store.format.manifest import decode
-from tests.lab import damage
+from tests.labs.lab import damage
 from tests.offline.reading.conftest import MakeWritten
 from tests.offline.reading.written import UID, Written
-from tests.s3_server import S3Service
+from tests.services.s3_server import S3Service
 
 BYTES = 50_000
 STATES: Any = {

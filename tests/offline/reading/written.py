@@ -22,7 +22,7 @@ from pyspark_ckpt.operators.session.worker import WorkerSession
 from pyspark_ckpt.operators.task.staging import finish, flush, sweep
 from pyspark_ckpt.operators.types.value_types import ValueType
 from pyspark_ckpt.state_store.transactions.ticket import Ticket, read_ticket
-from tests.lab import DESCRIPTOR, Lab
+from tests.labs.lab import DESCRIPTOR, Lab
 
 UID = "it"
 GROUPS = 128

@@ -28,7 +28,7 @@ from pyspark_ckpt.state_store.format.meta import Descriptor, StoreMeta
 from pyspark_ckpt.state_store.format.names import DeltaName
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.writing import dry_run, write_state
-from tests import saved_query
+from tests.labs import saved_query
 
 SEEDS = range(3 * int(os.environ.get("CKPT_FUZZ", "1")))
 STEPS = 4

@@ -17,9 +17,9 @@ from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoints.deletion import delete
 from pyspark_ckpt.writing import write_state
-from tests.hdfs_service import HdfsService
-from tests.mortal_process import Mortal, files_in, mortal, survives
-from tests.s3_server import S3Service
+from tests.faults.mortal_process import Mortal, files_in, mortal, survives
+from tests.services.hdfs_service import HdfsService
+from tests.services.s3_server import S3Service
 
 __all__ = ["mortal"]
 

@@ -14,7 +14,7 @@ from pyspark_ckpt.operators import AggregatingState, ReducingState
 from pyspark_ckpt.operators.encoding.distinct_keys import Keys
 from pyspark_ckpt.operators.encoding.suffixes import Suffixes
 from pyspark_ckpt.state_store.errors import InvalidInputError
-from tests.operators.session_lab import LONG, USERS, Batch, SessionLab, keys_of, suffix_of
+from tests.labs.session_lab import LONG, USERS, Batch, SessionLab, keys_of, suffix_of
 
 
 def test_values_of_many_keys_are_those_of_single_keys(lab: SessionLab) -> None:

@@ -17,8 +17,8 @@ from pyspark_ckpt.operators.declarations.states import Declared
 from pyspark_ckpt.operators.declarations.ttl import Clock
 from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError
 from pyspark_ckpt.state_store.format.meta import Descriptor, TimeToLive
-from tests.operators.program_lab import Bound, ProgramLab
-from tests.operators.session_lab import HOUR
+from tests.labs.program_lab import Bound, ProgramLab
+from tests.labs.session_lab import HOUR
 
 LONG, TEXT = LongType(), StringType()
 OLD_YEAR = 262_000 * HOUR

@@ -18,7 +18,7 @@ from pyspark_ckpt import testing
 from pyspark_ckpt.operators import ListState
 from pyspark_ckpt.operators.rows.expiry import index_name
 from pyspark_ckpt.state_store.errors import InvalidInputError
-from tests.operators.session_lab import HOUR, LONG, Batch, SessionLab, keys_of
+from tests.labs.session_lab import HOUR, LONG, Batch, SessionLab, keys_of
 
 BEGIN = datetime(2024, 3, 1, tzinfo=timezone.utc)
 COLUMNS, OUTPUT = "k string, at timestamp, n bigint", "k string, told string"

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from pyspark_ckpt.operators.declarations.states import ListState, MapState
 from pyspark_ckpt.operators.declarations.ttl import Ttl
 from pyspark_ckpt.state_store.errors import LifecycleError
-from tests.length import TIMES
-from tests.operators.session_lab import LONG, SessionLab
+from tests.labs.length import TIMES
+from tests.labs.session_lab import LONG, SessionLab
 
 USERS = ["user 1", "user 4", "user 6"]  # the first two share a hash
 HOUR = 3_600_000

@@ -18,8 +18,8 @@ from pyspark_ckpt.operators.rows import entry_rows, key_rows
 from pyspark_ckpt.operators.rows.expiry import index_name
 from pyspark_ckpt.operators.session import worker as worker_session
 from pyspark_ckpt.state_store.sst import lookup
-from tests.length import TIMES
-from tests.operators.session_lab import (
+from tests.labs.length import TIMES
+from tests.labs.session_lab import (
     HOUR,
     LONG,
     SPILLED_BEYOND,

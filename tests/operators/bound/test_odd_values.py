@@ -17,8 +17,8 @@ from pyspark.sql import types as spark
 from pyspark_ckpt.operators import MapState, ReducingState, Timers, ValueState
 from pyspark_ckpt.operators.bound.declared_states import with_types
 from pyspark_ckpt.state_store.errors import InvalidInputError
-from tests.operators.program_lab import Bound, ProgramLab
-from tests.operators.session_lab import keys_of
+from tests.labs.program_lab import Bound, ProgramLab
+from tests.labs.session_lab import keys_of
 from tests.operators.types.test_conversions import work
 
 AT = datetime(2020, 1, 1, tzinfo=timezone.utc)

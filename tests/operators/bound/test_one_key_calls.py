@@ -28,7 +28,7 @@ from pyspark_ckpt.operators.declarations.processors import find_states
 from pyspark_ckpt.operators.declarations.states import Declared
 from pyspark_ckpt.operators.types.value_types import ValueType
 from pyspark_ckpt.state_store.errors import InvalidInputError
-from tests.operators.session_lab import LONG, TEXT, Batch, SessionLab
+from tests.labs.session_lab import LONG, TEXT, Batch, SessionLab
 
 
 class States:

@@ -20,8 +20,8 @@ from pyspark_ckpt.operators.rows.expiry import index_name
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.format.meta import EMPTY_META, Descriptor
 from pyspark_ckpt.state_store.transactions.parts import declare
-from tests.length import TIMES
-from tests.operators.session_lab import (
+from tests.labs.length import TIMES
+from tests.labs.session_lab import (
     HOUR,
     LONG,
     SPILLED_BEYOND,

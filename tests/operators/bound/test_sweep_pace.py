@@ -15,7 +15,7 @@ import pytest
 from pyspark_ckpt.operators import ListState, MapState, ValueState
 from pyspark_ckpt.operators.rows.expiry import index_name
 from pyspark_ckpt.state_store.format.keys import HASH_BYTES
-from tests.operators.session_lab import (
+from tests.labs.session_lab import (
     HOUR,
     LONG,
     TEXT,

@@ -27,8 +27,8 @@ from pyspark_ckpt.operators.task.firing import Due, Firing
 from pyspark_ckpt.operators.task.row_buffer import ranges
 from pyspark_ckpt.operators.types.conversions import EPOCH
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
-from tests.length import TIMES
-from tests.operators.session_lab import Batch, Kinds, SessionLab, suffix_of
+from tests.labs.length import TIMES
+from tests.labs.session_lab import Batch, Kinds, SessionLab, suffix_of
 
 USERS = [f"user {n}" for n in range(6)]
 DECLARED: dict[str, tuple[Timers, Kinds]] = {

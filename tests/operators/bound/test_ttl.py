@@ -11,7 +11,7 @@ import pytest
 from pyspark_ckpt.operators import ListState, MapState, Ttl, ValueState
 from pyspark_ckpt.operators.declarations.ttl import Refresh
 from pyspark_ckpt.operators.rows.expiry import index_name
-from tests.operators.session_lab import HOUR, LONG, TEXT, Batch, SessionLab, keys_of
+from tests.labs.session_lab import HOUR, LONG, TEXT, Batch, SessionLab, keys_of
 
 
 @pytest.mark.parametrize("kind", ["value", "list", "map"])

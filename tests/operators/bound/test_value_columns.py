@@ -16,8 +16,8 @@ from pyspark_ckpt.operators.declarations.reducing_states import ReducingState
 from pyspark_ckpt.operators.declarations.states import ValueState
 from pyspark_ckpt.operators.session import worker as worker_session
 from pyspark_ckpt.state_store.sst import lookup
-from tests.length import TIMES
-from tests.operators.session_lab import (
+from tests.labs.length import TIMES
+from tests.labs.session_lab import (
     HOUR,
     LONG,
     SPILLED_BEYOND,

@@ -35,7 +35,7 @@ from pyspark_ckpt.operators.rows.base import Position
 from pyspark_ckpt.operators.task.processor_calls import ProcessorCalls
 from pyspark_ckpt.operators.types.value_types import ValueType
 from pyspark_ckpt.state_store.errors import InvalidInputError
-from tests.operators.session_lab import LONG, TEXT, SessionLab
+from tests.labs.session_lab import LONG, TEXT, SessionLab
 
 Bind = Callable[[Any], Any]
 

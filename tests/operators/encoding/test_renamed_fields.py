@@ -11,7 +11,7 @@ from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
 from pyspark_ckpt.operators.declarations.states import ValueState
 from pyspark_ckpt.state_store.errors import InvalidInputError
-from tests.operators.program_lab import Bound, ProgramLab
+from tests.labs.program_lab import Bound, ProgramLab
 
 Aliases = Mapping[str, str] | None
 

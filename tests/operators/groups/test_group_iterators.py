@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.labs.session_lab import HOUR
 from tests.operators.session.test_group_session import Groups
-from tests.operators.session_lab import HOUR
 
 
 @pytest.fixture

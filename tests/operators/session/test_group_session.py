@@ -18,8 +18,8 @@ from pyspark_ckpt.operators.session.group import LOG_BYTES, GroupSession
 from pyspark_ckpt.operators.task.staging import row_changes, spill, sweep_share, take_written
 from pyspark_ckpt.state_store.format.meta import Descriptor
 from pyspark_ckpt.state_store.transactions.ticket import read_ticket
-from tests.lab import CallError, Lab
-from tests.operators.session_lab import HOUR, KEYS, LONG, SPILLED_BEYOND, TEXT, suffix_of
+from tests.labs.lab import CallError, Lab
+from tests.labs.session_lab import HOUR, KEYS, LONG, SPILLED_BEYOND, TEXT, suffix_of
 
 STATES: dict[str, Any] = {
     "value": (ValueState("value", "bigint"), {"value": LONG}),

@@ -15,7 +15,7 @@ from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.options import PREFIX
 from pyspark_ckpt.state_store.restore.versions import Leased, LocalVersions
 from pyspark_ckpt.state_store.transactions.ticket import Ticket, WorkerTask, read_ticket, ticket_path
-from tests.lab import Lab, Server, read_rows
+from tests.labs.lab import Lab, Server, read_rows
 
 STORE = Identity(0, 3, "default")
 

@@ -18,8 +18,8 @@ from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotF
 from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.transactions.ticket import WorkerTask, read_ticket, ticket_path
-from tests.lab import Lab, Server
-from tests.operators.session_lab import STATES, SessionLab
+from tests.labs.lab import Lab, Server
+from tests.labs.session_lab import STATES, SessionLab
 
 ENDED = 3
 STORE = Identity(0, 3, "default")

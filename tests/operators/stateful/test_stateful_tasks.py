@@ -18,9 +18,9 @@ from pyspark_ckpt.operators.stateful import row_form, running
 from pyspark_ckpt.operators.stateful.declarations import find_variables
 from pyspark_ckpt.operators.stateful.processor import make_calls
 from pyspark_ckpt.operators.stateful.row_form import RowForm
+from tests.labs.task_lab import TaskLab
 from tests.operators.stateful_model import Model
 from tests.operators.stateful_program import OPERATIONS, START, START_MS, Commands
-from tests.operators.task_lab import TaskLab
 
 OUTPUT = pa.schema([("told", pa.string())])
 FEW, ENOUGH = 1, 1 << 30

@@ -20,8 +20,8 @@ from pyspark_ckpt.operators.stateful.frame_form import FrameForm, WideConversion
 from pyspark_ckpt.operators.stateful.processor import make_calls
 from pyspark_ckpt.operators.stateful.row_form import RowForm
 from pyspark_ckpt.state_store.errors import CkptError
+from tests.labs.task_lab import Batch, TaskLab
 from tests.operators.stateful_program import START, START_MS
-from tests.operators.task_lab import Batch, TaskLab
 
 OUTPUT = pa.schema([("n", pa.int64())])
 NUMBER = StructType().add("n", LongType())

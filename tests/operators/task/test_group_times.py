@@ -27,8 +27,8 @@ from pyspark_ckpt.operators.groups.frames import Conversion
 from pyspark_ckpt.operators.groups.function import make_processor
 from pyspark_ckpt.operators.task.group_times import MAX_AHEAD_MS, GroupTimes, require_present
 from pyspark_ckpt.state_store.errors import InvalidInputError
+from tests.labs.session_lab import LONG, Kinds, SessionLab, suffix_of
 from tests.operators.bound.test_timers import fire
-from tests.operators.session_lab import LONG, Kinds, SessionLab, suffix_of
 
 FIRED_MS = 1_700_000_015_000
 BEHIND_MS = FIRED_MS - 15_000

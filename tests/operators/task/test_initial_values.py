@@ -13,7 +13,7 @@ from pyspark.sql.types import LongType, StringType
 
 from pyspark_ckpt.operators import Context, KeyedProcessor, ValueState
 from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError
-from tests.operators.task_lab import Row, TaskLab
+from tests.labs.task_lab import Row, TaskLab
 
 _OUTPUT = pa.schema([("user", pa.string()), ("n", pa.int64()), ("text", pa.string())])
 _AT = datetime(2024, 3, 1, tzinfo=timezone.utc)

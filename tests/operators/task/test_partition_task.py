@@ -25,7 +25,7 @@ from pyspark_ckpt.operators import (
     VectorContext,
     VectorProcessor,
 )
-from tests.operators.task_lab import TaskLab, at_us, hash_of_user
+from tests.labs.task_lab import TaskLab, at_us, hash_of_user
 
 OUTPUT = pa.schema([("user", pa.string()), ("what", pa.string()), ("at_us", pa.int64()), ("seen", pa.int64())])
 USERS = [f"user {n}" for n in range(9)]

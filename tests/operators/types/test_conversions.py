@@ -29,8 +29,8 @@ from pyspark_ckpt.operators.rows.base import Position
 from pyspark_ckpt.operators.task.processor_calls import ProcessorCalls
 from pyspark_ckpt.operators.types.value_types import resolve_type
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
-from tests.operators.program_lab import ProgramLab
-from tests.operators.session_lab import keys_of
+from tests.labs.program_lab import ProgramLab
+from tests.labs.session_lab import keys_of
 
 NAN = float("nan")
 AT = datetime(2020, 1, 2, 3, 4, 5, 678901, timezone.utc)

@@ -27,7 +27,7 @@ from pyspark_ckpt.state_store.database import Database, TableFile, Tuning, write
 from pyspark_ckpt.state_store.database.tuning import LEVEL0_COMPACTION_FILES
 from pyspark_ckpt.state_store.errors import FormatError, InternalError, StorageError
 from pyspark_ckpt.state_store.sst.scan import Sweep, scan_rows
-from tests.length import TIMES
+from tests.labs.length import TIMES
 
 EVERYTHING = b"", b"\xff" * 600
 TUNING = Tuning(1 << 20)

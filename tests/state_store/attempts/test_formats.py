@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lab import CallError, Lab
+from tests.labs.lab import CallError, Lab
 
 
 def commit(lab: Lab, handle: int, version: int, value: str, commit_id: str | None = None) -> str:

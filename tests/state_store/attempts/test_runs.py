@@ -15,7 +15,7 @@ from pyspark_ckpt.state_store.format.names import parse_epoch, run_name
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import seal
 from tests.conftest import MakeLab
-from tests.lab import CallError, expected
+from tests.labs.lab import CallError, expected
 
 
 def numbers(place: LocalPlace) -> list[int]:

@@ -27,9 +27,9 @@ from pyspark_ckpt.state_store.blobs.object_store.azure_settings import find_azur
 from pyspark_ckpt.state_store.blobs.object_store.gcs_settings import find_gcs_settings
 from pyspark_ckpt.state_store.blobs.transfers import StoredFile, copy_object
 from pyspark_ckpt.state_store.errors import InvalidInputError, NotFoundError, StorageError
-from tests.cloud_services import ACCOUNT, KEY, CloudService, connection
-from tests.faulty_s3 import Faults, assert_works, proxy
-from tests.outages import KINDS, Wire, wire
+from tests.faults.faulty_s3 import Faults, assert_works, proxy
+from tests.faults.outages import KINDS, Wire, wire
+from tests.services.cloud_services import ACCOUNT, KEY, CloudService, connection
 
 FAULTS = (
     "slow_down",
@@ -56,7 +56,7 @@ def _no_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def large_of(service: CloudService) -> bytes:
-    """An object in parts, if the service takes a part again: see ``tests/cloud_services.py``."""
+    """An object in parts, if the service takes a part again: see ``tests/services/cloud_services.py``."""
     return BIG[:MIDDLE] if service.root.startswith("gs:") else BIG
 
 

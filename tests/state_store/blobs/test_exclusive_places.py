@@ -24,10 +24,10 @@ from pyspark_ckpt.state_store.format.manifest import read_manifest
 from pyspark_ckpt.state_store.format.names import new_id, snapshot_name, table_object_name
 from pyspark_ckpt.state_store.savepoints.savepoint import Kind
 from tests.conftest import MakeLab
-from tests.faulty_s3 import Faults, proxy
-from tests.lab import QUERY, CallError, Lab, expected
-from tests.s3_server import S3Service
-from tests.saved_query import SAVEPOINT_KINDS, written
+from tests.faults.faulty_s3 import Faults, proxy
+from tests.labs.lab import QUERY, CallError, Lab, expected
+from tests.labs.saved_query import SAVEPOINT_KINDS, written
+from tests.services.s3_server import S3Service
 from tests.state_store.restore.test_remote import started
 
 

@@ -16,8 +16,8 @@ import pytest
 from pyspark_ckpt.state_store.blobs import BlobPlace, LocalPlace, RetryPolicy, place_at
 from pyspark_ckpt.state_store.errors import ConflictError, StorageError
 from tests.conftest import MakeLab
-from tests.outage_disk import away
-from tests.outages import coming_and_going, live
+from tests.faults.outage_disk import away
+from tests.faults.outages import coming_and_going, live
 from tests.state_store.restore.test_remote import started
 
 PASSING = [errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN]

@@ -18,9 +18,9 @@ from pyspark_ckpt.state_store.blobs import BlobPlace, RetryPolicy, place_at
 from pyspark_ckpt.state_store.errors import StorageError
 from pyspark_ckpt.state_store.savepoints.savepoint import Kind
 from tests.conftest import MakeLab
-from tests.hdfs_service import HdfsService
-from tests.outages import KINDS, Wire, coming_and_going, live, wire
-from tests.saved_query import SAVEPOINT_KINDS, stored, written
+from tests.faults.outages import KINDS, Wire, coming_and_going, live, wire
+from tests.labs.saved_query import SAVEPOINT_KINDS, stored, written
+from tests.services.hdfs_service import HdfsService
 from tests.state_store.restore.test_remote import started
 
 BIG = os.urandom(5 << 20)

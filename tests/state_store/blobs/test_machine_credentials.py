@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.cloud_services import CloudService
-from tests.http_service import serving_http
+from tests.services.cloud_services import CloudService
+from tests.services.http_service import serving_http
 
 ACCOUNT = {"email": "account@project.iam", "scopes": [], "aliases": ["default"]}
 TOKEN = {"access_token": "SECRET", "expires_in": 3600, "token_type": "Bearer"}

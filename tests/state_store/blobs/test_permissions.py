@@ -11,7 +11,7 @@ import pytest
 from pyspark_ckpt.state_store.blobs import LocalPlace
 from pyspark_ckpt.state_store.blobs.base.caller import describe_caller
 from pyspark_ckpt.state_store.errors import StorageError
-from tests.permissions import as_nobody
+from tests.faults.permissions import as_nobody
 
 
 def refuse(quick_path: Path, act: Callable[[], object]) -> StorageError:

@@ -25,10 +25,10 @@ from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoints import creation as savepoint_creation
 from pyspark_ckpt.state_store.savepoints.savepoint import Kind
 from tests.conftest import MakeLab
-from tests.lab import CallError
-from tests.outages import KINDS, Wire, coming_and_going, live, outage_soon, wire
-from tests.s3_server import S3Service
-from tests.saved_query import SAVEPOINT_KINDS, Query, stored
+from tests.faults.outages import KINDS, Wire, coming_and_going, live, outage_soon, wire
+from tests.labs.lab import CallError
+from tests.labs.saved_query import SAVEPOINT_KINDS, Query, stored
+from tests.services.s3_server import S3Service
 from tests.state_store.restore.test_remote import started
 
 BIG = os.urandom(20 << 20)

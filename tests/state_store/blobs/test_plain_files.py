@@ -14,7 +14,7 @@ from pyspark_ckpt.cli.main import main
 from pyspark_ckpt.moving import branch
 from pyspark_ckpt.state_store.blobs import LocalPlace
 from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError
-from tests.saved_query import Query, files, stored, written
+from tests.labs.saved_query import Query, files, stored, written
 
 PRIVATE = b"a password"
 

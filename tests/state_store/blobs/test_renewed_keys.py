@@ -14,9 +14,9 @@ import pytest
 from pyspark_ckpt.state_store.blobs import BlobPlace, S3Settings, place_at
 from pyspark_ckpt.state_store.errors import StorageError
 from tests.conftest import MakeLab
-from tests.lab import expected
-from tests.refusals import is_refused
-from tests.rotating_s3 import Gateway, gateway, rotating_server
+from tests.faults.refusals import is_refused
+from tests.labs.lab import expected
+from tests.services.rotating_s3 import Gateway, gateway, rotating_server
 
 THREADS = 16
 

@@ -19,10 +19,10 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, HadoopSettings, place_at
-from tests.cloud_services import ACCOUNT, KEY, CloudService
-from tests.faulty_s3 import Faults, _Handler
-from tests.http_service import serving_http
-from tests.refusals import is_refused
+from tests.faults.faulty_s3 import Faults, _Handler
+from tests.faults.refusals import is_refused
+from tests.services.cloud_services import ACCOUNT, KEY, CloudService
+from tests.services.http_service import serving_http
 
 THREADS = 16
 _days = itertools.count(1)

@@ -16,8 +16,8 @@ from pyspark_ckpt.state_store.blobs.s3.place import S3Place
 from pyspark_ckpt.state_store.s3_settings import Credentials
 from pyspark_ckpt.state_store.server.received_secrets import SECRETS_KEPT, ReceivedSecrets
 from tests.conftest import MakeLab
-from tests.lab import expected
-from tests.s3_server import S3Service
+from tests.labs.lab import expected
+from tests.services.s3_server import S3Service
 
 
 def clients() -> int:

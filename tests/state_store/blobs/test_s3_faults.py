@@ -12,9 +12,9 @@ import pytest
 
 from pyspark_ckpt.state_store.blobs import S3Settings, place_at
 from tests.conftest import MakeLab
-from tests.faulty_s3 import KINDS, Faults, assert_works, proxy
-from tests.lab import CallError, Lab, expected
-from tests.s3_server import S3Service
+from tests.faults.faulty_s3 import KINDS, Faults, assert_works, proxy
+from tests.labs.lab import CallError, Lab, expected
+from tests.services.s3_server import S3Service
 from tests.state_store.restore.test_remote import started
 
 VERSIONS = 8

@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from pyspark_ckpt.state_store.blobs import RetryPolicy, S3Settings, place_at
-from tests.cloud_services import CloudService
-from tests.outages import wire
+from tests.faults.outages import wire
+from tests.services.cloud_services import CloudService
 
 BYTES_PER_S = 300_000
 DATA = os.urandom(7 << 20)

@@ -23,11 +23,11 @@ import pytest
 from pyspark_ckpt.state_store.blobs import BlobPlace, HadoopSettings, RetryPolicy, place_at
 from pyspark_ckpt.state_store.blobs.base.clients import PAUSE_S
 from pyspark_ckpt.state_store.errors import StorageError
-from tests.cloud_services import ACCOUNT, connection, describe_container, new_container, running_azurite
-from tests.http_service import serving_http
-from tests.outages import wire
-from tests.ports import find_free_port
-from tests.refusals import is_refused
+from tests.faults.outages import wire
+from tests.faults.refusals import is_refused
+from tests.services.cloud_services import ACCOUNT, connection, describe_container, new_container, running_azurite
+from tests.services.http_service import serving_http
+from tests.services.ports import find_free_port
 
 Reach: TypeAlias = Callable[..., BlobPlace]
 REFUSALS = 4

@@ -8,7 +8,7 @@ from pyspark_ckpt.state_store.blobs import BlobPlace, MeteredPlace, Traffic
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.inventory import refuse_unnamed_operators
 from pyspark_ckpt.state_store.options import parse
-from tests.saved_query import written
+from tests.labs.saved_query import written
 
 
 class Counted(MeteredPlace):

@@ -15,8 +15,8 @@ from pyspark_ckpt.state_store.checkpoints.missing_state import explain_missing
 from pyspark_ckpt.state_store.errors import NotFoundError
 from pyspark_ckpt.state_store.identity import Identity
 from tests.conftest import MakeLab
-from tests.lab import QUERY, CallError
-from tests.saved_query import written
+from tests.labs.lab import QUERY, CallError
+from tests.labs.saved_query import written
 
 
 def test_a_query_that_was_started_without_the_option_remote_is_found_in_its_checkpoint(

@@ -19,8 +19,8 @@ from pyspark_ckpt.state_store.json_objects import seal_json
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.server.homes import PREFIX, delete_forgotten
 from tests.conftest import MakeLab
-from tests.lab import QUERY
-from tests.saved_query import Query, files, stored, written
+from tests.labs.lab import QUERY
+from tests.labs.saved_query import Query, files, stored, written
 
 GC = ("--keep", "1", "-o", "retentionGracePeriod=0")
 

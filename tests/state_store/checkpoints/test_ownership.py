@@ -19,10 +19,10 @@ from pyspark_ckpt.state_store.checkpoints.ownership import OWNER_NAME, claim, de
 from pyspark_ckpt.state_store.errors import ConflictError, InvalidInputError
 from pyspark_ckpt.state_store.options import parse
 from tests.conftest import MakeLab
-from tests.hdfs_service import HdfsService
-from tests.lab import QUERY, CallError, Lab, Server, expected
-from tests.s3_server import S3Service
-from tests.saved_query import files, stored, written
+from tests.labs.lab import QUERY, CallError, Lab, Server, expected
+from tests.labs.saved_query import files, stored, written
+from tests.services.hdfs_service import HdfsService
+from tests.services.s3_server import S3Service
 
 
 def started(make_lab: MakeLab, remote: Path | str, **options: str) -> Lab:

@@ -11,7 +11,7 @@ from pyspark_ckpt.state_store.blobs import Blob, LocalPlace
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.query_start import verify_start
 from pyspark_ckpt.state_store.options import parse
-from tests.saved_query import Query, written
+from tests.labs.saved_query import Query, written
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ import pytest
 
 from pyspark_ckpt import savepoints
 from pyspark_ckpt.cli.main import main
-from tests.permissions import as_nobody
-from tests.saved_query import Query, written
+from tests.faults.permissions import as_nobody
+from tests.labs.saved_query import Query, written
 
 MAX_BYTES = 2048
 

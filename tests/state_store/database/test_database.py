@@ -19,7 +19,7 @@ from pyspark_ckpt.state_store.database import Cursor, Database, Reader, Tuning, 
 from pyspark_ckpt.state_store.database import tuning as tuning_module
 from pyspark_ckpt.state_store.errors import FormatError, StorageError
 from pyspark_ckpt.state_store.format.keys import MARKER_KEY, Marker, encode_hashed_key
-from tests.lab import TUNING
+from tests.labs.lab import TUNING
 
 SECONDS = 4
 

@@ -18,7 +18,7 @@ from pyspark_ckpt.state_store.format.delta import read_delta
 from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
 from pyspark_ckpt.state_store.json_objects import seal
-from tests.lab import Lab
+from tests.labs.lab import Lab
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 

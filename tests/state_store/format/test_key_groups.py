@@ -8,7 +8,7 @@ import pytest
 
 from pyspark_ckpt.state_store.format.key_groups import HASHES, describe_groups, find_hashes, find_owned_groups
 from pyspark_ckpt.state_store.format.meta import EMPTY_META, Descriptor
-from tests.lab import Lab
+from tests.labs.lab import Lab
 
 
 @pytest.mark.parametrize(("partitions", "parallelism"), [(1, 1), (1, 32768), (3, 128), (7, 7), (200, 32768), (16, 100)])

@@ -21,7 +21,7 @@ from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.sst import column_file
 from pyspark_ckpt.state_store.sst.column_file import OpenColumnFiles, write_column_file
 from pyspark_ckpt.state_store.sst.lookup import look_up
-from tests.lab import TUNING
+from tests.labs.lab import TUNING
 
 ROWS, BATCH = 40_000, 3000
 PATIENCE_S = 60.0

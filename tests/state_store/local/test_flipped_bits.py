@@ -19,8 +19,8 @@ import pytest
 from pyspark_ckpt.operators.declarations.states import MapState, ValueState
 from pyspark_ckpt.operators.session import views
 from pyspark_ckpt.state_store.errors import CkptError
-from tests.lab import CallError, Lab
-from tests.operators.session_lab import SessionLab, suffix_of
+from tests.labs.lab import CallError, Lab
+from tests.labs.session_lab import SessionLab, suffix_of
 
 FLIPS = int(os.environ.get("CKPT_FLIPS", "60"))
 MAX_ATTEMPTS = 8

@@ -20,7 +20,7 @@ from pyspark_ckpt.state_store.errors import CkptError
 from pyspark_ckpt.state_store.format.manifest import decode
 from pyspark_ckpt.state_store.local.damage_notes import write_note
 from tests.conftest import MakeLab
-from tests.lab import CallError, Lab, Rows, read_rows
+from tests.labs.lab import CallError, Lab, Rows, read_rows
 
 COLD_ROWS = 3000
 

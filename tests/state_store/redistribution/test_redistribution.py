@@ -28,9 +28,9 @@ from pyspark_ckpt.state_store.redistribution.merged_states import merge_states
 from pyspark_ckpt.state_store.redistribution.splitting import PartitionWriters
 from pyspark_ckpt.state_store.savepoints.savepoint import Kind
 from pyspark_ckpt.state_store.sst.scan import scan_rows
-from tests import saved_query
 from tests.fuzz.mutations import EXAMPLES
-from tests.saved_query import EXPIRY, MAX_PARALLELISM, SAVEPOINT_KINDS, stored, written
+from tests.labs import saved_query
+from tests.labs.saved_query import EXPIRY, MAX_PARALLELISM, SAVEPOINT_KINDS, stored, written
 
 NUMBERS = (1, 2, 3, 4, 7, 8, 16)
 ONLY_EXPIRY = {name: saved_query.STATES[2, "default"][name] for name in ("default", EXPIRY)}

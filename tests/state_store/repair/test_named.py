@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_ckpt.cli.main import main
-from tests.saved_query import Query, written
+from tests.labs.saved_query import Query, written
 
 COMMANDS = {
     "list": ["checkpoint", "list", "{0}"],

@@ -19,9 +19,9 @@ from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.repair import removal
 from pyspark_ckpt.state_store.repair.damaged_checkpoint import DamagedCheckpoint
 from pyspark_ckpt.state_store.repair.diagnosis import Diagnosis, diagnose
-from tests.lab import QUERY
-from tests.s3_server import S3Service
-from tests.saved_query import Logical, Query, files, stored
+from tests.labs.lab import QUERY
+from tests.labs.saved_query import Logical, Query, files, stored
+from tests.services.s3_server import S3Service
 
 FORMATS = (1, 2)
 BATCHES = 8

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_ckpt.state_store.database import Database
-from tests.lab import TUNING, CallError, Lab, Rows, Txn, damage, expected
+from tests.labs.lab import TUNING, CallError, Lab, Rows, Txn, damage, expected
 
 
 def _open(lab: Lab, handle: int, first: int, last: int, commit_id: str | None = None) -> int:

@@ -17,7 +17,7 @@ from pyspark_ckpt.state_store.format.manifest import decode
 from pyspark_ckpt.state_store.format.names import DeltaName, parse
 from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
 from tests.conftest import MakeLab
-from tests.lab import CallError, Lab, damage, expected
+from tests.labs.lab import CallError, Lab, damage, expected
 
 STORED_OTHERWISE = (12, 14)
 """Ways to compress that Python's zipfile knows, and deltas do not: bzip2 and LZMA."""

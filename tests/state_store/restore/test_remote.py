@@ -17,9 +17,9 @@ from pyspark_ckpt.state_store.format.remote import find_place
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.options import parse
 from tests.conftest import MakeLab
-from tests.hdfs_service import HdfsService
-from tests.lab import QUERY, CallError, Lab, expected
-from tests.s3_server import S3Service
+from tests.labs.lab import QUERY, CallError, Lab, expected
+from tests.services.hdfs_service import HdfsService
+from tests.services.s3_server import S3Service
 
 
 def started(make_lab: MakeLab, **options: str) -> Lab:

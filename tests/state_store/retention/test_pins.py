@@ -11,7 +11,7 @@ from pyspark_ckpt.state_store.blobs import LocalPlace
 from pyspark_ckpt.state_store.blobs.base.place_clock import PlaceTimes
 from pyspark_ckpt.state_store.retention.pins import Pins
 from tests.conftest import MakeLab
-from tests.lab import Lab, Server, expected
+from tests.labs.lab import Lab, Server, expected
 
 
 def clean_up(lab: Lab, ids: list[str]) -> int:

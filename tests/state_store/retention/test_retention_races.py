@@ -31,7 +31,7 @@ from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.retention.pins import Pins
 from pyspark_ckpt.state_store.retention.retention import Retention
 from pyspark_ckpt.state_store.snapshots.writer import SnapshotWriter
-from tests.memory_place import MemoryPlace, MemoryService
+from tests.labs.memory_place import MemoryPlace, MemoryService
 from tests.stateful.stored_objects import StoredObjects
 from tests.stateful.turns import Turns
 

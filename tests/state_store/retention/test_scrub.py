@@ -17,7 +17,7 @@ from pyspark_ckpt.state_store.local.copies import LocalCopy
 from pyspark_ckpt.state_store.retention import scrub
 from pyspark_ckpt.state_store.transactions.store import Store
 from tests.conftest import MakeLab
-from tests.lab import CallError, Lab, damage, expected
+from tests.labs.lab import CallError, Lab, damage, expected
 
 
 def grown(lab: Lab, versions: int, *, start: int = 0, ids: list[str] | None = None) -> list[str]:

@@ -13,8 +13,8 @@ from pyspark_ckpt.moving import branch
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, LifecycleError, NotFoundError
 from pyspark_ckpt.state_store.options import parse
-from tests.s3_server import S3Service
-from tests.saved_query import Query, files, stored, written
+from tests.labs.saved_query import Query, files, stored, written
+from tests.services.s3_server import S3Service
 
 
 def _tables(folder: Path) -> list[Path]:

@@ -21,9 +21,9 @@ from pyspark_ckpt.state_store.errors import CkptError, FormatError, InvalidInput
 from pyspark_ckpt.state_store.format.remote import folder_in
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.options import Options, parse
-from tests.lab import QUERY
-from tests.s3_server import S3Service
-from tests.saved_query import Query, stored, written
+from tests.labs.lab import QUERY
+from tests.labs.saved_query import Query, stored, written
+from tests.services.s3_server import S3Service
 
 
 def paste(problem: CkptError, **instead: str) -> int:

@@ -15,7 +15,7 @@ from pyspark_ckpt.state_store.errors import ConflictError, InvalidInputError
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoints.deletion import delete
 from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint, refuse_unless_empty
-from tests.saved_query import Query, files, written
+from tests.labs.saved_query import Query, files, written
 
 CREATION = "pyspark_ckpt.state_store.savepoints.creation"
 WAIT = "If it is being taken now, wait."

@@ -20,8 +20,8 @@ from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoints.nesting import refuse_inside_another
 from pyspark_ckpt.state_store.savepoints.restoring.request import QueryId
 from pyspark_ckpt.state_store.savepoints.savepoint import refuse_unless_empty
-from tests.lab import QUERY
-from tests.saved_query import Query, files, written
+from tests.labs.lab import QUERY
+from tests.labs.saved_query import Query, files, written
 
 
 @pytest.mark.parametrize("query_id", ["keep", "new"])

@@ -17,9 +17,9 @@ from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoints.deletion import delete
 from pyspark_ckpt.state_store.savepoints.nesting import MAX_FOLDERS_ABOVE, refuse_inside_another
-from tests.permissions import as_nobody
-from tests.s3_server import S3Service
-from tests.saved_query import Query, files, written
+from tests.faults.permissions import as_nobody
+from tests.labs.saved_query import Query, files, written
+from tests.services.s3_server import S3Service
 
 
 def interrupted_restore(query: Query, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:

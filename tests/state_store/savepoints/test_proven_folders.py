@@ -25,7 +25,7 @@ from pyspark_ckpt.state_store.retention.pins import Pins
 from pyspark_ckpt.state_store.savepoints.deletion import delete
 from pyspark_ckpt.state_store.savepoints.possession import Possession
 from pyspark_ckpt.state_store.savepoints.savepoint import Kind, Savepoint
-from tests.saved_query import SAVEPOINT_KINDS, Query, files, find_step, stored, written
+from tests.labs.saved_query import SAVEPOINT_KINDS, Query, files, find_step, stored, written
 
 CREATION = "pyspark_ckpt.state_store.savepoints.creation"
 

@@ -28,7 +28,7 @@ from pyspark_ckpt.state_store.redistribution.jobs import RunHere
 from pyspark_ckpt.state_store.savepoints.deletion import delete
 from pyspark_ckpt.state_store.savepoints.restoring.target_records import read_recorded
 from pyspark_ckpt.state_store.savepoints.savepoint import Kind, Savepoint
-from tests.saved_query import SAVEPOINT_KINDS, Query, files, find_step, stored, written
+from tests.labs.saved_query import SAVEPOINT_KINDS, Query, files, find_step, stored, written
 
 DELETION = "pyspark_ckpt.state_store.savepoints.deletion"
 

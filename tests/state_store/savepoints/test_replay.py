@@ -10,7 +10,7 @@ import pytest
 from pyspark_ckpt import savepoints
 from pyspark_ckpt.cli.main import main
 from pyspark_ckpt.state_store.errors import CkptError, FormatError, InvalidInputError
-from tests.saved_query import SAVEPOINT_KINDS, Query, files, written
+from tests.labs.saved_query import SAVEPOINT_KINDS, Query, files, written
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from pyspark_ckpt.state_store.format.manifest import decode
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoints.savepoint import Kind, Savepoint
-from tests.saved_query import Query, stored, written
+from tests.labs.saved_query import Query, stored, written
 
 KINDS: tuple[Kind, ...] = ("native", "canonical")
 

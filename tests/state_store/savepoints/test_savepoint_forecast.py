@@ -17,9 +17,9 @@ from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoints.restoring.request import RestoreRequest
 from pyspark_ckpt.state_store.savepoints.savepoint import Kind
-from tests import saved_query
 from tests.compat.frozen import unpack
-from tests.saved_query import Query
+from tests.labs import saved_query
+from tests.labs.saved_query import Query
 
 HOT = 12345
 SPARKS = "keyed", "default"

@@ -18,8 +18,8 @@ from pyspark_ckpt.state_store.redistribution.jobs import RunHere
 from pyspark_ckpt.state_store.savepoints.deletion import delete
 from pyspark_ckpt.state_store.savepoints.listing import find_savepoints
 from pyspark_ckpt.state_store.savepoints.savepoint import Kind, Savepoint
-from tests.mortal_process import Mortal, files_in, is_checkpoint, left_behind, mortal, survives
-from tests.saved_query import stored, written
+from tests.faults.mortal_process import Mortal, files_in, is_checkpoint, left_behind, mortal, survives
+from tests.labs.saved_query import stored, written
 
 __all__ = ["mortal"]
 

@@ -12,14 +12,14 @@ from pyspark_ckpt.cli.main import main
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoints.deletion import delete
-from tests.saved_query import Query, stored, written
+from tests.labs.saved_query import Query, stored, written
 
 if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from tests.hdfs_service import HdfsService
-    from tests.s3_server import S3Service
+    from tests.services.hdfs_service import HdfsService
+    from tests.services.s3_server import S3Service
 
 
 def test_a_savepoint_in_s3_is_copied_by_the_service_and_restored_anywhere(

@@ -23,7 +23,7 @@ from pyspark_ckpt.state_store.redistribution.store_digests import DigestTask
 from pyspark_ckpt.state_store.savepoints.creation import create
 from pyspark_ckpt.state_store.savepoints.restoring.request import Restored
 from pyspark_ckpt.state_store.savepoints.savepoint import NAME, Kind, Savepoint
-from tests.saved_query import EXPIRY, SPARKS_OWN, STATES, Query, hash_for, stored, written
+from tests.labs.saved_query import EXPIRY, SPARKS_OWN, STATES, Query, hash_for, stored, written
 
 States = dict[tuple[int, str, str], Digest]
 

@@ -21,8 +21,8 @@ from pyspark_ckpt.state_store.errors import (
     StorageError,
 )
 from pyspark_ckpt.state_store.savepoints.savepoint import Kind
-from tests.lab import damage
-from tests.saved_query import SAVEPOINT_KINDS, Query, files, written
+from tests.labs.lab import damage
+from tests.labs.saved_query import SAVEPOINT_KINDS, Query, files, written
 
 
 def lose_metadata(checkpoint: Path) -> None:

@@ -18,8 +18,8 @@ from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoints.deletion import delete, refuse_others
 from pyspark_ckpt.state_store.savepoints.nesting import is_within
 from pyspark_ckpt.state_store.savepoints.savepoint import Kind, Savepoint
-from tests.lab import QUERY
-from tests.saved_query import SAVEPOINT_KINDS, Query, files, find_step, stored, written
+from tests.labs.lab import QUERY
+from tests.labs.saved_query import SAVEPOINT_KINDS, Query, files, find_step, stored, written
 
 
 def test_a_claimed_savepoint_goes_when_the_checkpoint_stands_and_not_before(

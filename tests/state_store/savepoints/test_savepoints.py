@@ -32,8 +32,8 @@ from pyspark_ckpt.state_store.retention.pins import FOLDER as PINS_FOLDER
 from pyspark_ckpt.state_store.retention.pins import Pin, Pins
 from pyspark_ckpt.state_store.savepoints import creation as savepoint_creation
 from pyspark_ckpt.state_store.savepoints.savepoint import Kind
-from tests.lab import QUERY
-from tests.saved_query import MAX_PARALLELISM, SAVEPOINT_KINDS, UID, Logical, Query, files, stored, written
+from tests.labs.lab import QUERY
+from tests.labs.saved_query import MAX_PARALLELISM, SAVEPOINT_KINDS, UID, Logical, Query, files, stored, written
 
 ALLOWED = f"{CHECKPOINT_FOLDER}/{NON_RESTORED_STATE_NAME}"
 

@@ -19,7 +19,7 @@ from pyspark_ckpt.state_store.errors import CkptError, FormatError, InvalidInput
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoints.restoring.request import RecordedRequest, RestoreRequest
 from pyspark_ckpt.state_store.savepoints.savepoint import Kind
-from tests.saved_query import SAVEPOINT_KINDS, Query, files, stored, written
+from tests.labs.saved_query import SAVEPOINT_KINDS, Query, files, stored, written
 
 KAFKA = '{"orders":{"0":7}}'
 FILES = '{"logOffset":2}'

@@ -15,7 +15,7 @@ from pyspark_ckpt.state_store.blobs import LocalPlace
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.errors import InvalidInputError, StorageError
 from pyspark_ckpt.state_store.options import parse
-from tests.saved_query import Query, files, stored, written
+from tests.labs.saved_query import Query, files, stored, written
 
 
 def interrupted(query: Query, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,8 @@ from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.errors import CkptError, StorageError
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoints.deletion import delete
-from tests.permissions import NOBODY, as_nobody
-from tests.saved_query import files, written
+from tests.faults.permissions import NOBODY, as_nobody
+from tests.labs.saved_query import files, written
 
 
 def test_a_savepoint_in_a_folder_that_may_not_be_entered_names_that_folder(quick_path: Path) -> None:

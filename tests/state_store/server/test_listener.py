@@ -15,7 +15,7 @@ import pytest
 
 from pyspark_ckpt.state_store.server import listener as listener_module
 from pyspark_ckpt.state_store.server.listener import LINE_BYTES, STRANGER_LINE_BYTES, STRANGERS, Listener
-from tests.beside import beside
+from tests.labs.beside import beside
 from tests.state_store.server.test_server import TOKEN, Connection, Process, opening
 
 FLOOD = b"x" * (1 << 20)

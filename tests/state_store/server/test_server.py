@@ -21,7 +21,7 @@ from py4j.protocol import get_command_part, unescape_new_line
 from pyspark_ckpt.state_store.failpoints import NAMES
 from pyspark_ckpt.state_store.server.homes import MAX_TAKEOVER_S, delete_forgotten
 from pyspark_ckpt.state_store.server.rpc import PROTOCOL
-from tests.s3_server import S3Service, hide_credentials
+from tests.services.s3_server import S3Service, hide_credentials
 
 TOKEN = "a-secret-token"  # noqa: S105 - made up
 

@@ -11,7 +11,7 @@ import pytest
 from pyspark_ckpt.state_store.format.names import parse
 from pyspark_ckpt.state_store.server.stores import ADOPTION_S
 from tests.conftest import MakeLab
-from tests.lab import Lab, Server, expected
+from tests.labs.lab import Lab, Server, expected
 
 
 def test_all_names_in_storage_and_on_disk_come_from_the_ids_that_are_given(lab: Lab) -> None:

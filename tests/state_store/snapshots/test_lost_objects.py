@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import MakeLab
-from tests.lab import Lab, expected
+from tests.labs.lab import Lab, expected
 
 
 def everything(remote: Path) -> None:

@@ -12,7 +12,7 @@ from pyspark_ckpt.state_store.snapshots.lag import SnapshotLag
 from pyspark_ckpt.state_store.snapshots.policy import SnapshotPolicy
 from pyspark_ckpt.state_store.snapshots.restore_forecast import RestoreForecast
 from tests.conftest import MakeLab
-from tests.lab import Lab, expected
+from tests.labs.lab import Lab, expected
 
 MIB = 1 << 20
 RARELY = {"snapshotEveryVersions": "1000"}

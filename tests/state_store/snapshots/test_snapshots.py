@@ -21,7 +21,7 @@ from pyspark_ckpt.state_store.json_objects import seal_json, unseal
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.retention.collector import Collector
 from tests.conftest import MakeLab
-from tests.lab import CallError, Lab, damage, expected
+from tests.labs.lab import CallError, Lab, damage, expected
 
 
 def snapshot(lab: Lab, handle: int, *, force: bool = True) -> dict[str, Any]:

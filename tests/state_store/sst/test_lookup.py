@@ -21,7 +21,7 @@ from pyspark_ckpt.state_store.errors import FormatError, InternalError
 from pyspark_ckpt.state_store.sst import column_file, lookup
 from pyspark_ckpt.state_store.sst.column_file import OpenColumnFiles, write_column_file
 from pyspark_ckpt.state_store.sst.lookup import look_up
-from tests.length import TIMES
+from tests.labs.length import TIMES
 from tests.state_store.arrays.test_arrays import KEYS, TUNING
 
 ROWS = 4 * MIN_KEYS

@@ -7,9 +7,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from pyspark_ckpt.state_store.options import PREFIX
-from tests.beside import beside
 from tests.conftest import MakeLab
-from tests.lab import Lab, Rows
+from tests.labs.beside import beside
+from tests.labs.lab import Lab, Rows
 
 ATTEMPTS = 8
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from pyspark_ckpt.state_store.database import Database, write_table_file
-from tests.faulty_disk import FULL, READ_ONLY, Trouble, broken, nearly_full
-from tests.faulty_place import Network
-from tests.lab import TUNING, CallError, Rows
-from tests.memory_place import MemoryService
+from tests.faults.faulty_disk import FULL, READ_ONLY, Trouble, broken, nearly_full
+from tests.faults.faulty_place import Network
+from tests.labs.lab import TUNING, CallError, Rows
+from tests.labs.memory_place import MemoryService
 from tests.stateful.executor import Executor
 
 TROUBLES = pytest.mark.parametrize(

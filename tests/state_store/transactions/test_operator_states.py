@@ -16,7 +16,7 @@ from pyspark_ckpt.state_store.format.meta import Descriptor
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.transactions.parts import Part, declare, write_part
 from pyspark_ckpt.state_store.transactions.ticket import Ticket, WorkerTask, read_ticket, ticket_path
-from tests.lab import QUERY, CallError, Lab, Server
+from tests.labs.lab import QUERY, CallError, Lab, Server
 
 PARTITIONS = 3
 

@@ -21,8 +21,8 @@ from pyspark_ckpt.state_store.sst.table_check import CheckedTable
 from pyspark_ckpt.state_store.transactions.parts import read_parts
 from pyspark_ckpt.state_store.transactions.staged_log import Frame, StagedLog, read_frames
 from pyspark_ckpt.state_store.transactions.staged_tables import seal_file
-from tests.lab import CallError, Lab, Txn
-from tests.operators.session_lab import STATES, SessionLab
+from tests.labs.lab import CallError, Lab, Txn
+from tests.labs.session_lab import STATES, SessionLab
 
 Harm = Callable[[bytes], bytes]
 ROWS = 400

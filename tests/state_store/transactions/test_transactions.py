@@ -15,7 +15,7 @@ from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.local.copies import LocalCopies
 from pyspark_ckpt.state_store.restore.versions import Leased, LocalVersions
 from pyspark_ckpt.state_store.transactions.ticket import WorkerTask, read_ticket, ticket_path
-from tests.lab import DESCRIPTOR, CallError, Lab, expected, read_rows
+from tests.labs.lab import DESCRIPTOR, CallError, Lab, expected, read_rows
 
 
 def test_begin_reads_what_was_committed(lab: Lab) -> None:

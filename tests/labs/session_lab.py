@@ -25,7 +25,7 @@ from pyspark_ckpt.operators.task.staging import finish, flush, spill, sweep
 from pyspark_ckpt.state_store.format.keys import state_head
 from pyspark_ckpt.state_store.format.meta import Descriptor
 from pyspark_ckpt.state_store.transactions.ticket import read_ticket
-from tests.lab import Lab
+from tests.labs.lab import Lab
 
 HOUR = 3_600_000
 KEYS = KeyCodec([pa.string()])

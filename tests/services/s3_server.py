@@ -17,10 +17,10 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from tests.ports import find_free_port
+from tests.services.ports import find_free_port
 
 ENDPOINT = "PYSPARK_CKPT_TEST_S3"
-GATEWAY = Path(__file__).parents[1] / ".tools" / "bin" / "versitygw"
+GATEWAY = Path(__file__).parents[2] / ".tools" / "bin" / "versitygw"
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test-secret", "AWS_DEFAULT_REGION": "us-east-1"}
 START_S = 30
 

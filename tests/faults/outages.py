@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.beside import beside
-from tests.lab import Lab, expected
+from tests.labs.beside import beside
+from tests.labs.lab import Lab, expected
 
 KINDS = ("refused", "reset", "silent")
 """No service listens there; every connection is reset; all bytes of the outage are lost and nothing is answered.

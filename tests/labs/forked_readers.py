@@ -1,6 +1,6 @@
 """A program whose forked processes read at a place at the same time as itself.
 
-``python -m tests.forked_readers URL OPTIONS`` ends with status 0 if all have read what was written.
+``python -m tests.labs.forked_readers URL OPTIONS`` ends with status 0 if all have read what was written.
 """
 
 from __future__ import annotations

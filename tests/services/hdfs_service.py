@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from hdfs_native import Client
 
-from tests import java_program
-from tests.java_program import next_line, tell
+from tests.services import java_program
+from tests.services.java_program import next_line, tell
 
 ADDRESS = "PYSPARK_CKPT_TEST_HDFS"
 PROGRAM = Path(__file__).with_name("MiniHdfs.java")
-MINI_CLUSTER = Path(__file__).parents[1] / ".tools" / "hdfs"
+MINI_CLUSTER = Path(__file__).parents[2] / ".tools" / "hdfs"
 
 _RUNNING = pytest.StashKey["HdfsService"]()
 

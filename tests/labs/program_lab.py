@@ -15,8 +15,8 @@ from pyspark_ckpt.operators.session.worker import WorkerSession
 from pyspark_ckpt.operators.task.staging import finish, spill, sweep
 from pyspark_ckpt.state_store.format.keys import state_head
 from pyspark_ckpt.state_store.transactions.ticket import Ticket, read_ticket
-from tests.lab import Lab
-from tests.operators.session_lab import KEYS, suffix_of
+from tests.labs.lab import Lab
+from tests.labs.session_lab import KEYS, suffix_of
 
 
 class OneKey(KeyedProcessor):

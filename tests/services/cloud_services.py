@@ -26,9 +26,9 @@ from typing import Any
 
 import pytest
 
-from tests.ports import find_free_port
+from tests.services.ports import find_free_port
 
-TOOLS = Path(__file__).parents[1] / ".tools"
+TOOLS = Path(__file__).parents[2] / ".tools"
 FAKE_GCS = TOOLS / "gcs" / "fake-gcs-server"
 AZURITE = TOOLS / "azurite" / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
 GCS_BUCKET = "PYSPARK_CKPT_TEST_GCS"

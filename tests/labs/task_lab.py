@@ -25,7 +25,7 @@ from pyspark_ckpt.state_store.format.spark_groups import NO_TIME_OUT, GroupTimes
 from pyspark_ckpt.state_store.transactions.ticket import read_ticket
 from pyspark_ckpt.testing.group import make_group, read_group
 from pyspark_ckpt.testing.local_query import Clocks
-from tests.lab import Lab
+from tests.labs.lab import Lab
 
 COLUMNS = pa.schema(
     [("user", pa.string()), ("n", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("text", pa.string())]

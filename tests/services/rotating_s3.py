@@ -16,8 +16,8 @@ import boto3
 import pytest
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, S3Settings, place_at
-from tests.ports import find_free_port
-from tests.s3_server import GATEWAY, START_S, hide_credentials
+from tests.services.ports import find_free_port
+from tests.services.s3_server import GATEWAY, START_S, hide_credentials
 
 ROOT = ("root", "root-secret")
 

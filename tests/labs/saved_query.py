@@ -50,7 +50,7 @@ from pyspark_ckpt.state_store.savepoints.restoring import claim as restore_claim
 from pyspark_ckpt.state_store.savepoints.restoring import query_restore
 from pyspark_ckpt.state_store.savepoints.savepoint import Kind
 from pyspark_ckpt.state_store.snapshots.writer import SnapshotWriter
-from tests.lab import QUERY
+from tests.labs.lab import QUERY
 
 SAVEPOINT_KINDS: tuple[Kind, ...] = ("native", "canonical")
 UID = "visits"
