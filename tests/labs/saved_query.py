@@ -47,7 +47,7 @@ from pyspark_ckpt.state_store.local.copies import LocalCopy
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.options import Options, parse
 from pyspark_ckpt.state_store.savepoints.restoring import claim as restore_claim
-from pyspark_ckpt.state_store.savepoints.restoring import query_restore
+from pyspark_ckpt.state_store.savepoints.restoring import claimed_savepoint, query_restore
 from pyspark_ckpt.state_store.savepoints.savepoint import Kind
 from pyspark_ckpt.state_store.snapshots.writer import SnapshotWriter
 from tests.labs.lab import QUERY
@@ -333,5 +333,5 @@ def files(folder: Path) -> dict[str, bytes]:
 
 def find_step(name: str) -> str:
     """Where a step of a restore is called, to replace it: the full name."""
-    module = next(each for each in (query_restore, restore_claim) if hasattr(each, name))
+    module = next(each for each in (query_restore, restore_claim, claimed_savepoint) if hasattr(each, name))
     return f"{module.__name__}.{name}"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, find_kind
 from pyspark_ckpt.state_store.checkpoints.inventory import list_operators
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.display import count_text
@@ -54,7 +55,7 @@ def finish_claim(
     source, place = Workplace(options).resolve(location), Workplace(replace(options, remote="")).resolve(target)
     if claims:
         refuse_link(source)
-    if any(blob.name == NAME for blob in source.list(prefix=NAME)):
+    if any(blob.name == NAME for blob in source.list(prefix=NAME)) or find_kind(source) is FolderKind.CHECKPOINT:
         return None
     finished = find_finished(place)
     if finished is None or finished.request.source != source.url:

@@ -438,7 +438,7 @@ def test_a_claim_keeps_its_savepoint_if_its_target_has_lost_state_before_it_is_r
     saved, target = quick_path / "saved", quick_path / "target"
     before = _take(written(quick_path / "query", 2, operators=(1,)), saved, "native")
     claim = partial(savepoints.restore, saved, target, claim="claim")
-    fail(monkeypatch, f"{DELETION}.delete", claim)
+    fail(monkeypatch, find_step("delete"), claim)
     for name in lost:
         path = target / name
         if path.is_dir():
