@@ -328,7 +328,7 @@ def collect_options(given: Mapping[str, str] | None, *locations: str) -> Options
         raise InvalidInputError(
             "The settings of Hadoop's connectors are those of the Spark Connect server, which a client cannot read.",
             hint="Name a folder of S3 as s3://, and give the settings as options. For the others, run this where the "
-            "credentials are, without a session: docs/deploying.md.",
+            "credentials are, without a session: docs/storage.md.",
         )
     return replace(options, hadoop=read_hadoop_settings(session))
 

@@ -160,7 +160,7 @@ def parse(settings: Mapping[str, str]) -> Options:
     if "@" in str(given.get("s3Endpoint", "")):  # what precedes it may be a secret: it is not shown
         raise InvalidInputError(
             f"Option {PREFIX}s3Endpoint holds credentials.",
-            hint="Remove them there, and give them to the executors in a way that boto3 finds: see docs/deploying.md.",
+            hint="Remove them there, and give them to the executors in a way that boto3 finds: see docs/storage.md.",
         )
     values = {key: _value(key, row, given.get(key)) for key, row in table().items()}
     return Options(

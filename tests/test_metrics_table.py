@@ -25,10 +25,8 @@ def sources(call: str) -> set[str]:
 
 
 def documented() -> list[str]:
-    page = (ROOT / "docs/operators.md").read_text(encoding="utf-8")
-    section = page.partition("## Metrics")[2].partition("\n## ")[0]
-    first_cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
-    return [name.partition(".")[0] for cell in first_cells for name in re.findall(r"`([^`]+)`", cell)]
+    page = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
+    return re.findall(r"^\| `(ckpt[A-Z]\w*)", page, re.MULTILINE)
 
 
 def repeated(names: Iterable[str]) -> list[str]:

@@ -126,7 +126,7 @@ def _authority(uri: str, scheme: str) -> str:
         raise InvalidInputError(
             f"State cannot be stored at the {scheme}: URI: it has a user or a password before its host or bucket.",
             hint="Remove it. Credentials come from the client's own chain or the settings of Hadoop's connector: see "
-            "docs/deploying.md.",
+            "docs/storage.md.",
         )
     return authority
 

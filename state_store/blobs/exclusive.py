@@ -39,5 +39,5 @@ def require_exclusive(place: BlobPlace, purpose: str, instead: str) -> None:
         raise InvalidInputError(
             f"{place.url} cannot be used for {purpose}: the service ignores If-None-Match: * and lets two writers of "
             "one object both succeed.",
-            hint=f"{instead} Or use a service with conditional writes: see docs/deploying.md.",
+            hint=f"{instead} Or use a service with conditional writes: see docs/storage.md.",
         )

@@ -78,7 +78,7 @@ _LOST = frozenset({"InvalidBlockList", "InvalidBlobOrBlock"})
 _WHERE = (
     "Credentials are found in AZURE_STORAGE_CONNECTION_STRING, if it is that of the account, else by Azure's own chain "
     "(AZURE_CLIENT_ID and its like, a managed identity, az login) or, in a query, in the settings of Hadoop's "
-    "connector (fs.azure.account.*): see docs/deploying.md."
+    "connector (fs.azure.account.*): see docs/storage.md."
 )
 _RIGHTS = f"Give the identity that is used here the role Storage Blob Data Contributor on the container. {_WHERE}"
 _CORRECT = f"Correct the credentials. {_WHERE}"

@@ -124,7 +124,7 @@ def _refusal(what: str) -> InvalidInputError:
         f"Hadoop's connector to Azure has credentials that the state store cannot use, or not all of them: {what}.",
         hint="Use a key, a fixed shared access signature, or ClientCredsTokenProvider, MsiTokenProvider or "
         "WorkloadIdentityTokenProvider for the whole query: state is not written by another identity than Spark's own "
-        f"files. Or give the state store its own in {CONNECTION}. See docs/deploying.md.",
+        f"files. Or give the state store its own in {CONNECTION}. See docs/storage.md.",
     )
 
 

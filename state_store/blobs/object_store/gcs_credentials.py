@@ -30,7 +30,7 @@ TOKENS = "https://oauth2.googleapis.com/token"
 WHERE = (
     "Credentials are found by Google's own chain (GOOGLE_APPLICATION_CREDENTIALS, gcloud auth application-default "
     "login, the service account of the machine) or, in a query, in the settings of Hadoop's connector (fs.gs.auth.*): "
-    "see docs/deploying.md."
+    "see docs/storage.md."
 )
 
 

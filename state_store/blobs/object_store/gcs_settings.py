@@ -95,5 +95,5 @@ def _refusal(what: str) -> InvalidInputError:
     return InvalidInputError(
         f"Hadoop's connector to Google Cloud Storage has credentials that the state store cannot use: {what}.",
         hint="Use fs.gs.auth.service.account.json.keyfile, fs.gs.auth.type=COMPUTE_ENGINE or APPLICATION_DEFAULT for "
-        "the whole query: state is not written by another identity than Spark's own files. See docs/deploying.md.",
+        "the whole query: state is not written by another identity than Spark's own files. See docs/storage.md.",
     )
