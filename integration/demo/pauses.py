@@ -81,32 +81,29 @@ def batches_of(checkpoints: Sequence[Path], files: Sequence[pd.DataFrame]) -> li
 
 
 def pauses_in_one_go(batches: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """The same in plain Python. An airport counts for as long as its last use is within the time to live."""
+    """The same in plain Python. An airport counts for the time to live after its last use: at a row, or a timer."""
     found: list[tuple[str, datetime, int, int]] = []
     departures: dict[str, int] = defaultdict(int)
     last: dict[str, datetime] = {}
     used: dict[str, dict[str, datetime]] = defaultdict(dict)
-    none = pd.Timestamp(0, tz="UTC")
-    watermark = newest = none
+    watermark = newest = pd.Timestamp(0, tz="UTC")
 
-    def pause(tailnum: str, since: datetime) -> None:
-        airports = sum(watermark - at < RECENT for at in used[tailnum].values())
+    def pause(tailnum: str, since: datetime, now: datetime) -> None:
+        airports = sum(now - at < RECENT for at in used[tailnum].values())
         found.append((tailnum, since, departures[tailnum], airports))
 
     for batch in batches:
         known = batch.dropna(subset=["tailnum"])
         for tailnum, departure, origin in zip(known["tailnum"], known["departure"], known["origin"], strict=True):
             if tailnum in last and departure - last[tailnum] >= PAUSE:
-                pause(tailnum, last[tailnum])
+                pause(tailnum, last[tailnum], departure)
             last[tailnum] = departure
             departures[tailnum] += 1
-            used[tailnum][origin] = watermark
+            used[tailnum][origin] = departure
         for tailnum, since in list(last.items()):
             if since + PAUSE <= watermark:
-                pause(tailnum, since)
+                pause(tailnum, since, since + PAUSE)
                 del last[tailnum]
         newest = newest if known.empty else max(newest, known["departure"].max())
-        had_none, watermark = watermark == none, max(watermark, newest - LATENESS)
-        for airports in used.values() if had_none else ():  # their lives begin with the watermark
-            airports.update(dict.fromkeys(airports, watermark))
+        watermark = max(watermark, newest - LATENESS)
     return pd.DataFrame(found, columns=COLUMNS)

@@ -183,18 +183,19 @@ class Harness(Closeable):
     def advance_watermark(self, to: datetime | str | timedelta) -> list[Any]:
         """Move the watermark to an instant, or by a duration, and run a batch without rows; return its output.
 
-        Raises InvalidInputError (no input has a watermark; it would go back).
+        It is as if rows of the last batch had moved the watermark that far. Raises InvalidInputError (no input has a
+        watermark; it would go back).
         """
         if self._watermark_ms == NO_WATERMARK:
             raise InvalidInputError(
                 "No input of the harness has a watermark.", hint="Give the input one: watermark=('at', '10 minutes')."
             )
-        before = self._late_ms, self._watermark_ms
-        self._late_ms, self._watermark_ms = before[1], move_clock(before[1], to, "The watermark")
+        before_ms = self._watermark_ms
+        self._watermark_ms = move_clock(before_ms, to, "The watermark")
         try:
             return self.run()
         except BaseException:
-            self._late_ms, self._watermark_ms = before
+            self._watermark_ms = before_ms
             raise
 
     def advance_processing_time(self, to: datetime | str | timedelta) -> list[Any]:

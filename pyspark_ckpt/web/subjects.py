@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ from pyspark_ckpt.offline.descriptions.json_forms import Fields
 from pyspark_ckpt.offline.descriptions.operators import OF_OURS, name_by_metas
 from pyspark_ckpt.offline.reading.sources import state_at
 from pyspark_ckpt.queries.handles import describe_failure
+from pyspark_ckpt.queries.progress import has_run, read_progress
 from pyspark_ckpt.state_store.attempts.winners import RunObject
 from pyspark_ckpt.state_store.blobs.base.place_clock import ShownTimes
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
@@ -29,7 +29,7 @@ from pyspark_ckpt.state_store.json_objects import MAX_LONG
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.retention.pins import Pin, Pins
 from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint, SavepointInfo, read_info
-from pyspark_ckpt.web.pace.batches import describe_batch
+from pyspark_ckpt.web.pace.batches import describe_batches
 from pyspark_ckpt.web.pace.logs import LoggedBatch, OffsetLog, read_entry
 from pyspark_ckpt.web.pace.verdict import judge_progress
 from pyspark_ckpt.web.recollection import Progress, Recalled, Recollection
@@ -263,18 +263,18 @@ class Subject:
         """
         if self.query is None:
             return None
-        told = self._run.recall("", lambda _: _ask(self.query), QUERY_WAIT_S)
+        told = self._run.recall("", lambda _: ask(self.query), QUERY_WAIT_S)
         if told.value is None or (told.is_under_way and told.age_s > QUERY_LATE_S):
             return QueryRun(False, "its session has not answered yet")
         return told.value
 
 
-def _ask(query: Any) -> QueryRun:  # noqa: ANN401 - of a classic session, or of a client of Spark Connect
+def ask(query: Any) -> QueryRun:  # noqa: ANN401 - of a classic session, or of a client of Spark Connect
+    """Return what a query in this process tells of itself."""
     try:
         is_active, failure = query.isActive, query.exception()
-        recent: list[Any] = list(query.recentProgress)  # dicts, or objects that have them as JSON
-        batches = [each if isinstance(each, dict) else json.loads(each.json) for each in recent]
-        described = [describe_batch(each) for each in reversed(batches)]
+        batches = read_progress(query)
+        described = describe_batches([each for each in batches if has_run(each)])
         name = query.name or ""
     except Exception as problem:  # noqa: BLE001 - of any kind, if the JVM is gone: it is told
         return QueryRun(False, f"its session does not answer: {describe_failure(problem)}")

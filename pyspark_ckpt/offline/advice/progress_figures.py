@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from statistics import median
 from typing import Any
 
@@ -94,7 +95,8 @@ def read_figures(progress: Iterable[Mapping[str, Any]]) -> BatchFigures | None:
     The first batch of a run is left out: it restores state and warms up. So are batches in which stores were restored,
     and those that ran with another number of partitions than the newest one.
     """
-    found = {(each["runId"], each["batchId"]): each for each in progress if "addBatch" in each["durationMs"]}
+    progress = list(progress)
+    found = {(each["runId"], each["batchId"]): each for each in progress if _has_run(each)}
     first = {run: min(batch for other, batch in found if other == run) for run, _ in found}
     ordered = sorted(found.items(), key=lambda item: item[0][1])
     with_data = [(run, each) for (run, _), each in ordered if each.get("numInputRows", 0) > 0]
@@ -113,7 +115,7 @@ def read_figures(progress: Iterable[Mapping[str, Any]]) -> BatchFigures | None:
         len(newest),
         median(float(each["durationMs"].get("triggerExecution", 0)) for each in newest),
         median(float(each["durationMs"]["addBatch"]) for each in newest),
-        _keeps_up(newest),
+        _keeps_up(newest, find_busy_share(progress)),
         tuple(_read_operator(number, newest) for number in range(len(partitions))),
         left_out,
     )
@@ -147,18 +149,45 @@ def _restores(progress: Mapping[str, Any]) -> bool:
     return any(each.get("customMetrics", {}).get("ckptRestores", 0) > 0 for each in progress["stateOperators"])
 
 
-def _keeps_up(batches: Sequence[Mapping[str, Any]]) -> bool | None:
-    """Whether rows are processed as fast as they come: see ``BatchFigures``.
+def find_busy_share(progress: Iterable[Mapping[str, Any]]) -> float | None:
+    """Return the share of the time in which the newest run of a query has run batches; None if too little is told.
 
-    Spark computes one rate from the rows of a batch and the time since the batch before began, and the other from the
-    same rows and the time that the batch took. So one over the other is the share of the time in which batches run.
+    Spark's own rates do not tell it: its rate of input counts from the last look at the sources, which a query without
+    a trigger interval takes between batches. The first batch of the run is left out: it restores state and warms up.
     """
-    shares = [
-        float(each["inputRowsPerSecond"]) / float(each["processedRowsPerSecond"])
-        for each in batches
-        if each.get("inputRowsPerSecond") and each.get("processedRowsPerSecond")
-    ]
-    if shares and median(shares) < MAX_BUSY_SHARE:
+    told = [(start_s, each) for each in progress if (start_s := _start_s(each)) is not None]
+    if not told:
+        return None
+    newest_run = max(told, key=lambda item: item[0])[1]["runId"]
+    ordered = sorted(((at, each) for at, each in told if each["runId"] == newest_run), key=lambda item: item[0])
+    first = next((number for number, (_, each) in enumerate(ordered) if _has_run(each)), len(ordered))
+    spans = [(at, _whole_s(each), _has_run(each)) for at, each in ordered[first + 1 :][-MAX_BATCHES:]]
+    if len(spans) < 2:  # noqa: PLR2004 - no pause without two
+        return None
+    whole_s = spans[-1][0] + spans[-1][1] - spans[0][0]
+    return min(1.0, sum(took_s for _, took_s, is_batch in spans if is_batch) / whole_s) if whole_s > 0 else None
+
+
+def _has_run(progress: Mapping[str, Any]) -> bool:
+    """Whether a progress is of a batch: Spark also tells, from time to time, that there was no data."""
+    return "addBatch" in progress["durationMs"]
+
+
+def _whole_s(progress: Mapping[str, Any]) -> float:
+    return float(progress["durationMs"].get("triggerExecution", 0)) / 1000
+
+
+def _start_s(progress: Mapping[str, Any]) -> float | None:
+    """Return when a batch began, as Unix time; None if that is not told."""
+    try:
+        return datetime.fromisoformat(str(progress.get("timestamp")).replace("Z", "+00:00")).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _keeps_up(batches: Sequence[Mapping[str, Any]], busy_share: float | None) -> bool | None:
+    """Whether rows are processed as fast as they come: see ``BatchFigures``."""
+    if busy_share is not None and busy_share < MAX_BUSY_SHARE:
         return True
     behind = sum(any(map(_has_more, each.get("sources", ()))) for each in batches)
     return False if 2 * behind > len(batches) else None

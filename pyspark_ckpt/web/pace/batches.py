@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -35,7 +36,7 @@ def describe_batch(progress: Mapping[str, Any]) -> Fields:
         "batch": progress.get("batchId"),
         "at_s": at_ms / 1000 or None,
         "input_rows": progress.get("numInputRows", 0),
-        "input_rows_per_s": progress.get("inputRowsPerSecond"),
+        "input_rows_per_s": None,
         "processed_rows_per_s": progress.get("processedRowsPerSecond"),
         "backlog": count_backlog(progress.get("sources", ())),
         "batch_ms": phases.get(WHOLE),
@@ -55,6 +56,19 @@ def describe_batch(progress: Mapping[str, Any]) -> Fields:
         "full_disks": total_of_ours("ckptFullDisks"),
         "expired_rows_left": total_of_ours("ckptExpiredRowsLeft"),
     }
+
+
+def describe_batches(batches: Sequence[Mapping[str, Any]]) -> list[Fields]:
+    """Return what is shown of batches, which are given the oldest first, the newest first.
+
+    Rows come in between the beginnings of two batches: the first batch has no rate of input. Spark's own rate counts
+    from its last look at the sources, which may be short before the batch. Raises ValueError as ``describe_batch``.
+    """
+    described = [describe_batch(each) for each in batches]
+    for before, each in pairwise(described):
+        since_s = (each["at_s"] or 0) - (before["at_s"] or 0)
+        each["input_rows_per_s"] = each["input_rows"] / since_s if before["at_s"] and since_s > 0 else None
+    return described[::-1]
 
 
 def sum_phases(batches: Sequence[Fields]) -> list[Fields]:

@@ -7,10 +7,10 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from pyspark_ckpt.offline.advice.progress_figures import MAX_BUSY_SHARE, is_progress, read_figures
+from pyspark_ckpt.offline.advice.progress_figures import MAX_BUSY_SHARE, find_busy_share, is_progress, read_figures
 from pyspark_ckpt.offline.descriptions.json_forms import Fields
 
-NOT_ASKED = "only the query itself knows what its sources still have: give the running query to serve()"
+NOT_ASKED = "only the query itself knows what its sources still have: give the running query to serve_web_page()"
 
 _REASONS: Mapping[bool | None, str] = {
     True: "it waits between batches, or its backlog does not grow",
@@ -24,11 +24,14 @@ def judge_progress(batches: Sequence[Mapping[str, Any]], described: Sequence[Fie
 
     ``keeps_up``: None if it is not known. ``backlog_per_s``: by how much the backlog grows.
     """
-    figures = read_figures(each for each in batches if is_progress(each))
-    busy = _busy_share([(each["input_rows_per_s"], each["processed_rows_per_s"]) for each in described])
+    known = [each for each in batches if is_progress(each)]
+    figures, busy = read_figures(known), find_busy_share(known)
     growth = _growth([(each["at_s"], each["backlog"]) for each in reversed(described)])
     if figures is None:
         return {"keeps_up": None, "busy_share": busy, "backlog_per_s": growth, "why": "no batch with rows has run yet"}
+    if not figures.batches:
+        why = "only batches that restore state have run yet: the first of a run"
+        return {"keeps_up": None, "busy_share": busy, "backlog_per_s": growth, "why": why}
     keeps_up = figures.keeps_up
     if not keeps_up and growth is not None:
         keeps_up = growth <= 0 or not described[0]["backlog"]
@@ -46,12 +49,6 @@ def judge_logs(times: Sequence[tuple[float, float]]) -> Fields:
     keeps_up = True if busy is not None and busy < MAX_BUSY_SHARE else None
     why = "it waits between batches" if keeps_up else NOT_ASKED if times else "no batch was committed yet"
     return {"keeps_up": keeps_up, "busy_share": busy, "backlog_per_s": None, "why": why}
-
-
-def _busy_share(rates: Sequence[tuple[Any, Any]]) -> float | None:
-    """Return the share of the time in which batches run: Spark's rate of input over its rate of processing."""
-    shares = [come / done for come, done in rates if come and done]
-    return min(1.0, median(shares)) if shares else None
 
 
 def _growth(backlogs: Sequence[tuple[float | None, int | None]]) -> float | None:
