@@ -13,7 +13,6 @@ import org.apache.spark.sql.ckpt.codec.{Families, FamilySpec}
 import org.apache.spark.sql.ckpt.minor.{
   DriverReports,
   KeyStateEncoderSpec,
-  MaintenanceThreads,
   MinorReaders,
   MinorStateStoreProvider,
   RowValidation,
@@ -127,7 +126,7 @@ class CkptStateStoreProvider extends MinorStateStoreProvider with MinorReaders w
     */
   private def maintainFirst(): Unit = if (wasMaintained.compareAndSet(false, true)) maintainInBackground()
 
-  override def doMaintenance(): Unit = if (MaintenanceThreads.isOne) maintainInBackground() else maintain()
+  override def doMaintenance(): Unit = if (sharesMaintenanceThread) maintainInBackground() else maintain()
 
   /** Runs a round of maintenance on one of the threads of this executor, unless a round runs or waits. */
   private def maintainInBackground(): Unit = if (isInMaintenance.compareAndSet(false, true)) {

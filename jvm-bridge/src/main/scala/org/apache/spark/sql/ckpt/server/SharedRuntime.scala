@@ -7,7 +7,6 @@ import java.util.concurrent.{ExecutorService, Executors, RejectedExecutionExcept
 import org.apache.spark.{SparkContext, SparkEnv}
 import org.apache.spark.internal.Logging
 import org.apache.spark.internal.config.{EXECUTOR_MEMORY, EXECUTOR_MEMORY_OVERHEAD, EXECUTOR_MEMORY_OVERHEAD_FACTOR}
-import org.apache.spark.sql.ckpt.minor.MinMemoryOverhead
 import org.apache.spark.scheduler.{SparkListener, SparkListenerApplicationEnd}
 import org.apache.spark.util.ShutdownHookManager
 
@@ -103,6 +102,10 @@ private[ckpt] final class SharedRuntime(val settings: Settings) extends Logging 
 
 private[ckpt] object SharedRuntime extends Logging {
   private var current: SharedRuntime = _
+
+  /** The least memory that an executor has outside its heap. Spark 3.5 has the default alone. */
+  private final val LeastOverhead = "spark.executor.minMemoryOverhead"
+
   private val refused = scala.collection.mutable.HashSet.empty[Settings]
 
   /** The runtime of this process. It keeps the process's options of the first query that got a server. Different ones
@@ -155,7 +158,7 @@ private[ckpt] object SharedRuntime extends Logging {
   /** Memory that an executor in a process of its own has in addition to its heap. */
   private def overhead: Option[Long] = Option(SparkEnv.get).filter(_.executorId != "driver").map { env =>
     val factor = env.conf.get(EXECUTOR_MEMORY_OVERHEAD_FACTOR)
-    val derived = math.max((env.conf.get(EXECUTOR_MEMORY) * factor).toLong, MinMemoryOverhead.of(env.conf))
+    val derived = math.max((env.conf.get(EXECUTOR_MEMORY) * factor).toLong, env.conf.getSizeAsMb(LeastOverhead, "384m"))
     env.conf.get(EXECUTOR_MEMORY_OVERHEAD).getOrElse(derived) << 20
   }
 }

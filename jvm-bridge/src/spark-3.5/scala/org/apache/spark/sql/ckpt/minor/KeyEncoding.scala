@@ -3,6 +3,7 @@ package org.apache.spark.sql.ckpt.minor
 import org.apache.spark.sql.execution.streaming.state.RocksDBStateEncoder
 import org.apache.spark.sql.types.StructType
 
+/** No key of this release has an event time in it, and there are no ranges of keys. */
 private[ckpt] object KeyEncoding {
 
   /** Spark's own encoder. */
@@ -11,6 +12,9 @@ private[ckpt] object KeyEncoding {
     case PrefixKeyScanStateEncoderSpec(schema, columns) => RocksDBStateEncoder.getEncoder(schema, valueSchema, columns)
   }
 
-  /** None: no key is kept in the order of some of its columns. */
   def orderedColumns(spec: KeyStateEncoderSpec): Option[Seq[Int]] = None
+
+  def isOfEventTime(spec: KeyStateEncoderSpec): Boolean = false
+
+  def supportsRangeScan(encoder: RocksDBKeyStateEncoder): Boolean = false
 }

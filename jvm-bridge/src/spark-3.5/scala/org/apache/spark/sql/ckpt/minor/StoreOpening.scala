@@ -8,6 +8,10 @@ import org.apache.spark.sql.types.StructType
 
 /** A store has one family of rows, whose schemas do not change. */
 private[ckpt] trait StoreOpening extends StateStoreProvider { this: ProviderOperations =>
+
+  /** One thread maintains all stores of an executor, and must not wait for uploads. */
+  protected def sharesMaintenanceThread: Boolean = true
+
   override def init(
       stateStoreId: StateStoreId,
       keySchema: StructType,

@@ -1,6 +1,10 @@
 package org.apache.spark.sql.ckpt.minor
 
-import org.apache.spark.sql.execution.streaming.state.{RangeKeyScanStateEncoderSpec, UnsafeRowDataEncoder}
+import org.apache.spark.sql.execution.streaming.state.{
+  RangeKeyScanStateEncoder,
+  RangeKeyScanStateEncoderSpec,
+  UnsafeRowDataEncoder
+}
 import org.apache.spark.sql.types.StructType
 
 private[ckpt] object KeyEncoding {
@@ -14,4 +18,9 @@ private[ckpt] object KeyEncoding {
     case RangeKeyScanStateEncoderSpec(_, columns) => Some(columns)
     case _ => None
   }
+
+  /** No key of this release has an event time in it. */
+  def isOfEventTime(spec: KeyStateEncoderSpec): Boolean = false
+
+  def supportsRangeScan(encoder: RocksDBKeyStateEncoder): Boolean = encoder.isInstanceOf[RangeKeyScanStateEncoder]
 }

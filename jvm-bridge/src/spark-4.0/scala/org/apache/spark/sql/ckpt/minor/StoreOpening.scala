@@ -8,6 +8,10 @@ import org.apache.spark.sql.types.StructType
 
 /** Spark lets the values of a family evolve, if it encodes them by Avro. */
 private[ckpt] trait StoreOpening extends StateStoreProvider { this: ProviderOperations =>
+
+  /** Spark has as many threads for maintenance as `numStateStoreMaintenanceThreads` says. */
+  protected def sharesMaintenanceThread: Boolean = false
+
   override def init(
       stateStoreId: StateStoreId,
       keySchema: StructType,
