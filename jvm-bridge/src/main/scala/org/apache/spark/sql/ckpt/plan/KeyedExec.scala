@@ -5,16 +5,26 @@ import org.apache.spark.sql.Row
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.BasePredicate
 import org.apache.spark.sql.catalyst.plans.logical.ProcessingTimeTimeout
-import org.apache.spark.sql.ckpt.minor.{KeyedStateSchema, NoTimeout, StateManager}
+import org.apache.spark.sql.ckpt.minor.{
+  CopiedGroups,
+  FlatMapGroupsInPandasWithStateExec,
+  KeyedStateSchema,
+  NoTimeout,
+  StateManager
+}
 import org.apache.spark.sql.ckpt.minor.FlatMapGroupsWithStateExecHelper.createStateManager
 import org.apache.spark.sql.execution.streaming.state.StateStore
 import org.apache.spark.util.CompletionIterator
 
-/** Spark's operator, except that its output has the watermark of its input.
-  *
-  * Its constructor is that of the release of Spark: see `MinorKeyedExec`.
-  */
-private[ckpt] trait KeyedExec extends KeyedStateSchema with NamedProgress with ToldGroups {
+/** The keyed operator of a physical plan: Spark's operator, except that its output has the watermark of its input. */
+private[ckpt] final class KeyedExec(@transient protected val spark: FlatMapGroupsInPandasWithStateExec)
+  extends CopiedGroups(spark) with KeyedStateSchema with NamedProgress with ToldGroups {
+
+  /** A batch that begins with state has no initial rows. */
+  override protected def own(copied: FlatMapGroupsInPandasWithStateExec): FlatMapGroupsInPandasWithStateExec = {
+    val child = InitialRows.keepInFirstBatch(copied.child, copied.stateInfo)
+    new KeyedExec(if (child eq copied.child) copied else copied.copy(child = child))
+  }
 
   /** The row of a group has a column for a time-out also without timers: a program can get its first ones, or lose all.
     */

@@ -4,7 +4,7 @@ package plan
 import org.apache.spark.sql.catalyst.expressions.{Attribute, AttributeSet, Expression, PythonUDF}
 import org.apache.spark.sql.catalyst.plans.logical.{FlatMapGroupsInPandasWithState, LogicalPlan, UnaryNode}
 import org.apache.spark.sql.catalyst.rules.Rule
-import org.apache.spark.sql.ckpt.minor.MinorKeyedExec
+import org.apache.spark.sql.ckpt.minor.CopiedGroups
 import org.apache.spark.sql.execution.{SparkPlan, SparkStrategy}
 import org.apache.spark.sql.streaming.{GroupStateTimeout, OutputMode}
 import org.apache.spark.sql.types.StructType
@@ -47,7 +47,7 @@ private[ckpt] object KeyedOperator {
 
   object Strategy extends SparkStrategy {
     override def apply(plan: LogicalPlan): Seq[SparkPlan] = plan match {
-      case keyed: KeyedOperator => MinorKeyedExec.of(keyed, planLater(keyed.child)) :: Nil
+      case keyed: KeyedOperator => new KeyedExec(CopiedGroups.of(keyed, planLater(keyed.child))) :: Nil
       case _ => Nil
     }
   }

@@ -2,7 +2,7 @@ package org.apache.spark.sql.ckpt
 package plan
 
 import org.apache.spark.sql.catalyst.rules.Rule
-import org.apache.spark.sql.ckpt.minor.{FlatMapGroupsInPandasWithStateExec, MinorGroupsExec, OperatorProgress}
+import org.apache.spark.sql.ckpt.minor.{FlatMapGroupsInPandasWithStateExec, OperatorProgress}
 import org.apache.spark.sql.execution.{ColumnarRule, SparkPlan}
 import org.apache.spark.sql.streaming.StateOperatorProgress
 
@@ -29,7 +29,7 @@ private[ckpt] object NamedProgress {
     override def preColumnarTransitions: Rule[SparkPlan] = _.transform {
       case group: FlatMapGroupsInPandasWithStateExec
           if !group.isInstanceOf[NamedProgress] && KeyedOperator.nameOf(group.functionExpr).matches(Ours) =>
-        MinorGroupsExec.of(group)
+        new GroupsExec(group)
     }
   }
 }

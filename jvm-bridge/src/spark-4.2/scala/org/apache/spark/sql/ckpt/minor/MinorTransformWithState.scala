@@ -16,13 +16,7 @@ private[ckpt] object MinorTransformWithState {
   }
 
   /** So are its copies with other children. */
-  private final class OfScala(@transient op: TransformWithStateExec)
-    extends TransformWithStateExec(
-      op.keyDeserializer, op.valueDeserializer, op.groupingAttributes, op.dataAttributes, op.statefulProcessor,
-      op.timeMode, op.outputMode, op.keyEncoder, op.outputObjAttr, op.stateInfo, op.batchTimestampMs,
-      op.prevBatchTimestampMs, op.eventTimeWatermarkForLateEvents, op.eventTimeWatermarkForEviction, op.child,
-      op.isStreaming, op.hasInitialState, op.initialStateGroupingAttrs, op.initialStateDataAttrs,
-      op.initialStateDeserializer, op.initialState) {
+  private final class OfScala(@transient op: TransformWithStateExec) extends CopiedOfScala(op) {
     override def validateStateStoreProvider(isStreaming: Boolean): Unit = ()
     override def canEqual(other: Any): Boolean = other.isInstanceOf[OfScala]
     override def equals(other: Any): Boolean = canEqual(other) && super.equals(other)
@@ -34,12 +28,7 @@ private[ckpt] object MinorTransformWithState {
   }
 
   /** The same for processors in Python. */
-  private final class OfPython(@transient op: TransformWithStateInPySparkExec)
-    extends TransformWithStateInPySparkExec(
-      op.functionExpr, op.groupingAttributes, op.output, op.outputMode, op.timeMode, op.stateInfo,
-      op.batchTimestampMs, op.prevBatchTimestampMs, op.eventTimeWatermarkForLateEvents,
-      op.eventTimeWatermarkForEviction, op.userFacingDataType, op.child, op.isStreaming, op.hasInitialState,
-      op.initialState, op.initialStateGroupingAttrs, op.initialStateSchema) {
+  private final class OfPython(@transient op: TransformWithStateInPySparkExec) extends CopiedOfPython(op) {
     override def validateStateStoreProvider(isStreaming: Boolean): Unit = ()
     override def canEqual(other: Any): Boolean = other.isInstanceOf[OfPython]
     override def equals(other: Any): Boolean = canEqual(other) && super.equals(other)
