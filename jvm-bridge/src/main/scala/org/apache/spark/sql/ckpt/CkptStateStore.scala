@@ -23,7 +23,7 @@ import org.apache.spark.unsafe.Platform
   * because some operators read what they have committed. Every operation holds the transaction's lock: with
   * `spark.python.udf.pipelined.enabled` a second thread of the task reads state while the first writes it.
   */
-private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: Transaction, writable: Boolean)
+private[ckpt] final class CkptStateStore(provider: ProvidedStore, txn: Transaction, writable: Boolean)
   extends MinorStateStore with ReportsCheckpointIds with Logging {
   import CkptStateStore._
 
@@ -43,13 +43,10 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
   override def allColumnFamilyNames: Set[String] = txn.synchronized(families.names)
   override def toString: String = s"CkptStateStore(${provider.served.label}, version $version)"
 
-  private[ckpt] def creator: CkptStateStoreProvider = provider
-
   /** What Python workers have written, once the store has committed. */
   private[ckpt] def workerRows: CommitReport.WorkerRows = txn.workerRows
 
-  /** Whether it is an open read store of this version. `id`: that of the version, if there are any. */
-  private[ckpt] def canBecomeWritable(version: Long, id: Option[String]): Boolean =
+  override private[ckpt] def canBecomeWritable(version: Long, id: Option[String]): Boolean =
     status == Open && !canWrite && version == this.version && (id.isEmpty || id == txn.begun.id)
 
   /** Makes a read store the write store of the same transaction. */

@@ -1,7 +1,6 @@
 package org.apache.spark.sql.ckpt
 
-import java.io.File
-import java.nio.file.{Files, LinkOption, Path}
+import java.nio.file.{Files, Path}
 import java.util.concurrent.atomic.AtomicLong
 
 import scala.jdk.CollectionConverters._
@@ -9,7 +8,7 @@ import scala.jdk.CollectionConverters._
 import org.rocksdb.{Options => RocksOptions, RocksDB => NativeDB, _}
 
 import org.apache.spark.sql.ckpt.codec.KeyCodec
-import org.apache.spark.sql.ckpt.server.MemoryBudget
+import org.apache.spark.sql.ckpt.server.{LocalFolder, MemoryBudget}
 
 /** One open view of a store's database: a secondary of the live one, or a local checkpoint opened read-only. */
 private[ckpt] final class Reader(val path: String, val live: Boolean, val db: NativeDB, home: Path) {
@@ -48,7 +47,7 @@ private[ckpt] final class Reader(val path: String, val live: Boolean, val db: Na
     rangeOptions.close()
     scanOptions.close()
     db.close()
-    if (home != null) Readers.deleteFolder(home)
+    if (home != null) LocalFolder.deleteAll(home)
   }
 }
 
@@ -153,7 +152,7 @@ private[ckpt] final class Readers(scratch: () => Path, budget: MemoryBudget) {
         new Reader(path, live, NativeDB.openAsSecondary(options, path, home.toString), home)
       } catch {
         case failure: RocksDBException =>
-          Readers.deleteFolder(home)
+          LocalFolder.deleteAll(home)
           throw failure
       }
     } else {
@@ -163,15 +162,4 @@ private[ckpt] final class Readers(scratch: () => Path, budget: MemoryBudget) {
 
 private[ckpt] object Readers {
   private val MaxIdle = 1024
-
-  /** Deletes the folder with all that is in it, files of the name `last` after all others. A link is deleted, and not
-    * what it leads to.
-    */
-  def deleteFolder(folder: Path, last: String = ""): Unit = {
-    val files = Option(folder.toFile.listFiles).getOrElse(Array.empty[File]).sortBy(_.getName == last)
-    files.foreach(file => if (isFolder(file.toPath)) deleteFolder(file.toPath, last) else file.delete())
-    Files.deleteIfExists(folder)
-  }
-
-  private def isFolder(path: Path): Boolean = Files.isDirectory(path, LinkOption.NOFOLLOW_LINKS)
 }

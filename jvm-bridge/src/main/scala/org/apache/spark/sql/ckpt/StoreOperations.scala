@@ -5,7 +5,7 @@ import org.apache.spark.sql.ckpt.minor.{KeyStateEncoderSpec, StateStoreIterator}
 import org.apache.spark.sql.execution.streaming.state.UnsafeRowPair
 import org.apache.spark.sql.types.StructType
 
-/** The operations on column families that the newest release of Spark asks of a store. Earlier ones ask for fewer.
+/** What the newest release of Spark asks of a store with column families. Earlier ones ask for less, or in another form.
   *
   * Spark's own trait comes after this one in a list of parents: it has the default arguments.
   */
@@ -55,4 +55,7 @@ private[ckpt] trait StoreOperations {
 
   def removeColFamilyIfExists(colFamilyName: String): Boolean
   def release(): Unit
+
+  /** Whether it is an open read store of this version. `id`: that of the version, if there are any. */
+  private[ckpt] def canBecomeWritable(version: Long, id: Option[String]): Boolean
 }

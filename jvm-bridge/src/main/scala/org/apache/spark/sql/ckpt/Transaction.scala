@@ -1,6 +1,6 @@
 package org.apache.spark.sql.ckpt
 
-import java.nio.file.{Files, Path, Paths}
+import java.nio.file.Files
 import scala.collection.mutable
 import scala.jdk.CollectionConverters._
 
@@ -19,29 +19,7 @@ import org.apache.spark.sql.ckpt.rows.{
   RocksCursor,
   WriteSet
 }
-import org.apache.spark.sql.ckpt.server.{Json, MemoryBudget, StateServer}
-
-/** The state server's answer to `begin`; the transaction exists only in that `server`. */
-private[ckpt] final class Begun(val server: StateServer, answer: JsonNode) {
-  val number: Long = answer.get("txn").asLong
-  val version: Long = answer.get("version").asLong
-  val id: Option[String] = Option(Json.text(answer, "id"))
-  val newId: String = answer.get("new_id").asText
-  val path: String = answer.get("db").asText
-  val live: Boolean = answer.get("live").asBoolean
-  val staging: Path = Paths.get(answer.get("staging").asText)
-  val markerKey: Array[Byte] = Json.bytes(answer, "marker_key")
-  val markerValue: Array[Byte] = Json.bytes(answer, "marker_value")
-  val nextMarkerValue: Array[Byte] = Json.bytes(answer, "next_marker_value")
-  val partitions: Option[Int] =
-    if (answer.hasNonNull("num_partitions")) Some(answer.get("num_partitions").asInt) else None
-  val states: JsonNode = answer.get("states")
-  val metrics: JsonNode = answer.path("metrics")
-
-  /** The version and its id, which identify what a view or a cache shows. */
-  def tag: String = s"$version-${id.getOrElse("")}"
-  def nextTag: String = s"${version + 1}-$newId"
-}
+import org.apache.spark.sql.ckpt.server.MemoryBudget
 
 /** One transaction's rows: reads of one version through a reader below the write set, and the sealed delta.
   *

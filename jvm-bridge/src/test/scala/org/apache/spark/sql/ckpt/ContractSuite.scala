@@ -8,7 +8,7 @@ import org.scalatest.{BeforeAndAfterAll, BeforeAndAfterEach}
 import org.scalatest.funsuite.AnyFunSuite
 
 import org.apache.spark.SparkThrowable
-import org.apache.spark.sql.ckpt.server.SharedRuntime
+import org.apache.spark.sql.ckpt.server.{LocalFolder, SharedRuntime}
 import org.apache.spark.sql.execution.streaming.state._
 
 /** What Spark's operators rely on, and which errors they get: the same assertions on our store and on Spark's two. Where
@@ -21,7 +21,7 @@ class ContractSuite extends AnyFunSuite with BeforeAndAfterEach with BeforeAndAf
   private var folder: Path = _
 
   override def beforeEach(): Unit = folder = Files.createTempDirectory("contract")
-  override def afterEach(): Unit = Readers.deleteFolder(folder)
+  override def afterEach(): Unit = LocalFolder.deleteAll(folder)
   override def afterAll(): Unit = SharedRuntime.stop()
 
   /** What a call answers, or its error: the condition, else the class. */

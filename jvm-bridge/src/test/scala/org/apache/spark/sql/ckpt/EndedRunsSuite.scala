@@ -7,7 +7,7 @@ import scala.collection.mutable
 import org.scalatest.BeforeAndAfterAll
 import org.scalatest.funsuite.AnyFunSuite
 
-import org.apache.spark.sql.ckpt.server.{Settings, SharedRuntime}
+import org.apache.spark.sql.ckpt.server.{LocalFolder, Settings, SharedRuntime}
 import org.apache.spark.sql.SparkSession
 import org.apache.spark.sql.execution.streaming.runtime.MemoryStream
 import org.apache.spark.sql.streaming.StreamingQuery
@@ -41,7 +41,7 @@ class EndedRunsSuite extends AnyFunSuite with BeforeAndAfterAll {
   override def afterAll(): Unit = {
     spark.stop()
     SharedRuntime.stop()
-    Readers.deleteFolder(folder)
+    LocalFolder.deleteAll(folder)
   }
 
   /** A query that counts 40,000 keys, after its first batch, and what adds a row to its input. */

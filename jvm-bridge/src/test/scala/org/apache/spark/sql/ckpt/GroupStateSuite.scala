@@ -8,7 +8,7 @@ import scala.collection.mutable
 import org.scalatest.BeforeAndAfterAll
 import org.scalatest.funsuite.AnyFunSuite
 
-import org.apache.spark.sql.ckpt.server.{Settings, SharedRuntime}
+import org.apache.spark.sql.ckpt.server.{LocalFolder, Settings, SharedRuntime}
 import org.apache.spark.sql.{DataFrame, Dataset, Row, SparkSession}
 import org.apache.spark.sql.execution.streaming.runtime.MemoryStream
 import org.apache.spark.sql.streaming.{GroupState, GroupStateTimeout, OutputMode}
@@ -39,7 +39,7 @@ class GroupStateSuite extends AnyFunSuite with BeforeAndAfterAll {
   override def afterAll(): Unit = {
     spark.stop()
     SharedRuntime.stop()
-    Readers.deleteFolder(folder)
+    LocalFolder.deleteAll(folder)
   }
 
   /** The rows of each batch, sorted; the query is stopped and started again in the middle. */

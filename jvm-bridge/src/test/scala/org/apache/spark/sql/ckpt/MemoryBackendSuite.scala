@@ -7,7 +7,7 @@ import scala.collection.mutable
 import org.scalatest.{BeforeAndAfterAll, BeforeAndAfterEach}
 import org.scalatest.funsuite.AnyFunSuite
 
-import org.apache.spark.sql.ckpt.server.SharedRuntime
+import org.apache.spark.sql.ckpt.server.{LocalFolder, SharedRuntime}
 import org.apache.spark.sql.execution.streaming.state._
 
 /** What only the memory backend has: where rows are read from, the memory that stores share, and falling back. Stores of
@@ -27,7 +27,7 @@ class MemoryBackendSuite extends AnyFunSuite with BeforeAndAfterEach with Before
   override def afterEach(): Unit = {
     started.foreach(_.close())
     started.clear()
-    Readers.deleteFolder(folder)
+    LocalFolder.deleteAll(folder)
   }
 
   override def afterAll(): Unit = SharedRuntime.stop()

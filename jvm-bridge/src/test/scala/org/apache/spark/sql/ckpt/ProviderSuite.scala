@@ -16,7 +16,7 @@ import org.scalatest.time.{Seconds, Span}
 import org.apache.spark.TaskContext
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{UnsafeProjection, UnsafeRow}
-import org.apache.spark.sql.ckpt.server.{Settings, SharedRuntime}
+import org.apache.spark.sql.ckpt.server.{LocalFolder, Settings, SharedRuntime}
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.SQLConf
@@ -44,7 +44,7 @@ abstract class ProviderTests(backend: String) extends AnyFunSuite with BeforeAnd
   override def afterEach(): Unit = {
     if (provider != null) provider.close()
     provider = null
-    Readers.deleteFolder(folder)
+    LocalFolder.deleteAll(folder)
   }
 
   override def afterAll(): Unit = SharedRuntime.stop()
@@ -355,9 +355,9 @@ abstract class ProviderTests(backend: String) extends AnyFunSuite with BeforeAnd
     "table files are cut" -> (database => tables(database).foreach(Files.write(_, Array[Byte](1, 2, 3)))),
     "table files are gone" -> (database => tables(database).foreach(Files.delete)),
     "CURRENT is gone" -> (database => Files.delete(database.resolve("CURRENT"))),
-    "the database is gone" -> (database => Readers.deleteFolder(database)),
-    "the server's folder is gone" -> (database => Readers.deleteFolder(parent(database, 4))),
-    "the whole local folder is gone" -> (database => Readers.deleteFolder(parent(database, 5))))
+    "the database is gone" -> (database => LocalFolder.deleteAll(database)),
+    "the server's folder is gone" -> (database => LocalFolder.deleteAll(parent(database, 4))),
+    "the whole local folder is gone" -> (database => LocalFolder.deleteAll(parent(database, 5))))
 
   private def parent(path: Path, times: Int): Path = if (times == 0) path else parent(path.getParent, times - 1)
 

@@ -9,7 +9,7 @@ import scala.util.Random
 import org.scalatest.BeforeAndAfterAll
 import org.scalatest.funsuite.AnyFunSuite
 
-import org.apache.spark.sql.ckpt.server.SharedRuntime
+import org.apache.spark.sql.ckpt.server.{LocalFolder, SharedRuntime}
 import org.apache.spark.sql.execution.streaming.state._
 
 /** Random lives of a store, each answer compared with a map: every call, encoder and kind of family, scans that stay
@@ -48,7 +48,7 @@ class StateStoreFuzzSuite extends AnyFunSuite with BeforeAndAfterAll {
           case failure: Throwable =>
             throw new AssertionError(s"memory $memory, $names, seed $seed: CKPT_FUZZ='--seed $seed'. $failure", failure)
         } finally {
-          Readers.deleteFolder(folder)
+          LocalFolder.deleteAll(folder)
         }
         seed += 1
       }
@@ -72,7 +72,7 @@ class StateStoreFuzzSuite extends AnyFunSuite with BeforeAndAfterAll {
     }
     lives.foreach(_._3.join())
     lives.foreach { case (seed, folder, _, outcome) =>
-      Readers.deleteFolder(folder)
+      LocalFolder.deleteAll(folder)
       if (outcome.get != null) throw new AssertionError(s"seed $seed side by side: ${outcome.get}", outcome.get)
     }
   }

@@ -9,7 +9,7 @@ import org.scalatest.concurrent.Eventually
 import org.scalatest.funsuite.AnyFunSuite
 import org.scalatest.time.SpanSugar._
 
-import org.apache.spark.sql.ckpt.server.{Settings, SharedRuntime}
+import org.apache.spark.sql.ckpt.server.{LocalFolder, Settings, SharedRuntime}
 import org.apache.spark.sql.{DataFrame, Dataset, Encoder, Encoders, SparkSession}
 import org.apache.spark.sql.execution.streaming.runtime.MemoryStream
 import org.apache.spark.sql.streaming._
@@ -42,7 +42,7 @@ class StateVariablesSuite extends AnyFunSuite with BeforeAndAfterAll with Eventu
   override def afterAll(): Unit = {
     spark.stop()
     SharedRuntime.stop()
-    Readers.deleteFolder(folder)
+    LocalFolder.deleteAll(folder)
   }
 
   /** Runs some batches, and what `whileActive` asks for before the query is stopped; the checkpoint. */

@@ -112,7 +112,7 @@ private[ckpt] object CurrentCheckpoint {
   /** The id of the query of a checkpoint; None if no query has been there. */
   def idOf(checkpoint: Path, conf: Configuration): Option[String] =
     try {
-      val input = new FencedCheckpointFileManager(checkpoint, conf).open(new Path(checkpoint, "metadata"))
+      val input = new LogFiles(checkpoint, conf).open(new Path(checkpoint, "metadata"))
       try Option(Json.mapper.readTree(input: java.io.InputStream).path("id").asText(null))
       finally input.close()
     } catch { case _: FileNotFoundException => None }

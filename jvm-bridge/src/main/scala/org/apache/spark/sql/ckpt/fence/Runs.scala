@@ -28,7 +28,7 @@ private[ckpt] final class Runs(checkpoint: Path, conf: Configuration) extends Lo
   import Runs._
 
   private val folder = new Path(checkpoint, "_ckpt/runs")
-  private val files = new FencedCheckpointFileManager(folder, conf)
+  private val files = new LogFiles(folder, conf)
 
   /** The numbers that are there, in ascending order. */
   def list(): Seq[Long] = look().keys.toSeq.sorted
@@ -36,7 +36,7 @@ private[ckpt] final class Runs(checkpoint: Path, conf: Configuration) extends Lo
   /** The numbers that are there, each with what changes if its object is replaced. One listing. */
   def look(): Map[Long, Stamp] =
     try {
-      files.listUnchecked(folder).flatMap { each =>
+      files.list(folder).flatMap { each =>
         Option(each.getPath.getName).collect { case Name(epoch) =>
           epoch.toLong -> Stamp(each.getModificationTime, each.getLen)
         }

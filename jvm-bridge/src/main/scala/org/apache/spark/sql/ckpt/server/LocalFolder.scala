@@ -1,7 +1,7 @@
 package org.apache.spark.sql.ckpt
 package server
 
-import java.io.IOException
+import java.io.{File, IOException}
 import java.nio.channels.{FileChannel, FileLock}
 import java.nio.file.{Files, LinkOption, Path}
 import java.nio.file.StandardOpenOption.WRITE
@@ -21,7 +21,7 @@ private[ckpt] final class LocalFolder private (val path: Path, lock: FileLock) {
 
   /** Deletes the lock last: without it, what an interrupted deletion leaves would stay for a week. */
   def delete(): Unit = {
-    if (isThere) Readers.deleteFolder(path, LocalFolder.LockName)
+    if (isThere) LocalFolder.deleteAll(path, LocalFolder.LockName)
     leave()
   }
 
@@ -62,4 +62,15 @@ private[ckpt] object LocalFolder {
       tryLock(channel, tries - 1)
     case lock => lock
   }
+
+  /** Deletes the folder with all that is in it, files of the name `last` after all others. A link is deleted, and not
+    * what it leads to.
+    */
+  def deleteAll(folder: Path, last: String = ""): Unit = {
+    val files = Option(folder.toFile.listFiles).getOrElse(Array.empty[File]).sortBy(_.getName == last)
+    files.foreach(file => if (isFolder(file.toPath)) deleteAll(file.toPath, last) else file.delete())
+    Files.deleteIfExists(folder)
+  }
+
+  private def isFolder(path: Path): Boolean = Files.isDirectory(path, LinkOption.NOFOLLOW_LINKS)
 }

@@ -43,7 +43,7 @@ private[ckpt] final class ChangeFeed(server: StateServer, number: Long) {
   * Holds the rows of one key, and the local files of one delta.
   */
 private[ckpt] final class ChangeReader(
-    provider: CkptStateStoreProvider, spec: FamilySpec, feed: ChangeFeed, tableOptions: RocksOptions)
+    provider: ProvidedStore, spec: FamilySpec, feed: ChangeFeed, tableOptions: RocksOptions)
   extends NextIterator[ChangeReader.Change] {
   import ChangeReader._
 

@@ -10,7 +10,7 @@ import org.apache.spark.util.NextIterator
 /** What Spark's reader of state requests in addition to whole versions: the changes of single versions, and a version
   * built from one snapshot and the deltas after it.
   */
-private[ckpt] trait SingleVersions extends MinorFineGrainedReplay { provider: CkptStateStoreProvider =>
+private[ckpt] trait SingleVersions extends MinorFineGrainedReplay { provider: ProvidedStore =>
 
   /** Fails if that snapshot is missing or damaged; no local copy takes its place. */
   override def replayStateFromSnapshot(

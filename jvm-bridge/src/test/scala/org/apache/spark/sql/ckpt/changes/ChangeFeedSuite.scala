@@ -13,7 +13,7 @@ import org.scalatest.funsuite.AnyFunSuite
 
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{UnsafeProjection, UnsafeRow}
-import org.apache.spark.sql.ckpt.server.{Settings, SharedRuntime}
+import org.apache.spark.sql.ckpt.server.{LocalFolder, Settings, SharedRuntime}
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.types._
@@ -31,12 +31,12 @@ class ChangeFeedSuite extends AnyFunSuite with BeforeAndAfterEach with BeforeAnd
   override def afterEach(): Unit = {
     opened.foreach(_.close())
     opened.clear()
-    Readers.deleteFolder(folder)
+    LocalFolder.deleteAll(folder)
   }
 
   override def afterAll(): Unit = {
     SharedRuntime.stop()
-    Readers.deleteFolder(local)
+    LocalFolder.deleteAll(local)
   }
 
   /** Folders of feeds that are open in the state server. */

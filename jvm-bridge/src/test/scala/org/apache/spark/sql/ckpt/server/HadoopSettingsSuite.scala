@@ -72,6 +72,6 @@ class HadoopSettingsSuite extends AnyFunSuite {
         "fs.s3a.access.key" -> "k")
       assert(HadoopSettings.of(settings, places).secret == Map("fs.s3a.secret.key" -> "own",
         "fs.s3a.access.key" -> "k"))
-    } finally Readers.deleteFolder(folder)
+    } finally LocalFolder.deleteAll(folder)
   }
 }

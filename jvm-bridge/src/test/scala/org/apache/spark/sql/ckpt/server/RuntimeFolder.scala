@@ -20,6 +20,6 @@ trait RuntimeFolder extends BeforeAndAfterEach { this: Suite =>
 
   override def afterEach(): Unit = {
     SharedRuntime.stop()
-    Readers.deleteFolder(folder)
+    LocalFolder.deleteAll(folder)
   }
 }

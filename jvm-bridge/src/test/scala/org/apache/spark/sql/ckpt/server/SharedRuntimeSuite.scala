@@ -164,7 +164,7 @@ class SharedRuntimeSuite extends AnyFunSuite with RuntimeFolder {
     val runtime = SharedRuntime.get(settings(python))
     val first = runtime.server()
     kill(first)
-    Readers.deleteFolder(first.home)
+    LocalFolder.deleteAll(first.home)
     val next = runtime.server()
     assert(next.alive && next.home != first.home && Files.isDirectory(next.home))
     SharedRuntime.stop()
@@ -176,7 +176,7 @@ class SharedRuntimeSuite extends AnyFunSuite with RuntimeFolder {
       (Files.createDirectory(folder.resolve("home")), Files.createDirectory(folder.resolve("else")))
     Files.createFile(elsewhere.resolve("file"))
     Files.createSymbolicLink(home.resolve("link"), elsewhere)
-    Readers.deleteFolder(home)
+    LocalFolder.deleteAll(home)
     assert(!Files.exists(home) && Files.exists(elsewhere.resolve("file")))
   }
 
