@@ -9,16 +9,14 @@ import org.apache.hadoop.conf.Configuration
 import org.apache.spark.{SparkEnv, TaskContext}
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
+import org.apache.spark.sql.ckpt.changes.MinorReaders
 import org.apache.spark.sql.ckpt.codec.{Families, FamilySpec}
-import org.apache.spark.sql.ckpt.minor.{
-  DriverReports,
-  KeyStateEncoderSpec,
-  MinorReaders,
-  MinorStateStoreProvider,
-  RowValidation,
-  StoreErrors
-}
-import org.apache.spark.sql.ckpt.server.{Json, Settings}
+import org.apache.spark.sql.ckpt.minor.KeyStateEncoderSpec
+import org.apache.spark.sql.ckpt.minor.codec.StoreErrors
+import org.apache.spark.sql.ckpt.minor.store.{DriverReports, MinorStateStoreProvider, RowValidation}
+import org.apache.spark.sql.ckpt.settings.{Json, Metrics, Settings}
+import org.apache.spark.sql.ckpt.store.{CkptStateStore, ProvidedStore}
+import org.apache.spark.sql.ckpt.transactions.{Begun, ServedStore, Transaction, Transactions}
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.types.StructType

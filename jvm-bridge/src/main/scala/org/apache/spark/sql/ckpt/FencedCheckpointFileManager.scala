@@ -5,8 +5,8 @@ import scala.util.Try
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.{FSDataInputStream, FileAlreadyExistsException, FileStatus, Path, PathFilter}
 
-import org.apache.spark.sql.ckpt.fence.{Fence, LogFiles, LostCheckpointException}
-import org.apache.spark.sql.ckpt.minor.{CancellableFSDataOutputStream, CheckpointFileManager, MinorFileManager}
+import org.apache.spark.sql.ckpt.fence.{Fence, LogFiles, LostCheckpointException, MinorFileManager}
+import org.apache.spark.sql.ckpt.minor.{CancellableFSDataOutputStream, CheckpointFileManager}
 
 /** Writes the files of Spark's logs: `spark.sql.streaming.checkpointFileManagerClass`, which `configure()` sets.
   *

@@ -1,13 +1,9 @@
-package org.apache.spark.sql.ckpt
-package codec
+package org.apache.spark.sql.ckpt.codec
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
-import org.apache.spark.sql.ckpt.minor.{
-  KeyEncoding,
-  KeyStateEncoderSpec,
-  NoPrefixKeyStateEncoderSpec,
-  RocksDBKeyStateEncoder
-}
+import org.apache.spark.sql.ckpt.CkptErrors
+import org.apache.spark.sql.ckpt.minor.{KeyStateEncoderSpec, NoPrefixKeyStateEncoderSpec, RocksDBKeyStateEncoder}
+import org.apache.spark.sql.ckpt.minor.codec.KeyEncoding
 import org.apache.spark.sql.types.StructType
 import org.apache.spark.unsafe.Platform
 

@@ -1,5 +1,4 @@
-package org.apache.spark.sql.ckpt
-package codec
+package org.apache.spark.sql.ckpt.codec
 
 import org.apache.spark.sql.catalyst.expressions.{
   BoundReference,
@@ -8,7 +7,8 @@ import org.apache.spark.sql.catalyst.expressions.{
   UnsafeProjection,
   UnsafeRow
 }
-import org.apache.spark.sql.ckpt.minor.{KeyEncoding, KeyStateEncoderSpec, PartitionHash, PrefixKeyScanStateEncoderSpec}
+import org.apache.spark.sql.ckpt.minor.{KeyStateEncoderSpec, PartitionHash, PrefixKeyScanStateEncoderSpec}
+import org.apache.spark.sql.ckpt.minor.codec.KeyEncoding
 import org.apache.spark.sql.types.StructType
 
 /** The columns of a state key by which Spark partitioned the operator's input, and their hash.

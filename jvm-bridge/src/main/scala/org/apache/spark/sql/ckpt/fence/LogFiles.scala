@@ -1,5 +1,4 @@
-package org.apache.spark.sql.ckpt
-package fence
+package org.apache.spark.sql.ckpt.fence
 
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.{FSDataInputStream, FileStatus, Path}

@@ -1,5 +1,4 @@
-package org.apache.spark.sql.ckpt
-package fence
+package org.apache.spark.sql.ckpt.fence
 
 import java.io.FileNotFoundException
 import java.nio.charset.StandardCharsets.UTF_8
@@ -13,7 +12,8 @@ import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.{FileAlreadyExistsException, Path}
 
 import org.apache.spark.internal.Logging
-import org.apache.spark.sql.ckpt.server.Json
+import org.apache.spark.sql.ckpt.{CkptErrors, CkptException}
+import org.apache.spark.sql.ckpt.settings.Json
 
 /** The checkpoint of a run was deleted. What is in its place, if anything, belongs to others. */
 private[ckpt] final class LostCheckpointException(message: String)

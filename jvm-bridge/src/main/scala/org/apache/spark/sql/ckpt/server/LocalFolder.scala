@@ -1,5 +1,4 @@
-package org.apache.spark.sql.ckpt
-package server
+package org.apache.spark.sql.ckpt.server
 
 import java.io.{File, IOException}
 import java.nio.channels.{FileChannel, FileLock}
@@ -7,6 +6,8 @@ import java.nio.file.{Files, LinkOption, Path}
 import java.nio.file.StandardOpenOption.WRITE
 
 import scala.annotation.tailrec
+
+import org.apache.spark.sql.ckpt.CkptException
 
 /** The folder of this process's local files. Its state server has chosen it, and leaves those of other processes alone
   * while they hold a lock in theirs: see `state_store/server/homes.py`. A lock ends with its process, however it dies.

@@ -1,9 +1,9 @@
-package org.apache.spark.sql.ckpt
-package changes
+package org.apache.spark.sql.ckpt.changes
 
 import org.apache.spark.sql.ckpt.codec.Families
-import org.apache.spark.sql.ckpt.minor.MinorFineGrainedReplay
-import org.apache.spark.sql.ckpt.server.Json
+import org.apache.spark.sql.ckpt.settings.Json
+import org.apache.spark.sql.ckpt.store.{CkptStateStore, ProvidedStore}
+import org.apache.spark.sql.ckpt.transactions.Begun
 import org.apache.spark.sql.execution.streaming.state.{ReadStateStore, StateStore}
 import org.apache.spark.util.NextIterator
 

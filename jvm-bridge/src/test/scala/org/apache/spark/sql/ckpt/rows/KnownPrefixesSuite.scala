@@ -1,5 +1,4 @@
-package org.apache.spark.sql.ckpt
-package rows
+package org.apache.spark.sql.ckpt.rows
 
 import java.nio.file.{Files, Path}
 
@@ -10,7 +9,8 @@ import org.rocksdb.{Options, RocksDB}
 import org.scalatest.BeforeAndAfterEach
 import org.scalatest.funsuite.AnyFunSuite
 
-import org.apache.spark.sql.ckpt.server.{LocalFolder, MemoryBudget}
+import org.apache.spark.sql.ckpt.server.LocalFolder
+import org.apache.spark.sql.ckpt.settings.MemoryBudget
 import org.apache.spark.unsafe.Platform
 
 class KnownPrefixesSuite extends AnyFunSuite with BeforeAndAfterEach {

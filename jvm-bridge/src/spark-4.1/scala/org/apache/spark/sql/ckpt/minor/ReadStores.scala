@@ -1,6 +1,0 @@
-package org.apache.spark.sql.ckpt.minor
-
-/** Spark itself says which store a task has read before it writes. */
-private[ckpt] trait ReadStores {
-  protected def opened(store: MinorStateStore): MinorStateStore = store
-}
