@@ -13,7 +13,7 @@ import org.apache.hadoop.fs.{FileAlreadyExistsException, Path}
 
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.ckpt.{CkptErrors, CkptException}
-import org.apache.spark.sql.ckpt.settings.Json
+import org.apache.spark.sql.ckpt.settings.{Json, OptionTable}
 
 /** The checkpoint of a run was deleted. What is in its place, if anything, belongs to others. */
 private[ckpt] final class LostCheckpointException(message: String)
@@ -148,8 +148,8 @@ private[ckpt] object Runs {
   final case class Stamp(modifiedMs: Long, bytes: Long)
 
   /** As many numbers are read as in `state_store/attempts/winners.py`; the rest is deleted, a few at a time. */
-  private final val Kept = 64
-  private final val DeletedAtOnce = 16
+  private val Kept = OptionTable.runs.get("kept").asLong
+  private val DeletedAtOnce = OptionTable.runs.get("deletedAtOnce").asInt
 
   /** The content of the object: JSON with its checksum. The name of the driver is cut to what `Xxh3` can take. */
   private[ckpt] def content(runId: String, driver: String): Array[Byte] = {

@@ -22,6 +22,9 @@ private[ckpt] object OptionTable {
   /** How the memory of one executor is divided. */
   def memory: JsonNode = table.get("memory")
 
+  /** How many numbers of a query's runs are kept. */
+  def runs: JsonNode = table.get("runs")
+
   def keys: Seq[String] = options.fieldNames.asScala.toSeq
 
   def default(key: String): String = options.get(key).get("default").asText
