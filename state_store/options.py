@@ -77,11 +77,22 @@ class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="ca
     max_heap_share: float
 
 
+class RunLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """How many numbers of a query's runs are read, and how many of the older ones a run deletes: see ``winners.py``.
+
+    Drivers in the JVM (``Runs.scala``) and state servers read and delete the same objects, so both have them from here.
+    """
+
+    kept: int
+    deleted_at_once: int
+
+
 class OptionTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All of ``options.json``. ``options``: every option by its key without the prefix, in the order of the file."""
 
     types: dict[str, NumberType]
     memory: Memory
+    runs: RunLimits
     options: dict[str, OptionRow]
 
 
@@ -135,6 +146,11 @@ def number_types() -> Mapping[str, NumberType]:
 def memory() -> Memory:
     """Return how the memory of one executor is divided."""
     return _table().memory
+
+
+def runs() -> RunLimits:
+    """Return how many numbers of a query's runs are kept."""
+    return _table().runs
 
 
 @cache

@@ -105,7 +105,7 @@ class _Log:
             None, None, self._writer, "idle", False, True
         )
         self._appender.start()
-        self._logger = log4j.LogManager.getLogger("org.apache.spark.sql.ckpt.plan.IdleTracker")
+        self._logger = log4j.LogManager.getLogger("org.apache.spark.sql.ckpt.plan.inputs.IdleTracker")
         self._before = self._logger.getLevel()
         self._logger.addAppender(self._appender)
         self._logger.setLevel(log4j.Level.INFO)

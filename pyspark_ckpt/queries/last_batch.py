@@ -50,7 +50,7 @@ def _find_last_batch(what: str) -> Any:  # noqa: ANN401 - an object of the JVM
     require_extra("pyspark", what)
     from pyspark import SparkContext  # noqa: PLC0415 - see the docstring of the package
 
-    found = cast("Any", SparkContext._jvm).org.apache.spark.sql.ckpt.plan.LastBatch  # noqa: SLF001
+    found = cast("Any", SparkContext._jvm).org.apache.spark.sql.ckpt.plan.batches.LastBatch  # noqa: SLF001
     require_jar(is_there=callable(getattr(found, "announce", None)))  # py4j takes a class it lacks for a package
     return found
 

@@ -40,12 +40,13 @@ from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import CommitId, Count, Location, RunId, UnixMs, Words, check_format, seal
 from pyspark_ckpt.state_store.log import LOGGER
+from pyspark_ckpt.state_store.options import runs
 
 WINNER_FORMAT = 1
 RUN_FORMAT = 1
-RUNS_KEPT = 64
+RUNS_KEPT = runs().kept
 """When this many later runs have begun, no process is still beginning an earlier one."""
-RUNS_DELETED_AT_ONCE = 16
+RUNS_DELETED_AT_ONCE = runs().deleted_at_once
 """The checkpoint of an earlier release may have thousands, and a query waits while they are deleted."""
 NO_RUN_EPOCH = 0
 

@@ -1,10 +1,10 @@
-"""``python -m tests.checks``: rules of names, promised errors, releases of PySpark and sizes, which no linter has."""
+"""``python -m tests.checks``: rules of names, promised errors, releases of PySpark, layers of the shim and sizes."""
 
 from __future__ import annotations
 
 import sys
 
-from tests.checks import names, promised_errors, releases, sizes
+from tests.checks import names, promised_errors, releases, shim_layers, sizes
 
 
 def main() -> int:
@@ -13,6 +13,7 @@ def main() -> int:
         *names.find_problems(),
         *promised_errors.find_problems(),
         *releases.find_problems(),
+        *shim_layers.find_problems(),
         *sizes.find_problems(),
     ]
     print(*problems, sep="\n", end="\n" if problems else "")

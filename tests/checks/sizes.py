@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from tests.checks.sources import PACKAGES, ROOT
+from tests.checks.sources import PACKAGES, ROOT, list_scala
 
 MAX_LINES = 420
 MAX_MODULES = 13
 MAX_COLUMNS = 120
-SHIM = Path("jvm-bridge") / "src" / "main"
 
 
 def find_problems() -> Iterator[str]:
@@ -25,7 +25,23 @@ def find_problems() -> Iterator[str]:
             count = len([path for path in room.glob("*.py") if path.name != "__init__.py"])
             if count == 1 or count > MAX_MODULES:
                 yield f"{room.relative_to(ROOT)}: {count} modules, 2 to {MAX_MODULES} make a room"
+    yield from check_scala_rooms(path.relative_to(ROOT) for path in list_scala())
     yield from _find_long_lines()
+
+
+def check_scala_rooms(paths: Iterable[Path]) -> Iterator[str]:
+    """A line for each folder of Scala with too many files, and for each package that has one file alone.
+
+    A release of Spark may have one file of a package. Tests are where what they test is, so one may be alone.
+    """
+    found = list(paths)
+    for folder, count in sorted(Counter(path.parent for path in found).items()):
+        if count > MAX_MODULES:
+            yield f"{folder}: {count} files, at most {MAX_MODULES} make a room"
+    rooms = {(Path(*path.parts[3:]).parent, path.name) for path in found if path.parts[2] != "test"}
+    for room, count in sorted(Counter(room for room, _ in rooms).items()):
+        if count == 1:
+            yield f"jvm-bridge/src/*/{room}: 1 file, 2 to {MAX_MODULES} make a room"
 
 
 def _find_long_lines() -> Iterator[str]:
@@ -41,4 +57,4 @@ def _find_long_lines() -> Iterator[str]:
 def _list_sources() -> Iterator[Path]:
     for package in PACKAGES:
         yield from sorted((ROOT / package).rglob("*.py"))
-    yield from sorted((ROOT / SHIM).rglob("*.scala"))
+    yield from list_scala()

@@ -1,4 +1,4 @@
-"""The sources of the package, parsed."""
+"""The sources of the package, parsed, and those of the shim."""
 
 from __future__ import annotations
 
@@ -15,3 +15,8 @@ def parse_all() -> Iterator[tuple[str, ast.Module]]:
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
             yield str(path.relative_to(ROOT)), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def list_scala() -> list[Path]:
+    """Every source of the shim: what all releases of Spark have, what each has, and the tests."""
+    return sorted((ROOT / "jvm-bridge" / "src").rglob("*.scala"))

@@ -9,17 +9,14 @@ import org.apache.hadoop.conf.Configuration
 import org.apache.spark.{SparkEnv, TaskContext}
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
+import org.apache.spark.sql.ckpt.changes.MinorReaders
 import org.apache.spark.sql.ckpt.codec.{Families, FamilySpec}
-import org.apache.spark.sql.ckpt.minor.{
-  DriverReports,
-  KeyStateEncoderSpec,
-  MaintenanceThreads,
-  MinorReaders,
-  MinorStateStoreProvider,
-  RowValidation,
-  StoreErrors
-}
-import org.apache.spark.sql.ckpt.server.{Json, Settings}
+import org.apache.spark.sql.ckpt.minor.KeyStateEncoderSpec
+import org.apache.spark.sql.ckpt.minor.codec.StoreErrors
+import org.apache.spark.sql.ckpt.minor.store.{DriverReports, MinorStateStoreProvider, RowValidation}
+import org.apache.spark.sql.ckpt.settings.{Json, Metrics, Settings}
+import org.apache.spark.sql.ckpt.store.{CkptStateStore, ProvidedStore}
+import org.apache.spark.sql.ckpt.transactions.{Begun, ServedStore, Transaction, Transactions}
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.types.StructType
@@ -30,7 +27,7 @@ import org.apache.spark.sql.types.StructType
   * of the state server's database and hands back each transaction's writes as one sorted delta file. The state server
   * alone decides what is stored, uploaded, kept or deleted.
   */
-class CkptStateStoreProvider extends MinorStateStoreProvider with MinorReaders with Logging {
+class CkptStateStoreProvider extends MinorStateStoreProvider with MinorReaders with ProvidedStore with Logging {
   import CkptStateStoreProvider._
 
   @volatile private var storeId: StateStoreId = _
@@ -127,7 +124,7 @@ class CkptStateStoreProvider extends MinorStateStoreProvider with MinorReaders w
     */
   private def maintainFirst(): Unit = if (wasMaintained.compareAndSet(false, true)) maintainInBackground()
 
-  override def doMaintenance(): Unit = if (MaintenanceThreads.isOne) maintainInBackground() else maintain()
+  override def doMaintenance(): Unit = if (sharesMaintenanceThread) maintainInBackground() else maintain()
 
   /** Runs a round of maintenance on one of the threads of this executor, unless a round runs or waits. */
   private def maintainInBackground(): Unit = if (isInMaintenance.compareAndSet(false, true)) {
@@ -167,17 +164,13 @@ class CkptStateStoreProvider extends MinorStateStoreProvider with MinorReaders w
 
   override def close(): Unit = if (transactions != null) transactions.close()
 
-  /** The schemas that the values of a family have had, if Spark lets them evolve: that is what its Avro encoding is for.
-    * The rows are UnsafeRows all the same.
-    */
-  private[ckpt] def valueSchemas(family: String): Seq[StructType] = evolution(family)
+  override private[ckpt] def valueSchemas(family: String): Seq[StructType] = evolution(family)
 
   // ---- pieces ---------------------------------------------------------------------------------------------------
 
   private def label: String = served.label
 
-  /** Begins a transaction that only reads. */
-  private[ckpt] def begin(version: Long, id: Option[String]): Transaction =
+  override private[ckpt] def begin(version: Long, id: Option[String]): Transaction =
     transactions.begin(version, beginCall(version, id, _), writes = false)
 
   /** Begins in the state server; if the caller `writes`, state with another number of partitions is refused. */
@@ -203,8 +196,7 @@ class CkptStateStoreProvider extends MinorStateStoreProvider with MinorReaders w
   private def blocksFolder: String =
     Option(SparkEnv.get).flatMap(_.blockManager.diskBlockManager.localDirs.headOption).fold("")(_.getName)
 
-  /** Refuses to write state that was written with another number of partitions. */
-  private[ckpt] def checkPartitions(begun: Begun): Unit = {
+  override private[ckpt] def checkPartitions(begun: Begun): Unit = {
     val partitions = served.partitions
     begun.partitions.filter(_ != partitions).foreach { recorded =>
       throw CkptErrors.invalidInput(
@@ -214,10 +206,10 @@ class CkptStateStoreProvider extends MinorStateStoreProvider with MinorReaders w
     }
   }
 
-  private[ckpt] def reportCommit(version: Long): Unit =
+  override private[ckpt] def reportCommit(version: Long): Unit =
     DriverReports.commit(storeId, version, served.conf, served.hadoopConf)
 
-  private[ckpt] def validate(key: UnsafeRow, value: UnsafeRow): Unit =
+  override private[ckpt] def validate(key: UnsafeRow, value: UnsafeRow): Unit =
     if (!families.areSeveral) {
       RowValidation.check(key, keySchema, value, valueSchema, storeId, served.conf)
     }

@@ -5,17 +5,8 @@ import scala.util.Try
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.{FSDataInputStream, FileAlreadyExistsException, FileStatus, Path, PathFilter}
 
-import org.apache.spark.sql.ckpt.fence.{
-  ConditionalObject,
-  Durable,
-  Fence,
-  LinkedFile,
-  LostCheckpointException,
-  PlainFile,
-  SyncedFile
-}
-import org.apache.spark.sql.ckpt.minor.{CancellableFSDataOutputStream, CheckpointFileManager, MinorFileManager}
-import org.apache.spark.sql.internal.SQLConf
+import org.apache.spark.sql.ckpt.fence.{Fence, LogFiles, LostCheckpointException, MinorFileManager}
+import org.apache.spark.sql.ckpt.minor.{CancellableFSDataOutputStream, CheckpointFileManager}
 
 /** Writes the files of Spark's logs: `spark.sql.streaming.checkpointFileManagerClass`, which `configure()` sets.
   *
@@ -25,31 +16,19 @@ import org.apache.spark.sql.internal.SQLConf
   * see `Durable`. Everything else is left to Spark's own manager.
   */
 class FencedCheckpointFileManager(path: Path, hadoopConf: Configuration) extends MinorFileManager {
-  import FencedCheckpointFileManager._
-
-  override protected val files: CheckpointFileManager = sparksOwn(path, hadoopConf)
+  private val log = new LogFiles(path, hadoopConf)
+  override protected val files: CheckpointFileManager = log.ofSpark
 
   override def createAtomic(path: Path, overwriteIfPossible: Boolean): CancellableFSDataOutputStream = {
     val fence = Fence.of(path)
     fence.foreach(_.check())
     if (overwriteIfPossible) files.createAtomic(path, overwriteIfPossible)
-    else fence.fold(createExclusive(path))(createFenced(path, _))
+    else fence.fold(log.createExclusive(path))(createFenced(path, _))
   }
 
   /** A new entry of the run of a query. */
   private[ckpt] def createFenced(path: Path, fence: Fence): CancellableFSDataOutputStream =
-    new FencedEntry(path, createExclusive(path), fence)
-
-  /** Of several that create `path`, one succeeds; the others get Hadoop's `FileAlreadyExistsException` from `close`. The
-    * file is durable after `close`.
-    */
-  private[ckpt] def createExclusive(path: Path): CancellableFSDataOutputStream =
-    if (files.isLocal) LinkedFile.create(path)
-    else {
-      val system = path.getFileSystem(hadoopConf)
-      if (ConditionalObject.isPossible(system, path)) ConditionalObject.create(system, path)
-      else new SyncedFile(files.createAtomic(path, overwriteIfPossible = false))
-    }
+    new FencedEntry(path, log.createExclusive(path), fence)
 
   /** Whether the file is there. If an entry that this query is about to write is there, its fence may say why. */
   override def exists(path: Path): Boolean = {
@@ -58,10 +37,7 @@ class FencedCheckpointFileManager(path: Path, hadoopConf: Configuration) extends
     found
   }
 
-  override def open(path: Path): FSDataInputStream = {
-    if (files.isLocal) PlainFile.require(path)
-    files.open(path)
-  }
+  override def open(path: Path): FSDataInputStream = log.open(path)
 
   /** Lists a folder. A query that could not become the newest run on its checkpoint reads none of its logs. */
   override def list(path: Path, filter: PathFilter): Array[FileStatus] = {
@@ -69,16 +45,10 @@ class FencedCheckpointFileManager(path: Path, hadoopConf: Configuration) extends
     files.list(path, filter)
   }
 
-  /** Lists a folder, whatever query this is called for. */
-  private[ckpt] def listUnchecked(path: Path): Array[FileStatus] = files.list(path)
-
-  override def mkdirs(path: Path): Unit = makeDurably(path)(files.mkdirs(path))
+  override def mkdirs(path: Path): Unit = log.mkdirs(path)
   override def delete(path: Path): Unit = files.delete(path)
   override def isLocal: Boolean = files.isLocal
-  override def createCheckpointDirectory(): Path = makeDurably(path)(files.createCheckpointDirectory())
-
-  private def makeDurably[A](folder: Path)(make: => A): A =
-    if (files.isLocal) Durable.makeFolder(folder)(make) else make
+  override def createCheckpointDirectory(): Path = log.makeDurably(path)(files.createCheckpointDirectory())
 
   /** An entry of a log that counts only if its writer is still the newest run when the entry is there. */
   private final class FencedEntry(path: Path, output: CancellableFSDataOutputStream, fence: Fence)
@@ -105,7 +75,7 @@ class FencedCheckpointFileManager(path: Path, hadoopConf: Configuration) extends
       * driver that was stopped for so long finds its name free, and has just created it again.
       */
     private def isOld: Boolean = numberOf(path).exists { number =>
-      listUnchecked(path.getParent).exists(each => numberOf(each.getPath).exists(_ > number))
+      log.list(path.getParent).exists(each => numberOf(each.getPath).exists(_ > number))
     }
 
     private def numberOf(entry: Path): Option[Long] = Try(entry.getName.toLong).toOption
@@ -114,15 +84,5 @@ class FencedCheckpointFileManager(path: Path, hadoopConf: Configuration) extends
       closed = true
       output.cancel()
     }
-  }
-}
-
-private[ckpt] object FencedCheckpointFileManager {
-
-  /** The manager that Spark would take if no class were set. */
-  private def sparksOwn(path: Path, hadoopConf: Configuration): CheckpointFileManager = {
-    val without = new Configuration(hadoopConf)
-    without.unset(SQLConf.STREAMING_CHECKPOINT_FILE_MANAGER_CLASS.parent.key)
-    CheckpointFileManager.create(path, without)
   }
 }

@@ -10,7 +10,7 @@ import org.scalatest.funsuite.AnyFunSuite
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.ckpt.codec.KeyCodec
 import org.apache.spark.sql.ckpt.fence.{Runs, Xxh3}
-import org.apache.spark.sql.ckpt.server.{Json, OptionTable, Settings}
+import org.apache.spark.sql.ckpt.settings.{Json, OptionTable, Settings}
 
 /** The shim and the state server agree on bytes: both are held against the files in tests/golden. */
 class GoldenSuite extends AnyFunSuite {

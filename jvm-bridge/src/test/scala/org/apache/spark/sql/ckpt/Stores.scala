@@ -9,8 +9,9 @@ import org.apache.hadoop.conf.Configuration
 
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{UnsafeProjection, UnsafeRow}
-import org.apache.spark.sql.ckpt.minor.RunId
-import org.apache.spark.sql.ckpt.server.Settings
+import org.apache.spark.sql.ckpt.minor.query.RunId
+import org.apache.spark.sql.ckpt.settings.Settings
+import org.apache.spark.sql.ckpt.transactions.ServedStore
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.SQLConf

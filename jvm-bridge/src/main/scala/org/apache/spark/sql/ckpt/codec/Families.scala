@@ -1,5 +1,4 @@
-package org.apache.spark.sql.ckpt
-package codec
+package org.apache.spark.sql.ckpt.codec
 
 import java.util.concurrent.{ConcurrentHashMap, ConcurrentLinkedQueue}
 
@@ -9,8 +8,10 @@ import scala.jdk.CollectionConverters._
 import com.fasterxml.jackson.databind.JsonNode
 import com.fasterxml.jackson.databind.node.ObjectNode
 
-import org.apache.spark.sql.ckpt.minor.{KeyStateEncoderSpec, StoreErrors}
-import org.apache.spark.sql.ckpt.server.Json
+import org.apache.spark.sql.ckpt.CkptErrors
+import org.apache.spark.sql.ckpt.minor.KeyStateEncoderSpec
+import org.apache.spark.sql.ckpt.minor.codec.StoreErrors
+import org.apache.spark.sql.ckpt.settings.Json
 import org.apache.spark.sql.types.StructType
 
 /** Spark's description of one column family ("default" if a store has only one state).

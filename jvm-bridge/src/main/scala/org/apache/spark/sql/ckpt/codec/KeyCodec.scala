@@ -1,14 +1,9 @@
-package org.apache.spark.sql.ckpt
-package codec
+package org.apache.spark.sql.ckpt.codec
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
-import org.apache.spark.sql.ckpt.minor.{
-  KeyEncoders,
-  KeyEncoding,
-  KeyStateEncoderSpec,
-  NoPrefixKeyStateEncoderSpec,
-  RocksDBKeyStateEncoder
-}
+import org.apache.spark.sql.ckpt.CkptErrors
+import org.apache.spark.sql.ckpt.minor.{KeyStateEncoderSpec, NoPrefixKeyStateEncoderSpec, RocksDBKeyStateEncoder}
+import org.apache.spark.sql.ckpt.minor.codec.KeyEncoding
 import org.apache.spark.sql.types.StructType
 import org.apache.spark.unsafe.Platform
 
@@ -89,7 +84,7 @@ private[ckpt] object KeyCodec {
 
   /** Whether Spark scans such keys in order, so that the hash must not come first. */
   def needsOrder(spec: KeyStateEncoderSpec): Boolean =
-    KeyEncoding.orderedColumns(spec).isDefined || KeyEncoders.isOfEventTime(spec)
+    KeyEncoding.orderedColumns(spec).isDefined || KeyEncoding.isOfEventTime(spec)
 
   def create(name: String, number: Int, spec: KeyStateEncoderSpec, valueSchema: StructType): KeyCodec = {
     val hash = PartitionKey.hash(name, spec)
@@ -162,7 +157,7 @@ private[ckpt] final class OrderedKeyCodec(number: Int, encoder: RocksDBKeyStateE
   extends KeyCodec(number) {
 
   override def supportsPrefixScan: Boolean = encoder.supportPrefixKeyScan
-  override def supportsRangeScan: Boolean = KeyEncoders.supportsRangeScan(encoder)
+  override def supportsRangeScan: Boolean = KeyEncoding.supportsRangeScan(encoder)
 
   override def encode(key: UnsafeRow): Int = closeOrdered(frameOrdered(encoder.encodeKey(key)), hash(key))
 

@@ -1,5 +1,4 @@
-package org.apache.spark.sql.ckpt
-package codec
+package org.apache.spark.sql.ckpt.codec
 
 import org.apache.spark.sql.catalyst.expressions.{
   BoundReference,
@@ -8,13 +7,8 @@ import org.apache.spark.sql.catalyst.expressions.{
   UnsafeProjection,
   UnsafeRow
 }
-import org.apache.spark.sql.ckpt.minor.{
-  KeyEncoders,
-  KeyEncoding,
-  KeyStateEncoderSpec,
-  PartitionHash,
-  PrefixKeyScanStateEncoderSpec
-}
+import org.apache.spark.sql.ckpt.minor.{KeyStateEncoderSpec, PartitionHash, PrefixKeyScanStateEncoderSpec}
+import org.apache.spark.sql.ckpt.minor.codec.KeyEncoding
 import org.apache.spark.sql.types.StructType
 
 /** The columns of a state key by which Spark partitioned the operator's input, and their hash.
@@ -30,12 +24,17 @@ private[ckpt] object PartitionKey {
 
   private val EntryFields = Array("key", "userKey")
 
+  /** What Spark puts in front of a state's name for the column family of transformWithState with the times at which the
+    * state's rows expire. Source: `StateStoreColumnFamilySchemaUtils.getTtlColFamilyName`.
+    */
+  private final val Expiry = "$ttl_"
+
   def columns(name: String, spec: KeyStateEncoderSpec): Seq[Int] = {
     val all = spec.keySchema.indices
     spec match {
       case PrefixKeyScanStateEncoderSpec(_, prefix) => all.take(prefix)
       // After the key comes what makes it unique: the event time, or a join's index of the value.
-      case _ if KeyEncoders.isOfEventTime(spec) => all.dropRight(1)
+      case _ if KeyEncoding.isOfEventTime(spec) => all.dropRight(1)
       case _ if name.endsWith("keyWithIndexToValue") => all.dropRight(1)
       case _ => KeyEncoding.orderedColumns(spec).fold[Seq[Int]](all)(all.diff(_))
     }
@@ -45,7 +44,7 @@ private[ckpt] object PartitionKey {
     * instant: the key of the operator and the one in the map. Only the first of the two is of the partition key.
     */
   private def isOfEntries(name: String, spec: KeyStateEncoderSpec): Boolean =
-    KeyEncoders.isOfExpiry(name) &&
+    name.startsWith(Expiry) &&
       (columns(name, spec).map(spec.keySchema(_).dataType) match {
         case Seq(entry: StructType) =>
           entry.fieldNames.sameElements(EntryFields) && entry.forall(_.dataType.isInstanceOf[StructType])

@@ -1,9 +1,9 @@
-package org.apache.spark.sql.ckpt
-package codec
+package org.apache.spark.sql.ckpt.codec
 
 import java.util.Arrays
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
+import org.apache.spark.sql.ckpt.CkptErrors
 import org.apache.spark.unsafe.Platform
 
 /** Values of one state: the bytes of an UnsafeRow, or, if a key has several values, each of them after its length (u32,

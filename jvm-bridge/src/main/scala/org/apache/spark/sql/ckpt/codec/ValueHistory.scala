@@ -1,10 +1,9 @@
-package org.apache.spark.sql.ckpt
-package codec
+package org.apache.spark.sql.ckpt.codec
 
 import scala.collection.mutable
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
-import org.apache.spark.sql.ckpt.minor.ValueEvolution
+import org.apache.spark.sql.ckpt.minor.codec.ValueEvolution
 import org.apache.spark.sql.types.StructType
 
 /** The schemas that the values of a column family have had, by Spark's id; the last one is the present one.

@@ -1,5 +1,4 @@
-package org.apache.spark.sql.ckpt
-package fence
+package org.apache.spark.sql.ckpt.fence
 
 import java.util.UUID
 import java.util.concurrent.ConcurrentHashMap
@@ -11,7 +10,9 @@ import org.apache.hadoop.fs.Path
 
 import org.apache.spark.SparkContext
 import org.apache.spark.internal.Logging
-import org.apache.spark.sql.ckpt.minor.{ClassicSession, QuerySession, StreamExecution}
+import org.apache.spark.sql.ckpt.CkptException
+import org.apache.spark.sql.ckpt.minor.{ClassicSession, StreamExecution}
+import org.apache.spark.sql.ckpt.minor.query.QuerySession
 import org.apache.spark.sql.execution.streaming.continuous.ContinuousExecution
 
 /** Says whether a run of a query is still the newest one on its checkpoint.

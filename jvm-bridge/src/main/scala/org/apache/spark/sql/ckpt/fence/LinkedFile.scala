@@ -1,5 +1,4 @@
-package org.apache.spark.sql.ckpt
-package fence
+package org.apache.spark.sql.ckpt.fence
 
 import java.io.{BufferedOutputStream, FileOutputStream}
 import java.nio.file.{FileAlreadyExistsException, FileSystemException, Files, Path}

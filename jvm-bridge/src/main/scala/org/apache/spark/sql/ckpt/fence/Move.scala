@@ -1,5 +1,4 @@
-package org.apache.spark.sql.ckpt
-package fence
+package org.apache.spark.sql.ckpt.fence
 
 import java.io.{FileNotFoundException, IOException}
 import java.time.Instant
@@ -12,7 +11,8 @@ import com.fasterxml.jackson.databind.JsonNode
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.Path
 
-import org.apache.spark.sql.ckpt.server.Json
+import org.apache.spark.sql.ckpt.CkptException
+import org.apache.spark.sql.ckpt.settings.Json
 
 /** A rescaling that moves the query of a checkpoint to another one, as the newest number of a run has it.
   *
@@ -112,7 +112,7 @@ private[ckpt] object CurrentCheckpoint {
   /** The id of the query of a checkpoint; None if no query has been there. */
   def idOf(checkpoint: Path, conf: Configuration): Option[String] =
     try {
-      val input = new FencedCheckpointFileManager(checkpoint, conf).open(new Path(checkpoint, "metadata"))
+      val input = new LogFiles(checkpoint, conf).open(new Path(checkpoint, "metadata"))
       try Option(Json.mapper.readTree(input: java.io.InputStream).path("id").asText(null))
       finally input.close()
     } catch { case _: FileNotFoundException => None }

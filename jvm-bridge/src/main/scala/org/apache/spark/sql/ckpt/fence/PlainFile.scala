@@ -1,10 +1,11 @@
-package org.apache.spark.sql.ckpt
-package fence
+package org.apache.spark.sql.ckpt.fence
 
 import java.nio.file.{Files, LinkOption, NoSuchFileException, Path => LocalPath, Paths}
 import java.nio.file.attribute.BasicFileAttributes
 
 import org.apache.hadoop.fs.{Path => HadoopPath}
+
+import org.apache.spark.sql.ckpt.CkptException
 
 /** Only plain files of a local checkpoint are read: a link may lead anywhere, a pipe blocks, a device has no end. */
 private[ckpt] object PlainFile {

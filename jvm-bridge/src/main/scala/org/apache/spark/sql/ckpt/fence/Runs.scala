@@ -1,5 +1,4 @@
-package org.apache.spark.sql.ckpt
-package fence
+package org.apache.spark.sql.ckpt.fence
 
 import java.io.FileNotFoundException
 import java.nio.charset.StandardCharsets.UTF_8
@@ -13,7 +12,8 @@ import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.{FileAlreadyExistsException, Path}
 
 import org.apache.spark.internal.Logging
-import org.apache.spark.sql.ckpt.server.Json
+import org.apache.spark.sql.ckpt.{CkptErrors, CkptException}
+import org.apache.spark.sql.ckpt.settings.{Json, OptionTable}
 
 /** The checkpoint of a run was deleted. What is in its place, if anything, belongs to others. */
 private[ckpt] final class LostCheckpointException(message: String)
@@ -28,7 +28,7 @@ private[ckpt] final class Runs(checkpoint: Path, conf: Configuration) extends Lo
   import Runs._
 
   private val folder = new Path(checkpoint, "_ckpt/runs")
-  private val files = new FencedCheckpointFileManager(folder, conf)
+  private val files = new LogFiles(folder, conf)
 
   /** The numbers that are there, in ascending order. */
   def list(): Seq[Long] = look().keys.toSeq.sorted
@@ -36,7 +36,7 @@ private[ckpt] final class Runs(checkpoint: Path, conf: Configuration) extends Lo
   /** The numbers that are there, each with what changes if its object is replaced. One listing. */
   def look(): Map[Long, Stamp] =
     try {
-      files.listUnchecked(folder).flatMap { each =>
+      files.list(folder).flatMap { each =>
         Option(each.getPath.getName).collect { case Name(epoch) =>
           epoch.toLong -> Stamp(each.getModificationTime, each.getLen)
         }
@@ -148,8 +148,8 @@ private[ckpt] object Runs {
   final case class Stamp(modifiedMs: Long, bytes: Long)
 
   /** As many numbers are read as in `state_store/attempts/winners.py`; the rest is deleted, a few at a time. */
-  private final val Kept = 64
-  private final val DeletedAtOnce = 16
+  private val Kept = OptionTable.runs.get("kept").asLong
+  private val DeletedAtOnce = OptionTable.runs.get("deletedAtOnce").asInt
 
   /** The content of the object: JSON with its checksum. The name of the driver is cut to what `Xxh3` can take. */
   private[ckpt] def content(runId: String, driver: String): Array[Byte] = {

@@ -1,5 +1,4 @@
-package org.apache.spark.sql.ckpt
-package fence
+package org.apache.spark.sql.ckpt.fence
 
 import java.nio.{ByteBuffer, ByteOrder}
 

@@ -1,5 +1,4 @@
-package org.apache.spark.sql.ckpt
-package plan
+package org.apache.spark.sql.ckpt.plan
 
 import java.io.ByteArrayOutputStream
 import java.nio.charset.StandardCharsets.UTF_8

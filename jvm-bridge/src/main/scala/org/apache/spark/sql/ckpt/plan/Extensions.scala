@@ -1,5 +1,4 @@
-package org.apache.spark.sql.ckpt
-package plan
+package org.apache.spark.sql.ckpt.plan
 
 import org.apache.hadoop.fs.Path
 
@@ -8,7 +7,28 @@ import org.apache.spark.sql.{SparkSession, SparkSessionExtensions, SparkSessionE
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
 import org.apache.spark.sql.catalyst.streaming.WriteToStream
 import org.apache.spark.sql.ckpt.fence.Fence
-import org.apache.spark.sql.ckpt.minor.{ClassicSession, MinorRules, RunId, StreamExecution, StreamingQueryWrapper}
+import org.apache.spark.sql.ckpt.minor.{ClassicSession, StreamExecution, StreamingQueryWrapper}
+import org.apache.spark.sql.ckpt.minor.query.RunId
+import org.apache.spark.sql.ckpt.minor.rules.MinorRules
+import org.apache.spark.sql.ckpt.plan.batches.{ForeachBatchCheck, PlannedBatches, SinkAhead, SkippedBatch}
+import org.apache.spark.sql.ckpt.plan.inputs.IdleInputs
+import org.apache.spark.sql.ckpt.plan.keyed.{
+  InitialRows,
+  KeyedFunctions,
+  KeyedOperator,
+  KeyedRules,
+  NamedProgress,
+  ToldGroups,
+  TransformWithState
+}
+import org.apache.spark.sql.ckpt.plan.queries.{
+  AvailableNowEnd,
+  KeptState,
+  OtherProvider,
+  OwnExchanges,
+  StartLog,
+  UnfencedLogs
+}
 import org.apache.spark.sql.streaming.StreamingQueryListener
 
 /** The extensions of a session with the jar; Spark finds them through the jar's list of services. */

@@ -1,5 +1,4 @@
-package org.apache.spark.sql.ckpt
-package rows
+package org.apache.spark.sql.ckpt.rows
 
 /** Append-only bytes in slabs of growing size, and large pieces in slabs of their own, of which no end is left unused.
   *

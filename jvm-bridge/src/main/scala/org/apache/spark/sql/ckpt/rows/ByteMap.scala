@@ -1,11 +1,10 @@
-package org.apache.spark.sql.ckpt
-package rows
+package org.apache.spark.sql.ckpt.rows
 
 import java.util.Arrays
 
 import scala.collection.mutable
 
-import org.apache.spark.sql.ckpt.minor.Bytes
+import org.apache.spark.sql.ckpt.minor.codec.Bytes
 import org.apache.spark.unsafe.Platform
 
 /** Hash map from key bytes to value bytes without an object per entry.

@@ -1,11 +1,10 @@
-package org.apache.spark.sql.ckpt
-package rows
+package org.apache.spark.sql.ckpt.rows
 
 import java.util.Arrays
 
 import org.rocksdb.{AbstractRocksIterator, RocksDBException, RocksIteratorInterface}
 
-import org.apache.spark.sql.ckpt.minor.Bytes
+import org.apache.spark.sql.ckpt.minor.codec.Bytes
 
 /** A position in one sorted source of rows: the database, a spilled run, or the write set in memory. */
 private[ckpt] trait Cursor {

@@ -1,12 +1,11 @@
-package org.apache.spark.sql.ckpt
-package rows
+package org.apache.spark.sql.ckpt.rows
 
 import java.util.Arrays
 
 import scala.collection.mutable
 
 import org.apache.spark.sql.ckpt.codec.KeyCodec
-import org.apache.spark.sql.ckpt.minor.Bytes
+import org.apache.spark.sql.ckpt.minor.codec.Bytes
 
 /** The entries of one hashed state by prefix: chains by hash, which every prefix has.
   *

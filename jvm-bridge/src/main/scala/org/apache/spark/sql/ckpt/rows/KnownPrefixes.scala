@@ -1,10 +1,9 @@
-package org.apache.spark.sql.ckpt
-package rows
+package org.apache.spark.sql.ckpt.rows
 
 import java.util.Arrays
 
 import org.apache.spark.sql.ckpt.codec.KeyCodec
-import org.apache.spark.sql.ckpt.minor.Bytes
+import org.apache.spark.sql.ckpt.minor.codec.Bytes
 
 /** Prefixes of hashed states whose rows are all in memory, so that a scan of them needs no database.
   *

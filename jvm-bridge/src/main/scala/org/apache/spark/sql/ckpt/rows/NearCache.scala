@@ -1,7 +1,6 @@
-package org.apache.spark.sql.ckpt
-package rows
+package org.apache.spark.sql.ckpt.rows
 
-import org.apache.spark.sql.ckpt.server.MemoryBudget
+import org.apache.spark.sql.ckpt.settings.MemoryBudget
 
 /** Keeps the rows that the last transaction of one store had in memory for the next one.
   *

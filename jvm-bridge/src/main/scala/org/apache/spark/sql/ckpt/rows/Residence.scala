@@ -1,7 +1,6 @@
-package org.apache.spark.sql.ckpt
-package rows
+package org.apache.spark.sql.ckpt.rows
 
-import org.apache.spark.sql.ckpt.server.MemoryBudget
+import org.apache.spark.sql.ckpt.settings.MemoryBudget
 
 /** What one store of the memory backend holds of the memory that all of them share.
   *

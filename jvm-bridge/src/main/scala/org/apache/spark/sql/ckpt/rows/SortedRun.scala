@@ -1,12 +1,11 @@
-package org.apache.spark.sql.ckpt
-package rows
+package org.apache.spark.sql.ckpt.rows
 
 import java.nio.file.{Files, Path}
 import java.util.Arrays
 
 import org.rocksdb.{Options => RocksOptions, _}
 
-import org.apache.spark.sql.ckpt.minor.Bytes
+import org.apache.spark.sql.ckpt.minor.codec.Bytes
 
 /** A sorted run of a write set that outgrew its memory: an SST in the staging folder, read by this transaction alone.
   *

@@ -1,5 +1,4 @@
-package org.apache.spark.sql.ckpt
-package rows
+package org.apache.spark.sql.ckpt.rows
 
 import java.nio.file.Path
 
@@ -8,7 +7,7 @@ import scala.collection.mutable
 import org.rocksdb.{Options => RocksOptions}
 
 import org.apache.spark.sql.ckpt.codec.KeyCodec
-import org.apache.spark.sql.ckpt.server.MemoryBudget
+import org.apache.spark.sql.ckpt.settings.MemoryBudget
 
 /** The rows that one transaction has in memory: its writes, on top of rows that it and its predecessors have read.
   *

@@ -1,5 +1,4 @@
-package org.apache.spark.sql.ckpt
-package server
+package org.apache.spark.sql.ckpt.server
 
 import java.io.{BufferedInputStream, IOException, InputStream}
 import java.nio.charset.StandardCharsets.UTF_8

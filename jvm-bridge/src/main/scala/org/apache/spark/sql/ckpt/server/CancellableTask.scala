@@ -1,5 +1,4 @@
-package org.apache.spark.sql.ckpt
-package server
+package org.apache.spark.sql.ckpt.server
 
 /** Work that runs later in the background, or not at all. */
 private[ckpt] final class CancellableTask(work: () => Unit) extends Runnable {

@@ -1,5 +1,4 @@
-package org.apache.spark.sql.ckpt
-package server
+package org.apache.spark.sql.ckpt.server
 
 import scala.collection.mutable
 import scala.concurrent.duration.FiniteDuration
@@ -7,6 +6,7 @@ import scala.concurrent.duration.FiniteDuration
 import com.fasterxml.jackson.databind.JsonNode
 
 import org.apache.spark.internal.Logging
+import org.apache.spark.sql.ckpt.settings.Json
 
 /** Waits for the hello of a state server: one line of JSON on its stdout. Lines before it, from a `sitecustomize` or a
   * wrapper around Python, are logged and skipped.

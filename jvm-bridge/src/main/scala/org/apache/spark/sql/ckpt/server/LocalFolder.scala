@@ -1,12 +1,13 @@
-package org.apache.spark.sql.ckpt
-package server
+package org.apache.spark.sql.ckpt.server
 
-import java.io.IOException
+import java.io.{File, IOException}
 import java.nio.channels.{FileChannel, FileLock}
 import java.nio.file.{Files, LinkOption, Path}
 import java.nio.file.StandardOpenOption.WRITE
 
 import scala.annotation.tailrec
+
+import org.apache.spark.sql.ckpt.CkptException
 
 /** The folder of this process's local files. Its state server has chosen it, and leaves those of other processes alone
   * while they hold a lock in theirs: see `state_store/server/homes.py`. A lock ends with its process, however it dies.
@@ -21,7 +22,7 @@ private[ckpt] final class LocalFolder private (val path: Path, lock: FileLock) {
 
   /** Deletes the lock last: without it, what an interrupted deletion leaves would stay for a week. */
   def delete(): Unit = {
-    if (isThere) Readers.deleteFolder(path, LocalFolder.LockName)
+    if (isThere) LocalFolder.deleteAll(path, LocalFolder.LockName)
     leave()
   }
 
@@ -62,4 +63,15 @@ private[ckpt] object LocalFolder {
       tryLock(channel, tries - 1)
     case lock => lock
   }
+
+  /** Deletes the folder with all that is in it, files of the name `last` after all others. A link is deleted, and not
+    * what it leads to.
+    */
+  def deleteAll(folder: Path, last: String = ""): Unit = {
+    val files = Option(folder.toFile.listFiles).getOrElse(Array.empty[File]).sortBy(_.getName == last)
+    files.foreach(file => if (isFolder(file.toPath)) deleteAll(file.toPath, last) else file.delete())
+    Files.deleteIfExists(folder)
+  }
+
+  private def isFolder(path: Path): Boolean = Files.isDirectory(path, LinkOption.NOFOLLOW_LINKS)
 }

@@ -1,10 +1,10 @@
-package org.apache.spark.sql.ckpt
-package server
+package org.apache.spark.sql.ckpt.server
 
 import scala.collection.mutable
 import scala.util.control.NonFatal
 
 import org.apache.spark.internal.Logging
+import org.apache.spark.sql.ckpt.settings.Json
 
 /** Copies the server's log lines (one JSON object a line) into this JVM's log, with their level and store. */
 private[ckpt] final class ServerLog(lines: BoundedLines, name: String) extends Thread(name) with Logging {

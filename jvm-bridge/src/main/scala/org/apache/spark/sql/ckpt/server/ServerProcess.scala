@@ -1,5 +1,4 @@
-package org.apache.spark.sql.ckpt
-package server
+package org.apache.spark.sql.ckpt.server
 
 import java.io.OutputStreamWriter
 import java.net.InetAddress
@@ -15,9 +14,10 @@ import com.fasterxml.jackson.databind.JsonNode
 import com.fasterxml.jackson.databind.node.ObjectNode
 import py4j.ClientServer
 
-import org.apache.spark.sql.ckpt.minor.Processes
 import org.apache.spark.{SparkConf, SparkEnv}
 import org.apache.spark.internal.Logging
+import org.apache.spark.sql.ckpt.{CkptErrors, CkptException}
+import org.apache.spark.sql.ckpt.settings.{Json, Settings}
 import org.apache.spark.util.Utils
 
 /** Starts and ends the processes of state servers. */

@@ -1,5 +1,4 @@
-package org.apache.spark.sql.ckpt
-package server
+package org.apache.spark.sql.ckpt.server
 
 import java.nio.charset.StandardCharsets.UTF_8
 import java.nio.file.Path
@@ -13,7 +12,8 @@ import com.fasterxml.jackson.databind.node.ObjectNode
 import py4j.ClientServer
 
 import org.apache.spark.TaskContext
-import org.apache.spark.sql.ckpt.minor.Processes
+import org.apache.spark.sql.ckpt.{CkptErrors, StateServerLostException}
+import org.apache.spark.sql.ckpt.settings.Json
 
 /** The interface of the Python side; requests and answers are JSON (docs/stored-format.md names the fields). */
 trait StateServerRpc {

@@ -1,5 +1,4 @@
-package org.apache.spark.sql.ckpt
-package changes
+package org.apache.spark.sql.ckpt.changes
 
 import java.util.Arrays
 
@@ -11,7 +10,10 @@ import org.rocksdb.{Options => RocksOptions}
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.ckpt.codec.{Family, FamilySpec}
 import org.apache.spark.sql.ckpt.rows.{Cursor, MergedCursor}
-import org.apache.spark.sql.ckpt.server.{Json, StateServer}
+import org.apache.spark.sql.ckpt.server.StateServer
+import org.apache.spark.sql.ckpt.settings.Json
+import org.apache.spark.sql.ckpt.store.ProvidedStore
+import org.apache.spark.sql.ckpt.transactions.Transaction
 import org.apache.spark.sql.execution.streaming.state.RecordType
 import org.apache.spark.util.NextIterator
 
@@ -43,7 +45,7 @@ private[ckpt] final class ChangeFeed(server: StateServer, number: Long) {
   * Holds the rows of one key, and the local files of one delta.
   */
 private[ckpt] final class ChangeReader(
-    provider: CkptStateStoreProvider, spec: FamilySpec, feed: ChangeFeed, tableOptions: RocksOptions)
+    provider: ProvidedStore, spec: FamilySpec, feed: ChangeFeed, tableOptions: RocksOptions)
   extends NextIterator[ChangeReader.Change] {
   import ChangeReader._
 

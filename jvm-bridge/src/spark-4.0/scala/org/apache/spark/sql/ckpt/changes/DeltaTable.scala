@@ -1,10 +1,10 @@
-package org.apache.spark.sql.ckpt
-package changes
+package org.apache.spark.sql.ckpt.changes
 
 import java.util.Arrays
 
 import org.rocksdb.{Options => RocksOptions, _}
 
+import org.apache.spark.sql.ckpt.CkptException
 import org.apache.spark.sql.ckpt.codec.KeyCodec
 import org.apache.spark.sql.ckpt.rows.{Cursor, ForwardingCursor, RocksCursor}
 

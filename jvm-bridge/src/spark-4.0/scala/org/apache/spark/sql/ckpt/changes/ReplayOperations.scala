@@ -1,5 +1,4 @@
-package org.apache.spark.sql.ckpt
-package changes
+package org.apache.spark.sql.ckpt.changes
 
 import org.apache.spark.sql.execution.streaming.state.{ReadStateStore, StateStore}
 import org.apache.spark.util.NextIterator

@@ -1,16 +1,16 @@
-package org.apache.spark.sql.ckpt
-package changes
+package org.apache.spark.sql.ckpt.changes
 
 import org.apache.spark.sql.ckpt.codec.Families
-import org.apache.spark.sql.ckpt.minor.MinorFineGrainedReplay
-import org.apache.spark.sql.ckpt.server.Json
+import org.apache.spark.sql.ckpt.settings.Json
+import org.apache.spark.sql.ckpt.store.{CkptStateStore, ProvidedStore}
+import org.apache.spark.sql.ckpt.transactions.Begun
 import org.apache.spark.sql.execution.streaming.state.{ReadStateStore, StateStore}
 import org.apache.spark.util.NextIterator
 
 /** What Spark's reader of state requests in addition to whole versions: the changes of single versions, and a version
   * built from one snapshot and the deltas after it.
   */
-private[ckpt] trait SingleVersions extends MinorFineGrainedReplay { provider: CkptStateStoreProvider =>
+private[ckpt] trait SingleVersions extends MinorFineGrainedReplay { provider: ProvidedStore =>
 
   /** Fails if that snapshot is missing or damaged; no local copy takes its place. */
   override def replayStateFromSnapshot(

@@ -1,5 +1,4 @@
-package org.apache.spark.sql.ckpt
-package changes
+package org.apache.spark.sql.ckpt.changes
 
 import java.nio.file.{Files, Path}
 import java.util.UUID
@@ -13,7 +12,10 @@ import org.scalatest.funsuite.AnyFunSuite
 
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{UnsafeProjection, UnsafeRow}
-import org.apache.spark.sql.ckpt.server.{Settings, SharedRuntime}
+import org.apache.spark.sql.ckpt.{CkptException, CkptStateStoreProvider, Stores}
+import org.apache.spark.sql.ckpt.server.LocalFolder
+import org.apache.spark.sql.ckpt.settings.Settings
+import org.apache.spark.sql.ckpt.transactions.SharedRuntime
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.types._
@@ -31,12 +33,12 @@ class ChangeFeedSuite extends AnyFunSuite with BeforeAndAfterEach with BeforeAnd
   override def afterEach(): Unit = {
     opened.foreach(_.close())
     opened.clear()
-    Readers.deleteFolder(folder)
+    LocalFolder.deleteAll(folder)
   }
 
   override def afterAll(): Unit = {
     SharedRuntime.stop()
-    Readers.deleteFolder(local)
+    LocalFolder.deleteAll(local)
   }
 
   /** Folders of feeds that are open in the state server. */

@@ -1,5 +1,4 @@
-package org.apache.spark.sql.ckpt
-package codec
+package org.apache.spark.sql.ckpt.codec
 
 import org.scalatest.funsuite.AnyFunSuite
 

@@ -1,5 +1,4 @@
-package org.apache.spark.sql.ckpt
-package fence
+package org.apache.spark.sql.ckpt.fence
 
 import java.io.OutputStream
 import java.nio.file.{Files, Path => LocalPath}
@@ -13,6 +12,7 @@ import org.apache.hadoop.fs.{FSDataOutputStream, FileAlreadyExistsException, Pat
 import org.scalatest.BeforeAndAfterEach
 import org.scalatest.funsuite.AnyFunSuite
 
+import org.apache.spark.sql.ckpt.{CkptException, FencedCheckpointFileManager}
 import org.apache.spark.sql.ckpt.minor.CancellableFSDataOutputStream
 
 /** Files of logs, and the numbers of runs, on a file system. */

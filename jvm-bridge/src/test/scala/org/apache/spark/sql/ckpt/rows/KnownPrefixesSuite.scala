@@ -1,5 +1,4 @@
-package org.apache.spark.sql.ckpt
-package rows
+package org.apache.spark.sql.ckpt.rows
 
 import java.nio.file.{Files, Path}
 
@@ -10,7 +9,8 @@ import org.rocksdb.{Options, RocksDB}
 import org.scalatest.BeforeAndAfterEach
 import org.scalatest.funsuite.AnyFunSuite
 
-import org.apache.spark.sql.ckpt.server.MemoryBudget
+import org.apache.spark.sql.ckpt.server.LocalFolder
+import org.apache.spark.sql.ckpt.settings.MemoryBudget
 import org.apache.spark.unsafe.Platform
 
 class KnownPrefixesSuite extends AnyFunSuite with BeforeAndAfterEach {
@@ -23,7 +23,7 @@ class KnownPrefixesSuite extends AnyFunSuite with BeforeAndAfterEach {
     folder = Files.createTempDirectory("prefixes")
   }
 
-  override def afterEach(): Unit = Readers.deleteFolder(folder)
+  override def afterEach(): Unit = LocalFolder.deleteAll(folder)
 
   /** Prefixes of two lengths, some of which share their hash. */
   private def prefixOf(number: Int): Array[Byte] =

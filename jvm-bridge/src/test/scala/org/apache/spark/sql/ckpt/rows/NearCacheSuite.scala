@@ -1,9 +1,8 @@
-package org.apache.spark.sql.ckpt
-package rows
+package org.apache.spark.sql.ckpt.rows
 
 import org.scalatest.funsuite.AnyFunSuite
 
-import org.apache.spark.sql.ckpt.server.MemoryBudget
+import org.apache.spark.sql.ckpt.settings.MemoryBudget
 
 class NearCacheSuite extends AnyFunSuite {
   private def cache = new NearCache(new MemoryBudget(64 << 20))

@@ -1,5 +1,4 @@
-package org.apache.spark.sql.ckpt
-package rows
+package org.apache.spark.sql.ckpt.rows
 
 import java.nio.file.{Files, Path}
 import java.util.Arrays
@@ -13,7 +12,9 @@ import org.scalatest.BeforeAndAfterEach
 import org.scalatest.funsuite.AnyFunSuite
 
 import org.apache.spark.sql.ckpt.codec.KeyCodec
-import org.apache.spark.sql.ckpt.server.MemoryBudget
+import org.apache.spark.sql.ckpt.server.LocalFolder
+import org.apache.spark.sql.ckpt.settings.MemoryBudget
+import org.apache.spark.sql.ckpt.transactions.DeltaWriter
 import org.apache.spark.unsafe.Platform
 
 class WriteSetSuite extends AnyFunSuite with BeforeAndAfterEach {
@@ -24,7 +25,7 @@ class WriteSetSuite extends AnyFunSuite with BeforeAndAfterEach {
     folder = Files.createTempDirectory("write-set")
   }
 
-  override def afterEach(): Unit = Readers.deleteFolder(folder)
+  override def afterEach(): Unit = LocalFolder.deleteAll(folder)
 
   private def rows(file: Path): Seq[(Seq[Byte], Seq[Byte])] = {
     val reader = new SstFileReader(new Options)

@@ -1,5 +1,4 @@
-package org.apache.spark.sql.ckpt
-package server
+package org.apache.spark.sql.ckpt.server
 
 import java.io.{ByteArrayInputStream, IOException, InputStream, PipedInputStream, PipedOutputStream}
 import java.nio.charset.StandardCharsets.UTF_8
@@ -11,6 +10,10 @@ import scala.concurrent.duration._
 import scala.util.Random
 
 import org.scalatest.funsuite.AnyFunSuite
+
+import org.apache.spark.sql.ckpt.CkptException
+import org.apache.spark.sql.ckpt.settings.Settings
+import org.apache.spark.sql.ckpt.transactions.{RuntimeFolder, SharedRuntime}
 
 class ServerStartSuite extends AnyFunSuite with RuntimeFolder {
   private def lines(text: String, most: Int): Seq[String] = {

@@ -1,0 +1,54 @@
+package org.apache.spark.sql.ckpt.plan.batches
+
+import org.apache.hadoop.fs.Path
+
+import org.apache.spark.sql.catalyst.streaming.WriteToStream
+import org.apache.spark.sql.ckpt.{CkptErrors, CkptException, CkptStateStoreProvider}
+import org.apache.spark.sql.ckpt.fence.CurrentCheckpoint
+import org.apache.spark.sql.ckpt.minor.ClassicSession
+import org.apache.spark.sql.ckpt.settings.Settings
+
+/** Refuses to start a query whose sink has batches that the checkpoint does not know.
+  *
+  * The sink takes each number once. It would skip the rows of the next batches, which are others than those that it has
+  * under their numbers, and they would be lost.
+  */
+private[ckpt] object SinkAhead {
+  private val Key = "sinkAhead"
+
+  /** Throws IllegalArgumentException, which PySpark has a class for. */
+  def requirePlanned(session: ClassicSession, query: WriteToStream): Unit = {
+    val conf = session.sessionState.conf
+    if (CkptStateStoreProvider.isChosen(conf) && !isAllowed(conf.getAllConfs)) {
+      val checkpoint = new Path(query.resolvedCheckpointLocation)
+      lazy val hadoopConf = session.sessionState.newHadoopConf()
+      // Before the plans, as the query writes them.
+      val newest = SinkBatches.newestIn(query.sink, CurrentCheckpoint.idOf(checkpoint, hadoopConf))
+      newest.foreach { newest =>
+        val planned = PlannedBatches.last(checkpoint, hadoopConf)
+        if (newest > planned) {
+          val knows = if (planned < 0) "knows none" else s"knows those up to $planned"
+          val what =
+            s"The query is not started on $checkpoint: its sink ${query.sink} has batches up to $newest, and " +
+              s"this checkpoint $knows"
+          val refused = refusal(what, planned + 1, newest)
+          throw new IllegalArgumentException(refused.getMessage, refused)
+        }
+      }
+    }
+  }
+
+  /** Whether the option says that the sink has the same rows. */
+  def isAllowed(confs: Map[String, String]): Boolean =
+    confs.get(Settings.Prefix + Key).exists(_.trim.equalsIgnoreCase("skip"))
+
+  def refusal(what: String, first: Long, last: Long): CkptException = {
+    val numbers = if (first == last) s"batch $first" else s"batches $first to $last"
+    CkptErrors.invalidInput(
+      s"$what. It would skip the rows that $numbers would have now, and they would be lost.",
+      "If the query has gone back to a savepoint, restore it once more with replay_from, the checkpoint of the run that " +
+        "wrote these batches: they then have the same rows as before. Or give the query another sink, or remove from " +
+        "the sink what it has of them. If they have the same rows in any case, set the option " +
+        s"${Settings.Prefix}$Key to skip.")
+  }
+}

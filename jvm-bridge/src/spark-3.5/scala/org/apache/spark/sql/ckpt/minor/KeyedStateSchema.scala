@@ -1,4 +1,0 @@
-package org.apache.spark.sql.ckpt.minor
-
-/** Spark compares the form of a group's row with the checkpoint's record in the task of partition 0. */
-private[ckpt] trait KeyedStateSchema extends FlatMapGroupsInPandasWithStateExec

@@ -1,6 +1,0 @@
-package org.apache.spark.sql.ckpt.minor
-
-/** A manager of files in front of another one, `files`. Spark closes none. */
-private[ckpt] trait MinorFileManager extends CheckpointFileManager {
-  protected def files: CheckpointFileManager
-}

@@ -1,9 +1,0 @@
-package org.apache.spark.sql.ckpt.minor
-
-import org.apache.spark.sql.execution.SparkPlan
-
-private[ckpt] object MinorTransformWithState {
-
-  /** None: Spark checks the store of `transformWithState` from 4.2 on. */
-  val unchecked: PartialFunction[SparkPlan, SparkPlan] = PartialFunction.empty
-}

@@ -1,9 +1,0 @@
-package org.apache.spark.sql.ckpt.minor
-
-import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
-
-/** None: Spark has no `transformWithState` before 4.0. */
-private[ckpt] object TransformWithStateNodes {
-  def isOne(node: LogicalPlan): Boolean = false
-  def isOfProcessingTime(node: LogicalPlan): Boolean = false
-}

@@ -1,0 +1,20 @@
+package org.apache.spark.sql.ckpt.minor.query
+
+import java.lang.reflect.InvocationTargetException
+
+import org.apache.spark.sql.ckpt.minor.{ClassicSession, MicroBatchExecution}
+
+/** What Spark reads from a checkpoint before a query's first batch: the planned batch, if it is not committed. */
+private[ckpt] object StartOffsets {
+  private val populate =
+    classOf[MicroBatchExecution].getDeclaredMethod("populateStartOffsets", classOf[ClassicSession])
+  populate.setAccessible(true)
+
+  /** Reads it once more, in a query that runs, for the batch that it is about to plan. Its watermark stays. */
+  def read(query: MicroBatchExecution): Unit = {
+    val tracker = MinorWatermarkTracker.of(query) // reads the checkpoint if this is the first trigger
+    try populate.invoke(query, QuerySession.of(query))
+    catch { case wrapped: InvocationTargetException => throw wrapped.getCause }
+    MinorWatermarkTracker.put(query, tracker)
+  }
+}

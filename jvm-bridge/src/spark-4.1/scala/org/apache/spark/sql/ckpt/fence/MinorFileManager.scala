@@ -1,0 +1,9 @@
+package org.apache.spark.sql.ckpt.fence
+
+import org.apache.spark.sql.ckpt.minor.CheckpointFileManager
+
+/** A manager of files in front of another one, `files`. */
+private[ckpt] trait MinorFileManager extends CheckpointFileManager {
+  protected def files: CheckpointFileManager
+  override def close(): Unit = files.close()
+}

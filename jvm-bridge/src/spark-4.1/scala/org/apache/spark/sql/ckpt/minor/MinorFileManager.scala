@@ -1,7 +1,0 @@
-package org.apache.spark.sql.ckpt.minor
-
-/** A manager of files in front of another one, `files`. */
-private[ckpt] trait MinorFileManager extends CheckpointFileManager {
-  protected def files: CheckpointFileManager
-  override def close(): Unit = files.close()
-}

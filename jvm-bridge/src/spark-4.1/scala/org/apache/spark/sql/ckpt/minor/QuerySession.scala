@@ -1,7 +1,0 @@
-package org.apache.spark.sql.ckpt.minor
-
-private[ckpt] object QuerySession {
-
-  /** The session of its own in which a query runs. */
-  def of(query: StreamExecution): ClassicSession = query.sparkSessionForStream
-}

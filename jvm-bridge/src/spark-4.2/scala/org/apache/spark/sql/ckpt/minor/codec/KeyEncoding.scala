@@ -1,0 +1,26 @@
+package org.apache.spark.sql.ckpt.minor.codec
+
+import org.apache.spark.sql.ckpt.minor.{KeyStateEncoderSpec, RocksDBKeyStateEncoder}
+import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.types.StructType
+
+private[ckpt] object KeyEncoding {
+
+  /** Spark's own encoder. */
+  def encoder(spec: KeyStateEncoderSpec, valueSchema: StructType): RocksDBKeyStateEncoder =
+    spec.toEncoder(new UnsafeRowDataEncoder(spec, valueSchema), false)
+
+  /** The columns in whose order Spark scans such keys; None if there are none. */
+  def orderedColumns(spec: KeyStateEncoderSpec): Option[Seq[Int]] = spec match {
+    case RangeKeyScanStateEncoderSpec(_, columns) => Some(columns)
+    case _ => None
+  }
+
+  /** Whether a key's last column is an event time, and Spark scans the keys in their order. */
+  def isOfEventTime(spec: KeyStateEncoderSpec): Boolean = spec match {
+    case _: TimestampAsPrefixKeyStateEncoderSpec | _: TimestampAsPostfixKeyStateEncoderSpec => true
+    case _ => false
+  }
+
+  def supportsRangeScan(encoder: RocksDBKeyStateEncoder): Boolean = encoder.supportsRangeScan
+}
