@@ -32,7 +32,7 @@ def _join(keys: list[str]) -> str:
 
 TYPES = "".join(f"| {kind} | {text}{_units(kind)} |\n" for kind, text in NUMBERS.items())
 PROCESS = textwrap.fill(
-    f"Options are read when a query starts. {_join([key for key, row in table().items() if row.process])} apply to the "
+    f"Options are read when a query starts. {_join([key for key, row in table().items() if row.process and row.group])} apply to the "
     "executor's process, which keeps those of its first query.",
     120,
     break_on_hyphens=False,
@@ -63,11 +63,24 @@ time. There may be a space before the unit. Case does not count in units and in 
 
 {PROCESS}
 
-| key | type | default | what it does |
-|---|---|---|---|
+Hardly anybody needs the options that are marked *rare*.
 """
 
+GUIDES = {
+    "Memory and local disk": "[sizing](sizing.md)",
+    "Where state is kept": "[storage](storage.md), [outages](outages.md)",
+    "Snapshots, and how long a restore takes": "[sizing](sizing.md)",
+    "What is kept and checked": "[the runbook](runbook.md)",
+    "Changed programs and sinks": "[savepoints](savepoints.md), [sinks](sinks.md)",
+    "The state server": "[deploying](deploying.md), [debugging](debugging.md)",
+}
+"""The parts of the page, each with the pages on which its options matter."""
+
+TABLE = "| key | type | default | what it does |\n|---|---|---|---|\n"
+
 TAIL = f"""
+## Confs of Spark
+
 Three of Spark's own confs matter as well. They work as Spark documents them:
 
 | conf | what `configure()` does | meaning |
@@ -85,7 +98,13 @@ def main() -> None:
 
 def page() -> str:
     """Return the text that the page must have now."""
-    return HEAD + "".join(_line(key, row) for key, row in table().items()) + TAIL
+    return HEAD + "".join(_part(name, guides) for name, guides in GUIDES.items()) + TAIL
+
+
+def _part(name: str, guides: str) -> str:
+    rows = {key: row for key, row in table().items() if row.group == name}
+    lines = (_line(key, row) for key, row in sorted(rows.items(), key=lambda item: item[1].rare))
+    return f"\n## {name}\n\nSee {guides}.\n\n{TABLE}" + "".join(lines)
 
 
 def _line(key: str, row: OptionRow) -> str:
@@ -95,7 +114,8 @@ def _line(key: str, row: OptionRow) -> str:
     most = f" At most {row.max}." if row.max is not None else ""
     default = f"`{row.default}`" if row.default != "" else "empty"
     text = re.sub(r"([<>|])", r"\\\1", row.doc)
-    return f"| `{key}` | {kind}{unit} | {default} | {text}{least}{most} |\n"
+    rare = " *rare*" if row.rare else ""
+    return f"| `{key}`{rare} | {kind}{unit} | {default} | {text}{least}{most} |\n"
 
 
 if __name__ == "__main__":

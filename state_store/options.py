@@ -40,7 +40,8 @@ class NumberType(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class OptionRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One row of the table, as in ``options.json``.
 
-    ``process``: an executor's process keeps the value of the first query that uses the store there.
+    ``process``: an executor's process keeps the value of the first query that uses the store there. ``group``: the part
+    of docs/options.md that has it; empty for one that only tests set. ``rare``: its default fits nearly everybody.
     """
 
     type: str
@@ -51,6 +52,8 @@ class OptionRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     min: int | None = None
     max: int | None = None
     process: bool = False
+    group: str = ""
+    rare: bool = False
 
 
 class MemoryShares(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
