@@ -81,7 +81,7 @@ class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="ca
 
 
 class RunLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """How many numbers of a query's runs are read, and how many of the older ones a run deletes: see ``winners.py``.
+    """How many numbers of a query's runs are read, and how many older ones a run deletes: see ``attempts/runs.py``.
 
     Drivers in the JVM (``Runs.scala``) and state servers read and delete the same objects, so both have them from here.
     """

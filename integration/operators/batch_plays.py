@@ -15,7 +15,8 @@ import pyspark_ckpt as ckpt
 from integration.operators.batch_stage import Stage, await_true
 from integration.operators.providers import CHECKPOINT_FORMAT, HDFS_BACKED, OURS, PROVIDER_CLASS
 from integration.short import has
-from pyspark_ckpt.state_store.attempts.winners import NO_RUN_EPOCH, WINNER_FORMAT, WinnerObject
+from pyspark_ckpt.state_store.attempts.runs import NO_RUN_EPOCH
+from pyspark_ckpt.state_store.attempts.winners import WINNER_FORMAT, WinnerObject
 from pyspark_ckpt.state_store.blobs import LocalPlace
 from pyspark_ckpt.state_store.format.names import WinnerName
 from pyspark_ckpt.state_store.format.sealed_objects import read_sealed

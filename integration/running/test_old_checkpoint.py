@@ -16,7 +16,7 @@ from integration.operators.providers import OURS
 from integration.running.programs import Counting, require_each_batch
 from integration.savepoints.test_running import expected
 from pyspark_ckpt.running import first_commit
-from pyspark_ckpt.state_store.attempts.winners import RUN_FORMAT, Epochs, RunObject
+from pyspark_ckpt.state_store.attempts.runs import RUN_FORMAT, Epochs, RunObject
 from pyspark_ckpt.state_store.blobs import LocalPlace
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from tests.services.s3_server import S3Service

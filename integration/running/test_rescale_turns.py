@@ -17,7 +17,7 @@ from integration.running.programs import Counting, require_each_batch
 from integration.savepoints.test_running import batches
 from pyspark_ckpt.queries.session_confs import find_session
 from pyspark_ckpt.running import rescaling
-from pyspark_ckpt.state_store.attempts.winners import RUN_FORMAT, Epochs, RunObject
+from pyspark_ckpt.state_store.attempts.runs import RUN_FORMAT, Epochs, RunObject
 from pyspark_ckpt.state_store.blobs import LocalPlace
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.retention.pins import Pins

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from pyspark_ckpt.state_store.attempts.winners import RUN_FORMAT, Epochs, RunObject
+from pyspark_ckpt.state_store.attempts.runs import RUN_FORMAT, Epochs, RunObject
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.errors import LifecycleError
 

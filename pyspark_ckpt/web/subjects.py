@@ -15,7 +15,7 @@ from pyspark_ckpt.offline.descriptions.operators import OF_OURS, name_by_metas
 from pyspark_ckpt.offline.reading.sources import state_at
 from pyspark_ckpt.queries.handles import describe_failure
 from pyspark_ckpt.queries.progress import has_run, read_progress
-from pyspark_ckpt.state_store.attempts.winners import RunObject
+from pyspark_ckpt.state_store.attempts.runs import RunObject
 from pyspark_ckpt.state_store.blobs.base.place_clock import ShownTimes
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, list_operators, refuse_unnamed_operators

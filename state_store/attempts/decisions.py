@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from pyspark_ckpt.state_store.attempts.winners import Epochs, Evidence, declare_winner, resolve
+from pyspark_ckpt.state_store.attempts.runs import Epochs
+from pyspark_ckpt.state_store.attempts.winners import Evidence, declare_winner, resolve
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.blobs.exclusive import require_exclusive
 from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from pyspark_ckpt.state_store.attempts.winners import RunObject
+from pyspark_ckpt.state_store.attempts.runs import RunObject
 from pyspark_ckpt.state_store.checkpoints.query.files import QUERY
 from pyspark_ckpt.state_store.errors import FormatError, LifecycleError, NotFoundError
 from pyspark_ckpt.state_store.format.names import RUNS_FOLDER, WATERMARKS_FOLDER

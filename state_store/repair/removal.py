@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from pyspark_ckpt.state_store.attempts.winners import RUN_FORMAT, Epochs, RunObject
+from pyspark_ckpt.state_store.attempts.runs import RUN_FORMAT, Epochs, RunObject
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.folder_kind import is_query_id
 from pyspark_ckpt.state_store.checkpoints.query.files import QUERY

@@ -17,7 +17,7 @@ from typing import TypeAlias
 from weakref import WeakValueDictionary
 
 from pyspark_ckpt.state_store.attempts.agreement import Agreement
-from pyspark_ckpt.state_store.attempts.winners import Epochs, KnownRuns
+from pyspark_ckpt.state_store.attempts.runs import Epochs, KnownRuns
 from pyspark_ckpt.state_store.blobs import (
     BlobPlace,
     HadoopSettings,

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from pyspark_ckpt.state_store.attempts.agreement import Agreement
-from pyspark_ckpt.state_store.attempts.winners import Epochs
+from pyspark_ckpt.state_store.attempts.runs import Epochs
 from pyspark_ckpt.state_store.blobs import BlobPlace, Traffic, find_options
 from pyspark_ckpt.state_store.blobs.base.place_clock import PlaceTimes
 from pyspark_ckpt.state_store.database import Tuning

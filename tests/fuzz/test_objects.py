@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_ckpt.state_store.attempts.commit_log import read_ids
-from pyspark_ckpt.state_store.attempts.winners import Epochs, declare_winner
+from pyspark_ckpt.state_store.attempts.runs import Epochs
+from pyspark_ckpt.state_store.attempts.winners import declare_winner
 from pyspark_ckpt.state_store.blobs import LocalPlace, place_at
 from pyspark_ckpt.state_store.blobs.s3 import place as s3  # noqa: F401 - what loading it takes is no reader's
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint

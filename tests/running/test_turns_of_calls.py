@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_ckpt.running.turns import Turn, only_call
-from pyspark_ckpt.state_store.attempts.winners import RUN_FORMAT, Epochs, RunObject
+from pyspark_ckpt.state_store.attempts.runs import RUN_FORMAT, Epochs, RunObject
 from pyspark_ckpt.state_store.blobs import LocalPlace
 from pyspark_ckpt.state_store.errors import LifecycleError
 

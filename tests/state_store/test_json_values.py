@@ -12,7 +12,8 @@ from pyspark_ckpt.offline.adopting.records import LineageItem
 from pyspark_ckpt.offline.adopting.stores import Metadata
 from pyspark_ckpt.offline.handing_back.moving import HandedBack
 from pyspark_ckpt.state_store import json_objects as kinds
-from pyspark_ckpt.state_store.attempts.winners import RunObject, WinnerObject
+from pyspark_ckpt.state_store.attempts.runs import RunObject
+from pyspark_ckpt.state_store.attempts.winners import WinnerObject
 from pyspark_ckpt.state_store.checkpoints.ownership import Owner
 from pyspark_ckpt.state_store.checkpoints.query.migrations import _File
 from pyspark_ckpt.state_store.errors import FormatError

@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import xxhash
 
-from pyspark_ckpt.state_store.attempts.winners import NO_RUN_EPOCH, declare_winner
+from pyspark_ckpt.state_store.attempts.runs import NO_RUN_EPOCH
+from pyspark_ckpt.state_store.attempts.winners import declare_winner
 from pyspark_ckpt.state_store.checkpoints.digests import Digest, Digests, combine, require_equal
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
 from pyspark_ckpt.state_store.checkpoints.layout import Layout

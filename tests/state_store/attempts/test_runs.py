@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_ckpt.state_store.attempts.winners import RUN_FORMAT, RUNS_DELETED_AT_ONCE, RUNS_KEPT, Epochs, RunObject
+from pyspark_ckpt.state_store.attempts.runs import RUN_FORMAT, RUNS_DELETED_AT_ONCE, RUNS_KEPT, Epochs, RunObject
 from pyspark_ckpt.state_store.blobs import LocalPlace, MeteredPlace, Traffic
 from pyspark_ckpt.state_store.errors import ConflictError, StorageError
 from pyspark_ckpt.state_store.format.names import parse_epoch, run_name

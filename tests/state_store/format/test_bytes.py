@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_ckpt.state_store.attempts.winners import RUN_FORMAT, RunObject
+from pyspark_ckpt.state_store.attempts.runs import RUN_FORMAT, RunObject
 from pyspark_ckpt.state_store.blobs import LocalPlace
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.format import keys, names

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pyspark_ckpt.cli.main import main
-from pyspark_ckpt.state_store.attempts.winners import RUN_FORMAT, Epochs, RunObject
+from pyspark_ckpt.state_store.attempts.runs import RUN_FORMAT, Epochs, RunObject
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.format.remote import store_folder
 from pyspark_ckpt.state_store.identity import Identity

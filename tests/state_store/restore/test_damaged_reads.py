@@ -9,7 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pyspark_ckpt.state_store.attempts.winners import RunObject, WinnerObject
+from pyspark_ckpt.state_store.attempts.runs import RunObject
+from pyspark_ckpt.state_store.attempts.winners import WinnerObject
 from pyspark_ckpt.state_store.blobs import LocalPlace
 from pyspark_ckpt.state_store.errors import FormatError, StorageError
 from pyspark_ckpt.state_store.format.delta import read_delta

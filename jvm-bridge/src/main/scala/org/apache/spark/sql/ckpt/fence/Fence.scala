@@ -22,7 +22,7 @@ import org.apache.spark.sql.execution.streaming.continuous.ContinuousExecution
   * thought dead, and another one has taken its place. It is over, too, if its own number is gone or is that of another
   * run: somebody has deleted the checkpoint, and perhaps restored one in its place. Clocks have no part in this.
   *
-  * `state_store/attempts/winners.py` reads and writes the same objects, and keeps as many of them.
+  * `state_store/attempts/runs.py` reads and writes the same objects, and keeps as many of them.
   */
 private[ckpt] final class Fence(val epoch: Long, runId: String, runs: Runs, end: CkptException => Unit = _ => ()) {
   @volatile private var own: Option[Runs.Stamp] = None

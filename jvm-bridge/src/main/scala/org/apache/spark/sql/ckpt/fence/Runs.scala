@@ -147,7 +147,7 @@ private[ckpt] object Runs {
   /** Of an object: a number is written once, so another stamp may be that of another object. */
   final case class Stamp(modifiedMs: Long, bytes: Long)
 
-  /** As many numbers are read as in `state_store/attempts/winners.py`; the rest is deleted, a few at a time. */
+  /** As many numbers are read as in `state_store/attempts/runs.py`; the rest is deleted, a few at a time. */
   private val Kept = OptionTable.runs.get("kept").asLong
   private val DeletedAtOnce = OptionTable.runs.get("deletedAtOnce").asInt
 
