@@ -9,6 +9,7 @@ import pytest
 from integration.sample import ALL
 from integration.short import IN_TURN, PARTS, has
 from integration.turns import TURNS, find_turn, is_older, take
+from integration.unit import is_unit
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
@@ -34,13 +35,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
     return ByFile(config, log)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Take ``--unit``, which ``make unit`` gives."""
+    parser.addoption("--unit", action="store_true", help="only quick tests that need no JVM and no service")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what this Spark does not have, the cases of the whole matrix, and long tests that have another turn.
 
     Order the rest: tests without Spark first, then the longest.
     """
-    left_out = {item for item in items if _is_left_out(item)}
+    left_out = {item for item in items if _is_left_out(item) or (config.option.unit and not is_unit(item))}
     in_turn = [item for item in items if item not in left_out and _is_in_turn(item)]
     in_turn.sort(key=lambda item: item.nodeid)
     left_out |= set(in_turn) - set(take(in_turn, find_turn()))
