@@ -24,6 +24,7 @@ _KINDS = "iufbO"
 """Kinds of numpy types whose arrays a Series holds unchanged."""
 _NUMBERS = "iu"
 _FLOATS = "f"
+IS_ALWAYS_COPIED = int(pd.__version__.partition(".")[0]) >= 3  # noqa: PLR2004 - the release that has copy-on-write alone
 
 
 class Slices:
@@ -34,8 +35,9 @@ class Slices:
         self.frame = frame
         self.arrays: dict[str, npt.NDArray[Any]] = {}
         """The arrays of columns that can be used without a frame."""
-        is_shared = not pd.get_option("mode.copy_on_write")  # otherwise a frame returns a new column each time
-        if is_shared and frame.columns.is_unique:
+        self.copies = IS_ALWAYS_COPIED or bool(pd.get_option("mode.copy_on_write"))
+        """Whether a frame returns a new column each time, whose changes it does not see: pandas' copy-on-write."""
+        if frame.columns.is_unique:
             for name, column in frame.items():
                 if isinstance(name, str) and isinstance(column.dtype, np.dtype) and column.dtype.kind in _KINDS:
                     self.arrays[name] = column.to_numpy()
@@ -85,6 +87,10 @@ class LazyDataFrame(pd.DataFrame):
         array = slices.arrays.get(name) if type(name) is str else None
         if array is None:
             return _fill_in(self)[name]
+        if slices.copies:
+            column = LazySeries.__new__(LazySeries)
+            column.__dict__["_lazy"] = name, array[first:end]
+            return column
         column = columns[name]() if name in columns else None
         if column is None:
             column = LazySeries.__new__(LazySeries)
@@ -98,7 +104,7 @@ class LazyDataFrame(pd.DataFrame):
 
 
 class LazySeries(pd.Series):
-    """A column of a lazy frame, made together with it."""
+    """A column of a lazy frame. It is made together with it, or alone if frames return new columns."""
 
     @override  # type: ignore[misc]
     def __getattr__(self, name: str) -> Any:
@@ -176,6 +182,10 @@ class LazySeries(pd.Series):
 def _fill_in(lazy: Any) -> Any:
     """Make the frame that a lazy frame or column stands for, and all columns that are held of it. Return ``lazy``."""
     if "_lazy" in lazy.__dict__:
+        if isinstance(lazy.__dict__["_lazy"][0], str):
+            name, array = lazy.__dict__.pop("_lazy")
+            pd.Series.__init__(lazy, array.copy(), name=name, copy=False)  # type: ignore[call-arg]
+            return lazy
         frame = lazy if isinstance(lazy, pd.DataFrame) else lazy.__dict__["_lazy"][0]
         slices, first, end, columns = frame.__dict__.pop("_lazy")
         pd.DataFrame.__init__(frame, slices.make(first, end), copy=False)  # type: ignore[call-arg]

@@ -213,16 +213,20 @@ _ARE_SAME: Mapping[type[Any], Callable[[Any, Any], bool]] = {
 }
 
 
+@pytest.mark.parametrize("copies", [False, True], ids=["shared", "copy on write"])
 @pytest.mark.parametrize("question", ["length", "sum", "list", "first", "iteration", "max", "attribute", "empty"])
-def test_what_is_asked_most_makes_no_frame(question: str) -> None:
-    lazy, _ = next(_two(1, 4))
-    column = lazy["long"]
-    QUESTIONS[question](lazy, column)
-    assert "_mgr" not in vars(lazy)
-    assert "_mgr" not in vars(column)
-    assert lazy.shape == (3, len(NAMES))
-    assert "_mgr" in vars(lazy)
-    assert "_mgr" in vars(column)
+def test_what_is_asked_most_makes_no_frame(question: str, *, copies: bool) -> None:
+    """Also with copy-on-write, as in pandas 3: a column is made alone then."""
+    with pd.option_context("mode.copy_on_write", copies):
+        lazy, _ = next(_two(1, 4))
+        column = lazy["long"]
+        QUESTIONS[question](lazy, column)
+        assert "_mgr" not in vars(lazy)
+        assert "_mgr" not in vars(column)
+        assert lazy.shape == (3, len(NAMES))
+        assert "_mgr" in vars(lazy)
+        assert ("_mgr" in vars(column)) is not copies
+        assert column.cumsum().to_list() == lazy["long"].cumsum().to_list()
 
 
 @pytest.mark.filterwarnings("ignore")
