@@ -22,7 +22,7 @@ def _units(kind: str) -> str:
     for name, size in number_types()[kind].units.items():
         if name:
             groups.setdefault(size, []).append(f"`{name}`")
-    units = ", ".join(" or ".join(names) for _, names in sorted(groups.items()))
+    units = ", ".join("/".join(names) for _, names in sorted(groups.items()))
     return f", or with a unit: {units}" if units else ""
 
 
@@ -41,9 +41,9 @@ PROCESS = textwrap.fill(
 HEAD = f"""\
 # Options
 
-`make docs` writes this page from `state_store/options.json`. Make changes there.
+<!-- `make docs` writes this page from state_store/options.json -->
 
-Set an option in snake case, or as a Spark conf with the prefix `{PREFIX}`:
+Set an option in snake case, or as a conf with the prefix `{PREFIX}`:
 
 <!-- fragment -->
 ```python
@@ -51,19 +51,18 @@ ckpt.configure(SparkSession.builder, memory_limit="1g")
 SparkSession.builder.config("{PREFIX}memoryLimit", "1g")
 ```
 
-A query with an unknown key or a value out of range does not start; the message says what to write instead.
+A query with an unknown key or a value out of range does not start.
 
 | type | how to write it |
 |---|---|
 {TYPES}\
 
-Numbers are whole: write `90s`, not `1.5m`. Units of sizes are powers of 1,024, also `kb` and `mb`; `m` is minutes in a
-time. There may be a space before the unit. Case does not count in units and in values of a list: `1G` is `1g`, and
-`debug` is `DEBUG`. It counts in all other text, such as a path.
+Numbers are whole: write `90s`, not `1.5m`. Units of sizes are powers of 1,024, also `kb` and `mb`. There may be a space
+before the unit. Case does not count in units and listed values: `1G` is `1g`, `debug` is `DEBUG`.
 
 {PROCESS}
 
-Hardly anybody needs the options that are marked *rare*.
+Hardly anybody needs the *rare* ones.
 """
 
 GUIDES = {
@@ -81,13 +80,11 @@ TABLE = "| key | type | default | what it does |\n|---|---|---|---|\n"
 TAIL = f"""
 ## Confs of Spark
 
-Three of Spark's own confs matter as well. They work as Spark documents them:
-
 | conf | what `configure()` does | meaning |
 |---|---|---|
-| `{PREFIX.removesuffix("ckpt.")}providerClass` | sets it | which state store a *new* query uses; a checkpoint remembers its own |
-| `{PREFIX.removesuffix("ckpt.")}checkpointFormatVersion` | `2`, unless it is set; before Spark 4.1 nothing, so that it is `1` | `2`: the commit log names the winner of every commit. `1` works, too; from Spark 4.3 on, a query may change from either to the other |
-| `spark.sql.streaming.minBatchesToRetain` | leaves it | how many versions below the newest one stay restorable; older ones are deleted in the background |
+| `{PREFIX.removesuffix("ckpt.")}providerClass` | sets it | a *new* query's state store; a checkpoint remembers its own |
+| `{PREFIX.removesuffix("ckpt.")}checkpointFormatVersion` | `2`, unless it is set; before Spark 4.1 nothing, so that it is `1` | `2`: the commit log names the winner of every commit. `1` works, too; from Spark 4.3 on, a query may change it |
+| `spark.sql.streaming.minBatchesToRetain` | leaves it | how many versions below the newest one stay restorable |
 """
 
 
@@ -108,9 +105,9 @@ def _part(name: str, guides: str) -> str:
 
 
 def _line(key: str, row: OptionRow) -> str:
-    kind = " or ".join(f"`{value}`" for value in row.values) if row.values else row.type
+    kind = ", ".join(f"`{value}`" for value in row.values) if row.values else row.type
     unit = f" ({row.unit})" if row.unit not in {"", row.type} else ""
-    least = f" At least {row.min}." if row.min is not None else ""
+    least = f" At least {row.min}." if row.min else ""
     most = f" At most {row.max}." if row.max is not None else ""
     default = f"`{row.default}`" if row.default != "" else "empty"
     text = re.sub(r"([<>|])", r"\\\1", row.doc)
