@@ -52,4 +52,4 @@ def test_declared_states_look_as_they_are_declared() -> None:
     assert repr(ckpt.MapState("words", "string", "long", ttl="1 h")).startswith(
         "MapState('words', 'string', 'long', ttl=Ttl("
     )
-    assert repr(ckpt.MetricCounter("late")) == "Counter('late')"
+    assert repr(ckpt.MetricCounter("late")) == "MetricCounter('late')"

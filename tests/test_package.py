@@ -51,7 +51,7 @@ def test_a_wheel_has_all_modules_the_jar_the_types_and_what_it_reads(checkout: P
     assert PROVIDER in names_in_jar(wheel)
     with zipfile.ZipFile(wheel) as content:
         read = {"py.typed", "state_store/options.json", "state_store/metrics.json"}
-        shown = {"monitoring/alerts.yml", "monitoring/dashboard.json"}
+        shown = {"metrics/alerts.yml", "metrics/dashboard.json"}
         assert {f"pyspark_ckpt/{name}" for name in read | shown} <= set(content.namelist())
         of_the_page = (ROOT / "pyspark_ckpt/web/static", ROOT / "pyspark_ckpt/web/templates")
         files = {str(path.relative_to(ROOT)) for folder in of_the_page for path in folder.iterdir()}

@@ -113,7 +113,9 @@ def test_what_pyspark_lacks_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) 
         with pytest.raises(InvalidInputError) as refused:
             getattr(stream, method)(nothing, "n bigint", "update", "None")
         assert f".{method}() needs Spark 4.0 or newer, and PySpark 3.5.9 is installed." in str(refused.value)
-    with pytest.raises(InvalidInputError, match=r"pyspark_ckpt\.register_state_source needs Spark 4\.0 or newer"):
+    with pytest.raises(
+        InvalidInputError, match=r"pyspark_ckpt\.reading\.register_state_source needs Spark 4\.0 or newer"
+    ):
         _ = pyspark_ckpt.reading.register_state_source
 
 

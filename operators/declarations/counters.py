@@ -43,9 +43,11 @@ class BoundMetricCounter(MetricCounter):
         try:
             counted = self._counts[self._metric] + whole_number(count)
         except TypeError as problem:
-            raise InvalidInputError(f"Counter {self.name!r} counts integers: {problem}.", hint=CONVERT) from problem
+            raise InvalidInputError(
+                f"MetricCounter {self.name!r} counts integers: {problem}.", hint=CONVERT
+            ) from problem
         if abs(counted) > MAX_LONG:
-            raise InvalidInputError(f"Counter {self.name!r} would be {counted}; its limit is {MAX_LONG}.")
+            raise InvalidInputError(f"MetricCounter {self.name!r} would be {counted}; its limit is {MAX_LONG}.")
         self._counts[self._metric] = counted
 
 

@@ -206,9 +206,9 @@ def rescale(
     as_json: bool,
 ) -> int:
     """Copy the checkpoint of a stopped query for another number of partitions."""
+    options = parse(settings)
+    source = Checkpoint(checkpoint, options)
     if dry_run:
-        options = parse(settings)
-        source = Checkpoint(checkpoint, options)
         plan = savepoints.plan_restore(source, target, RestoreRequest(parallelism, query_id), options)
         return _print_dry_run(plan, dry_run, as_json=as_json)
     done = savepoints.restore(checkpoint, target, parallelism=parallelism, query_id=query_id, options=settings)

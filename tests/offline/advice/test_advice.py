@@ -199,7 +199,7 @@ def test_the_command_answers_with_its_reasons(quick_path: Path, capsys: pytest.C
     assert main(["query", "advise", query.location, "--progress", str(log), "--cores", "8"]) == 0
     told = capsys.readouterr().out
     assert told.startswith("More partitions would help: the query has 3 partitions, and 9 are recommended.")
-    assert f"pyspark-ckpt checkpoint rescale {query.location} NEW_CHECKPOINT -n 9 --explain" in told
+    assert f"pyspark-ckpt checkpoint rescale {query.location} NEW_CHECKPOINT -n 9 --dry-run" in told
     assert main(["query", "advise", query.location, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["verdict"] == "unknown"
     assert "do not suffice" in str(ckpt.monitoring.advise(query.location))
