@@ -109,6 +109,8 @@ def _say_where(found: Diagnosis) -> str:
         return "No batch is committed: the query begins with batch 0."
     planned = _list_planned(continuation)
     again = f" Batch {planned[0]} runs again with the rows that were planned for it." if planned else ""
+    if len(planned) > 1:
+        again = f" Batches {planned[0]} to {planned[-1]} run again with the rows that were planned for them."
     return f"The query can continue exactly once after batch {continuation.batch}.{again}"
 
 
