@@ -143,3 +143,28 @@ def test_rows_are_counted_once_after_a_repair_of_plans_that_a_restore_has_carrie
         (query.sink / str(batch)).unlink()
     query.run()
     query.require_all_counted_once()
+
+
+@pytest.mark.in_turn
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("source", "over"), [("offsets/1", "offsets/3"), ("offsets/1", "offsets/4"), ("sources/0/0", "sources/0/4")]
+)
+def test_rows_are_counted_once_after_a_repair_of_an_entry_that_was_copied_over_another(
+    spark: SparkSession, tmp_path: Path, source: str, over: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = Counting(spark, tmp_path, 1)
+    query.add_files(FILES)
+    query.run()
+    (query.checkpoint / over).write_bytes((query.checkpoint / source).read_bytes())
+    (query.checkpoint / "commits/4").unlink()
+    query.add_files(2)
+    capsys.readouterr()
+    assert main(["checkpoint", "verify", str(query.checkpoint)]) == 1
+    assert over in capsys.readouterr().out
+    assert main(["checkpoint", "repair", str(query.checkpoint), "--apply", "--json"]) == 0
+    first, last = json.loads(capsys.readouterr().out)["cut_anew"]
+    for batch in range(first, last + 1):
+        (query.sink / str(batch)).unlink()
+    query.run()
+    query.require_all_counted_once()

@@ -8,7 +8,8 @@ does if one is missing was tried with Spark 4.3, in both checkpoint formats.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 
@@ -18,6 +19,7 @@ from pyspark_ckpt.state_store.checkpoints.query.carried_plans import NONE_CARRIE
 from pyspark_ckpt.state_store.checkpoints.query.entries import check_content
 from pyspark_ckpt.state_store.checkpoints.query.files import QUERY, find_watermarks, list_batches, list_operator_files
 from pyspark_ckpt.state_store.checkpoints.query.migrations import read_migrations
+from pyspark_ckpt.state_store.checkpoints.query.misplaced import find_misplaced
 from pyspark_ckpt.state_store.checkpoints.query.sources import require_offsets
 from pyspark_ckpt.state_store.checkpoints.query.spark_files import (
     check_form,
@@ -28,6 +30,8 @@ from pyspark_ckpt.state_store.checkpoints.query.spark_files import (
 from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
 from pyspark_ckpt.state_store.format.names import REPLAY_FOLDER
 
+NEIGHBOURS = 8
+"""So many of the newest entries of the offset log are compared, to see whether they are in their order."""
 START_ATTEMPTS = 3
 """How often the files are read if the query commits meanwhile."""
 
@@ -96,6 +100,7 @@ class _Start:
                 "does not start the query"
             )
         plans = self._read_carried(newest + 1, carried, sources)
+        self._find_misplaced([each for each in sorted(planned) if each <= newest][-NEIGHBOURS:], {**logs, **plans})
         of_sources = self._read_files(choose_source_files(sources), "or reads files again", may_go=True)
         of_operators = self._read_files(list_operator_files(place), may_go=True)
         try:
@@ -128,6 +133,21 @@ class _Start:
                 "further: the query fails there, or reads other rows than it had"
             )
         return plans
+
+    def _find_misplaced(self, batches: Sequence[int], needed: Mapping[str, bytes]) -> None:
+        """Look for entries among ``needed`` that are those of other batches, beside those of the ``batches`` before."""
+        entries: dict[str, bytes] = {}
+        for name in (f"offsets/{batch}" for batch in batches):
+            with suppress(NotFoundError, FormatError):  # one that is not needed
+                content = needed[name] if name in needed else self._place.get(name)
+                require_offsets(content, name)
+                entries[name] = content
+        entries |= {name: content for name, content in needed.items() if name.startswith(f"{REPLAY_FOLDER}/")}
+        self._problems += [
+            f"{self._place.url}/{name} {why}: the query would read wrong rows"
+            for name, why in find_misplaced(entries).items()
+            if name in needed
+        ]
 
     def _read_files(self, names: Iterable[str], otherwise: str = "", *, may_go: bool = False) -> dict[str, bytes]:
         """Return the files that are whole. ``may_go``: a query that runs replaces some by others that say the same.

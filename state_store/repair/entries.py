@@ -17,6 +17,7 @@ from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.query.carried_plans import CARRIED_FILE, NONE_CARRIED, read_last_carried
 from pyspark_ckpt.state_store.checkpoints.query.entries import check_content, decode_json
 from pyspark_ckpt.state_store.checkpoints.query.files import BATCH, find_last_carried, list_batches
+from pyspark_ckpt.state_store.checkpoints.query.misplaced import find_misplaced
 from pyspark_ckpt.state_store.checkpoints.query.sources import require_offsets
 from pyspark_ckpt.state_store.checkpoints.query.spark_files import check_form, guess_file_offsets
 from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
@@ -112,7 +113,17 @@ def _read_plans(place: BlobPlace, names: list[str]) -> tuple[dict[int, bytes], d
             elif problem:
                 problems[name] = problem
     _find_cut_offsets(whole, place.url, problems)
+    for name, why in find_misplaced(_order(whole)).items():
+        problems[name] = f"{place.url}/{name} {why}."
+        del whole[name]
     return _number(whole, _OFFSETS), _number(whole, _CARRIED), problems
+
+
+def _order(entries: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the plan of each batch, in their order; that of Spark's log, if it was taken up and is there twice."""
+    names = {batch: f"{_CARRIED}{batch}" for batch in _number(entries, _CARRIED)}
+    names |= {batch: f"{_OFFSETS}{batch}" for batch in _number(entries, _OFFSETS)}
+    return {name: entries[name] for _, name in sorted(names.items())}
 
 
 def _number(entries: Mapping[str, bytes], lead: str) -> dict[int, bytes]:
