@@ -28,7 +28,7 @@ from pyspark_ckpt.state_store.repair.continuation import (
 )
 from pyspark_ckpt.state_store.repair.damaged_checkpoint import DamagedCheckpoint
 from pyspark_ckpt.state_store.repair.entries import REWRITTEN_SCHEMA, Entries, read_entries
-from pyspark_ckpt.state_store.repair.state_check import find_lost_state
+from pyspark_ckpt.state_store.repair.state_check import find_lost_log, find_lost_state
 
 _OF_OPERATORS = re.compile(r"state/[0-9]+/(?:_metadata/metadata|_stateSchema/.+)")
 """Files that nothing in a checkpoint can replace: what operators there are, and the schemas of their states."""
@@ -74,7 +74,10 @@ def diagnose(checkpoint: DamagedCheckpoint, *, reads_all: bool) -> Diagnosis:
     entries = read_entries(checkpoint.place)
     _refuse_moved(checkpoint, entries)
     obstacles: list[Obstacle] = []
+    lost_log = ""
     continuation = _choose(checkpoint, entries, obstacles, reads_all=reads_all)
+    if continuation is not None and continuation.batch == NONE_COMMITTED and (lost_log := find_lost_log(checkpoint)):
+        continuation = None
     planned = (number for log in ("offsets", "commits", REPLAY_FOLDER) for number in entries.list_numbers(log))
     last_seen = max([entries.last_carried, *planned], default=NONE_COMMITTED)
     ids = (checkpoint.query_id,) if checkpoint.query_id else tuple(sorted(checkpoint.find_ids()))
@@ -86,7 +89,10 @@ def diagnose(checkpoint: DamagedCheckpoint, *, reads_all: bool) -> Diagnosis:
         tuple(obstacles),
         continuation,
         tuple(name for name in removed if name not in lost),
-        tuple(f"{entries.problems[name]} Nothing in the checkpoint has what was in it." for name in lost),
+        (
+            *filter(None, [lost_log and f"{lost_log}, and offsets with it"]),
+            *(f"{entries.problems[name]} Nothing in the checkpoint has what was in it." for name in lost),
+        ),
         ids,
         not checkpoint.query_id,
         last_seen,

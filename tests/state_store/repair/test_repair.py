@@ -336,3 +336,30 @@ def test_the_query_goes_on_from_the_batch_that_a_repair_names_when_entries_are_d
     assert history.repair("--apply") == 0
     history.require_at(found.continuation.batch)
     assert history.diagnose().is_healthy
+
+
+@pytest.mark.parametrize("version", FORMATS)
+def test_logs_that_are_lost_are_left_to_a_backup_while_there_is_state(
+    version: int, quick_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    history = History(str(quick_path / "query"), version)
+    for name in [each.name for log in ("offsets", "commits") for each in history.place.list(log)]:
+        history.place.delete(name)
+    before = files(Path(history.query.location))
+    why = f"{history.query.location}/commits has no entry, and there is state of version 8: the commit log is lost"
+    for command in ("repair", "verify"):
+        assert main(["checkpoint", command, history.query.location]) == 1
+        assert why in capsys.readouterr().out
+    assert history.repair("--json") == 1
+    told = json.loads(capsys.readouterr().out)
+    assert (told["is_healthy"], told["continues_after_batch"], told["removed"]) == (False, None, [])
+    assert why in told["lost"][0]
+    assert history.repair("--apply") == 2
+    assert files(Path(history.query.location)) == before
+
+
+def test_state_of_a_first_batch_that_was_not_committed_is_no_lost_log(quick_path: Path) -> None:
+    query = Query(str(quick_path / "query"), 2, operators=(0,))
+    query.run()
+    query.place.delete("commits/0")
+    assert main(["checkpoint", "repair", query.location]) == 0
