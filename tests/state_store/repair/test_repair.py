@@ -211,9 +211,12 @@ def test_an_id_that_nothing_tells_is_asked_for(history: History, capsys: pytest.
     assert f"has a query id, {its}, which --query-id cannot change" in capsys.readouterr().err
 
 
-def test_a_new_id_is_given_if_that_is_asked_for(history: History) -> None:
+def test_a_new_id_is_given_if_that_is_asked_for(history: History, capsys: pytest.CaptureFixture[str]) -> None:
     history.place.delete("metadata")
     assert history.repair("--apply", "--query-id", "new") == 0
+    told = capsys.readouterr().out
+    assert "Wrote metadata with the query id" in told
+    assert "Moved" not in told, "no file was moved"
     assert json.loads(history.place.get("metadata"))["id"] != QUERY
     history.require_at(7)
 
