@@ -168,3 +168,20 @@ def test_rows_are_counted_once_after_a_repair_of_an_entry_that_was_copied_over_a
         (query.sink / str(batch)).unlink()
     query.run()
     query.require_all_counted_once()
+
+
+@pytest.mark.in_turn
+@pytest.mark.spark
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_query_without_logs_is_not_said_to_start(
+    spark: SparkSession, tmp_path: Path, version: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = Counting(spark, tmp_path, version)
+    query.add_files(3)
+    query.run()
+    for log in ("offsets", "commits"):
+        for path in (query.checkpoint / log).iterdir():
+            path.unlink()
+    for command in ("repair", "verify"):
+        assert main(["checkpoint", command, str(query.checkpoint)]) == 1
+        assert "there is state of version 3: the commit log is lost" in capsys.readouterr().out
