@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import pyspark_ckpt as ckpt
 from pyspark_ckpt.cli.main import main
 
 if TYPE_CHECKING:
@@ -99,3 +100,88 @@ def test_rows_are_counted_once_after_a_repair(
         (query.sink / str(batch)).unlink(missing_ok=True)
     assert query.run() == its
     query.require_all_counted_once()
+
+
+@pytest.mark.in_turn
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("emptied", "deleted", "first_cut"),
+    [
+        (("_ckpt/replay/3",), (), 3),
+        ((), ("_ckpt/replay/4",), 4),
+        ((), ("_ckpt/replay/5",), 5),
+        (("sources/0/4",), (), 4),
+    ],
+    ids=str,
+)
+def test_rows_are_counted_once_after_a_repair_of_plans_that_a_restore_has_carried_over(
+    spark: SparkSession,
+    tmp_path: Path,
+    emptied: tuple[str, ...],
+    deleted: tuple[str, ...],
+    first_cut: int,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    query = Counting(spark, tmp_path, 1)
+    query.add_files(3)
+    query.run()
+    ckpt.savepoint(query.checkpoint, tmp_path / "saved")
+    query.add_files(3)
+    query.run()
+    ckpt.restore(tmp_path / "saved", tmp_path / "new", replay_from=query.checkpoint)
+    query.checkpoint = tmp_path / "new"
+    for name in emptied:
+        (query.checkpoint / name).write_bytes(b"")
+    for name in deleted:
+        (query.checkpoint / name).unlink()
+    query.add_files(2)
+    capsys.readouterr()
+    assert main(["checkpoint", "repair", str(query.checkpoint), "--apply", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["cut_anew"] == [first_cut, 5]
+    for batch in range(first_cut, 6):
+        (query.sink / str(batch)).unlink()
+    query.run()
+    query.require_all_counted_once()
+
+
+@pytest.mark.in_turn
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("source", "over"), [("offsets/1", "offsets/3"), ("offsets/1", "offsets/4"), ("sources/0/0", "sources/0/4")]
+)
+def test_rows_are_counted_once_after_a_repair_of_an_entry_that_was_copied_over_another(
+    spark: SparkSession, tmp_path: Path, source: str, over: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = Counting(spark, tmp_path, 1)
+    query.add_files(FILES)
+    query.run()
+    (query.checkpoint / over).write_bytes((query.checkpoint / source).read_bytes())
+    (query.checkpoint / "commits/4").unlink()
+    query.add_files(2)
+    capsys.readouterr()
+    assert main(["checkpoint", "verify", str(query.checkpoint)]) == 1
+    assert over in capsys.readouterr().out
+    assert main(["checkpoint", "repair", str(query.checkpoint), "--apply", "--json"]) == 0
+    first, last = json.loads(capsys.readouterr().out)["cut_anew"]
+    for batch in range(first, last + 1):
+        (query.sink / str(batch)).unlink()
+    query.run()
+    query.require_all_counted_once()
+
+
+@pytest.mark.in_turn
+@pytest.mark.spark
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_query_without_logs_is_not_said_to_start(
+    spark: SparkSession, tmp_path: Path, version: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = Counting(spark, tmp_path, version)
+    query.add_files(3)
+    query.run()
+    for log in ("offsets", "commits"):
+        for path in (query.checkpoint / log).iterdir():
+            path.unlink()
+    for command in ("repair", "verify"):
+        assert main(["checkpoint", command, str(query.checkpoint)]) == 1
+        assert "there is state of version 3: the commit log is lost" in capsys.readouterr().out

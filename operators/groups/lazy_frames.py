@@ -88,9 +88,9 @@ class LazyDataFrame(pd.DataFrame):
         if array is None:
             return _fill_in(self)[name]
         if slices.copies:
-            column = LazySeries.__new__(LazySeries)
-            column.__dict__["_lazy"] = name, array[first:end]
-            return column
+            own = LazySeries.__new__(LazySeries)
+            own.__dict__["_lazy"] = name, array[first:end]
+            return own
         column = columns[name]() if name in columns else None
         if column is None:
             column = LazySeries.__new__(LazySeries)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 
 from pyspark_ckpt.offline.descriptions.json_forms import (
@@ -24,7 +24,12 @@ from pyspark_ckpt.offline.descriptions.operators import (
 from pyspark_ckpt.offline.descriptions.states import GROUP_RANGES, count_by_groups, count_rows, describe_types
 from pyspark_ckpt.state_store.attempts.damaged_logs import advise_repair
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
-from pyspark_ckpt.state_store.checkpoints.inventory import refuse_unnamed_operators
+from pyspark_ckpt.state_store.checkpoints.inventory import (
+    FIRST_VERSION,
+    describe_lost_log,
+    find_last_version,
+    refuse_unnamed_operators,
+)
 from pyspark_ckpt.state_store.checkpoints.query.files import list_batches
 from pyspark_ckpt.state_store.checkpoints.query.operators import Operator
 from pyspark_ckpt.state_store.checkpoints.query_start import StartFiles, verify_start
@@ -49,8 +54,6 @@ from pyspark_ckpt.terminal import (
 )
 
 LISTS = "ListState"
-FIRST_VERSION = 1
-"""What a first batch that was not committed leaves."""
 NOTHING_YET, NO_STATE = "no batch is committed yet", "no operator of the query keeps state"
 
 
@@ -230,17 +233,13 @@ def _verify_uncommitted(
     checkpoint: Checkpoint, stores: Sequence[Identity], unknown: Sequence[str], *, as_json: bool
 ) -> int:
     """Look for what a query before its first commit cannot have: later batches, whose commit log is then lost."""
-    last = _find_last_version(checkpoint, stores)
+    last = find_last_version(checkpoint, stores)
     start = verify_start(checkpoint)
     checkpoint.look_again()
     if checkpoint.newest_version:  # the query has committed a batch meanwhile
         return verify(checkpoint, None, as_json=as_json)
     problems = [*unknown, *start.problems]
-    if last > FIRST_VERSION:
-        problems.append(
-            f"{checkpoint.place.url}/commits has no entry, and there is state of version {last}: the commit log is "
-            "lost; restore it from a backup"
-        )
+    problems += filter(None, [describe_lost_log(checkpoint, last)])
     if as_json or not problems:
         _print_nothing_yet(checkpoint, as_json=as_json, **describe_start(start), problems=problems)
         return int(bool(problems))
@@ -304,13 +303,9 @@ def _print_nothing_yet(checkpoint: Checkpoint, *, as_json: bool, **more: object)
 
 def _describe_uncommitted(checkpoint: Checkpoint) -> str:
     """Say that no batch is committed; or what there is of later batches, whose commit log is then lost."""
-    last = _find_last_version(checkpoint, (identity for _, identity in checkpoint.stores()))
+    last = find_last_version(checkpoint, (identity for _, identity in checkpoint.stores()))
     planned = max(list_batches(checkpoint.place, "offsets"), default=0)
     if last <= FIRST_VERSION and not planned:
         return NOTHING_YET
     what = f"there is state of version {last}" if last > FIRST_VERSION else f"batch {planned} was planned"
     return f"the commit log has no batch, and {what}: {checkpoint.write_command('checkpoint', 'verify')} says more"
-
-
-def _find_last_version(checkpoint: Checkpoint, stores: Iterable[Identity]) -> int:
-    return max((count_objects(checkpoint, identity).last_version for identity in stores), default=0)

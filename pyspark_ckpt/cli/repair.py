@@ -27,9 +27,9 @@ def repair_checkpoint(
     """
     opened = DamagedCheckpoint(checkpoint, parse(settings))
     done = repair(opened, query_id, reads_all=not quick) if apply else _explain(opened, query_id, reads_all=not quick)
-    is_right = done.diagnosis.is_healthy or bool(done.kept_in)
+    is_right = done.diagnosis.is_healthy or done.is_applied
     if as_json:
-        print_json({"checkpoint": opened.place.url, "applied": bool(done.kept_in), **_describe(done)})
+        print_json({"checkpoint": opened.place.url, "applied": done.is_applied, **_describe(done)})
         return int(not is_right)
     _print(opened, done)
     return int(not is_right)
@@ -77,9 +77,9 @@ def _print(checkpoint: DamagedCheckpoint, done: Repaired) -> None:
         return
     if found.lacks_id:
         _print_id(found, done)
-    if done.kept_in:
+    if found.removed and done.is_applied:
         print_text(f"Moved {count_text(len(found.removed), 'file')} to {checkpoint.place.url}/{done.kept_in}.")
-    else:
+    elif not done.is_applied:
         _print_list("would be moved to _ckpt/removed", found.removed)
         print_text("Nothing was changed. A driver that still runs the query ends when --apply does this.")
     _print_sinks(found)
@@ -109,6 +109,8 @@ def _say_where(found: Diagnosis) -> str:
         return "No batch is committed: the query begins with batch 0."
     planned = _list_planned(continuation)
     again = f" Batch {planned[0]} runs again with the rows that were planned for it." if planned else ""
+    if len(planned) > 1:
+        again = f" Batches {planned[0]} to {planned[-1]} run again with the rows that were planned for them."
     return f"The query can continue exactly once after batch {continuation.batch}.{again}"
 
 

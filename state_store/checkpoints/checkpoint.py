@@ -80,7 +80,7 @@ class Checkpoint:
         try:
             return query_id(self.place)
         except (NotFoundError, FormatError) as problem:
-            raise make_refusal(self.place) from problem
+            raise make_refusal(self.place, self.workplace.place) from problem
 
     @property
     def newest_version(self) -> int:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,7 +20,7 @@ from pyspark_ckpt.state_store.blobs import Blob, BlobPlace, find_options, names_
 from pyspark_ckpt.state_store.checkpoints.ownership import OWNER_NAME, find_owner
 from pyspark_ckpt.state_store.checkpoints.query.files import LOGS, QUERY
 from pyspark_ckpt.state_store.display import write_command
-from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError, StorageError
 from pyspark_ckpt.state_store.format.names import RESTORE_REQUEST_NAME, SAVEPOINT_NAME, UNFINISHED_NAME
 from pyspark_ckpt.state_store.format.remote import query_id
 from pyspark_ckpt.state_store.format.sealed_objects import read_json, read_sealed
@@ -36,6 +38,10 @@ REPEAT_RESTORE = (
 )
 """What to do about a restore that has not finished."""
 
+MAX_DEPTH = 5
+"""So many folders above one are looked into for a checkpoint: no file of a query lies deeper."""
+MAX_NAMED = 3
+"""So many checkpoints in a folder are named."""
 _SAVEPOINT = "savepoint."
 _MARK = re.compile(rb"[0-9a-z]+ ([0-9]{1,18})")
 """How the version of the savepoint follows in ``savepoint.unfinished``, if it is known."""
@@ -52,6 +58,12 @@ class FolderKind(Enum):
     UNFINISHED_SAVEPOINT = "an unfinished or half-deleted savepoint"
     UNFINISHED_RESTORE = "the target of an unfinished restore"
     STATE = "the state of a query, kept apart from its checkpoint"
+
+
+_CONTAINERS: Mapping[FolderKind | None, str] = {
+    FolderKind.CHECKPOINT: "checkpoint",
+    FolderKind.SAVEPOINT: "savepoint",
+}
 
 
 class _NotFinished(msgspec.Struct):
@@ -92,6 +104,28 @@ def find_kind(place: BlobPlace) -> FolderKind | None:
         if is_query_id(query_id(place)) or any(place.list(log) for log in LOGS):
             return FolderKind.CHECKPOINT
     return None
+
+
+def find_open_kind(place: BlobPlace) -> FolderKind | None:
+    """Return what a folder is; None, too, if this user may not look into it. Raises StorageError."""
+    try:
+        return find_kind(place)
+    except StorageError as problem:
+        if problem.is_denied:
+            return None
+        raise
+
+
+def list_above(url: str) -> Iterator[str]:
+    """Yield the folders above a folder, the nearest first; on a disk, those that its links lead to."""
+    if not names_scheme(url):
+        yield from map(str, Path(os.path.realpath(url)).parents)
+        return
+    scheme, _, rest = url.partition("://")
+    authority, _, path = rest.partition("/")
+    parts = path.strip("/").split("/")
+    for number in reversed(range(len(parts) if path else 0)):
+        yield f"{scheme}://{authority}/{'/'.join(parts[:number])}"
 
 
 def is_missing(place: BlobPlace) -> bool:
@@ -195,10 +229,10 @@ def read_unfinished_request(place: BlobPlace, folder: str = "") -> str:
     return "" if isinstance(mark.id, str) else mark.request
 
 
-def make_refusal(place: BlobPlace) -> InvalidInputError:
+def make_refusal(place: BlobPlace, open_place: Callable[[str], BlobPlace] | None = None) -> InvalidInputError:
     """Return the error for a folder that is not a checkpoint. It says what the folder is, and what to do.
 
-    Raises StorageError.
+    ``open_place``: opens the place at a URL, to name checkpoints near the folder. Raises StorageError.
     """
     where = place.url
     is_file = not names_scheme(where) and os.path.isfile(where)  # noqa: PTH113 - Path.is_file may raise
@@ -227,19 +261,39 @@ def make_refusal(place: BlobPlace) -> InvalidInputError:
             f"{where} is not a checkpoint of a query: it is {describe_kind(place, kind)}.",
             hint="Name the checkpointLocation of the query.",
         )
-    return _refuse_without_id(place)
+    return _refuse_without_id(place, open_place)
 
 
-def _refuse_without_id(place: BlobPlace) -> InvalidInputError:
+def _refuse_without_id(place: BlobPlace, open_place: Callable[[str], BlobPlace] | None) -> InvalidInputError:
     if any(place.list(log) for log in LOGS):
         return InvalidInputError(
             f"{place.url} has the logs of a query, but {place.url}/{QUERY} is missing or damaged: it has the query id.",
             hint=advise_repair(place),
         )
+    hint = "Name the checkpointLocation of the query."
+    if open_place is not None:
+        for above in islice(list_above(place.url), MAX_DEPTH):
+            if (what := _CONTAINERS.get(find_open_kind(open_place(above)))) is not None:
+                return InvalidInputError(
+                    f"{place.url} is not a checkpoint of a query. It is inside the {what} {above}: name that folder."
+                )
+        if below := list(islice(_find_checkpoints_in(place, open_place), MAX_NAMED)):
+            hint = f"Name a checkpoint in it, such as {' or '.join(below)}."
     return InvalidInputError(
-        f"{place.url} is not a checkpoint of a query: it has no metadata file with a query id.",
-        hint="Name the checkpointLocation of the query.",
+        f"{place.url} is not a checkpoint of a query: it has no metadata file with a query id.", hint=hint
     )
+
+
+def _find_checkpoints_in(place: BlobPlace, open_place: Callable[[str], BlobPlace]) -> Iterator[str]:
+    """Yield the checkpoints one level below a folder. Raises StorageError."""
+    if names_scheme(place.url):
+        found = [blob.name.split("/") for blob in place.walk()]
+        names = [parts[0] for parts in found if parts[1:] == [QUERY]]
+    else:
+        names = sorted(path.parent.name for path in Path(place.url).glob(f"*/{QUERY}"))
+    for name in names:
+        if find_open_kind(open_place(f"{place.url}/{name}")) is FolderKind.CHECKPOINT:
+            yield f"{place.url}/{name}"
 
 
 def _describe_restore(place: BlobPlace) -> str:

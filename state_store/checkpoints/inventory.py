@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +10,7 @@ from functools import cached_property
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.layout import Layout, count_key_groups, find_layout
 from pyspark_ckpt.state_store.checkpoints.query.operators import Operator
+from pyspark_ckpt.state_store.checkpoints.store_contents import count_objects
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion
 from pyspark_ckpt.state_store.errors import CkptError, FormatError, NotFoundError
 from pyspark_ckpt.state_store.format.keys import EMPTY, Marker
@@ -20,6 +21,28 @@ from pyspark_ckpt.state_store.format.names import DeltaName
 from pyspark_ckpt.state_store.identity import Identity
 
 THREADS = 16
+
+
+FIRST_VERSION = 1
+"""What a first batch that was not committed leaves."""
+
+
+def find_last_version(checkpoint: Checkpoint, stores: Iterable[Identity]) -> int:
+    """Return the newest version that any of these stores has, committed or not; 0 if there is none.
+
+    Raises StorageError.
+    """
+    return max((count_objects(checkpoint, identity).last_version for identity in stores), default=0)
+
+
+def describe_lost_log(checkpoint: Checkpoint, last: int) -> str:
+    """Return a message about state up to version ``last`` without a batch in the commit log; empty if that may be."""
+    if last <= FIRST_VERSION:
+        return ""
+    return (
+        f"{checkpoint.place.url}/commits has no entry, and there is state of version {last}: the commit log is lost; "
+        "restore it from a backup"
+    )
 
 
 @dataclass(frozen=True)

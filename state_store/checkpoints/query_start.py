@@ -1,21 +1,26 @@
 """What Spark reads of a query's own files when it starts on a checkpoint, and what it does if some are missing.
 
 Spark takes the newest entry of the offset log, the entry before it, and the newest entry of the commit log. If the
-newest batch is committed, it plans the next one; else it runs that batch with the logged offsets. Sources read their
-logs, and operators the metadata and the schemas of their state. What Spark does if one is missing was tried with Spark
-4.3, in both checkpoint formats.
+newest batch is committed, it plans the next one; else it runs that batch with the logged offsets. Plans that a restore
+has carried over follow. Sources read their logs, and operators the metadata and the schemas of their state. What Spark
+does if one is missing was tried with Spark 4.3, in both checkpoint formats.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.checkpoints.query.carried_plans import NONE_CARRIED, read_last_carried
 from pyspark_ckpt.state_store.checkpoints.query.entries import check_content
 from pyspark_ckpt.state_store.checkpoints.query.files import QUERY, find_watermarks, list_batches, list_operator_files
 from pyspark_ckpt.state_store.checkpoints.query.migrations import read_migrations
+from pyspark_ckpt.state_store.checkpoints.query.misplaced import find_misplaced
+from pyspark_ckpt.state_store.checkpoints.query.sources import require_offsets
 from pyspark_ckpt.state_store.checkpoints.query.spark_files import (
     check_form,
     choose_source_files,
@@ -23,7 +28,10 @@ from pyspark_ckpt.state_store.checkpoints.query.spark_files import (
     guess_file_offsets,
 )
 from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
+from pyspark_ckpt.state_store.format.names import REPLAY_FOLDER
 
+NEIGHBOURS = 8
+"""So many of the newest entries of the offset log are compared, to see whether they are in their order."""
 START_ATTEMPTS = 3
 """How often the files are read if the query commits meanwhile."""
 
@@ -76,6 +84,7 @@ class _Start:
 
     def read(self) -> StartFiles:
         place, url = self._place, self._place.url
+        carried = list_batches(place, REPLAY_FOLDER)  # first: a query logs such a plan, then deletes it
         planned = list_batches(place, "offsets")
         newest = max(planned, default=self._batch)
         wanted = {f"offsets/{each}" for each in (newest - 1, newest) if each in planned}
@@ -90,14 +99,55 @@ class _Start:
                 f"{url}/{lost} is missing, and {url}/offsets/{newest} says that the source has come further: Spark "
                 "does not start the query"
             )
+        plans = self._read_carried(newest + 1, carried, sources)
+        self._find_misplaced([each for each in sorted(planned) if each <= newest][-NEIGHBOURS:], {**logs, **plans})
         of_sources = self._read_files(choose_source_files(sources), "or reads files again", may_go=True)
         of_operators = self._read_files(list_operator_files(place), may_go=True)
         try:
             read_migrations(place)
         except FormatError as problem:
             self._problems.append(f"{problem.message} The state of the query cannot be written or copied with it.")
-        counts = len(logs), len(of_sources), len(of_operators)
+        counts = len(logs) + len(plans), len(of_sources), len(of_operators)
         return StartFiles(*counts, self._bytes_read, tuple(self._problems))
+
+    def _read_carried(self, first: int, carried: set[int], sources: Sequence[str]) -> dict[str, bytes]:
+        """Return the plans from ``first`` on that a restore has carried over and that are whole."""
+        url = f"{self._place.url}/{REPLAY_FOLDER}"
+        left = sorted(each for each in carried if each >= first)
+        try:
+            last = max([read_last_carried(self._place), *left])
+        except FormatError as problem:
+            self._problems.append(f"{problem.message} It says up to which batch there were plans in {url}.")
+            last = max(left, default=NONE_CARRIED)
+        missing = next(each for each in count(first) if each not in carried)
+        if missing <= last:
+            self._problems.append(
+                f"{url}/{missing} is missing, and a restore has carried over plans up to batch {last}: the query fails "
+                f"before batch {missing}, or gives it other rows than it had"
+            )
+        plans = self._read_files([f"{REPLAY_FOLDER}/{each}" for each in left], may_go=True)
+        newest = next((name for name in reversed(plans)), "")
+        for lost in assign_files(plans.get(newest, b""), sources)[1]:
+            self._problems.append(
+                f"{self._place.url}/{lost} is missing, and {self._place.url}/{newest} says that the source has come "
+                "further: the query fails there, or reads other rows than it had"
+            )
+        return plans
+
+    def _find_misplaced(self, batches: Sequence[int], needed: Mapping[str, bytes]) -> None:
+        """Look for entries among ``needed`` that are those of other batches, beside those of the ``batches`` before."""
+        entries: dict[str, bytes] = {}
+        for name in (f"offsets/{batch}" for batch in batches):
+            with suppress(NotFoundError, FormatError):  # one that is not needed
+                content = needed[name] if name in needed else self._place.get(name)
+                require_offsets(content, name)
+                entries[name] = content
+        entries |= {name: content for name, content in needed.items() if name.startswith(f"{REPLAY_FOLDER}/")}
+        self._problems += [
+            f"{self._place.url}/{name} {why}: the query would read wrong rows"
+            for name, why in find_misplaced(entries).items()
+            if name in needed
+        ]
 
     def _read_files(self, names: Iterable[str], otherwise: str = "", *, may_go: bool = False) -> dict[str, bytes]:
         """Return the files that are whole. ``may_go``: a query that runs replaces some by others that say the same.
@@ -111,6 +161,8 @@ class _Start:
             try:
                 content = check_content(name, self._place.get(name), where)
                 check_form(name, content, where, self._file_offsets)
+                if name.startswith(("offsets/", f"{REPLAY_FOLDER}/")):
+                    require_offsets(content, where)
             except NotFoundError as problem:
                 if not may_go:
                     self._problems.append(problem.message)

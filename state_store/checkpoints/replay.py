@@ -3,13 +3,18 @@
 A sink knows a batch by its number. A query that goes back would plan these batches anew, with other rows under the same
 numbers. With the plans of the run that it goes back from, each number has the rows that it had. They are entries of the
 offset log, in ``_ckpt/replay/<batch>``: Spark takes up only one planned batch at a start, so the jar moves the next one
-to ``offsets`` when all before it are committed.
+to ``offsets`` when all before it are committed. ``_ckpt/replay.json`` says which is the last.
 """
 
 from __future__ import annotations
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, find_kind
+from pyspark_ckpt.state_store.checkpoints.query.carried_plans import (
+    CARRIED_FILE,
+    read_last_carried,
+    write_last_carried,
+)
 from pyspark_ckpt.state_store.checkpoints.query.copying import Target, copy_files
 from pyspark_ckpt.state_store.checkpoints.query.entries import ContentRewrite, require_partitions
 from pyspark_ckpt.state_store.checkpoints.query.files import list_batches, source_file_names
@@ -50,8 +55,9 @@ class Replay:
         folders = dict.fromkeys(list_batches(self._earlier, REPLAY_FOLDER), REPLAY_FOLDER)
         folders |= dict.fromkeys(of_log, "offsets")
         later = sorted(each for each in folders if each > batch)
-        if later and len(later) < later[-1] - batch:
-            missing = next(each for each in range(batch + 1, later[-1]) if each not in folders)
+        last = max([read_last_carried(self._earlier), *later])
+        if len(later) < last - batch:
+            missing = next(each for each in range(batch + 1, last + 1) if each not in folders)
             raise InvalidInputError(
                 f"{self._earlier.url}/offsets/{missing} is deleted: the batches after {batch} cannot have the rows "
                 "that they had.",
@@ -84,5 +90,7 @@ class Replay:
         Raises NotFoundError, FormatError, InvalidInputError (a link to a folder), StorageError.
         """
         copy_files(lambda: source_file_names(self._earlier), self._earlier, sources, change)
+        if self._plans:
+            target.put(CARRIED_FILE, write_last_carried(max(self._plans)))
         for batch, plan in self._plans.items():
             target.put(f"{REPLAY_FOLDER}/{batch}", change(f"offsets/{batch}", plan, f"{self._earlier.url}: {batch}"))

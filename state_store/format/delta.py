@@ -39,6 +39,8 @@ MAX_DEFLATED = 1032
 """The highest compression ratio of deflate: https://zlib.net/zlib_tech.html."""
 RANGE_BYTES = 64 << 10
 END_BYTES = 16 << 10
+LEAST_BYTES = 22
+"""An archive without any file has so many bytes."""
 """Bytes at the end of a delta that have the metadata of most deltas."""
 
 
@@ -122,7 +124,7 @@ def read_delta(place: BlobPlace, name: DeltaName, size_bytes: int, folder: Path)
         path = folder / "object"
         place.download(str(name), path)
         source = path.open("rb")
-    with source, _naming(place, name), zipfile.ZipFile(source) as archive:
+    with source, _naming(place, name), _open(source) as archive:
         meta = _check_meta(archive, name, size_bytes)
         files = [_extract(archive, file, folder) for file in meta.files]
     (folder / "object").unlink(missing_ok=True)
@@ -133,7 +135,7 @@ def download_delta(place: BlobPlace, name: DeltaName, size_bytes: int, path: Pat
     """Fetch a delta as the file ``path`` and verify all of it. Raises what ``read_delta`` raises."""
     path.unlink(missing_ok=True)
     place.download(str(name), path)
-    with path.open("rb") as source, _naming(place, name), zipfile.ZipFile(source) as archive:
+    with path.open("rb") as source, _naming(place, name), _open(source) as archive:
         for file in _check_meta(archive, name, size_bytes).files:
             _read_entry(archive, file)
 
@@ -176,8 +178,16 @@ def _read_entry(archive: zipfile.ZipFile, file: DeltaFile, *takers: Taker) -> No
 
 
 def _read_meta(place: BlobPlace, name: DeltaName, source: BinaryIO, size_bytes: int) -> DeltaMeta:
-    with source, _naming(place, name), zipfile.ZipFile(source) as archive:
+    with source, _naming(place, name), _open(source) as archive:
         return _check_meta(archive, name, size_bytes)
+
+
+def _open(source: BinaryIO) -> zipfile.ZipFile:
+    """Open a delta. Raises _Damage if it is shorter than any archive is, BadZipFile if it is none."""
+    size = source.seek(0, io.SEEK_END)
+    if size < LEAST_BYTES:
+        raise _Damage(f"it is too short, with {size} bytes" if size else "it is empty")
+    return zipfile.ZipFile(source)
 
 
 def _check_meta(archive: zipfile.ZipFile, name: DeltaName, size_bytes: int) -> DeltaMeta:

@@ -9,6 +9,7 @@
     scrub.json                               how far stored objects were re-read, see ``scrub``
     _ckpt/runs/<epoch:010d>.run              in the folder of the checkpoint: a run of the query
     _ckpt/non-restored-state.allowed         in the folder of the checkpoint, if a restore allowed such state
+    _ckpt/replay.json                        in the folder of the checkpoint, if a restore carried over plans of batches
     _ckpt/migrations.json                    in the folder of the checkpoint, if its state was changed by migrations
 
 Versions have 20 digits so that the order of names is the order of versions. Objects with other names are foreign (Spark
@@ -35,6 +36,8 @@ WATERMARKS_FOLDER = f"{CHECKPOINT_FOLDER}/watermarks"
 """A folder in a checkpoint: after each batch, what the next one needs to know of inputs that can be idle."""
 REPLAY_FOLDER = f"{CHECKPOINT_FOLDER}/replay"
 """A folder in a checkpoint: plans of batches that the query had after the savepoint that it went back to."""
+CARRIED_NAME = "replay.json"
+"""An object in the folder of the checkpoint or savepoint: up to which batch there were such plans."""
 NON_RESTORED_STATE_NAME = "non-restored-state.allowed"
 """An object in the folder of the checkpoint. If it exists, states that no operator declares are left alone."""
 MIGRATIONS_NAME = "migrations.json"

@@ -1,7 +1,8 @@
 """Whether a query can continue exactly once after a batch, by the files that Spark and its sources keep.
 
 Spark needs the commit of the batch, its offsets and those of the batch before. If the next batch was planned, and the
-files of its sources are there, it runs again with the same rows. If its plan is lost, it is cut anew.
+files of its sources are there, it runs again with the same rows; then so do the batches whose plans a restore has
+carried over. If a plan is lost, this batch and all later ones are cut anew.
 """
 
 from __future__ import annotations
@@ -28,11 +29,17 @@ _SOURCE = re.compile(r"sources/([A-Za-z0-9_]{1,255})/")
 class Continuation:
     """The query continues after ``batch``. ``last_planned``: the last batch whose rows are fixed.
 
-    That is the next batch if its plan is whole, else ``batch``.
+    That is ``batch`` if the plan of the next one is not whole; else the next one, or the last of the plans which a
+    restore has carried over and which follow without a gap.
     """
 
     batch: int
     last_planned: int
+
+    @property
+    def last_logged(self) -> int:
+        """The last batch that Spark's own log may have: later ones are taken up from carried plans."""
+        return min(self.last_planned, self.batch + 1)
 
 
 @dataclass(frozen=True)
@@ -49,8 +56,7 @@ def find_continuations(entries: Entries) -> Iterator[Continuation | Obstacle]:
         if entries.is_whole(f"commits/{batch}"):
             yield _judge(entries, batch)
     if max([*entries.list_numbers("offsets"), *entries.list_numbers("commits")], default=0) == 0:
-        plan = 0 if 0 in entries.offsets and not _find_lost_files(entries, 0) else NONE_COMMITTED
-        yield Continuation(NONE_COMMITTED, plan)
+        yield Continuation(NONE_COMMITTED, 0 if _is_planned(entries, 0) else NONE_COMMITTED)
 
 
 def _judge(entries: Entries, batch: int) -> Continuation | Obstacle:
@@ -67,8 +73,18 @@ def _judge(entries: Entries, batch: int) -> Continuation | Obstacle:
             return Obstacle(batch, f"{folder}/{newest} is {_describe(entries, f'{folder}/{newest}')}")
     if lost := _find_lost_files(entries, batch):
         return Obstacle(batch, f"{lost[0]} is {_describe(entries, lost[0])}, and the source needs it")
-    is_planned = batch + 1 in entries.offsets and not _find_lost_files(entries, batch + 1)
-    return Continuation(batch, batch + 1 if is_planned else batch)
+    return Continuation(batch, _find_last_planned(entries, batch))
+
+
+def _find_last_planned(entries: Entries, batch: int) -> int:
+    last = batch
+    while (last == batch or last + 1 in entries.carried) and _is_planned(entries, last + 1):
+        last += 1
+    return last
+
+
+def _is_planned(entries: Entries, batch: int) -> bool:
+    return bool(entries.find_plan(batch)) and not _find_lost_files(entries, batch)
 
 
 def _describe(entries: Entries, name: str) -> str:
@@ -77,7 +93,7 @@ def _describe(entries: Entries, name: str) -> str:
 
 def _find_lost_files(entries: Entries, planned: int) -> list[str]:
     """Return the first log that each file source lacks for the offsets of a batch."""
-    return assign_files(entries.offsets[planned], entries.whole_source_files)[1]
+    return assign_files(entries.find_plan(planned), entries.whole_source_files)[1]
 
 
 def find_useless_source_files(entries: Entries, last_planned: int) -> list[str]:
@@ -87,8 +103,8 @@ def find_useless_source_files(entries: Entries, last_planned: int) -> list[str]:
     their files are read anew.
     """
     found = [name for name in entries.source_files if name not in entries.whole_source_files]
-    offsets = entries.offsets.get(last_planned, b"")
-    for source, newest in assign_files(offsets, entries.whole_source_files)[0].items():
+    plan = entries.find_plan(last_planned)
+    for source, newest in assign_files(plan, entries.whole_source_files)[0].items():
         its = [name for name in entries.source_files if name.startswith(f"sources/{source}/")]
         found += _find_logs_after_gap(entries, its, newest)
     return sorted(set(found))
@@ -107,16 +123,18 @@ def _find_logs_after_gap(entries: Entries, names: Iterable[str], newest: int) ->
             yield from numbers[number]
 
 
-def find_lost_starts(entries: Entries, last_planned: int) -> list[str]:
+def find_lost_starts(entries: Entries, last_logged: int) -> list[str]:
     """Return the damaged files of sources without which it is not known where the source is.
+
+    ``last_logged``: the batch whose plan Spark takes up at the start.
 
     Kafka's source keeps there the offsets at which it began, and reads them no more once the query has offsets of it. A
     file source has its logs. What other sources keep is not known.
     """
     damaged = [name for name in entries.source_files if name in entries.problems]
-    if last_planned == NONE_COMMITTED or not damaged:
+    if last_logged == NONE_COMMITTED or not damaged:
         return []
-    content = entries.offsets[last_planned]
+    content = entries.find_plan(last_logged)
     of_files = assign_files(content, entries.whole_source_files)[0]
     lines = _split_offsets(content)
     known = {source for source, offset in lines.items() if _is_of_kafka(offset)} | set(of_files)

@@ -39,7 +39,7 @@ class DamagedCheckpoint(Checkpoint):
         except (NotFoundError, FormatError) as problem:
             is_other = find_savepoint_kind(self.place) or read_unfinished_request(self.place)
             if is_other or not any(self.place.list(log) for log in LOGS):
-                raise make_refusal(self.place) from problem
+                raise make_refusal(self.place, self.workplace.place) from problem
             return ""
 
     def find_ids(self) -> set[str]:

@@ -8,14 +8,15 @@ before theirs (format 1).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
 from pyspark_ckpt.state_store.attempts.runs import RunObject
+from pyspark_ckpt.state_store.checkpoints.query.carried_plans import CARRIED_FILE
 from pyspark_ckpt.state_store.checkpoints.query.files import QUERY
 from pyspark_ckpt.state_store.errors import FormatError, LifecycleError, NotFoundError
-from pyspark_ckpt.state_store.format.names import RUNS_FOLDER, WATERMARKS_FOLDER
+from pyspark_ckpt.state_store.format.names import REPLAY_FOLDER, RUNS_FOLDER, WATERMARKS_FOLDER
 from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
 from pyspark_ckpt.state_store.repair.continuation import (
     NONE_COMMITTED,
@@ -27,7 +28,7 @@ from pyspark_ckpt.state_store.repair.continuation import (
 )
 from pyspark_ckpt.state_store.repair.damaged_checkpoint import DamagedCheckpoint
 from pyspark_ckpt.state_store.repair.entries import REWRITTEN_SCHEMA, Entries, read_entries
-from pyspark_ckpt.state_store.repair.state_check import find_lost_state
+from pyspark_ckpt.state_store.repair.state_check import find_lost_log, find_lost_state
 
 _OF_OPERATORS = re.compile(r"state/[0-9]+/(?:_metadata/metadata|_stateSchema/.+)")
 """Files that nothing in a checkpoint can replace: what operators there are, and the schemas of their states."""
@@ -51,7 +52,7 @@ class Diagnosis:
     query_ids: tuple[str, ...]
     lacks_id: bool
     last_seen: int
-    """The newest batch that has, or had, an entry in a log; -1 if there is none."""
+    """The newest batch that has, or had, an entry in a log or a carried plan; -1 if there is none."""
 
     @property
     def is_healthy(self) -> bool:
@@ -73,18 +74,25 @@ def diagnose(checkpoint: DamagedCheckpoint, *, reads_all: bool) -> Diagnosis:
     entries = read_entries(checkpoint.place)
     _refuse_moved(checkpoint, entries)
     obstacles: list[Obstacle] = []
+    lost_log = ""
     continuation = _choose(checkpoint, entries, obstacles, reads_all=reads_all)
-    last_seen = max([*entries.list_numbers("offsets"), *entries.list_numbers("commits")], default=NONE_COMMITTED)
+    if continuation is not None and continuation.batch == NONE_COMMITTED and (lost_log := find_lost_log(checkpoint)):
+        continuation = None
+    planned = (number for log in ("offsets", "commits", REPLAY_FOLDER) for number in entries.list_numbers(log))
+    last_seen = max([entries.last_carried, *planned], default=NONE_COMMITTED)
     ids = (checkpoint.query_id,) if checkpoint.query_id else tuple(sorted(checkpoint.find_ids()))
     removed = () if continuation is None else tuple(_find_removed(entries, continuation))
-    lost = [] if continuation is None else find_lost_starts(entries, continuation.last_planned)
+    lost = [] if continuation is None else find_lost_starts(entries, continuation.last_logged)
     lost += [name for name in entries.problems if _OF_OPERATORS.fullmatch(name)]
     return Diagnosis(
         tuple(_describe_problems(checkpoint, entries)),
         tuple(obstacles),
         continuation,
         tuple(name for name in removed if name not in lost),
-        tuple(f"{entries.problems[name]} Nothing in the checkpoint has what was in it." for name in lost),
+        (
+            *filter(None, [lost_log and f"{lost_log}, and offsets with it"]),
+            *(f"{entries.problems[name]} Nothing in the checkpoint has what was in it." for name in lost),
+        ),
         ids,
         not checkpoint.query_id,
         last_seen,
@@ -111,17 +119,20 @@ def _find_removed(entries: Entries, chosen: Continuation) -> Iterator[str]:
     """Yield what must go, later batches first.
 
     The offsets go before the commits: with later offsets and no later commit, Spark would leave out batches. In the
-    other order of loss, it fails.
+    other order of loss, it fails. Carried plans go later: if one is left after a gap, the query fails there.
     """
     for log, last in (
-        ("offsets", chosen.last_planned),
+        ("offsets", chosen.last_logged),
         ("commits", chosen.batch),
-        (WATERMARKS_FOLDER, chosen.last_planned),
-        *((folder, chosen.last_planned) for folder in sorted(entries.metadata_folders)),
+        (REPLAY_FOLDER, chosen.last_planned),
+        (WATERMARKS_FOLDER, chosen.last_logged),
+        *((folder, chosen.last_logged) for folder in sorted(entries.metadata_folders)),
     ):
         for number in reversed(entries.list_numbers(log)):
             if number > last or f"{log}/{number}" in entries.problems:
                 yield f"{log}/{number}"
+    if CARRIED_FILE in entries.problems or entries.last_carried > chosen.last_planned:
+        yield CARRIED_FILE
     yield from reversed(find_useless_source_files(entries, chosen.last_planned))
     for name in sorted(entries.problems):
         if REWRITTEN_SCHEMA.fullmatch(name) or name.startswith(f"{RUNS_FOLDER}/"):
@@ -137,10 +148,18 @@ def _describe_problems(checkpoint: DamagedCheckpoint, entries: Entries) -> Itera
     newest = max([*offsets, *(batch + 1 for batch in commits)], default=0)
     for log, numbers, last in (("offsets", offsets, newest - 1), ("commits", commits, max(offsets, default=0) - 1)):
         first = min(numbers, default=min([*offsets, *commits], default=0))
-        for here, there in pairwise([first - 1, *(each for each in numbers if each <= last), last + 1]):
-            if there - here > 1:
-                which = f"{here + 1} is" if there - here == 2 else f"{here + 1} to {there - 1} are"  # noqa: PLR2004
-                yield f"{url}/{log}/{which} missing."
+        yield from (f"{url}/{log}/{which} missing." for which in _describe_gaps(first, numbers, last))
+    carried, first = entries.list_numbers(REPLAY_FOLDER), max([*offsets, *commits], default=NONE_COMMITTED) + 1
+    last = max([entries.last_carried, *carried])
+    left = (each for each in carried if each >= first)
+    yield from (f"{url}/{REPLAY_FOLDER}/{which} missing." for which in _describe_gaps(first, left, last))
+
+
+def _describe_gaps(first: int, numbers: Iterable[int], last: int) -> Iterator[str]:
+    """Yield which numbers of ``first`` to ``last`` are not among ``numbers``, which ascend."""
+    for here, there in pairwise([first - 1, *(each for each in numbers if each <= last), last + 1]):
+        if there - here > 1:
+            yield f"{here + 1} is" if there - here == 2 else f"{here + 1} to {there - 1} are"  # noqa: PLR2004
 
 
 def _in_order(name: str) -> tuple[str, int, str]:

@@ -10,25 +10,26 @@ import re
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
-import msgspec
-
 from pyspark_ckpt.state_store.blobs import BlobPlace
-from pyspark_ckpt.state_store.checkpoints.query.entries import check_content, decode_json, require_partitions
-from pyspark_ckpt.state_store.checkpoints.query.files import BATCH, list_batches
-from pyspark_ckpt.state_store.checkpoints.query.sources import parse_offsets
+from pyspark_ckpt.state_store.checkpoints.query.carried_plans import CARRIED_FILE, NONE_CARRIED, read_last_carried
+from pyspark_ckpt.state_store.checkpoints.query.entries import check_content, decode_json
+from pyspark_ckpt.state_store.checkpoints.query.files import BATCH, find_last_carried, list_batches
+from pyspark_ckpt.state_store.checkpoints.query.misplaced import find_misplaced
+from pyspark_ckpt.state_store.checkpoints.query.sources import require_offsets
 from pyspark_ckpt.state_store.checkpoints.query.spark_files import check_form, guess_file_offsets
 from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
-from pyspark_ckpt.state_store.format.names import RUNS_FOLDER, WATERMARKS_FOLDER, parse_epoch
+from pyspark_ckpt.state_store.format.names import REPLAY_FOLDER, RUNS_FOLDER, WATERMARKS_FOLDER, parse_epoch
 from pyspark_ckpt.state_store.json_objects import MAX_LONG, unseal
 
 THREADS = 8
 LISTINGS = 5
 """How often the logs of a query that commits meanwhile are listed."""
 
-_OFFSETS = "offsets/"
+_OFFSETS, _CARRIED = "offsets/", f"{REPLAY_FOLDER}/"
+_PLANS = (_OFFSETS, _CARRIED)
 _GONE = "gone"
 """Of a file that the query has deleted since it was listed."""
 _SOURCE = re.compile(r"sources/([A-Za-z0-9_]{1,255})/(.+)")
@@ -46,6 +47,14 @@ class Entries:
     offsets: Mapping[int, bytes]
     """The entries of the offset log that are whole, by batch."""
     problems: Mapping[str, str]
+    carried: Mapping[int, bytes] = field(default_factory=dict)
+    """The plans that a restore has carried over and that are whole, by batch."""
+    last_carried: int = NONE_CARRIED
+    """The last batch whose plan a restore has carried over, as far as that is noted."""
+
+    def find_plan(self, batch: int) -> bytes:
+        """Return the whole plan of a batch, of Spark's log or carried over; empty if there is none."""
+        return self.offsets.get(batch) or self.carried.get(batch, b"")
 
     def is_whole(self, name: str) -> bool:
         """Return whether a file is there and whole."""
@@ -76,31 +85,49 @@ class Entries:
 def read_entries(place: BlobPlace) -> Entries:
     """List and read all files of a query, also while it runs. Raises StorageError."""
     names = _list_settled(place)
-    offsets, problems = _read_offsets(place, [name for name in names if name.startswith(_OFFSETS)])
+    offsets, carried, problems = _read_plans(place, [name for name in names if name.startswith(_PLANS)])
     file_sources = next(guess_file_offsets(offsets[max(offsets)] if offsets else b""), {})
-    others = [name for name in names if not name.startswith(_OFFSETS)]
+    others = [name for name in names if not name.startswith(_PLANS)]
     with ThreadPoolExecutor(THREADS) as pool:
         found = pool.map(lambda name: _find_problem(place, name, file_sources), others)
         problems |= {name: problem for name, problem in zip(others, found, strict=True) if problem}
     gone = {name for name, problem in problems.items() if problem == _GONE}
     return Entries(
-        frozenset(names) - gone, offsets, {name: each for name, each in problems.items() if name not in gone}
+        frozenset(names) - gone,
+        offsets,
+        {name: each for name, each in problems.items() if name not in gone},
+        carried,
+        NONE_CARRIED if CARRIED_FILE in problems else read_last_carried(place),
     )
 
 
-def _read_offsets(place: BlobPlace, names: list[str]) -> tuple[dict[int, bytes], dict[str, str]]:
-    """Return the entries of the offset log that are whole, and what is wrong with the others."""
+def _read_plans(place: BlobPlace, names: list[str]) -> tuple[dict[int, bytes], dict[int, bytes], dict[str, str]]:
+    """Return the entries of the offset log that are whole, the same of carried plans, and what is wrong with others."""
     problems: dict[str, str] = {}
-    offsets: dict[int, bytes] = {}
+    whole: dict[str, bytes] = {}
     with ThreadPoolExecutor(THREADS) as pool:
         for name, content in zip(names, pool.map(lambda each: _read(place, each), names), strict=True):
             problem = _GONE if content is None else _find_damage(name, content, f"{place.url}/{name}", ())
             if content is not None and not problem:
-                offsets[int(name.removeprefix(_OFFSETS))] = content
+                whole[name] = content
             elif problem:
                 problems[name] = problem
-    _find_cut_offsets(offsets, place.url, problems)
-    return offsets, problems
+    _find_cut_offsets(whole, place.url, problems)
+    for name, why in find_misplaced(_order(whole)).items():
+        problems[name] = f"{place.url}/{name} {why}."
+        del whole[name]
+    return _number(whole, _OFFSETS), _number(whole, _CARRIED), problems
+
+
+def _order(entries: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the plan of each batch, in their order; that of Spark's log, if it was taken up and is there twice."""
+    names = {batch: f"{_CARRIED}{batch}" for batch in _number(entries, _CARRIED)}
+    names |= {batch: f"{_OFFSETS}{batch}" for batch in _number(entries, _OFFSETS)}
+    return {name: entries[name] for _, name in sorted(names.items())}
+
+
+def _number(entries: Mapping[str, bytes], lead: str) -> dict[int, bytes]:
+    return {int(name.removeprefix(lead)): content for name, content in entries.items() if name.startswith(lead)}
 
 
 def _list_settled(place: BlobPlace) -> list[str]:
@@ -114,8 +141,9 @@ def _list_settled(place: BlobPlace) -> list[str]:
 
 
 def _list_logs(place: BlobPlace) -> Iterator[str]:
-    for log in ("commits", "offsets", WATERMARKS_FOLDER):
+    for log in (REPLAY_FOLDER, "commits", "offsets", WATERMARKS_FOLDER):  # a query logs a carried plan, then deletes it
         yield from (f"{log}/{batch}" for batch in list_batches(place, log))
+    yield from find_last_carried(place)
     yield from (blob.name for blob in place.list(RUNS_FOLDER) if parse_epoch(blob.name) is not None)
 
 
@@ -145,8 +173,8 @@ def _find_damage(name: str, content: bytes, where: str, file_sources: Container[
         return f"{where} is empty."
     try:
         check_form(name, check_content(name, content, where), where, file_sources)
-        if name.startswith(_OFFSETS):
-            _check_offsets(content, where)
+        if name.startswith(_PLANS):
+            require_offsets(content, where)
         elif name.startswith(f"{RUNS_FOLDER}/"):
             unseal(content, where)
         elif "/_metadata/" in name and not REWRITTEN_SCHEMA.fullmatch(name):
@@ -156,24 +184,10 @@ def _find_damage(name: str, content: bytes, where: str, file_sources: Container[
     return ""
 
 
-def _check_offsets(content: bytes, where: str) -> None:
-    require_partitions(content, where)
-    offsets = parse_offsets(content, where).by_id
-    if not offsets:
-        raise FormatError(f"{where} is damaged: it has no offset.")
-    for offset in offsets.values():
-        if offset is not None and offset.startswith(("{", "[")):
-            try:
-                msgspec.json.decode(offset)
-            except (msgspec.DecodeError, RecursionError) as problem:
-                raise FormatError(f"{where} is damaged: {problem}.") from problem
-
-
-def _find_cut_offsets(offsets: dict[int, bytes], url: str, problems: dict[str, str]) -> None:
+def _find_cut_offsets(entries: dict[str, bytes], url: str, problems: dict[str, str]) -> None:
     """Take out entries of version 1, which has a line for each source, with another number of lines than most have."""
-    lines = {batch: content.count(b"\n") for batch, content in offsets.items() if content.startswith(b"v1\n")}
+    lines = {name: content.count(b"\n") for name, content in entries.items() if content.startswith(b"v1\n")}
     usual = max(Counter(lines.values()).items(), key=lambda each: (each[1], each[0]), default=(0, 0))[0]
-    for batch in [batch for batch, count in lines.items() if count != usual]:
-        name = f"offsets/{batch}"
+    for name in [name for name, count in lines.items() if count != usual]:
         problems[name] = f"{url}/{name} is damaged: it has offsets of more or fewer sources than most entries."
-        del offsets[batch]
+        del entries[name]

@@ -38,6 +38,11 @@ class Repaired:
     kept_in: str = ""
     query_id: str = ""
 
+    @property
+    def is_applied(self) -> bool:
+        """Whether anything was changed."""
+        return bool(self.kept_in or self.query_id)
+
 
 def choose_query_id(diagnosis: Diagnosis, given: str) -> str:
     """Return the id that ``metadata`` gets; empty if it has one. ``given``: by the user, a UUID or ``new``, or empty.
@@ -85,12 +90,13 @@ def repair(checkpoint: DamagedCheckpoint, query_id: str, *, reads_all: bool) -> 
     for name in found.removed:
         turn.require(checkpoint.place)
         _move(checkpoint.place, name, f"{folder}/{name}")
+    is_kept = bool(found.removed)
     if chosen:
         turn.require(checkpoint.place)
-        _keep(checkpoint.place, QUERY, f"{folder}/{QUERY}")
+        is_kept |= _keep(checkpoint.place, QUERY, f"{folder}/{QUERY}")
         checkpoint.place.delete(f".{QUERY}.crc")  # Hadoop's checksum of what was there
         checkpoint.place.put(QUERY, msgspec.json.encode({"id": chosen}))
-    return Repaired(found, folder, chosen)
+    return Repaired(found, folder if is_kept else "", chosen)
 
 
 def _require_possible(checkpoint: DamagedCheckpoint, found: Diagnosis) -> None:
@@ -138,9 +144,11 @@ def _move(place: BlobPlace, name: str, new_name: str) -> None:
     place.delete(name)
 
 
-def _keep(place: BlobPlace, name: str, new_name: str) -> None:
+def _keep(place: BlobPlace, name: str, new_name: str) -> bool:
+    """Copy an object. Return whether it was there."""
     try:
         content = place.get(name)
     except NotFoundError:
-        return
+        return False
     place.put(new_name, content)
+    return True

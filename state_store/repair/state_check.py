@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
-from pyspark_ckpt.state_store.checkpoints.inventory import list_operators
+from pyspark_ckpt.state_store.checkpoints.inventory import describe_lost_log, find_last_version, list_operators
 from pyspark_ckpt.state_store.checkpoints.query.entries import refuse_other_provider
 from pyspark_ckpt.state_store.checkpoints.verification import verify_version
-from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError, StorageError
+from pyspark_ckpt.state_store.errors import CkptError, FormatError, InvalidInputError, StorageError
 from pyspark_ckpt.state_store.identity import Identity
+
+
+def find_lost_log(checkpoint: Checkpoint) -> str:
+    """Return that there is state, though no batch is committed, as after the loss of the logs; empty if that may be.
+
+    Raises StorageError.
+    """
+    checkpoint.look_again()
+    try:
+        last = find_last_version(checkpoint, (identity for _, identity in checkpoint.stores()))
+    except FormatError:  # of the files that name the stores, or say where they are
+        return ""
+    return describe_lost_log(checkpoint, last)
 
 
 def find_lost_state(checkpoint: Checkpoint, batch: int, *, reads_all: bool) -> list[str]:

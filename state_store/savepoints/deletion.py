@@ -29,6 +29,7 @@ from pyspark_ckpt.state_store.display import write_command
 from pyspark_ckpt.state_store.errors import ConflictError, FormatError, InvalidInputError, NotFoundError, StorageError
 from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.names import (
+    CARRIED_NAME,
     CHECKPOINT_FOLDER,
     MIGRATIONS_NAME,
     NON_RESTORED_STATE_NAME,
@@ -53,10 +54,11 @@ _FILES = (*_MARKS, QUERY)
 _LOG = re.compile(r"(offsets|commits)/([0-9]{1,18})")
 _STATE = re.compile(r"(state/[0-9]+/[0-9]+(?:/(?!_metadata/|sst/)[^/]+)?)/((?:sst/)?[^/]+)")
 """An object in the folder of a store."""
+_OWN = (NON_RESTORED_STATE_NAME, MIGRATIONS_NAME, CARRIED_NAME)
 _OTHERS = re.compile(
     r"sources/[0-9]+/.+|state/[0-9]+/(?:[0-9]+/)?(?:[^/]+/)?_[^/]+/.+"
     rf"|{ROWS_FOLDER}/[0-9]+/[^/]+/[0-9]+\.parquet"
-    rf"|{CHECKPOINT_FOLDER}/(?:{re.escape(NON_RESTORED_STATE_NAME)}|{re.escape(MIGRATIONS_NAME)})"
+    rf"|{CHECKPOINT_FOLDER}/(?:{'|'.join(map(re.escape, _OWN))})"
     rf"|(?:{WATERMARKS_FOLDER}|{REPLAY_FOLDER})/[0-9]{{1,18}}"
     rf"|{WORK_FOLDER}/(?:done/[^/]+\.json|runs/[^/]+/[0-9]+/[^/]+\.(?:sst|arrow))"
 )

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from pathlib import Path
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, names_scheme
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
-from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, describe_kind, find_kind
+from pyspark_ckpt.state_store.checkpoints.folder_kind import describe_kind, find_open_kind, list_above
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
-from pyspark_ckpt.state_store.errors import InvalidInputError, StorageError
+from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.remote import store_folder
 
 MAX_FOLDERS_ABOVE = 32
@@ -75,9 +73,9 @@ def refuse_inside_another(place: BlobPlace, workplace: Workplace, what: str) -> 
     Unfinished ones count. The folders above are looked into at the same time; one that this user may not read is left
     out. Raises StorageError.
     """
-    above = list(islice(_list_above(place.url), MAX_FOLDERS_ABOVE))
+    above = list(islice(list_above(place.url), MAX_FOLDERS_ABOVE))
     with ThreadPoolExecutor(MAX_FOLDERS_ABOVE) as pool:
-        kinds = list(pool.map(lambda url: _find_kind(workplace.place(url)), above))
+        kinds = list(pool.map(lambda url: find_open_kind(workplace.place(url)), above))
     for url, kind in zip(above, kinds, strict=True):
         if kind is not None:
             raise InvalidInputError(
@@ -85,28 +83,6 @@ def refuse_inside_another(place: BlobPlace, workplace: Workplace, what: str) -> 
                 "outside of it.",
                 hint=f"Name a new folder elsewhere, such as one next to {url}.",
             )
-
-
-def _list_above(url: str) -> Iterator[str]:
-    """Yield the folders above a folder, the nearest first; on a disk, those that its links lead to."""
-    if not names_scheme(url):
-        yield from map(str, Path(os.path.realpath(url)).parents)
-        return
-    scheme, _, rest = url.partition("://")
-    authority, _, path = rest.partition("/")
-    parts = path.strip("/").split("/")
-    for number in reversed(range(len(parts) if path else 0)):
-        yield f"{scheme}://{authority}/{'/'.join(parts[:number])}"
-
-
-def _find_kind(place: BlobPlace) -> FolderKind | None:
-    """Return what a folder is; None, too, if this user may not look into it."""
-    try:
-        return find_kind(place)
-    except StorageError as problem:
-        if problem.is_denied:
-            return None
-        raise
 
 
 def _roots_of_state(checkpoint: Checkpoint) -> list[str]:

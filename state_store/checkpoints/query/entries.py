@@ -10,6 +10,7 @@ import msgspec
 
 from pyspark_ckpt.state_store.attempts.damaged_logs import naming_repair
 from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.checkpoints.query.carried_plans import CARRIED_FILE, require_last_carried
 from pyspark_ckpt.state_store.checkpoints.query.files import LOGS, QUERY
 from pyspark_ckpt.state_store.checkpoints.query.migrations import MIGRATIONS_FILE, require_migrations
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
@@ -104,14 +105,16 @@ ContentRewrite = Callable[[str, bytes, str], bytes]
 
 
 def is_log(name: str) -> bool:
-    """Return whether an object is an entry of a log."""
-    return name.startswith(_LOGS)
+    """Return whether an object is an entry of a log, or says how many there were."""
+    return name.startswith(_LOGS) or name == CARRIED_FILE
 
 
 def check_content(name: str, content: bytes, where: str) -> bytes:
     """Return the same content. Raises FormatError if it is damaged: in a copy that would be noticed too late."""
     if name == QUERY:
         decode_json(content, where)
+    elif name == CARRIED_FILE:
+        require_last_carried(content, where)
     elif is_log(name):
         decode_json(split_lines(content, where)[1], where)
     elif name == MIGRATIONS_FILE:

@@ -13,7 +13,7 @@
 A restore may have added _ckpt/non-restored-state.allowed, and changes of state _ckpt/migrations.json. A query with
 inputs that can be idle also has _ckpt/watermarks/<batch>, v1 and JSON, which the jar writes before Spark commits the
 batch. After a restore that has carried over the plans of later batches, these are in _ckpt/replay/<batch>, in the form
-of offsets/<batch>, until they have run.
+of offsets/<batch>, until they have run; _ckpt/replay.json says up to which batch there were.
 
 To continue after batch N, a query needs the offsets of N - 1 and N and the commit of N. If batch N + 1 was planned and
 not committed, it runs again with its offsets: a sink that has seen some of its rows then sees the same rows.
@@ -26,8 +26,10 @@ from collections.abc import Iterator
 
 from pyspark_ckpt.state_store.attempts.damaged_logs import advise_repair
 from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.checkpoints.query.carried_plans import CARRIED_FILE
 from pyspark_ckpt.state_store.errors import InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.names import (
+    CARRIED_NAME,
     CHECKPOINT_FOLDER,
     MIGRATIONS_NAME,
     NON_RESTORED_STATE_NAME,
@@ -79,11 +81,21 @@ def find_watermarks(checkpoint: BlobPlace, batch: int) -> list[str]:
 
 
 def _find_replay(checkpoint: BlobPlace, batch: int) -> Iterator[str]:
-    """Yield the plans of ``batch`` and later ones that a restore has carried over. Raises StorageError."""
+    """Yield the plans of ``batch`` and later ones that a restore has carried over, and the file that counts them.
+
+    Raises StorageError.
+    """
     there = list_batches(checkpoint, REPLAY_FOLDER)
+    if batch in there:
+        yield from find_last_carried(checkpoint)
     while batch in there:
         yield f"{REPLAY_FOLDER}/{batch}"
         batch += 1
+
+
+def find_last_carried(checkpoint: BlobPlace) -> list[str]:
+    """Return the file that says up to which batch plans were carried over, if it is there. Raises StorageError."""
+    return [blob.name for blob in checkpoint.list(CHECKPOINT_FOLDER, prefix=CARRIED_NAME) if blob.name == CARRIED_FILE]
 
 
 def operator_names(checkpoint: BlobPlace) -> Iterator[str]:

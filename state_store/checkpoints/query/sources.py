@@ -21,7 +21,7 @@ import msgspec
 
 from pyspark_ckpt.state_store.attempts.damaged_logs import naming_repair
 from pyspark_ckpt.state_store.blobs import BlobPlace
-from pyspark_ckpt.state_store.checkpoints.query.entries import decode_json, find_confs, split_lines
+from pyspark_ckpt.state_store.checkpoints.query.entries import decode_json, find_confs, require_partitions, split_lines
 from pyspark_ckpt.state_store.checkpoints.query.files import SOURCES
 from pyspark_ckpt.state_store.checkpoints.query.spark_files import choose_source_files, read_file_offset
 from pyspark_ckpt.state_store.errors import FormatError
@@ -92,6 +92,20 @@ def parse_offsets(content: bytes, where: str) -> Offsets:
         return Offsets(are_named=True, has_all=False, by_id=dict(sorted(found.items())))
     numbers = map(str, range(max(map(int, found), default=-1) + 1))
     return Offsets(are_named=False, has_all=version == b"v1", by_id={each: found.get(each) for each in numbers})
+
+
+def require_offsets(content: bytes, where: str) -> None:
+    """Raise FormatError that names ``where`` unless an entry of the offset log can be whole, with a source's offset."""
+    require_partitions(content, where)
+    offsets = parse_offsets(content, where).by_id
+    if not offsets:
+        raise FormatError(f"{where} is damaged: it has no offset.")
+    for offset in offsets.values():
+        if offset is not None and offset.startswith(("{", "[")):
+            try:
+                msgspec.json.decode(offset)
+            except (msgspec.DecodeError, RecursionError) as problem:
+                raise FormatError(f"{where} is damaged: {problem}.") from problem
 
 
 def list_sources(checkpoint: BlobPlace, batch: int) -> list[Source]:

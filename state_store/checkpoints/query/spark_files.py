@@ -2,7 +2,8 @@
 
 ::
 
-    sources/<source>/<number>             v1, then one entry a line: JSON, for Spark's own sources
+    sources/<source>/<number>             v1, then one entry a line: JSON, for Spark's own sources; that of files has
+                                          the number in each entry, as batchId
     sources/<source>/<number>.compact     the same, of all numbers up to this one (file source)
     state/<operator>/0/<store>/_metadata/schema     Java's UTF "v1" to "v3", then the schemas of keys and values
 
@@ -43,6 +44,8 @@ def check_form(name: str, content: bytes, where: str, file_sources: Container[st
     """
     if (log := _SOURCE_LOG.fullmatch(name)) is not None:
         _check_source_log(content, where, is_of_files=log[1] in file_sources)
+        if log[1] in file_sources:
+            _check_batches(content, where, int(log[2]), is_compact=log[3] is not None)
     elif _SCHEMA.fullmatch(name):
         _check_schema(content, where)
 
@@ -110,6 +113,10 @@ class _FileOffset(msgspec.Struct, forbid_unknown_fields=True):
     logOffset: int  # noqa: N815 - Spark's name
 
 
+class _ReadFile(msgspec.Struct):
+    batchId: int  # noqa: N815 - Spark's name
+
+
 def _check_source_log(content: bytes, where: str, *, is_of_files: bool) -> None:
     if not content.strip(b"\0\r\n "):
         raise FormatError(f"{where} is damaged: it is empty.")
@@ -122,6 +129,19 @@ def _check_source_log(content: bytes, where: str, *, is_of_files: bool) -> None:
         for number, entry in enumerate(entries, 2):
             if entry.startswith((b"{", b"[")) or (entry and is_of_files):
                 _check_json(entry, f"line {number} of {where}")
+
+
+def _check_batches(content: bytes, where: str, number: int, *, is_compact: bool) -> None:
+    """Raise FormatError if a log of the file source, whose entries name its number, is another one under this name."""
+    for line, entry in enumerate(content.split(b"\n")[1:], 2):
+        with suppress(*_CUT):
+            found = msgspec.json.decode(entry, type=_ReadFile).batchId
+            if found > number or (found != number and not is_compact and found >= 0):
+                expected = f"{number} or less" if is_compact else number
+                raise FormatError(
+                    f"{where} is damaged: line {line} is of batchId {found}, and not of {expected}. Files were "
+                    "exchanged, or one was copied over another."
+                )
 
 
 class StateSchema(NamedTuple):

@@ -56,3 +56,36 @@ def test_a_savepoint_is_not_repaired(query: Query, capsys: pytest.CaptureFixture
     assert "is a savepoint, and only checkpoints are repaired" in capsys.readouterr().err
     assert main(["checkpoint", "repair", f"{query.location}/state"]) == 2
     assert "is not a checkpoint of a query" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["list", "repair"])
+@pytest.mark.parametrize("inside", ["state", "commits", "state/0/1/left"])
+def test_a_folder_inside_a_checkpoint_is_told_which_that_is(
+    inside: str, command: str, query: Query, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = f"{query.location}/{inside}"
+    assert main(["checkpoint", command, where]) == 2
+    told = capsys.readouterr().err
+    assert f"{where} is not a checkpoint of a query. It is inside the checkpoint {query.location}: name" in told
+
+
+def test_checkpoints_in_a_folder_are_named(quick_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    above = quick_path / "all"
+    for name in "abcd":
+        written(above / name, 1, batches=1, operators=(0,))
+    (above / "0").mkdir()
+    (above / "0" / "metadata").write_bytes(b"another program's")
+    assert main(["checkpoint", "list", str(above)]) == 2
+    assert f"Name a checkpoint in it, such as {above}/a or {above}/b or {above}/c." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [b"", b"PK"], ids=repr)
+def test_a_delta_that_is_cut_short_is_called_that(
+    content: bytes, query: Query, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (name,) = (each.name for each in query.place.walk("state/0/0/left") if "/00000000000000000003-" in each.name)
+    query.place.put(name, content)
+    why = f"{query.location}/{name} is damaged: it is " + ("too short, with 2 bytes." if content else "empty.")
+    for command in (["repair"], ["repair", "--quick"], ["verify"]):
+        main(["checkpoint", command[0], query.location, *command[1:]])
+        assert why in capsys.readouterr().out

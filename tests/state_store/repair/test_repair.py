@@ -211,9 +211,12 @@ def test_an_id_that_nothing_tells_is_asked_for(history: History, capsys: pytest.
     assert f"has a query id, {its}, which --query-id cannot change" in capsys.readouterr().err
 
 
-def test_a_new_id_is_given_if_that_is_asked_for(history: History) -> None:
+def test_a_new_id_is_given_if_that_is_asked_for(history: History, capsys: pytest.CaptureFixture[str]) -> None:
     history.place.delete("metadata")
     assert history.repair("--apply", "--query-id", "new") == 0
+    told = capsys.readouterr().out
+    assert "Wrote metadata with the query id" in told
+    assert "Moved" not in told, "no file was moved"
     assert json.loads(history.place.get("metadata"))["id"] != QUERY
     history.require_at(7)
 
@@ -336,3 +339,30 @@ def test_the_query_goes_on_from_the_batch_that_a_repair_names_when_entries_are_d
     assert history.repair("--apply") == 0
     history.require_at(found.continuation.batch)
     assert history.diagnose().is_healthy
+
+
+@pytest.mark.parametrize("version", FORMATS)
+def test_logs_that_are_lost_are_left_to_a_backup_while_there_is_state(
+    version: int, quick_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    history = History(str(quick_path / "query"), version)
+    for name in [each.name for log in ("offsets", "commits") for each in history.place.list(log)]:
+        history.place.delete(name)
+    before = files(Path(history.query.location))
+    why = f"{history.query.location}/commits has no entry, and there is state of version 8: the commit log is lost"
+    for command in ("repair", "verify"):
+        assert main(["checkpoint", command, history.query.location]) == 1
+        assert why in capsys.readouterr().out
+    assert history.repair("--json") == 1
+    told = json.loads(capsys.readouterr().out)
+    assert (told["is_healthy"], told["continues_after_batch"], told["removed"]) == (False, None, [])
+    assert why in told["lost"][0]
+    assert history.repair("--apply") == 2
+    assert files(Path(history.query.location)) == before
+
+
+def test_state_of_a_first_batch_that_was_not_committed_is_no_lost_log(quick_path: Path) -> None:
+    query = Query(str(quick_path / "query"), 2, operators=(0,))
+    query.run()
+    query.place.delete("commits/0")
+    assert main(["checkpoint", "repair", query.location]) == 0
