@@ -62,12 +62,12 @@ def test_a_query_that_other_code_starts_again_meanwhile_is_left_to_it(
     program = Counting(spark, tmp_path, 2)
     started: list[StreamingQuery] = []
 
-    def rescale(checkpoint: str, new_checkpoint: str, parallelism: int, *, options: dict[str, str]) -> Restored:
+    def restore(checkpoint: str, new_checkpoint: str, *, parallelism: int, options: dict[str, str]) -> Restored:
         done = ckpt.restore(checkpoint, new_checkpoint, parallelism=parallelism, options=options)
         started.append(program.start(program.checkpoint))
         return done
 
-    monkeypatch.setattr(rescaling, "rescale", rescale)
+    monkeypatch.setattr(rescaling, "restore", restore)
     with program.running() as query:
         program.await_more()
         with pytest.raises(
