@@ -376,12 +376,17 @@ def _short_row(info: SavepointInfo) -> tuple[str, ...]:
     return taken, query[:SHORT_ID], *rest
 
 
-def _no_row(problem: FormatError | StorageError | None) -> tuple[str, ...]:
+def _no_row(problem: FormatError | InvalidInputError | StorageError | None) -> tuple[str, ...]:
     """Return the row of a savepoint that cannot be used, or of a folder that cannot be seen."""
-    told = "unfinished"
-    if problem is not None:
-        told = f"{'DAMAGED' if isinstance(problem, FormatError) else 'UNREADABLE'}: {problem.message}"
+    told = "unfinished" if problem is None else f"{_name_problem(problem).replace('_', ' ').upper()}: {problem.message}"
     return told, "", "", "", ""
+
+
+def _name_problem(problem: FormatError | InvalidInputError | StorageError) -> str:
+    """Return in a word why a savepoint cannot be used."""
+    if isinstance(problem, InvalidInputError):
+        return "live_checkpoint"
+    return "damaged" if isinstance(problem, FormatError) else "unreadable"
 
 
 def _as_json(name: str, place: str, info: Found) -> dict[str, Any]:
@@ -390,5 +395,5 @@ def _as_json(name: str, place: str, info: Found) -> dict[str, Any]:
         return describe_savepoint(name, place, info)
     problem: dict[str, Any] = {"unfinished": True}
     if info is not None:
-        problem = {"damaged" if isinstance(info, FormatError) else "unreadable": info.message}
+        problem = {_name_problem(info): info.message}
     return {"savepoint": name, "place": place, **problem}

@@ -252,16 +252,9 @@ class Savepoint(Checkpoint):
 
     def _refuse_query(self) -> None:
         """Raise InvalidInputError if there are logs in the folder that are not of the savepoint."""
-        own = {file.name for file in self.info.files}
-        others = [
-            name for log in LOGS for batch in list_batches(self.place, log) if (name := f"{log}/{batch}") not in own
-        ]
-        if others:
-            raise InvalidInputError(
-                f"{self.place.url} has {max(others)}, which is not of the savepoint: a query was started here, so "
-                "it is the checkpoint of that query now.",
-                hint="Keep it as a checkpoint. To continue from the savepoint, restore another copy of it.",
-            )
+        refuse_query(
+            self.info, self.place.url, (f"{log}/{each}" for log in LOGS for each in list_batches(self.place, log))
+        )
 
     def verify_rows(self, progress: Progress = lambda _done, _all: None) -> tuple[list[str], dict[StoreKey, Digests]]:
         """Read all row files of a canonical savepoint; return what is wrong with them, and the digests of their rows.
@@ -332,6 +325,17 @@ def describe_rows(rows: SavedRows, url: str) -> StoreVersion:
     """Return a store of a canonical savepoint at ``url``, as its partition 0."""
     size_bytes = sum(file.size_bytes for file in rows.files)
     return StoreVersion(Identity(rows.operator, 0, rows.name), url, rows.meta, len(rows.files), size_bytes)
+
+
+def refuse_query(info: SavepointInfo, url: str, logs: Iterable[str]) -> None:
+    """Raise InvalidInputError if the folder ``url`` has ``logs`` that are not of its savepoint."""
+    others = set(logs) - {file.name for file in info.files}
+    if others:
+        raise InvalidInputError(
+            f"{url} has {max(others)}, which is not of the savepoint: a query was started here, so it is the "
+            "checkpoint of that query now.",
+            hint="Keep it as a checkpoint. To continue from the savepoint, restore another copy of it.",
+        )
 
 
 def read_info(place: BlobPlace) -> SavepointInfo:
