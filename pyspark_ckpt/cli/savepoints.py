@@ -164,7 +164,7 @@ def restore(
     settings: Settings,
     uid_map: Mapping[str, str],
     source_names: Sequence[str] | None,
-    replay_from: str | None,
+    replay_from: Sequence[str],
     parallelism: int | None,
     query_id: QueryId,
     claim: Literal["no_claim", "claim"],
@@ -177,7 +177,7 @@ def restore(
     if explain:
         options = parse(settings)
         opened = open_whole(savepoint, options)
-        names, earlier = tuple(source_names or ()), replay_from or ""
+        names, earlier = tuple(source_names or ()), tuple(replay_from)
         request = RestoreRequest(parallelism, query_id, uid_map, allow_non_restored_state, names, replay_from=earlier)
         return _explain(savepoints.plan_restore(opened, target, request, options), explain, as_json=as_json)
     done = savepoints.restore(
@@ -187,7 +187,7 @@ def restore(
         claim=claim,
         uid_map=uid_map,
         source_names=source_names,
-        replay_from=replay_from,
+        replay_from=replay_from or None,
         allow_non_restored_state=allow_non_restored_state,
         query_id=query_id,
         options=settings,
