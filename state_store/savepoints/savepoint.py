@@ -34,7 +34,7 @@ from pyspark_ckpt.state_store.checkpoints.query.files import LOGS, QUERY, list_b
 from pyspark_ckpt.state_store.checkpoints.query.proof import LogProof, QueryFile, find_damage
 from pyspark_ckpt.state_store.checkpoints.verification import Verified, find_differing_copies, verify_version
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
-from pyspark_ckpt.state_store.display import count_text, html_table, size_text, write_rescale
+from pyspark_ckpt.state_store.display import count_text, html_table, size_text, write_command, write_rescale
 from pyspark_ckpt.state_store.errors import ConflictError, FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.lineage import Lineage
@@ -348,7 +348,10 @@ def read_info(place: BlobPlace) -> SavepointInfo:
         kind = find_kind(place)
         rescale = write_rescale(place.url, **find_options(place))
         hint = f"Name the folder of a savepoint. To copy the checkpoint of a stopped query: {rescale}."
-        if kind is FolderKind.UNFINISHED_SAVEPOINT:
+        if kind is FolderKind.CHECKPOINT:
+            verify = write_command("checkpoint", "verify", place.url, **find_options(place))
+            hint = f"It is the checkpoint of a query. To check it: {verify}. To copy it, stop the query: {rescale}."
+        elif kind is FolderKind.UNFINISHED_SAVEPOINT:
             hint = f"It is unfinished or half deleted, and cannot be restored. {advise_on_unfinished(place)}"
         elif kind is FolderKind.UNFINISHED_RESTORE:
             hint = f"It is the target of an unfinished restore. {REPEAT_RESTORE}"
