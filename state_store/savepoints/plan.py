@@ -85,6 +85,13 @@ class RestorePlan:
     shares: bool = False
     """Whether table files that are copied may be links to those of the source."""
 
+    @property
+    def act(self) -> str:
+        """What a user calls this restore."""
+        if self.others is not None:
+            return "adoption"
+        return "restore" if self.target is None else "hand-back"
+
     def get_saved(self, operator: OperatorVersion, name: str) -> SavedRows | None:
         """Return the rows of a store, if the source is a canonical savepoint."""
         return self.saved_rows.get((operator.operator.number, name))

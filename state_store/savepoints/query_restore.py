@@ -134,7 +134,8 @@ class QueryRestore:
         names = request.source_names
         self._names = SourceNames(source.place, version - 1, names) if names else None
         earlier = request.replay_from
-        self._replay = Replay(workplace.resolve(earlier), source.place, version - 1) if earlier else None
+        runs = [workplace.resolve(each) for each in earlier]
+        self._replay = Replay(runs, source.place, version - 1) if runs else None
 
     def run(self, runner: Runner, progress: Progress, at_end: AtEnd | None = None) -> Restored:
         """Restore; after return the target is a durable checkpoint from which a query can continue.
@@ -303,7 +304,8 @@ class QueryRestore:
             uuid.uuid4().hex,
             self._request.source_names,
             self._request.provider,
-            self._request.replay_from,
+            "".join(self._request.replay_from[:1]),
+            self._request.replay_from[1:],
         )
         require_exclusive(self._place, "restores", "Restore to another place.")
         if self.plan.options.remote:
