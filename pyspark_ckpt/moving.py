@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,8 @@ from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.inventory import list_operators
 from pyspark_ckpt.state_store.checkpoints.query.entries import read_confs
 from pyspark_ckpt.state_store.checkpoints.query.files import list_batches
-from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError, NotFoundError
-from pyspark_ckpt.state_store.format.names import REPLAY_FOLDER
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, LifecycleError, NotFoundError
+from pyspark_ckpt.state_store.format.names import PROVIDER_CONF, REPLAY_FOLDER
 from pyspark_ckpt.state_store.location import Location, location_text
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.savepoints.creation import pin
@@ -165,9 +166,10 @@ def hand_back(
 
     ``query_id`` and ``options`` as for ``adopt``.
 
-    Raises InvalidInputError (state that the provider does not have: keyed operators, and several states in a store of
-    "hdfs"), NotFoundError (a file is missing), FormatError (damage), LifecycleError (no batch is committed, or plans of
-    batches that a restore has carried over have not run), StorageError.
+    Raises InvalidInputError (the state is in a provider of Spark's own already; or the provider does not have such
+    state: keyed operators, and several states in a store of "hdfs"), NotFoundError (a file is missing), FormatError
+    (damage), LifecycleError (no batch is committed, or plans of batches that a restore has carried over have not run),
+    StorageError.
     """
     checkpoint = location_text(checkpoint, "checkpoint")
     new_checkpoint = location_text(new_checkpoint, "new_checkpoint")
@@ -190,6 +192,7 @@ def plan_hand_back(
             f"{source.place.url} cannot be handed back: no batch of the query has been committed yet.",
             hint="Start the query with an empty checkpointLocation, in a session without pyspark-ckpt.",
         )
+    _refuse_sparks_own(source)
     source.refuse_other_provider()
     _refuse_carried_plans(source)
     operators = list_operators(source, version)
@@ -204,6 +207,19 @@ def plan_hand_back(
     own = replace(options, remote="")  # the new state lies in the checkpoint
     restored = RestoreSource(source, version, operators)
     return QueryRestore(RestorePlan.of(restored, new_checkpoint, request, own, target))
+
+
+def _refuse_sparks_own(source: Checkpoint) -> None:
+    """Raise InvalidInputError if the query has run with one of Spark's own providers. Raises StorageError."""
+    with suppress(NotFoundError, FormatError):  # the log does not say
+        found = read_confs(source.place, source.newest_version - 1).get(PROVIDER_CONF)
+        if found in PROVIDERS:
+            raise InvalidInputError(
+                f"{source.place.url} needs no hand-back: the query runs with {found.rpartition('.')[2]}, a provider of "
+                "Spark's own, already.",
+                hint="Start the query there as it is. To move its state to pyspark-ckpt, use `pyspark-ckpt checkpoint "
+                "adopt`.",
+            )
 
 
 def _refuse_carried_plans(source: Checkpoint) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -21,10 +21,10 @@ from pyspark_ckpt.queries.hadoop import read_hadoop_settings
 from pyspark_ckpt.queries.handles import find_checkpoint
 from pyspark_ckpt.queries.last_batch import let_end
 from pyspark_ckpt.queries.session_confs import find_session
-from pyspark_ckpt.state_store.blobs import RetryPolicy, with_retries
+from pyspark_ckpt.state_store.blobs import BlobPlace, RetryPolicy, with_retries
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, find_kind
-from pyspark_ckpt.state_store.checkpoints.replay import find_last_planned
+from pyspark_ckpt.state_store.checkpoints.replay import find_last_planned, follow_moves
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.local.files import make_scratch_folder
@@ -146,7 +146,7 @@ def restore(
     source_names: Sequence[str] | None = None,
     allow_non_restored_state: bool = False,
     query_id: QueryId = "keep",
-    replay_from: Location | None = None,
+    replay_from: Location | Sequence[Location] | None = None,
     options: Mapping[str, str] | None = None,
 ) -> Restored:
     """Write a checkpoint into the empty ``checkpoint_location``, from which a query continues after the savepoint.
@@ -165,8 +165,10 @@ def restore(
     of keyed operators, by their old ones. ``source_names``: names for the sources of a query that began without them,
     in the order in which ``pyspark-ckpt savepoint inspect`` shows them. ``query_id``: "keep" if a sink recognises
     batches by the query's id and must not see them twice, "new" if the old query writes, too. ``replay_from``: the
-    checkpoint on which the query has gone on after the savepoint. Each batch that it planned there runs again with the
-    same rows, so that a sink that takes each number once gets each row once. Stop that query before.
+    checkpoint on which the query has gone on after the savepoint; a list of all of them, if it was moved since (by
+    ``restore`` or ``rescale``). Each batch that it planned there runs again with the same rows, so that a sink that
+    takes each number once gets each row once. If a batch has other rows on two of them, those of the later one in the
+    list are taken. Stop that query before.
     ``allow_non_restored_state``: state that no operator of the program declares is left alone instead of being an
     error. ``options``: as for ``savepoint``.
 
@@ -188,8 +190,8 @@ def restore(
         raise InvalidInputError("`source_names` is empty.", hint="Leave it out to keep the sources as they are.")
     savepoint_or_checkpoint = location_text(savepoint_or_checkpoint, "savepoint_or_checkpoint")
     checkpoint_location = location_text(checkpoint_location, "checkpoint_location")
-    earlier = "" if replay_from is None else location_text(replay_from, "replay_from")
-    given = collect_options(options, savepoint_or_checkpoint, checkpoint_location, earlier)
+    earlier = _read_locations(replay_from, "replay_from")
+    given = collect_options(options, savepoint_or_checkpoint, checkpoint_location, *earlier)
     request = RestoreRequest(
         parallelism,
         query_id,
@@ -209,9 +211,20 @@ def restore(
     with pin_and_plan(savepoint_or_checkpoint, checkpoint_location, request, given) as restoration:
         done = run_restore(restoration, checkpoint_location, at_end)
     restored = restoration.plan.source.checkpoint
-    if query_id == "keep" and not earlier and isinstance(restored, Savepoint):
-        _tell_of_later_batches(restored.info, done, given)
+    if query_id == "keep" and isinstance(restored, Savepoint):
+        _tell_of_later_batches(restored.info, done, earlier, given)
     return done
+
+
+def _read_locations(given: Location | Sequence[Location] | None, what: str) -> tuple[str, ...]:
+    """Return the locations that are given for ``what``: one, several or none. Raises InvalidInputError."""
+    if given is None:
+        return ()
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        return (location_text(given, what),)
+    if not given:
+        raise InvalidInputError(f"`{what}` is empty.", hint="Leave it out if there is none to name.")
+    return tuple(location_text(each, f"{what}[{number}]") for number, each in enumerate(given))
 
 
 @contextmanager
@@ -240,19 +253,33 @@ def plan_restore(source: Checkpoint, target: str, request: RestoreRequest, given
     return QueryRestore(RestorePlan.of(restored, target, request, given))
 
 
-def _tell_of_later_batches(saved: SavepointInfo, done: Restored, options: Options) -> None:
-    """Print what to think of if the query has gone on after the savepoint, as far as that can be seen."""
+def _tell_of_later_batches(saved: SavepointInfo, done: Restored, earlier: Sequence[str], options: Options) -> None:
+    """Print what to think of if the query has run batches that the new checkpoint has no plans of, if that can be seen.
+
+    ``earlier``: the checkpoints that were named in ``replay_from``.
+    """
     workplace = Workplace(replace(options, remote=""))
-    try:
-        old = with_retries(workplace.resolve(saved.checkpoint), RetryPolicy(LOOK_S))
-        last, here = (find_last_planned(each, saved.query_id) for each in (old, workplace.resolve(done.checkpoint)))
-    except CkptError:  # it is deleted, or out of reach: this is only advice
-        return
-    if last is not None and here is not None and last > here:
+
+    def resolve(location: str) -> BlobPlace:
+        return with_retries(workplace.resolve(location), RetryPolicy(LOOK_S))
+
+    last: dict[str, int] = {}
+    for location in (saved.checkpoint, *earlier):
+        with suppress(CkptError):  # it is deleted, or out of reach: this is only advice
+            for place in follow_moves(resolve, location):
+                planned = find_last_planned(place, saved.query_id)
+                if planned is not None and planned >= saved.version:
+                    last[place.url] = planned
+    here = None
+    with suppress(CkptError):
+        here = find_last_planned(resolve(done.checkpoint), saved.query_id)
+    if last and here is not None and (newest := max(last.values())) > here:
+        where = max(last, key=lambda url: last[url])
         print_notice(
-            f"pyspark-ckpt: query {saved.query_id} has gone on to batch {last} on {saved.checkpoint}. A sink that "
-            f"knows batches by their numbers takes none of {here + 1} to {last} again. Restore with replay_from, that "
-            "checkpoint, so that they have the same rows, or see docs/sinks.md."
+            f"pyspark-ckpt: query {saved.query_id} has gone on to batch {newest} on {where}. A sink that knows batches "
+            f"by their numbers takes none of {here + 1} to {newest} again. Restore with replay_from, all checkpoints "
+            f"on which it has run since the savepoint ({', '.join(last)}, and others to which you have moved it), so "
+            "that they have the same rows, or see docs/sinks.md."
         )
 
 

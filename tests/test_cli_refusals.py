@@ -35,6 +35,19 @@ def test_a_checkpoint_of_another_provider_is_named_as_such(
         assert told.out == ""
 
 
+@pytest.mark.parametrize("command", ["verify", "inspect", "restore"])
+def test_a_checkpoint_in_the_place_of_a_savepoint_is_named_as_such(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = written(tmp_path / "query", 1, operators=(1,), batches=1)
+    if command == "restore":  # it takes checkpoints, too
+        assert cli.main(["savepoint", "restore", query.location, str(tmp_path / "new"), "--claim", "claim"]) == 2
+    else:
+        assert cli.main(["savepoint", command, query.location]) == 2
+    told = capsys.readouterr().err
+    assert f"It is the checkpoint of a query. To check it: `pyspark-ckpt checkpoint verify {query.location}`." in told
+
+
 @pytest.mark.parametrize("more", [[], ["--json"]])
 def test_savepoints_of_a_folder_that_is_not_there_are_not_listed(
     more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -338,8 +338,8 @@ def test_operators_that_were_swapped_or_removed_are_refused_and_the_old_order_go
         play(3, _beside("two", "one"))
     told = str(refused.value)
     assert any(
-        f"Keyed operator '{uid}' declares ['{uid}/count'], but the checkpoint has state ['{other}/count'] for operator "
-        f"{place}, which it is in the query. That is state of uid '{other}'." in told
+        f"Keyed operator '{uid}', operator {place} of the query, declares ['{uid}/count'], but the checkpoint has "
+        f"state ['{other}/count'] of operator {place}. That is state of uid '{other}'." in told
         for uid, other, place in (("two", "one", 0), ("one", "two", 1))
     )
     assert "if some were added, removed or swapped, restore their order" in told

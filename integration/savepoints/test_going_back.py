@@ -11,7 +11,7 @@ import pyspark_ckpt as ckpt
 from integration.conftest import SHUFFLE_PARTITIONS
 from integration.savepoints.returning import FORMATS, Files
 from integration.savepoints.test_running import batches
-from pyspark_ckpt.state_store.errors import LifecycleError
+from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,6 +46,32 @@ def test_each_row_is_in_the_sink_once_when_the_batches_are_planned_as_before(
     files.put(7)
     files.run("again")
     assert files.users() == list(range(8))
+
+
+def test_each_row_is_in_the_sink_once_when_the_query_was_moved_after_the_savepoint(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Batches 3 to 5 run on one checkpoint, and 6 and 7 on another: neither has the plans of all of them."""
+    files = Files(spark, tmp_path, FORMATS[-1], later=(3, 4, 5))
+    ckpt.restore(tmp_path / "old", tmp_path / "moved", parallelism=3)
+    files.session.conf.set(SHUFFLE_PARTITIONS, "3")
+    files.put(6, 7)
+    files.run("moved", maxFilesPerTrigger="1")
+    files.session.conf.set(SHUFFLE_PARTITIONS, "2")
+    with pytest.raises(InvalidInputError, match=r"moved has no offsets/3") as refused:
+        ckpt.restore(tmp_path / "saved", tmp_path / "new", replay_from=tmp_path / "moved")
+    assert "moved begins with offsets/4: a restore or a rescaling has made it." in refused.value.hint
+    ckpt.restore(tmp_path / "saved", tmp_path / "part", replay_from=tmp_path / "old")
+    with pytest.raises(
+        IllegalArgumentException,
+        match=r"up to 7, and this checkpoint knows those up to 5.*replay_from, all checkpoints .* it was moved",
+    ):
+        files.run("part")
+    ckpt.restore(tmp_path / "saved", tmp_path / "new", replay_from=[tmp_path / "old", tmp_path / "moved"])
+    files.put(8)
+    files.run("new")
+    assert batches(tmp_path / "new", "commits")[-6:] == [3, 4, 5, 6, 7, 8]
+    assert files.users() == list(range(9))
 
 
 @pytest.mark.in_turn

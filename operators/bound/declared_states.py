@@ -231,8 +231,8 @@ class DeclaredStates:
         is_swapped = any(name.endswith(f"(uid={uid!r})") for name in self.operators for uid in others)
         if left and (not is_allowed or is_swapped):
             raise InvalidInputError(
-                f"Keyed operator {self.uid!r} declares {sorted(names)}, but the checkpoint has state "
-                f"{sorted(state.name for state in left)} for operator {ticket.operator}, which it is in the query.",
+                f"Keyed operator {self.uid!r}, operator {ticket.operator} of the query, declares {sorted(names)}, but "
+                f"the checkpoint has state {sorted(state.name for state in left)} of operator {ticket.operator}.",
                 hint=_advise_on_place(others, is_swapped=is_swapped) if others else _ADVICE,
             )
 

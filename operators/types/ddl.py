@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import types
 
 from pyspark_ckpt.pyspark_releases import make_collated_string, make_type
+from pyspark_ckpt.state_store.display import suggest
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def read_type(text: str) -> DataType:
 
 
 def _has_columns(text: str) -> bool:
-    return re.match(r"\s*(`[^`]*`|\w+)\s*:?\s*\w", text) is not None
+    return re.match(r"\s*(`[^`]*`\s*:?|\w+(\s*:|\s))\s*\w", text) is not None
 
 
 class _Parser:
@@ -108,7 +109,7 @@ class _Parser:
         name = self._next().lower()
         if name in _PLAIN:
             return self._plain(name)
-        read = {
+        readers: Mapping[str, Callable[[], DataType]] = {
             "array": self._array,
             "map": self._map,
             "struct": self._struct,
@@ -117,9 +118,10 @@ class _Parser:
             "varchar": lambda: types.VarcharType(*self._numbers()),
             **dict.fromkeys(("char", "character"), lambda: types.CharType(*self._numbers())),
             **dict.fromkeys(("decimal", "dec", "numeric"), self._decimal),
-        }.get(name)
+        }
+        read = readers.get(name)
         if read is None:
-            raise ValueError(f"{name!r} is not a type")
+            raise ValueError(f"{name!r} is not a type.{suggest(name, (*_PLAIN, *readers))}")
         try:
             return read()
         except TypeError as problem:  # the wrong number of numbers

@@ -244,7 +244,9 @@ QUERY_ID = click.option("--query-id", type=click.Choice(["keep", "new"]), defaul
 @click.option(
     "--replay-from",
     metavar="CHECKPOINT",
-    help="Plan the batches after the savepoint as the query did there.",
+    multiple=True,
+    help="Plan the batches after the savepoint as the query did there. Repeat it for each checkpoint on which the "
+    "query has run since: of two plans of a batch, the last one counts.",
 )
 @click.option("--allow-non-restored-state", is_flag=True, help="Accept state that no operator declares; it is kept.")
 @dry_run_options

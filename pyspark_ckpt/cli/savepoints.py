@@ -164,7 +164,7 @@ def restore(
     settings: Settings,
     uid_map: Mapping[str, str],
     source_names: Sequence[str] | None,
-    replay_from: str | None,
+    replay_from: Sequence[str],
     parallelism: int | None,
     query_id: QueryId,
     claim: Literal["no_claim", "claim"],
@@ -177,7 +177,7 @@ def restore(
     if dry_run:
         options = parse(settings)
         opened = open_whole(savepoint, options)
-        names, earlier = tuple(source_names or ()), replay_from or ""
+        names, earlier = tuple(source_names or ()), tuple(replay_from)
         request = RestoreRequest(parallelism, query_id, uid_map, allow_non_restored_state, names, replay_from=earlier)
         return _print_dry_run(savepoints.plan_restore(opened, target, request, options), dry_run, as_json=as_json)
     done = savepoints.restore(
@@ -187,7 +187,7 @@ def restore(
         claim=claim,
         uid_map=uid_map,
         source_names=source_names,
-        replay_from=replay_from,
+        replay_from=replay_from or None,
         allow_non_restored_state=allow_non_restored_state,
         query_id=query_id,
         options=settings,
@@ -376,12 +376,17 @@ def _short_row(info: SavepointInfo) -> tuple[str, ...]:
     return taken, query[:SHORT_ID], *rest
 
 
-def _no_row(problem: FormatError | StorageError | None) -> tuple[str, ...]:
+def _no_row(problem: FormatError | InvalidInputError | StorageError | None) -> tuple[str, ...]:
     """Return the row of a savepoint that cannot be used, or of a folder that cannot be seen."""
-    told = "unfinished"
-    if problem is not None:
-        told = f"{'DAMAGED' if isinstance(problem, FormatError) else 'UNREADABLE'}: {problem.message}"
+    told = "unfinished" if problem is None else f"{_name_problem(problem).replace('_', ' ').upper()}: {problem.message}"
     return told, "", "", "", ""
+
+
+def _name_problem(problem: FormatError | InvalidInputError | StorageError) -> str:
+    """Return in a word why a savepoint cannot be used."""
+    if isinstance(problem, InvalidInputError):
+        return "live_checkpoint"
+    return "damaged" if isinstance(problem, FormatError) else "unreadable"
 
 
 def _as_json(name: str, place: str, info: Found) -> dict[str, Any]:
@@ -390,5 +395,5 @@ def _as_json(name: str, place: str, info: Found) -> dict[str, Any]:
         return describe_savepoint(name, place, info)
     problem: dict[str, Any] = {"unfinished": True}
     if info is not None:
-        problem = {"damaged" if isinstance(info, FormatError) else "unreadable": info.message}
+        problem = {_name_problem(info): info.message}
     return {"savepoint": name, "place": place, **problem}

@@ -28,6 +28,8 @@ PATIENCE = {"placeTimeout": "8"}
 """Somebody waits for the page: places are waited for no longer than this, unless an option says otherwise."""
 MAX_CHECKPOINTS = 50
 START_S, STOP_S = 20.0, 5.0
+WAKE_S = 1.0
+"""How long a wait is without a look around: a Ctrl-C that comes just before a lock is waited for does not end that."""
 MAX_PORT = 65535
 LOOPBACK = "127.0.0.1"
 _HOST = re.compile(r"[^\s/:@\[\]]+|\[[0-9A-Fa-f:.]+\]")
@@ -51,7 +53,11 @@ class WebPage(Closeable):
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the page is closed, at most ``timeout_s``. Return whether it is. Raises ProcessError."""
-        self._thread.join(timeout_s)
+        if timeout_s is None:
+            while self._thread.is_alive():
+                self._thread.join(WAKE_S)
+        else:
+            self._thread.join(timeout_s)
         if self._failure is not None:
             raise ProcessError(f"The web page has ended: {self._failure}.") from self._failure
         return not self._thread.is_alive()

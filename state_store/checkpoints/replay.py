@@ -1,13 +1,18 @@
 """Plans of the batches that a query had after a savepoint, for a checkpoint that is restored from that savepoint.
 
 A sink knows a batch by its number. A query that goes back would plan these batches anew, with other rows under the same
-numbers. With the plans of the run that it goes back from, each number has the rows that it had. They are entries of the
-offset log, in ``_ckpt/replay/<batch>``: Spark takes up only one planned batch at a start, so the jar moves the next one
-to ``offsets`` when all before it are committed. ``_ckpt/replay.json`` says which is the last.
+numbers. With the plans of the runs that it goes back from, each number has the rows that it had. They are entries of
+the offset log, in ``_ckpt/replay/<batch>``: Spark takes up only one planned batch at a start, so the jar moves the next
+one to ``offsets`` when all before it are committed. ``_ckpt/replay.json`` says which is the last.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from pyspark_ckpt.state_store.attempts.runs import Epochs
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, find_kind
 from pyspark_ckpt.state_store.checkpoints.query.carried_plans import (
@@ -17,11 +22,14 @@ from pyspark_ckpt.state_store.checkpoints.query.carried_plans import (
 )
 from pyspark_ckpt.state_store.checkpoints.query.copying import Target, copy_files
 from pyspark_ckpt.state_store.checkpoints.query.entries import ContentRewrite, require_partitions
-from pyspark_ckpt.state_store.checkpoints.query.files import list_batches, source_file_names
-from pyspark_ckpt.state_store.checkpoints.query.sources import parse_offsets
+from pyspark_ckpt.state_store.checkpoints.query.files import QUERY, list_batches, source_file_names
+from pyspark_ckpt.state_store.checkpoints.query.sources import Offsets, parse_offsets
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.names import REPLAY_FOLDER
 from pyspark_ckpt.state_store.format.remote import query_id
+
+MAX_MOVES = 16
+"""So many rescalings of one query are followed."""
 
 
 def find_last_planned(earlier: BlobPlace, query: str) -> int | None:
@@ -31,66 +39,146 @@ def find_last_planned(earlier: BlobPlace, query: str) -> int | None:
     """
     if find_kind(earlier) is not FolderKind.CHECKPOINT or query_id(earlier) != query:
         return None
-    return max(list_batches(earlier, "offsets"), default=None)
+    return max(_list_plans(earlier), default=None)
 
 
-class Replay:
-    """The plans of ``earlier``, the checkpoint of the run that a query goes back from, after a batch of ``source``."""
+def follow_moves(resolve: Callable[[str], BlobPlace], location: str) -> list[BlobPlace]:
+    """Return the place of a checkpoint, and those on which its query has gone on since, as rescalings have recorded.
 
-    def __init__(self, earlier: BlobPlace, source: BlobPlace, batch: int) -> None:
-        """Read the plans. Raises InvalidInputError (another query, or plans that are deleted), FormatError."""
-        self._earlier = earlier
-        if find_kind(earlier) is not FolderKind.CHECKPOINT:
-            raise InvalidInputError(f"`replay_from` is {earlier.url}, which is not the checkpoint of a query.")
-        if query_id(earlier) != query_id(source):
+    ``resolve``: what makes a place of a location. Raises FormatError, StorageError.
+    """
+    found = [resolve(location)]
+    while len(found) <= MAX_MOVES:
+        newest = Epochs(found[-1]).find_newest()
+        if newest is None or not newest.moves_to:
+            break
+        there = resolve(newest.moves_to)
+        if there.url in {each.url for each in found}:
+            break
+        found.append(there)
+    return found
+
+
+def _list_plans(checkpoint: BlobPlace) -> dict[int, str]:
+    """Return the names of the plans that a checkpoint has, by their batches. Raises StorageError."""
+    carried = {each: f"{REPLAY_FOLDER}/{each}" for each in list_batches(checkpoint, REPLAY_FOLDER)}
+    return carried | {each: f"offsets/{each}" for each in list_batches(checkpoint, "offsets")}
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A checkpoint on which a query has run, and the names of its plans by their batches."""
+
+    place: BlobPlace
+    plans: Mapping[int, str]
+
+    @classmethod
+    def of(cls, place: BlobPlace, source: BlobPlace, batch: int) -> _Run:
+        """Raises InvalidInputError (it is none, or another query's), FormatError, StorageError."""
+        if find_kind(place) is not FolderKind.CHECKPOINT:
+            raise InvalidInputError(f"`replay_from` is {place.url}, which is not the checkpoint of a query.")
+        if query_id(place) != query_id(source):
             raise InvalidInputError(
-                f"`replay_from` is {earlier.url}, the checkpoint of query {query_id(earlier)}. {source.url} is of "
+                f"`replay_from` is {place.url}, the checkpoint of query {query_id(place)}. {source.url} is of "
                 f"query {query_id(source)}.",
                 hint=f"Name the checkpoint on which the query has run after batch {batch}.",
             )
-        self._plans = self._read(source, batch)
+        return cls(place, _list_plans(place))
 
-    def _read(self, source: BlobPlace, batch: int) -> dict[int, bytes]:
-        of_log = list_batches(self._earlier, "offsets")
-        folders = dict.fromkeys(list_batches(self._earlier, REPLAY_FOLDER), REPLAY_FOLDER)
-        folders |= dict.fromkeys(of_log, "offsets")
-        later = sorted(each for each in folders if each > batch)
-        last = max([read_last_carried(self._earlier), *later])
-        if len(later) < last - batch:
-            missing = next(each for each in range(batch + 1, last + 1) if each not in folders)
-            raise InvalidInputError(
-                f"{self._earlier.url}/offsets/{missing} is deleted: the batches after {batch} cannot have the rows "
-                "that they had.",
-                hint="Spark keeps as many entries as spark.sql.streaming.minBatchesToRetain says, 100 by default. "
-                "Restore a later savepoint. Or restore without `replay_from`, for a query with another sink.",
-            )
-        for known in {batch, batch + 1} & of_log & list_batches(source, "offsets"):
-            self._require_equal(source, f"offsets/{known}")
-        return {each: self._get(f"{folders[each]}/{each}") for each in later}
-
-    def _require_equal(self, source: BlobPlace, name: str) -> None:
-        here = parse_offsets(source.get(name), f"{source.url}/{name}")
-        there = parse_offsets(self._get(name), f"{self._earlier.url}/{name}")
-        if here != there:
-            raise InvalidInputError(
-                f"`replay_from` is {self._earlier.url}, whose {name} is not that of {source.url}: the query has not "
-                "gone on there from this savepoint.",
-                hint="Name the checkpoint on which it has, or restore without `replay_from`.",
-            )
-
-    def _get(self, name: str) -> bytes:
-        content, where = self._earlier.get(name), f"{self._earlier.url}/{name}"
+    def read(self, batch: int) -> bytes:
+        """Return a plan. Raises NotFoundError, FormatError, StorageError."""
+        content, where = self.place.get(self.plans[batch]), f"{self.place.url}/{self.plans[batch]}"
         require_partitions(content, where)
         parse_offsets(content, where)
         return content
+
+    def read_offsets(self, batch: int) -> Offsets:
+        """Return the offsets of a plan. Raises as ``read``."""
+        return parse_offsets(self.read(batch), f"{self.place.url}/{self.plans[batch]}")
+
+    def is_copied(self, batch: int) -> bool:
+        """Return whether a plan was there before ``metadata``, which a restore writes last, and Spark first."""
+        name = self.plans[batch]
+        written = {blob.name: blob.modified_s for blob in (*self.place.list("offsets"), *self.place.list(prefix=QUERY))}
+        return name in written and written[name] <= written.get(QUERY, 0)
+
+
+class Replay:
+    """The plans after a batch of ``source`` of a query that goes back, from the checkpoints on which it has run."""
+
+    def __init__(self, earlier: Sequence[BlobPlace], source: BlobPlace, batch: int) -> None:
+        """Find the plans: of a batch that several of ``earlier`` have planned, that of the last of these is taken.
+
+        Raises InvalidInputError (another query, plans that are missing, or that do not follow on each other),
+        FormatError, StorageError.
+        """
+        self._runs = [_Run.of(place, source, batch) for place in earlier]
+        chosen = {each: run for run in self._runs for each in run.plans if each > batch}
+        self._require_all(chosen, batch)
+        of_source = list_batches(source, "offsets")
+        for run in self._runs:
+            for known in sorted({batch, batch + 1} & of_source & {*run.plans}):
+                self._require_equal(run, source, known)
+        for each in sorted(chosen):
+            self._require_following(chosen, each)
+        self._plans = {each: (chosen[each].place, chosen[each].read(each)) for each in sorted(chosen)}
+
+    def _require_all(self, chosen: Mapping[int, _Run], batch: int) -> None:
+        last = max([batch, *chosen, *(read_last_carried(run.place) for run in self._runs)])
+        missing = next((each for each in range(batch + 1, last + 1) if each not in chosen), None)
+        if missing is None:
+            return
+        first = min((each for each in chosen if each > missing), default=None)
+        having = [run for run in self._runs if first is not None and first in run.plans]
+        urls = [run.place.url for run in self._runs]
+        none = f"{urls[0]} has no" if len(urls) == 1 else f"none of {', '.join(urls)} has"
+        if first is not None and all(first == min(run.plans) and run.is_copied(first) for run in having):
+            hint = (
+                f"{having[0].place.url} begins with offsets/{first}: a restore or a rescaling has made it. In "
+                "`replay_from`, name the checkpoint from which it was made, too."
+            )
+        else:
+            hint = (
+                "If the query was moved (restore, rescale), name in `replay_from` all checkpoints on which it has run "
+                "since the savepoint. Otherwise Spark has deleted this entry: it keeps as many as "
+                "spark.sql.streaming.minBatchesToRetain says, 100 by default. Then restore a later savepoint. Or "
+                "restore without `replay_from`, for a query with another sink."
+            )
+        raise InvalidInputError(
+            f"`replay_from`: {none} offsets/{missing}: the batches after {batch} cannot have the rows that they had.",
+            hint=hint,
+        )
+
+    def _require_equal(self, run: _Run, source: BlobPlace, batch: int) -> None:
+        name = f"offsets/{batch}"
+        if parse_offsets(source.get(name), f"{source.url}/{name}") != run.read_offsets(batch):
+            raise InvalidInputError(
+                f"`replay_from` is {run.place.url}, whose {run.plans[batch]} is not that of {source.url}: the query "
+                "has not gone on there from this savepoint.",
+                hint="Name the checkpoint on which it has, or restore without `replay_from`.",
+            )
+
+    def _require_following(self, chosen: Mapping[int, _Run], batch: int) -> None:
+        """Raise InvalidInputError if a plan begins elsewhere than where the one before it ends."""
+        run, before = chosen[batch], chosen.get(batch - 1)
+        if before in (None, run) or batch - 1 not in run.plans:
+            return
+        if run.read_offsets(batch - 1) != before.read_offsets(batch - 1):
+            raise InvalidInputError(
+                f"`replay_from`: batch {batch - 1} has other rows on {run.place.url} than on {before.place.url}, and "
+                f"only {run.place.url} has batch {batch}, which follows on its own batch {batch - 1}.",
+                hint=f"Name the one last whose batches the sink has. Without {run.place.url}, the batches up to "
+                f"{batch - 1} are those of the others.",
+            )
 
     def copy(self, target: Target, sources: Target, change: ContentRewrite) -> None:
         """Write the plans, and the files of sources that they refer to, after those of the savepoint.
 
         Raises NotFoundError, FormatError, InvalidInputError (a link to a folder), StorageError.
         """
-        copy_files(lambda: source_file_names(self._earlier), self._earlier, sources, change)
+        for run in self._runs:
+            copy_files(partial(source_file_names, run.place), run.place, sources, change)
         if self._plans:
             target.put(CARRIED_FILE, write_last_carried(max(self._plans)))
-        for batch, plan in self._plans.items():
-            target.put(f"{REPLAY_FOLDER}/{batch}", change(f"offsets/{batch}", plan, f"{self._earlier.url}: {batch}"))
+        for batch, (place, plan) in self._plans.items():
+            target.put(f"{REPLAY_FOLDER}/{batch}", change(f"offsets/{batch}", plan, f"{place.url}: {batch}"))

@@ -35,7 +35,7 @@ from pyspark_ckpt.state_store.checkpoints.query.operators import Operator
 from pyspark_ckpt.state_store.checkpoints.query.proof import LogProof, QueryFile, find_damage
 from pyspark_ckpt.state_store.checkpoints.verification import Verified, find_differing_copies, verify_version
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
-from pyspark_ckpt.state_store.display import count_text, html_table, size_text, write_rescale
+from pyspark_ckpt.state_store.display import count_text, html_table, size_text, write_command, write_rescale
 from pyspark_ckpt.state_store.errors import ConflictError, FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.lineage import Lineage
@@ -253,16 +253,9 @@ class Savepoint(Checkpoint):
 
     def _refuse_query(self) -> None:
         """Raise InvalidInputError if there are logs in the folder that are not of the savepoint."""
-        own = {file.name for file in self.info.files}
-        others = [
-            name for log in LOGS for batch in list_batches(self.place, log) if (name := f"{log}/{batch}") not in own
-        ]
-        if others:
-            raise InvalidInputError(
-                f"{self.place.url} has {max(others)}, which is not of the savepoint: a query was started here, so "
-                "it is the checkpoint of that query now.",
-                hint="Keep it as a checkpoint. To continue from the savepoint, restore another copy of it.",
-            )
+        refuse_query(
+            self.info, self.place.url, (f"{log}/{each}" for log in LOGS for each in list_batches(self.place, log))
+        )
 
     def verify_rows(self, progress: Progress = lambda _done, _all: None) -> tuple[list[str], dict[StoreKey, Digests]]:
         """Read all row files of a canonical savepoint; return what is wrong with them, and the digests of their rows.
@@ -335,6 +328,17 @@ def describe_rows(rows: SavedRows, url: str) -> StoreVersion:
     return StoreVersion(Identity(rows.operator, 0, rows.name), url, rows.meta, len(rows.files), size_bytes)
 
 
+def refuse_query(info: SavepointInfo, url: str, logs: Iterable[str]) -> None:
+    """Raise InvalidInputError if the folder ``url`` has ``logs`` that are not of its savepoint."""
+    others = set(logs) - {file.name for file in info.files}
+    if others:
+        raise InvalidInputError(
+            f"{url} has {max(others)}, which is not of the savepoint: a query was started here, so it is the "
+            "checkpoint of that query now.",
+            hint="Keep it as a checkpoint. To continue from the savepoint, restore another copy of it.",
+        )
+
+
 def read_info(place: BlobPlace) -> SavepointInfo:
     """Return the content of ``savepoint.json``. Raises InvalidInputError (there is none), FormatError, StorageError."""
     try:
@@ -345,7 +349,10 @@ def read_info(place: BlobPlace) -> SavepointInfo:
         kind = find_kind(place)
         rescale = write_rescale(place.url, **find_options(place))
         hint = f"Name the folder of a savepoint. To copy the checkpoint of a stopped query: {rescale}."
-        if kind is FolderKind.UNFINISHED_SAVEPOINT:
+        if kind is FolderKind.CHECKPOINT:
+            verify = write_command("checkpoint", "verify", place.url, **find_options(place))
+            hint = f"It is the checkpoint of a query. To check it: {verify}. To copy it, stop the query: {rescale}."
+        elif kind is FolderKind.UNFINISHED_SAVEPOINT:
             hint = f"It is unfinished or half deleted, and cannot be restored. {advise_on_unfinished(place)}"
         elif kind is FolderKind.UNFINISHED_RESTORE:
             hint = f"It is the target of an unfinished restore. {REPEAT_RESTORE}"

@@ -313,7 +313,10 @@ def test_a_program_that_cannot_have_the_states_is_refused(tmp_path: Path) -> Non
     changed = stream(folder=tmp_path, watermark=("at", "1 minute"))
     with (
         changed.process(Sessions(), OUTPUT) as harness,
-        pytest.raises(InvalidInputError, match=r"declares .*, but the checkpoint has state"),
+        pytest.raises(
+            InvalidInputError,
+            match=r"operator 0 of the query, declares .*, but the checkpoint has state",
+        ),
     ):
         harness.run(ROWS)
 

@@ -42,6 +42,28 @@ def test_the_command_serves_until_it_is_interrupted(frozen: Path) -> None:
 
 
 @pytest.mark.usefixtures("interruptible")
+def test_the_terminal_names_a_folder_that_is_missing(frozen: Path, tmp_path: Path) -> None:
+    missing = [str(tmp_path / name) for name in ("later", "saved")]
+    command = ["serve", str(frozen), missing[0], "--savepoints", missing[1]]
+    with subprocess.Popen(
+        [sys.executable, "-m", "pyspark_ckpt", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    ) as process:
+        try:
+            assert process.stderr is not None
+            told = [process.stderr.readline().strip() for _ in missing]
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert told == [f"pyspark-ckpt: {each} does not exist. The page shows it when it is there." for each in missing]
+    assert errors.strip() == "pyspark-ckpt: interrupted"
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_ends_the_page_while_a_place_does_not_answer() -> None:
     """Long before ``placeTimeout``: nothing is asked again."""
     with socket.create_server(("127.0.0.1", 0)) as deaf, ExitStack() as connections:

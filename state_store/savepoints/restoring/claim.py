@@ -206,5 +206,6 @@ def _make_request(plan: RestorePlan) -> RecordedRequest:
         run=uuid.uuid4().hex,
         source_names=request.source_names,
         provider=request.provider,
-        replay_from=request.replay_from,
+        replay_from="".join(request.replay_from[:1]),
+        replay_also_from=request.replay_from[1:],
     )

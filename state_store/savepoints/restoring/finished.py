@@ -44,16 +44,16 @@ def refuse_checkpoint(plan: RestorePlan, wanted: RecordedRequest) -> None:
     if has_made and there.query_id == wanted.query_id:
         has_run = " The query has run since." if there.newest_version > wanted.version else ""
         raise InvalidInputError(
-            f"{place.url} is not empty: this restore has finished already. It is {_describe(there, partitions)}."
+            f"{place.url} is not empty: this {plan.act} has finished already. It is {_describe(there, partitions)}."
             f"{has_run}",
-            hint=f"Start the query there, with spark.sql.shuffle.partitions={partitions}. To restore once more, name a "
-            "new folder.",
+            hint=f"Start the query there, with spark.sql.shuffle.partitions={partitions}. For another {plan.act}, name "
+            "a new folder.",
         )
     perhaps = ""
     if is_like and not wanted.keeps_id and there.query_id != wanted.source_query:
-        perhaps = "An earlier run of this restore may have made it, under a new query id. "
+        perhaps = f"An earlier run of this {plan.act} may have made it, under a new query id. "
     elif has_made is None and there.query_id == wanted.query_id:
-        perhaps = "An earlier run of this restore may have made it. "
+        perhaps = f"An earlier run of this {plan.act} may have made it. "
     raise InvalidInputError(
         f"{place.url} is not empty: it is {_describe(there, partitions)}.",
         hint=f"{perhaps}Name a new folder for a checkpoint.",

@@ -79,6 +79,13 @@ class RestorePlan:
             other_target,
         )
 
+    @property
+    def act(self) -> str:
+        """What a user calls this restore."""
+        if self.source.others is not None:
+            return "adoption"
+        return "restore" if self.target is None else "hand-back"
+
     def folder_of_query(self, query_id: str) -> BlobPlace | None:
         """Return the folder below ``remote`` that will have the state of the query; None if its checkpoint has it."""
         if not self.options.remote:

@@ -57,8 +57,8 @@ class QueryRestore:
         self.claim = RestoreClaim(plan)
         batch, request = plan.source.version - 1, plan.request
         self._names = SourceNames(self._source.place, batch, request.source_names) if request.source_names else None
-        earlier = request.replay_from
-        self._replay = Replay(plan.workplace.resolve(earlier), self._source.place, batch) if earlier else None
+        earlier = [plan.workplace.resolve(each) for each in request.replay_from]
+        self._replay = Replay(earlier, self._source.place, batch) if earlier else None
 
     def run(self, runner: Runner, progress: Progress, at_end: AtEnd | None = None) -> Restored:
         """Restore; after return the target is a durable checkpoint from which a query can continue.

@@ -31,7 +31,7 @@ class RestoreRequest:
     """The request for a restore. ``partitions``: None keeps their number. ``source_names``: of all sources, or none.
 
     ``provider``: the class of the provider of Spark's that is to have the state; empty for this store.
-    ``replay_from``: the checkpoint whose plans of later batches are carried over; empty for none.
+    ``replay_from``: the checkpoints whose plans of later batches are carried over: of one batch, the last plan.
     ``shares``: whether table files that are copied may be links.
     """
 
@@ -41,7 +41,7 @@ class RestoreRequest:
     allow_non_restored_state: bool = False
     source_names: tuple[str, ...] = ()
     provider: str = ""
-    replay_from: str = ""
+    replay_from: tuple[str, ...] = ()
     shares: bool = False
 
 
@@ -50,8 +50,9 @@ class RecordedRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_un
 
     ``source_digest``: of what the source held, since another savepoint or checkpoint may be at its URL now. ``run``: a
     random id. A folder that is deleted and restored once more is thus never taken for the one that it was. Both are
-    empty in what an earlier build wrote. ``source_names``, ``provider`` and ``replay_from`` are not written if they are
-    empty: then the record is as builds have written it that did not know them, and so is its digest in ``metadata``.
+    empty in what an earlier build wrote. ``replay_from``: the first checkpoint whose plans are carried over;
+    ``replay_also_from``: the others. These two, ``source_names`` and ``provider`` are not written if they are empty:
+    then the record is as builds have written it that did not know them, and so is its digest in ``metadata``.
     """
 
     source: Location
@@ -67,6 +68,7 @@ class RecordedRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_un
     source_names: tuple[SourceName, ...] = ()
     provider: ClassName = ""
     replay_from: Location = ""
+    replay_also_from: tuple[Location, ...] = ()
 
     def is_repeated_by(self, other: RecordedRequest) -> bool:
         """Return whether ``other`` is the same restore, apart from what is chosen at random."""
@@ -80,7 +82,7 @@ class RecordedRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_un
             and request.partitions in (None, self.partitions)
             and request.source_names == self.source_names
             and request.provider == self.provider
-            and request.replay_from == self.replay_from
+            and request.replay_from == tuple(filter(None, (self.replay_from, *self.replay_also_from)))
         )
 
 

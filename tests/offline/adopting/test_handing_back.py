@@ -49,6 +49,25 @@ def test_state_that_moves_in_out_and_in_again_is_the_same(
         assert confs[CODEC] == "lz4"
 
 
+def test_a_checkpoint_of_a_provider_of_sparks_own_needs_no_hand_back(checkpoints: Path, tmp_path: Path) -> None:
+    for name, provider in (("rocksdb", "RocksDBStateStoreProvider"), ("hdfs", "HDFSBackedStateStoreProvider")):
+        with pytest.raises(InvalidInputError, match=f"needs no hand-back: the query runs with {provider}, ") as refused:
+            hand_back(checkpoints / name, tmp_path / "handed")
+        assert refused.value.hint.startswith("Start the query there as it is.")
+    assert not (tmp_path / "handed").exists()
+
+
+def test_a_move_that_is_repeated_is_called_what_it_is(checkpoints: Path, tmp_path: Path) -> None:
+    adopt(checkpoints / "rocksdb", tmp_path / "ours")
+    with pytest.raises(InvalidInputError, match="this adoption has finished already") as refused:
+        adopt(checkpoints / "rocksdb", tmp_path / "ours")
+    assert "For another adoption, name a new folder." in refused.value.hint
+    hand_back(tmp_path / "ours", tmp_path / "handed")
+    with pytest.raises(InvalidInputError, match="is not empty: ") as refused:
+        hand_back(tmp_path / "ours", tmp_path / "handed")
+    assert "hand-back" in str(refused.value)
+
+
 def test_a_database_says_how_many_rows_it_has_as_spark_does(checkpoints: Path, tmp_path: Path) -> None:
     def read_counts(checkpoint: Path, version: int) -> list[tuple[int, int]]:
         found = []
@@ -95,8 +114,6 @@ def test_what_cannot_be_moved_is_refused_by_name(
         hand_back(tmp_path / "ours", never, "hdfs")
     with pytest.raises(InvalidInputError, match="`provider` must be one of"):
         hand_back(tmp_path / "ours", never, "flink")  # type: ignore[arg-type]
-    with pytest.raises(InvalidInputError, match=r"keeps its state in .*HDFSBackedStateStoreProvider"):
-        hand_back(checkpoints / "hdfs", never)
     shutil.rmtree(tmp_path / "ours" / "commits")
     assert main(["checkpoint", "hand-back", str(tmp_path / "ours"), str(never)]) == 2
     assert "no batch of the query has been committed yet" in capsys.readouterr().err

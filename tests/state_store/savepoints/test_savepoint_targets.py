@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -313,6 +315,26 @@ def test_a_savepoint_in_whose_folder_a_query_has_gone_on_is_not_deleted(
     assert "delete the folder" not in refused.value.hint
     assert main(["savepoint", "delete", str(saved)]) == 2
     assert files(saved) == before
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_the_list_shows_a_savepoint_in_whose_folder_a_query_was_started(
+    depth: int, quick_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query, saved = written(quick_path / "query", 2, operators=(0,), batches=3), quick_path / "all" / "taken"
+    savepoints.savepoint(query.location, str(saved))
+    savepoints.savepoint(query.location, str(quick_path / "all" / "whole"))
+    folder = str([saved, *saved.parents][depth])
+    assert main(["savepoint", "list", folder]) == 0
+    gone_on(saved, query, 1)
+    capsys.readouterr()
+    assert main(["savepoint", "list", folder]) == 1
+    told = capsys.readouterr().out
+    assert re.search(rf"taken has offsets/{query.version}, which is not of the savepoint: a query was started", told)
+    assert told.count("LIVE CHECKPOINT: ") == 1
+    assert main(["savepoint", "list", folder, "--json"]) == 1
+    (found,) = [each for each in json.loads(capsys.readouterr().out) if each["place"] == str(saved)]
+    assert "a query was started here" in found["live_checkpoint"]
 
 
 @pytest.mark.in_turn

@@ -234,7 +234,9 @@ abstract class ProviderLifeTests(backend: String) extends ProviderTests(backend)
 
   test("refuses an unknown option and a bad value by name") {
     val unknown = intercept[CkptException](start(conf = Map(Settings.Prefix + "memmoryLimit" -> "1g")))
-    assert(unknown.getMessage.contains("memmoryLimit") && unknown.getMessage.contains("memoryLimit"))
+    assert(unknown.getMessage.contains(s"no option ${Settings.Prefix}memmoryLimit. Did you mean 'memoryLimit'?"))
+    val other = intercept[CkptException](start(conf = Map(Settings.Prefix + "banana" -> "1g")))
+    assert(other.getMessage.contains("banana. Known options: ") && !other.getMessage.contains("Did you mean"))
     val bad = intercept[CkptException](start(conf = Map(Settings.Prefix + "memoryLimit" -> "a lot")))
     assert(bad.getMessage.contains("memoryLimit") && bad.getMessage.contains("a lot"))
     provider = null

@@ -22,13 +22,7 @@ import org.apache.spark.sql.ckpt.plan.keyed.{
   TransformWithState
 }
 import org.apache.spark.sql.ckpt.plan.queries.{
-  AvailableNowEnd,
-  KeptState,
-  OtherProvider,
-  OwnExchanges,
-  StartLog,
-  UnfencedLogs
-}
+  AvailableNowEnd, KeptState, OtherProvider, OwnExchanges, SavepointFolder, StartLog, UnfencedLogs}
 import org.apache.spark.sql.streaming.StreamingQueryListener
 
 /** The extensions of a session with the jar; Spark finds them through the jar's list of services. */
@@ -49,14 +43,17 @@ private[ckpt] class Extensions extends SparkSessionExtensionsProvider {
   }
 }
 
-/** Attaches to the queries of a session before each of them starts: Spark offers a jar no earlier hook. Refuses one that
-  * was rescaled to another checkpoint, or whose sink has batches that its checkpoint does not know.
+/** Attaches to the queries of a session before each of them starts: Spark offers a jar no earlier hook. Refuses one in the
+  * folder of a savepoint, one that was rescaled to another checkpoint, and one whose sink has batches that its checkpoint
+  * does not know.
   */
 private[ckpt] final class FollowQueries(session: SparkSession) extends (LogicalPlan => Unit) {
   override def apply(plan: LogicalPlan): Unit = (session, plan) match {
     case (own: ClassicSession, query: WriteToStream) =>
       FollowQueries.attachTo(own)
-      Fence.requireCurrent(own, new Path(query.resolvedCheckpointLocation))
+      val checkpoint = new Path(query.resolvedCheckpointLocation)
+      SavepointFolder.refuse(own, checkpoint)
+      Fence.requireCurrent(own, checkpoint)
       SinkAhead.requirePlanned(own, query)
     case _ =>
   }

@@ -5,6 +5,7 @@ import java.util.Locale
 import scala.jdk.CollectionConverters._
 
 import com.fasterxml.jackson.databind.JsonNode
+import org.apache.commons.text.similarity.LevenshteinDistance
 
 /** `state_store/options.json`, the only table of options: a resource of this jar and a file of the Python package.
   *
@@ -28,6 +29,14 @@ private[ckpt] object OptionTable {
   def keys: Seq[String] = options.fieldNames.asScala.toSeq
 
   def default(key: String): String = options.get(key).get("default").asText
+
+  /** `` Did you mean 'x'?`` for the key that is most like `name`, in any case; empty if none is. */
+  def suggest(name: String): String = {
+    def distance(key: String): Int =
+      LevenshteinDistance.getDefaultInstance.apply(name.toLowerCase(Locale.ROOT), key.toLowerCase(Locale.ROOT))
+    val nearest = keys.minBy(distance)
+    if (distance(nearest) * 5 <= name.length * 2) s" Did you mean '$nearest'?" else ""
+  }
 
   /** Whether a process keeps the value of its first query. */
   def isOfProcess(key: String): Boolean = options.get(key).path("process").asBoolean

@@ -68,7 +68,8 @@ private[ckpt] object Settings {
   private def read(key: String, value: String): String = {
     if (!OptionTable.keys.contains(key)) {
       throw CkptErrors.invalidInput(
-        s"There is no option $Prefix$key.", s"Known options: ${OptionTable.keys.sorted.mkString(", ")}.")
+        s"There is no option $Prefix$key.${OptionTable.suggest(key)}",
+        s"Known options: ${OptionTable.keys.sorted.mkString(", ")}.")
     }
     OptionTable.read(key, value).fold(problem => throw refusal(key, value, problem), identity)
   }

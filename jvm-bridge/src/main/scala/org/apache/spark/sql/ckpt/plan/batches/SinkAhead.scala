@@ -46,9 +46,10 @@ private[ckpt] object SinkAhead {
     val numbers = if (first == last) s"batch $first" else s"batches $first to $last"
     CkptErrors.invalidInput(
       s"$what. It would skip the rows that $numbers would have now, and they would be lost.",
-      "If the query has gone back to a savepoint, restore it once more with replay_from, the checkpoint of the run that " +
-        "wrote these batches: they then have the same rows as before. Or give the query another sink, or remove from " +
-        "the sink what it has of them. If they have the same rows in any case, set the option " +
+      "If the query has gone back to a savepoint, restore it once more with replay_from, all checkpoints on which it " +
+        "ran after the savepoint, also those to which it was moved (restore, rescale): these batches then have the same " +
+        "rows as before. Or give the query another sink, or remove from the sink what it has of them. If they have the " +
+        "same rows in any case, set the option " +
         s"${Settings.Prefix}$Key to skip.")
   }
 }
