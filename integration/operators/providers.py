@@ -50,5 +50,5 @@ ROCKSDB = Provider("rocksdb", _SPARK + "RocksDBStateStoreProvider", {CHECKPOINT_
 OURS = Provider(
     "ckpt", pyspark_ckpt.session.PROVIDER_CLASS, {CHECKPOINT_FORMAT: "2" if has_commit_ids_for_all() else "1"}
 )
-IN_MEMORY = Provider("ckpt-memory", PROVIDER_CLASS, {**OURS.settings, BACKEND: "memory"})
+IN_MEMORY = Provider("ckpt-memory", pyspark_ckpt.session.PROVIDER_CLASS, {**OURS.settings, BACKEND: "memory"})
 BY_NAME = {provider.name: provider for provider in (HDFS_BACKED, ROCKSDB, OURS, IN_MEMORY)}

@@ -22,7 +22,14 @@ import org.apache.spark.sql.ckpt.plan.keyed.{
   TransformWithState
 }
 import org.apache.spark.sql.ckpt.plan.queries.{
-  AvailableNowEnd, KeptState, OtherProvider, OwnExchanges, SavepointFolder, StartLog, UnfencedLogs}
+  AvailableNowEnd,
+  KeptState,
+  OtherProvider,
+  OwnExchanges,
+  SavepointFolder,
+  StartLog,
+  UnfencedLogs
+}
 import org.apache.spark.sql.streaming.StreamingQueryListener
 
 /** The extensions of a session with the jar; Spark finds them through the jar's list of services. */

@@ -10,7 +10,8 @@ import org.apache.commons.io.IOUtils
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.Path
 
-import org.apache.spark.sql.ckpt.{CkptErrors, CkptException, FencedCheckpointFileManager}
+import org.apache.spark.sql.ckpt.{CkptErrors, CkptException}
+import org.apache.spark.sql.ckpt.fence.LogFiles
 import org.apache.spark.sql.ckpt.minor.ClassicSession
 import org.apache.spark.sql.ckpt.settings.Json
 
@@ -23,7 +24,7 @@ import org.apache.spark.sql.ckpt.settings.Json
 private[ckpt] final class SavepointFolder(folder: Path, conf: Configuration) {
   import SavepointFolder._
 
-  private val files = new FencedCheckpointFileManager(folder, conf)
+  private val files = new LogFiles(folder, conf)
 
   /** Why no query is to be started here. One listing, if this is no savepoint. */
   def refusal: Option[CkptException] = {
@@ -74,7 +75,7 @@ private[ckpt] final class SavepointFolder(folder: Path, conf: Configuration) {
   }
 
   private def list(of: Path): Seq[String] =
-    try files.listUnchecked(of).toSeq.map(_.getPath.getName)
+    try files.list(of).toSeq.map(_.getPath.getName)
     catch { case _: FileNotFoundException => Nil }
 
   private def read(name: String): Array[Byte] = {
