@@ -44,7 +44,7 @@ def test_the_command_serves_until_it_is_interrupted(frozen: Path) -> None:
 @pytest.mark.usefixtures("interruptible")
 def test_the_terminal_names_a_folder_that_is_missing(frozen: Path, tmp_path: Path) -> None:
     missing = [str(tmp_path / name) for name in ("later", "saved")]
-    command = ["serve", str(frozen), missing[0], "--savepoints", missing[1]]
+    command = ["query", "serve", str(frozen), missing[0], "--savepoints", missing[1]]
     with subprocess.Popen(
         [sys.executable, "-m", "pyspark_ckpt", *command],
         stdout=subprocess.PIPE,

@@ -16,7 +16,7 @@ from pyspark_ckpt.cli.main import main
 from pyspark_ckpt.running.turns import Turn
 from pyspark_ckpt.state_store.blobs import place_at
 from pyspark_ckpt.state_store.errors import CkptError, FormatError, InvalidInputError
-from tests.labs.saved_query import SAVEPOINT_KINDS, Query, files, written
+from tests.labs.saved_query import SAVEPOINT_KINDS, Query, files, find_step, written
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_a_restore_that_was_interrupted_goes_on_with_the_same_checkpoints(
         ),
     ):
         with monkeypatch.context() as patched:
-            patched.setattr("pyspark_ckpt.state_store.savepoints.query_restore.copy_logs", lambda *_: 1 / 0)
+            patched.setattr(find_step("copy_logs"), lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 savepoints.restore(saved, str(target), replay_from=earlier)
         request = json.loads((target / "_ckpt" / "restore" / "request.json").read_bytes())
@@ -237,7 +237,7 @@ def test_the_command_line_names_the_run(query: Query, quick_path: Path) -> None:
     go_on(query, quick_path / "moved", 1)
     given[-1] = str(quick_path / "newer")
     earlier = ["--replay-from", query.location, "--replay-from", str(quick_path / "moved")]
-    assert main([*given, *earlier, "--explain"]) == 0
+    assert main([*given, *earlier, "--dry-run"]) == 0
     assert main([*given, *earlier]) == 0
     assert set(files(quick_path / "newer" / "_ckpt" / "replay")) == {"3", "4", "5", "6"}
 
