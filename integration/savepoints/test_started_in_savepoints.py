@@ -15,6 +15,7 @@ from integration.operators.providers import ROCKSDB
 from integration.savepoints.returning import FORMATS, Files
 from integration.savepoints.test_running import batches
 from pyspark_ckpt.cli.main import main
+from pyspark_ckpt.state_store.savepoints.savepoint import Kind
 from tests.saved_query import files as contents
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def refused(files: Files, folder: str, text: str) -> str:
 
 @pytest.mark.parametrize("kind", ["native", "canonical"])
 def test_a_query_is_not_started_in_a_savepoint_and_goes_on_as_the_error_says(
-    kind: ckpt.Kind, spark: SparkSession, tmp_path: Path
+    kind: Kind, spark: SparkSession, tmp_path: Path
 ) -> None:
     files = Files(spark, tmp_path, FORMATS[-1], later=())
     shutil.rmtree(tmp_path / "saved")
