@@ -47,4 +47,4 @@ def test_the_demo_runs_through() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    assert "pauses of aircraft: all " in done.stdout
+    assert "pauses of aircraft (keyed, with timers): all " in done.stdout
