@@ -71,7 +71,7 @@ help: ## print this list
 setup: compiled ## the environment in .venv alone: enough for `make unit`, without Java
 
 unit: compiled ## tests without Spark, a JVM or a service: in a minute
-	@$(PY) -m pytest -q -n 2 --unit $(ARGS)
+	@$(PY) -m pytest -q -n 2 --unit $$($(PY) -m integration.unit) $(ARGS)
 
 demo: compiled $(JAR) ## a stream of 336,776 real flights, killed in the middle, compared with a batch result
 	@$(PY) -m integration.demo $(ARGS)
