@@ -15,6 +15,7 @@ import org.apache.spark.sql.ckpt.server.LocalFolder
 import org.apache.spark.sql.ckpt.settings.Settings
 import org.apache.spark.sql.ckpt.transactions.SharedRuntime
 import org.apache.spark.sql.execution.streaming.runtime.MemoryStream
+import org.apache.spark.sql.execution.streaming.state.StateStore
 import org.apache.spark.sql.streaming._
 
 /** The state variables of transformWithState through Spark's reader of state, on Spark's provider and on ours. */
@@ -25,6 +26,7 @@ class StateVariablesSuite extends AnyFunSuite with BeforeAndAfterAll with Eventu
   private var folder: Path = _
 
   override def beforeAll(): Unit = {
+    StateStore.stop() // the maintenance of a suite before this one would go on at that suite's interval
     folder = Files.createTempDirectory("state-variables")
     spark = SparkSession.builder()
       .master("local[2]")
