@@ -175,7 +175,8 @@ class Written:
             ("offsets", {"batchWatermarkMs": now_ms, "batchTimestampMs": now_ms, "conf": confs}),
         ):
             (self.lab.checkpoint / folder).mkdir(exist_ok=True)
-            (self.lab.checkpoint / folder / str(self.version)).write_text("v1\n" + json.dumps(entry))
+            offset = f'\n{{"logOffset":{self.version}}}' if folder == "offsets" else ""
+            (self.lab.checkpoint / folder / str(self.version)).write_text(f"v1\n{json.dumps(entry)}{offset}")
 
 
 class _Holder:
