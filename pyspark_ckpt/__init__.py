@@ -26,9 +26,10 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - each name is what its modul
     """Import a public name. Raises ProcessError if it needs PySpark, which is not installed."""
     if name == "DefaultSource":  # Spark looks for it in every package whose name begins with pyspark_
         from pyspark_ckpt.pyspark_releases import require_data_sources  # noqa: PLC0415 - for this name alone
-        from pyspark_ckpt.state_source import DefaultSource  # noqa: PLC0415 - of PySpark
 
         require_data_sources(f"{__name__}.{name}")
+        from pyspark_ckpt.state_source import DefaultSource  # noqa: PLC0415 - of PySpark
+
         return DefaultSource
     return _import(name)
 

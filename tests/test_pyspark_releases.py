@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,10 @@ def test_what_pyspark_lacks_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) 
         InvalidInputError, match=r"pyspark_ckpt\.reading\.register_state_source needs Spark 4\.0 or newer"
     ):
         _ = pyspark_ckpt.reading.register_state_source
+    name = "DefaultSource"  # Spark asks for it, and no stub has it
+    monkeypatch.setitem(sys.modules, "pyspark_ckpt.state_source", None)  # it cannot be imported there
+    with pytest.raises(InvalidInputError, match=r"pyspark_ckpt\.DefaultSource needs Spark 4\.0 or newer"):
+        getattr(pyspark_ckpt, name)
 
 
 @pytest.mark.parametrize(
