@@ -10,7 +10,6 @@ from functools import cached_property
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.layout import Layout, count_key_groups, find_layout
 from pyspark_ckpt.state_store.checkpoints.query.operators import Operator
-from pyspark_ckpt.state_store.checkpoints.store_contents import count_objects
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion
 from pyspark_ckpt.state_store.errors import CkptError, FormatError, NotFoundError
 from pyspark_ckpt.state_store.format.keys import EMPTY, Marker
@@ -21,8 +20,6 @@ from pyspark_ckpt.state_store.format.names import DeltaName
 from pyspark_ckpt.state_store.identity import Identity
 
 THREADS = 16
-
-
 FIRST_VERSION = 1
 """What a first batch that was not committed leaves."""
 
@@ -32,7 +29,7 @@ def find_last_version(checkpoint: Checkpoint, stores: Iterable[Identity]) -> int
 
     Raises StorageError.
     """
-    return max((count_objects(checkpoint, identity).last_version for identity in stores), default=0)
+    return max((Lineage.read(checkpoint.find_place(identity)).newest_version for identity in stores), default=0)
 
 
 def describe_lost_log(checkpoint: Checkpoint, last: int) -> str:

@@ -78,7 +78,7 @@ class Lineage:
                 hint="The commit log names an attempt that is not in the state folder. "
                 "Check that the state and the commit log are from one checkpoint.",
             )
-        if commit.version > self._newest:
+        if commit.version > self.newest_version:
             raise NotFoundError(
                 f"{store}: {commit} was never committed, or its objects are lost: {self.describe()}.",
                 hint="Retention cannot have deleted it, because it keeps the newest versions. Check that the state and "
@@ -117,7 +117,8 @@ class Lineage:
         return f"{self.where} has {span}, and {snapshots}"
 
     @property
-    def _newest(self) -> int:
+    def newest_version(self) -> int:
+        """The newest version, committed or not; 0 if there is none."""
         return max((marker.version for marker in (*self.deltas, *self.snapshots)), default=0)
 
     def chain(self, commit: Marker, is_base: Callable[[Marker], bool]) -> tuple[Marker, list[DeltaName]]:

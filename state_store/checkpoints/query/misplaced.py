@@ -25,7 +25,7 @@ def find_misplaced(entries: Mapping[str, bytes]) -> dict[str, str]:
 
     Most entries are in order. Which of two is wrong is often told by the others; if not, both are returned.
     """
-    found = [_Entry(name, content, _read_clock(content), _read_offsets(content)) for name, content in entries.items()]
+    found = [_read(name, content) for name, content in entries.items()]
     if not any(_is_older(later, before) for before, later in pairwise(found)):
         return {}
     lengths = _measure(found, _may_follow)
@@ -43,10 +43,18 @@ class _Entry(NamedTuple):
     content: bytes
     clock: int | None
     offsets: Offsets | None
+    positions: Mapping[str, Any]
+    """The same by the ids of the sources, decoded."""
 
 
 class _Times(msgspec.Struct):
     batchTimestampMs: int  # noqa: N815 - Spark's name
+
+
+def _read(name: str, content: bytes) -> _Entry:
+    offsets = _read_offsets(content)
+    positions = {} if offsets is None else {each: _decode(offset) for each, offset in offsets.by_id.items()}
+    return _Entry(name, content, _read_clock(content), offsets, positions)
 
 
 def _read_clock(content: bytes) -> int | None:
@@ -94,9 +102,8 @@ def _is_older(one: _Entry, other: _Entry) -> bool:
     now, then = one.offsets, other.offsets
     if now.are_named != then.are_named or (now.has_all and then.has_all and len(now.by_id) != len(then.by_id)):
         return False  # the numbers of sources are others
-    return any(
-        _has_fallen(_decode(then.by_id[each]), _decode(now.by_id[each])) for each in now.by_id.keys() & then.by_id
-    )
+    shared = one.positions.keys() & other.positions
+    return any(_has_fallen(other.positions[each], one.positions[each]) for each in shared)
 
 
 def _decode(offset: str | None) -> Any:  # noqa: ANN401 - any JSON

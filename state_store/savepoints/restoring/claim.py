@@ -50,7 +50,7 @@ class RestoreClaim:
         """Claim nothing yet. Raises NotFoundError (a log of the source is missing), StorageError."""
         self._plan, self._place = plan, plan.place
         self.recorded = _make_request(plan)
-        self.folder = OwnFolder(plan.place, lambda: self.require(is_unfinished(self._place, self.recorded)))
+        self.folder = OwnFolder(plan.place, lambda: self.require(self.stands))
         self._has_begun = False
 
     def take(self, refuse_damaged_source: Callable[[], object]) -> Restored | None:
@@ -179,7 +179,7 @@ class RestoreClaim:
             for each in (self._place, *([] if folder is None else [folder])):
                 refuse_links_below(each)
         is_marked = self._place.put_if_absent(QUERY, make_mark(self.recorded, self._place.url))
-        if not is_marked and not is_unfinished(self._place, self.recorded):
+        if not is_marked and not self.stands:
             if is_first:  # the other restore had finished before this one was recorded
                 forget_request(self._place, self.recorded)
             raise InvalidInputError(
