@@ -97,7 +97,7 @@ def damaged(saved: Path) -> None:
 def test_a_query_is_not_started_in_what_cannot_be_restored(
     harm: Callable[[Path], None], text: str, mark: str, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """If it is a checkpoint nevertheless, the query goes on when the mark is deleted, as the error says."""
+    """If the folder is a checkpoint in truth, the query goes on when the mark is deleted, as the error says."""
     files = Files(spark, tmp_path, FORMATS[-1], later=())
     harm(tmp_path / "saved")
     message = refused(files, "saved", f"not started on .*saved: it is {text}")

@@ -96,7 +96,7 @@ def query(quick_path: Path) -> Query:
     return written(quick_path / "query", 2, batches=5, operators=(0,))
 
 
-def told(query: Query, capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, object], str]:
+def run_both(query: Query, capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, object], str]:
     """What ``repair`` would do, and what ``verify`` says."""
     capsys.readouterr()
     main(["checkpoint", "repair", query.location, "--json"])
@@ -111,7 +111,7 @@ def test_a_copied_entry_is_gone_back_before(
 ) -> None:
     query.place.put(f"offsets/{newest}", query.place.get("offsets/1"))
     query.place.delete("commits/4")
-    found, verified = told(query, capsys)
+    found, verified = run_both(query, capsys)
     why = f"{query.location}/offsets/{newest} is older than offsets/2: entries were exchanged, or one was copied over"
     assert f"{why} another." in str(found["problems"])
     assert f"{why} another: the query would read wrong rows" in verified
@@ -122,7 +122,7 @@ def test_exchanged_entries_are_gone_back_before(query: Query, capsys: pytest.Cap
     here, there = query.place.get("offsets/3"), query.place.get("offsets/4")
     query.place.put("offsets/3", there)
     query.place.put("offsets/4", here)
-    found, verified = told(query, capsys)
+    found, verified = run_both(query, capsys)
     assert found["continues_after_batch"] == 2
     assert "offsets/3 is newer than offsets/4" in verified
     assert "offsets/4 is older than offsets/3" in verified
@@ -138,7 +138,7 @@ def test_logs_of_files_under_other_names_are_damaged(
     query.place.put("sources/0/4", here)
     if not is_copy:
         query.place.put("sources/0/2", there)
-    found, verified = told(query, capsys)
+    found, verified = run_both(query, capsys)
     why = f"{query.location}/sources/0/4 is damaged: line 2 is of batchId 2, and not of 4. Files were exchanged"
     assert why in str(found["problems"])
     assert why in verified

@@ -36,7 +36,7 @@ def damage(place: BlobPlace, name: str, content: bytes | None) -> None:
         place.put(name, content)
 
 
-def told(place: BlobPlace, capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, Any]:
+def run_repair(place: BlobPlace, capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, Any]:
     capsys.readouterr()
     main(["checkpoint", "repair", place.url, "--json", *more])
     answer: dict[str, Any] = json.loads(capsys.readouterr().out)
@@ -52,14 +52,14 @@ def verified(place: BlobPlace, capsys: pytest.CaptureFixture[str]) -> str:
     return found if code else ""
 
 
-def left(place: BlobPlace, folder: str) -> set[str]:
+def list_names(place: BlobPlace, folder: str) -> set[str]:
     return {blob.name for blob in place.walk(folder)}
 
 
 def test_a_query_with_all_its_plans_is_healthy(place: BlobPlace, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["checkpoint", "repair", place.url]) == 0
     assert "Batches 3 to 5 run again with the rows that were planned for them." in capsys.readouterr().out
-    found = told(place, capsys)
+    found = run_repair(place, capsys)
     assert (found["runs_again"], found["cut_anew"], found["problems"]) == ([3, 4, 5], [], [])
     assert verified(place, capsys) == ""
 
@@ -73,16 +73,16 @@ def test_plans_after_one_that_is_lost_are_moved_away(
     damage(place, f"_ckpt/replay/{batch}", DAMAGE[how])
     before = files(Path(place.url))
     assert f"/_ckpt/replay/{batch} is " in verified(place, capsys)
-    found = told(place, capsys)
+    found = run_repair(place, capsys)
     assert [each for each in found["problems"] if f"{place.url}/_ckpt/replay/{batch} is" in each]
     assert found["continues_after_batch"] == 2
     assert found["runs_again"] == list(range(3, batch))
     assert found["cut_anew"] == [batch, 5]
     assert files(Path(place.url)) == before
-    assert told(place, capsys, "--apply")["kept_in"]
-    assert left(place, "_ckpt/replay") == {f"_ckpt/replay/{each}" for each in range(3, batch)}
-    assert left(place, "sources") == {f"sources/0/{each}" for each in range(6)}
-    assert told(place, capsys)["is_healthy"]
+    assert run_repair(place, capsys, "--apply")["kept_in"]
+    assert list_names(place, "_ckpt/replay") == {f"_ckpt/replay/{each}" for each in range(3, batch)}
+    assert list_names(place, "sources") == {f"sources/0/{each}" for each in range(6)}
+    assert run_repair(place, capsys)["is_healthy"]
     assert verified(place, capsys) == ""
 
 
@@ -94,11 +94,11 @@ def test_plans_whose_source_files_are_lost_are_moved_away_and_the_files_of_other
 ) -> None:
     damage(place, f"sources/0/{log}", content)
     assert f"/sources/0/{log} is " in verified(place, capsys)
-    found = told(place, capsys, "--apply")
+    found = run_repair(place, capsys, "--apply")
     assert (found["runs_again"], found["cut_anew"]) == (list(range(3, log)), [log, 5])
-    assert left(place, "_ckpt/replay") == {f"_ckpt/replay/{each}" for each in range(3, log)}
-    assert left(place, "sources") == {f"sources/0/{each}" for each in range(log)}
-    assert told(place, capsys)["is_healthy"]
+    assert list_names(place, "_ckpt/replay") == {f"_ckpt/replay/{each}" for each in range(3, log)}
+    assert list_names(place, "sources") == {f"sources/0/{each}" for each in range(log)}
+    assert run_repair(place, capsys)["is_healthy"]
     assert verified(place, capsys) == ""
 
 
@@ -107,34 +107,34 @@ def test_a_plan_that_spark_has_taken_up_is_taken_up_again(
     content: bytes | None, place: BlobPlace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     damage(place, "offsets/3", content)
-    found = told(place, capsys, "--apply")
+    found = run_repair(place, capsys, "--apply")
     assert (found["runs_again"], found["cut_anew"]) == ([3, 4, 5], [])
-    assert "offsets/3" not in left(place, "offsets")
-    assert told(place, capsys)["is_healthy"]
+    assert "offsets/3" not in list_names(place, "offsets")
+    assert run_repair(place, capsys)["is_healthy"]
 
 
 def test_a_plan_that_is_in_sparks_log_is_not_missed(place: BlobPlace, capsys: pytest.CaptureFixture[str]) -> None:
     place.put("offsets/3", place.get("_ckpt/replay/3"))
     place.delete("_ckpt/replay/3")
-    assert told(place, capsys)["runs_again"] == [3, 4, 5]
+    assert run_repair(place, capsys)["runs_again"] == [3, 4, 5]
     assert verified(place, capsys) == ""
 
 
 def test_older_checkpoints_have_no_note_of_the_last_plan(place: BlobPlace, capsys: pytest.CaptureFixture[str]) -> None:
     place.delete(NOTE)
-    found = told(place, capsys)
+    found = run_repair(place, capsys)
     assert (found["is_healthy"], found["runs_again"]) == (True, [3, 4, 5])
     place.delete("_ckpt/replay/4")
-    assert told(place, capsys)["cut_anew"] == [4, 5]
+    assert run_repair(place, capsys)["cut_anew"] == [4, 5]
     assert "replay/4 is missing" in verified(place, capsys)
 
 
 def test_a_note_that_is_damaged_is_moved_away(place: BlobPlace, capsys: pytest.CaptureFixture[str]) -> None:
     place.put(NOTE, place.get(NOTE).replace(b'"last":5', b'"last":6'))
     assert f"{NOTE} is damaged" in verified(place, capsys)
-    found = told(place, capsys, "--apply")
+    found = run_repair(place, capsys, "--apply")
     assert (found["removed"], found["runs_again"]) == ([NOTE], [3, 4, 5])
-    assert told(place, capsys)["is_healthy"]
+    assert run_repair(place, capsys)["is_healthy"]
 
 
 def test_the_last_plan_is_missed_in_copies_too(place: BlobPlace, quick_path: Path) -> None:
