@@ -82,7 +82,10 @@ def test_the_query_runs_again_on_its_old_checkpoint_if_it_cannot_be_started_on_t
         ckpt.rescale(failed.value.query, program.start, 4)
         program.await_more()
     require_each_batch(program)
-    assert program.calls[-3:] == [("query-4-partitions", "4"), ("query", "2"), ("query-4-partitions", "4")]
+    *_, (failed_on, _), back, (folder, partitions) = program.calls
+    assert (failed_on, back, partitions) == ("query-4-partitions", ("query", "2"), "4")
+    # A task that outlives its query may write into the deleted folder; then the folder is not taken again.
+    assert folder in ("query-4-partitions", "query-4-partitions-2")
 
 
 def test_a_program_that_starts_another_checkpoint_is_stopped_and_goes_on_with_the_old_one(

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark_ckpt.cli.arguments import TABLE_ROWS
 from pyspark_ckpt.offline.reading.batch_changes import change_feed
 from pyspark_ckpt.offline.reading.differences import diff
-from pyspark_ckpt.offline.reading.json_values import json_values
+from pyspark_ckpt.offline.reading.json_values import from_json, json_values
 from pyspark_ckpt.offline.reading.reader import StateReader
 from pyspark_ckpt.offline.reading.rows.keyed_rows import LISTS, MAPS, TIMERS
 from pyspark_ckpt.offline.reading.rows.partition_rows import BROADCASTS, OPERATOR_LISTS
@@ -71,7 +71,7 @@ def count(opened: StateReader, form: str) -> int:
 def get(opened: StateReader, key: Any, form: str, limit: int | None) -> int:  # noqa: ANN401 - a value of JSON
     """Print the rows of one key; exit code 1 if there are none."""
     with opened as state:
-        found = state.rows_of_json(key)
+        found = state.find(key, from_json).rows
         if found.num_rows == 0:
             print(_explain_missing(state.state, key), file=sys.stderr)
     print_rows(found.schema.names, (row for batch in found.to_batches() for row in read_rows(batch)), form, limit)

@@ -16,7 +16,7 @@ from typing_extensions import override
 from pyspark_ckpt.offline.descriptions.json_forms import Fields
 from pyspark_ckpt.offline.reading.catalog import without_internal
 from pyspark_ckpt.offline.reading.differences import StateDiff
-from pyspark_ckpt.offline.reading.json_values import json_values
+from pyspark_ckpt.offline.reading.json_values import from_json, json_values
 from pyspark_ckpt.offline.reading.kept_folders import KeptFolders
 from pyspark_ckpt.offline.reading.reader import StateReader
 from pyspark_ckpt.offline.reading.sources import StoresSource, state_at
@@ -160,14 +160,21 @@ def find_key(
             texts = {field.name: text for text, field in typed}
             typed = [(texts[field.name], field) for field in codec.placing_fields]
         key = [read_typed(text, field.type) for text, field in typed]
-        found, is_all = reader.first_rows_of_json(key, MAX_KEY_ROWS, MAX_KEY_BYTES)
+        found = reader.find(key, from_json, _is_enough)
+        rows = found.rows.slice(0, MAX_KEY_ROWS)
         return {
             "key": list(given),
             "version": version,
-            "columns": found.schema.names,
-            "rows": show_rows(found.to_batches()),
-            "is_all": is_all,
+            "columns": rows.schema.names,
+            "rows": show_rows(rows.to_batches()),
+            "is_all": found.is_all,
         }
+
+
+def _is_enough(found: Sequence[pa.RecordBatch]) -> bool:
+    return bool(
+        sum(each.num_rows for each in found) > MAX_KEY_ROWS or sum(each.nbytes for each in found) >= MAX_KEY_BYTES
+    )
 
 
 def read_typed(text: str | None, kind: pa.DataType) -> Any:  # noqa: ANN401 - a value of JSON

@@ -14,10 +14,8 @@ What the emulators are and are not, as far as the tests found out:
 from __future__ import annotations
 
 import os
-import subprocess
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +24,7 @@ from typing import Any
 
 import pytest
 
-from tests.services.ports import find_free_port
+from tests.services import server_process
 
 TOOLS = Path(__file__).parents[2] / ".tools"
 FAKE_GCS = TOOLS / "gcs" / "fake-gcs-server"
@@ -36,7 +34,6 @@ AZURE_CONTAINER = "PYSPARK_CKPT_TEST_AZURE"
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 """The account that every Azurite has, and its key, which is no secret."""
-START_S = 30
 
 
 @dataclass(frozen=True)
@@ -83,14 +80,20 @@ def running_gcs(folder: Path) -> Iterator[CloudService]:
         return
     if not FAKE_GCS.exists():
         pytest.skip(f"NOT RUN: needs Go (make builds {FAKE_GCS.name}), or {GCS_BUCKET}=gs://bucket/folder.")
-    port = find_free_port()
-    endpoint = f"http://127.0.0.1:{port}"
-    command = [str(FAKE_GCS), "-backend", "memory", "-scheme", "http", "-host", "127.0.0.1", "-port", str(port)]
-    command += ["-external-url", endpoint, "-public-host", f"127.0.0.1:{port}", "-log-level", "error"]
-    with _emulator(command, folder):
+    command = [str(FAKE_GCS), "-backend", "memory", "-scheme", "http", "-host", "127.0.0.1", "-log-level", "error"]
+    with server_process.running(
+        lambda port: [
+            *command,
+            *("-port", str(port)),
+            *("-external-url", f"http://127.0.0.1:{port}"),
+            *("-public-host", f"127.0.0.1:{port}"),
+        ],
+        folder / "log",
+    ) as port:
+        endpoint = f"http://127.0.0.1:{port}"
         anonymous: Any = AnonymousCredentials
         client = Client("tests", anonymous(), client_options={"api_endpoint": endpoint})
-        bucket = _when_it_runs(lambda: client.create_bucket(f"test-{uuid.uuid4().hex[:12]}", retry=None))
+        bucket = client.create_bucket(f"test-{uuid.uuid4().hex[:12]}", retry=None)
         os.environ["STORAGE_EMULATOR_HOST"] = endpoint
         yield CloudService(f"gs://{bucket.name}", endpoint, bucket)
 
@@ -122,11 +125,11 @@ def running_azurite(folder: Path, certificate: tuple[Path, Path] | None = None) 
         pytest.skip(
             f"NOT RUN: needs npm (make installs Azurite), or {AZURE_CONTAINER}=abfss://container@account/folder."
         )
-    port = find_free_port()
-    command = ["node", str(AZURITE), "--blobHost", "127.0.0.1", "--blobPort", str(port), "--inMemoryPersistence"]
+    command = ["node", str(AZURITE), "--blobHost", "127.0.0.1", "--inMemoryPersistence"]
     if certificate is not None:
         command += ["--oauth", "basic", "--cert", str(certificate[0]), "--key", str(certificate[1])]
-    with _emulator([*command, "--silent", "--disableTelemetry"], folder):
+    command += ["--silent", "--disableTelemetry"]
+    with server_process.running(lambda port: [*command, "--blobPort", str(port)], folder / "log") as port:
         yield f"{'http' if certificate is None else 'https'}://127.0.0.1:{port}"
 
 
@@ -138,36 +141,13 @@ def new_container(endpoint: str, **options: Any) -> Any:  # noqa: ANN401
     client = ContainerClient.from_connection_string(
         connection(endpoint), name, api_version="2021-12-02", retry_total=0, **options
     )
-    _when_it_runs(client.create_container)
+    client.create_container()
     return client
 
 
 def describe_container(client: Any) -> str:  # noqa: ANN401
     """The URL of a container in Azurite."""
     return f"abfss://{client.container_name}@{ACCOUNT}.dfs.core.windows.net"
-
-
-@contextmanager
-def _emulator(command: list[str], folder: Path) -> Iterator[None]:
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=subprocess.STDOUT)
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _when_it_runs(call: Callable[[], Any]) -> Any:  # noqa: ANN401
-    deadline = time.monotonic() + START_S
-    while True:
-        try:
-            return call()
-        except Exception:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.1)
 
 
 @pytest.fixture(scope="session")

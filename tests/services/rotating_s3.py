@@ -5,9 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import subprocess
-import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +14,8 @@ import boto3
 import pytest
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, S3Settings, place_at
-from tests.services.ports import find_free_port
-from tests.services.s3_server import GATEWAY, START_S, hide_credentials
+from tests.services import server_process
+from tests.services.s3_server import GATEWAY, hide_credentials
 
 ROOT = ("root", "root-secret")
 
@@ -63,26 +61,22 @@ class Gateway:
 def rotating_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if not GATEWAY.exists():
         pytest.skip(f"NOT RUN: needs Go (make builds {GATEWAY.name}).")
-    folder, port = tmp_path_factory.mktemp("rotating"), find_free_port()
+    folder = tmp_path_factory.mktemp("rotating")
     (folder / "data").mkdir()
     (folder / "users").mkdir()
-    command = [str(GATEWAY), "--port", f"127.0.0.1:{port}", "--iam-dir", str(folder / "users"), "--iam-cache-disable"]
-    own = {**os.environ, "ROOT_ACCESS_KEY": ROOT[0], "ROOT_SECRET_KEY": ROOT[1]}
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen([*command, "posix", str(folder / "data")], env=own, stdout=log, stderr=log)
-    try:
-        endpoint, deadline = f"http://127.0.0.1:{port}", time.monotonic() + START_S
-        keys = dict(zip(("aws_access_key_id", "aws_secret_access_key"), ROOT, strict=True))
-        client: Any = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", **keys)
-        while time.monotonic() < deadline:
-            with suppress(Exception):
-                client.create_bucket(Bucket="bucket")
-                break
-            time.sleep(0.1)
-        yield endpoint
-    finally:
-        process.kill()
-        process.wait()
+    command = [str(GATEWAY), "--iam-dir", str(folder / "users"), "--iam-cache-disable"]
+    with server_process.running(
+        lambda port: [*command, "--port", f"127.0.0.1:{port}", "posix", str(folder / "data")],
+        folder / "log",
+        {**os.environ, "ROOT_ACCESS_KEY": ROOT[0], "ROOT_SECRET_KEY": ROOT[1]},
+        lambda port: _client(port).create_bucket(Bucket="bucket"),
+    ) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+def _client(port: int) -> Any:  # noqa: ANN401 - boto3 has no types
+    keys = dict(zip(("aws_access_key_id", "aws_secret_access_key"), ROOT, strict=True))
+    return boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}", region_name="us-east-1", **keys)
 
 
 _numbers = itertools.count()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 import uuid
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from tests.services.ports import find_free_port
+from tests.services import server_process
 
 ENDPOINT = "PYSPARK_CKPT_TEST_S3"
 GATEWAY = Path(__file__).parents[2] / ".tools" / "bin" / "versitygw"
@@ -89,33 +88,29 @@ def running(folder: Path) -> Iterator[S3Service]:
     """A service with a new bucket; ``folder`` is where it keeps it. Skips the test if there is none."""
     use_credentials()
     if given := os.environ.get(ENDPOINT):
-        yield _with_bucket(given)
+        yield _await_bucket(given)
     elif GATEWAY.exists():
-        with _gateway(folder) as endpoint:
-            yield _with_bucket(endpoint)
+        with _gateway(folder) as service:
+            yield service
     elif Path("/var/run/docker.sock").exists():
         with _container() as endpoint:
-            yield _with_bucket(endpoint)
+            yield _await_bucket(endpoint)
     else:
         pytest.skip(f"NOT RUN: needs Go (make builds {GATEWAY.name}), a Docker engine, or {ENDPOINT}=<endpoint of S3>.")
 
 
 @contextmanager
-def _gateway(folder: Path) -> Iterator[str]:
-    port = find_free_port()
+def _gateway(folder: Path) -> Iterator[S3Service]:
     folder.mkdir(parents=True)
-    secrets = {
-        "ROOT_ACCESS_KEY": os.environ["AWS_ACCESS_KEY_ID"],
-        "ROOT_SECRET_KEY": os.environ["AWS_SECRET_ACCESS_KEY"],
-    }
-    with (folder.parent / f"{folder.name}.log").open("wb") as log:
-        command = [str(GATEWAY), "--port", f"127.0.0.1:{port}", "posix", str(folder)]
-        process = subprocess.Popen(command, env={**os.environ, **secrets}, stdout=log, stderr=subprocess.STDOUT)
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.kill()
-        process.wait()
+    keys = {"ROOT_ACCESS_KEY": os.environ["AWS_ACCESS_KEY_ID"], "ROOT_SECRET_KEY": os.environ["AWS_SECRET_ACCESS_KEY"]}
+    found: list[S3Service] = []
+    with server_process.running(
+        lambda port: [str(GATEWAY), "--port", f"127.0.0.1:{port}", "posix", str(folder)],
+        folder.parent / f"{folder.name}.log",
+        {**os.environ, **keys},
+        lambda port: found.append(_create_bucket(f"http://127.0.0.1:{port}")),
+    ):
+        yield found[0]
 
 
 @contextmanager
@@ -127,18 +122,21 @@ def _container() -> Iterator[str]:
         yield f"http://{minio.get_config()['endpoint']}"
 
 
-def _with_bucket(endpoint: str) -> S3Service:
+def _create_bucket(endpoint: str) -> S3Service:
     service = S3Service(endpoint, f"test-{uuid.uuid4().hex[:12]}")
+    service.client.create_bucket(Bucket=service.bucket)
+    return service
+
+
+def _await_bucket(endpoint: str) -> S3Service:
     deadline = time.monotonic() + START_S
     while True:
         try:
-            service.client.create_bucket(Bucket=service.bucket)
+            return _create_bucket(endpoint)
         except (BotoCoreError, ClientError):
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.1)
-        else:
-            return service
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,8 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_ckpt.offline.reading.closeable import Closeable
-from pyspark_ckpt.offline.reading.reader import BATCH_BYTES, BATCH_ROWS, StateReader
+from pyspark_ckpt.offline.reading.decoding import BATCH_BYTES, BATCH_ROWS
+from pyspark_ckpt.offline.reading.reader import StateReader
 from pyspark_ckpt.offline.reading.row_location import PLACE, place_columns, read_stored_row
 from pyspark_ckpt.offline.reading.rows.partition_rows import OPERATOR_LISTS
 from pyspark_ckpt.offline.reading.rows.state_codec import Decoded, StateCodec, StoredRow

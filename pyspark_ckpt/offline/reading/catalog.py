@@ -17,7 +17,7 @@ from pyspark_ckpt.operators.rows.expiry import index_name
 from pyspark_ckpt.state_store.checkpoints.query.operators import Operator
 from pyspark_ckpt.state_store.display import suggest
 from pyspark_ckpt.state_store.errors import InvalidInputError
-from pyspark_ckpt.state_store.format.meta import Descriptor, StoreMeta
+from pyspark_ckpt.state_store.format.meta import Descriptor, StateMeta, StoreMeta
 from pyspark_ckpt.state_store.identity import Identity
 
 if TYPE_CHECKING:
@@ -38,6 +38,10 @@ class Catalog:
         if identity not in self._metas:
             self._metas[identity] = self._source.meta(identity)
         return self._metas[identity]
+
+    def find_meta(self, state: StoredState, partition: int) -> StateMeta | None:
+        """Return a state as a partition describes it; None if the partition does not have it. Raises as ``meta``."""
+        return self.meta(Identity(state.operator.number, partition, state.store)).state(state.stored_name)
 
     def all(self, wanted: Selection) -> list[StoredState]:
         """Return the selected states, sorted by operator, store and name, with the rows of all partitions."""

@@ -19,6 +19,7 @@ from msgspec import UNSET
 from pyspark_ckpt.offline.reading.closeable import Closeable
 from pyspark_ckpt.offline.reading.reader import StateReader, open_state
 from pyspark_ckpt.offline.reading.row_location import read_stored_row
+from pyspark_ckpt.offline.reading.splits import Splits
 from pyspark_ckpt.state_store.arrays.order import are_equal, in_order, join_runs, next_portion, part_run
 from pyspark_ckpt.state_store.arrays.packed import concatenate
 from pyspark_ckpt.state_store.arrays.rows import PackedRows
@@ -156,24 +157,26 @@ class StateDiff(Closeable):
         return not self.is_all
 
     def _find(self) -> Iterator[_Difference]:
-        a, b = self._a, self._b
         with ExitStack() as stack:
             if len(self._sides) == 1:
-                (only,) = self._sides
-                for split in only.shown_partitions:
+                (side,) = self._sides
+                only = side.splits
+                for split in only.shown:
                     if self._ends():
                         return
                     rows = _read(only, [split], stack)
                     none: Iterator[PackedRows] = iter(())
-                    yield from self._compare(rows, none) if only is a else self._compare(none, rows)
+                    yield from self._compare(rows, none) if side is self._a else self._compare(none, rows)
                     stack.close()
-            elif a.is_proven_equal(b):
                 return
-            elif a.is_split_as(b):
-                for split in a.shown_partitions:
+            a, b = self._a.splits, self._b.splits
+            if a.are_proven_equal(b):
+                return
+            if a.are_split_as(b):
+                for split in a.shown:
                     if self._ends():
                         return
-                    if a.is_proven_equal_in(split, b):
+                    if a.is_proven_equal(split, b):
                         continue
                     older, newer = (a, b) if a.version <= b.version else (b, a)
                     keys = newer.find_touched(older, split)
@@ -183,7 +186,7 @@ class StateDiff(Closeable):
                     yield from self._compare(_read(a, [split], stack), _read(b, [split], stack))
                     stack.close()
             else:
-                yield from self._compare(_read(a, a.shown_partitions, stack), _read(b, b.shown_partitions, stack))
+                yield from self._compare(_read(a, a.shown, stack), _read(b, b.shown, stack))
 
     def _compare(self, a: Iterator[PackedRows], b: Iterator[PackedRows]) -> Iterator[_Difference]:
         left, right = next_portion(a), next_portion(b)
@@ -205,7 +208,7 @@ class StateDiff(Closeable):
         if not keys:
             return
         head = split.to_bytes(_SPLIT_BYTES, "big")
-        with self._a.look_up(split) as get_a, self._b.look_up(split) as get_b:
+        with self._a.splits.look_up(split) as get_a, self._b.splits.look_up(split) as get_b:
             for begin in range(0, len(keys), LOOKED_UP_KEYS):
                 if self._ends():
                     return
@@ -218,11 +221,11 @@ class StateDiff(Closeable):
     def _decode(self, found: Sequence[_Difference], schema: pa.Schema) -> pa.RecordBatch:
         """Return differences as columns: those of ``a`` and then of ``b``, brought into the order of their keys."""
         changes, sides, orders, columns = [], [], [], []
-        for name, reader in (("a", self._a), ("b", self._b)):
+        for name, side in (("a", self._a), ("b", self._b)):
             own = [(number, each.key, value) for number, each in enumerate(found) if (value := getattr(each, name))]
             for split in sorted({value[:_SPLIT_BYTES] for _, _, value in own}):
                 some = [each for each in own if each[2].startswith(split)]
-                codec, is_ordered, head = reader.describe_split(int.from_bytes(split, "big"))
+                codec, is_ordered, head = side.splits.describe(int.from_bytes(split, "big"))
                 rows = [
                     read_stored_row(head + key, value[_SPLIT_BYTES:], is_ordered=is_ordered) for _, key, value in some
                 ]
@@ -240,9 +243,9 @@ class StateDiff(Closeable):
         return batch.take(pa.array(order))
 
 
-def _read(reader: StateReader, splits: Sequence[int], stack: ExitStack) -> Iterator[PackedRows]:
+def _read(state: Splits, splits: Sequence[int], stack: ExitStack) -> Iterator[PackedRows]:
     """Return rows of some splits in key order, without the number of the state."""
-    runs = [_portions(stack.enter_context(reader.open_rows(split)), split) for split in splits]
+    runs = [_portions(stack.enter_context(state.open_rows(split)), split) for split in splits]
     return join_runs(runs)
 
 

@@ -330,7 +330,7 @@ def _drop_and_make_again(server: Server, checkpoint: Path, partition: int, versi
     )["handle"]  # fmt: skip
     begun = server.call("begin", handle=handle, version=version)
     (described,) = (each["descriptor"] for each in begun["states"] if each["name"] == "default")
-    with open_state(checkpoint, operator=0, version=version) as state, state.open_rows(partition) as rows:
+    with open_state(checkpoint, operator=0, version=version) as state, state.splits.open_rows(partition) as rows:
         old = list(rows)
     server.call("drop_state", txn=begun["txn"], name="default")
     number = server.call("create_state", txn=begun["txn"], name="default", descriptor=described)["number"]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from pyspark_ckpt.cli.main import main
+from pyspark_ckpt.offline.reading.json_values import from_json
 from pyspark_ckpt.operators.declarations.states import ValueState
 from pyspark_ckpt.operators.encoding.spark_hash import SparkHash
 from pyspark_ckpt.reading import open_state
@@ -39,7 +41,7 @@ def test_what_has_elements_and_is_no_array_is_refused_as_one(
     made.batch(STATES, [(([value],), lambda states: states.n.update(7))])
     with open_state(made.path, uid=UID) as state:
         assert state.get(([value],)) == 7
-        for look_up in (state.get, state.rows_of_json):
+        for look_up in (state.get, partial(state.find, convert=from_json)):
             with pytest.raises(InvalidInputError, match="is not an array"):
                 look_up([other])
 
