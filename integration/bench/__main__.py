@@ -8,7 +8,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from integration.bench import downtime, offline, rescale, serve
+from integration.bench import advice, downtime, offline, rescale, serve
 from integration.bench import snapshots as engine
 from integration.bench.against import compare
 from integration.bench.bars import judge
@@ -19,11 +19,15 @@ from integration.bench.workloads import named
 OUT = Path("bench") / "out"
 QUICK_FACTOR = 20
 QUICK_ROUNDS = 3
-ENGINE = "engine"
-RESCALE = "rescale"
-OFFLINE = "offline"
-SERVE = "serve"
-DOWNTIME = "downtime"
+APART = {
+    "engine": engine.measure,
+    "rescale": rescale.measure,
+    "offline": offline.measure,
+    "serve": serve.measure,
+    "downtime": downtime.measure,
+    "advice": advice.measure,
+}
+"""What is measured by programs of its own, and judged there."""
 
 
 def main() -> None:
@@ -35,7 +39,7 @@ def main() -> None:
     bench = Bench(scratch, OUT / "logs")
     results: dict[str, Measured] = {}
     run = Run(rounds, arguments.quick, results, [], [])
-    names = [name for name in arguments.only if name not in (ENGINE, RESCALE, OFFLINE, SERVE, DOWNTIME)]
+    names = [name for name in arguments.only if name not in APART]
     factor = QUICK_FACTOR if arguments.quick else 1
     try:
         if arguments.against:
@@ -43,16 +47,9 @@ def main() -> None:
             for line in compare(bench, workloads, rounds, arguments.against.resolve(strict=True)):
                 print(line, flush=True)
             return
-        if ENGINE in arguments.only or not arguments.only:
-            run = replace(run, engine=engine.measure(rounds, factor, scratch))
-        if RESCALE in arguments.only or not arguments.only:
-            run = replace(run, engine=[*run.engine, *rescale.measure(rounds, factor, scratch, OUT / "logs")])
-        if OFFLINE in arguments.only or not arguments.only:
-            run = replace(run, engine=[*run.engine, *offline.measure(rounds, factor, scratch, OUT / "logs")])
-        if SERVE in arguments.only or not arguments.only:
-            run = replace(run, engine=[*run.engine, *serve.measure(rounds, factor, scratch)])
-        if DOWNTIME in arguments.only or not arguments.only:
-            run = replace(run, engine=[*run.engine, *downtime.measure(rounds, factor, scratch, OUT / "logs")])
+        for name, measure in APART.items():
+            if name in arguments.only or not arguments.only:
+                run = replace(run, engine=[*run.engine, *measure(rounds, factor, scratch, OUT / "logs")])
         for workload in named(names) if names or not arguments.only else ():
             print(f"{workload.name}: {workload.what}", flush=True)
             chosen = workload.smaller(QUICK_FACTOR) if arguments.quick else workload
@@ -76,9 +73,9 @@ def _arguments() -> argparse.Namespace:
         nargs="+",
         default=[],
         metavar="NAME",
-        help=f"only these workloads; {ENGINE}: snapshots and restores, {RESCALE}: savepoints and rescaling, "
-        f"{OFFLINE}: state that is written and compared, {SERVE}: the web page, "
-        f"{DOWNTIME}: queries that are rescaled while they run",
+        help="only these workloads; engine: snapshots and restores, rescale: savepoints and rescaling, offline: state that "
+        "is written and compared, serve: the web page, downtime: queries that are rescaled while they run, advice: "
+        "queries that follow what `advise` says",
     )
     parser.add_argument(
         "--against",

@@ -56,7 +56,7 @@ _VALUE = {"type": "struct", "fields": [{"name": "views", "type": "long", "nullab
 _TUNING = Tuning(1 << 20)
 
 
-def measure(rounds: int, factor: int, scratch: Path) -> list[Figure]:
+def measure(rounds: int, factor: int, scratch: Path, _logs: Path) -> list[Figure]:
     """The bar of the first page, and what other pages take, on a checkpoint with ``factor`` times fewer partitions."""
     partitions = max(2, PARTITIONS // factor)
     print(f"serve: the web page on {partitions} partitions and {BATCHES} batches in S3", flush=True)

@@ -148,7 +148,7 @@ class Engine:
         self._stores.shut_down()
 
 
-def measure(rounds: int, factor: int, scratch: Path) -> list[Figure]:
+def measure(rounds: int, factor: int, scratch: Path, _logs: Path) -> list[Figure]:
     """All bars of the engine, on ``factor`` times less data."""
     figures = []
     for name, figure in (("increments", _increments), ("restore", _restore), ("upload", _beside_an_upload)):

@@ -131,6 +131,11 @@ class Worker:
         down: Down = self._call("rescale_running", partitions)
         return down
 
+    def advise(self) -> tuple[str, int | None]:
+        """What ``advise`` says of the running query: its verdict, and how many partitions it recommends."""
+        verdict, recommended = self._call("advise")
+        return str(verdict), recommended
+
     def adopt(self, checkpoint: Path, target: Path, partitions: int) -> Moved:
         """Make ``target`` a checkpoint of ours from one of Spark's own provider, with so many partitions."""
         moved: Moved = self._call("adopt", str(checkpoint), str(target), partitions)
@@ -302,6 +307,12 @@ class _Session:
             self._waiting = self._gate.wait_for_arrival(done.query)
         down = done.downtime
         return Down(down.stop_s, down.rescale_s, down.start_s, down.first_batch_s or 0.0)
+
+    def advise(self) -> tuple[str, int | None]:
+        import pyspark_ckpt
+
+        advice = pyspark_ckpt.monitoring.advise(self._running())
+        return advice.verdict, advice.recommended
 
     def adopt(self, checkpoint: str, target: str, partitions: int) -> Moved:
         import pyspark_ckpt

@@ -121,6 +121,10 @@ def _join(_spark: SparkSession, frames: Sequence[DataFrame]) -> DataFrame:
 
 
 RESCALE = Workload("rescale", "count and sum, 50k rows a batch on 5M keys", _aggregation, 5_000_000, 50_000)
+ADVISED_LARGE = Workload(
+    "advised-large", "500k rows a batch over 200k keys", _aggregation, 200_000, 500_000, partitions=1
+)
+ADVISED_SMALL = Workload("advised-small", "2k rows a batch on 200k keys", _aggregation, 200_000, 2_000, partitions=64)
 
 ALL: tuple[Workload, ...] = (
     Workload("aggregation", "count and sum, 500k rows a batch over 200k keys", _aggregation, 200_000, 500_000),
