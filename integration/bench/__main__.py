@@ -73,9 +73,9 @@ def _arguments() -> argparse.Namespace:
         nargs="+",
         default=[],
         metavar="NAME",
-        help="only these workloads; engine: snapshots and restores, rescale: savepoints and rescaling, offline: state that "
-        "is written and compared, serve: the web page, downtime: queries that are rescaled while they run, advice: "
-        "queries that follow what `advise` says",
+        help="only these workloads; engine: snapshots and restores, rescale: savepoints and rescaling, offline: state "
+        "that is written and compared, serve: the web page, downtime: queries that are rescaled while they run, "
+        "advice: queries that follow what `advise` says",
     )
     parser.add_argument(
         "--against",

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark_ckpt.cli.arguments import TABLE_ROWS
 from pyspark_ckpt.offline.reading.batch_changes import change_feed
 from pyspark_ckpt.offline.reading.differences import diff
-from pyspark_ckpt.offline.reading.json_values import from_json, json_values
+from pyspark_ckpt.offline.reading.keys.json_values import from_json, json_values
 from pyspark_ckpt.offline.reading.reader import StateReader
 from pyspark_ckpt.offline.reading.rows.keyed_rows import LISTS, MAPS, TIMERS
 from pyspark_ckpt.offline.reading.rows.partition_rows import BROADCASTS, OPERATOR_LISTS

@@ -16,8 +16,8 @@ from typing_extensions import override
 from pyspark_ckpt.offline.descriptions.json_forms import Fields
 from pyspark_ckpt.offline.reading.catalog import without_internal
 from pyspark_ckpt.offline.reading.differences import StateDiff
-from pyspark_ckpt.offline.reading.json_values import from_json, json_values
 from pyspark_ckpt.offline.reading.kept_folders import KeptFolders
+from pyspark_ckpt.offline.reading.keys.json_values import from_json, json_values
 from pyspark_ckpt.offline.reading.reader import StateReader
 from pyspark_ckpt.offline.reading.sources import StoresSource, state_at
 from pyspark_ckpt.offline.reading.stored_state import Selection, StoredState

@@ -17,12 +17,12 @@ from pyspark_ckpt.offline.reading.catalog import Catalog, without_internal
 from pyspark_ckpt.offline.reading.closeable import Closeable
 from pyspark_ckpt.offline.reading.decoding import Decoder, make_schema
 from pyspark_ckpt.offline.reading.kept_folders import KeptFolders
+from pyspark_ckpt.offline.reading.keys.wanted_keys import Convert, find_wanted
 from pyspark_ckpt.offline.reading.row_location import prove_copy
 from pyspark_ckpt.offline.reading.rows.state_codec import StateCodec, Wanted
 from pyspark_ckpt.offline.reading.sources import Source, open_location, open_source
 from pyspark_ckpt.offline.reading.splits import Splits
 from pyspark_ckpt.offline.reading.stored_state import Selection, StoredState, states_as_html
-from pyspark_ckpt.offline.reading.wanted_keys import Convert, find_wanted
 from pyspark_ckpt.operators.types.columns import python_values
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.workplace import THREADS

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_ckpt.cli.main import main
-from pyspark_ckpt.offline.reading.json_values import from_json
+from pyspark_ckpt.offline.reading.keys.json_values import from_json
 from pyspark_ckpt.operators.declarations.states import ValueState
 from pyspark_ckpt.operators.encoding.spark_hash import SparkHash
 from pyspark_ckpt.reading import open_state

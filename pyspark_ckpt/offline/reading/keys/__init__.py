@@ -1,0 +1,1 @@
+"""Keys as users write them: as Python values and as JSON."""
