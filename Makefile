@@ -63,7 +63,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help java setup unit demo test test-all test-scala promtool bench soak compiled lint types layers format docs site jar jars wheel clean
+.PHONY: help java setup unit demo test test-all test-scala services test-python test-older-sparks promtool bench soak compiled lint types layers format docs site jar jars wheel clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,11 +80,18 @@ ifneq ($(ARGS),)
 test: compiled ## everything except the largest matrices; long tests rotate. With ARGS: pytest alone
 	@$(PY) -m pytest -v -n $(PROCESSES) $(ARGS)
 else
-test: lint compiled $(JAR) test-scala $(S3_READY) $(GCS_READY) $(AZURE_READY) $(HDFS_READY) $(S3A_READY) $(GS_READY) $(KAFKA_READY) .tools/spark.jsa
+test: compiled
+	@$(PY) -m integration.phases lint jar test-scala services test-python test-older-sparks
+endif
+
+services: compiled $(S3_READY) $(GCS_READY) $(AZURE_READY) $(HDFS_READY) $(S3A_READY) $(GS_READY) $(KAFKA_READY) .tools/spark.jsa
+
+test-python: compiled $(JAR)
 	@$(PY) -m pytest -v -n $(PROCESSES)
+
+test-older-sparks: compiled
 	@for spark in $(if $(filter undefined,$(origin SPARKS)),$$($(PY) -m integration.turns),$(SPARKS)); do \
 		$(MAKE) --no-print-directory test-spark-$$spark || exit 1; done
-endif
 
 test-all: ## as test, with all long tests, and the short set on every older Spark
 	@CKPT_TURN=all $(MAKE) --no-print-directory test

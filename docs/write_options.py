@@ -66,7 +66,7 @@ Hardly anybody needs the *rare* ones.
 """
 
 GUIDES = {
-    "Memory and local disk": "[sizing](sizing.md)",
+    "Memory and local disk": "[sizing](sizing.md), [state in memory](operators.md#state-in-memory)",
     "Where state is kept": "[storage](storage.md), [outages](outages.md)",
     "Snapshots, and how long a restore takes": "[sizing](sizing.md)",
     "What is kept and checked": "[the runbook](runbook.md)",

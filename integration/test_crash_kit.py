@@ -76,7 +76,7 @@ def test_what_depends_on_chance_is_found() -> None:
 
 @pytest.mark.matrix
 def test_a_query_that_cannot_start_is_told_with_its_log() -> None:
-    with pytest.raises(ProcessError, match=r"(?s)The query failed, and there was no fault.*usr"):
+    with pytest.raises(ProcessError, match=r"(?s)The query failed without a fault.*usr"):
         ckpt.testing.crash(lambda rows: rows.groupBy("usr").count(), rows=visits())
 
 

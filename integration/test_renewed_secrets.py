@@ -29,5 +29,5 @@ def test_a_query_goes_on_when_its_keys_have_changed_in_a_credential_file(
     done = subprocess.run(command, cwd=ROOT, env=own, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     assert json.loads(done.stdout.splitlines()[-1]) == [{"word": number} for number in range(1, BATCHES + 1)]
-    assert "secrets that have changed" in done.stderr
+    assert "with changed secrets" in done.stderr
     assert "secret-user" not in done.stdout + done.stderr

@@ -30,7 +30,7 @@ class BroadcastInput:
 
 
 def read_broadcast(given: Any, who: str) -> tuple[KeyedColumns, DataFrame] | tuple[None, None]:
-    """Return the columns and the frame of what a user has given as broadcast input. Raises InvalidInputError."""
+    """Return the columns and the frame of the broadcast input that a user gave. Raises InvalidInputError."""
     if given is None:
         return None, None
     who = f"{who}: the broadcast input"

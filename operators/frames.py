@@ -1,4 +1,4 @@
-"""What a keyed operator asks of Spark's frames: that they are some, their columns, the types of its output."""
+"""Check what a user gives a keyed operator: frames, names of columns, types of keys, and the output's columns."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Columns:
 
     @classmethod
     def of(cls, frame: DataFrame) -> Columns:
-        """Return those of a Spark frame."""
+        """Return the columns of a Spark frame."""
         return cls(frame.schema, frame.sparkSession.conf.get("spark.sql.caseSensitive") == "true")
 
 
@@ -46,7 +46,7 @@ def require_frame(
     if not isinstance(frame, DataFrame):
         refuse_connect(frame, who)
         raise InvalidInputError(
-            f"{who}: {type(frame).__name__} is not a DataFrame of Spark.",
+            f"{who}: {type(frame).__name__} is not a Spark DataFrame.",
             hint=hint,
         )
 

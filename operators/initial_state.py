@@ -44,7 +44,7 @@ def make_initial_schema(
         has, needed = (each[name].dataType.simpleString() for each in (given, stream))
         if has != needed:
             raise InvalidInputError(
-                f"{who} has the key {name!r} of type {has}, and the stream has it of type {needed}.",
+                f"{who} has the key {name!r} of type {has}, but in the stream its type is {needed}.",
                 hint="Cast the column of the initial state.",
             )
     handed = make_handed_schema(given)
@@ -66,14 +66,14 @@ def add_initial_rows(routed: DataFrame, initial: DataFrame) -> DataFrame:
 def _require_states(
     columns: pa.Schema, operator: KeyedOperator, processor: KeyedProcessor | VectorProcessor, who: str
 ) -> None:
-    """Raise InvalidInputError unless each column is a key, or the values of a state."""
+    """Raise InvalidInputError unless each column is a key or holds the values of a state."""
     method = "process_initial_batch" if isinstance(processor, VectorProcessor) else "process_initial"
     states = {each.state.name: each for each in operator.states if isinstance(each.state, DeclaredState)}
     values = [field for field in columns if field.name not in operator.by]
     for field in values:
         if field.name not in states:
             raise InvalidInputError(
-                f"{who} has a column {field.name!r}, and {type(processor).__name__} declares the states "
+                f"{who} has a column {field.name!r}, but {type(processor).__name__} declares the states "
                 f"{sorted(states)}.{suggest(field.name, states)}",
                 hint=f"Name each column like the state that it fills, or write a method {method}().",
             )
@@ -82,19 +82,19 @@ def _require_states(
             exact_column(pa.array([], field.type), kind)
         except WRONG_VALUE as problem:
             raise InvalidInputError(
-                f"{who}: column {field.name!r} of type {field.type} cannot be the state of that name, which is of type "
+                f"{who}: column {field.name!r} of type {field.type} cannot fill the state of the same name, of type "
                 f"{kind}: {problem}.",
                 hint=f"Cast the column, or write a method {method}().",
             ) from problem
     if not values:
         raise InvalidInputError(
-            f"{who} has no columns but the keys {list(operator.by)}.",
+            f"{who} has only the key columns {list(operator.by)}.",
             hint=f"Add a column for each state that it fills, of {sorted(states)}, or write a method {method}().",
         )
 
 
 def _type_of_whole(declared: ProcessorState) -> pa.DataType:
-    """Return the type of all that a state holds for one key."""
+    """Return the type of a state's whole contents for one key."""
     kinds = {what: kind.arrow for what, kind in declared.types.items()}
     if isinstance(declared.state, ListState):
         return pa.list_(kinds["element"])

@@ -39,12 +39,12 @@ def keyed(
 ) -> KeyedStream[DataFrame]:
     """Key a streaming frame by columns; call ``process`` on the result.
 
-    ``by``: names of columns, case-insensitive unless Spark is not, of any type that Spark groups by, except maps,
-    VARIANT and collations. ``uid``: names the operator for as long as its state lives; without ``/``. ``order_by``:
-    columns by which the rows of a key are sorted within a batch, as Spark's orderBy does: ascending, nulls first, NaN
-    last. ``max_parallelism``: the number of key groups, and so the largest number of partitions that the query can ever
-    have, 1 to 32768. It is fixed by the first batch. ``broadcast``: a stream whose rows go to all partitions, to
-    ``process_broadcast`` of the processor, before the others' rows of the batch.
+    ``by``: the key columns, of any type that Spark groups by except maps, VARIANT and collated text; letter case
+    matters only if it does to Spark. ``uid``: the operator's name, without ``/``, which must not change while its state
+    lives. ``order_by``: sort the rows of a key within a batch by these columns, as Spark's orderBy does: ascending,
+    nulls first, NaN last. ``max_parallelism``: the number of key groups, 1 to 32768, which is the largest number of
+    partitions that the query can ever have. The first batch fixes it. ``broadcast``: a stream whose rows go to all
+    partitions. The processor gets them in ``process_broadcast``, before the other rows of the batch.
 
     Raises InvalidInputError (not a streaming frame, unknown columns, a wrong uid or number).
     """
@@ -81,13 +81,14 @@ class KeyedStream(Generic[Result]):
 
         ``processor``: an instance of a KeyedProcessor or VectorProcessor. ``output``: the type of its rows, as a
         StructType or Spark DDL. ``mode``: "update" or "append" (needed before Spark's own stateful operators), in any
-        letter case. ``event_time``: the column of the output, a timestamp, that is the event time for operators after
-        this one; they have the watermark of ``frame``. ``late_output``: what happens to output rows whose event time is
-        late for these operators, which may drop them: "count" them in the metric ckptLateOutputRows, or "fail".
-        ``initial_state``: a frame that is not a stream, with the key columns. In the first batch of the query, and
-        exactly once, its other columns are the first values of the states with their names (a ListState has an array, a
-        MapState a map; null leaves a state empty), before the rows of the stream. Or its rows, any number for a key, go
-        to ``process_initial`` of the processor. Later batches, restarts and restores do not read it.
+        letter case. ``event_time``: the output's timestamp column that later operators use as event time, under the
+        watermark of ``frame``. ``late_output``: what to do with output rows that are late for those operators, which
+        may drop them: "count" them in the metric ckptLateOutputRows, or "fail".
+        ``initial_state``: a frame that is not a stream, with the key columns. The first batch of the query reads it,
+        exactly once, before the rows of the stream. Its other columns become the first values of the states with the
+        same names (an array for a ListState, a map for a MapState; null leaves a state empty). A processor with
+        ``process_initial`` gets its rows instead, any number for a key. Later batches, restarts and restores do not
+        read it.
 
         Raises InvalidInputError (types, timers or times to live that do not fit, no watermark for ``event_time``).
         """
@@ -104,7 +105,7 @@ class KeyedStream(Generic[Result]):
         """Do what ``GroupedData.applyInPandasWithState`` does by the key columns: same arguments, same results.
 
         State is stored by name and type. Where Spark stores null because a value does not fit its type, the value is
-        kept or the query fails. State of an existing query of Spark's is not read. Raises InvalidInputError.
+        kept or the query fails. The state of an existing Spark query is not read. Raises InvalidInputError.
         """
         from pyspark_ckpt.operators.groups.frames import Conversion
         from pyspark_ckpt.operators.groups.function import make_processor
@@ -134,11 +135,11 @@ class KeyedStream(Generic[Result]):
 
         ``statefulProcessor``: an instance of PySpark's StatefulProcessor, which gets and returns Rows. Its ``init`` is
         also called here, on a copy, to find its state variables. ``initial_state``: a frame that is not a stream, with
-        the key columns. Spark's ``initialState`` is the same frame, grouped. The other arguments are Spark's.
+        the key columns; Spark's ``initialState`` is such a frame, grouped. The other arguments are Spark's.
 
-        State is stored by name and type, as that of any keyed operator. Where Spark stores null because a value does
-        not fit its type, the value is converted without loss or the query fails. State of an existing query of Spark's
-        is not read. Raises InvalidInputError.
+        State is stored by name and type, as for any keyed operator. Where Spark stores null because a value does not
+        fit its type, the value is converted without loss or the query fails. The state of an existing Spark query is
+        not read. Raises InvalidInputError.
         """
         require_stateful_processors(f"{self.plan.who}.transform_with_state()")
         from pyspark_ckpt.operators.stateful.row_form import RowForm

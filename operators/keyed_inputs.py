@@ -44,13 +44,13 @@ def keyed_inputs(
 ) -> KeyedInputs[DataFrame]:
     """Key several streaming frames alike, for one operator; call ``process`` on the result.
 
-    ``inputs``: a KeyedInput by name, in the order in which a batch brings them to a key. The processor has a method
-    ``process_<name>`` for each (``process_<name>_batch`` if it is a VectorProcessor). The key columns of all have the
-    same types, one by one; their names may differ, and ``key`` has those of the first. ``merge``: a key gets its rows
-    in one order, by the ``order_by`` of all inputs, such as their times; equal ones in the order of the inputs. Then a
-    method is called several times in a batch, each time for rows of its input that follow one another. Without it, a
-    batch brings all rows of the first input, then those of the second, and so on. ``uid``, ``max_parallelism`` and
-    ``broadcast`` are as for ``keyed``.
+    ``inputs``: a KeyedInput by name, in the order in which a key gets their rows. The processor needs a method
+    ``process_<name>`` for each (``process_<name>_batch`` if it is a VectorProcessor). The key columns of all inputs
+    must have the same types in the same order; their names may differ, and ``key`` has those of the first input.
+    ``merge``: sort the rows of a key across all inputs by ``order_by``, for example by time; ties follow the order of
+    the inputs. A method is then called several times in a batch, each time for consecutive rows of its input. Without
+    ``merge``, a key gets all rows of the first input, then those of the second, and so on. ``uid``,
+    ``max_parallelism`` and ``broadcast`` are as for ``keyed``.
 
     Raises InvalidInputError (not a streaming frame, unknown columns, keys of other types, a wrong name, uid or number).
     """
@@ -104,10 +104,10 @@ class KeyedInputs(Generic[Result]):
     ) -> Result:
         """Return the frame of the rows that ``processor`` outputs, an ordinary streaming frame.
 
-        In a batch, a key gets its rows, in the order that ``keyed_inputs`` describes, and then its timers. States and
-        timers are shared. Each input may have a watermark of its own; Spark takes the earliest, or the latest by
-        spark.sql.streaming.multipleWatermarkPolicy. Late rows of an input go to ``process_late_<name>``, or are dropped
-        and counted. ``initial_state`` has the key columns of the first input. The arguments are those of ``keyed``.
+        In a batch, a key gets its rows, in the order that ``keyed_inputs`` describes, and then its timers. All inputs
+        share states and timers. Each input may have its own watermark; Spark uses the earliest, or the latest if
+        spark.sql.streaming.multipleWatermarkPolicy says so. Late rows of an input go to ``process_late_<name>``, or are
+        dropped and counted. ``initial_state`` has the key columns of the first input. Arguments are as for ``keyed``.
 
         Raises InvalidInputError.
         """
@@ -128,7 +128,7 @@ def _read(name: str, given: KeyedInput, who: str) -> KeyedColumns:
     if not given.frame.isStreaming:
         raise InvalidInputError(
             f"{who} is not a stream.",
-            hint="Give a frame that is not a stream as initial_state of process(), or join it to an input.",
+            hint="Pass a frame that is not a stream to process() as initial_state, or join it to an input.",
         )
     return KeyedColumns(name, columns.schema, by, find_names(columns, given.order_by, who, "to order by"))
 

@@ -1,4 +1,4 @@
-"""From the columns of its inputs, and its processor, to a keyed operator that is checked and ready to run."""
+"""Check the inputs and the processor of a keyed operator, and make it ready to run."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def require_one_event_time(columns: StructType, who: str) -> None:
     names = sorted({field.name for field in columns if WATERMARK in field.metadata})
     if len(names) > 1:
         raise InvalidInputError(
-            f"{who}: the columns {names} all have an event time, and rows are late by one.",
-            hint=f"Drop all but one of them before the operator, or compute them: withColumn({names[-1]!r}, "
-            f"f.col({names[-1]!r}) + f.expr('interval 0 seconds')).",
+            f"{who}: the columns {names} all have an event time, but only one can decide which rows are late.",
+            hint="Before the operator, drop all but one of them, or make them ordinary columns: "
+            f"withColumn({names[-1]!r}, f.col({names[-1]!r}) + f.expr('interval 0 seconds')).",
         )
 
 
@@ -145,7 +145,7 @@ class OperatorPlan(Generic[Result]):
             )
         if not self._has_watermark:
             raise InvalidInputError(
-                f"{who}: the output has the event time {name!r}, and the frame has no watermark.",
+                f"{who}: the output has the event time {name!r}, but the frame has no watermark.",
                 hint="Call withWatermark on the frame.",
             )
 
@@ -174,8 +174,7 @@ class OperatorPlan(Generic[Result]):
         )
         if "event" in operator.clocks and not self._has_watermark:
             raise InvalidInputError(
-                f"{self.who}: {type(processor).__name__} declares timers of event time, and the frame has no "
-                "watermark.",
+                f"{self.who}: {type(processor).__name__} declares event-time timers, but the frame has no watermark.",
                 hint="Call withWatermark on the frame, or declare the timers with clock='processing'.",
             )
         if not self._has_watermark:

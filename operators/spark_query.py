@@ -119,7 +119,7 @@ class SparkQuery:
 
 
 def _mark(frame: DataFrame, name: str, delay_ms: int) -> DataFrame:
-    """Return a frame with a column as its event time, under the watermark of what the frame is made of."""
+    """Return a frame with a column as its event time, under the watermark of the frame's inputs."""
     from pyspark.sql import functions as f
 
     # A Connect server drops the metadata of a column that withColumn replaces.

@@ -23,12 +23,12 @@ MAX_IDLE_AFTER_MS = MAX_LONG // 2
 
 
 def with_watermark(frame: DataFrame, event_time: str, delay: str, *, idle_after: str | timedelta) -> DataFrame:
-    """Return ``frame.withWatermark(event_time, delay)`` that does not hold up the query while it has no rows.
+    """Return ``frame.withWatermark(event_time, delay)``, without holding up the query while this input has no rows.
 
     A query has one watermark: the earliest of its inputs. An input that has had no rows for ``idle_after``, a duration
-    like "1 minute" in processing time, is idle and does not count. It counts again from its next row on. Its rows that
-    are older than the query's watermark are late, as in Spark. If all inputs are idle, the watermark stands still.
-    Restarts, savepoints and restores change none of this: the silence of an input is kept in the checkpoint.
+    like "1 minute" in processing time, is idle and does not count until its next row. Then its rows that are older than
+    the query's watermark are late, as in Spark. If all inputs are idle, the watermark stands still. Restarts,
+    savepoints and restores change none of this: the checkpoint keeps how long an input has been silent.
 
     ``event_time`` and ``delay`` are as for ``withWatermark``. Raises InvalidInputError (no frame, an unknown column, a
     duration that is not more than 0 or too long, a session without the jar).
@@ -40,7 +40,7 @@ def with_watermark(frame: DataFrame, event_time: str, delay: str, *, idle_after:
     require_jar(is_there=frame.sparkSession.catalog.functionExists("ckpt_row"))
     mark = {**frame.schema[column].metadata, IDLE_AFTER: idle_after_ms}
     marked = _with_metadata(frame, column, mark).withWatermark(quote(column), delay)
-    # No further: another withWatermark may follow, in this query or in one that reads what this one writes.
+    # Not further: another withWatermark may follow, in this query or in one that reads its output.
     metadata = {name: value for name, value in marked.schema[column].metadata.items() if name != IDLE_AFTER}
     return _with_metadata(marked, column, metadata)
 

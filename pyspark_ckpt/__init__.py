@@ -7,8 +7,8 @@
 
     spark = ckpt.configure(SparkSession.builder).getOrCreate()
 
-The public names are listed in ``__init__.pyi``, and imported on first use: importing this package imports neither
-PySpark nor pyarrow, so that the state server, a process of its own, starts quickly.
+``__init__.pyi`` lists the public names, which are imported on first use: importing this package imports neither PySpark
+nor pyarrow, so that the state server, a separate process, starts quickly.
 """
 
 from __future__ import annotations

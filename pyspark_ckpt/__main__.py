@@ -8,7 +8,7 @@ from pyspark_ckpt.cli import INTERRUPTED, NAME
 
 
 def main() -> int:
-    """Run the command that was called; return the exit code. Ctrl-C ends it with a line, while it is imported, too."""
+    """Run the command that was called; return the exit code. Ctrl-C ends it with one line, even during imports."""
     try:
         from pyspark_ckpt.cli.main import main as run  # noqa: PLC0415 - see above
 

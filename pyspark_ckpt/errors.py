@@ -1,4 +1,4 @@
-"""All errors of this package. There are few kinds, each for a different thing that you would do about it."""
+"""All errors of this package: few kinds, each of which calls for a different reaction."""
 
 from pyspark_ckpt.running.outcome import RescaleError
 from pyspark_ckpt.state_store.errors import (

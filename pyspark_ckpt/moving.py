@@ -1,4 +1,4 @@
-"""Checkpoints made from those of other queries: a fork, and moves from Spark's own providers and back to them."""
+"""Make checkpoints from those of other queries: fork a query, or move one from Spark's own providers or back."""
 
 from __future__ import annotations
 
@@ -44,17 +44,16 @@ def branch(
 ) -> Restored:
     """Fork a query: write a checkpoint from which another query continues after ``batch``, beside the first one.
 
-    The new query has an id of its own. Give it a sink of its own, too. It processes again all rows after ``batch``. The
-    first query may run meanwhile, and neither sees what the other does from now on.
+    The new query has its own id; give it its own sink, too. It processes all rows after ``batch`` again. The first
+    query may run meanwhile, and from now on neither sees what the other does.
 
     ``query_or_checkpoint``: a running query, or a checkpointLocation. ``batch``: one that the query still retains; None
     for the last committed one. ``options`` as for ``savepoint``.
 
     On one file system, the table files of the new checkpoint are hard links to those of the old one: their checksums
-    are compared, and ``states`` of the result have no digests. Each checkpoint deletes its own names, and a file exists
-    as long as one of them does. Elsewhere, objects are copied with their checksums, and all rows are read before and
-    after. An interrupted call is finished by the same call, if the query has made no batch since, or ``batch`` is
-    given.
+    are compared, and ``states`` of the result have no digests. Each checkpoint deletes only its own links, and a file
+    exists until the last is gone. Elsewhere, objects are copied with their checksums, and all rows are read before and
+    after. To finish an interrupted call, repeat it, with ``batch`` if the query has made batches since.
 
     Raises InvalidInputError (no checkpoint, a batch that is not committed, a target that is not empty), LifecycleError
     (no committed batch), NotFoundError (the batch is no longer retained), FormatError (damage), StorageError.
@@ -102,17 +101,17 @@ def adopt(
     """Move a stopped query from one of Spark's own providers to this store: write a checkpoint to ``new_checkpoint``.
 
     ``checkpoint``: the checkpointLocation of a query whose state is in Spark's RocksDB or HDFS-backed provider. It is
-    read and not changed, and may be used as before. The unchanged program continues from the new checkpoint, in a
-    session that ``configure()`` has set up, with the batch after the last committed one.
+    read but not changed, and may be used as before. The unchanged program continues from the new checkpoint with the
+    batch after the last committed one, in a session that ``configure()`` has set up.
 
     When it returns, the new checkpoint is complete and durable, and shares no file with the old one. All rows were read
-    before and after, and digests of all states are equal. Each key is hashed, and it is checked that Spark has it in
-    the partition of its hash. To finish an interrupted call, repeat it; until then no query can start there.
+    before and after, and the digests of all states are equal. Each key was hashed to check that Spark has it in the
+    partition of its hash. To finish an interrupted call, repeat it; until then no query can start there.
 
     ``parallelism``: the number of partitions, None for the same; start the query with spark.sql.shuffle.partitions set
     to it. ``query_id``: "keep" if a sink recognises batches by the query's id and must not see them twice, "new" if the
-    old query writes, too. ``options``: those of docs/options.md without their prefix, in addition to those of the
-    active session.
+    old query goes on writing. ``options``: those of docs/options.md without their prefix, in addition to the active
+    session's.
 
     States of ``transformWithState`` that the program no longer declares move as well. If Spark has deleted the schema
     of such a state, nobody can read its rows: the call is refused before it writes anything, or leaves these rows
@@ -154,9 +153,9 @@ def hand_back(
 ) -> Restored:
     """Move a stopped query from this store to one of Spark's own providers: write a checkpoint to ``new_checkpoint``.
 
-    ``checkpoint``: the checkpointLocation of a query whose state is in this store. It is read and not changed.
+    ``checkpoint``: the checkpointLocation of a query whose state is in this store. It is read but not changed.
     ``provider``: "rocksdb" for Spark's RocksDB provider, "hdfs" for the HDFS-backed one. The unchanged program
-    continues from the new checkpoint with the batch after the last committed one, also in a session without this
+    continues from the new checkpoint with the batch after the last committed one, even in a session without this
     package. The checkpoint has format 1 (``spark.sql.streaming.stateStore.checkpointFormatVersion``), and as many
     partitions as before.
 
@@ -166,10 +165,9 @@ def hand_back(
 
     ``query_id`` and ``options`` as for ``adopt``.
 
-    Raises InvalidInputError (the state is in a provider of Spark's own already; or the provider does not have such
-    state: keyed operators, and several states in a store of "hdfs"), NotFoundError (a file is missing), FormatError
-    (damage), LifecycleError (no batch is committed, or plans of batches that a restore has carried over have not run),
-    StorageError.
+    Raises InvalidInputError (the state is already in one of Spark's providers; or the provider cannot hold it, such as
+    keyed operators, or several states in one "hdfs" store), NotFoundError (a file is missing), FormatError (damage),
+    LifecycleError (no batch is committed, or batches that a restore has planned have not run), StorageError.
     """
     checkpoint = location_text(checkpoint, "checkpoint")
     new_checkpoint = location_text(new_checkpoint, "new_checkpoint")
@@ -200,7 +198,7 @@ def plan_hand_back(
     if refusals := list(find_refusals(operators, provider)):
         raise InvalidInputError(
             f"{source.place.url} cannot be handed back to {classes[provider].rpartition('.')[2]}: {refusals[0]}",
-            hint="See docs/moving-in.md. `pyspark-ckpt state read` has the rows of all states.",
+            hint="See docs/moving-in.md. `pyspark-ckpt state read` shows the rows of all states.",
         )
     target = SparksTarget(source.workplace, form, classes[provider])
     request = RestoreRequest(None, query_id, provider=target.provider_class)
@@ -215,8 +213,8 @@ def _refuse_sparks_own(source: Checkpoint) -> None:
         found = read_confs(source.place, source.newest_version - 1).get(PROVIDER_CONF)
         if found in PROVIDERS:
             raise InvalidInputError(
-                f"{source.place.url} needs no hand-back: the query runs with {found.rpartition('.')[2]}, a provider of "
-                "Spark's own, already.",
+                f"{source.place.url} needs no hand-back: the query already runs with {found.rpartition('.')[2]}, one "
+                "of Spark's own providers.",
                 hint="Start the query there as it is. To move its state to pyspark-ckpt, use `pyspark-ckpt checkpoint "
                 "adopt`.",
             )
@@ -228,8 +226,8 @@ def _refuse_carried_plans(source: Checkpoint) -> None:
     left = [each for each in list_batches(source.place, REPLAY_FOLDER) if each > planned]
     if left:
         raise LifecycleError(
-            f"{source.place.url} cannot be handed back: the query has gone back to a savepoint with `replay_from`, and "
-            f"has not run batches {min(left)} to {max(left)} again. Spark would give other rows to these numbers.",
+            f"{source.place.url} cannot be handed back: the query has gone back to a savepoint with `replay_from`, but "
+            f"has not yet repeated batches {min(left)} to {max(left)}. Spark would give them other rows.",
             hint=f"Start the query there in a session with pyspark-ckpt. When batch {max(left)} is committed, stop it "
             "and call again.",
         )

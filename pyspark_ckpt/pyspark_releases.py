@@ -1,7 +1,7 @@
-"""What differs among the releases of PySpark that this package runs on. No other module asks which one is installed.
+"""The differences among the releases of PySpark that this package runs on. Only this module asks which is installed.
 
-A release is asked for what is needed, such as a class or a parameter; its number is compared only where Python cannot
-see the difference. PySpark is imported when a function here is called: this package is imported without it.
+It looks for what it needs, such as a class or a parameter, and compares release numbers only where Python cannot see
+the difference. Calling a function here imports PySpark; importing the package does not.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ def find_jars_of_spark() -> Path:
 
 
 def refuse_incomplete_release() -> None:
-    """Raise InvalidInputError for a release that lacks classes which later patches of its minor release have."""
+    """Raise InvalidInputError for a release that lacks classes of later patches of its minor release."""
     release = find_release()
     if release in _WITHOUT_CLASSES_OF_THE_JAR:
         raise InvalidInputError(
-            f"PySpark {release} is installed, which lacks classes of Spark that this package calls.",
+            f"PySpark {release} is installed, but lacks classes of Spark that this package calls.",
             hint=f"Install a later patch of Spark {find_minor_release()}.",
         )
 
@@ -94,7 +94,7 @@ def require_stateful_processors(what: str) -> None:
 
 
 def refuse_connect(frame: object, what: str) -> None:
-    """Raise InvalidInputError for the DataFrame of a Spark Connect client that is none of ``pyspark.sql``."""
+    """Raise InvalidInputError for a Spark Connect DataFrame that is not one of ``pyspark.sql``."""
     if type(frame).__module__.startswith("pyspark.sql.connect."):
         raise _refuse(f"{what} in a Spark Connect client", "4.0")
 
@@ -151,7 +151,7 @@ def make_variant(value: bytes, metadata: bytes) -> Any:  # noqa: ANN401 - the cl
 def to_series(rows: pa.Table | pa.RecordBatch, time_zone: str, *, prefers_integer_types: bool) -> list[pd.Series[Any]]:
     """Return the columns of rows as PySpark passes them to a function of applyInPandasWithState.
 
-    ``prefers_integer_types``: has no effect before Spark 4.2, which does not have the setting.
+    ``prefers_integer_types``: has no effect before Spark 4.2, which introduced the setting.
     """
     converter = getattr(import_module(_CONVERSION), "ArrowBatchTransformer", None) if find_spec(_CONVERSION) else None
     if converter is not None:

@@ -1,4 +1,4 @@
-"""Read state as Arrow tables: of a checkpoint or a savepoint, of one version, of a key, and what batches changed.
+"""Read state of a checkpoint or savepoint as Arrow tables: a version, a key, or the changes of batches.
 
 Neither Spark nor a JVM is needed, except for ``register_state_source``.
 """

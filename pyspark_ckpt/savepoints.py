@@ -76,12 +76,12 @@ def savepoint(
 
     When it returns, the savepoint is complete, durable and self-contained: its folder may be moved, and neither the
     query nor its clean-up touches it. The query keeps running meanwhile. After an error there may be an unfinished
-    savepoint, which nothing restores; ``pyspark-ckpt savepoint delete`` removes it.
+    savepoint, which cannot be restored; ``pyspark-ckpt savepoint delete`` removes it.
 
     ``query_or_checkpoint``: a running query, or a checkpointLocation. ``kind``: "native" copies files as they are;
-    "canonical" writes the rows, sorted by hash, into Parquet files. ``digests``: record a digest of each state of a
-    native savepoint as well; all rows are read before and after. ``options``: those of docs/options.md without their
-    prefix, in addition to those of the active session.
+    "canonical" writes the rows, sorted by hash, into Parquet files. ``digests``: for a native savepoint, too, record a
+    digest of each state, which takes reading all rows before and after. ``options``: those of docs/options.md without
+    their prefix, in addition to the active session's.
 
     Raises InvalidInputError (no checkpoint, a target that is not empty), LifecycleError (no committed batch),
     ConflictError (another savepoint is being taken there), NotFoundError (the version has gone), FormatError,
@@ -108,13 +108,13 @@ def stop_with_savepoint(
 ) -> SavepointInfo:
     """Let the running batch commit, stop the query before the next one, and take a savepoint.
 
-    The sink then has exactly what the savepoint holds. A batch that takes longer than ``timeout_s`` seconds is
+    The sink then has exactly the batches of the savepoint. A batch that takes longer than ``timeout_s`` seconds is
     interrupted; a query that continues from the savepoint runs it again, with the same rows. A target that is not
     empty, state of another provider and a session without our jar are refused while the query still runs. If taking
-    the savepoint fails after that, the query is stopped: call ``savepoint`` with its checkpointLocation.
+    the savepoint fails after that, the query is already stopped: call ``savepoint`` with its checkpointLocation.
 
-    Arguments are those of ``savepoint``. Raises as ``savepoint``; LifecycleError, too, if the query
-    is not running, and ProcessError if PySpark is not installed.
+    Arguments are those of ``savepoint``. Raises as ``savepoint``, and LifecycleError if the query is not running,
+    ProcessError if PySpark is not installed.
     """
     if not hasattr(query, "isActive"):
         raise InvalidInputError(
@@ -123,7 +123,7 @@ def stop_with_savepoint(
         )
     if not query.isActive:
         raise LifecycleError(
-            f"Query {query.id} does not run any more.", hint="Call savepoint() with its checkpointLocation."
+            f"Query {query.id} is no longer running.", hint="Call savepoint() with its checkpointLocation."
         )
     location, target = find_checkpoint(query), location_text(target, "target")
     given = collect_options(options, location, target)
@@ -151,26 +151,25 @@ def restore(
 ) -> Restored:
     """Write a checkpoint into the empty ``checkpoint_location``, from which a query continues after the savepoint.
 
-    ``savepoint_or_checkpoint``: a savepoint, or the checkpoint of a stopped query, of which the newest committed batch
-    is taken. It is not changed. For a running query, see ``moving.branch`` and
-    ``rescale``.
+    ``savepoint_or_checkpoint``: a savepoint, or the newest committed batch of a stopped query, by its checkpoint. It is
+    not changed. For a running query, see ``moving.branch`` and ``rescale``.
 
     When it returns, the checkpoint is complete and durable, and shares no file with the savepoint. All rows were read
-    before and after, and digests of all states are equal. To finish an interrupted restore, repeat the call; until then
-    no query can start there.
+    before and after, and the digests of all states are equal. To finish an interrupted restore, repeat the call; until
+    then no query can start there.
 
     ``parallelism``: the new number of partitions of stateful operators, None for the same; start the query with
     spark.sql.shuffle.partitions set to it. ``claim``: "claim" deletes the savepoint once the checkpoint is complete; if
     its folder holds anything else, or is a checkpoint, the restore is refused before it starts. ``uid_map``: new uids
     of keyed operators, by their old ones. ``source_names``: names for the sources of a query that began without them,
     in the order in which ``pyspark-ckpt savepoint inspect`` shows them. ``query_id``: "keep" if a sink recognises
-    batches by the query's id and must not see them twice, "new" if the old query writes, too. ``replay_from``: the
-    checkpoint on which the query has gone on after the savepoint; a list of all of them, if it was moved since (by
-    ``restore`` or ``rescale``). Each batch that it planned there runs again with the same rows, so that a sink that
-    takes each number once gets each row once. If a batch has other rows on two of them, those of the later one in the
-    list are taken. Stop that query before.
-    ``allow_non_restored_state``: state that no operator of the program declares is left alone instead of being an
-    error. ``options``: as for ``savepoint``.
+    batches by the query's id and must not see them twice, "new" if the old query goes on writing.
+    ``replay_from``: the checkpoint on which the query continued after the savepoint; if ``restore`` or ``rescale`` has
+    moved the query since, a list of all its checkpoints. Stop that query first. Each batch that it planned there runs
+    again with the same rows, so a sink that takes each number once gets each row once. If two checkpoints have
+    different rows for a batch, the later one in the list counts.
+    ``allow_non_restored_state``: leave state alone that no operator of the program declares, instead of failing.
+    ``options``: as for ``savepoint``.
 
     Raises InvalidInputError, FormatError (damage, or digests that differ), StorageError.
     """
@@ -254,7 +253,7 @@ def plan_restore(source: Checkpoint, target: str, request: RestoreRequest, given
 
 
 def _tell_of_later_batches(saved: SavepointInfo, done: Restored, earlier: Sequence[str], options: Options) -> None:
-    """Print what to think of if the query has run batches that the new checkpoint has no plans of, if that can be seen.
+    """Print advice if the query is seen to have run batches that the new checkpoint has no plans of.
 
     ``earlier``: the checkpoints that were named in ``replay_from``.
     """
@@ -277,9 +276,9 @@ def _tell_of_later_batches(saved: SavepointInfo, done: Restored, earlier: Sequen
         where = max(last, key=lambda url: last[url])
         print_notice(
             f"pyspark-ckpt: query {saved.query_id} has gone on to batch {newest} on {where}. A sink that knows batches "
-            f"by their numbers takes none of {here + 1} to {newest} again. Restore with replay_from, all checkpoints "
-            f"on which it has run since the savepoint ({', '.join(last)}, and others to which you have moved it), so "
-            "that they have the same rows, or see docs/sinks.md."
+            f"by their numbers will not take {here + 1} to {newest} again. So that they have the same rows, restore "
+            "with replay_from, all checkpoints on which the query has run since the savepoint "
+            f"({', '.join(last)}, and any others), or see docs/sinks.md."
         )
 
 
@@ -338,8 +337,8 @@ _CONFIGURED = ("s3a:", "gs:", "abfs:", "abfss:")
 def collect_options(given: Mapping[str, str] | None, *locations: str) -> Options:
     """Combine the options of the session with the ``given`` ones, which win.
 
-    In a session, locations of ``s3a:``, ``gs:`` and ``abfss:`` use the settings of Hadoop's connectors. These contain
-    secret keys and are part of the options, so they are looked up only if such a location is named.
+    In a session, locations of ``s3a:``, ``gs:`` and ``abfss:`` use the settings of Hadoop's connectors. These become
+    part of the options and contain secret keys, so they are looked up only for such a location.
     """
     if given is not None and not isinstance(given, Mapping):
         raise InvalidInputError(
@@ -353,7 +352,7 @@ def collect_options(given: Mapping[str, str] | None, *locations: str) -> Options
         return options
     if _is_remote(session):
         raise InvalidInputError(
-            "The settings of Hadoop's connectors are those of the Spark Connect server, which a client cannot read.",
+            "A Spark Connect client cannot read the server's settings of Hadoop's connectors.",
             hint="Name a folder of S3 as s3://, and give the settings as options. For the others, run this where the "
             "credentials are, without a session: docs/storage.md.",
         )
@@ -361,7 +360,7 @@ def collect_options(given: Mapping[str, str] | None, *locations: str) -> Options
 
 
 def read_session_confs(names: Iterable[str]) -> dict[str, str] | None:
-    """Return those of some confs that are set in the active session; None without a session."""
+    """Return the named confs that are set in the active session; None without a session."""
     session = _active_session()
     if session is None:
         return None
@@ -369,7 +368,7 @@ def read_session_confs(names: Iterable[str]) -> dict[str, str] | None:
 
 
 def describe_release() -> str:
-    """Return the release that writes a savepoint, and that of PySpark if it is installed."""
+    """Return the release that writes a savepoint, and the release of PySpark if it is installed."""
     ours = f"pyspark-ckpt {version('pyspark-ckpt')}"
     try:
         return f"{ours}, pyspark {version('pyspark')}"

@@ -46,18 +46,19 @@ _OUR_EXTENSIONS = "org.apache.spark.sql.ckpt.plan.Extensions"
 FILES = "spark.sql.streaming.checkpointFileManagerClass"
 _OUR_FILES = "org.apache.spark.sql.ckpt.FencedCheckpointFileManager"
 _DEFAULT_PYTHON = "PYSPARK_CKPT_DEFAULT_PYTHON"
-"""The variable of this process that says which PYSPARK_PYTHON was nobody's choice."""
+"""The variable of this process that names a PYSPARK_PYTHON which was set by default and not by the user."""
 
 
 def jar_path() -> str:
     """Return the absolute path of the shim's jar for the installed PySpark.
 
-    A jar that the package does not have is built first, from the package's sources and with the Scala compiler of
-    PySpark, which takes half a minute. It is kept in ``~/.cache/pyspark-ckpt``, or in the folder that the variable
+    If the package lacks the jar, it is built first, from the package's sources and with PySpark's Scala compiler, which
+    takes half a minute. It is kept in ``~/.cache/pyspark-ckpt``, or in the folder that the variable
     ``PYSPARK_CKPT_JARS`` names.
 
-    Raises InvalidInputError (this package is not for its release of Spark, or that lacks classes which the jar calls),
-    NotFoundError (the package lacks its sources), ProcessError (PySpark is not installed, or the jar cannot be built).
+    Raises InvalidInputError (a release of Spark that this package is not for, or that lacks classes which the jar
+    calls), NotFoundError (the package lacks its sources), ProcessError (PySpark is not installed, or the jar cannot be
+    built).
     """
     require_extra("pyspark", "jar_path()")
     refuse_incomplete_release()
@@ -87,16 +88,15 @@ def spark_conf(**options: str | float) -> dict[str, str]:
 def configure(builder: SparkSession.Builder, **options: str | float) -> SparkSession.Builder:
     """Keep the state of every stateful operator in this store, in the session that ``builder`` makes.
 
-    Returns ``builder``. Call it last, and before the session exists: it looks at what the builder has, and a running
-    session cannot be given a jar. Jars, extensions, a checkpoint format version and a checkpoint file manager that are
-    already set stay as they are, and so do jars given to spark-submit. Existing checkpoints stay with the store that
-    wrote them.
+    Returns ``builder``. Call it last, because it reads the builder's settings, and before the session exists: for a
+    running session, see ``attach``. Jars, extensions, a checkpoint format version and a checkpoint file manager that
+    are already set stay as they are, and so do jars given to spark-submit. Existing checkpoints stay with the store
+    that wrote them.
 
-    With a local master, and if no interpreter is configured, the state server and Python workers run on this
-    interpreter. If Python workers run on it, they are forked with their modules preloaded
-    (``spark.python.daemon.module``). An interpreter that the builder, ``PYSPARK_SUBMIT_ARGS`` or spark-defaults.conf
-    names (``spark.pyspark.python``) is used for Python workers, too: PySpark itself reads only the variable
-    ``PYSPARK_PYTHON``, which is set to it.
+    With a local master, the state server and Python workers run on this interpreter, unless another one is configured.
+    Python workers on this interpreter are forked with their modules preloaded (``spark.python.daemon.module``). If
+    the builder, ``PYSPARK_SUBMIT_ARGS`` or spark-defaults.conf names an interpreter (``spark.pyspark.python``), Python
+    workers use it: ``PYSPARK_PYTHON``, the only variable that PySpark reads, is set to it.
     ``options`` as for ``spark_conf``.
 
     Raises InvalidInputError (an unknown option, a bad value, Spark Connect, a release of Spark without a jar,
@@ -107,7 +107,7 @@ def configure(builder: SparkSession.Builder, **options: str | float) -> SparkSes
     already: dict[str, Any] = builder._options  # noqa: SLF001 - PySpark has no public way to ask a builder
     if "spark.remote" in already or "SPARK_REMOTE" in os.environ:
         raise InvalidInputError(
-            "configure() needs a session in this process, and this one is a Spark Connect client. "
+            "configure() needs a session in this process, but this is a Spark Connect client. "
             "Start the Connect server with the settings of pyspark_ckpt.session.spark_conf()."
         )
     _forget_default_python()
@@ -166,7 +166,7 @@ def refuse_jars_of_other_releases(jars: Sequence[str], ours: str) -> None:
         other = jar.rpartition("/")[2]
         if _OUR_JAR.fullmatch(other) and other != name:
             raise InvalidInputError(
-                f"The session is to have {jar}, which is for another Spark: PySpark {find_release()} is installed.",
+                f"The session would load {jar}, which is for another Spark: PySpark {find_release()} is installed.",
                 hint=f"Leave it out of spark.jars and --jars: configure() adds {name}.",
             )
 
@@ -207,9 +207,9 @@ def _name_python_of_workers(already: dict[str, Any], default: str) -> None:
 
 
 def _forget_default_python() -> None:
-    """Remove the interpreter that an earlier local session got by default: it is no choice of the user.
+    """Remove the interpreter that an earlier local session got by default: the user did not choose it.
 
-    The next session may be one of a cluster, whose machines do not have it.
+    The next session may run on a cluster, whose machines do not have it.
     """
     from pyspark import SparkContext  # noqa: PLC0415 - see the docstring of the package
 
@@ -282,7 +282,7 @@ def _give_to_running_jvm(jar: str) -> None:
     except Py4JJavaError:
         if SparkContext._active_spark_context is not None:  # noqa: SLF001
             raise LifecycleError(
-                "A Spark session without the jar of pyspark-ckpt runs already. Give it the store with "
+                "A Spark session without the jar of pyspark-ckpt is already running. Give it the store with "
                 f"pyspark_ckpt.attach(spark), stop it first, or start it with --jars {jar}."
             ) from None
         loader.addURL(jvm.java.io.File(jar).toURI().toURL())

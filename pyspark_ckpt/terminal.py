@@ -63,8 +63,8 @@ def print_outcome(what: str, problems: Sequence[str]) -> int:
 def print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print rows in columns, under a header. A number is a count, and gets thousands separators.
 
-    Where the columns do not fit the terminal, long texts are wrapped at spaces. Where that does not do, each row is
-    printed as a record: a line for each cell, after the name of its column.
+    If the columns do not fit the terminal, long texts are wrapped at spaces. If that is not enough, each row is printed
+    as a record: a line for each cell, after the name of its column.
     """
     cells = [[f"{cell:,}" if isinstance(cell, int) else escape_controls(str(cell)) for cell in row] for row in rows]
     console = _console()
@@ -184,8 +184,8 @@ def with_progress(items: Sequence[T], name: Callable[[T], str]) -> Iterator[T]:
 def progress_bar(what: str) -> Iterator[Callable[..., None]]:
     """Give a function that shows how many parts of ``what`` are done, as a bar on stderr if that is a terminal.
 
-    Its arguments are the number of parts that are done, that of all parts, and perhaps another text for ``what``. It
-    draws in the caller's thread: there is no thread of its own, which a fork would lose.
+    Its arguments are the number of finished parts, the number of all parts, and optionally another text for ``what``.
+    It draws in the caller's thread, because a fork would lose a thread of its own.
     """
     if not sys.stderr.isatty():
         yield lambda _done, _total, _what=what: None

@@ -1,4 +1,4 @@
-"""Write state: a savepoint with rows that the user gives, for a query that has never run, or in place of others."""
+"""Write state: a savepoint with given rows, for a query that has never run, or in place of a query's own rows."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ __all__ = [
 
 MAX_SAMPLES = 1_000_000
 PARALLELISM = 200
-"""What Spark has as the number of its shuffle partitions if nobody says another."""
+"""Spark's default number of shuffle partitions."""
 
 
 def write_state(
@@ -67,28 +67,28 @@ def write_state(
     """Write a canonical savepoint into the empty folder ``target``: the state of ``source``, with ``changes``.
 
     ``source``: a savepoint of either kind, or the checkpoint of a query, running or stopped, whose last committed batch
-    is taken. It is read and not changed. Its offsets are those of the new savepoint. ``changes``: such as ``Put``,
-    applied one after another; a ``Migration`` that the source has had is left out. A query
-    continues from the savepoint after ``restore``.
+    is taken. It is read but not changed. The new savepoint has the same offsets. ``changes``: such as ``Put``, applied
+    one after another; a ``Migration`` that was already applied to the source is skipped. To continue a query from the
+    savepoint, call ``restore``.
 
-    ``source`` None: the savepoint is of a query that has never run. Its operators are the uids of the changes, in the
-    order in which Spark numbers them: from the sink to the sources, so an operator comes before those that it reads.
-    ``offsets``: where each source of the program begins: JSON as Spark writes it, or None for where the program starts
-    it, such as its ``startingOffsets``; without ``offsets``, there is one source, which the program starts.
-    ``parallelism``: that of the savepoint, 200 if it is not given, which a restore may change. ``checkpoint_format``:
-    that of the query's session, which is 1 on Spark 3.5 and 4.0; None for that of the active session, or 2 without one.
-    Other confs that Spark keeps for a query are also those of the active session, or else Spark's defaults.
+    With ``source`` None, the savepoint is of a query that has never run. Its operators are the uids of the changes, in
+    the order in which Spark numbers them: from the sink to the sources, so an operator comes before those that it
+    reads. ``offsets``: where each source of the program begins: JSON as Spark writes it, or None to let the program
+    decide, for example by ``startingOffsets``; without ``offsets``, there is one source, and the program decides.
+    ``parallelism``: the savepoint's, 200 by default; a restore may change it. ``checkpoint_format``: the format of the
+    query's session, which is 1 on Spark 3.5 and 4.0; None for that of the active session, or 2 without one. Other confs
+    that Spark keeps for a query also come from the active session, or are Spark's defaults.
 
     When it returns, the savepoint is complete and durable. All rows that stay were read before and after, and digests
-    are equal; rows that are given are counted. After an error there may be an unfinished savepoint, which nothing
-    restores. Functions of changes run in the tasks that read the rows: of a Spark job with an active session, else of
-    processes of this machine. ``options`` as for ``savepoint``.
+    are equal; given rows are counted. After an error there may be an unfinished savepoint, which cannot be restored.
+    Functions of changes run in the tasks that read the rows: in a Spark job if there is an active session, else in
+    processes on this machine. ``options`` as for ``savepoint``.
 
-    Raises InvalidInputError (what only a query gets that has never run, for another; a change that does not fit the
+    Raises InvalidInputError (an argument that is only for a query that has never run; a change that does not fit the
     state, rows that do not fit their types, several for one place, a function that cannot be sent to other processes, a
     target that is not empty), LifecycleError (no committed batch), ConflictError (another savepoint is being written
-    there), NotFoundError, FormatError (damage), StorageError, ProcessError (a process has died); and what a function of
-    a change raises, whose cause has the traceback of the task.
+    there), NotFoundError, FormatError (damage), StorageError, ProcessError (a process has died); and any error of a
+    change's function, whose cause has the traceback of the task.
     """
     target = location_text(target, "target")
     opened, given = _open(source, changes, _NewRun(parallelism, offsets, checkpoint_format), options, target)
@@ -106,9 +106,8 @@ def dry_run(
 ) -> ExplainedChanges:
     """Return what ``write_state`` would do with these changes. Writes nothing.
 
-    All rows that would be written are made and checked, those of a Spark frame in the tasks of a job; ``samples`` of
-    each state are kept. Two rows for one place are found if they are near to each other; ``write_state`` finds all.
-    ``parallelism``: see there.
+    It makes and checks all rows, those of a Spark frame in the tasks of a job, and keeps ``samples`` of each state. It
+    finds two rows for one place if they are near each other; ``write_state`` finds all. ``parallelism``: see there.
 
     Raises as ``write_state``, and InvalidInputError for rows that can be read once, such as those of a reader.
     """
@@ -127,27 +126,26 @@ def compose_savepoint(
 ) -> SavepointInfo:
     """Write a canonical savepoint into the empty folder ``target``, of operators of one query or of several.
 
-    So an operator can be added to a query that has run, or taken from it, operators can get another order, and two
-    queries can become one.
+    Use it to add an operator to a query that has run, to remove or reorder operators, or to merge two queries.
 
     ``operators``: those of the new program, in the order in which Spark numbers them, from the sink to the sources.
     Each is a pair of a savepoint or checkpoint, and the uid or number of the operator there; or None for a keyed
-    operator that begins without state. Operators that are not named are left out. The first pair says whose confs,
-    number of partitions and checkpoint format the new query has; confs that say how state is laid out are those of the
+    operator that begins without state. Operators that are not named are left out. The new query gets the confs, the
+    number of partitions and the checkpoint format of the first pair; confs for the layout of state come from the
     operators that have the state.
 
     ``sources``: those of the new program, in the order of its offset log: pairs of a savepoint or checkpoint, and the
     number or name of the source there; or an offset, or None, as in ``write_state``. They may be left out if all
     operators are of one savepoint: then its sources stay as they are.
 
-    The batch is the highest of all, and the watermark the earliest of those that have begun. The savepoint has the id
-    of its query if it is of one alone, else a new one. Nothing that exists is changed. A batch that was planned and
-    not committed is planned anew. When it returns, the savepoint is complete and durable; all rows were read before and
-    after, and digests are equal.
+    The batch is the highest of all, and the watermark the earliest of those that have begun. If all operators are of
+    one query, the savepoint has its id, else a new one. Nothing that exists is changed. A batch that was planned but
+    not committed will be planned again. When it returns, the savepoint is complete and durable; all rows were read
+    before and after, and digests are equal.
 
-    Raises InvalidInputError (an operator or source that is not there, a uid that two operators have, state that is laid
-    out by different confs, a target that is not empty), LifecycleError (no committed batch), ConflictError (another
-    savepoint is being written there), NotFoundError, FormatError (damage), StorageError.
+    Raises InvalidInputError (a missing operator or source, a uid that two operators have, state that is laid out by
+    different confs, a target that is not empty), LifecycleError (no committed batch), ConflictError (another savepoint
+    is being written there), NotFoundError, FormatError (damage), StorageError.
     """
     target = location_text(target, "target")
     parts = [each if each is None else read_part(each, "An operator") for each in _require_list(operators, "operators")]
@@ -167,7 +165,7 @@ def compose_savepoint(
     spelled: dict[str, str] = {}
 
     def spell(part: Part) -> Part:
-        """Give a place that is spelled in several ways the first of them."""
+        """Give a place that is spelled in several ways the first spelling."""
         url = Workplace(collected).resolve(part.location).url
         return replace(part, location=spelled.setdefault(url, part.location))
 
@@ -186,7 +184,7 @@ def _require_list(given: object, what: str) -> Sequence[object]:
 
 
 class _NewRun(NamedTuple):
-    """What is given for a query that has never run."""
+    """The arguments for a query that has never run."""
 
     parallelism: int | None
     offsets: Sequence[object] | None
@@ -197,16 +195,16 @@ class _NewRun(NamedTuple):
         given = [name for name, value in self._asdict().items() if value is not None]
         if given:
             raise InvalidInputError(
-                f"`{given[0]}` is given, and the source has its own.",
-                hint="Leave it out: it is for a query that has never run, whose source is None. A restore can change "
-                "the parallelism.",
+                f"`{given[0]}` is given, but the source has its own.",
+                hint="Leave it out: it is only for a query that has never run (source None). A restore can change the "
+                "parallelism.",
             )
 
 
 def _open(
     source: Location | None, changes: object, new: _NewRun, options: Mapping[str, str] | None, *locations: str
 ) -> tuple[NewQuery | Checkpoint, Options]:
-    """Open what the changes are of; return it with the options of the call.
+    """Open the source of the changes; return it with the options of the call.
 
     Raises InvalidInputError, FormatError, StorageError.
     """

@@ -1,4 +1,4 @@
-"""Bytes in chunks and rows in portions, of what need not fit into memory."""
+"""Bytes in chunks and rows in portions, for content that may not fit into memory."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def pour(chunks: Iterable[bytes], *takers: Taker) -> int:
 
 
 def hash_file(source: io.FileIO, update: Callable[[memoryview], Any]) -> int:
-    """Hand the rest of an open file to the ``update`` of a checksum, which must not keep it. Returns its bytes."""
+    """Hand the rest of an open file to the ``update`` of a checksum, which must not keep it. Returns the byte count."""
     buffer = memoryview(bytearray(_HASHED_BYTES))
     size_bytes = 0
     while count := source.readinto(buffer):

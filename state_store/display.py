@@ -1,4 +1,4 @@
-"""What people are shown: sizes and numbers as text, names that they may have meant, and tables in notebooks."""
+"""Text for people: sizes and numbers, names that they may have meant, and tables in notebooks."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def count_text(number: int, noun: str, plural: str = "") -> str:
 
 
 def write_command(*words: str, **options: str) -> str:
-    """Return a command of this package, in backquotes, as a user pastes it into a shell.
+    """Return a command of this package, in backquotes, ready to paste into a shell.
 
-    ``words``: those after its name; placeholders are in capitals. ``options``: of the store, as ``-o KEY=VALUE``.
+    ``words``: the ones after its name; placeholders are in capitals. ``options``: of the store, as ``-o KEY=VALUE``.
     """
     given = (word for key, value in options.items() for word in ("-o", f"{key}={value}"))
     return f"`{' '.join(map(_quote, ('pyspark-ckpt', *words, *given)))}`"
 
 
 def _quote(word: str) -> str:
-    """Return a word for a shell. What cannot be printed is escaped byte by byte, as bash and zsh read it."""
+    """Return a word for a shell. Unprintable characters are escaped byte by byte, as bash and zsh read them."""
     if word.isprintable():
         return shlex.quote(word)
     escaped = "".join(
@@ -48,7 +48,7 @@ def _quote(word: str) -> str:
 def write_rescale(checkpoint: str, partitions: int | str = "PARTITIONS", **options: str) -> str:
     """Return the command that copies a ``checkpoint``; see ``write_command``.
 
-    If the copy has its state in a folder that is named by the query's id (option ``remote``), it gets a new id.
+    If the copy's state is in a folder named by the query's id (option ``remote``), the copy gets a new id.
     """
     new_id = ("--query-id", "new") if "remote" in options else ()
     return write_command(
@@ -64,7 +64,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def html_table(title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a title and a table as HTML, in which the content has no meaning. A number is a count."""
+    """Return a title and a table as HTML. Markup in the content is escaped. A number is a count."""
     head = "".join(f"<th>{escape(name)}</th>" for name in header)
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
     return f"<p>{escape(title)}</p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

@@ -3,7 +3,7 @@
 ::
 
     CkptError
-    ├── ConflictError       another writer was first; what it wrote stands
+    ├── ConflictError       another writer was first; its write stands
     ├── NotFoundError       a version, state or object that never existed, or was deleted
     ├── InvalidInputError   (ValueError) the request or an option is wrong; nothing was done
     ├── LifecycleError      the current status does not allow the call (the transaction has ended)
@@ -13,8 +13,8 @@
     │   └── DamagedCopyError  only a local copy is damaged; it is discarded, and a retry restores it
     └── InternalError       a defect of this package: please report it
 
-Every error has a ``kind`` (its class name, which crosses the process boundary), a ``hint`` (what to do
-now) and ``retryable`` (whether the same call may succeed later without intervention).
+Every error has a ``kind`` (its class name, which crosses the process boundary), a ``hint`` (what to do now) and
+``retryable`` (whether the same call may succeed later without intervention).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Outcome = Literal["not_applied", "unknown"]
 
 
 _SHOWS_NOTES = sys.version_info >= (3, 11)
-"""Whether Python shows the notes of an error in its traceback. If not, those of a CkptError are part of its text."""
+"""Whether Python's tracebacks show the notes of an error. If not, a CkptError includes its notes in its text."""
 
 
 def add_note(problem: BaseException, note: str) -> None:
@@ -75,9 +75,9 @@ class CkptError(Exception):
 
 
 class ConflictError(CkptError):
-    """Another writer was first, and what it wrote stands."""
+    """Another writer was first, and its write stands."""
 
-    default_hint = "Read what is stored now and decide again. The same call would fail in the same way."
+    default_hint = "Read the stored state and decide again. The same call would fail in the same way."
 
 
 class NotFoundError(CkptError):
@@ -95,8 +95,8 @@ class LifecycleError(CkptError):
 class StorageError(CkptError):
     """A local disk or a place of state failed, or did not answer in time.
 
-    ``outcome``: ``"not_applied"``, or ``"unknown"`` if a write may have been carried out. ``waited_s``: the seconds for
-    which the request was repeated. ``is_denied``: a permission is missing. Such an error is not retryable.
+    ``outcome``: ``"not_applied"``, or ``"unknown"`` if a write may have been carried out. ``waited_s``: how long the
+    request was repeated, in seconds. ``is_denied``: a permission is missing; the error is then not retryable.
     """
 
     default_retryable = True
@@ -112,7 +112,7 @@ class StorageError(CkptError):
         waited_s: float = 0.0,
         is_denied: bool = False,
     ) -> None:
-        """Keep ``outcome``, ``waited_s`` and ``is_denied``, which makes the error one that is not retryable."""
+        """Keep ``outcome``, ``waited_s`` and ``is_denied``, which makes the error not retryable."""
         super().__init__(message, hint=hint, retryable=False if is_denied else retryable)
         self.outcome: Outcome = outcome
         self.is_denied = is_denied
@@ -122,7 +122,7 @@ class StorageError(CkptError):
 class ProcessError(CkptError):
     """A process of this package could not be started or ended too early, or its Python lacks a needed package."""
 
-    default_hint = "Check the memory of its machine, and whether its Python has this release of pyspark-ckpt."
+    default_hint = "Check the memory of its machine, and that its Python has this release of pyspark-ckpt."
 
 
 class FormatError(CkptError):

@@ -1,4 +1,4 @@
-"""What the package may have to do without: modules that its extras bring, and its jar in a session."""
+"""Parts that may be missing: modules that the package's extras install, and its jar in a session."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXTRAS: Mapping[str, str] = {
     "starlette": "web",
     "uvicorn": "web",
 }
-"""The extra of each module that the package works without."""
+"""The extra that installs each optional module."""
 
 
 def require_extra(module: str, what: str) -> None:
@@ -41,10 +41,10 @@ def require_extra(module: str, what: str) -> None:
 
 
 def require_jar(*, is_there: bool) -> None:
-    """Raise InvalidInputError unless the jar and its extensions are in a session, or in its Spark Connect server."""
+    """Raise InvalidInputError unless a session, or its Spark Connect server, has the jar and its extensions."""
     if not is_there:
         raise InvalidInputError(
             "The session does not have the jar of pyspark-ckpt, or its extensions.",
             hint="Call pyspark_ckpt.configure(builder) before you create the session, or pyspark_ckpt.attach(spark) "
-            "for one that runs. A Spark Connect server needs all settings of spark_conf() when it starts.",
+            "for a running one. A Spark Connect server needs all settings of spark_conf() when it starts.",
         )

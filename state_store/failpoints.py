@@ -2,7 +2,7 @@
 
 ``name:action[@n],...`` with action ``kill`` (SIGKILL to the own process), ``error`` (StorageError), ``sleep=<ms>`` or
 ``hold``. With ``@n`` it acts at the n-th pass. Each fires once per local folder: it leaves a file there before it acts,
-so that the process that takes over does not die again. ``hold`` waits until that file is removed.
+so that the next process does not die again. ``hold`` waits until that file is removed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _FailPoint:
 
 
 def file_name(entry: str) -> str:
-    """Return the name of the file in FOLDER that is there once this ``name:action[@n]`` has fired."""
+    """Return the name of the file that marks in FOLDER that this ``name:action[@n]`` has fired."""
     return re.sub(r"[^a-z0-9_.@=-]", "_", entry.replace(":", "-"))
 
 

@@ -43,18 +43,18 @@ class HadoopSettings:
     """
 
     def __init__(self, settings: Mapping[str, str]) -> None:
-        """Keep those of ``settings`` that matter here. Their names are full names."""
+        """Keep the relevant ones among ``settings``. Their names are full names."""
         self._settings = {
             name: value for name, value in settings.items() if name.endswith(_COUNTS) or name.startswith(CLOUDS)
         }
 
     def find(self, *names: str) -> str:
-        """Return the first setting of these full names that is there and not empty; empty if there is none."""
+        """Return the first non-empty setting with one of these full names; empty if there is none."""
         found = (self._settings.get(name, "").strip() for name in names)
         return next((value for value in found if value), "")
 
     def list_names(self) -> list[str]:
-        """Return the names of all settings, which are no secrets, in their order."""
+        """Return the sorted names of all settings. The names are no secrets."""
         return sorted(self._settings)
 
     def __eq__(self, other: object) -> bool:
@@ -68,7 +68,7 @@ class HadoopSettings:
     def complete(self, own: S3Settings, bucket: str) -> S3Settings:
         """Return ``own`` with its open values filled in from the settings of S3A for ``bucket``.
 
-        Keys of S3A replace those of ``own``. Raises InvalidInputError, which shows no secret (an encryption or a key
+        S3A's keys replace those of ``own``. Raises InvalidInputError, which shows no secret (an encryption or a key
         that this package cannot use).
         """
         endpoint, addressing = self._endpoint(bucket), own.addressing
@@ -95,7 +95,7 @@ class HadoopSettings:
         return f"{scheme}://{endpoint}"
 
     def _region(self, bucket: str, endpoint: str) -> str:
-        """Return the region that is set, else that in the name of an AWS endpoint. Empty means that boto3 finds it."""
+        """Return the region that is set, else the one in the name of an AWS endpoint. If empty, boto3 finds it."""
         region = self._value(bucket, "endpoint.region")
         if region and region.lower() not in _REGIONS_OF_THE_SDK:
             return region
@@ -107,9 +107,9 @@ class HadoopSettings:
         name = "AES256" if algorithm.upper() == "SSE-S3" else algorithm.upper()
         if name not in _ENCRYPTIONS:
             raise InvalidInputError(
-                f"S3A encrypts the objects of bucket {bucket} with {algorithm} ({PREFIX}encryption.algorithm), "
-                "which the state store does not support.",
-                hint="Set the option s3Encryption to the encryption that state should have: none, AES256 or aws:kms.",
+                f"S3A encrypts the objects of bucket {bucket} with {algorithm} ({PREFIX}encryption.algorithm), which "
+                "the state store does not support.",
+                hint="Set the option s3Encryption to the encryption for state: none, AES256 or aws:kms.",
             )
         has_key = name in {"SSE-KMS", "DSSE-KMS"}
         return _ENCRYPTIONS[name], own_key or (self._value(bucket, "encryption.key") if has_key else "")

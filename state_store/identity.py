@@ -32,7 +32,7 @@ class Identity:
 class Caller:
     """On whose behalf a call is made: one provider instance of one run.
 
-    ``epoch``: that of the run, if its driver has taken one; else 0.
+    ``epoch``: of the run, if its driver has taken one; else 0.
     """
 
     run_id: str

@@ -1,9 +1,9 @@
 """Read JSON that is stored or exchanged. Every byte is validated; malformed input is rejected with its location.
 
-A stored object may be crafted. What it names becomes part of a path, and what it counts is allocated or looped over.
-Therefore each member of a stored object has one of the types below, with a pattern or bounds, and objects of this
-package refuse members that they do not know. There is no other list of these types. Whoever makes a path of such a
-value from elsewhere asks ``is_a`` first.
+A stored object may be crafted. Names in it become parts of paths; counts in it are allocated or looped over. Therefore
+each member of a stored object has one of the types below, with a pattern or bounds, and objects of this package refuse
+unknown members. There is no other list of these types. Code that makes a path from such a value of another origin asks
+``is_a`` first.
 
 An object that decides over other objects ends with a checksum::
 
@@ -37,11 +37,11 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_LONG)]
 Change = Annotated[int, msgspec.Meta(ge=-MAX_LONG, le=MAX_LONG)]
 """By how much a count changes."""
 Partitions = Annotated[int, msgspec.Meta(ge=0, le=MAX_PARTITIONS)]
-"""How many partitions there are, or the number of one of them. A query without state has none."""
+"""The number of partitions, or the number of one of them. A query without state has none."""
 OperatorNumber = Annotated[int, msgspec.Meta(ge=0, le=999_999_999)]
 """The number of an operator, which is also the name of a folder."""
 StateNumber = Annotated[int, msgspec.Meta(ge=1, le=0xFFFE)]
-"""The number of a state in the keys of its rows. ``StoreMeta`` checks which of these can be of which state."""
+"""The number of a state in the keys of its rows. ``StoreMeta`` checks which kind of state may have it."""
 Counter = Annotated[int, msgspec.Meta(ge=0, le=0x3FFF)]
 """How many states of one kind a store has ever had."""
 KeyCount = Annotated[int, msgspec.Meta(ge=-1, le=MAX_LONG)]
@@ -49,7 +49,7 @@ KeyCount = Annotated[int, msgspec.Meta(ge=-1, le=MAX_LONG)]
 Family = Annotated[int, msgspec.Meta(ge=0, le=0x7FFF)]
 """The number of a state in a store of Spark's RocksDB provider: a signed short."""
 Groups = Annotated[int, msgspec.Meta(ge=0, le=1 << 32)]
-"""A key group, or how many of them there are."""
+"""A key group, or the number of key groups."""
 UnixMs = Annotated[int, msgspec.Meta(ge=0, le=253_402_300_799_000)]
 """A time in ms since 1970, up to the end of the year 9999."""
 UnixSeconds = Annotated[float, msgspec.Meta(ge=-MAX_LONG, le=MAX_LONG)]
@@ -59,7 +59,7 @@ Xxh3 = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{32}\Z")]
 """An XXH3 (128 bits), or a sum of them."""
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 RandomId = Annotated[str, msgspec.Meta(pattern=r"\A([0-9a-f]{32})?\Z")]
-"""32 hexadecimal digits; empty in what earlier builds wrote."""
+"""32 hexadecimal digits; empty in objects of earlier builds."""
 CommitId = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_.]{1,128}\Z")]
 """The id of a commit: a part of the names of objects, without ``-``."""
 SparkId = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_.-]{1,128}\Z")]
@@ -67,7 +67,7 @@ SparkId = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_.-]{1,128}\Z")]
 QueryId = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9_.-]{0,127}\Z")]
 """The id of a query, which is also the name of a folder."""
 RunId = Annotated[str, msgspec.Meta(pattern=r"\A[ -~]{0,256}\Z")]
-"""The id of a run of a query; empty in what earlier builds wrote for tasks that did not tell their query."""
+"""The id of a run of a query; empty where earlier builds wrote it for tasks that did not tell their query."""
 StoreName = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}\Z")]
 """The name of a store, which is also the name of a folder."""
 SourceName = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_]{1,255}\Z")]
@@ -85,19 +85,19 @@ DeltaFileName = Annotated[str, msgspec.Meta(pattern=r"\A[0-9]{4}\.sst\Z")]
 """A table file inside a delta."""
 
 Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
-"""A name that users or Spark choose, such as that of a state: it is shown and compared, and no part of a path."""
+"""A name that users or Spark choose, such as a state's: it is shown and compared, and is no part of a path."""
 Words = Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
 """Text for people."""
 Location = Annotated[str, msgspec.Meta(pattern=r"\A[^\x00]*\Z", max_length=MAX_LOCATION)]
-"""A URL or a path of a folder. What is done there asks first whose the folder is."""
+"""A URL or a path of a folder. Code that acts there first checks who owns the folder."""
 
 DAMAGE: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
-"""What msgspec raises for malformed bytes, such as text that is not Unicode or lists that are nested too deep."""
+"""The errors of msgspec for malformed bytes, such as text that is not Unicode or lists that are nested too deep."""
 
 _KNOWN: Final[dict[Any, msgspec.json.Decoder[Any]]] = {}
 _LEARNING: Final = threading.Lock()
 _PATTERN = re.compile(r"matching regex '.*'(?= - at |\Z)", re.DOTALL)
-"""What msgspec says of a text that does not have its pattern, which tells a user nothing."""
+"""msgspec's words for a text that does not match its pattern, which tell a user nothing."""
 _SEAL = re.compile(rb',"xxh3":"([0-9a-f]{32})"}\Z')
 
 
@@ -167,13 +167,13 @@ def read_again(read: Callable[[], T]) -> T:
 
 
 class FormatOnly(msgspec.Struct):
-    """What is decoded first of an object that has a format: the rest may have other members in another one."""
+    """The part that is decoded first of an object with a format: in another format, the rest may have other members."""
 
     format: int
 
 
 def check_format_in(content: bytes | memoryview, known: int, where: str) -> None:
-    """Do as ``check_format``, for an object that has a format, before anything else of it is decoded."""
+    """Do as ``check_format``, for an object with a format, before the rest of it is decoded."""
     check_format(decode_as(content, FormatOnly, where).format, known, where)
 
 

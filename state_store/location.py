@@ -15,7 +15,7 @@ _FILE = re.compile(r"((?i:file:(?://[^/]*)?)?)(/.*)", re.DOTALL)
 
 
 def location_text(given: object, what: str) -> str:
-    """Return the path or URL that is given for ``what``. Raises InvalidInputError (anything else, or empty text)."""
+    """Return the path or URL given for ``what``. Raises InvalidInputError (anything else, or empty text)."""
     text = os.fspath(given) if isinstance(given, os.PathLike) else given
     if not isinstance(text, str) or not text:
         raise InvalidInputError(
@@ -25,9 +25,9 @@ def location_text(given: object, what: str) -> str:
 
 
 def remove_dots(location: str) -> str:
-    """Return a path or a ``file:`` URI in which each ``..`` has taken away the name before it, be that a link or not.
+    """Return a path or a ``file:`` URI in which each ``..`` has removed the name before it, even if that is a link.
 
-    Spark does the same with its paths. Other locations are returned as they are.
+    Spark does the same with its paths. Other locations are returned unchanged.
     """
     found = _FILE.fullmatch(location)
     if found is None or ".." not in found[2].split("/"):

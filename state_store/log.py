@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 LOGGER = "pyspark_ckpt"
 STDERR = 2
 MAX_CHARACTERS = 8192
-"""The most of one message. A longer one loses its middle. The JVM also cuts lines that no such message can fill."""
+"""The maximum length of a message. A longer one loses its middle. The JVM also cuts lines that are longer still."""
 _TAIL = 2048
 STANDING_S = 3600.0
 MAX_STANDING = 100
@@ -34,9 +34,9 @@ class StoreLog(_Adapter):
         self._told_at: dict[str, float] = {}
 
     def warn_of_standing(self, message: str, *arguments: object) -> None:
-        """Warn of what stays as it is until somebody acts: once in an hour, however often it is found.
+        """Warn of a lasting problem: once an hour, however often it is found, until somebody acts.
 
-        The texts that were told last are known, ``MAX_STANDING`` of them.
+        The last ``MAX_STANDING`` texts are remembered.
         """
         text, now = message % arguments, self._clock()
         told_at = self._told_at.pop(text, -math.inf)
@@ -79,7 +79,7 @@ def shorten(message: str) -> str:
 def log_to_stderr(level: str) -> None:
     """Write messages from ``level`` up to stderr as JSON lines. A closed stderr is not an error.
 
-    This writes to the file descriptor, because ``sys.stderr`` may be an object that keeps what it gets.
+    This writes to the file descriptor, because ``sys.stderr`` may be an object that keeps its input.
     """
     handler = logging.StreamHandler(open(STDERR, "w", encoding="utf-8", closefd=False))  # noqa: SIM115 - stays open
     handler.setFormatter(JsonLines())

@@ -30,7 +30,7 @@ _FRACTION = re.compile(r"\s*([0-9]{1,9}\.[0-9]{1,9})\s*([a-zA-Z]*)\s*", re.ASCII
 
 
 class NumberType(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How numbers of one type are written: each unit's factor, and the factor of the unit in which values are kept."""
+    """How numbers of one type are written: the factor of each unit, and of the unit in which values are kept."""
 
     units: dict[str, int]
     unit: int
@@ -40,8 +40,8 @@ class NumberType(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class OptionRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One row of the table, as in ``options.json``.
 
-    ``process``: an executor's process keeps the value of the first query that uses the store there. ``group``: the part
-    of docs/options.md that has it; empty for one that only tests set. ``rare``: its default fits nearly everybody.
+    ``process``: an executor's process keeps the value of the first query that uses the store there. ``group``: its part
+    of docs/options.md; empty for an option that only tests set. ``rare``: its default fits nearly everybody.
     """
 
     type: str
@@ -57,7 +57,7 @@ class OptionRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MemoryShares(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Which parts of ``memoryLimit`` go where; together they are 1."""
+    """The shares of ``memoryLimit``; together they are 1."""
 
     near_caches: float
     write_sets: float
@@ -68,9 +68,9 @@ class MemoryShares(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
 class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """How the memory of one executor is divided. The JVM reads the rest of it, see ``MemoryBudget`` there.
 
-    ``min_cache_bytes``, ``min_write_set_bytes``: what one store may take however many there are.
-    ``server_at_rest_bytes``: the state server's process without state. ``max_heap_share``: a limit whose part on the
-    heap is larger than this is warned of.
+    ``min_cache_bytes``, ``min_write_set_bytes``: what one store may take, however many stores there are.
+    ``server_at_rest_bytes``: the state server's process without state. ``max_heap_share``: a limit is warned of if its
+    part on the heap is larger than this.
     """
 
     shares: MemoryShares
@@ -83,7 +83,8 @@ class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="ca
 class RunLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """How many numbers of a query's runs are read, and how many older ones a run deletes: see ``attempts/runs.py``.
 
-    Drivers in the JVM (``Runs.scala``) and state servers read and delete the same objects, so both have them from here.
+    Drivers in the JVM (``Runs.scala``) and state servers read and delete the same objects, so both read the limits
+    here.
     """
 
     kept: int
@@ -103,7 +104,7 @@ class OptionTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Options:
     """All options as typed values, with units in their names. The engine passes these around, not a map of strings.
 
-    ``hadoop``: the settings of Hadoop's connectors where the work is done. They are not options of this package, and
+    ``hadoop``: the settings of Hadoop's connectors on the working machine. They are not options of this package, and
     they hold secrets.
     """
 
@@ -132,7 +133,7 @@ class Options:
 
     @property
     def server_memory_bytes(self) -> int:
-        """The part of the memory limit that the state server has."""
+        """The state server's part of the memory limit."""
         return int(self.memory_limit_bytes * memory().shares.state_server)
 
 
@@ -176,7 +177,7 @@ def parse(settings: Mapping[str, str]) -> Options:
     for key in given:
         if key not in table():
             raise _unknown(key)
-    if "@" in str(given.get("s3Endpoint", "")):  # what precedes it may be a secret: it is not shown
+    if "@" in str(given.get("s3Endpoint", "")):  # the part before it may be a secret: it is not shown
         raise InvalidInputError(
             f"Option {PREFIX}s3Endpoint holds credentials.",
             hint="Remove them there, and give them to the executors in a way that boto3 finds: see docs/storage.md.",
@@ -217,8 +218,8 @@ def parse(settings: Mapping[str, str]) -> Options:
 def canonical_text(key: str, text: str) -> str:
     """Return the canonical form of a value that ``parse`` accepts.
 
-    A value of a list has the case of the table. A number has no spaces, and its unit is in lower case. Text stays as
-    it is.
+    A value of a list gets the case of the table. A number has no spaces, and its unit is in lower case. Text stays
+    unchanged.
     """
     row = table()[key]
     if row.values:
@@ -253,7 +254,7 @@ def _value(key: str, row: OptionRow, given: str | None) -> object:
 
 
 def _find_allowed(row: OptionRow, text: str) -> str | None:
-    """Return the value of the row's list that ``text`` means, in whatever case; None if there is none."""
+    """Return the value in the row's list that ``text`` means, in any case; None if there is none."""
     return next((each for each in row.values if each.lower() == text.strip().lower()), None)
 
 

@@ -21,15 +21,15 @@ _KINDS: Final = (
 
 
 class NotPlainFileError(OSError):
-    """A path leads to something that is not read: a link may lead anywhere, a pipe may block, a device has no end.
+    """A path leads to a thing that is not read: a link may lead anywhere, a pipe may block, a device has no end.
 
-    ``what`` says what it is.
+    ``what``: its kind, in words.
     """
 
     def __init__(self, path: str, mode: int) -> None:
-        """``mode``: of what is at ``path``."""
+        """``mode``: of the thing at ``path``."""
         self.what = next((name for is_one, name in _KINDS if is_one(mode)), "no plain file")
-        super().__init__(errno.EINVAL, f"It is {self.what}, and not a plain file", path)
+        super().__init__(errno.EINVAL, f"It is {self.what}, not a plain file", path)
 
 
 def open_plain(path: Path) -> io.FileIO:
@@ -49,7 +49,7 @@ def read_plain(path: Path) -> bytes:
 
 
 def require_plain(paths: Iterable[Path]) -> None:
-    """Raise NotPlainFileError if one of ``paths``, which a library is about to open, is something else; OSError."""
+    """Raise NotPlainFileError if one of ``paths``, which a library is about to open, is no plain file; OSError."""
     for path in paths:
         mode = path.lstat().st_mode
         if not stat.S_ISREG(mode):

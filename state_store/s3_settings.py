@@ -33,7 +33,7 @@ class S3Settings:
     credentials: Credentials | None = None
 
     def list_options(self) -> dict[str, str]:
-        """Return the options of this package that say the same. None of them holds credentials."""
+        """Return the equivalent options of this package. None of them holds credentials."""
         has_option = self.encryption in {"none", "AES256", "aws:kms"}
         given = {
             "s3Endpoint": _leave_out_credentials(self.endpoint),
@@ -52,6 +52,6 @@ class S3Settings:
 
 
 def _leave_out_credentials(endpoint: str) -> str:
-    """Return an endpoint without what may precede its host. No request uses that."""
+    """Return an endpoint without a user or a password before its host. No request uses those."""
     found = urlsplit(endpoint)
     return found._replace(netloc=found.netloc.rpartition("@")[2]).geturl()

@@ -193,7 +193,7 @@ def test_a_lost_commit_log_is_a_problem(also_lost: str | None, lab: Lab, capsys:
     there = f"batch {VERSIONS - 1} was planned" if also_lost == ".delta" else f"there is state of version {VERSIONS}"
     for command in ("list", "inspect", "gc"):
         code, text = run(capsys, command, str(lab.checkpoint))
-        assert (code, f"the commit log has no batch, and {there}: `pyspark-ckpt checkpoint verify " in text) == (
+        assert (code, f"the commit log has no batch, but {there}: `pyspark-ckpt checkpoint verify " in text) == (
             0,
             True,
         )
@@ -320,7 +320,7 @@ def test_verify_counts_rows(lab: Lab, capsys: pytest.CaptureFixture[str], monkey
     monkeypatch.setattr(Database, "rows", lambda database: list(rows(database))[:-1])
     code, text = run(capsys, "verify", str(lab.checkpoint))
     assert code == 1
-    assert "state 'default' has 4 rows, and the commit says 5" in text
+    assert "state 'default' has 4 rows, but the commit says 5" in text
 
 
 def collected(lab: Lab, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[int, dict[str, Any]]:

@@ -79,7 +79,7 @@ def test_a_dry_run_shows_rows_and_writes_nothing(
     assert told[:2] == ["migration double", "migration rename"]
     assert told[3].split() == ["u", "m", "u/n", "written", "3", "3"]
     assert next(line.split() for line in told if line.startswith("{"))[2] in ("2", "4", "6")
-    assert told[-1] == f"2 migrations to make on {saved}; nothing is written"
+    assert told[-1] == f"2 migrations to apply to {saved}; nothing was written"
     assert not (tmp_path / "new").exists()
     assert main([*call, "--json", "--samples", "2"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -95,7 +95,7 @@ def test_migrations_are_made_once(saved: Path, tmp_path: Path, capsys: pytest.Ca
     assert (
         main(["savepoint", "migrate", str(saved), str(tmp_path / "first"), "--migrations", "visits.steps:FIRST"]) == 0
     )
-    assert "1 migration made" in capsys.readouterr().out
+    assert "1 migration applied" in capsys.readouterr().out
     call = [
         "savepoint",
         "migrate",
@@ -122,16 +122,16 @@ def test_migrations_are_made_once(saved: Path, tmp_path: Path, capsys: pytest.Ca
         )
         == 0
     )
-    assert "0 migrations made" in capsys.readouterr().out
+    assert "0 migrations applied" in capsys.readouterr().out
     assert _values(tmp_path / "third", "m") == [2, 4, 6]
 
 
 @pytest.mark.parametrize(
     ("named", "said"),
     [
-        ("visits.steps", "--migrations is 'visits.steps', which names no list of a module."),
-        ("visits/steps.py:ALL", "which names no list of a module."),
-        (":ALL", "which names no list of a module."),
+        ("visits.steps", "--migrations is 'visits.steps', which does not name a list in a module."),
+        ("visits/steps.py:ALL", "which does not name a list in a module."),
+        (":ALL", "which does not name a list in a module."),
         ("visits.stepz:ALL", "there is no module 'visits.stepz' in"),
         ("nowhere.steps:ALL", "there is no module 'nowhere' in"),
         ("visits.steps:ALLE", "'visits.steps' has no 'ALLE'"),

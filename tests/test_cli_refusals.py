@@ -151,7 +151,7 @@ def test_quick_without_dry_run_changes_nothing(
 ) -> None:
     target = tmp_path / "new"
     assert cli.main([*command, str(tmp_path / "old"), str(target), "-n", "3", "--quick"]) == 2
-    assert "--quick is of --dry-run" in capsys.readouterr().err
+    assert "--quick works only with --dry-run" in capsys.readouterr().err
     assert not target.exists()
 
 

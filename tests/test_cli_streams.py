@@ -230,6 +230,6 @@ def test_a_place_for_temporary_files_that_is_not_there_is_named(tmp_path: Path, 
         done = subprocess.run((*COMMAND, *call), capture_output=True, text=True, check=False, env=env)
         assert (done.returncode, done.stderr.splitlines()[0]) == (
             1,
-            f"pyspark-ckpt: TMPDIR is {missing}, and that is not a folder that may be written to.",
+            f"pyspark-ckpt: TMPDIR is {missing}, which is not a writable folder.",
         ), call
     assert not any(files(tmp_path / name) for name in ("new", "saved")), "it is found before anything is written"

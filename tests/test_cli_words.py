@@ -105,7 +105,7 @@ def test_a_selection_of_nothing_is_answered_with_what_there_is(
         assert words in refused(capsys, "state", *call), call
     lacking = ("state", "get", frozen, "--uid", "kinds", "--state", "recent", "--key", "77", "--format", "json")
     assert refused(capsys, *lacking, code=1) == (
-        "state 'recent' of 'kinds' (operator 0) has no row of the key 77. It has 17 stored rows by user int64.\n"
+        "state 'recent' of 'kinds' (operator 0) has no row with key 77. It has 17 stored rows, by user int64.\n"
     )
     empty = str(quick_path / "empty")
     Path(empty).mkdir()

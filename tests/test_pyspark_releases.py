@@ -61,7 +61,7 @@ def test_a_release_without_a_jar_is_refused_with_those_that_have_one(
     install(monkeypatch, release)
     with pytest.raises(InvalidInputError) as refused:
         pyspark_ckpt.session.spark_conf()
-    assert f"PySpark {release} is installed, and this pyspark-ckpt is for Spark 3.5, 4.0, 4.1, 4.2, 4.3." in str(
+    assert f"PySpark {release} is installed, but this pyspark-ckpt is for Spark 3.5, 4.0, 4.1, 4.2, 4.3." in str(
         refused.value
     )
 
@@ -91,7 +91,7 @@ def test_extensions_of_the_user_stay(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_jar_for_another_release_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, "3.5.9")
     other, refusal = "file:/opt/pyspark-ckpt-spark-4.3.jar", r"is for another Spark: PySpark 3\.5\.9 is installed"
-    with pytest.raises(InvalidInputError, match=rf"The session is to have {other}, which {refusal}"):
+    with pytest.raises(InvalidInputError, match=rf"The session would load {other}, which {refusal}"):
         pyspark_ckpt.configure(_builder({"spark.jars": f"a.jar,{other}"}))
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"--jars {other} pyspark-shell")
     with pytest.raises(InvalidInputError, match=refusal):

@@ -44,20 +44,20 @@ def _follow(verdict: str, workload: Workload, rounds: int, folder: Path, logs: P
         worker.start(workload, inputs, folder / name)
         for _ in range(1 + JUDGED_BATCHES):
             worker.step()
-    given, recommended = following.advise()
-    if given != verdict or recommended is None:
-        raise RuntimeError(f"advise says {given!r} of {workload.what} in {workload.partitions} partitions.")
-    following.rescale_running(recommended)
+    advice = following.advise()
+    if advice.verdict != verdict or advice.recommended is None:
+        raise RuntimeError(f"{workload.what} in {workload.partitions} partitions: {advice}")
+    following.rescale_running(advice.recommended)
     times: dict[Worker, list[float]] = {following: [], staying: []}
     for number in range(-WARM_BATCHES, rounds):
         for worker in (following, staying) if number % 2 else (staying, following):
             sample = worker.step()
             if number >= 0:
                 times[worker].append(sample.execution_ms)
-    before, after = median(times[staying]), median(times[following])
+    before, after = (f"{median(times[worker]):.0f} ms" for worker in (staying, following))
     return Figure(
         f"batches after the advice to have {verdict} partitions, over those without",
         Ratio.of(times[following], times[staying]),
         1.0,
-        f"{workload.what}: {workload.partitions} partitions {before:.0f} ms, {recommended} partitions {after:.0f} ms",
+        f"{workload.what}: {before} with {workload.partitions} partitions, {after} with {advice.recommended}",
     )

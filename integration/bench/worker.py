@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from pyspark_ckpt.monitoring import Advice
+
 _PATIENCE_S = 300
 
 
@@ -131,10 +133,10 @@ class Worker:
         down: Down = self._call("rescale_running", partitions)
         return down
 
-    def advise(self) -> tuple[str, int | None]:
-        """What ``advise`` says of the running query: its verdict, and how many partitions it recommends."""
-        verdict, recommended = self._call("advise")
-        return str(verdict), recommended
+    def advise(self) -> Advice:
+        """What ``advise`` says of the running query."""
+        advice: Advice = self._call("advise")
+        return advice
 
     def adopt(self, checkpoint: Path, target: Path, partitions: int) -> Moved:
         """Make ``target`` a checkpoint of ours from one of Spark's own provider, with so many partitions."""
@@ -308,11 +310,10 @@ class _Session:
         down = done.downtime
         return Down(down.stop_s, down.rescale_s, down.start_s, down.first_batch_s or 0.0)
 
-    def advise(self) -> tuple[str, int | None]:
+    def advise(self) -> Advice:
         import pyspark_ckpt
 
-        advice = pyspark_ckpt.monitoring.advise(self._running())
-        return advice.verdict, advice.recommended
+        return pyspark_ckpt.monitoring.advise(self._running())
 
     def adopt(self, checkpoint: str, target: str, partitions: int) -> Moved:
         import pyspark_ckpt

@@ -118,7 +118,7 @@ def test_calls_say_what_to_do_when_a_session_without_the_jar_runs(
     has_none = "The session does not have the jar of pyspark-ckpt, or its extensions. Call pyspark_ckpt.configure("
     assert f"not keyed: {has_none}" in done.stdout
     assert f"not stopped: {has_none}" in done.stdout
-    assert "pyspark_ckpt.attach(spark) for one that runs" in done.stdout
+    assert "pyspark_ckpt.attach(spark) for a running one" in done.stdout
     assert "when it starts. True\n" in done.stdout  # the query still runs
     assert f"--jars {pyspark_ckpt.session.jar_path()}" in done.stdout
     assert "accepted" in done.stdout

@@ -134,7 +134,7 @@ CHANGES = {
     "type": (
         _keyed(Sums()),
         _keyed(Texts()),
-        "The value of state 'it/total' is stored as bigint, and the program declares string: values of type bigint ca",
+        "The value of state 'it/total' is stored as bigint, but the program declares string: values of type bigint ca",
     ),
     "nested type": (
         _keyed(Sums()),
@@ -144,19 +144,19 @@ CHANGES = {
     "kind": (
         _keyed(Sums()),
         _keyed(Lists()),
-        "'it/total' is stored as ValueState, and the program declares it as List",
+        "'it/total' is stored as ValueState, but the program declares it as List",
     ),
     "uid": (_keyed(Sums()), _keyed(Sums(), "other"), r"declares \['other/seen', .* has state \['it/seen'"),
     "name": (_keyed(Sums()), _keyed(Renamed()), r"the checkpoint has state \['it/total'\]"),
     "key": (
         _keyed(Sums()),
         _keyed(Sums(), by="also"),
-        r"is stored by key \(user int\), and the program has the key \(also int\)",
+        r"is stored by key \(user int\), but the program has the key \(also int\)",
     ),
     "max_parallelism": (
         _keyed(Sums()),
         _keyed(Sums(), max_parallelism=64),
-        "is stored with max_parallelism 32768, and the program has 64",
+        "is stored with max_parallelism 32768, but the program has 64",
     ),
     "ttl": (
         _keyed(Sums()),

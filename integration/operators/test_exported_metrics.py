@@ -275,7 +275,7 @@ def test_a_call_that_fails_leaves_nothing_behind(spark: SparkSession) -> None:
         with pytest.raises(InvalidInputError, match="cannot be served"):
             ckpt.monitoring.export_metrics(session, prometheus=address)
         registry = CollectorRegistry()
-        with pytest.raises(InvalidInputError, match="should be a MeterProvider"):
+        with pytest.raises(InvalidInputError, match="otel must be a MeterProvider"):
             ckpt.monitoring.export_metrics(session, prometheus=registry, otel="collector")  # type: ignore[arg-type]
         assert list(registry.collect()) == []
     ckpt.monitoring.export_metrics(session, prometheus=address).close()

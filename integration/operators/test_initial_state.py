@@ -300,7 +300,7 @@ def test_what_is_no_initial_state_is_refused_by_name(spark: SparkSession, tmp_pa
     given = spark.createDataFrame([(1, 5)], "user int, total int")
     for frame, problem in (
         (stream, "the initial state is a stream"),
-        (given.toPandas(), "the initial state: DataFrame is not a DataFrame of Spark"),
+        (given.toPandas(), "the initial state: DataFrame is not a Spark DataFrame"),
         (
             given.withColumnRenamed("user", "name"),
             r"there are no columns \['user'\] to key by, only \['name', 'total'\]",

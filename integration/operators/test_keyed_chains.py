@@ -236,17 +236,17 @@ def _spark_function(frame: DataFrame) -> DataFrame:
         (
             lambda frame: _seen(_spark_function(frame), "it"),
             "append",
-            "keyed(uid='it') comes after applyInPandasWithState of <lambda>, and what comes after that has no",
+            "keyed(uid='it') comes after applyInPandasWithState of <lambda>, which passes on no watermark",
         ),
         (
             lambda frame: _seen(frame, "it", "update").dropDuplicates(["n"]),
             "update",
-            "keyed(uid='it') has the mode 'update', and its rows go to Spark's Deduplicate, which takes no updates",
+            "keyed(uid='it') has the mode 'update', but feeds Spark's Deduplicate, which takes no updates",
         ),
         (
             lambda frame: _seen(_seen(frame, "first", "update"), "second"),
             "append",
-            "keyed(uid='first') has the mode 'update', and the query has the output mode 'append'",
+            "keyed(uid='first') has the mode 'update', but the query has the output mode 'append'",
         ),
         (
             lambda frame: _seen(frame.groupBy("user").agg(f.max("at").alias("at")), "it"),
@@ -277,7 +277,7 @@ def test_what_spark_could_not_run_is_refused_before_it_starts(
     [
         ({"event_time": "At"}, "the output has no column 'At' for event_time. Did you mean 'at'?"),
         ({"event_time": "n"}, "column 'n' of type bigint cannot be the event time of the output"),
-        ({"event_time": "at"}, "the output has the event time 'at', and the frame has no watermark"),
+        ({"event_time": "at"}, "the output has the event time 'at', but the frame has no watermark"),
         ({"late_output": "drop"}, "late_output must be 'count' or 'fail', got 'drop'"),
     ],
 )
@@ -339,7 +339,7 @@ def test_operators_that_were_swapped_or_removed_are_refused_and_the_old_order_go
     told = str(refused.value)
     assert any(
         f"Keyed operator '{uid}', operator {place} of the query, declares ['{uid}/count'], but the checkpoint has "
-        f"state ['{other}/count'] of operator {place}. That is state of uid '{other}'." in told
+        f"state ['{other}/count'] of operator {place}. That state is of uid '{other}'." in told
         for uid, other, place in (("two", "one", 0), ("one", "two", 1))
     )
     assert "if some were added, removed or swapped, restore their order" in told

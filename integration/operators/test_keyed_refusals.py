@@ -73,7 +73,7 @@ def test_a_plan_for_another_number_of_partitions_is_refused_in_the_first_batch(
     query = writer.foreachBatch(collect_into(batches)).trigger(availableNow=True).start()
     with pytest.raises(StreamingQueryException) as refused:
         query.awaitTermination()
-    problem = f"Keyed operator 'it' was planned for {planned} partitions, and the query runs with {started}."
+    problem = f"Keyed operator 'it' was planned for {planned} partitions, but the query runs with {started}."
     assert problem in str(refused.value)
     assert f"Set spark.sql.shuffle.partitions to {started} before the query is built" in str(refused.value)
     assert batches == {}
@@ -87,7 +87,7 @@ def test_a_plan_for_another_number_than_that_of_a_batch_that_has_failed_is_refus
     batches: dict[int, Lines] = {}
     for processor, partitions, problem in (
         (Unlucky(), "2", "a mistake"),
-        (Totals(), "4", "planned for 4 partitions, and the query runs with 2[.]"),
+        (Totals(), "4", "planned for 4 partitions, but the query runs with 2[.]"),
     ):
         session = OURS.session(spark, **{SHUFFLE_PARTITIONS: partitions})
         case = Case(keyed(processor, TOTALS), (_ONE_KEY,), "update")
@@ -112,7 +112,7 @@ def test_a_plan_for_another_number_of_partitions_is_refused_before_the_first_row
     with pytest.raises(StreamingQueryException) as refused:
         run(OURS.session(spark, **{SHUFFLE_PARTITIONS: str(planned)}), case, tmp_path, collect_into({}))
     for told in (
-        f"Keyed operator 'it' was planned for {planned} partitions, and the query runs with {PARTITIONS}: that of its",
+        f"Keyed operator 'it' was planned for {planned} partitions, but the query runs with {PARTITIONS}, the num",
         f"Set spark.sql.shuffle.partitions to {PARTITIONS} before the query is built",
         f"`pyspark-ckpt checkpoint rescale {tmp_path / 'checkpoint'} NEW_CHECKPOINT -n {planned}`",
     ):
@@ -255,7 +255,7 @@ def test_a_column_of_a_reserved_name_is_refused(spark: SparkSession, tmp_path: P
 def test_a_frame_that_is_no_stream_is_refused(spark: SparkSession) -> None:
     with pytest.raises(InvalidInputError, match="not a stream"):
         ckpt.keyed(spark.range(1), "id", uid="it")
-    with pytest.raises(InvalidInputError, match=r"keyed\(uid='it'\): list is not a DataFrame of Spark"):
+    with pytest.raises(InvalidInputError, match=r"keyed\(uid='it'\): list is not a Spark DataFrame"):
         ckpt.keyed([1], "id", uid="it")  # type: ignore[arg-type]
 
 

@@ -235,5 +235,5 @@ def test_late_rows_and_fired_timers_are_counted(spark: SparkSession, tmp_path: P
 
 def test_timers_of_event_time_need_a_watermark(spark: SparkSession, tmp_path: Path) -> None:
     frame = _EVENTS.stream(spark, tmp_path)
-    with pytest.raises(InvalidInputError, match="Reminders declares timers of event time, and the frame has no waterm"):
+    with pytest.raises(InvalidInputError, match="Reminders declares event-time timers, but the frame has no watermark"):
         keyed(Reminders(), _OUTPUT)([frame])

@@ -61,7 +61,7 @@ def test_a_session_whose_executors_lack_the_package_stays_as_it_was(tmp_path: Pa
         pytest.skip(f"there is no {python}, which must lack the package")
     done = run(tmp_path / "run", "local[1]", PYSPARK_PYTHON=str(python), PYSPARK_DRIVER_PYTHON=sys.executable)
     assert done.returncode == 1
-    assert "The store was not given to the session, which is as it was." in done.stderr
+    assert "The session was not given the store, and is as it was." in done.stderr
     assert f"{PROVIDER} org.apache.spark.sql.ckpt.CkptStateStoreProvider" in done.stderr
 
 

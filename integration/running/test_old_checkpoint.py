@@ -60,7 +60,7 @@ def test_a_start_on_the_old_checkpoint_is_refused_and_the_query_runs_on(
         program.await_more()
         done = ckpt.rescale(done.query, program.start, 2, new_checkpoint=newest)
         with pytest.raises(
-            IllegalArgumentException, match=refused(program.checkpoint, new) + f"is on file:{newest} by now. Start"
+            IllegalArgumentException, match=refused(program.checkpoint, new) + f"is now on file:{newest}. Start"
         ):
             other.start(program.checkpoint)
         program.await_more()
@@ -232,7 +232,7 @@ def test_the_way_back_does_not_need_a_new_checkpoint_that_spark_cannot_read(
             ckpt.rescale(query, start, 3, new_checkpoint=new, options=s3.options)
         assert "[StorageError] The query is not started on" in refusals[0]
         assert f"a rescaling between it and {new} began at" in refusals[0]
-        assert "cannot be found out, because that checkpoint cannot be read" in refusals[0]
+        assert "It is unknown whether the query goes on there, because that checkpoint cannot be read" in refusals[0]
         assert told.value.query is not None
         program.await_more()
     require_each_batch(program)

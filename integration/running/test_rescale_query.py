@@ -95,7 +95,7 @@ def test_a_program_that_starts_another_checkpoint_is_stopped_and_goes_on_with_th
     with program.running() as query:
         program.await_more()
         with pytest.raises(
-            ckpt.errors.RescaleError, match=r"was given .*-3-partitions, and has started a query on .*/query,"
+            ckpt.errors.RescaleError, match=r"was given .*-3-partitions, but started a query on .*/query,"
         ):
             ckpt.rescale(query, lambda _checkpoint: program.start(program.checkpoint), 3)
         program.await_more()
@@ -182,13 +182,13 @@ def test_what_cannot_be_rescaled_is_refused_while_the_query_runs(spark: SparkSes
     with program.running() as query:
         program.await_more()
         wrongs: dict[str, dict[str, object]] = {
-            "has 2 partitions already": {"parallelism": 2},
+            "already has 2 partitions": {"parallelism": 2},
             "must be a whole number": {"parallelism": 0},
             "`start` must be a function": {"start": "program.start"},
             "must be 'keep' or 'delete'": {"old_checkpoint": "drop"},
             "`timeout_s` must be a number of seconds": {"timeout_s": "10"},
             "`first_batch_timeout_s` must be a number": {"first_batch_timeout_s": -1},
-            "cannot get the new checkpoint: it has a file": {"new_checkpoint": full},
+            "cannot be the new checkpoint: it has a file": {"new_checkpoint": full},
             "is inside": {"new_checkpoint": tmp_path / "query" / "new"},
             "There is no option": {"options": {"remoote": "/x"}},
         }
@@ -199,7 +199,7 @@ def test_what_cannot_be_rescaled_is_refused_while_the_query_runs(spark: SparkSes
         with pytest.raises(LifecycleError, match="Call with the query that runs"):
             ckpt.rescale(program.checkpoint, program.start, 3)
         (tmp_path / "query" / "mine").touch()
-        with pytest.raises(InvalidInputError, match="has mine, which is not of a query's checkpoint"):
+        with pytest.raises(InvalidInputError, match="has mine, which does not belong to a checkpoint"):
             ckpt.rescale(query, program.start, 3, old_checkpoint="delete")
         program.await_more()
         assert query.isActive
@@ -435,7 +435,7 @@ def test_state_apart_from_its_checkpoint_needs_another_folder(spark: SparkSessio
             ckpt.rescale(query, program.start, 3)
         assert query.isActive
         options = {"remote": str(tmp_path / "other")}
-        with pytest.raises(InvalidInputError, match="which is not deleted with it"):
+        with pytest.raises(InvalidInputError, match="which would not be deleted with it"):
             ckpt.rescale(query, program.start, 3, options=options, old_checkpoint="delete")
         ckpt.rescale(query, program.start, 3, options=options)
         assert program.session.conf.get(remote) == str(tmp_path / "other")

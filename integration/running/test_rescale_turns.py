@@ -71,7 +71,7 @@ def test_a_query_that_other_code_starts_again_meanwhile_is_left_to_it(
     with program.running() as query:
         program.await_more()
         with pytest.raises(
-            ckpt.errors.RescaleError, match=r"was started by other code of this program, and was left"
+            ckpt.errors.RescaleError, match=r"Other code of this program has started it, and it was left"
         ) as told:
             ckpt.rescale(query, program.start, 3)
         assert told.value.query is not None
@@ -180,7 +180,7 @@ def test_a_start_that_begins_anew_is_noticed(spark: SparkSession, tmp_path: Path
     with program.running() as query:
         program.await_more()
         with pytest.raises(
-            ckpt.errors.RescaleError, match=r"has started query .* was to go on. .*was started again"
+            ckpt.errors.RescaleError, match=r"started query .* was to go on. .*was started again"
         ) as told:
             ckpt.rescale(query, start, 3)
         assert told.value.query is not None

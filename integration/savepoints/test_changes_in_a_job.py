@@ -81,7 +81,7 @@ def test_it_is_the_same_in_a_job(master: str, dies: str, tmp_path: Path) -> None
     assert "raise BadRowError" in shown["raised"]
     assert shown["raised"].count("in fail") == 1
     assert shown["raised"].splitlines()[-2].startswith("BadRowError: ")
-    assert shown["raised"].splitlines()[-1].startswith("An unfinished savepoint is left: ")
+    assert shown["raised"].splitlines()[-1].startswith("An unfinished savepoint is left. ")
     assert not (tmp_path / "failed" / "savepoint.json").exists()
     users = [f"u{n}" for n in range(COUNT)]
     put = writing.Put(UID, N, pa.table({"user": users, "value": list(range(COUNT))}), KEY)

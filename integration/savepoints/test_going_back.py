@@ -34,7 +34,7 @@ def test_each_row_is_in_the_sink_once_when_the_batches_are_planned_as_before(
     ckpt.restore(tmp_path / "saved", tmp_path / "new")
     with pytest.raises(
         IllegalArgumentException,
-        match=r"its sink .*output.* has batches up to 5, and this checkpoint knows those up to 2.*replay_from",
+        match=r"its sink .*output.* has batches up to 5, but this checkpoint knows only those up to 2.*replay_from",
     ):
         files.run("new")
     assert batches(tmp_path / "new", "offsets") == [1, 2]
@@ -64,7 +64,7 @@ def test_each_row_is_in_the_sink_once_when_the_query_was_moved_after_the_savepoi
     ckpt.restore(tmp_path / "saved", tmp_path / "part", replay_from=tmp_path / "old")
     with pytest.raises(
         IllegalArgumentException,
-        match=r"up to 7, and this checkpoint knows those up to 5.*replay_from, all checkpoints .* it was moved",
+        match=r"up to 7, but this checkpoint knows only those up to 5.*replay_from all checkpoints .* it was moved",
     ):
         files.run("part")
     ckpt.restore(tmp_path / "saved", tmp_path / "new", replay_from=[tmp_path / "old", tmp_path / "moved"])
@@ -85,7 +85,7 @@ def test_batches_go_on_as_before_when_the_query_ends_between_them(spark: SparkSe
     files.put(6)
     files.run("new", trigger="once")
     assert batches(tmp_path / "new", "commits")[-1] == 3
-    with pytest.raises(LifecycleError, match=r"has not run batches 4 to 5 again.* When batch 5 is committed, stop it"):
+    with pytest.raises(LifecycleError, match=r"not yet repeated batches 4 to 5[.].* When batch 5 is committed, stop"):
         ckpt.moving.hand_back(tmp_path / "new", tmp_path / "Spark's")
     assert not (tmp_path / "Spark's").exists()
     ckpt.savepoint(tmp_path / "new", tmp_path / "again")
@@ -103,7 +103,7 @@ def test_a_batch_that_is_skipped_runs_for_its_state_when_the_user_allows_it(
 ) -> None:
     """The files are cut as before, so the sink has the same rows. A new query is refused on a sink that is in use."""
     files = Files(spark, tmp_path, checkpoint_format)
-    with pytest.raises(IllegalArgumentException, match=r"up to 3, and this checkpoint knows none.*batches 0 to 3"):
+    with pytest.raises(IllegalArgumentException, match=r"up to 3, but this checkpoint knows none.*batches 0 to 3"):
         files.run("fresh")
     ckpt.restore(tmp_path / "saved", tmp_path / "new")
     files.put(4, 5)

@@ -163,7 +163,7 @@ def test_the_sink_has_what_the_savepoint_stands_for_when_a_query_is_stopped_with
         info = savepoints.stop_with_savepoint(query, str(tmp_path / "taken"))
         assert not query.isActive
         assert query.exception() is None
-        with pytest.raises(LifecycleError, match="does not run any more"):
+        with pytest.raises(LifecycleError, match="is no longer running"):
             savepoints.stop_with_savepoint(query, str(tmp_path / "again"))
     assert sink.shown == [(batch, expected(batch)) for batch in range(info.version)]
     assert batches(tmp_path / "query", "offsets")[-1] == info.version - 1, "no batch was planned after it"

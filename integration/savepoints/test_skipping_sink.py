@@ -36,7 +36,7 @@ def test_a_query_is_refused_each_time_when_its_sink_skips_a_batch_of_other_rows(
     files.put(4)
     ckpt.restore(tmp_path / "saved", tmp_path / "new")
     for _ in range(2):
-        with pytest.raises(StreamingQueryException, match=r"has a batch 3 already\. It would skip the rows"):
+        with pytest.raises(StreamingQueryException, match=r"already has a batch 3\. The sink would skip the new rows"):
             files.run("new")
         assert batches(tmp_path / "new", "offsets") == [1, 2]
     assert max(read_skipping(tmp_path / "output")) == 3

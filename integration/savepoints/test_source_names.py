@@ -109,7 +109,7 @@ def test_sources_get_names_and_others_come_before_them(
     sums.put(b=("bob", 1_000_000), c=("bob", 2_000_000))
     assert sums.run("rescaled", "b", "c") == {"ada": 111_104, "bob": 3_000_046}
     ckpt.savepoint(str(tmp_path / "rescaled"), str(tmp_path / "again"))
-    with pytest.raises(InvalidInputError, match=r"the sources of .* have names already: \['of_b', 'of_c'\]"):
+    with pytest.raises(InvalidInputError, match=r"the sources of .* already have names: \['of_b', 'of_c'\]"):
         ckpt.restore(str(tmp_path / "again"), str(tmp_path / "newest"), source_names=["x", "y"])
 
 

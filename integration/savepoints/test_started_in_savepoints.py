@@ -101,7 +101,7 @@ def test_a_query_is_not_started_in_what_cannot_be_restored(
     files = Files(spark, tmp_path, FORMATS[-1], later=())
     harm(tmp_path / "saved")
     message = refused(files, "saved", f"not started on .*saved: it is {text}")
-    assert re.search(rf"If a query was started here before, .* delete only .*saved/{re.escape(mark)}, ", message)
+    assert re.search(rf"checkpoint of a query that was started here, delete only .*saved/{re.escape(mark)}, ", message)
     if harm is not half_deleted:
         (tmp_path / "saved" / mark).unlink()
         files.put(3)

@@ -106,20 +106,20 @@ class Bound:
         self.index = None if binding.index is None else ExpiryIndex(binding.index, session)
 
     def put_contents(self, keys: Keys, contents: pa.Array) -> None:
-        """Set all that each of ``keys`` holds, which have nothing yet: a value, an accumulator, an array or a map.
+        """Set the whole contents of each of ``keys``, which are empty: a value, an accumulator, an array or a map.
 
-        Null is nothing. Raises InvalidInputError (what the type of the state does not take).
+        Null leaves a key empty. Raises InvalidInputError (contents that do not fit the type of the state).
         """
         raise NotImplementedError
 
     def _as_of(self, at: InstantLike) -> AbstractContextManager[None]:
-        """Read and write as of an instant within. Raises InvalidInputError (no instant; rows do not live by it)."""
+        """Read and write as of an instant within. Raises InvalidInputError (no instant; no ttl in event time)."""
         return self._event_time().at(self._read_at_ms(at))
 
     def _times(self, keys: Keys, index: NDArray[Any] | None = None, at: InstantsLike = None) -> tuple[Any, ...]:
-        """Return the times of rows of ``keys``, or of their ``index``, to be passed on; nothing without event time.
+        """Return, as arguments, the times of rows of ``keys``, or of their ``index``; empty without event time.
 
-        ``at``: an instant for all, or one for each, in place of those of the call. Raises InvalidInputError.
+        ``at``: an instant for all, or one for each, in place of the times of the call. Raises InvalidInputError.
         """
         if self._time is None and at is None:
             return ()
@@ -128,7 +128,7 @@ class Bound:
         return (times if at is None else self._replace(times, at),)
 
     def _replace(self, times: Times, at: InstantsLike) -> Times:
-        """Return the instants that a program gives in place of some times; null leaves a time as it is."""
+        """Return ``times``, replaced by the instants that a program gives; null leaves a time as it is."""
         count = len(times.reads_ms)
         if not isinstance(at, (pa.Array, pa.ChunkedArray)):
             return Times(*(np.full(count, self._read_at_ms(at)),) * 2)
@@ -163,8 +163,8 @@ class Bound:
     def _event_time(self) -> EventTime:
         if self._time is None:
             raise InvalidInputError(
-                f"State {self.name!r}: at= is given, and the state has no time to live in event time.",
-                hint="Leave out at=, or declare it with ttl=Ttl(..., clock='event').",
+                f"State {self.name!r}: at= is given, but the state has no time to live in event time.",
+                hint="Leave out at=, or declare the state with ttl=Ttl(..., clock='event').",
             )
         return self._time
 
@@ -203,7 +203,7 @@ class Bound:
             return EvolvedCodec(kinds, known.current, binding.aliases, binding.whose)
         except InvalidInputError as problem:
             raise InvalidInputError(
-                f"State {self.name!r} has another type than in the checkpoint: {problem.message}", hint=problem.hint
+                f"State {self.name!r} has a different type in the checkpoint: {problem.message}", hint=problem.hint
             ) from problem
 
     def _encode(self, value: Any) -> bytes:
@@ -214,8 +214,8 @@ class Bound:
 
     def _mismatch(self, what: str, value: Any, problem: object) -> InvalidInputError:
         return InvalidInputError(
-            f"State {self.name!r}: its {what} is of type {self._kinds[what]}, and {repr(value)[:200]} is not "
-            f"({type(value).__name__}): {problem}. The state is of operator {self._uid!r}.",
+            f"State {self.name!r} of operator {self._uid!r}: its {what} is of type {self._kinds[what]}, but "
+            f"{repr(value)[:200]} ({type(value).__name__}) is not: {problem}.",
             hint=CONVERT,
         )
 

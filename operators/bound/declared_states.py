@@ -64,8 +64,8 @@ def require_no_event_time(states: Iterable[ProcessorState], whose: Callable[[Pro
     for each in states:
         if each.state.ttl is not None and each.state.ttl.clock == "event":
             raise InvalidInputError(
-                f"{whose(each)} has a time to live in event time, and the frame has no watermark.",
-                hint="Call withWatermark on the frame, or let the state live by processing time (clock='processing').",
+                f"{whose(each)} has a time to live in event time, but the frame has no watermark.",
+                hint="Call withWatermark on the frame, or declare the time to live with clock='processing'.",
             )
 
 
@@ -93,9 +93,8 @@ def _require_sum(state: ReducingState, kind: ValueType, who: str) -> None:
     """Raise InvalidInputError about ``who`` for a sum of values that cannot be added."""
     if not _can_be_added(kind.arrow):
         raise InvalidInputError(
-            f"{who}: state {state.name!r} keeps the sum of values of type {str(kind.schema)[:200]}, which cannot be "
-            f"added.",
-            hint="Reduce them by a function of your own, or keep a number or an interval.",
+            f"{who}: state {state.name!r} keeps a sum, but values of type {str(kind.schema)[:200]} cannot be added.",
+            hint="Reduce them with a function of your own, or keep a number or an interval.",
         )
 
 
@@ -114,7 +113,7 @@ def _require_default(state: ValueState, kind: ValueType, who: str) -> None:
     except WRONG_VALUE as problem:
         raise InvalidInputError(
             f"{who}: the default of state {state.name!r} is {repr(state.default)[:200]} "
-            f"({type(state.default).__name__}), and its values are of type {kind.arrow}: {problem}.",
+            f"({type(state.default).__name__}), but its values are of type {kind.arrow}: {problem}.",
             hint=CONVERT,
         ) from problem
 
@@ -220,8 +219,8 @@ class DeclaredStates:
     def _require_all(self, states: Iterable[StateMeta], ticket: Ticket) -> None:
         """Raise InvalidInputError if a partition has state of keyed operators that this one does not declare.
 
-        A changed program therefore does not lose state by accident: a new name begins without state. State of another
-        operator of the query is never left alone, since that operator would begin without it.
+        A changed program therefore does not lose state by accident, although a new name begins without state. State of
+        another operator of the query is never left alone, since that operator would begin without it.
         """
         names = {self._name(each) for each in self._list_kept_states()}
         known = names | {index_name(name) for name in names}
@@ -250,7 +249,7 @@ _ADVICE = f"Declare them, or set {PREFIX}allowNonRestoredState to true to leave 
 def _advise_on_place(uids: Sequence[str], *, is_swapped: bool) -> str:
     """Say what to do about state of other operators in this one's place."""
     found = (
-        f"That is state of uid {' and '.join(map(repr, uids))}. Spark numbers stateful operators by their place in the "
+        f"That state is of uid {' and '.join(map(repr, uids))}. Spark numbers stateful operators by their place in the "
         "query: if some were added, removed or swapped, restore their order."
     )
     if is_swapped:

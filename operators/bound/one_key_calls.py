@@ -74,7 +74,7 @@ def refuse_one_key_calls(bound: Any, uid: str) -> None:
 
     The methods are replaced, so that they do not have to check whether there is a key.
     """
-    why = "is of the current key, but a VectorProcessor is called for many keys at once"
+    why = "is for the current key, but a VectorProcessor is called for many keys at once"
     _refuse_calls(bound, uid, ONE_KEY_CALLS, why)
 
 

@@ -135,8 +135,8 @@ class BoundBroadcast(BoundEntries, BroadcastState):
         if not self._at.takes_broadcast:
             raise InvalidInputError(
                 f"Broadcast state {self.name!r} of operator {self._uid!r}: {call}() is called outside of "
-                "process_broadcast. Rows of a key are in one partition alone, so the copies would differ.",
-                hint="Write it from the rows of the broadcast input alone.",
+                "process_broadcast. Other rows are in one partition only, so the copies would differ.",
+                hint="Write it only from the rows of the broadcast input.",
             )
 
     @override

@@ -28,7 +28,7 @@ KEY = "key"
 
 
 def merge_knowledge(own: Descriptor | None, others: Iterable[Descriptor]) -> Descriptor | None:
-    """Merge what all partitions know of a state: every type that it had, and all former names of fields.
+    """Merge what all partitions know of a state: every type that it has had, and all former names of fields.
 
     Types therefore get the same numbers in all partitions. A history that diverges from ``own`` is left out.
     """
@@ -45,7 +45,7 @@ def merge_knowledge(own: Descriptor | None, others: Iterable[Descriptor]) -> Des
 
 
 def check_change(stored: StateMeta, declared: Descriptor, state: ProcessorState | None) -> None:
-    """Raise InvalidInputError unless the rows of a ``stored`` state can be read as what is ``declared`` now.
+    """Raise InvalidInputError unless the rows of a ``stored`` state can be read as it is ``declared`` now.
 
     ``state``: the declaration; None for an expiry index. Every field of a descriptor is compared.
     """
@@ -58,7 +58,7 @@ def _check_keys(stored: StateMeta, declared: Descriptor, _state: ProcessorState 
     if not have_same_keys(before, declared):
         again = "Key by the same columns again, in the same order."
         raise InvalidInputError(
-            f"State {stored.name!r} is stored by key ({_columns(before)}), and the program has the key "
+            f"State {stored.name!r} is stored by key ({_columns(before)}), but the program has the key "
             f"({_columns(declared)}).",
             hint=again if "partition" in declared.encoder else f"{again} {ANOTHER_NAME}",
         )
@@ -78,7 +78,7 @@ def _check_encoder(stored: StateMeta, declared: Descriptor, _state: ProcessorSta
     groups, declared_groups = before.get("max_parallelism"), now.get("max_parallelism")
     if groups != declared_groups:
         raise InvalidInputError(
-            f"State {stored.name!r} is stored with max_parallelism {groups}, and the program has {declared_groups}.",
+            f"State {stored.name!r} is stored with max_parallelism {groups}, but the program has {declared_groups}.",
             hint=f"Set max_parallelism={groups} again: it is fixed by the first batch of a checkpoint.",
         )
     for what in sorted({*before, *now}, key=lambda each: (each != "kind", each)):
@@ -86,7 +86,7 @@ def _check_encoder(stored: StateMeta, declared: Descriptor, _state: ProcessorSta
         if before.get(what) != now.get(what):
             old, new = words.format(before.get(what)), words.format(now.get(what))
             raise InvalidInputError(
-                f"State {stored.name!r} is stored {old}, and the program declares it {new}.", hint=ANOTHER_NAME
+                f"State {stored.name!r} is stored {old}, but the program declares it {new}.", hint=ANOTHER_NAME
             )
 
 
@@ -95,7 +95,7 @@ def _check_values(stored: StateMeta, declared: Descriptor, state: ProcessorState
     before = stored.descriptor.value_schema or {}
     if not isinstance(before, dict) or set(before) - set(types):
         raise InvalidInputError(
-            f"State {stored.name!r} is stored with the types {str(before)[:200]}, and the program declares "
+            f"State {stored.name!r} is stored with the types {str(before)[:200]}, but the program declares "
             f"{sorted(types)}.",
             hint=ANOTHER_NAME,
         )
@@ -104,7 +104,7 @@ def _check_values(stored: StateMeta, declared: Descriptor, state: ProcessorState
 
 
 def _check_life(stored: StateMeta, declared: Descriptor, _state: ProcessorState | None) -> None:
-    """Raise InvalidInputError if the clock changes while there are rows, whose stamps have times of the old clock."""
+    """Raise InvalidInputError if the clock changes while there are rows: their stamps have times of the old clock."""
     before, now = stored.descriptor.ttl, declared.ttl
     if before is UNSET or now is UNSET or not stored.rows:
         return
@@ -112,8 +112,8 @@ def _check_life(stored: StateMeta, declared: Descriptor, _state: ProcessorState 
         old, new = getattr(before, what), getattr(now, what)
         if old != new and not may_change:
             raise InvalidInputError(
-                f"State {stored.name!r} has rows with a time to live by {what}={old!r}, and the program declares "
-                f"{what}={new!r}, with which rows would expire too early or too late.",
+                f"State {stored.name!r} has rows with a time to live by {what}={old!r}, but the program declares "
+                f"{what}={new!r}: the rows would expire too early or too late.",
                 hint=f"Declare its ttl with {what}={old!r} again. {ANOTHER_NAME}",
             )
 
@@ -122,13 +122,13 @@ def _check_layout(what: str, stored: StateMeta, declared: Descriptor, _state: Pr
     old, new = getattr(stored.descriptor, what), getattr(declared, what)
     if old != new:
         raise InvalidInputError(
-            f"State {stored.name!r} is stored with {what}={old}, and the program declares {what}={new}.",
+            f"State {stored.name!r} is stored with {what}={old}, but the program declares {what}={new}.",
             hint=ANOTHER_NAME,
         )
 
 
 def _may_change(_stored: StateMeta, _declared: Descriptor, _state: ProcessorState | None) -> None:
-    """Allow every change: rows are read with what the program declares now."""
+    """Allow every change: rows are read by the present declaration."""
 
 
 def _check_types(stored: StateMeta, what: str, kind: ValueType, declared: Descriptor) -> None:
@@ -141,7 +141,7 @@ def _check_types(stored: StateMeta, what: str, kind: ValueType, declared: Descri
         old = arrow_type(schema)
         changed = (
             f"The {what} of state {stored.name!r} is stored as {spark_name(old)}, "
-            f"and the program declares {spark_name(kind.arrow)}"
+            f"but the program declares {spark_name(kind.arrow)}"
         )
         if what == KEY:
             raise InvalidInputError(f"{changed}.", hint=f"The keys of a map keep their type. {ANOTHER_NAME}")
@@ -167,7 +167,7 @@ _CHECKS: Mapping[str, Check] = {
 }
 """The check of each field of a descriptor."""
 _LIFE_MAY_CHANGE: Mapping[str, bool] = {"duration_ms": True, "refresh": True, "clock": False}
-"""Whether each field of a time to live may change while rows have stamps, which are not rewritten."""
+"""Whether each field of a time to live may change while rows have stamps: stamps are not rewritten."""
 
 
 def require_all(checked: Iterable[str], kind: type[msgspec.Struct]) -> None:

@@ -1,8 +1,8 @@
-"""Rows of a state that had a time to live and has none now: their values stay, their stamps are dropped.
+"""Rows of a state whose time to live was removed: their values stay, their stamps are dropped.
 
-Stamps are ignored, and a row loses its stamp when it is written. The expiry index tells which rows have stamps. Every
-batch of a partition takes a bounded number of rows from the index, oldest first, writes them without their stamps, and
-removes them from the index, until it is empty.
+Stamps are ignored, and a row loses its stamp when it is written. The expiry index tells which rows have stamps. Until
+the index is empty, every batch of a partition takes a bounded number of rows from it, oldest first, writes them without
+their stamps, and removes them from the index.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ALL = b"\xff" * (INSTANT.size + 1)
 
 
 class EndlessLife(Life):
-    """The life of rows that never expire, although some have a stamp of earlier programs."""
+    """The life of rows that never expire, although earlier programs gave some of them a stamp."""
 
     def __init__(self) -> None:
         """Let nothing expire, whatever the time."""
@@ -122,5 +122,5 @@ def _without_stamps(life: Life, stored: Cells) -> tuple[Bools, Cells]:
 
 
 def _are_many(values: Cells) -> bool:
-    """Return whether these take so much memory that the sweep must end."""
+    """Return whether these values take so much memory that the sweep must end."""
     return int(values.values.size.sum()) >= MAX_BEGUN_BYTES

@@ -68,14 +68,14 @@ class BoundTimers(Timers):
         if not isinstance(at, pa.Array) or not pa.types.is_timestamp(at.type) or len(at) != len(index):
             given = f"{at.type} of {len(at)} rows" if isinstance(at, pa.Array) else type(at).__name__
             raise InvalidInputError(
-                f"Timers {self.name!r} are given {given}: give an Arrow array of {len(index)} timestamps."
+                f"Timers {self.name!r} need an Arrow array of {len(index)} timestamps, got {given}."
             )
         behind = namespace_bytes(namespace)
         try:
             micros = at.cast(pa.timestamp("us", at.type.tz)).cast(pa.int64()).to_pylist()
         except pa.ArrowException as problem:
             raise InvalidInputError(
-                f"Timers {self.name!r} are given instants of type {at.type}, and timers have microseconds: {problem}",
+                f"Timers {self.name!r} count microseconds, but got instants of type {at.type}: {problem}",
                 hint="Round them to microseconds.",
             ) from problem
         for suffix, instant in zip(keys.suffixes.each(index).strings(), micros, strict=True):
@@ -84,7 +84,7 @@ class BoundTimers(Timers):
 
 
 def find_left_ms(session: WorkerSession, uid: str) -> dict[Clock, int]:
-    """Return, by clock, when the first timers of operator ``uid`` are due that its program does not declare."""
+    """Return, by clock, when the first timers of operator ``uid`` that its program does not declare are due."""
     found: dict[Clock, int] = {}
     for state in session.left_alone:
         clock = state.descriptor.encoder.get("clock")

@@ -52,7 +52,7 @@ _INTEGERS_END = 1 << 63
 
 
 def _may_overflow(column: pa.Array) -> bool:
-    """Return whether Arrow's sum may overflow: integers wrap silently, decimals have no room for a larger sum."""
+    """Return whether Arrow's sum may overflow: integers wrap silently, and decimals may lack room for a larger sum."""
     if pa.types.is_decimal(column.type):
         return True
     if not pa.types.is_integer(column.type):
@@ -108,7 +108,7 @@ class OneRow(Bound):
 
     @contextmanager
     def _for_a_function(self) -> Iterator[None]:
-        """Explain why values must be Python values, if Python cannot represent one that is read within."""
+        """If Python cannot represent a value that is read within, explain why it has to."""
         try:
             yield
         except InvalidInputError as problem:
@@ -125,7 +125,7 @@ class OneRow(Bound):
         self.rows.put(self._at.suffix, None if value is None else self._encode(value))
 
     def _times_of(self, keys: Keys, index: NDArray[Any], positions: NDArray[Any], at: InstantsLike) -> tuple[Any, ...]:
-        """Return the times of what is added to the keys at ``positions``, those in ``index``, to be passed on."""
+        """Return, as arguments, the times of additions to the keys at ``positions``: the keys that ``index`` names."""
         if at is None:
             return tuple(each.take(positions) for each in self._times(keys))
         (times,) = self._times(keys, index, at)
@@ -142,7 +142,7 @@ class OneRow(Bound):
         add: Callable[[Any, Any], Any],
         at: InstantsLike,
     ) -> None:
-        """Add values one after another to what their keys keep. Each key is read and written once."""
+        """Add values one after another to the kept values of their keys. Each key is read and written once."""
         if len(values) != len(index):
             raise InvalidInputError(f"State {self.name!r}: {len(values)} values are given for {len(index)} rows.")
         positions, places = np.unique(index, return_inverse=True)
@@ -153,7 +153,7 @@ class OneRow(Bound):
         is_nested = pa.types.is_nested(self._kinds[self._what])
         for place, value in zip(places.tolist(), values, strict=True):
             new = add(kept[place], value)
-            # What is kept has the form that a read returns, whatever the user's function returned.
+            # The kept value has the form that a read returns, whatever the user's function returned.
             kept[place] = self._codec.decode(self._encode(new)) if is_nested and new is not None else new
         cells = Cells.of([None if each is None else self._encode(each) for each in kept])
         self.rows.put_cells(suffixes, cells, *times)
@@ -256,8 +256,8 @@ class BoundReducing(OneRow, ReducingState):
             return by_stored_order(kind, how)
         except InvalidInputError as problem:
             raise InvalidInputError(
-                f"State {self.name!r} of operator {self._uid!r}: values of type {kind} have no order, but it keeps "
-                f"their {how}.",
+                f"State {self.name!r} of operator {self._uid!r} keeps the {how} of values of type {kind}, which have "
+                "no order.",
                 hint="Reduce them with a function of your own.",
             ) from problem
 

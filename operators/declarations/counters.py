@@ -13,10 +13,10 @@ from pyspark_ckpt.state_store.json_objects import MAX_LONG
 
 
 class MetricCounter(Declared):
-    """A metric ``<uid>/<name>`` in the operator's ``customMetrics``: the sum of what a batch added in all partitions.
+    """A metric ``<uid>/<name>`` in the operator's ``customMetrics``: the sum of a batch's additions in all partitions.
 
-    It is exact: a task's additions count when the task commits, so retries are not counted twice. It is no state: the
-    sum begins at 0 in each batch.
+    It is exact: a task's additions count when the task commits, so retries are not counted twice. It is not state: each
+    batch begins at 0.
     """
 
     change_calls = ("add({})", "add({})")

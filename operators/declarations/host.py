@@ -1,4 +1,4 @@
-"""What a keyed operator needs of the place where it runs: a query of Spark, or a test without one."""
+"""What a keyed operator needs from its host: a Spark query, or a test without Spark."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Host(Protocol[Result_co]):
         ...
 
     def read_initial(self, given: Any, by: Sequence[str], who: str) -> InitialState:
-        """Return what a user has given as initial state. Raises InvalidInputError about ``who``."""
+        """Return the initial state that a user gave. Raises InvalidInputError about ``who``."""
         ...
 
     def start(
@@ -51,5 +51,5 @@ class Host(Protocol[Result_co]):
         mode: str,
         initial: Any,
     ) -> Result_co:
-        """Run an operator; ``initial`` is what ``read_initial`` has returned, None without initial state."""
+        """Run an operator. ``initial``: the result of ``read_initial``; None without an initial state."""
         ...

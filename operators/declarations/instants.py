@@ -12,4 +12,4 @@ if TYPE_CHECKING:
 InstantLike: TypeAlias = "datetime | np.datetime64 | int"
 """One instant; a number is in milliseconds since 1970."""
 InstantsLike: TypeAlias = "pa.Array | pa.ChunkedArray | InstantLike | None"
-"""An instant for each row, or one for all; None for those of the call."""
+"""An instant for each row, or one for all; None for the event times of the call."""

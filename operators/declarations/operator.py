@@ -80,11 +80,11 @@ class Input:
 class KeyedOperator:
     """A keyed operator as its query was planned. Keys are named as in its first input.
 
-    ``keeps_late_rows``: late rows are processed like others. ``merges_inputs``: a key gets its rows of all inputs in
+    ``keeps_late_rows``: late rows are processed like others. ``merges_inputs``: a key gets the rows of all inputs in
     one order, that of their ``order_by``. ``event_time``: the column of the output that later operators use as event
-    time. ``refuses_late_output``: a row of it that is late for them fails the query; else it is counted. ``initial``:
-    the columns of the initial state, None without one. ``broadcast``: the input whose rows go to all partitions; it has
-    no keys.
+    time. ``refuses_late_output``: an output row that is late for those operators fails the query; else it is counted.
+    ``initial``: the columns of the initial state, None without one. ``broadcast``: the input whose rows go to all
+    partitions; it has no keys.
     """
 
     uid: str

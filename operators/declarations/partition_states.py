@@ -22,7 +22,7 @@ class PartitionState(Declared):
 
     All calls are for the partition, whichever key is processed, and they are the same in both forms of processors.
 
-    Every method raises InvalidInputError for a value that the type does not take; LifecycleError outside of a running
+    Every method raises InvalidInputError for a value that does not fit the type; LifecycleError outside of a running
     query; FormatError and StorageError if stored state is damaged or cannot be read.
     """
 
@@ -33,9 +33,8 @@ class PartitionState(Declared):
 class OperatorListState(PartitionState):
     """Any number of elements per partition, in the order of adding.
 
-    A savepoint or a checkpoint that is restored, at the same or at another parallelism, *redistributes* the lists of
-    all partitions. A restart of the query does not. Methods raise what those of every state
-    raise (``PartitionState``).
+    Restoring a savepoint or a checkpoint, at the same or another parallelism, *redistributes* the lists of all
+    partitions. Restarting the query does not. Methods raise the errors that ``PartitionState`` lists.
     """
 
     change_calls = ("update({})", "put_values(values)")
@@ -51,9 +50,9 @@ class OperatorListState(PartitionState):
         """Declare elements of ``type``: Spark DDL or a Python type.
 
         ``redistribute``: with "split", the lists are joined in the order of the partitions, and each new partition gets
-        a part of the same length, give or take one element; at the same parallelism they stay as they are. With
-        "union", each new partition gets all elements, also at the same parallelism, and the program keeps those that it
-        needs. ``aliases``: the former name of each renamed field of a struct. Raises InvalidInputError.
+        an equal part, give or take one element; at the same parallelism they stay as they are. With "union", each new
+        partition gets all elements, even at the same parallelism, and the program keeps those that it needs.
+        ``aliases``: the former name of each renamed field of a struct. Raises InvalidInputError.
         """
         super().__init__(name, {"element": type}, None, aliases)
         if redistribute not in get_args(Redistribution):
@@ -100,7 +99,7 @@ class BroadcastState(PartitionState):
 
     Only ``process_broadcast`` may write it, from the rows of the broadcast input, which every partition gets in the
     same order. Each commit records a digest of the map: if a program makes the copies differ, the batch fails.
-    Methods raise what those of every state raise (``PartitionState``).
+    Methods raise the errors that ``PartitionState`` lists.
     """
 
     change_calls = ("put(key, value)", "put_entries(map_keys, values)")

@@ -33,11 +33,11 @@ _WORDS: Mapping[Arrival, Sequence[str]] = {
 
 @dataclass(frozen=True)
 class Context:
-    """What a processor knows about the batch. A batch that is tried again has the same values.
+    """What a processor knows about the batch. A retried batch has the same values.
 
-    ``batch_id``: Spark's number of the batch, from 0. ``partition``: that of the state, from 0. ``processing_time_ms``:
-    when Spark began the batch, in ms since 1970. ``watermark_ms``: the watermark in ms since 1970; -1 if the frame has
-    none, 0 in the first batch. ``partitions``: how many there are.
+    ``batch_id``: Spark's number of the batch, from 0. ``partition``: the number of the state's partition, from 0.
+    ``processing_time_ms``: when Spark began the batch, in ms since 1970. ``watermark_ms``: the watermark in ms since
+    1970; -1 if the frame has none, 0 in the first batch. ``partitions``: the number of partitions.
     """
 
     batch_id: int
@@ -61,21 +61,21 @@ class VectorContext(Context):
 class KeyedProcessor:
     """A processor that is called for each key that has rows in a batch. Declare states as attributes of the class.
 
-    Its writes commit with the batch, or not at all; a task that fails is repeated from the state before the batch. The
-    processor is copied to the workers for each batch: keep in its states whatever it must remember.
+    Its writes commit with the batch, or not at all; a failed task is repeated from the state before the batch. Each
+    batch copies the processor to the workers: keep whatever it must remember in its states.
     """
 
     def process(self, ctx: Context, key: Any, rows: Sequence[Any]) -> Iterable[Sequence[Any]] | None:
         """Process all rows that a key has in the batch, before its timers. Yield or return output rows, or return None.
 
         ``key`` and each of ``rows`` are named tuples; timestamps are aware datetimes in UTC. An output row is a
-        sequence, a mapping or an object with the fields of the output. Every processor needs this method; with several
-        inputs (see ``keyed_inputs``), it needs ``process_<input>`` for each in its place.
+        sequence, a mapping or an object with the fields of the output. Every processor needs this method, or with
+        several inputs (see ``keyed_inputs``) a method ``process_<input>`` for each.
         """
         raise NotImplementedError
 
     def on_timer(self, ctx: Context, key: Any, timer: Timer) -> Iterable[Sequence[Any]] | None:
-        """Handle a timer of ``key`` that fires. Yield output rows, as ``process`` does. Declared timers need it."""
+        """Handle a firing timer of ``key``; needed if timers are declared. Yield output rows, as ``process`` does."""
         raise NotImplementedError
 
     def process_late(self, ctx: Context, key: Any, rows: Sequence[Any]) -> Iterable[Sequence[Any]] | None:
@@ -89,17 +89,17 @@ class KeyedProcessor:
     def process_broadcast(self, ctx: Context, rows: Sequence[Any]) -> Iterable[Sequence[Any]] | None:
         """Process the rows of the broadcast input, which every partition gets, before all other rows of the batch.
 
-        It is called once in each partition, if there are such rows, which come in the same order everywhere. It alone
-        may write a BroadcastState. There is no current key. Yield output rows, as ``process`` does; each partition
-        outputs its own.
+        If a batch has such rows, this is called once in each partition, with the rows in the same order everywhere.
+        Only this method may write a BroadcastState. There is no current key. Yield output rows, as ``process`` does;
+        each partition outputs its own.
         """
         raise NotImplementedError
 
     def process_initial(self, ctx: Context, key: Any, rows: Sequence[Any]) -> Iterable[Sequence[Any]] | None:
         """Process all rows that a key has in the initial state, before its other rows. Otherwise as ``process``.
 
-        It is called in the first batch of a query alone. Without this method, the columns of the initial state are the
-        first values of the states with their names.
+        It is called only in the first batch of a query. Without this method, the columns of the initial state are the
+        first values of the states with the same names.
         """
         raise NotImplementedError
 
@@ -123,8 +123,8 @@ class VectorProcessor:
         """Handle timers that fire: a table of ``name``, ``namespace`` and ``at``, in time order for each clock.
 
         ``ctx.keys`` are their distinct keys, ``ctx.key_index`` has the position of each timer's key. Further calls
-        bring the rest of very many timers, and those that were registered meanwhile and are due. Return output rows as
-        a table, or None.
+        bring the rest if there are very many, and timers registered meanwhile that are already due. Return output rows
+        as a table, or None.
         """
         raise NotImplementedError
 
@@ -145,9 +145,9 @@ class VectorProcessor:
 
 
 class AdaptingProcessor(VectorProcessor):
-    """A VectorProcessor that calls a program written for another interface, for one key after the other.
+    """A VectorProcessor that calls a program written for another interface, one key at a time.
 
-    Its states take calls for the current key, too. It sets that key itself, in the ``position`` of the task's rows.
+    Its states also take calls for the current key, which it sets itself, in the ``position`` of the task's rows.
     """
 
     position: Any
@@ -172,9 +172,9 @@ def check_input_name(name: str, who: str) -> None:
         or not name.isidentifier()
     ):
         raise InvalidInputError(
-            f"{who}: {name!r} cannot be the name of an input: the processor has a method process_{name} for its rows.",
-            hint=f"Choose another name: one that Python allows, and not one of {sorted(taken)}, nor beginning with "
-            "'late_' or 'initial_', nor ending with '_batch'.",
+            f"{who}: {name!r} cannot be the name of an input, whose rows go to the method process_{name}.",
+            hint=f"Choose a name that Python allows, other than {sorted(taken)}, that does not begin with 'late_' or "
+            "'initial_' or end with '_batch'.",
         )
 
 
@@ -191,15 +191,15 @@ def require_broadcast(processor: KeyedProcessor | VectorProcessor, *, has_input:
     who, method = type(processor).__name__, name_method(processor, "broadcast")
     if has_input:
         if not _has(processor, method):
-            raise InvalidInputError(f"There is a broadcast input, and {who} has no {method}() for its rows.")
+            raise InvalidInputError(f"There is a broadcast input, but {who} has no {method}() for its rows.")
         return
     hint = "Give the frame whose rows go to all partitions: broadcast=rules."
     if _has(processor, method):
-        raise InvalidInputError(f"{who} has a method {method}(), and there is no broadcast input.", hint=hint)
+        raise InvalidInputError(f"{who} has a method {method}(), but there is no broadcast input.", hint=hint)
     for each in find_declarations(processor).values():
         if isinstance(each, BroadcastState):
             raise InvalidInputError(
-                f"{who} declares the broadcast state {each.name!r}, and there is no broadcast input.", hint=hint
+                f"{who} declares the broadcast state {each.name!r}, but there is no broadcast input.", hint=hint
             )
 
 
@@ -227,7 +227,7 @@ def _refuse_stray_methods(processor: KeyedProcessor | VectorProcessor, inputs: S
     for method in dir(type(processor)):
         if method.startswith("process_late") and method not in wanted and _has(processor, method):
             raise InvalidInputError(
-                f"{type(processor).__name__} has a method {method}(), which is called for no rows: those for late rows "
+                f"{type(processor).__name__} has a method {method}(), which nothing calls: the methods for late rows "
                 f"are {wanted}.",
                 hint="Rename the method, or remove it.",
             )
@@ -266,18 +266,19 @@ def _require_in_class(holder: object, found: Mapping[str, Declared]) -> None:
     of_instance = [name for name, value in own.items() if isinstance(value, Declared) and value is not found.get(name)]
     if of_instance:
         raise InvalidInputError(
-            f"{who} has the state {of_instance[0]!r} in an instance.",
+            f"{who} declares the state {of_instance[0]!r} in an instance.",
             hint="Declare states as attributes of the class. A dataclass with slots=True moves annotated ones away.",
         )
     hidden = [name for name in found if name in own and own[name] is not found[name]]
     if hidden:
         raise InvalidInputError(
-            f"{who} has {repr(own[hidden[0]])[:200]} as its attribute {hidden[0]!r}, which is a state of the class.",
+            f"{who} sets its attribute {hidden[0]!r} to {repr(own[hidden[0]])[:200]}, but the class declares it as a "
+            "state.",
             hint="Rename the attribute or the state.",
         )
     if found and not hasattr(holder, "__dict__"):
         raise InvalidInputError(
-            f"{who} has no room for its states in an instance: it has __slots__ and no __dict__.",
+            f"{who} has no room for states in its instances: it has __slots__ and no __dict__.",
             hint="Write a plain class, or a dataclass without slots=True.",
         )
 
@@ -294,7 +295,7 @@ def find_states(processor: KeyedProcessor | VectorProcessor) -> dict[str, Declar
     )
     timers = [each.name for each in found.values() if isinstance(each, Timers)]
     if timers and getattr(type(processor), method) is getattr(base, method):
-        raise InvalidInputError(f"{type(processor).__name__} declares the timers {timers[0]!r} and has no {method}().")
+        raise InvalidInputError(f"{type(processor).__name__} declares the timers {timers[0]!r} but has no {method}().")
     return found
 
 

@@ -23,7 +23,7 @@ REDUCTIONS: tuple[Reduction, ...] = ("sum", "min", "max")
 class ReducingState(DeclaredState):
     """One value per key, into which every added value is reduced. Adding None changes nothing.
 
-    Methods raise what those of every state raise (``DeclaredState``).
+    Methods raise the errors that ``DeclaredState`` lists.
     """
 
     change_calls = ("add({})", "add_rows(keys, index, values)")
@@ -54,7 +54,7 @@ class ReducingState(DeclaredState):
         self._unbound()
 
     def add(self, value: Any, *, at: InstantLike | None = None) -> None:
-        """Reduce a value into that of the current key."""
+        """Reduce a value into the one kept for the current key."""
         self._unbound()
 
     def get_values(self, keys: Keys) -> pa.Array:
@@ -69,7 +69,7 @@ class ReducingState(DeclaredState):
 class AggregatingState(DeclaredState):
     """An accumulator per key, to which values of any type are added, and its result.
 
-    Methods raise what those of every state raise (``DeclaredState``).
+    Methods raise the errors that ``DeclaredState`` lists.
     """
 
     change_calls = ("add({})", "add_rows(keys, index, values)")
@@ -87,8 +87,8 @@ class AggregatingState(DeclaredState):
     ) -> None:
         """Declare an accumulator of ``accumulator_type``, as ValueState does.
 
-        ``create()`` returns the first accumulator of a key, ``add(kept, value)`` the next one, ``result(kept)`` what
-        reads return. Raises InvalidInputError.
+        ``create()`` returns the first accumulator of a key, ``add(kept, value)`` the next one, ``result(kept)`` the
+        value that reads return. Raises InvalidInputError.
         """
         super().__init__(name, {"accumulator": accumulator_type}, ttl, aliases)
         self.create = create

@@ -1,7 +1,7 @@
 """Keyed state, declared as attributes of a processor's class.
 
 A state is found again by its name and the operator's uid: neither may change while the state lives. In a
-KeyedProcessor a state is that of the current key. In a VectorProcessor, call the methods that take ``keys``.
+KeyedProcessor, calls are for the current key. In a VectorProcessor, call the methods that take ``keys``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ INDEX_SUFFIX = "#expiry"
 
 
 class Declared:
-    """Something that a processor's class declares under a name. ``types``: each type, by the word for it in errors."""
+    """A named declaration in a processor's class. ``types``: each type, by the word for it in errors."""
 
     change_calls = ("", "")
     """The calls that change it, for error messages: for the current key, and for many keys."""
@@ -41,20 +41,20 @@ class Declared:
         ttl: TtlLike = None,
         aliases: Mapping[str, str] | None = None,
     ) -> None:
-        """``aliases``: the former name of each renamed field. A former name may have a former name itself.
+        """``aliases``: the former name of each renamed field; a former name may itself have one.
 
         Raises InvalidInputError for an empty name, the name of an expiry index, or an invalid time to live.
         """
         given: object = name  # from Python, which does not check types
         if not isinstance(given, str) or not given or not is_text(given):
             raise InvalidInputError(
-                f"A {type(self).__name__} has the name {name!r}, which is not a text that can be stored.",
+                f"A {type(self).__name__} cannot have the name {name!r}: a name is Unicode text that is not empty.",
                 hint="Give it a name that stays the same while the state lives.",
             )
         if name.endswith(INDEX_SUFFIX):
             raise InvalidInputError(
-                f"{type(self).__name__} {name!r}: a name that ends in {INDEX_SUFFIX!r} is that of the index of a state "
-                "with a time to live.",
+                f"{type(self).__name__} {name!r}: names that end in {INDEX_SUFFIX!r} are reserved for the indexes of "
+                "states with a time to live.",
                 hint="Give it another name.",
             )
         self.name = name
@@ -77,11 +77,11 @@ class Declared:
         """
         if value is not self:
             shown = repr(value)[:200]
-            raise self._make_change_error(holder, f"is given the value {shown} by an assignment", shown)
+            raise self._make_change_error(holder, f"was assigned the value {shown}", shown)
 
     def __delete__(self, holder: object) -> None:
         """Raise InvalidInputError: the attribute is the state."""
-        raise self._make_change_error(holder, "is deleted as an attribute", "value")
+        raise self._make_change_error(holder, "was deleted as an attribute", "value")
 
     def _make_change_error(self, holder: object, what: str, value: str) -> InvalidInputError:
         attributes = [name for kind in type(holder).__mro__ for name, each in vars(kind).items() if each is self]
@@ -96,7 +96,7 @@ class Declared:
         """Raise InvalidInputError for ``self.n.value = 5``, which would replace the method with 5."""
         if callable(getattr(type(self), name, None)):
             raise InvalidInputError(
-                f"State {self.name!r}: its method {name}() is given the value {repr(value)[:200]} by an assignment.",
+                f"State {self.name!r}: its method {name}() was assigned the value {repr(value)[:200]}.",
                 hint=f"Call {' or '.join(self.change_calls).format('value')}.",
             )
         super().__setattr__(name, value)
@@ -104,7 +104,7 @@ class Declared:
     def __bool__(self) -> bool:
         """Raise InvalidInputError: ``if self.n:`` would be true for every key, whatever the state holds."""
         raise InvalidInputError(
-            f"State {self.name!r} is used as a truth value, which would be true whatever it holds.",
+            f"State {self.name!r} is used as a truth value, but it would be true whatever it holds.",
             hint="Call one of its methods, such as exists() or value() of a ValueState, exists() of a ListState, "
             "is_empty() of a MapState.",
         )
@@ -114,7 +114,7 @@ class Declared:
         if isinstance(other, Declared):
             return self is other
         raise InvalidInputError(
-            f"State {self.name!r} is compared with {repr(other)[:200]}, which would not compare what it holds.",
+            f"State {self.name!r} is compared with {repr(other)[:200]}, but this would not compare what it holds.",
             hint="Call one of its methods, such as value() or get(), and compare what it returns.",
         )
 
@@ -122,7 +122,7 @@ class Declared:
 
     def _unbound(self) -> NoReturn:
         raise LifecycleError(
-            f"{type(self).__name__} {self.name!r} is used outside of a processor that a query runs.",
+            f"{type(self).__name__} {self.name!r} is used outside of a processor that a query is running.",
             hint="Declare it as an attribute of the processor's class, and use it as an attribute of self.",
         )
 
@@ -133,21 +133,21 @@ class DeclaredState(Declared):
     ``keys`` is ``ctx.keys`` of a VectorProcessor, or some of them. ``index`` has one position in ``keys`` for each row,
     such as ``ctx.key_index``. Results are in the order of ``keys``, or of the rows.
 
-    ``at``: of a state with a time to live in event time, when what is written was: a datetime or milliseconds since
-    1970, or for many an Arrow array of timestamps, in place of the event time of the call. A write never shortens a
-    life: a later time of the row that it replaces stays.
+    ``at``, for a state with a time to live in event time: the event time of the written values, in place of that of the
+    call. It is a datetime or milliseconds since 1970; calls for many keys also take an Arrow array of timestamps. A
+    write never shortens a life: if the row that it replaces has a later time, that time stays.
 
-    Every method raises InvalidInputError for a value that the type does not take, and for a call that the form of
+    Every method raises InvalidInputError for a value that does not fit the type, and for a call that this form of
     processor does not have; LifecycleError outside of a running query; FormatError and StorageError if stored state is
     damaged or cannot be read.
     """
 
     def clear(self) -> None:
-        """Remove everything that the current key has."""
+        """Remove everything that this state holds for the current key."""
         self._unbound()
 
     def clear_keys(self, keys: Keys) -> None:
-        """Remove everything that ``keys`` have. This takes little memory, however large their lists and maps are."""
+        """Remove everything that this state holds for ``keys``, in little memory, however large lists and maps are."""
         self._unbound()
 
     def exists_keys(self, keys: Keys) -> pa.BooleanArray:
@@ -158,7 +158,7 @@ class DeclaredState(Declared):
 class ValueState(DeclaredState):
     """One value per key. It is absent until it is set, and after it is cleared or set to None.
 
-    Methods raise what those of every state raise (``DeclaredState``).
+    Methods raise the errors that ``DeclaredState`` lists.
     """
 
     change_calls = ("update({})", "put(keys, values)")
@@ -197,14 +197,14 @@ class ValueState(DeclaredState):
         self._unbound()
 
     def put(self, keys: Keys, values: pa.Array, *, at: InstantsLike = None) -> None:
-        """Set the value of each of ``keys`` to the one at its position in ``values``, as many; null clears."""
+        """Set the value of the key at each position in ``keys`` to the one in ``values``; null clears it."""
         self._unbound()
 
 
 class ListState(DeclaredState):
     """Any number of elements per key, in the order of adding. A list may be larger than memory.
 
-    Methods raise what those of every state raise (``DeclaredState``).
+    Methods raise the errors that ``DeclaredState`` lists.
     """
 
     change_calls = ("update({})", "put_lists(keys, lists)")
@@ -252,14 +252,14 @@ class ListState(DeclaredState):
         self._unbound()
 
     def put_lists(self, keys: Keys, lists: pa.ListArray, *, at: InstantsLike = None) -> None:
-        """Replace the elements of each of ``keys`` by the list at its position in ``lists``; null is an empty one."""
+        """Replace the list of the key at each position in ``keys`` with the one in ``lists``; null is an empty list."""
         self._unbound()
 
 
 class MapState(DeclaredState):
     """A map per key, sorted by the map's own keys. A map may be larger than memory.
 
-    Methods raise what those of every state raise (``DeclaredState``).
+    Methods raise the errors that ``DeclaredState`` lists.
     """
 
     change_calls = ("put(key, value)", "put_entries(keys, index, map_keys, values)")
@@ -303,7 +303,7 @@ class MapState(DeclaredState):
     def items(self, begin: Any = None, end: Any = None) -> Iterator[tuple[Any, Any]]:
         """Return the entries in key order, from key ``begin`` up to ``end`` (exclusive), if given.
 
-        The entries are those of now, read lazily, whatever is written meanwhile. Use the iterator within this call.
+        They are read lazily, as they are now, whatever is written meanwhile. Use the iterator within this call.
         """
         self._unbound()
 

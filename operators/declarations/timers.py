@@ -1,4 +1,4 @@
-"""Timers that a processor declares: calls for a key at an instant that the processor chooses."""
+"""Timers that a processor declares: they call it for a key at a chosen time."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ def timer_at(name: str, namespace: str, at_us: int) -> Timer:
 class Timers(Declared):
     """Timers of one clock: "event", the watermark, or "processing", the time at which Spark began the batch.
 
-    A timer fires once, in the first batch whose clock has reached it, after the batch's rows. What it does commits with
-    the batch. It needs no new rows to fire. For a key, timers of one clock fire in time order. The same key, instant
-    and namespace is one timer. The processor handles timers in ``on_timer`` or ``process_timers``.
+    A timer fires once, in the first batch whose clock has reached it, after the batch's rows; it needs no new rows. Its
+    writes commit with the batch. For a key, timers of one clock fire in time order. The same key, instant and namespace
+    are one timer. The processor handles timers in ``on_timer`` or ``process_timers``.
 
-    ``at``: a datetime with microseconds (a naive one is UTC), or whole milliseconds since 1970. Clocks have
+    ``at``: a datetime with microseconds (a naive one is UTC), or whole milliseconds since 1970. Clocks count
     milliseconds. The methods raise InvalidInputError for anything else, LifecycleError outside of a running query.
     """
 

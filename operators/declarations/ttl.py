@@ -23,8 +23,8 @@ class Ttl:
 
     ``duration``: ``"7 days"``, ``"1 hour 30 minutes"`` or a timedelta, at least a millisecond. ``refresh``: what
     restarts a row's time to live: writes, or also reads (``"on_read_and_write"``). ``clock``: ``"processing"``, the
-    batch's time, or ``"event"``, that of the rows. ``show_expired``: whether reads return expired rows until a batch
-    frees them. A duration may change later, the clock may not. Raises InvalidInputError.
+    batch's time, or ``"event"``, the rows' time. ``show_expired``: whether reads return expired rows until a batch
+    frees them. The duration may change later, the clock may not. Raises InvalidInputError.
     """
 
     duration: str | timedelta

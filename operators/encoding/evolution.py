@@ -54,7 +54,8 @@ def read_schemas(descriptor: Descriptor | None, what: str, whose: str) -> Schema
         raise FormatError(f"The stored types of {whose}, {shown[:200]}, cannot be read: {problem}.") from problem
     if found is not None and not 0 < found.current <= len(found.schemas) <= MAX_SCHEMAS:
         raise FormatError(
-            f"{whose} has {len(found.schemas)} stored types, and number {found.current} is not one of them."
+            f"{whose} has {len(found.schemas)} stored types, of at most {MAX_SCHEMAS}, and the current one is number "
+            f"{found.current}."
         )
     return found
 

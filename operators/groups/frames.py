@@ -94,8 +94,8 @@ def _set_zone(kind: pa.DataType, time_zone: str) -> pa.DataType:
 class ReturnedFrames:
     """Collects frames that a function has returned, and combines them.
 
-    Of consecutive frames with the same names and types only the arrays of their columns are kept: combining many frames
-    of one row each takes pandas long, and so does the garbage collection of so many objects.
+    For consecutive frames with the same names and types, it keeps only the arrays of their columns: combining many
+    frames of one row each would take long, and so would the garbage collection of so many objects.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Call functions written for Spark's applyInPandasWithState with the same arguments, on keyed state.
 
-PySpark's own code converts frames, keys and outputs, so a function sees what it is used to. The time that is saved is
-spent around the calls: Spark exchanges a pandas frame, a pickled state and a JSON text for each key.
+PySpark's own code converts frames, keys and outputs, so a function sees the same values as in Spark. The saved time is
+what Spark spends around the calls: it exchanges a pandas frame, a pickled state and a JSON text for each key.
 """
 
 from __future__ import annotations

@@ -54,12 +54,12 @@ def with_states(
 ) -> GroupFunctionWithStates:
     """Return the function to pass to ``applyInPandasWithState`` for ``function(key, frames, state, states)``.
 
-    ``states``: an object whose class declares states as attributes; the function gets it with the states of its group.
-    What it writes there commits together with Spark's own state of the group, or not at all. Removing Spark's state
-    does not remove them: clear them as well. ``uid`` names the operator in the checkpoint for as long as its state
-    lives. The query must use this package's state store provider. ``event_time``: the column of the frames by which
-    states with a time to live in event time live; without it, they live by the watermark of the batch, unless a write
-    gives ``at``.
+    ``states``: an object whose class declares states as attributes; the function gets a copy with the states of its
+    group. Writes to them commit together with Spark's own state of the group, or not at all. Removing Spark's state
+    does not remove these: clear them as well. ``uid``: the operator's name in the checkpoint, which must not change
+    while its state lives. The query must use this package's state store provider. ``event_time``: the column of the
+    frames with the event time for states that live by it; without it, they use the watermark of the batch, unless a
+    write gives ``at``.
 
     Call it on the driver, where there is a session. Raises InvalidInputError (no states; timers, counters or states of
     a partition, which work only in keyed operators; a wrong uid or type).
@@ -73,11 +73,11 @@ def with_states(
         if isinstance(each, (Timers, MetricCounter, PartitionState)):
             raise InvalidInputError(
                 f"{who}: {type(each).__name__} {each.name!r} cannot be used in a call of applyInPandasWithState.",
-                hint="Use a keyed operator: keyed(...).process(...). In place of timers, there are Spark's time-outs.",
+                hint="Use a keyed operator, keyed(...).process(...), or Spark's time-outs in place of timers.",
             )
     if event_time is not None and not isinstance(event_time, str):
         raise InvalidInputError(
-            f"{who}: event_time is {event_time!r}, not the name of a column.", hint="Give that of withWatermark: 'at'."
+            f"{who}: event_time is {event_time!r}, not the name of a column.", hint="Name that of withWatermark: 'at'."
         )
     return GroupFunctionWithStates(function, states, DeclaredStates(uid, with_types(declared, who)), event_time)
 
@@ -169,9 +169,9 @@ class _GroupsTask:
         return self._states
 
     def in_time(self, frames: Iterator[pd.DataFrame], column: str) -> Iterator[pd.DataFrame]:
-        """Return the same frames. States read as of the earliest event time of those taken, and write as of the latest.
+        """Return the same frames. States read as of the earliest time of the taken frames, and write as of the latest.
 
-        Before the first one is taken, its event times count.
+        Before the first frame is taken, its event times count.
         """
         time, given = self._session.position.time, iter(frames)
         zone = self.context.getLocalProperty("spark.sql.session.timeZone") or "UTC"

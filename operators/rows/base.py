@@ -50,7 +50,7 @@ class _NoKey:
 
 def _no_key_error() -> InvalidInputError:
     return InvalidInputError(
-        "A state or a timer is used for the current key, and no key is being processed.",
+        "A state or a timer is used for the current key, but no key is being processed.",
         hint="Use it in process() or on_timer(), or call its form for many keys. Broadcast rows have no key.",
     )
 

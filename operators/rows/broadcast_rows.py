@@ -1,8 +1,7 @@
 """The rows of a broadcast state: a map that is the same in all partitions.
 
-Copies with the same digest have the same rows. A worker process therefore keeps one copy for all tasks that read it,
-whichever partition they are of, and reads a copy from the store only if no task before has read such a one. A task adds
-what it has changed.
+Copies with the same digest have the same rows. A worker process therefore keeps one copy for all tasks that need it,
+whatever their partition, and reads it from the store only if no earlier task has. A task adds its own changes.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ COPIES_KEPT = 8
 
 @dataclass(frozen=True)
 class Copy:
-    """A map as a commit has it: stored values by stored keys. It does not change."""
+    """A map as it was committed: stored values by stored keys. It does not change."""
 
     rows: Mapping[bytes, bytes]
     made: dict[Hashable, Any] = field(default_factory=dict)
-    """What callers have made of all rows, to be used again."""
+    """What callers have made of all rows, for reuse."""
 
     @cached_property
     def keys(self) -> list[bytes]:
@@ -40,7 +39,7 @@ class Copy:
         return sorted(self.rows)
 
     def make(self, name: Hashable, of: Callable[[Copy], Any]) -> Any:
-        """Return what ``of`` makes of this copy, made once under this name. It must not be changed."""
+        """Return the result of ``of`` for this copy, made once under this name. It must not be changed."""
         if name not in self.made:
             self.made[name] = of(self)
         return self.made[name]
@@ -73,7 +72,7 @@ class BroadcastRows(StateRows):
 
     @property
     def digest(self) -> str:
-        """The digest of all rows, with what the task has changed. It counts without a read if nothing was changed."""
+        """The digest of all rows, with the task's changes. It needs no read if nothing was changed."""
         total = self._base[1]
         for entry, value in self._all_changed.items():
             before = self._of_base.rows.get(entry)
@@ -146,7 +145,7 @@ class BroadcastRows(StateRows):
         found = len(rows), sum(self._hash(entry, value) for entry, value in rows.items())
         if found != self._base:
             raise FormatError(
-                f"{self._whose} has {found[0]} entries with the digest {found[1]:032x}, and was committed with "
+                f"{self._whose} has {found[0]} entries with the digest {found[1]:032x}, but was committed with "
                 f"{self._base[0]} entries and the digest {self._base[1]:032x}."
             )
         return Copy(rows)

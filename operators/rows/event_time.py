@@ -1,8 +1,8 @@
-"""The event time of what a program does: as of when it reads rows with a time to live, and when it writes them.
+"""The event times of a program's calls: as of when they read rows with a time to live, and when they write them.
 
-A call for one key has the event time of the rows, or of the timer, that it is for. It is never before the watermark of
-the batch before, up to which expired rows are freed. What is freed in a batch could therefore not be read by any call
-of this batch or of a later one.
+A call for one key has the event time of its rows or of its timer, but never one before the watermark of the previous
+batch, up to which expired rows are freed. No call of this batch or a later one could therefore read the rows that a
+batch frees.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class EventTime:
     """The event time of the call that is being made. Calls without one have that of the watermark."""
 
     def __init__(self, watermark_ms: int, passed_ms: int | None = None) -> None:
-        """``watermark_ms``: of the batch. ``passed_ms``: no call of the batch is for an earlier time; None: that."""
+        """``watermark_ms``: of the batch. ``passed_ms``: no call is for an earlier time; None for ``watermark_ms``."""
         self.watermark_ms = max(0, watermark_ms)
         self.passed_ms = self.watermark_ms if passed_ms is None else max(0, passed_ms)
         self._now = self._no_call = Times(self.watermark_ms, self.watermark_ms)
@@ -64,7 +64,7 @@ class EventTime:
         self._now = Times(min(self._now.reads_ms, first_ms), max(self._now.writes_ms, last_ms))
 
     def begin_keys(self, keys: Keys, index: NDArray[Any], times_ms: Milliseconds) -> None:
-        """Begin a call for many keys. ``index``: the position of each row's key; ``times_ms``: that of each row."""
+        """Begin a call for many keys. ``index``: the position of each row's key; ``times_ms``: of each row."""
         self._keys, self._index = keys, index
         first = np.full(len(keys), np.iinfo(np.int64).max)
         last = np.zeros(len(keys), np.int64)
@@ -78,7 +78,7 @@ class EventTime:
         self._keys = self._index = None
 
     def take(self, call: object, at_ms: int) -> None:
-        """Go to a row of a call: what is read and written from now on is of its time."""
+        """Go to a row of a call: from now on, reads and writes have its time."""
         if self._of_call is call:
             self._now, self._is_in_rows = Times(at_ms, at_ms), True
 
@@ -99,7 +99,7 @@ class EventTime:
             self._now = before
 
     def of_keys(self, keys: Keys) -> Times:
-        """Return the times of many keys: of reads that of the first row of each, of writes that of its last one."""
+        """Return the times of many keys: reads have that of the key's first row, writes that of its last row."""
         if self._keys is None:
             return Times(*(np.full(len(keys), at_ms) for at_ms in self.use()))
         if keys.suffixes is self._keys.suffixes:
@@ -112,13 +112,13 @@ class EventTime:
     def of_rows(self, keys: Keys, index: NDArray[Any]) -> Times:
         """Return the times of many rows, given the position of each one's key.
 
-        They are those of the rows of the call if ``index`` is the one that the call was given; otherwise of their keys.
+        If ``index`` is the one that the call was given, each row has its own time; otherwise the time of its key.
         """
         return self._of_rows if index is self._index else self.of_keys(keys).take(index)
 
 
 class RowsInTime(list[Any]):
-    """The rows of a call for one key. While it is iterated over, the event time is that of the row in hand."""
+    """The rows of a call for one key. During iteration, the event time is that of the current row."""
 
     def __init__(self, rows: list[Any], times_ms: list[int], time: EventTime) -> None:
         """``times_ms``: of each row, never falling. Begins the call."""

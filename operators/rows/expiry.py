@@ -136,9 +136,9 @@ class ExpiryIndex(OrderedRows):
         self._given_back = rows
 
     def count_expired(self, life: Life, most: int, count: Callable[[list[tuple[bytes, bytes]]], int]) -> int:
-        """Return for how many rows there are index rows that ``scan_expired`` has left; it then yields them no more.
+        """Count the rows whose index rows ``scan_expired`` has left, and which it yields no more after that.
 
-        ``count`` counts those of a portion. The count ends when there are ``most``.
+        ``count`` counts the rows of a portion. The count ends when it reaches ``most``.
         """
         found = 0
         for rows in self.scan_expired(life):
@@ -164,7 +164,7 @@ class ExpiryIndex(OrderedRows):
 
 
 class _TimedRows(StateRows, Generic[Rows]):
-    """Rows of a state with a time to live. They stand before the rows as they are stored, with their stamps."""
+    """Rows of a state with a time to live: they wrap the stored rows, which have stamps."""
 
     def __init__(self, rows: Rows, life: Life, index: ExpiryIndex) -> None:
         """Update ``index`` as ``rows`` are written."""

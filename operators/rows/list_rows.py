@@ -78,7 +78,7 @@ class ListRows(StateRows):
             self._heads.put(suffix, self._append(suffix, head, elements).encode())
 
     def append_many(self, suffixes: Suffixes, counts: NDArray[np.int64], elements: Packed) -> None:
-        """Append elements to many lists, whose keys are in stored order: to each as many as ``counts`` has for it."""
+        """Append elements to many lists, whose keys are in stored order. ``counts``: how many each list gets."""
         heads = Heads.decode(self._heads.get_cells(suffixes))
         appended = self._append_many(suffixes, heads, counts, elements)
         self._heads.put_cells(suffixes, Cells.present(appended.encode()))
@@ -129,7 +129,7 @@ class ListRows(StateRows):
         return Head(end, life, is_refreshed)
 
     def _append_many(self, suffixes: Suffixes, heads: Heads, counts: NDArray[np.int64], elements: Packed) -> Heads:
-        """``_append`` for many keys, to each as many elements as ``counts`` has for it."""
+        """``_append`` for many keys. ``counts``: how many elements each list gets."""
         places = np.repeat(np.arange(len(suffixes)), counts)
         at = EntryKeys.of(suffixes.packed.take(places), encode_numbers(count_on(heads.end, counts)))
         self._elements.put_writes(at, Cells.present(elements), len(elements))

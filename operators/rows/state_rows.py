@@ -12,8 +12,8 @@ All kinds of rows are a StateRows, through which a task stages, counts and frees
     PartitionListRows  the elements of a list of the partition
     BroadcastRows      the entries of a map that is the same in all partitions
 
-With a time to live, ``TimedKeyRows`` and ``TimedEntryRows`` stand before the first two, put a stamp into each row, and
-keep an ExpiryIndex. ``TimedListRows`` is a ListRows that does so.
+With a time to live, ``TimedKeyRows`` and ``TimedEntryRows`` wrap the first two, put a stamp into each row, and keep an
+ExpiryIndex. ``TimedListRows`` is a ListRows that does the same.
 """
 
 from __future__ import annotations

@@ -139,9 +139,9 @@ class TimerRows(CountedRows):
         return not is_replaced
 
     def earliest_ms(self) -> int | None:
-        """Return when the first remaining timer is due, None if there is none. To be called after the last flush.
+        """Return when the first remaining timer is due, None if there is none. Call it after the last flush.
 
-        May be too early after several flushes: timers count that were deleted for keys of a later flush.
+        After several flushes it may be too early: timers that a later flush deleted still count.
         """
         return None if self._earliest is None else round_up_ms(read_timer_key(self._earliest).at_us)
 

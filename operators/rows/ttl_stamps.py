@@ -34,7 +34,7 @@ _STAMP = struct.Struct("<BBq")
 _STAMPS = np.dtype([("mark", "u1"), ("step_bits", "u1"), ("written_ms", "<i8")])
 MAX_STEP_BITS = 62
 NEVER = -1
-"""The time of a row that was not written since its state has a time to live."""
+"""The time of a row that was last written before its state had a time to live."""
 
 
 class Life:
@@ -57,7 +57,7 @@ class Life:
         self.step_bits = count_step_bits(ttl.duration_ms)
         self._stamp = _STAMP.pack(_MARK, self.step_bits, now_ms)
         self.index_instant = max(0, now_ms) >> self.step_bits << self.step_bits
-        """The instant under which rows that are written now are in the index."""
+        """The index instant of rows that are written now."""
 
     def times(self) -> Times | None:
         """Return the times of a call, for reads that end later; None if all calls of the batch have the same."""
@@ -81,14 +81,14 @@ class Life:
         return list(map(self._stamp.__add__, values))
 
     def runs(self, count: int, _times: Times | None = None) -> Iterable[tuple[int, int, int]]:
-        """Return the instants under which ``count`` rows are in the index that are written now, as runs of rows.
+        """Return the index instants of ``count`` rows that are written now, as runs of rows.
 
-        Each is an instant, and where the rows with it begin and end.
+        Each run is an instant, and where its rows begin and end.
         """
         return ((self.index_instant, 0, count),)
 
     def instants_of(self, counts: NDArray[np.int64], _times: Times | None = None) -> NDArray[np.int64] | None:
-        """Return the same for several lists that get so many elements, an instant for each; None if one has several."""
+        """Return the index instant of each list that gets ``counts`` elements now; None if one has several instants."""
         return np.full(len(counts), self.index_instant)
 
     def value(self, stored: bytes | None, _times: Times | None = None) -> bytes | None:
@@ -211,7 +211,7 @@ def count_step_bits(duration_ms: int) -> int:
 
 
 def find_instants(step_bits: int | NDArray[np.int64], written_ms: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the instants under which rows are in the index that were written at these times."""
+    """Return the index instants of rows that were written at these times."""
     instants: NDArray[np.int64] = np.maximum(written_ms, 0) >> step_bits << step_bits
     return instants
 
@@ -228,7 +228,7 @@ def stamp_all(values: Packed, step_bits: int, written_ms: NDArray[np.int64]) -> 
 def split_stamp(stored: bytes) -> tuple[int | None, bytes]:
     """Return when a row's life began and its value. Raises FormatError.
 
-    The time is 0 if its life waits for a watermark, and None if the row was not written since there are lives.
+    The time is 0 if its life waits for a watermark, and None if the row was last written before there were lives.
     """
     if not _is_stamped(stored):
         return None, stored

@@ -17,7 +17,7 @@ def check_planned(ticket: Ticket, uid: str, planned: int) -> None:
     runs = ticket.num_partitions
     if runs == planned:
         return
-    message = f"Keyed operator {uid!r} was planned for {planned} partitions, and the query runs with {runs}"
+    message = f"Keyed operator {uid!r} was planned for {planned} partitions, but the query runs with {runs}"
     way = f"Set spark.sql.shuffle.partitions to {runs} before the query is built, or"
     if ticket.meta.num_partitions is None:
         raise InvalidInputError(
@@ -25,8 +25,8 @@ def check_planned(ticket: Ticket, uid: str, planned: int) -> None:
         )
     rescale = write_rescale(ticket.checkpoint, planned, **ticket.place_options)
     raise InvalidInputError(
-        f"{message}: that of its checkpoint.",
-        hint=f"{way} make a copy of it with {planned} partitions: {rescale}.",
+        f"{message}, the number of its checkpoint.",
+        hint=f"{way} make a copy of the checkpoint with {planned} partitions: {rescale}.",
     )
 
 
@@ -39,6 +39,6 @@ def check_place(ticket: Ticket, uid: str, key_hash: int) -> None:
         raise InvalidInputError(
             f"Operator {uid!r}: a group whose key belongs to partition {place} of {ticket.num_partitions} is called in "
             f"partition {ticket.partition}.",
-            hint="Leave spark.sql.streaming.statefulOperator.useStrictDistribution on: it places state by the hash of "
-            "its key.",
+            hint="Leave spark.sql.streaming.statefulOperator.useStrictDistribution on: it places each group by the "
+            "hash of its key.",
         )

@@ -1,7 +1,7 @@
 """What the plan of a batch tells the workers of a task: which operators on groups its query has.
 
-One task can have several of them, where Spark needs no exchange between them: with one partition after ``coalesce``, or
-behind a source with one partition. Each has a worker and a ticket of its own.
+One task can run several of these operators if Spark needs no exchange between them: with one partition after
+``coalesce``, or behind a source with one partition. Each has a worker and a ticket of its own.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ class WorkerSession:
             return
         if self._is_over:
             raise LifecycleError(
-                "An iterator over the elements or entries of a state is used after the batch in which it was made.",
+                "An iterator over the elements or entries of a state is used after its batch has ended.",
                 hint="Read it in the call that made it, or make a list of it there.",
             )
         idle = self._cursors.setdefault(prefix[:STATE_BYTES], [])
@@ -280,8 +280,8 @@ def find_ticket(attempt: int, local_dir: str, operator: int | None = None) -> Ti
 
 
 _SEVERAL = (
-    "Spark runs several stateful operators in this task. Pass what with_states returns to applyInPandasWithState as it "
-    "is, so that it is known by its uid; or call repartition on the rows of one of the operators."
+    "Spark runs several stateful operators in this task. Pass the result of with_states to applyInPandasWithState "
+    "unchanged, so that it is known by its uid; or call repartition on the rows of one of the operators."
 )
 
 

@@ -70,7 +70,7 @@ def find_variables(processor: StatefulProcessor, clock: Clock | None, who: str) 
     except Exception as problem:
         raise InvalidInputError(
             f"{who}: {name}.init() failed when the query was planned: {type(problem).__name__}: {problem}",
-            hint="It is called there on a copy of the processor, to find its state variables.",
+            hint="Planning calls init() on a copy of the processor, to find its state variables.",
         ) from problem
     return handle.declared
 
@@ -126,10 +126,10 @@ class RecordingHandle(StatefulProcessorHandle):
     def require_kept(self) -> None:
         """Raise InvalidInputError if ``init`` deletes a state variable that it declares: each task would empty it."""
         if twice := sorted(self._deleted.intersection(self.declared)):
-            raise InvalidInputError(f"{self._who}.init() declares the state variable {twice[0]!r}, and deletes it.")
+            raise InvalidInputError(f"{self._who}.init() declares the state variable {twice[0]!r}, but deletes it.")
 
     def _refuse(self, call: str) -> NoReturn:
-        raise InvalidInputError(f"{self._who}.init() calls {call}, and no key is being processed there.")
+        raise InvalidInputError(f"{self._who}.init() calls {call}, but no key is being processed there.")
 
     def _add(self, state: DeclaredState) -> Variable:
         if state.name in self.declared:
@@ -162,7 +162,7 @@ class RecordingHandle(StatefulProcessorHandle):
         if isinstance(duration_ms, bool) or not isinstance(duration_ms, int) or duration_ms < 0:
             raise InvalidInputError(f"{what}, not a positive number of milliseconds.")
         if self._clock != "processing":
-            raise InvalidInputError(f"{what}, and only the timeMode 'ProcessingTime' has times to live.")
+            raise InvalidInputError(f"{what}, but only the timeMode 'ProcessingTime' has times to live.")
         return Ttl(timedelta(milliseconds=duration_ms))
 
 
@@ -179,5 +179,5 @@ class Variable:
         if call.startswith("__"):
             raise AttributeError(call)
         raise InvalidInputError(
-            f"{self._who}.init() uses {call} of state variable {self._name!r}, and no key is being processed there."
+            f"{self._who}.init() uses {call} of state variable {self._name!r}, but no key is being processed there."
         )

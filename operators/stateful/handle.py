@@ -79,7 +79,7 @@ class TaskHandle(StatefulProcessorHandle):
     def _require_timers(self, call: str) -> KeyTimers:
         if self._timers is None:
             raise InvalidInputError(
-                f"{self._who} calls {call}(), and there are no timers in the timeMode 'None'.",
+                f"{self._who} calls {call}(), but there are no timers in the timeMode 'None'.",
                 hint="Give the timeMode 'ProcessingTime' or 'EventTime'.",
             )
         return self._timers

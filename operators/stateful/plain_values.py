@@ -1,4 +1,4 @@
-"""Converters of single values for which the result is certain, in a microsecond; others go through a column.
+"""Convert single values in a microsecond, where the result is certain; other values go through a column.
 
 A converter returns a value as a program reads it back, or as a state takes it. For a value that may be stored as
 another one, or not at all, it raises NotPlainError.
@@ -33,7 +33,7 @@ _EXACT: tuple[tuple[Callable[[pa.DataType], bool], type], ...] = (
 
 
 class NotPlainError(Exception):
-    """What becomes of a value is not certain here."""
+    """It is not certain here how a value is stored."""
 
 
 def make_converter(kind: pa.DataType, *, is_nullable: bool, as_read: bool) -> Convert:

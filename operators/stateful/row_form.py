@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark_ckpt.operators.declarations.host import Conf
 
 ROWS_AT_ONCE = 512
-"""So few that Python's garbage collector, which looks at all that is left of them, does not take half of the time."""
+"""So few that Python's garbage collector, which visits all that are left, does not take half of the time."""
 _WRONG = (TypeError, ValueError, OverflowError, AttributeError, pa.ArrowException)
 _new_tuple = tuple.__new__
 
@@ -131,10 +131,10 @@ class ReturnedRows:
             raise self._refuse(f"returned {_show(row)} in place of a Row.")
         fields: Sequence[str] | None = getattr(row, "__fields__", None)
         if fields is None:
-            raise self._refuse(f"returned {_show(row)}, which has no names of fields.")
+            raise self._refuse(f"returned {_show(row)}, which has no field names.")
         unknown = [name for name in fields if name not in self._output.names]
         if unknown and len(fields) - len(unknown) < len(self._output):
-            raise self._refuse(f"returned {_show(row)}, and the output has no column {unknown[0]!r}.")
+            raise self._refuse(f"returned {_show(row)}, but the output has no column {unknown[0]!r}.")
         return fields
 
     def _refuse(self, what: str) -> InvalidInputError:

@@ -81,7 +81,7 @@ class Tuples:
         for field, value in zip(self._kind, given, strict=False):
             if value is None and not field.nullable:
                 raise InvalidInputError(
-                    f"State variable {self._name!r}: its field {field.name!r} is NOT NULL, and {repr(given)[:200]} is "
+                    f"State variable {self._name!r}: its field {field.name!r} is NOT NULL, but {repr(given)[:200]} is "
                     "given."
                 )
         return self.column([tuple(given)])

@@ -23,7 +23,7 @@ class _NoTurn:
 
     def __index__(self) -> NoReturn:
         raise InvalidInputError(
-            "A state variable is used for the current key, and no key is being processed.",
+            "A state variable is used for the current key, but no key is being processed.",
             hint="Use it in handleInputRows(), handleExpiredTimer() or handleInitialState().",
         )
 

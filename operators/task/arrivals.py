@@ -1,4 +1,4 @@
-"""The rows of one batch and partition, by how they have come: of the initial state, late, or in time, of each input."""
+"""The rows of one batch and partition: those of the initial state, and each input's late ones and those in time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Arrived:
-    """Rows that have come in one way. ``given``: their input; for those of the initial state, in its place."""
+    """Rows that have come in one way. ``given``: their input, or the initial state in its place."""
 
     how: Arrival
     given: Input
@@ -118,9 +118,9 @@ class Arrivals:
         late_ms: int | None,
         limit_bytes: int,
     ) -> None:
-        """Late is what has an event time up to ``late_ms``. Each buffer gets a name of its own.
+        """Rows with an event time up to ``late_ms`` are late. Each buffer gets a name of its own.
 
-        All of them together keep up to ``limit_bytes`` of rows in memory.
+        All buffers together keep up to ``limit_bytes`` of rows in memory.
         """
         self._limit_bytes = limit_bytes
         self._operator, self._late_ms = operator, late_ms

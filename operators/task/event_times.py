@@ -20,7 +20,7 @@ _WINDOW_END = 1
 
 
 def read_times_ms(rows: pa.Table, column: str | None, least_ms: int) -> NDArray[np.int64]:
-    """Return the event time of each row, of a window its end, but ``least_ms`` if it is earlier or absent."""
+    """Return the event time of each row, for a window its end; ``least_ms`` if it is earlier or absent."""
     if column is None:
         return np.full(len(rows), least_ms)
     times = rows.column(column).combine_chunks()

@@ -35,9 +35,9 @@ _LISTED = pa.schema([(HASH, pa.int32()), (TIMERS, pa.int32()), (KEY, pa.binary()
 """A stored timer that is due: the number of its declared timers, and the key of its row."""
 AT_ONCE = 8192
 MAX_RETURNS = 1_000_000
-"""How often the timers of a key may be followed in one batch by one that was registered and is not later."""
+"""How often in one batch a timer of a key may be followed by a newly registered one that is not later."""
 _FEW = 100_000
-"""Until so many were registered for the past, nothing is kept of them."""
+"""Nothing is recorded about timers for the past until so many were registered."""
 
 
 class Due(NamedTuple):

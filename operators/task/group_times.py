@@ -49,7 +49,7 @@ def require_present(batch_ms: int, who: str, batch_id: int) -> None:
     if ahead_ms > MAX_AHEAD_MS:
         raise InvalidInputError(
             f"{who}: batch {batch_id} was planned at {show_instant(batch_ms)}, by a clock that is "
-            f"{timedelta(seconds=ahead_ms // 1000)} ahead of this machine's. Timers and times to live would go by it.",
+            f"{timedelta(seconds=ahead_ms // 1000)} ahead of this machine's. Timers and times to live would follow it.",
             hint=f"Correct the driver's clock. Then delete the entry {batch_id} from the folder offsets of the "
             "checkpoint, so that the batch is planned again.",
         )
@@ -99,7 +99,7 @@ class GroupTimes:
         ahead = timedelta(seconds=(self.stored_ms - self._batch_ms) // 1000)
         what = f"an earlier batch was planned at {show_instant(self.stored_ms)}, by a clock that was {ahead} ahead"
         if self.processing_ms == self.stored_ms:
-            return f"{what}: until then, processing time stands still, and no timer of it fires."
+            return f"{what}: until then, processing time stands still, and none of its timers fires."
         return f"{what}: processing time goes back to {show_instant(self._batch_ms)}."
 
     def set_time_out(self, timers: Iterable[BoundTimers], left_ms: Mapping[Clock, int] = MappingProxyType({})) -> None:

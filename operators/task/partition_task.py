@@ -64,8 +64,8 @@ TIMERS_PART = 8
 def make_frames(batches: Iterator[pa.RecordBatch], records: int) -> Iterator[pd.DataFrame]:
     """Yield a frame of one row for each batch.
 
-    Spark's worker holds frames until they have more than ``records`` rows, then passes them on as one. After HELD_BYTES
-    of batches ``records`` nulls are therefore added, which the shim ignores. 10,000 nulls take 10 ms. A higher
+    Spark's worker holds frames until they have more than ``records`` rows, then passes them on as one. Therefore
+    ``records`` nulls, which the shim ignores, follow after HELD_BYTES of batches. 10,000 nulls take 10 ms. A higher
     ``records`` raises the limit of held bytes, because more nulls are needed.
     """
     import pandas as pd

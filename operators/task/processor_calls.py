@@ -218,7 +218,7 @@ class ProcessorCalls:
             self.position.time.end()
 
     def _chunks(self, due: Iterator[Due]) -> Iterator[list[Due]]:
-        """Yield the timers of each call: after a pause that is as long as the shortest life, a key's are of the next.
+        """Yield the timers of each call: after a pause as long as the shortest life, a key's go to the next call.
 
         What a key gets in a call does not depend on other keys.
         """

@@ -14,13 +14,13 @@ from pyspark_ckpt.operators.session.worker import WorkerSession
 from pyspark_ckpt.state_store.arrays.writes import Writes
 
 MIN_SWEPT = 10_000
-"""So many expired rows of a state a task may free in any case."""
+"""A task may always free so many expired rows of a state."""
 PACE = 2
-"""How many it may free for each row that it gets, or to which it gives a time to live: more than one."""
+"""How many more it may free for each row that it gets or gives a time to live: more than one."""
 SHARE = 2
 """The part of a state's rows that a task may free if it cannot free more later."""
 _ALWAYS_TOLD = {"expired_rows": 0, "expired_rows_left": 0}
-"""Also if no state has a time to live."""
+"""Reported even if no state has a time to live."""
 
 
 def sweep(session: WorkerSession, bound: Sequence[Kept], rows: int) -> None:
@@ -31,9 +31,9 @@ def sweep(session: WorkerSession, bound: Sequence[Kept], rows: int) -> None:
 
 
 def sweep_share(session: WorkerSession, bound: Sequence[Kept], memory_bytes: int) -> None:
-    """Free expired rows, up to a share of each state, before calls of which each one stages what it has written.
+    """Free expired rows, up to a share of each state, before calls that each stage their own writes.
 
-    After such a call, a stored row may be one that it has replaced. ``memory_bytes`` limit what is freed.
+    After such a call, a stored row may already be replaced. ``memory_bytes`` limits the freed rows.
     """
     session.counts.update(_ALWAYS_TOLD)
     for each in bound:
@@ -103,7 +103,7 @@ def row_changes(bound: Sequence[Kept]) -> dict[int, int]:
 
 
 def _count(session: WorkerSession, table: Staged, part: Written) -> Written:
-    """Count which rows of a state are put and which are removed; rows of indexes are no state.
+    """Count the rows of a state that are put, and those that are removed; rows of indexes do not count.
 
     A row that is spilled and then written again counts again.
     """

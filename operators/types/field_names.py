@@ -115,7 +115,7 @@ def require_exact(old: pa.DataType, new: pa.DataType, aliases: Mapping[str, str]
 def _require_exact_part(old: pa.Field | None, new: pa.Field, aliases: Mapping[str, str], path: str) -> None:
     if not new.nullable and (old is None or old.nullable):
         raise InvalidInputError(
-            f"field {path[:-1]!r}: it may be null in stored values, and is declared NOT NULL.",
+            f"field {path[:-1]!r} may be null in stored values, but is declared NOT NULL.",
             hint=f"Declare it without NOT NULL. {ANOTHER_NAME}",
         )
     if old is not None:
@@ -153,7 +153,7 @@ def require_clear_aliases(kind: pa.DataType, aliases: Mapping[str, str]) -> None
                 others = [each for each in kind.names if each.lower() == former.lower() != field.name.lower()]
                 if others and not _is_new(others[0], aliases):
                     raise InvalidInputError(
-                        f"field {field.name!r} has the former name {former!r}, and {others[0]!r} is a field, too.",
+                        f"field {field.name!r} has the former name {former!r}, but {others[0]!r} is also a field.",
                         hint=f"If {others[0]!r} is a new field, add {{{others[0]!r}: {others[0]!r}}} to the aliases. "
                         "Fields cannot swap names: give them names that neither of them had.",
                     )

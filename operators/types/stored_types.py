@@ -70,7 +70,7 @@ def arrow_type(schema: Any) -> pa.DataType:
         return _type_of(schema)
     except _NotShownError as problem:
         raise FormatError(
-            f"Values of type {problem} cannot be shown, and the stored type {repr(schema)[:200]} has some.",
+            f"Values of type {problem} cannot be shown, but the stored type {repr(schema)[:200]} has some.",
             hint="Use Spark's own reader of state, which shows them: spark.read.format('statestore').",
         ) from problem
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError, pa.ArrowException) as problem:

@@ -230,7 +230,7 @@ def require_distinct(keys: Sequence[Any]) -> None:
 
 def no_null(field: pa.Field) -> str:
     """Return the message for None in a field that is NOT NULL."""
-    return f"{field.name!r} is None, and is declared NOT NULL"
+    return f"{field.name!r} is None, but is declared NOT NULL"
 
 
 def _reader(kind: pa.DataType) -> Convert:

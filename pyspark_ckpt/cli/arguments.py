@@ -13,9 +13,9 @@ from typing_extensions import override
 
 F = TypeVar("F", bound=Callable[..., Any])
 DryRun = Literal["counted", "estimated"]
-"""How the rows of new partitions are known when a restore is a dry run."""
+"""How a dry run of a restore finds the row counts of new partitions."""
 KEEP = 100
-"""How many versions below the newest one ``gc`` keeps. So with the newest one, it keeps one more."""
+"""How many versions ``gc`` keeps below the newest one, which it keeps as well."""
 TABLE_ROWS = 100
 """How many rows a table shows."""
 
@@ -79,12 +79,12 @@ version_option = click.option(
 
 
 def dry_run_options(command: F) -> F:
-    """Add ``--dry-run`` and ``--quick``, of which the command gets one choice: ``dry_run``, a ``DryRun`` or None."""
+    """Add ``--dry-run`` and ``--quick``. The command gets one argument for both: ``dry_run``, a ``DryRun`` or None."""
 
     @wraps(command)
     def choose(*, dry_run: bool, quick: bool, **given: Any) -> Any:  # noqa: ANN401 - those of the command
         if quick and not dry_run:
-            raise click.UsageError("--quick is of --dry-run, which changes nothing: give both, or neither.")
+            raise click.UsageError("--quick works only with --dry-run: give both, or neither.")
         chosen: DryRun | None = None
         if dry_run:
             chosen = "estimated" if quick else "counted"
@@ -96,7 +96,7 @@ def dry_run_options(command: F) -> F:
 
 
 def names(*option: str, what: str) -> Callable[[F], F]:
-    """Add an option for a list of names with commas between them, which may be repeated; None if it is not given."""
+    """Add a repeatable option for comma-separated names. The command gets None if it is not given."""
 
     def split(_context: click.Context, _option: click.Parameter, texts: tuple[str, ...]) -> list[str] | None:
         found = [name for text in texts for name in text.split(",")]
@@ -108,7 +108,7 @@ def names(*option: str, what: str) -> Callable[[F], F]:
 
 
 def read_json(text: str) -> Any:  # noqa: ANN401 - JSON
-    """Return a value given in JSON, with Decimal for floats, which would lose digits of a decimal."""
+    """Parse JSON, with Decimal in place of floats, which would lose digits."""
     try:
         return json.loads(text, parse_float=Decimal)
     except ValueError as problem:

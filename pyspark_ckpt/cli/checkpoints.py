@@ -73,7 +73,7 @@ def open_to_verify(location: str, settings: Mapping[str, str]) -> Checkpoint:
 
 
 def _refuse_unknown_state(checkpoint: Checkpoint) -> None:
-    """Raise InvalidInputError for state of another provider; FormatError if it is unknown what some state is."""
+    """Raise InvalidInputError for state of another provider; FormatError if some state cannot be identified."""
     checkpoint.refuse_other_provider()
     if checkpoint.newest_version:
         refuse_unnamed_operators(checkpoint, len(checkpoint.operators()))
@@ -116,7 +116,7 @@ def _name_of(checkpoint: Checkpoint, operator: Operator) -> str:
         return operator.name
     try:
         meta = checkpoint.meta(Identity(operator.number, 0, operator.stores[0]), checkpoint.newest_version)
-    except (FormatError, NotFoundError):  # `verify` says what is wrong; what can be listed is listed
+    except (FormatError, NotFoundError):  # `verify` says what is wrong; this lists the rest
         return f"{operator.name} (metadata unreadable)"
     return name_by_metas(operator.name, [meta])
 
@@ -196,7 +196,7 @@ def verify(checkpoint: Checkpoint, version: int | None, *, as_json: bool) -> int
         found = [verify_version(checkpoint, identity, at) for identity in stores]
         start = StartFiles()
     problems = [*unknown, *(problem for each in found for problem in each.problems), *start.problems]
-    if len({each.version for each in found}) == 1:  # of a query that runs, stores may be read at different versions
+    if len({each.version for each in found}) == 1:  # while the query runs, stores may be read at different versions
         problems += find_differing_copies(found)
     if as_json:
         read = {
@@ -218,7 +218,7 @@ def verify(checkpoint: Checkpoint, version: int | None, *, as_json: bool) -> int
 
 
 def _find_stores(checkpoint: Checkpoint) -> tuple[dict[Identity, str], list[str]]:
-    """Return all stores with Spark's names of their operators; no store, and why, if the files that name them are bad.
+    """Return all stores with Spark's names of their operators; or no store and the reason, if their files are bad.
 
     Raises InvalidInputError (state of another provider), StorageError.
     """
@@ -226,13 +226,13 @@ def _find_stores(checkpoint: Checkpoint) -> tuple[dict[Identity, str], list[str]
         _refuse_unknown_state(checkpoint)
         return {identity: operator.name for operator, identity in checkpoint.stores()}, []
     except FormatError as problem:
-        return {}, [f"{problem!s} No state was read: it is not known which stores there are"]
+        return {}, [f"{problem!s} No state was read, because the stores are unknown"]
 
 
 def _verify_uncommitted(
     checkpoint: Checkpoint, stores: Sequence[Identity], unknown: Sequence[str], *, as_json: bool
 ) -> int:
-    """Look for what a query before its first commit cannot have: later batches, whose commit log is then lost."""
+    """Look for later batches: a query before its first commit has none, unless its commit log is lost."""
     last = find_last_version(checkpoint, stores)
     start = verify_start(checkpoint)
     checkpoint.look_again()
@@ -247,7 +247,7 @@ def _verify_uncommitted(
 
 
 def collect(checkpoint: Checkpoint, keep: int, *, dry_run: bool, as_json: bool) -> int:
-    """Delete what is not needed any more, or print what would be deleted."""
+    """Delete objects that are no longer needed, or print what would be deleted."""
     grace_s, deleted = checkpoint.workplace.options.retention_grace_period_s, 0
     names = {identity: each.name for each, identity in checkpoint.stores()} if checkpoint.newest_version else {}
     stores = list(names)
@@ -294,7 +294,7 @@ def _require_version(checkpoint: Checkpoint, version: int | None) -> int:
 
 
 def _print_nothing_yet(checkpoint: Checkpoint, *, as_json: bool, **more: object) -> int:
-    """Say that no batch is committed; in JSON by what is empty, with ``more`` fields of the command."""
+    """Say that no batch is committed; in JSON by empty fields, with ``more`` fields of the command."""
     if as_json:
         return print_json({"query_id": checkpoint.query_id, "version": 0, **more, "stores": []})
     print_text(f"query {checkpoint.query_id}, {_describe_uncommitted(checkpoint)}")
@@ -302,10 +302,10 @@ def _print_nothing_yet(checkpoint: Checkpoint, *, as_json: bool, **more: object)
 
 
 def _describe_uncommitted(checkpoint: Checkpoint) -> str:
-    """Say that no batch is committed; or what there is of later batches, whose commit log is then lost."""
+    """Say that no batch is committed, or name a later batch, which shows that the commit log is lost."""
     last = find_last_version(checkpoint, (identity for _, identity in checkpoint.stores()))
     planned = max(list_batches(checkpoint.place, "offsets"), default=0)
     if last <= FIRST_VERSION and not planned:
         return NOTHING_YET
     what = f"there is state of version {last}" if last > FIRST_VERSION else f"batch {planned} was planned"
-    return f"the commit log has no batch, and {what}: {checkpoint.write_command('checkpoint', 'verify')} says more"
+    return f"the commit log has no batch, but {what}: {checkpoint.write_command('checkpoint', 'verify')} says more"

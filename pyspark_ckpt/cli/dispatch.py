@@ -54,7 +54,7 @@ def spell_options(text: str, parameters: Sequence[click.Parameter]) -> str:
 
 @contextmanager
 def _stop_waiting_when_interrupted() -> Iterator[None]:
-    """Let Ctrl-C also end the waits of other threads for places: all of them end before the command does."""
+    """Let Ctrl-C also stop other threads that wait for a place: the command ends only after all threads."""
     from pyspark_ckpt.state_store.blobs.base.retries import stop_waiting  # noqa: PLC0415 - only a command needs it
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -73,7 +73,7 @@ def _stop_waiting_when_interrupted() -> Iterator[None]:
 
 
 class Command(click.Command):
-    """A command whose errors speak of its options. Ctrl-C ends it although a place does not answer."""
+    """A command whose errors name its options. Ctrl-C ends it even if a place does not answer."""
 
     @override
     def invoke(self, ctx: click.Context) -> Any:
@@ -85,7 +85,7 @@ class Command(click.Command):
 
 
 class Group(click.Group):
-    """A group of commands. It answers an unknown name with commands of any group that may have been meant."""
+    """A group of commands. For an unknown name it suggests similar commands of any group."""
 
     command_class = Command
     group_class = type
@@ -108,7 +108,7 @@ class Group(click.Group):
 
 
 class Root(Group):
-    """The group of all commands. If it is interrupted, that is an Abort."""
+    """The group of all commands. An interrupt raises Abort."""
 
     group_class = Group  # type: ignore[assignment]  # declared as what it is in Group
 

@@ -1,7 +1,7 @@
 """The command line: ``pyspark-ckpt``, or ``python -m pyspark_ckpt``.
 
 Needs neither Spark nor a JVM. Exit codes: 0 success, 1 a reported problem or failure, 2 an invalid call, 130 Ctrl-C,
-141 nobody reads the output. What a command does is imported when it runs, so that help and completion are quick.
+141 nobody reads the output. A command's code is imported when it runs, so help and completion are quick.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _end_without_output(problem: OutputError) -> int:
     if problem.stream != "stderr":
         try:
             print(f"{NAME}: {problem}", file=sys.stderr, flush=True)
-        except OSError:  # there is no stream left that could tell
+        except OSError:  # no stream is left to report it
             discard_output("stderr")
     return 1
 
@@ -131,7 +131,7 @@ def verify(checkpoint: str, settings: dict[str, str], version: int | None, *, as
 @store_options
 @json_flag
 def gc(checkpoint: str, settings: dict[str, str], keep: int, *, dry_run: bool, as_json: bool) -> int:
-    """Delete what is not needed any more; --dry-run only prints it."""
+    """Delete objects that are no longer needed; --dry-run only lists them."""
     from pyspark_ckpt.cli import checkpoints
 
     opened = checkpoints.open_checkpoint(checkpoint, settings)
@@ -140,9 +140,9 @@ def gc(checkpoint: str, settings: dict[str, str], keep: int, *, dry_run: bool, a
 
 @checkpoint.command
 @place("checkpoint")
-@click.option("--apply", is_flag=True, help="Do it: move away what is in the way, into _ckpt/removed.")
-@click.option("--quick", is_flag=True, help="Look at names and metadata of the state, and do not read its rows.")
-@click.option("--query-id", default="", metavar="ID", help="The id, if metadata is lost; `new` for another one.")
+@click.option("--apply", is_flag=True, help="Do it: move the files that are in the way into _ckpt/removed.")
+@click.option("--quick", is_flag=True, help="Check names and metadata of the state, not its rows.")
+@click.option("--query-id", default="", metavar="ID", help="The query's id, if metadata is lost; `new` makes one.")
 @store_options
 @json_flag
 def repair(**given: Any) -> int:  # noqa: ANN401 - the arguments of the function it calls
@@ -170,7 +170,7 @@ def savepoint() -> None:
     help="canonical: sorted rows in Parquet files.",
 )
 @click.option(
-    "--digests", is_flag=True, help="Record a digest of each state of a native savepoint, which reads all rows."
+    "--digests", is_flag=True, help="Record a digest of each state of a native savepoint. This reads all rows."
 )
 @store_options
 @json_flag
@@ -245,8 +245,8 @@ QUERY_ID = click.option("--query-id", type=click.Choice(["keep", "new"]), defaul
     "--replay-from",
     metavar="CHECKPOINT",
     multiple=True,
-    help="Plan the batches after the savepoint as the query did there. Repeat it for each checkpoint on which the "
-    "query has run since: of two plans of a batch, the last one counts.",
+    help="Reuse this checkpoint's plans of the batches after the savepoint. Repeat it for each checkpoint on which "
+    "the query has run since: of two plans of a batch, the last one counts.",
 )
 @click.option("--allow-non-restored-state", is_flag=True, help="Accept state that no operator declares; it is kept.")
 @dry_run_options
@@ -281,7 +281,7 @@ def query() -> None:
 
 @query.command
 @place("checkpoint")
-@click.option("--progress", metavar="FILE", help="Progress of the query as JSON, also between other lines of a log.")
+@click.option("--progress", metavar="FILE", help="The query's progress as JSON, alone or between other lines of a log.")
 @click.option("--cores", type=int, metavar="N", help="How many tasks run at a time.")
 @store_options
 @json_flag
@@ -306,7 +306,7 @@ def advise(**given: Any) -> int:  # noqa: ANN401 - the arguments of the function
 @store_options
 @json_flag
 def move_in(**given: Any) -> int:  # noqa: ANN401 - the arguments of the function it calls
-    """Copy a checkpoint of Spark's RocksDB or HDFS-backed provider, as one of this store. The query must be stopped."""
+    """Copy a checkpoint from Spark's RocksDB or HDFS-backed provider to this store. The query must be stopped."""
     from pyspark_ckpt.cli import savepoints
 
     return savepoints.move_in(**given)
@@ -319,7 +319,7 @@ def move_in(**given: Any) -> int:  # noqa: ANN401 - the arguments of the functio
 @store_options
 @json_flag
 def branch(**given: Any) -> int:  # noqa: ANN401 - the arguments of the function it calls
-    """Fork a query, which may run: write a checkpoint from which another one continues."""
+    """Fork a query, which may be running: write a checkpoint from which another query continues."""
     from pyspark_ckpt.cli import savepoints
 
     return savepoints.branch(**given)
@@ -329,14 +329,14 @@ def branch(**given: Any) -> int:  # noqa: ANN401 - the arguments of the function
 @place("savepoint")
 @place("target")
 @click.option("--migrations", required=True, metavar="MODULE:NAME", help="A list of Migration in a Python module.")
-@click.option("--dry-run", is_flag=True, help="Print what would become of states and rows, and write nothing.")
+@click.option("--dry-run", is_flag=True, help="Print how states and rows would change, and write nothing.")
 @click.option(
     "--samples", type=click.IntRange(0), default=5, metavar="N", help="With --dry-run: rows of each state; default: 5."
 )
 @store_options
 @json_flag
 def migrate_state(**given: Any) -> int:  # noqa: ANN401 - the arguments of the function it calls
-    """Write a savepoint with the migrations that the state has not had."""
+    """Apply the migrations that the state has not had, and write a new savepoint."""
     from pyspark_ckpt.cli import migrations
 
     return migrations.migrate(**given)
@@ -353,7 +353,7 @@ def migrate_state(**given: Any) -> int:  # noqa: ANN401 - the arguments of the f
 @store_options
 @json_flag
 def hand_back(**given: Any) -> int:  # noqa: ANN401 - the arguments of the function it calls
-    """Copy a checkpoint as one of Spark's RocksDB or HDFS-backed provider. The query must be stopped."""
+    """Copy a checkpoint from this store to Spark's RocksDB or HDFS-backed provider. The query must be stopped."""
     from pyspark_ckpt.cli import savepoints
 
     return savepoints.hand_back(**given)
@@ -362,10 +362,10 @@ def hand_back(**given: Any) -> int:  # noqa: ANN401 - the arguments of the funct
 @query.command("serve")
 @click.argument("checkpoints", nargs=-1, required=True, type=Place(readable=False), metavar="CHECKPOINT...")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Default: a free one.")
-@click.option("--host", default="127.0.0.1", metavar="ADDRESS", help="Default: 127.0.0.1. Reach it by ssh instead.")
+@click.option("--host", default="127.0.0.1", metavar="ADDRESS", help="Default: 127.0.0.1. Prefer ssh to another.")
 @names("--allowed-host", "allowed_hosts", what="Also answer requests for these host names")
 @click.option(
-    "--savepoints", multiple=True, type=Place(readable=False), metavar="FOLDER", help="List these savepoints."
+    "--savepoints", multiple=True, type=Place(readable=False), metavar="FOLDER", help="List savepoints in this folder."
 )
 @store_options
 def serve_page(**given: Any) -> int:  # noqa: ANN401 - the arguments of the function it calls

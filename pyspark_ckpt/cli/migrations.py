@@ -69,7 +69,7 @@ def migrate(
             }
         )
     print_table(("migration", "changes"), [(each.name, "; ".join(each.changes)) for each in made])
-    print_text(f"{count_text(len(made), 'migration')} made, savepoint {escape_controls(target)} written")
+    print_text(f"{count_text(len(made), 'migration')} applied, savepoint {escape_controls(target)} written")
     return 0
 
 
@@ -77,11 +77,11 @@ def load_migrations(named: str) -> list[Migration]:
     """Return the list of migrations with a name such as ``visits.migrations:MIGRATIONS``.
 
     Modules are found in the current folder, too, as by ``python -m``. Raises InvalidInputError (there is no such list),
-    and what the module raises.
+    and any error of the module.
     """
     module, _, name = named.partition(":")
     if not name.isidentifier() or not all(each.isidentifier() for each in module.split(".")):
-        raise InvalidInputError(f"`migrations` is {named!r}, which names no list of a module.", hint=_FORM)
+        raise InvalidInputError(f"`migrations` is {named!r}, which does not name a list in a module.", hint=_FORM)
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -90,7 +90,7 @@ def load_migrations(named: str) -> list[Migration]:
     except SystemExit as problem:
         raise InvalidInputError(
             f"`migrations` is {named!r}, and the module {module!r} ends the program: it calls sys.exit().",
-            hint="Give a module that has the list alone.",
+            hint="Give a module that only defines the list.",
         ) from problem
     except ModuleNotFoundError as problem:
         if problem.name is None or not f"{module}.".startswith(f"{problem.name}."):
@@ -124,7 +124,7 @@ def _print(savepoint: str, told: ExplainedChanges) -> int:
             print_text(f"\n{escape_controls(f'{each.uid}/{each.name}')}, some of its rows afterwards")
             print_rows(each.sample.column_names, _read_sample(each.sample), "table", None)
     number = count_text(len(told.migrations), "migration")
-    print_text(f"\n{number} to make on {escape_controls(savepoint)}; nothing is written")
+    print_text(f"\n{number} to apply to {escape_controls(savepoint)}; nothing was written")
     return 0
 
 

@@ -67,9 +67,9 @@ def _print(checkpoint: DamagedCheckpoint, done: Repaired) -> None:
     found = done.diagnosis
     _print_list("damaged or missing", found.problems)
     _print_list("in the way of later batches", _shorten(found.obstacles))
-    _print_list("only a backup has", found.lost)
+    _print_list("to be restored from a backup", found.lost)
     if found.continuation is None or found.lost:
-        print_text("The query cannot continue from what is here. Restore these files from a backup, or a savepoint.")
+        print_text("The query cannot continue from these files. Restore them from a backup, or use a savepoint.")
         return
     print_text(_say_where(found))
     if found.is_healthy:
@@ -81,7 +81,7 @@ def _print(checkpoint: DamagedCheckpoint, done: Repaired) -> None:
         print_text(f"Moved {count_text(len(found.removed), 'file')} to {checkpoint.place.url}/{done.kept_in}.")
     elif not done.is_applied:
         _print_list("would be moved to _ckpt/removed", found.removed)
-        print_text("Nothing was changed. A driver that still runs the query ends when --apply does this.")
+        print_text("Nothing was changed. --apply does this; a driver that still runs the query then ends.")
     _print_sinks(found)
 
 
@@ -92,7 +92,7 @@ def _print_list(what: str, lines: Sequence[str]) -> None:
 
 
 def _shorten(obstacles: Sequence[Obstacle]) -> list[str]:
-    """Return a line for each reason, with the batches that it is in the way of."""
+    """Return a line for each reason, with the batches that it blocks."""
     lines = []
     for reason, group in groupby(obstacles, lambda each: each.reason):
         batches = [each.batch for each in group]
@@ -118,7 +118,7 @@ def _print_id(found: Diagnosis, done: Repaired) -> None:
     if done.query_id:
         print_text(f"Wrote metadata with the query id {done.query_id}.")
     elif len(found.query_ids) == 1:
-        print_text(f"metadata would get the query id {found.query_ids[0]}, which the pointers to the state have.")
+        print_text(f"metadata would get the query id {found.query_ids[0]}, as in the pointers to the state.")
     else:
         print_text(
             "The query id is lost: nothing in the checkpoint has it. Give --query-id with the id from a log of the "
@@ -132,7 +132,7 @@ def _print_sinks(found: Diagnosis) -> None:
     first, last = found.cut_anew[0], found.cut_anew[-1]
     which = f"batch {first}" if first == last else f"batches {first} to {last}"
     print_text(
-        f"\nThe plan of {which} is lost or does not count any more, so these numbers may get other rows. Before you "
-        f"start the query, look what the sink has: remove the rows of {which} there, and what it remembers of these "
-        "batches. Otherwise a sink that skips batches by their numbers loses rows, and another one has rows twice."
+        f"\nThe plan of {which} is lost or no longer counts, so these numbers may get other rows. Before you start "
+        f"the query, delete the rows of {which} from the sink, and the sink's record of these batches. Otherwise a "
+        "sink that skips batches by their numbers loses rows, and any other sink gets rows twice."
     )

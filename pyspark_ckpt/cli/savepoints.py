@@ -58,7 +58,7 @@ def create(checkpoint: str, target: str, settings: Settings, kind: Kind, *, dige
 
 
 def list_all(folder: str, settings: Settings, *, as_json: bool) -> int:
-    """List savepoints below a folder; exit code 1 if one is damaged or not to be seen, 2 if there is no such folder."""
+    """List savepoints below a folder; exit code 1 if one is damaged or unreadable, 2 if there is no such folder."""
     place = open_target(folder, parse(settings))
     found = find_savepoints(place)
     if not found:
@@ -96,7 +96,7 @@ def verify(savepoint: str, settings: Settings, *, as_json: bool) -> int:
     options = parse(settings)
     try:
         saved = Savepoint(savepoint, options)
-    except FormatError as problem:  # its savepoint.json is damaged: it is not known what else there must be
+    except FormatError as problem:  # savepoint.json is damaged, so its list of files is unknown
         return _tell_unreadable(savepoint, open_target(savepoint, options).url, str(problem), as_json=as_json)
     with progress_bar(savepoint) as progress:
         stores, problems, of_stores = saved.verify_stores(progress)
@@ -292,7 +292,7 @@ def _print_dry_run(restoration: QueryRestore, how: DryRun, *, as_json: bool) -> 
         ],
     )
     if plan.seconds is None:
-        print_text("rows and time are not known: without --quick, all rows are read and counted")
+        print_text("rows and time are unknown: leave out --quick to read and count all rows")
     else:
         print(f"about {plan.seconds:.0f} s on {count_text(plan.processors, 'processor')}")
     for each in plan.operators:
@@ -322,7 +322,7 @@ def _print_info(info: SavepointInfo, where: str, place: BlobPlace, *, as_json: b
     }
     _print_states(info, recorded)
     if not recorded and info.operators:
-        print_text("\nno digests are recorded: savepoint verify reads all rows for them,")
+        print_text("\nno digests are recorded: savepoint verify reads all rows to compute them,")
         print_text("and so does savepoint create --digests")
     return 0
 
@@ -371,13 +371,13 @@ def _row(info: SavepointInfo) -> tuple[str, str, str, str, str]:
 
 
 def _short_row(info: SavepointInfo) -> tuple[str, ...]:
-    """Return the row of a table, with the begin of the query's id."""
+    """Return the row of a table, with the first characters of the query's id."""
     taken, query, *rest = _row(info)
     return taken, query[:SHORT_ID], *rest
 
 
 def _no_row(problem: FormatError | InvalidInputError | StorageError | None) -> tuple[str, ...]:
-    """Return the row of a savepoint that cannot be used, or of a folder that cannot be seen."""
+    """Return the row of a savepoint that cannot be used, or of an unreadable folder."""
     told = "unfinished" if problem is None else f"{_name_problem(problem).replace('_', ' ').upper()}: {problem.message}"
     return told, "", "", "", ""
 
@@ -390,7 +390,7 @@ def _name_problem(problem: FormatError | InvalidInputError | StorageError) -> st
 
 
 def _as_json(name: str, place: str, info: Found) -> dict[str, Any]:
-    """Return the form of a savepoint, or of one that cannot be used."""
+    """Return a savepoint as JSON, also one that cannot be used."""
     if isinstance(info, SavepointInfo):
         return describe_savepoint(name, place, info)
     problem: dict[str, Any] = {"unfinished": True}

@@ -78,7 +78,7 @@ def count(form: str, **selection: Any) -> int:  # noqa: ANN401 - see _selection
 @LIMIT
 @store_options
 def compare(form: str, limit: int | None, **selection: Any) -> int:  # noqa: ANN401 - see _selection
-    """Show the rows in which a state of A differs from that of B; exit code 1 if there are any."""
+    """Show the rows of a state that differ between A and B; exit code 1 if there are any."""
     from pyspark_ckpt.cli import states
 
     return states.compare(form, limit, **selection)
@@ -87,7 +87,7 @@ def compare(form: str, limit: int | None, **selection: Any) -> int:  # noqa: ANN
 @state.command
 @place("checkpoint")
 @click.option(
-    "--first-batch", type=click.IntRange(min=0), metavar="N", help="Default: the oldest whose changes are there."
+    "--first-batch", type=click.IntRange(min=0), metavar="N", help="Default: the oldest whose changes are stored."
 )
 @click.option("--last-batch", type=click.IntRange(min=0), metavar="N", help="Default: the last committed one.")
 @_which_state
@@ -105,7 +105,7 @@ def changes(form: str, limit: int | None, **selection: Any) -> int:  # noqa: ANN
 @click.option("--key", required=True, type=read_json, metavar="JSON", help="A value, or an array or object of columns.")
 @LIMIT
 def get(form: str, limit: int | None, key: Any, **selection: Any) -> int:  # noqa: ANN401 - a value of JSON; see _selection
-    """Show the rows of one key. Only files that can have it are fetched."""
+    """Show the rows of one key. It fetches only files that may have the key."""
     from pyspark_ckpt.cli import states
 
     return states.get(states.open_selected(**selection), key, form, limit)

@@ -26,7 +26,7 @@ from pyspark_ckpt.terminal import print_json, print_table
 
 _ELEMENT, _ENTRY = ("element",), ("entry", "entries")
 _ROWS = {LISTS: _ELEMENT, OPERATOR_LISTS: _ELEMENT, MAPS: _ENTRY, BROADCASTS: _ENTRY, TIMERS: ("timer",)}
-"""What a row is, by the kind of state, and its plural if that has no plain s at the end."""
+"""What a row is called, by the kind of state, and its plural unless it just adds an s."""
 
 
 def open_selected(
@@ -109,7 +109,7 @@ def changes(
         first = next(rows, None)
         if first is None:
             batches = f"batches {feed.first_batch} to {feed.last_batch}"
-            there = f"{batches} did not change" if feed.first_batch <= feed.last_batch else "no changes are there of"
+            there = f"{batches} did not change" if feed.first_batch <= feed.last_batch else "there are no changes of"
             print(f"{there[0].upper()}{there[1:]} {feed.state.whose}.", file=sys.stderr)
         print_rows(feed.schema.names, rows if first is None else chain([first], rows), form, limit)
     return 0
@@ -118,7 +118,7 @@ def changes(
 def _explain_missing(state: StoredState, key: Any) -> str:  # noqa: ANN401 - a value of JSON
     columns = ", ".join(f"{each.name} {each.type}" for each in state.key_type)
     asked = json.dumps(key, ensure_ascii=False, default=str)
-    return f"{state.whose} has no row of the key {asked}. It has {count_text(state.rows, 'stored row')} by {columns}."
+    return f"{state.whose} has no row with key {asked}. It has {count_text(state.rows, 'stored row')}, by {columns}."
 
 
 def read_rows(batch: pa.RecordBatch) -> Iterator[list[Any]]:

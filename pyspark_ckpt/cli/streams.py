@@ -1,7 +1,7 @@
 """stdout and stderr of a command: one may be full or closed, its reader gone, its encoding without some characters.
 
-A character that the encoding lacks is written with the escape that JSON has for it, so that JSON keeps its meaning. The
-blocks of a bar chart become ``#``.
+A character that the encoding lacks is written as its JSON escape, so JSON keeps its meaning. The blocks of a bar chart
+become ``#``.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def watch_streams() -> Iterator[None]:
 
 @contextmanager
 def print_to_stderr() -> Iterator[None]:
-    """Send to stderr what code of the user prints in the block, also in processes: stdout is for the command's output.
+    """Send prints of user code in the block, also in its processes, to stderr: stdout is for the command's output.
 
     Raises OutputError.
     """
@@ -112,7 +112,7 @@ def print_to_stderr() -> Iterator[None]:
 
 
 def discard_output(stream: str) -> None:
-    """Let what the stream still has go nowhere: Python would write it when it ends, and fail."""
+    """Discard unwritten output of the stream: Python would write it at exit, and fail."""
     found = cast("TextIO | None", getattr(sys, stream))
     if found is not None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -121,7 +121,7 @@ def discard_output(stream: str) -> None:
 
 
 def _fill_closed() -> None:
-    """Open closed standard streams on nothing. Else the next file that is opened, perhaps state, gets their number."""
+    """Open closed standard streams on /dev/null. Else the next opened file, perhaps state, gets their number."""
     for descriptor in _STANDARD:
         try:
             os.fstat(descriptor)

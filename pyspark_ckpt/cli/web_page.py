@@ -44,8 +44,8 @@ def serve_checkpoints(
 
 
 def _tell_if_missing(location: str, settings: dict[str, str]) -> None:
-    """Print that there is no such folder. The page shows it as soon as it is there."""
+    """Print that a folder is missing. The page shows it once it exists."""
     with suppress(CkptError):  # out of reach: the page says so
         place = with_retries(Workplace(parse(settings)).resolve(location), RetryPolicy(LOOK_S))
         if is_missing(place):
-            print_notice(f"pyspark-ckpt: {place.url} does not exist. The page shows it when it is there.")
+            print_notice(f"pyspark-ckpt: {place.url} does not exist. The page shows it once it exists.")

@@ -1,1 +1,1 @@
-"""The jar of the shim: the one in the package, or one that is built for the installed PySpark when it is asked for."""
+"""The jar of the shim: from the package, or built on demand for the installed PySpark."""

@@ -1,7 +1,7 @@
-"""How a jar of the shim is made: with the Scala compiler that PySpark brings, from sources of one release of Spark.
+"""Compile a jar of the shim, with the Scala compiler in PySpark, from the sources for one release of Spark.
 
-What builds the package loads this file alone, also where the package cannot be imported. So it imports nothing of it,
-and can be read by a Python that is too old for it, of which pip then says so.
+The build backend loads this file alone, even where the package cannot be imported. It therefore imports nothing of the
+package, and an older Python than the package supports can read it, so that pip can say that Python is too old.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 BYTE_CODE = {"3.5": "8"}
-"""The oldest Java of those releases that run on an older one than 17."""
+"""The oldest Java of each release that runs on an older one than 17."""
 NEWEST_BYTE_CODE = "17"
 
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _FIRST_WITH_RELEASE = 9
-"""The first Java whose compilers can be told for which release they compile."""
+"""The first Java whose compilers can target an older release."""
 
 
 class JarError(Exception):
@@ -36,12 +36,12 @@ def list_releases(sources: Path) -> list[str]:
 def list_sources(sources: Path, minor: str) -> list[Path]:
     """Return the sources of one jar. Raises JarError (there are none for this release).
 
-    What is the same for all is in ``main``. A folder ``spark-<release>`` has the files that are new in that release, or
-    have changed in it: of files with one name, that of the newest release counts that is not newer than ``minor``.
+    Files that are the same for all are in ``main``. A folder ``spark-<release>`` has the files that are new or changed
+    in that release: of files with one name, the newest that is not newer than ``minor`` counts.
     """
     known = list_releases(sources)
     if minor not in known:
-        raise JarError(f"There are no sources for Spark {minor}: there are those for {', '.join(known)}.")
+        raise JarError(f"There are no sources for Spark {minor}, only for {', '.join(known)}.")
     chosen = {
         path.relative_to(folder): path
         for release in known
@@ -53,7 +53,7 @@ def list_sources(sources: Path, minor: str) -> list[Path]:
 
 
 def list_resources(sources: Path, tables: Path) -> dict[str, Path]:
-    """Return what a jar has beside classes, by name. ``tables`` is the folder of the tables that Python reads, too."""
+    """Return what a jar has beside classes, by name. ``tables``: the folder of the tables that Python also reads."""
     folder = sources / "main" / "resources"
     return {
         **{f"pyspark_ckpt/{name}": tables / name for name in ("options.json", "metrics.json")},
@@ -73,12 +73,12 @@ def find_java(least: int) -> tuple[str, int]:
     where = f"in JAVA_HOME, {home}" if home else "on PATH"
     wanted = f"Java {least} or newer is needed to build the jar of pyspark-ckpt"
     if java is None:
-        raise JarError(f"{wanted}, and there is no java {where}: install it, or set JAVA_HOME.")
+        raise JarError(f"{wanted}, but there is no java {where}: install it, or set JAVA_HOME.")
     told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
     version = _VERSION.search(told)
     if version is None or int(version[1]) < least:
         found = told.splitlines()[0] if told else "no Java"
-        raise JarError(f"{wanted}, and {java} is {found}: install one, or set JAVA_HOME.")
+        raise JarError(f"{wanted}, but {java} is {found}: install one, or set JAVA_HOME.")
     return java, int(version[1])
 
 
@@ -103,7 +103,7 @@ def compile_jar(minor: str, sources: Path, tables: Path, spark: Path, version: s
 
 
 def _name_release(java: str, release: int, wanted: str) -> Sequence[str]:
-    """Return the options to compile for an older Java. One without the classes of others uses its own."""
+    """Return the options to compile for an older Java. A Java without the classes of others uses its own."""
     has_others = (Path(java).resolve().parent.parent / "lib" / "ct.sym").exists()
     is_known = release >= _FIRST_WITH_RELEASE and (str(release) == wanted or has_others)
     return ["-release", wanted] if is_known else []

@@ -1,4 +1,4 @@
-"""Find the jar for a release of Spark. One that the package does not have is built, once for a user of this machine."""
+"""Find the jar for a release of Spark. A jar that the package lacks is built, once for each user of this machine."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def find_jar(minor: str, release: str, spark: Path, version: str) -> Path:
         )
     if minor not in known:
         raise InvalidInputError(
-            f"PySpark {release} is installed, and this pyspark-ckpt is for Spark {', '.join(known)}.",
-            hint="Install one of these, or a pyspark-ckpt that knows this one.",
+            f"PySpark {release} is installed, but this pyspark-ckpt is for Spark {', '.join(known)}.",
+            hint="Install one of these, or a pyspark-ckpt for the installed one.",
         )
     name = f"{version}-{_sum_up(sources, minor, release)}/{JAR_OF}{minor}.jar"
     folders = list(_list_folders())
@@ -77,7 +77,7 @@ def _build(minor: str, sources: Path, spark: Path, version: str, targets: list[P
     except (JarError, OSError) as problem:
         raise ProcessError(
             f"The jar of pyspark-ckpt for Spark {minor} cannot be built: {problem}",
-            hint="Or install a wheel that has the jar: see docs/deploying.md.",
+            hint="You can also install a wheel that has the jar: see docs/deploying.md.",
         ) from problem
     _log.warning("The jar is %s. Building it took %.0f s", target, time.monotonic() - begun)
     return target
@@ -96,6 +96,6 @@ def _find_writable(targets: list[Path]) -> Path:
             return target
         reasons.append(f"Permission denied: {target.parent}")
     raise ProcessError(
-        f"There is no folder for the jar of pyspark-ckpt ({'; '.join(reasons)}).",
-        hint=f"Name a folder that this user can write to in the variable {CACHE}.",
+        f"No folder for the jar of pyspark-ckpt can be written to ({'; '.join(reasons)}).",
+        hint=f"Set the variable {CACHE} to a folder that this user can write to.",
     )

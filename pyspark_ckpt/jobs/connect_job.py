@@ -1,7 +1,7 @@
 """Run the tasks of offline work on the cluster of a Spark Connect server.
 
-A Connect client has no SparkContext. The tasks travel in the function of a query, whose Python workers run them. Like
-all programs and results of Spark they are pickled, by Spark's own serializers.
+A Connect client has no SparkContext. The tasks travel in the function of a query, whose Python workers run them.
+Spark's own serializers pickle them, as they do all programs and results.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _OUTCOMES = "number bigint, outcome binary"
 
 @dataclass(frozen=True)
 class ConnectJob:
-    """A runner whose tasks are a query of a Connect session. Spark does not tell its progress before the end."""
+    """A runner whose tasks are a query of a Connect session. Spark reports no progress before the end."""
 
     session: SparkSession
 
     @cached_property
     def width(self) -> int:
-        """The number of partitions that Spark gives to a range: that of its cores. It takes a job to find out."""
+        """The number of partitions that Spark gives a range, which is its number of cores. Finding out takes a job."""
         return self.session.range(1 << 20).selectExpr("spark_partition_id() AS p").distinct().count()
 
     def __call__(self, tasks: Sequence[Task], progress: Progress) -> list[Any]:

@@ -31,7 +31,7 @@ _LOOK_S = 0.05
 
 @dataclass(frozen=True)
 class SparkJob:
-    """A runner that moves ``size_bytes``: each task of a Spark job runs some of the tasks, one after the other."""
+    """A runner that moves ``size_bytes``: each Spark task runs some of the tasks, one after the other."""
 
     session: SparkSession
     description: str

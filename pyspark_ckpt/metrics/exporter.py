@@ -39,8 +39,8 @@ def export_metrics(
     session is exported, whatever state store it has; one that runs already, from its next batch on. Sessions made by
     ``newSession()`` have queries of their own: call ``follow`` of the handle for each of them.
 
-    A batch is counted once it has finished. Counters go on when a query is restarted. They stay for 15 minutes after
-    its end, so that they can be read; sizes, lags and forecasts go away at once. Nothing that goes wrong here ends a
+    A batch is counted once it has finished. Counters go on when a query is restarted, and stay for 15 minutes after its
+    end, so that they can be read; sizes, lags and forecasts disappear at once. A problem of the export never ends a
     query: it is logged once and counted in ``ckpt_exporter_failures_total``.
 
     Raises InvalidInputError (no session; no target or a wrong one; a port that cannot be used; a Spark Connect client
@@ -92,7 +92,7 @@ class MetricsExport(Closeable):
         self._exports.append(export)
 
     def follow(self, spark: SparkSession) -> None:
-        """Export the queries of one more session, too. Those of a session that is followed already are not doubled.
+        """Export the queries of one more session, too. A session that is already followed is not counted twice.
 
         Raises LifecycleError (the handle is closed, or the session was stopped), InvalidInputError (no session; a Spark
         Connect client before 4.0).
@@ -138,7 +138,7 @@ class MetricsExport(Closeable):
                 spark.streams.removeListener(listener)
             except Exception as problem:  # noqa: BLE001 - of py4j, or of gRPC
                 _log.warning(
-                    "The listener of metrics was not taken from its session, which does not answer: %s", problem
+                    "The metrics listener could not be removed from its session, which does not answer: %s", problem
                 )
 
 
@@ -147,7 +147,7 @@ def _is_of_client(spark: SparkSession) -> bool:
 
 
 def _are_same(one: Any, other: Any) -> bool:  # noqa: ANN401 - sessions of either kind
-    """Whether two objects of Python are one session. PySpark makes another object for it now and then."""
+    """Whether two Python objects are one session. PySpark sometimes makes a new object for a session."""
     if one is other:
         return True
     if _is_of_client(one) or _is_of_client(other):
@@ -156,5 +156,5 @@ def _are_same(one: Any, other: Any) -> bool:  # noqa: ANN401 - sessions of eithe
 
 
 def _is_stopped(spark: Any) -> bool:  # noqa: ANN401 - a session of either kind
-    """Whether a session can no longer be told to forget its listeners."""
+    """Whether a session was stopped, so that its listeners can no longer be removed."""
     return bool(spark.is_stopped if _is_of_client(spark) else spark.sparkContext._jsc is None)  # noqa: SLF001

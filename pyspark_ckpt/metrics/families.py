@@ -52,7 +52,7 @@ class Family:
 
 
 class _Row(msgspec.Struct, frozen=True):
-    """What is read of a row of ``metrics.json``."""
+    """The parts of a row of ``metrics.json`` that are read."""
 
     name: str
     kind: Literal["sum", "size", "time"]
@@ -62,7 +62,7 @@ class _Row(msgspec.Struct, frozen=True):
 
 
 class _Table(msgspec.Struct, frozen=True):
-    """What is read of ``metrics.json``."""
+    """The parts of ``metrics.json`` that are read."""
 
     metrics: tuple[_Row, ...]
 

@@ -59,7 +59,7 @@ class SeriesListener(StreamingQueryListener):
         self._work(lambda: self._add(read()), took_ns)
 
     def end_runs(self) -> None:
-        """End all runs that are not known to have ended: Spark tells of no ends after its session was stopped."""
+        """End all runs that are not known to have ended: Spark reports no ends after its session was stopped."""
         while self._runs:
             run_id, query_id = self._runs.popitem()
             self._series.end(query_id, run_id, failed=False)
@@ -91,7 +91,7 @@ class SeriesListener(StreamingQueryListener):
 
     @property
     def _jlistener(self) -> Any:  # noqa: ANN401 - an object of the JVM
-        """The listener as the JVM calls it. PySpark's own asks the JVM for each number of a progress by itself."""
+        """The listener as the JVM calls it. PySpark's own asks the JVM separately for each number of a progress."""
         from py4j.java_gateway import JavaClass  # noqa: PLC0415 - a Spark Connect client has none
         from pyspark import SparkContext  # noqa: PLC0415
 
@@ -119,7 +119,7 @@ class _Told:
 
 
 class _ToldByOwnJar(_Told):
-    """The text of a progress comes with the call."""
+    """The call brings the text of a progress."""
 
     def onQueryProgress(self, text: str, took_ns: int) -> None:  # noqa: N802
         self._listener.tell_progress(lambda: read_packed(text), took_ns)
@@ -131,7 +131,7 @@ class _ToldByOwnJar(_Told):
 
 
 class _ToldBySpark(_Told):
-    """The text of a progress is asked for."""
+    """Each call asks for the text of a progress."""
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802, ANN401
         self._listener.tell_progress(lambda: read_event(event.json()))

@@ -20,19 +20,19 @@ Labels: TypeAlias = tuple[str, ...]
 Value: TypeAlias = "tuple[Family, Labels, float]"
 
 UNKNOWN = -1
-"""Spark's number for a metric of a store of which nothing is known yet."""
+"""Spark's number for a metric of a store that is not known yet."""
 
 _NAMED = re.compile(r"(keyed|with_states)\(uid=(.*)\)", re.DOTALL)
 _INSTANT = re.compile(r"([+-]?[0-9]+)(-[0-9]{2}-[0-9]{2}T.*)Z")
 _CYCLE_YEARS = 400
 _CYCLE_MS = 146_097 * 86_400_000
-"""After 400 years all dates come again."""
+"""The calendar repeats after 400 years."""
 
 _OF_STORE = re.compile(r"(.+)\.partition_([0-9]+)_(.*)", re.DOTALL)
 
 
 class Progress(msgspec.Struct, frozen=True, rename="camel"):
-    """What is read of a progress."""
+    """The parts of a progress that are read."""
 
     id: str
     run_id: str

@@ -36,7 +36,7 @@ class SeriesCollector(Collector):
         self._series = series
 
     def describe(self) -> Iterable[Metric]:
-        """Return all families, without series: the registry refuses the same ones twice."""
+        """Return all families, without series: the registry refuses to have them twice."""
         return [_metric(family) for family in all_families()]
 
     @override
@@ -63,7 +63,7 @@ class RegistryExport:
             registry.register(self._collector)
         except ValueError as problem:
             raise LifecycleError(
-                "The registry has the metrics of pyspark-ckpt already.",
+                "The registry already has the metrics of pyspark-ckpt.",
                 hint="Call follow(session) of the handle that export_metrics() returned, or close it.",
             ) from problem
 
@@ -103,7 +103,7 @@ class ServerExport:
             self._thread.join()
 
     def forget(self) -> None:
-        """Let go of the port in a process that was forked: it has no thread that would serve."""
+        """Let go of the port in a forked process: it has no thread that would serve."""
         self._is_open = False
         self._server.socket.close()
 
@@ -133,7 +133,7 @@ def read_address(target: object) -> tuple[str, int]:
     is_number = isinstance(target, (int, str)) and not isinstance(target, bool) and port.isascii() and port.isdecimal()
     if not is_number or int(port) > MAX_PORT or (":" in str(target) and not host):
         raise InvalidInputError(
-            f"prometheus is {target!r}, and should be a port, 'host:port' or a CollectorRegistry of prometheus-client.",
+            f"prometheus must be a port, 'host:port' or a CollectorRegistry of prometheus-client, got {target!r}.",
             hint="For example prometheus=9464, or prometheus='0.0.0.0:9464' to be reached from other machines.",
         )
     return host.removeprefix("[").removesuffix("]") or LOCAL, int(port)

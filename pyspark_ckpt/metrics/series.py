@@ -65,7 +65,7 @@ class Series:
             return query_id in self._queries
 
     def add(self, progress: Progress, restore_target_s: float) -> None:
-        """Add what a batch did. ``restore_target_s`` counts for a query of which no start was told.
+        """Add what a batch did. ``restore_target_s`` counts for a query whose start was not reported.
 
         Raises ValueError if the progress has a value that is no finite number.
         """
@@ -85,7 +85,7 @@ class Series:
                 query.gauges = gauges
 
     def end(self, query_id: str, run_id: str, *, failed: bool, error_class: str = "") -> None:
-        """Note that a run has ended: what a query has now, such as sizes, goes away at once."""
+        """Note that a run has ended: the query's present values, such as sizes, go away at once."""
         with self._lock:
             query = self._of_run(query_id, run_id, None)
             query.add(families.EXCEPTIONS if failed else families.ENDS)
@@ -125,7 +125,7 @@ class Series:
         yield families.OWN_FAILURES, (), self._failures
 
     def _of_run(self, query_id: str, run_id: str, name: str | None, restore_target_s: float = 0) -> _Query:
-        """Return the query. One that began before there was a listener is new here."""
+        """Return the query; if it began before there was a listener, it is new here."""
         if query_id not in self._queries:
             query = self._queries[query_id] = _Query(name or query_id, run_id, restore_target_s=restore_target_s)
             # A counter that begins at 1 would show no increase.
@@ -149,5 +149,5 @@ def _require_number(family: Family, labels: Labels, value: object) -> None:
 
 
 def _valid(label: str) -> str:
-    """Return a text as UTF-8 has it: half of a surrogate pair would make all of a scrape fail."""
+    """Return a text as valid UTF-8: half of a surrogate pair would make the whole scrape fail."""
     return label.encode(errors="replace").decode()

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 SCOPE = "pyspark_ckpt"
 _UNITS = {"seconds": "s", "bytes": "By", "": ""}
-"""A number has no unit: Prometheus would call a gauge of the unit 1 a ratio."""
+"""Numbers have no unit: Prometheus would name a gauge with the unit 1 a ratio."""
 
 
 class _Instruments:
-    """The instruments of a meter. They cannot be taken away again, so a later export uses the same."""
+    """The instruments of a meter. They cannot be removed, so a later export uses the same."""
 
     def __init__(self, meter: Meter) -> None:
         self.series: Series | None = None
@@ -58,7 +58,7 @@ class MeterExport:
             self._instruments: _Instruments | None = _made[meter]
             if self._instruments.series is not None:
                 raise LifecycleError(
-                    "The meter has the metrics of pyspark-ckpt already.",
+                    "The meter already has the metrics of pyspark-ckpt.",
                     hint="Call follow(session) of the handle that export_metrics() returned, or close it.",
                 )
             self._instruments.series = series
@@ -75,5 +75,5 @@ def make_export(series: Series, target: object) -> MeterExport:
     if isinstance(target, MeterProvider):
         target = target.get_meter(SCOPE)
     if not isinstance(target, Meter):
-        raise InvalidInputError(f"otel is {target!r}, and should be a MeterProvider or a Meter of OpenTelemetry.")
+        raise InvalidInputError(f"otel must be a MeterProvider or a Meter of OpenTelemetry, got {target!r}.")
     return MeterExport(series, target)

@@ -1,1 +1,1 @@
-"""Streaming queries of a session as this package sees them: their handles in the JVM, their last batch, progress."""
+"""Streaming queries of a session: their handles in the JVM, their last batch, and their progress."""

@@ -1,6 +1,6 @@
 """The JVM's objects of a streaming query: its execution, its checkpoint, and other runs with its id.
 
-Only a classic session has them. A client of Spark Connect has handles that know neither.
+Only a classic session has them. The handles of a Spark Connect client know none of these.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _TEMPORARY = re.compile(r"temporary-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-"""How Spark names the checkpoint of a query that was given none. It deletes it when the query ends."""
+"""How Spark names the checkpoint of a query that was given none. Spark deletes it when the query ends."""
 
 
 def is_query(given: object) -> bool:
@@ -37,13 +37,13 @@ def find_execution(query: StreamingQuery) -> Any:  # noqa: ANN401 - an object of
     if handle is None:
         raise InvalidInputError(
             "A Spark Connect client does not know the checkpointLocation of a running query.",
-            hint="Pass the checkpointLocation in its place: the query may run meanwhile.",
+            hint="Pass the checkpointLocation in place of the query, which may keep running.",
         )
     return handle.streamingQuery()
 
 
 def ends_by_itself(query: StreamingQuery) -> bool:
-    """Return whether the trigger of a query ends it when it has read what there is."""
+    """Return whether the trigger of a query ends it when it has read all available data."""
     name = str(find_execution(query).trigger().getClass().getSimpleName())
     return name.rstrip("$") in ("OneTimeTrigger", "AvailableNowTrigger")
 
@@ -71,13 +71,13 @@ def find_handle(run: Any) -> StreamingQuery | None:  # noqa: ANN401 - an object 
 
 
 def find_driver(session: Any) -> str:  # noqa: ANN401 - an object of the JVM
-    """Return how the runs of a query name the driver of a session: its application and its host, as ``Fence.scala``."""
+    """Return the name of a session's driver as runs of queries have it: application and host, as in ``Fence.scala``."""
     context = session.sparkContext()
     return f"{context.applicationId()} on {context.conf().get('spark.driver.host', '')}"
 
 
 def count_slots(query: StreamingQuery) -> int | None:
-    """Return how many tasks the executors of a query's session run at a time now; None if there is no executor."""
+    """Return how many tasks the executors of a query's session can run at a time; None if there is no executor."""
     executors = cast("Any", query)._jsq.sparkSession().sparkContext().statusStore().executorList(True)  # noqa: SLF001
     return sum(executors.apply(number).maxTasks() for number in range(executors.size())) or None
 
@@ -91,7 +91,7 @@ def is_in_batch(query: StreamingQuery) -> bool:
 
 
 def describe_failure(problem: Exception) -> str:
-    """Return what a query has failed with in a line, without its plan: that of the user's function, if it is Python."""
+    """Return one line about a query's failure, without its plan: the user's Python error, if it was one."""
     text = str(problem).partition("=== Streaming Query ===")[0].strip()
     lines = [line.strip() for line in text.splitlines() if line.strip()] or [type(problem).__name__]
     return (lines[-1] if any(line.endswith("Traceback (most recent call last):") for line in lines) else lines[0])[:500]

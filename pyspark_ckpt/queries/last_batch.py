@@ -22,9 +22,9 @@ def let_end(
 ) -> bool:
     """Let the running batch of a query commit, and plan no other. Return whether it has ended within ``timeout_s``.
 
-    When it has, the query has ended, or waits for its next trigger: then it is safe to stop it. Else it still runs its
-    batch, after which it ends, unless ``go_on`` is called. ``what`` needs PySpark and the jar. ``show`` is told how
-    long the wait is, in seconds. Raises InvalidInputError (a session without the jar), ProcessError.
+    If so, the query has ended or waits for its next trigger, and may safely be stopped. Otherwise it still runs its
+    batch and ends after it, unless ``go_on`` is called. ``what`` needs PySpark and the jar. ``show`` is called with the
+    seconds waited so far. Raises InvalidInputError (a session without the jar), ProcessError.
     """
     execution = find_execution(query)
     _find_last_batch(what).announce(execution)
@@ -40,7 +40,7 @@ def let_end(
 
 
 def go_on(query: StreamingQuery, what: str) -> None:
-    """Let a query run on that was told to end. If it has noticed that already, it ends nevertheless."""
+    """Let a query that was told to end run on. If it has already noticed that it should end, it still ends."""
     last_batch = _find_last_batch(what)
     require_jar(is_there=callable(getattr(last_batch, "withdraw", None)))
     last_batch.withdraw(find_execution(query))

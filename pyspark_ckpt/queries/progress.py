@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _RUN = "addBatch"
-"""What a progress has in ``durationMs`` if its batch was run; others tell that there was no data."""
+"""The key in ``durationMs`` of a progress whose batch ran; other progress reports that there was no data."""
 
 
 def read_progress(query: StreamingQuery) -> list[dict[str, Any]]:
@@ -25,7 +25,7 @@ def read_last(query: StreamingQuery) -> dict[str, Any] | None:
 
 
 def has_run(progress: dict[str, Any]) -> bool:
-    """Return whether a progress is that of a batch that was run."""
+    """Return whether a progress is of a batch that ran."""
     return _RUN in progress.get("durationMs", {})
 
 

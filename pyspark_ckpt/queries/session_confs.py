@@ -1,4 +1,4 @@
-"""The session of a process, and confs of the JVM's session of a query, which are changed for a while."""
+"""The session of a process, and temporary changes to the confs of a query's session in the JVM."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def find_session() -> SparkSession | None:
-    """Return the session of this thread, or that of the process: other threads than the first one have none."""
+    """Return the session of this thread, or that of the process: only the first thread has one of its own."""
     from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415 - see the docstring of the package
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
@@ -22,7 +22,7 @@ def find_session() -> SparkSession | None:
 
 
 class SessionConfs:
-    """The confs of a session that were changed here, and what they were before."""
+    """The confs of a session that were changed here, and their former values."""
 
     def __init__(self, session: Any) -> None:  # noqa: ANN401 - an object of the JVM
         """``session``: the JVM's."""
@@ -45,7 +45,7 @@ class SessionConfs:
         self._session.conf().set(name, value)
 
     def undo(self) -> None:
-        """Give every conf that was set here the value that it had before, or none if it had none."""
+        """Restore the former value of every conf that was set here, or unset it if it had none."""
         for name, value in self._before.items():
             if value is None:
                 self._session.conf().unset(name)

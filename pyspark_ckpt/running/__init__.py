@@ -1,1 +1,1 @@
-"""What is done to queries and sessions while they run: rescale a query in one call, give a session the store."""
+"""Work on running queries and sessions: rescale a query in one call, advise on partitions, give a session the store."""

@@ -1,4 +1,4 @@
-"""Say whether another number of partitions would help a query that runs."""
+"""Say whether another number of partitions would help a query."""
 
 from __future__ import annotations
 
@@ -30,14 +30,13 @@ def advise(
     cores: int | None = None,
     options: Mapping[str, str] | None = None,
 ) -> Advice:
-    """Say whether more or fewer partitions would help a query, with the figures that speak for it. Nothing is changed.
+    """Say whether more or fewer partitions would help a query, and by which figures. Nothing is changed.
 
-    ``query_or_checkpoint``: a query, running or stopped, with the progress that Spark keeps of it; or a
-    checkpointLocation. ``progress``: a file with progress as JSON, in which other lines may be, or values of such JSON.
-    ``cores``: how many tasks run at a time; for a query by default those that its session has now. ``options`` as for
-    ``savepoint``.
+    ``query_or_checkpoint``: a query, running or stopped, whose progress Spark keeps; or a checkpointLocation.
+    ``progress``: a file with progress as JSON, which may have other lines, or the parsed values. ``cores``: how many
+    tasks run at a time; for a query, by default as many as its session has now. ``options`` as for ``savepoint``.
 
-    The rules and their thresholds are in docs/operators.md. If the figures do not suffice, the verdict is "unknown".
+    docs/operators.md has the rules and their thresholds. If the figures do not suffice, the verdict is "unknown".
     Raises InvalidInputError (progress of another query, no state), LifecycleError (no committed batch), NotFoundError,
     FormatError, StorageError.
     """
@@ -53,7 +52,7 @@ def advise(
     elif progress is not None:
         found = list(progress)
         if not all(map(is_progress, found)):
-            raise InvalidInputError("`progress` has a value that is not the progress of a query as JSON.")
+            raise InvalidInputError("`progress` has a value that is not a query's progress as JSON.")
     return advise_on(Checkpoint(location, given), found, cores, given)
 
 

@@ -1,4 +1,4 @@
-"""Give the state store to a session that runs already."""
+"""Give the state store to a running session."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ _KEPT = (CHECKPOINT_FORMAT, FILES)
 
 
 def attach(spark: SparkSession, **options: str | float) -> SparkSession:
-    """Keep the state of every stateful operator in this store, from now on, in a session that runs already.
+    """Keep the state of every stateful operator in this store, from now on, in a running session.
 
-    For notebooks and platforms that create the session; ``configure`` is for all others. Queries that ``spark`` starts
-    later use the store, also of frames that exist. Queries that run, and checkpoints that exist, stay with the store
-    that they have. Another session of the application, as by ``newSession()``, needs a call of its own. ``options`` as
-    for ``spark_conf``. A second call sets its options in addition.
+    Use it in notebooks and on platforms that create the session, and ``configure`` elsewhere. Queries that ``spark``
+    starts later use the store, even on frames that already exist. Running queries and existing checkpoints keep their
+    store. Another session of the application, such as one by ``newSession()``, needs its own call. ``options`` as for
+    ``spark_conf``. A second call adds its options.
 
     The jar is put on the class path of the driver, and sent to the executors, if they do not have it. The rules of
-    ``spark.sql.extensions`` are added to those of the session. Either all of that is done, or an error says what was
-    not possible, and which confs do it where the session is created; then the session is as it was, except that it may
-    have the jar. Python of the executors must have this package: a job looks.
+    ``spark.sql.extensions`` are added to those of the session. If any of this is impossible, the error says what failed
+    and which confs to set where the session is created; the session is then as it was, except that it may have the jar.
+    A job checks that the Python of the executors has this package.
 
     Returns ``spark``. Raises InvalidInputError (an unknown option, a bad value, Spark Connect, a release of Spark
     without a jar), LifecycleError (the session was stopped, or cannot be given the store), NotFoundError (the jar was
@@ -62,8 +62,8 @@ def attach(spark: SparkSession, **options: str | float) -> SparkSession:
         raise InvalidInputError(
             f"attach() needs a classic Spark session in this process, got {type(spark).__module__}."
             f"{type(spark).__name__}.",
-            hint="Give the session that builder.getOrCreate() returns. A Spark Connect server has to be started with "
-            "the settings of pyspark_ckpt.session.spark_conf().",
+            hint="Give the session that builder.getOrCreate() returns. Start a Spark Connect server with the settings "
+            "of pyspark_ckpt.session.spark_conf().",
         )
     context = spark.sparkContext
     if context._jsc is None or context._jsc.sc().isStopped():  # noqa: SLF001
@@ -81,7 +81,7 @@ def attach(spark: SparkSession, **options: str | float) -> SparkSession:
 
 @contextmanager
 def _worker_python(context: Any, python: str) -> Iterator[None]:  # noqa: ANN401 - a SparkContext
-    """Let Python workers run on an interpreter from now on; after an error, on that of before."""
+    """Let Python workers run on an interpreter from now on; after an error, on the former one."""
     before = context.pythonExec
     context.pythonExec = python
     try:
@@ -106,7 +106,7 @@ def _choose_confs(spark: SparkSession, confs: SessionConfs, options: Mapping[str
 
 
 def _find_python(context: Any, confs: SessionConfs) -> str:  # noqa: ANN401 - a SparkContext
-    """Return the interpreter of Python workers, which is looked at; with a local master this one, if none is named."""
+    """Return the interpreter that Python workers must use; with a local master, this one if none is named."""
     is_named = confs.is_set(WORKER_PYTHON) or "PYSPARK_PYTHON" in os.environ
     return sys.executable if is_local({"spark.master": context.master}) and not is_named else str(context.pythonExec)
 
@@ -141,7 +141,7 @@ def _require_package(spark: SparkSession, wanted: Mapping[str, str]) -> None:
         wheres = ", ".join(sorted(where for release, where in found if release != own_release))
         has = " and ".join(f"pyspark-ckpt {each}" if each else "no pyspark-ckpt" for each in sorted(others))
         raise _refuse(
-            f"Python of the executors has {has} ({wheres}), and this driver has pyspark-ckpt {own_release}.",
+            f"Python of the executors has {has} ({wheres}), but this driver has pyspark-ckpt {own_release}.",
             wanted,
             "Install this release there: docs/deploying.md.",
         )
@@ -188,7 +188,7 @@ def _has_class(jvm: Any) -> bool:  # noqa: ANN401 - the gateway
 
 
 def _find_loader(jvm: Any) -> Any | None:  # noqa: ANN401 - objects of the JVM
-    """Return the class loader of the driver that is above all others that take jars, so that all see its classes."""
+    """Return the driver's topmost class loader that takes jars, so that all others see its classes."""
     loader, found = jvm.java.lang.Thread.currentThread().getContextClassLoader(), None
     while loader is not None:
         if loader.getClass().getSimpleName() in _LOADERS:
@@ -220,10 +220,10 @@ def _shorten(problem: object) -> str:
 
 
 def _refuse(message: str, wanted: Mapping[str, str], advice: str = "") -> LifecycleError:
-    """Return the error for a session that cannot be given the store: it is as it was."""
+    """Return the error for a session that cannot be given the store, and is as it was."""
     lines = "\n".join(f"{name} {value}" for name, value in wanted.items())
     more = f"{advice} " if advice else ""
     return LifecycleError(
-        f"The store was not given to the session, which is as it was. {message}",
-        hint=f"{more}If you can set the confs with which the session or its cluster is created, set these:\n{lines}",
+        f"The session was not given the store, and is as it was. {message}",
+        hint=f"{more}If you can set the confs of the session or its cluster before it is created, set these:\n{lines}",
     )

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 IDLE_S = 10.0
-"""How long a query must wait for data before it counts as one that has none for its first batch."""
+"""How long a query must wait for data until it counts as having none for its first batch."""
 
 _LOOK_S = 0.02
 _WAITS = "Waiting for"
-"""How the status of a query begins while it has nothing to do."""
+"""The beginning of a query's status while it has nothing to do."""
 
 
 def is_committed(checkpoint: BlobPlace, batch: int) -> bool:
@@ -38,10 +38,10 @@ def await_first_commit(
 ) -> float | None:
     """Return when ``batch`` was committed, as Unix time; None if the query has no data for it.
 
-    ``timeout_s``: None for as long as the query runs. ``look`` is told how long the wait is, in seconds, and returns
-    whether the batch is planned. Once the query has waited for data, it has none as long as no batch is planned,
-    although it asks its sources again and again. Raises LifecycleError (the query has failed or was stopped, or the
-    batch is not committed in time), StorageError.
+    ``timeout_s``: None for as long as the query runs. ``look`` gets the seconds waited so far, and returns whether the
+    batch is planned. A query that has waited for data counts as having none until a batch is planned, although it asks
+    its sources again and again. Raises LifecycleError (the query has failed or was stopped, or the batch is not
+    committed in time), StorageError.
     """
     began, idle_since, pause = time.monotonic(), None, threading.Event()
     while True:

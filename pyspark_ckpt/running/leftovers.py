@@ -1,4 +1,4 @@
-"""The files of two checkpoints of one query: a plan that goes back to the old one, and what is deleted."""
+"""The files of two checkpoints of one query: return a plan to the old one, and delete what is no longer needed."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _FOLDERS = (*LOGS, SOURCES, "state", CHECKPOINT_FOLDER)
 
 
 def return_plan(new: BlobPlace, old: BlobPlace, query_id: str, batch: int, partitions: int) -> bool:
-    """Give the old checkpoint the offsets of ``batch``, which the new one has planned and not committed.
+    """Give the old checkpoint the offsets of ``batch``, which the new one has planned but not committed.
 
-    The sink may have rows of this batch already. A sink that knows a batch by its number takes it once, so the batch
+    The sink may already have rows of this batch. A sink that knows a batch by its number takes it once, so the batch
     must have the same rows when it runs again, with ``partitions`` partitions. Return whether the new checkpoint had
     planned it. Raises FormatError, StorageError.
     """
@@ -37,7 +37,7 @@ def return_plan(new: BlobPlace, old: BlobPlace, query_id: str, batch: int, parti
 
 
 def refuse_other_files(checkpoint: BlobPlace) -> None:
-    """Raise InvalidInputError if a checkpoint that is to be deleted has anything that is not of a query's.
+    """Raise InvalidInputError if a checkpoint that is to be deleted has files that do not belong to a checkpoint.
 
     Raises StorageError.
     """
@@ -45,7 +45,7 @@ def refuse_other_files(checkpoint: BlobPlace) -> None:
         first, _, rest = blob.name.partition("/")
         if (rest and first not in _FOLDERS) or (not rest and first != QUERY) or blob.name.endswith("/"):
             raise InvalidInputError(
-                f"{checkpoint.url} has {blob.name}, which is not of a query's checkpoint: it cannot be deleted.",
+                f"{checkpoint.url} cannot be deleted: it has {blob.name}, which does not belong to a checkpoint.",
                 hint="Leave out old_checkpoint='delete', and delete what you do not need yourself.",
             )
 
@@ -66,16 +66,16 @@ def _require_query(checkpoint: BlobPlace, query: str) -> None:
         if query_id(checkpoint) == query:
             return
     raise InvalidInputError(
-        f"{checkpoint.url} is not the checkpoint of the query {query} any more: nothing was deleted.",
+        f"{checkpoint.url} is no longer the checkpoint of query {query}: nothing was deleted.",
         hint="Look at what is there, and delete what you do not need yourself.",
     )
 
 
 def delete_checkpoint(checkpoint: BlobPlace, query: str, state: BlobPlace | None) -> None:
-    """Delete a checkpoint of ``query``, and the folder of its ``state`` below the option ``remote`` if that is its own.
+    """Delete a checkpoint of ``query``, and the folder of its ``state`` below the option ``remote``, if it has one.
 
-    ``metadata`` goes first: from then on no query starts there with half of its state. Raises InvalidInputError (it is
-    not that query's, or has other files: nothing was deleted), StorageError.
+    ``metadata`` goes first, so that no query starts there with half of its state. Raises InvalidInputError (it is not
+    that query's, or has other files: nothing was deleted), StorageError.
     """
     _require_query(checkpoint, query)
     refuse_other_files(checkpoint)

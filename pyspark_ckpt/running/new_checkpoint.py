@@ -1,4 +1,4 @@
-"""Which folder gets the new checkpoint of a query that is rescaled, and what an earlier call has left there."""
+"""Choose the folder for the new checkpoint of a rescaled query, and look at what an earlier call has left there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.savepoints.restoring.target_records import read_recorded
 
 MAX_TAKEN = 1000
-"""How many folders of one number of partitions are looked into before the caller is asked for a name."""
+"""How many folders for one number of partitions are tried before the caller must name one."""
 
 _OWN_NAME = re.compile(r"-[0-9]+-partitions(?:-[0-9]+)?\Z")
 
@@ -48,7 +48,7 @@ def find_target(old: Checkpoint, location: str, partitions: int, given: str | No
         target = _look(old, given, partitions, options)
         if isinstance(target, Target):
             return target
-        raise InvalidInputError(f"{given} cannot get the new checkpoint: {target}.", hint="Name a new folder.")
+        raise InvalidInputError(f"{given} cannot be the new checkpoint: {target}.", hint="Name a new folder.")
     _refuse_earlier(old, partitions, options)
     for number, sibling in enumerate(list_siblings(location, partitions)):
         target = _look(old, sibling, partitions, options)
@@ -62,7 +62,7 @@ def find_target(old: Checkpoint, location: str, partitions: int, given: str | No
 
 
 def _refuse_earlier(old: Checkpoint, partitions: int, options: Options) -> None:
-    """Refuse if the last thing that was done to a checkpoint was to rescale it, to any folder and any number.
+    """Refuse if the last act on a checkpoint was to rescale it, to any folder and any number.
 
     Raises InvalidInputError (the query runs there, has begun a batch there, or has gone there for good), FormatError,
     StorageError.
@@ -78,8 +78,8 @@ def _refuse_earlier(old: Checkpoint, partitions: int, options: Options) -> None:
     if there is None or there.query_id != old.query_id:
         if newest.moved_at_ms:
             raise InvalidInputError(
-                f"Query {old.query_id} was rescaled to {newest.moves_to}, where its checkpoint is no longer.",
-                hint=f"If it has gone on in another place, start it there. To process again from {old.place.url}, name "
+                f"Query {old.query_id} was rescaled to {newest.moves_to}, but its checkpoint is no longer there.",
+                hint=f"If it has gone on elsewhere, start it there. To process again from {old.place.url}, name "
                 "another new_checkpoint.",
             )
         return
@@ -91,7 +91,7 @@ def _refuse_earlier(old: Checkpoint, partitions: int, options: Options) -> None:
     if number != partitions and planned >= there.newest_version == old.newest_version:
         raise InvalidInputError(
             f"Query {old.query_id} was being rescaled to {there.place.url}, and has begun a batch there.",
-            hint=f"Call with parallelism={number}, which finishes that, and then with {partitions}.",
+            hint=f"Call with parallelism={number} to finish that, then with {partitions}.",
         )
 
 
@@ -105,7 +105,7 @@ def _refuse_rescaled(old: Checkpoint, there: Checkpoint) -> InvalidInputError:
 
 
 def is_own(old: Checkpoint, location: str, partitions: int) -> bool:
-    """Return whether a folder has what a rescaling of the old checkpoint has made, finished or not.
+    """Return whether a folder was made by a rescaling of the old checkpoint, finished or not.
 
     Raises StorageError.
     """
@@ -118,7 +118,7 @@ def is_own(old: Checkpoint, location: str, partitions: int) -> bool:
 
 
 def _look(old: Checkpoint, location: str, partitions: int, options: Options) -> Target | str:
-    """Return the target that a folder can be, or why it can be none. Raises InvalidInputError, StorageError."""
+    """Return a folder as the target, or why it cannot be one. Raises InvalidInputError, StorageError."""
     place = old.workplace.resolve(location)
     kind = find_kind(place)
     if kind is FolderKind.CHECKPOINT:

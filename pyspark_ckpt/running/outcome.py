@@ -1,4 +1,4 @@
-"""What a rescaling of a running query gives: the query that runs now, and how long none did."""
+"""The outcome of rescaling a running query: the query that runs now, and how long none did."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class RescaleError(LifecycleError):
     """A query was stopped to be rescaled, and that failed.
 
-    ``query``: the one that runs now, started again on its old checkpoint, or on the new one if that has a committed
-    batch; None if none runs. The message says which checkpoint is the right one to continue with.
+    ``query``: the one that runs now, restarted on its old checkpoint, or on the new one if that has a committed batch;
+    None if none runs. The message says from which checkpoint to continue.
     """
 
     def __init__(self, message: str, *, hint: str, query: StreamingQuery | None) -> None:
@@ -43,7 +43,7 @@ class Downtime:
 
     @property
     def total_s(self) -> float:
-        """All of it. Without a first batch, until the new query waited for data."""
+        """The whole downtime. Without a first batch, it ends when the new query waited for data."""
         return self.stop_s + self.rescale_s + self.start_s + (self.first_batch_s or 0.0)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Everything that can be refused before a query is stopped to be rescaled."""
+"""Checks before a query is stopped to be rescaled: everything that can be refused while it still runs."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Rescaling:
         return self.old.newest_version
 
     def take_turn(self, moves_to: str) -> Turn:
-        """Be the only one that runs the query from now on. Raises LifecycleError, FormatError, StorageError."""
+        """From now on, let only this call run the query. Raises LifecycleError, FormatError, StorageError."""
         before, new = self.old.newest_version, self.old.workplace.resolve(moves_to)
         self.turn = Turn.take(self.old.place, new, self.driver, _make_absolute(moves_to, new))
         self.old.look_again()
@@ -88,14 +88,14 @@ class Rescaling:
         turn.point_back(new, _make_absolute(self.location, self.old.place))
 
     def record_move(self) -> None:
-        """Record on the old checkpoint that the query has left it for good. A place that fails is told on stderr.
+        """Record on the old checkpoint that the query has left it for good. If that fails, stderr gets a notice.
 
-        Raises LifecycleError if it was started, or is being rescaled, by others meanwhile.
+        Raises LifecycleError if others have started the query meanwhile, or are rescaling it.
         """
         self._record(lambda turn: turn.finish())
 
     def overrule(self) -> None:
-        """Do the same, whoever has started the query on the old checkpoint meanwhile."""
+        """Do as ``record_move``, whoever has started the query on the old checkpoint meanwhile."""
         self._record(lambda turn: turn.overrule())
 
     def _record(self, write: Callable[[Turn], None]) -> None:
@@ -105,8 +105,8 @@ class Rescaling:
             write(self.turn)
         except (FormatError, StorageError) as problem:
             print_notice(
-                f"pyspark-ckpt: it could not be recorded that query {self.old.query_id} has left {self.location}: "
-                f"{problem} Do not start it there any more."
+                f"pyspark-ckpt: could not record that query {self.old.query_id} has left {self.location}: {problem} Do "
+                "not start it there any more."
             )
 
     def set_confs(self) -> None:
@@ -132,7 +132,7 @@ def prepare(
         raise InvalidInputError(f"`parallelism` must be a whole number from 1 on, got {parallelism!r}.")
     if not callable(start):
         raise InvalidInputError(
-            f"`start` must be a function that starts the query on the checkpointLocation that it is given, "
+            f"`start` must be a function that starts the query on the checkpointLocation that it gets, "
             f"got {repr(start)[:200]}."
         )
     if old_checkpoint not in ("keep", "delete"):
@@ -150,7 +150,7 @@ def prepare(
     partitions = read_partitions(old.place, old.newest_version - 1)
     if partitions == parallelism:
         raise InvalidInputError(
-            f"Query {old.query_id} has {count_text(partitions, 'partition')} already. Nothing was done."
+            f"Query {old.query_id} already has {count_text(partitions, 'partition')}. Nothing was done."
         )
     refuse_other_run(session, old.query_id, query)
     deletes = old_checkpoint == "delete"
@@ -179,7 +179,7 @@ def prepare(
 
 
 def _make_absolute(location: str, place: BlobPlace) -> str:
-    """Return a location for other programs, which have other current folders."""
+    """Return a location that other programs can use, whatever their current folder."""
     return location if names_scheme(location) else f"file:{place.url}"
 
 
@@ -190,7 +190,7 @@ def _require_seconds(given: object, name: str) -> None:
 
 
 def refuse_other_run(session: Any, query_id: str, query: StreamingQuery | None) -> None:  # noqa: ANN401 - of the JVM
-    """Raise LifecycleError if this application runs the query, and it is not the run that is to be rescaled."""
+    """Raise LifecycleError if this application runs the query, but in another run than the one to be rescaled."""
     run = find_run(session, query_id)
     if run is not None and (query is None or str(run.runId()) != str(query.runId)):
         raise LifecycleError(
@@ -232,8 +232,7 @@ def _require_query(query: Any) -> StreamingQuery | None:  # noqa: ANN401 - anyth
         )
     if is_in_batch(query):
         raise LifecycleError(
-            f"Query {query.id} cannot be rescaled from its own function for foreachBatch, which belongs to the batch "
-            "that must end first.",
+            f"Query {query.id} cannot be rescaled from its own function for foreachBatch: its batch must end first.",
             hint="Call from another thread, without waiting for it in the function.",
         )
     execution = find_execution(query)
@@ -264,7 +263,7 @@ def _open(location: str, options: Options) -> Checkpoint:
     if not old.operators():
         raise InvalidInputError(
             f"{old.place.url} has no state, so there is nothing to rescale.",
-            hint="The number of partitions of a query without state is that of its input.",
+            hint="A query without state has as many partitions as its input.",
         )
     return old
 
@@ -276,7 +275,7 @@ def _refuse_deletion(old: Checkpoint) -> None:
         place = old.find_place(identity)
         if not place.url.startswith(f"{old.place.url}/"):
             raise InvalidInputError(
-                f"{old.place.url} has its state in {place.url} (option remote), which is not deleted with it.",
+                f"{old.place.url} has its state in {place.url} (option remote), which would not be deleted with it.",
                 hint="Leave out old_checkpoint='delete', and delete both yourself.",
             )
         return

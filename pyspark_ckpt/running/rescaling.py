@@ -1,8 +1,8 @@
 """Rescale a running query in one call: let its batch end, stop it, rescale its checkpoint, and start it again.
 
-Until the new query has committed a batch, the way back is the old checkpoint, whatever fails. Nothing of it is changed.
-It gets numbers of runs (see ``turns``), and the plan of a batch that the new query has begun: the sink may have its
-rows already.
+Until the new query has committed a batch, the way back is the old checkpoint, whatever fails. It is not changed, except
+that it gets numbers of runs (see ``turns``), and the plan of a batch that the new query has begun, because the sink may
+already have its rows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _WHAT = "rescale()"
 _NOTICE_S = 2.0
-"""How long a query that is to run on is watched: it may have noticed its end, or Ctrl-C has cancelled its jobs."""
+"""How long to watch a query that should run on: it may still end, or Ctrl-C may have cancelled its jobs."""
 
 
 def rescale(
@@ -54,28 +54,28 @@ def rescale(
 
     When it returns, the new query has committed its first batch, or has waited ten seconds in vain for data. No row is
     lost or counted twice, if the sink takes each batch once. If anything fails before that commit, the query is
-    started again on its old checkpoint with its old number of partitions, and the error says so. What is found wrong
-    beforehand is refused while the query runs on, and so is a batch that has not ended within ``timeout_s`` seconds.
-    How long no query ran is printed on stderr, and is in the result. From the return on, a query that is started on the
-    old checkpoint is refused: start the program on the new one.
+    started again on its old checkpoint with its old number of partitions, and the error says so. If a check fails
+    beforehand, or the batch does not end within ``timeout_s`` seconds, the call is refused and the query runs on. The
+    downtime is printed on stderr, and is in the result. After the call has returned, no query can be started on the old
+    checkpoint: start the program on the new one.
 
-    ``start`` builds and starts the query, and returns it. It is called in this thread with the checkpointLocation, when
-    ``spark.sql.shuffle.partitions`` of the query's session has been set to the number of partitions. The conf stays so.
+    ``start`` builds and starts the query, and returns it. It is called in this thread with the checkpointLocation,
+    after ``spark.sql.shuffle.partitions`` of the query's session was set to the number of partitions, where it stays.
     On the way back, ``start`` is called with the old checkpointLocation and the old number, and then the conf is set
-    back to what it was.
+    back to its former value.
 
     ``query_or_checkpoint``: the query, running or stopped; or the checkpointLocation of a stopped one. A stopped query
-    stays stopped if it cannot be rescaled. After a driver that died in this call, the same call goes on; a driver that
-    still runs on the old checkpoint can change nothing any more.
-    ``new_checkpoint``: an empty folder; None for ``<checkpoint>-<parallelism>-partitions`` beside the old one, or that
-    with ``-2`` and so on if it is in use. ``old_checkpoint``: "delete" deletes it after the first commit.
-    ``first_batch_timeout_s``: after so long without a first commit, the way back is taken; None to wait as long as the
+    stays stopped if it cannot be rescaled. If a driver died in this call, repeat the call to finish it; a driver that
+    still runs on the old checkpoint can no longer change anything.
+    ``new_checkpoint``: an empty folder; None for ``<checkpoint>-<parallelism>-partitions`` beside the old one, with
+    ``-2`` and so on if it is in use. ``old_checkpoint``: "delete" deletes it after the first commit.
+    ``first_batch_timeout_s``: how long to wait for the first commit before going back; None to wait as long as the
     batch runs. ``options``: as for ``savepoint``; ``remote`` is set in the session, too.
 
     Raises InvalidInputError (nothing was done), LifecycleError (the query has failed, its batch did not end and it runs
-    on, or another call rescales it), RescaleError (a LifecycleError) after the way back: its ``query`` is what runs
-    now, and None if another driver has started the query meanwhile, in which it goes on. FormatError, StorageError as
-    ``rescale``, while the query still runs.
+    on, or another call rescales it), RescaleError (a LifecycleError) after the way back: its ``query`` is the one that
+    runs now, or None if another driver has started the query meanwhile and runs it. FormatError and StorageError are
+    raised only while the query still runs.
     """
     require_extra("pyspark", _WHAT)
     rescaling = prepare(
@@ -100,7 +100,7 @@ def rescale(
 
 
 def _stop(rescaling: Rescaling, query: StreamingQuery | None, timeout_s: float) -> float:
-    """End the query after its batch. Return when none ran any more. Raises LifecycleError if it fails, or runs on."""
+    """End the query after its batch. Return when it had ended. Raises LifecycleError if it fails, or runs on."""
     called_s = time.time()
     if query is None:
         return called_s
@@ -119,14 +119,14 @@ def _stop(rescaling: Rescaling, query: StreamingQuery | None, timeout_s: float) 
         raise LifecycleError(
             f"The batch of {name} has not ended within {timeout_s:g} s. Nothing was done: the query runs on.",
             hint="Call again with a longer timeout_s. Or stop the query, which interrupts its batch, and call again: "
-            "the batch then runs again with the same rows.",
+            "the batch is then repeated with the same rows.",
         )
     query.stop()
     failure = query.exception()
     if failure is not None:
         raise LifecycleError(
             f"The last batch of {name} has failed, so the query is not rescaled: {describe_failure(failure)}",
-            hint=f"{old} is as after any batch that failed: start the query there once the cause is removed.",
+            hint=f"Start the query on {old} again once the cause is removed, as after any failed batch.",
         )
     rescaling.old.look_again()
     last = read_last(query)
@@ -134,7 +134,7 @@ def _stop(rescaling: Rescaling, query: StreamingQuery | None, timeout_s: float) 
 
 
 def _runs_on(query: StreamingQuery) -> bool:
-    """Let a query run on that was told to end, and return whether it does."""
+    """Let a query that was told to end run on, and return whether it does."""
     go_on(query, _WHAT)
     thread, pause = find_execution(query).queryExecutionThread(), threading.Event()
     until = time.monotonic() + _NOTICE_S
@@ -189,11 +189,11 @@ def _move(rescaling: Rescaling, last_commit_s: float, timeout_s: float | None) -
 
 
 def _delete_old(rescaling: Rescaling) -> bool:
-    """Delete the old checkpoint, and return whether that was possible: the query runs in any case."""
+    """Delete the old checkpoint, and return whether that was possible; the query runs in any case."""
     try:
         if Pins(rescaling.old.place).list_held(tidies=False):
             print_notice(
-                f"pyspark-ckpt: {rescaling.location} was not deleted: it is being copied, as for a savepoint, or read. "
+                f"pyspark-ckpt: {rescaling.location} was not deleted: it is being read or copied, as for a savepoint. "
                 "Delete it yourself."
             )
             return False
@@ -205,7 +205,7 @@ def _delete_old(rescaling: Rescaling) -> bool:
 
 
 def _watch(rescaling: Rescaling, new: BlobPlace, show: Callable[..., None]) -> Callable[[float], bool]:
-    """Return what copies the plan of the first batch to the old checkpoint as soon as it is there, and says whether.
+    """Return a function that copies the first batch's plan to the old checkpoint, and says whether there is a plan yet.
 
     If the driver dies in that batch, the sink may have its rows, and the query may be started on the old checkpoint.
     """
@@ -224,7 +224,7 @@ def _watch(rescaling: Rescaling, new: BlobPlace, show: Callable[..., None]) -> C
 
 
 def _fail(rescaling: Rescaling, problem: BaseException, target: Target | None) -> NoReturn:
-    """Take the way back, and raise what says so."""
+    """Take the way back, and raise the error that says so."""
     problem = _find_interrupt(problem)
     try:
         back = go_back(rescaling, target)
@@ -240,7 +240,7 @@ def _fail(rescaling: Rescaling, problem: BaseException, target: Target | None) -
 
 
 def _describe(problem: Exception) -> str:
-    """Return what an error says, without the hundred lines of the JVM's stack that py4j adds. They are in its cause."""
+    """Return the text of an error without the hundred lines of JVM stack that py4j adds; the cause has them."""
     return f"{problem}".partition("\n\tat ")[0].replace("\n: ", " ")
 
 

@@ -2,11 +2,11 @@
 
 A call takes the next number on the old checkpoint, as a run of the query does when it starts. From then on a driver
 that still runs there can change nothing. If a run has a later number, the query was started again meanwhile, or another
-driver rescales it: it is theirs, and this call deletes nothing and starts nothing any more.
+driver is rescaling it: the query is theirs, and this call deletes and starts nothing more.
 
-The number says where the query is to go on. Until that is sure, a driver that starts the query on the old checkpoint
-looks whether it has begun a batch there (``Move.scala``). The call takes one number more when it knows: that the query
-has gone there for good, so that it is not started here any more, or that it stays here.
+The record of the number says where the query is to go on. Until that is certain, a driver that starts the query on the
+old checkpoint checks whether the query has begun a batch on the new one (``Move.scala``). When the call knows, it takes
+one more number, to record that the query has moved for good and is not started here any more, or that it stays here.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def only_call(query_id: str) -> Iterator[None]:
 class Turn:
     """A number, ``epoch``, that was taken on the checkpoint ``old``.
 
-    ``run``: what is recorded there. ``before``: the newest run on the new checkpoint then, of a driver that may have
+    ``run``: the record there. ``before``: the newest run on the new checkpoint at that time, whose driver may have
     died; empty if there was none.
     """
 
@@ -72,16 +72,16 @@ class Turn:
     def point_back(self, new: BlobPlace, old_location: str) -> None:
         """Record on the new checkpoint, if no run has begun there, that the query may still go on on the old one.
 
-        A driver that comes late does not start it there then, if it was started on the old one meanwhile. Raises
-        FormatError, StorageError.
+        If the query was started on the old one meanwhile, a driver that comes late then does not start it on the new
+        one. Raises FormatError, StorageError.
         """
         if Epochs(new).find_newest() is None:
             Epochs(new).take(RunObject(RUN_FORMAT, self.run.run_id, self.run.driver, old_location))
 
     def finish(self) -> None:
-        """Record that the query has gone to the new checkpoint for good: no driver starts it on the old one any more.
+        """Record that the query has moved to the new checkpoint for good: no driver starts it on the old one any more.
 
-        Raises LifecycleError if it was started, or is being rescaled, by others meanwhile; FormatError, StorageError.
+        Raises LifecycleError if others have started it meanwhile, or are rescaling it; FormatError, StorageError.
         """
         run = replace(self.run, moved_at_ms=_now_ms())
         if not Epochs(self.old).take_after(self.epoch, run):  # of several that take this number, one succeeds
@@ -95,27 +95,27 @@ class Turn:
         Epochs(self.old).take(RunObject(RUN_FORMAT, str(uuid.uuid4()), self.run.driver))
 
     def overrule(self) -> None:
-        """Do as ``finish``, whoever has started the query meanwhile: that run is over.
+        """Do as ``finish``, even if others have started the query meanwhile: their run is over.
 
         Raises FormatError, StorageError.
         """
         Epochs(self.old).take(replace(self.run, run_id=str(uuid.uuid4()), moved_at_ms=_now_ms()))
 
     def require(self) -> None:
-        """Raise LifecycleError if the query was started, or is being rescaled, by others meanwhile; StorageError."""
+        """Raise LifecycleError if others have started the query meanwhile, or are rescaling it; StorageError."""
         newest = self.find_later()
         if newest is not None:
             raise LifecycleError(f"it was started meanwhile, or is being rescaled by another driver: {newest}.")
 
     def find_later(self) -> RunObject | None:
-        """Return the newest run on the old checkpoint if it is a later one. Raises FormatError, StorageError."""
+        """Return the newest run on the old checkpoint if it is after this turn. Raises FormatError, StorageError."""
         newest = Epochs(self.old).find_newest()
         return None if newest is None or newest.run_id == self.run.run_id else newest
 
     def find_other(self, checkpoint: BlobPlace, own: Collection[str]) -> RunObject | None:
-        """Return the newest run on a checkpoint if it is of another driver. ``own``: runs that this one has started.
+        """Return the newest run on a checkpoint if it is of another driver. ``own``: runs that this driver has started.
 
-        If it has started none that is known, its application tells. Raises FormatError, StorageError.
+        If it is not known to have started any, the application decides. Raises FormatError, StorageError.
         """
         newest = Epochs(checkpoint).find_newest()
         if newest is None or newest.run_id in {self.run.run_id, self.before, *own}:

@@ -1,4 +1,4 @@
-"""What is done if a query that was stopped to be rescaled does not get to the first commit of its new checkpoint."""
+"""The way back, if a query that was stopped to be rescaled does not reach the first commit of its new checkpoint."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Return:
-    """What runs after a failure, what was done, and what is left to do."""
+    """The query that runs after a failure, what was done, and what is left to do."""
 
     query: StreamingQuery | None
     done: str
@@ -35,13 +35,14 @@ class Return:
 
 
 def start_query(rescaling: Rescaling, checkpoint: str) -> StreamingQuery:
-    """Call the user's function. Raises LifecycleError if what it returns is not the query, on ``checkpoint``."""
+    """Call the user's function. Raises LifecycleError unless it returns the query, on ``checkpoint``."""
     rescaling.has_begun = True
     found: object = rescaling.start(checkpoint)
     if not is_query(found):
         raise LifecycleError(
-            f"`start` has returned {repr(found)[:200]} of type {type(found).__name__}, which is no query.",
-            hint="Let it return what `writeStream...start()` returns.",
+            "`start` must return the StreamingQuery from `writeStream...start()`; it returned "
+            f"{repr(found)[:200]} of type {type(found).__name__}.",
+            hint="Return the query at the end of the function.",
         )
     query: StreamingQuery = found  # type: ignore[assignment]  # as was just found
     rescaling.runs.append(str(query.runId))
@@ -50,15 +51,15 @@ def start_query(rescaling: Rescaling, checkpoint: str) -> StreamingQuery:
     if wanted.url != actual.url:
         query.stop()
         raise LifecycleError(
-            f"`start` was given {wanted.url}, and has started a query on {actual.url}, which was stopped again.",
-            hint="Let it set the option checkpointLocation to its argument.",
+            f"`start` was given {wanted.url}, but started a query on {actual.url}, which was stopped again.",
+            hint="In the function, set the option checkpointLocation to its argument.",
         )
     if query.id != rescaling.old.query_id:
         query.stop()
         raise LifecycleError(
-            f"`start` has started query {query.id} on {actual.url}, where query {rescaling.old.query_id} was to go on. "
-            "It was stopped again.",
-            hint="Let it start the query on what is in the folder, which it must not delete or change.",
+            f"`start` started query {query.id} on {actual.url}, where query {rescaling.old.query_id} was to go on. "
+            f"Query {query.id} was stopped again.",
+            hint="In the function, do not delete or change the folder: the query must continue from its files.",
         )
     return query
 
@@ -66,7 +67,7 @@ def start_query(rescaling: Rescaling, checkpoint: str) -> StreamingQuery:
 def go_back(rescaling: Rescaling, target: Target | None) -> Return:
     """Start the query again: on the old checkpoint, or on the new one if that has its first batch.
 
-    A query that was stopped before stays so. If that fails, the result says so.
+    A query that was already stopped stays stopped. If the way back fails, the result says so.
     """
     try:
         return _go_back(rescaling, target)
@@ -90,7 +91,7 @@ def _go_back(rescaling: Rescaling, target: Target | None) -> Return:
         return _go_forward(rescaling, target)
     if rescaling.query is None and target.is_made:  # perhaps a driver that runs there has made it
         rescaling.confs.undo()
-        again = f"Call again with {rescaling.location} once the cause is removed: the query goes on on {new.url}."
+        again = f"Call again with {rescaling.location} once the cause is removed: the query continues on {new.url}."
         return Return(None, "It stays stopped, as it was before.", again)
     if is_ours:
         _return_plan(rescaling, new)
@@ -98,9 +99,9 @@ def _go_back(rescaling: Rescaling, target: Target | None) -> Return:
 
 
 def _leave_to_others(rescaling: Rescaling, turn: Turn, new: BlobPlace) -> Return | None:
-    """If somebody else has started the query meanwhile, or rescales it, return what to say of that; else None.
+    """If others have started the query meanwhile, or are rescaling it, return the result for that; else None.
 
-    A run of this application on the old checkpoint is somebody else's if it was there before ``start`` was called.
+    A run of this application on the old checkpoint is others' if it was there before ``start`` was called.
     """
     run = find_run(rescaling.session, rescaling.old.query_id)
     own = {*rescaling.runs, *([] if run is None else [str(run.runId())])}
@@ -114,8 +115,8 @@ def _leave_to_others(rescaling: Rescaling, turn: Turn, new: BlobPlace) -> Return
         return None
     rescaling.confs.undo()
     query = None if run is None else find_handle(run)
-    where = f"What was made in {new.url} is not used."
-    return Return(query, f"It was started by other code of this program, and was left as it is. {where}", "")
+    where = f"The checkpoint made in {new.url} is not used."
+    return Return(query, f"Other code of this program has started it, and it was left as it is. {where}", "")
 
 
 def _return_plan(rescaling: Rescaling, new: BlobPlace) -> None:
@@ -151,7 +152,7 @@ def _start_again(rescaling: Rescaling, left: str) -> Return:
 
 
 def _go_forward(rescaling: Rescaling, target: Target) -> Return:
-    """Start the query on its new checkpoint: the sink has the first batch, which the old one does not know of."""
+    """Start the query on its new checkpoint: the sink has the first batch, of which the old one does not know."""
     done = f"Its first batch on {target.location} was committed, however, so it goes on there"
     rescaling.set_confs()
     rescaling.overrule()
@@ -163,11 +164,11 @@ def _go_forward(rescaling: Rescaling, target: Target) -> Return:
 
 
 def _discard(rescaling: Rescaling, new: BlobPlace) -> str:
-    """Delete the new checkpoint. Return what is left to do."""
+    """Delete the new checkpoint. Return advice on what is left to do."""
     try:
         remote = rescaling.options.remote
         state = folder_of_query(remote, rescaling.old.query_id) if remote else ""
         delete_checkpoint(new, rescaling.old.query_id, rescaling.old.workplace.place(state) if state else None)
     except Exception as problem:  # noqa: BLE001 - what has failed before matters more
-        return f"Delete {new.url}, where the query does not go on: that has failed ({problem})."
+        return f"Delete {new.url}, which the query does not use: deleting it has failed ({problem})."
     return ""

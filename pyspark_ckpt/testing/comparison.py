@@ -21,7 +21,7 @@ def last_by_key(rows: Sequence[Sequence[Any]], names: Sequence[str], key: Sequen
 
 
 def describe_differences(what: str, expected: Any, found: Any, where: tuple[str, str]) -> list[str]:  # noqa: ANN401
-    """Return lines that say in what the results differ, which came about ``where``."""
+    """Return lines that say how the two results differ. ``where``: how each of them came about."""
     if isinstance(expected, dict) and isinstance(found, dict):
         places = [place for place in {**expected, **found} if expected.get(place) != found.get(place)]
         shown = [f"    {at}: {expected.get(at)} {where[0]}, {found.get(at)} {where[1]}" for at in places[:MAX_SHOWN]]

@@ -1,4 +1,4 @@
-"""What a state holds, key by key, read in one pass over all its rows."""
+"""The contents of a state, key by key, read in one pass over all its rows."""
 
 from __future__ import annotations
 

@@ -17,18 +17,18 @@ from pyspark_ckpt.testing.harness import Harness
 
 InputRows: TypeAlias = "RowsLike | Mapping[str, RowsLike]"
 Cut: TypeAlias = tuple[int, ...]
-"""After how many of all rows each batch but the last ends. A number that is there twice ends an empty batch."""
+"""After how many rows each batch but the last ends. A repeated number ends an empty batch."""
 
 SINGLE_ROWS = 200
 """Up to so many rows are also given one by one."""
 _EMPTY = 0.5
-"""How likely an empty batch follows."""
+"""How likely an empty batch is to follow."""
 _WHERE = ("in one batch", "cut")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What some batches come to: the output that counts, and each state by key."""
+    """The result of some batches: the output that counts, and each state by key."""
 
     output: Any
     states: Mapping[str, Any]
@@ -50,15 +50,15 @@ def check_cuts(
     the result of a program should not depend on either. ``start`` makes a new harness for each way. More than 200 rows
     are not given one by one.
 
-    ``rows``: those of the only input; or by the name of an input, then the inputs are also interleaved at random. The
-    name of a broadcast input is "broadcast", that of the only other one "".
-    ``finish`` is called after the last rows, by default to run a batch without rows, in which the timers fire that are
-    due by then. ``result``: turns all output rows into what must be equal. By default that is, in append mode, how
-    often each row was output; in update mode, the last row of each key. What the states hold must be equal, too, unless
+    ``rows``: those of the only input; or a mapping from names of inputs to their rows, which are then also interleaved
+    at random. A broadcast input is named "broadcast", and the only other input "".
+    ``finish`` is called after the last rows; by default it runs a batch without rows, in which due timers fire.
+    ``result`` turns all output rows into a value that must be equal. By default that is, in append mode, how often each
+    row was output; in update mode, the last row of each key. The contents of the states must be equal, too, unless
     ``compare_states`` is False.
 
-    Raises AssertionError, with the fewest cuts that make a difference, and InvalidInputError if a row is late in some
-    way: late rows depend on the cuts in every program.
+    Raises AssertionError, with the fewest cuts that make a difference, and InvalidInputError if some cut makes a row
+    late: late rows depend on the cuts in every program.
     """
     by_input = rows if isinstance(rows, Mapping) else {"": rows}
     named = {name: list_rows(some) for name, some in by_input.items()}
@@ -88,7 +88,7 @@ class _Check:
         with ExitStack() as stack:
             harness = self.start()
             if not isinstance(harness, Harness):
-                raise InvalidInputError(f"`start` must return a new Harness, and returned {type(harness).__name__}.")
+                raise InvalidInputError(f"`start` must return a new Harness, but returned {type(harness).__name__}.")
             stack.callback(harness.close)
             try:
                 for batch in split(order, cut):

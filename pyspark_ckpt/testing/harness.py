@@ -58,9 +58,9 @@ BEGIN = datetime.fromisoformat("2020-01-01T00:00:00+00:00")
 METRICS = ("late_rows", "fired_timers", "expired_rows", "expired_rows_left", "late_output_rows")
 """The metrics that a batch has even if no task ran."""
 _EVERYWHERE = -1
-"""In place of a partition: of rows that all partitions get."""
+"""Stands for the partition of rows that all partitions get."""
 _ONE_AT_A_TIME = threading.RLock()
-"""Held while a harness works: readers of local databases are shared by all of a process."""
+"""Held while a harness works: all harnesses of a process share the readers of local databases."""
 
 
 @dataclass(frozen=True)
@@ -83,9 +83,9 @@ class Harness(Closeable):
     """Runs one keyed operator batch by batch. Close it, or use a ``with`` block.
 
     States, timers and commits are those of a query: the same code on the same stored format, in a checkpoint of its
-    own. Only the plan of Spark is not there: rows are given, output is returned, and the clocks stand still until they
-    are moved. The processor is copied for each task, as in Spark: what a task keeps in its attributes is lost.
-    Harnesses of one process take turns.
+    own. Only Spark's plan is missing: rows are given, output is returned, and the clocks stand still until they are
+    moved. Each task gets a copy of the processor, as in Spark, so changes to its attributes are lost. Harnesses of one
+    process take turns.
     """
 
     def __init__(
@@ -153,15 +153,15 @@ class Harness(Closeable):
         return EPOCH + timedelta(milliseconds=self._processing_ms)
 
     def run(self, rows: RowsLike = (), /, **inputs: RowsLike) -> list[Any]:
-        """Run one batch, and return its output as named tuples, in no order of keys.
+        """Run one batch, and return its output as named tuples, with the keys in no particular order.
 
         ``rows``: of the only input, as a list of tuples or dicts, a pandas frame or an Arrow table. With several
         inputs, give the rows of each by its name; those of a broadcast input are ``broadcast``. Timers that are due by
-        the present clocks fire in this batch. Afterwards the watermark follows the rows, as in Spark: it is that of the
-        next batch. A batch without rows is what Spark runs when the watermark has moved and no rows come. If the
-        processor fails, nothing is committed, and the same batch may be run again.
+        the present clocks fire in this batch. Afterwards the watermark follows the rows, as in Spark, for the next
+        batch. A batch without rows is what Spark runs when the watermark has moved and no rows come. If the processor
+        fails, nothing is committed, and the same batch may be run again.
 
-        Raises InvalidInputError (rows that do not fit), ProcessorError (the processor failed), and as a query.
+        Raises InvalidInputError (rows that do not fit), ProcessorError (the processor failed), and what a query raises.
         """
         operator, given = self._operator, self._read(rows, inputs)
         clocks = Clocks(self._watermark_ms, self._processing_ms, self._late_ms)
@@ -214,7 +214,7 @@ class Harness(Closeable):
     def state(self, name: str) -> dict[tuple[Any, ...], Any]:
         """Return what a state holds after the last batch, by key: values, lists or dicts, of live rows only.
 
-        A key is a tuple: of an OperatorListState, the partition; of a BroadcastState, the map key. Raises
+        A key is a tuple: for an OperatorListState of the partition, for a BroadcastState of the map key. Raises
         InvalidInputError (the processor declares no such state).
         """
         self._require_state(name)
@@ -230,38 +230,38 @@ class Harness(Closeable):
         return {key: sorted(timers, key=lambda timer: timer.at_us) for key, timers in found.items()}
 
     def states(self) -> dict[str, Any]:
-        """Return what each state holds after the last batch, by its name. That of Timers are timers."""
+        """Return what each state holds after the last batch, by its name; Timers hold timers."""
         kinds = (DeclaredState, PartitionState, Timers)
         kept = [each.state.name for each in self._operator.states if isinstance(each.state, kinds)]
         return {name: dict(self._read_state(name)) for name in kept}
 
     def summarise(self, rows: Sequence[Any]) -> Any:  # noqa: ANN401 - comparable
-        """Return what ``rows`` of the output come to.
+        """Summarise ``rows`` of the output.
 
-        In append mode that is how often each was output; in update mode, the last one of each key, where later ones
-        replace earlier ones. Raises InvalidInputError in update mode, if the output does not have the key columns.
+        In append mode, return how often each was output; in update mode, where later rows replace earlier ones, the
+        last one of each key. Raises InvalidInputError in update mode, if the output does not have the key columns.
         """
         if self.mode == "append":
             return count_rows(rows)
         names, by = self._operator.output.names, self._operator.by
         if missing := [name for name in by if name not in names]:
             raise InvalidInputError(
-                f"The output has no key column {missing[0]!r}, so it is not known which rows replace which.",
+                f"The output has no key column {missing[0]!r}, so it is unknown which rows replace which.",
                 hint="Give `result`, a function of all output rows, or output the key columns.",
             )
         return last_by_key(rows, names, by)
 
     @property
     def counters(self) -> dict[str, int]:
-        """What the last batch has added to each declared MetricCounter."""
+        """The sum that the last batch has added to each declared MetricCounter."""
         counters = [each.state for each in self._operator.states if isinstance(each.state, MetricCounter)]
         return {each.name: self.metrics.get(metric_name(self._operator.uid, each), 0) for each in counters}
 
     def savepoint(self, target: str | PathLike[str], *, kind: Kind = "native") -> None:
         """Take a savepoint after the last batch, in the empty folder ``target``: see ``pyspark_ckpt.savepoint``.
 
-        Give it as ``savepoint`` to another ``keyed`` or ``keyed_inputs`` of this package: with another program, or at
-        another parallelism. No query of Spark can continue from it, because it has no offsets of sources. Raises as
+        Pass it as ``savepoint`` to another ``keyed`` or ``keyed_inputs`` of this package, with another program or at
+        another parallelism. No Spark query can continue from it, because it has no offsets of sources. Raises as
         ``pyspark_ckpt.savepoint``.
         """
         with self._open():
@@ -285,7 +285,7 @@ class Harness(Closeable):
         names = [each.name for each in self._operator.inputs]
         if names == [""]:
             if unknown := sorted(set(inputs) - ({BROADCAST_NAME} if self._operator.broadcast else set())):
-                raise InvalidInputError(f"The harness has one input, and rows are given for {unknown}.")
+                raise InvalidInputError(f"The harness has one input, but rows are given for {unknown}.")
             inputs = {**inputs, "": rows}
         elif not (isinstance(rows, (list, tuple)) and not rows):
             raise InvalidInputError(f"Give rows by the name of their input: {names[0]}=[...].")

@@ -1,4 +1,4 @@
-"""A query with one keyed operator: its checkpoint and its state server, in this process, as Spark would have them."""
+"""A query with one keyed operator, in this process: its checkpoint and its state server, as Spark would have them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from pyspark_ckpt.testing.local_source import LocalSource
 
 OPERATOR = 0
 SNAPSHOT_EVERY = 10
-"""After so many batches it is asked whether a snapshot is due."""
+"""After so many batches, check whether a snapshot is due."""
 CHECKPOINT = "checkpoint"
 """The name of the checkpoint in the folder of a query."""
 _TUNING = Tuning(1 << 20)
@@ -159,7 +159,7 @@ class LocalQuery:
         return Clocks(watermark_ms, offsets["batchTimestampMs"], offsets["batchWatermarkMs"])
 
     def read_seen(self) -> str | None:
-        """Return what the last batch has left about inputs that can be idle; None if it has left nothing."""
+        """Return what the last batch recorded about inputs that can be idle; None if it recorded nothing."""
         names = find_watermarks(self._place, self.version - 1)
         return self._place.get(names[0]).decode() if names else None
 
@@ -251,13 +251,13 @@ class LocalQuery:
         (operator,) = operators
         if operator.partitions != self._operator.partitions:
             raise InvalidInputError(
-                f"The query in {self.checkpoint} has {operator.partitions} partitions, and the harness has the "
+                f"The query in {self.checkpoint} has {operator.partitions} partitions, but the harness has the "
                 f"parallelism {self._operator.partitions}.",
                 hint="Take a savepoint, and give it to a harness with another folder as savepoint=.",
             )
 
     def _read_entry(self, log: str) -> dict[str, Any]:
-        """Return what one of Spark's logs has of the last batch."""
+        """Return the entry for the last batch in one of Spark's logs."""
         found: dict[str, Any] = json.loads(self._place.get(f"{log}/{self.version - 1}").split(b"\n")[1])
         return found
 

@@ -1,4 +1,4 @@
-"""The watermark of a query, from the event times that its inputs have had, as Spark computes it."""
+"""The watermark of a query, computed as Spark does from the event times that its inputs have had."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ALWAYS = 1 << 63
 
 @dataclass(frozen=True)
 class Watermark:
-    """The event time of an input: its column, and how much later than it the watermark is.
+    """The event time of an input: its column, and the delay of the watermark.
 
     ``idle_after_ms``: after so long without rows, in processing time, the input does not count; None if it always does.
     """
@@ -47,7 +47,7 @@ class SeenTimes:
 
     @classmethod
     def of(cls, watermarks: Sequence[Watermark | None], dumped: str | None = None, *, takes_latest: bool) -> SeenTimes:
-        """Return those of inputs that have had no rows, or as they were when ``dump`` returned ``dumped``."""
+        """Return the times of inputs without rows so far, or as they were when ``dump`` returned ``dumped``."""
         none = (None,) * len(watermarks)
         unseen = cls(tuple(watermarks), none, none, takes_latest)
         return unseen._load(dumped) if dumped is not None and unseen.is_kept else unseen
@@ -100,7 +100,7 @@ class SeenTimes:
     def advance(self, watermark_ms: int, processing_ms: int) -> int:
         """Return the watermark that follows ``watermark_ms``: never an earlier one.
 
-        If all inputs are idle, those count that were the last to become idle.
+        If all inputs are idle, only the last to become idle count.
         """
         if watermark_ms == NO_WATERMARK:
             return NO_WATERMARK

@@ -63,7 +63,7 @@ class Rows:
 class InputColumns:
     """One input of ``keyed_inputs``: its columns, as a StructType or Spark DDL, and the rest as for ``keyed``.
 
-    ``idle_after``: the input does not hold up the watermark while it has no rows, as of ``with_watermark``.
+    ``idle_after``: as for ``with_watermark``; the input does not hold up the watermark while it has no rows.
     """
 
     columns: StructType | str
@@ -102,8 +102,8 @@ class Confs:
             )
         parse({name: value for name, value in given.items() if name.startswith(PREFIX)})
         confs = cls({**given, PARTITIONS_CONF: str(partitions)})
-        if str(confs.get(WATERMARK_POLICY)).lower() not in {"min", "max"}:
-            raise InvalidInputError(f"{who}: {WATERMARK_POLICY} must be 'min' or 'max', got {conf!r}.")
+        if (policy := str(confs.get(WATERMARK_POLICY))).lower() not in {"min", "max"}:
+            raise InvalidInputError(f"{who}: {WATERMARK_POLICY} must be 'min' or 'max', got {policy!r}.")
         return confs
 
     def get(self, key: str, default: str | None = _NEEDED) -> str | None:
@@ -118,7 +118,7 @@ class Confs:
         return str(self.get(key)).lower() == "true"
 
     def settings(self) -> Settings:
-        """Return what a harness itself asks."""
+        """Return the settings that a harness itself needs."""
         options = read_settings(lambda name: self.get(name, None))
         return Settings(options, takes_latest_watermark=str(self.get(WATERMARK_POLICY)).lower() == "max")
 
@@ -190,11 +190,11 @@ class Streams:
 
         ``columns``: those of the stream, as a StructType or Spark DDL. ``by``, ``uid``, ``order_by`` and
         ``max_parallelism`` are those of ``pyspark_ckpt.keyed``. ``watermark``: the column of the event time and the
-        delay, as of withWatermark: ``("at", "10 minutes")``. ``broadcast``: a BroadcastColumns of this module; give its
-        rows to ``run`` as ``broadcast``. ``parallelism``: the number of partitions. ``conf``: confs
-        of Spark by name, such as options of this package, or spark.sql.session.timeZone, which is UTC. ``folder``:
-        where the checkpoint is and stays; by default it is temporary. A harness in the folder of an earlier one
-        continues it. ``savepoint``: one that the harness begins from, at its own ``parallelism``.
+        delay, as for withWatermark: ``("at", "10 minutes")``. ``broadcast``: a BroadcastColumns of this module; give
+        its rows to ``run`` as ``broadcast``. ``parallelism``: the number of partitions. ``conf``: confs of Spark by
+        name, such as options of this package, or spark.sql.session.timeZone, which is UTC by default. ``folder``: keeps
+        the checkpoint, which is temporary by default; a harness in the folder of an earlier one continues it.
+        ``savepoint``: the harness begins from it, at its own ``parallelism``.
 
         Raises InvalidInputError.
         """
@@ -257,7 +257,7 @@ def _read_input(name: str, given: InputColumns, confs: Confs, who: str) -> tuple
     if given.idle_after is not None:
         if mark is None:
             raise InvalidInputError(
-                f"{who}: there is an idle_after, and no watermark.", hint="Give one: watermark=('at', '10 minutes')."
+                f"{who}: there is an idle_after, but no watermark.", hint="Give one: watermark=('at', '10 minutes')."
             )
         mark = replace(mark, idle_after_ms=read_idle_after_ms(given.idle_after, who))
     by = find_keys(columns, given.by, who)

@@ -8,7 +8,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -45,9 +45,9 @@ from pyspark_ckpt.web.subjects import Facts, Subject
 
 HERE = Path(__file__).parent
 FIRST_WAIT_S, WAIT_S, LONG_WAIT_S = 1.5, 2.0, 4.0
-"""How long the first page, other pages, and look-ups wait for what is not known yet."""
+"""How long the first page, other pages, and look-ups wait for answers that are still computed."""
 HEAVY_AT_ONCE, HEAVY_WAIT_S = 2, 10.0
-"""Look-ups, comparisons and dry runs at a time, and how long others wait for their turn."""
+"""How many look-ups, comparisons and dry runs run at a time, and how long others wait for their turn."""
 KEEP = 100
 MAX_FIELD = 8 << 10
 REFRESH_S = 5
@@ -113,7 +113,11 @@ class Pages:
     def prepare(self) -> None:
         """Read what the first page will show, in the background, and make its template."""
         self._templates.get_template("overview.html")
-        threading.Thread(target=self._summarize, args=(0.0,), name="first page", daemon=True).start()
+        threading.Thread(target=self._read_ahead, name="first page", daemon=True).start()
+
+    def _read_ahead(self) -> None:
+        with suppress(RuntimeError):  # the interpreter ends: no thread can be started any more
+            self._summarize(0.0)
 
     def _guard(self, show: Callable[[Request], Answer]) -> Callable[[Request], Response]:
         def answer(request: Request) -> Response:
@@ -123,12 +127,12 @@ class Pages:
             except CkptError as problem:
                 told = self._head(request, describe_error(problem))
                 return self._render(request, "error.html", told, find_status(problem))
-            except Exception:  # noqa: BLE001 - no defect of a page may end the others; the log has it
+            except Exception:  # noqa: BLE001 - a defect of one page must not end the others; the log has it
                 _log.exception("the page %s was not made", request.url.path)
                 told = {
                     "kind": "InternalError",
-                    "message": "This page could not be made: this is a defect of pyspark-ckpt.",
-                    "hint": "The log of `pyspark-ckpt query serve` says more. Please report it.",
+                    "message": "This page could not be made, because of a defect in pyspark-ckpt.",
+                    "hint": "Please report it, with the log of `pyspark-ckpt query serve`.",
                 }
                 return self._render(request, "error.html", self._head(request, told), 500)
 
@@ -140,7 +144,7 @@ class Pages:
 
     def _answer_http(self, request: Request, problem: Exception) -> Response:
         status = problem.status_code if isinstance(problem, HTTPException) else 500
-        error = {"kind": "NotFoundError", "message": "There is no such page.", "hint": "Begin at the overview."}
+        error = {"kind": "NotFoundError", "message": "This page does not exist.", "hint": "Go to the overview."}
         return self._render(request, "error.html", {"checkpoint": None, "error": error}, status)
 
     def _render(self, request: Request, template: str, told: Fields, status: int = 200) -> Response:
@@ -160,7 +164,7 @@ class Pages:
     def _find(self, request: Request) -> Subject:
         number = str(request.path_params["number"])
         if number not in self._by_number:
-            raise NotFoundError(f"This page has no checkpoint {number[:20]!r}.", hint="Begin at the overview.")
+            raise NotFoundError(f"This page has no checkpoint {number[:20]!r}.", hint="Go to the overview.")
         return self._by_number[number]
 
     def _open(self, request: Request) -> tuple[Subject, Facts, Fields]:
@@ -280,7 +284,7 @@ class Pages:
     def _list_states(
         self, subject: Subject, facts: Facts
     ) -> tuple[list[Fields], Fields, Sequence[OperatorVersion] | None, int]:
-        """Return the states with the columns of their keys, what is waited for, and the metadata of all stores."""
+        """Return the states with the columns of their keys, the progress of reading, and the metadata of all stores."""
         if not facts.version:
             return [], NOT_WAITING, None, 0
         metas = subject.read_metas(facts, LONG_WAIT_S)
@@ -328,7 +332,7 @@ class Pages:
 
     @contextmanager
     def _take_turn(self) -> Iterator[None]:
-        """Let few of the requests that cost much run at a time. Raises BusyError."""
+        """Let only a few expensive requests run at a time. Raises BusyError."""
         if not self._turns.acquire(timeout=HEAVY_WAIT_S):
             raise BusyError("Other look-ups, comparisons and dry runs are under way.")
         try:
@@ -338,7 +342,7 @@ class Pages:
 
 
 def _require_version(facts: Facts, tell: Callable[[Subject, Facts, float], Fields], subject: Subject) -> Fields:
-    """Return what a page tells of the newest version; nothing before the first."""
+    """Return a page's data on the newest version; nothing before the first."""
     if not facts.version:
         return {"operators": [], "problems": [], "version": None, **NOT_WAITING}
     return tell(subject, facts, LONG_WAIT_S)
@@ -375,7 +379,7 @@ def find_status(problem: CkptError) -> int:
 
 
 def _drop_infinite(told: Any) -> Any:  # noqa: ANN401 - JSON
-    """Return a value in which numbers that JSON lacks are null."""
+    """Return a value with null for numbers that JSON lacks."""
     if isinstance(told, Mapping):
         return {str(key): _drop_infinite(value) for key, value in told.items()}
     if isinstance(told, (list, tuple)):

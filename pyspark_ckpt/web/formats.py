@@ -19,11 +19,11 @@ NOTHING = "\N{EN DASH}"
 LEVELS = 8
 """Shades of a heat map."""
 MIN_BARS = 40
-"""Bars that a chart has room for, so that few do not become wide."""
+"""Bars that a chart always has room for: without it, few bars would be wide."""
 _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
 _FIGURES = 10
 CLOCKS_S = 60
-"""How far the clock of a place may be ahead before that shows."""
+"""How far the clock of a place may be ahead without being shown."""
 _LAST_S = 253_402_300_799.0
 """The end of the year 9999."""
 
@@ -55,7 +55,7 @@ def show_duration(seconds: float | None) -> str:
 
 
 def show_time(seconds: float | None) -> Markup:
-    """Return an instant in UTC, as an element that also says it for programs."""
+    """Return an instant in UTC, as an HTML element that programs can read as well."""
     if seconds is None or not math.isfinite(seconds) or not 0 <= seconds <= _LAST_S:
         return Markup(NOTHING)  # noqa: S704 - a constant
     at = datetime.fromtimestamp(seconds, timezone.utc)
@@ -73,7 +73,7 @@ def show_ago(seconds: float | None) -> str:
 
 
 def show_text(text: object) -> str:
-    """Return text in which control characters, also those that change its direction, are escaped."""
+    """Escape control characters in a text, also those that change its direction."""
     return escape_controls(str(text))
 
 
@@ -135,7 +135,7 @@ def draw_heat(cells: Sequence[tuple[float, str]], label: str, columns: int = 20)
 
 
 def chart_versions(versions: Sequence[Fields], field: str) -> Markup:
-    """Return the chart of a field of the versions of a history, the newest of which comes first in them."""
+    """Return the chart of a field of a history's versions, which come newest first."""
     shown = list(reversed(versions))
     most = max((each[field] for each in shown if each[field] is not None), default=None)
     show, what = (show_size, "Bytes written for") if field.endswith("_bytes") else (show_duration, "Time of")
@@ -146,7 +146,7 @@ def chart_versions(versions: Sequence[Fields], field: str) -> Markup:
 
 
 def chart_batches(batches: Sequence[Fields], fields: Sequence[str], what: str, kind: str) -> Markup:
-    """Return the lines of fields of batches, the newest of which comes first in them.
+    """Return a chart with a line for each field of batches, which come newest first.
 
     ``kind``: how their numbers are written: a key of ``FILTERS``. Empty if no batch has any of them.
     """
@@ -160,12 +160,12 @@ def chart_batches(batches: Sequence[Fields], fields: Sequence[str], what: str, k
 
 
 def show_ms(ms: float | None) -> str:
-    """Return a time span that is given in milliseconds."""
+    """Return a time span in milliseconds as text."""
     return NOTHING if ms is None else show_duration(ms / 1000)
 
 
 def show_rate(number: float | None) -> str:
-    """Return a number in a second: with a digit after the point if it is small."""
+    """Return a rate per second: with a digit after the point if it is small."""
     if number is None or not math.isfinite(number):
         return NOTHING
     return f"{number:,.1f}/s" if abs(number) < _FIGURES else f"{number:,.0f}/s"

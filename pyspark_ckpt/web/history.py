@@ -1,4 +1,4 @@
-"""What the query has written, batch by batch: read from the names, sizes and times of the objects that are kept."""
+"""What the query has written, batch by batch, from the names, sizes and times of the objects that are kept."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHOWN = 200
 
 
 def tell_history(subject: Subject, facts: Facts, wait_s: float) -> Fields:
-    """Return all versions whose objects are kept, the newest first, and what they come to in a day.
+    """Return all versions whose objects are kept, the newest first, and what they add up to in a day.
 
     Raises CkptError.
     """
@@ -52,7 +52,7 @@ def _describe_version(each: VersionSurvey, facts: Facts) -> Fields:
 
 
 def _sum_day(survey: Survey, facts: Facts) -> Fields | None:
-    """Return what a day comes to at the pace of the versions that are kept; None if there are too few."""
+    """Return the totals of a day at the pace of the kept versions; None if there are too few."""
     newest = [each for each in survey.versions.values() if each.deltas and each.version <= facts.version]
     begun_s, ended_s = min((e.first_s for e in newest), default=math.inf), max((e.last_s for e in newest), default=0.0)
     span_s = ended_s - begun_s

@@ -1,4 +1,4 @@
-"""Rows of one key of a state, and the rows in which a state differs between two versions."""
+"""Rows of one key of a state, and the rows that differ between two versions of a state."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.web.subjects import Facts, Subject
 
 MAX_KEY_ROWS, MAX_KEY_BYTES = 200, 32 << 20
-"""How much is read of a key: a hot one may have more than fits into memory."""
+"""How much of a key is read: a hot one may have more than fits into memory."""
 MAX_SHOWN = 2000
 """Characters of a value that are shown."""
 MAX_DIFF_ROWS = 500
 DIFF_S = 20.0
-"""How long differences are looked for. Fetching a partition is not interrupted."""
+"""How long a search for differences may take. It does not interrupt the fetch of a partition."""
 
 
 class KnownSource(StoresSource):
-    """The stores of a version whose metadata is known: it is not read again."""
+    """The stores of a version, with metadata that is already known and not read again."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class KnownSource(StoresSource):
         kept: KeptFolders,
         left_out: Collection[Identity] = (),
     ) -> None:
-        """See StoresSource. Stores that are ``left_out`` seem to have no state."""
+        """See StoresSource. Stores in ``left_out`` appear without state."""
         super().__init__(checkpoint, version, pool, kept)
         self._known = {
             each.identity: each.meta for operator in operators for stores in operator.stores.values() for each in stores
@@ -71,7 +71,7 @@ def open_reader(
     wanted: Selection,
     left_out: Collection[Identity] = (),
 ) -> Iterator[StateReader]:
-    """Give a reader of states at the newest version, whose metadata is known. Raises CkptError."""
+    """Open a reader of states at the newest version, whose metadata is known. Raises CkptError."""
     if not facts.has_stores:
         with StateReader(facts.checkpoint, wanted) as reader:
             yield reader
@@ -102,7 +102,7 @@ def list_states(
 
 
 def _describe_state(number: int, each: StoredState) -> Fields:
-    """Return a state, or what is wrong with its types: the others can be looked into."""
+    """Return a state, or what is wrong with its types: other states can still be searched."""
     key: list[Fields] = []
     problem = None
     try:
@@ -136,7 +136,7 @@ def name_type(kind: pa.DataType) -> str:
 
 
 def select(state: Fields) -> Selection:
-    """Return the selection of exactly one of the states that ``list_states`` gave."""
+    """Return the selection of exactly one state of ``list_states``."""
     return Selection(state["uid"], state["operator"], state["store"], state["state"])
 
 
@@ -145,16 +145,14 @@ def find_key(
 ) -> Fields:
     """Return the rows of a key whose columns are ``given`` as typed into a form; None is null.
 
-    Columns that do not place a key, such as the index of a row of a join, may all be empty: then it is all rows of the
+    Columns that do not place a key, such as the index of a row of a join, may all be empty: this finds all rows of the
     others. Raises CkptError.
     """
     with open_reader(facts, operators, version, select(state)) as reader:
         codec = reader.state.codec()
         fields = codec.key_fields
         if len(given) != len(fields):
-            raise InvalidInputError(
-                f"{reader.state.whose} has keys of {len(fields)} columns, and {len(given)} are given."
-            )
+            raise InvalidInputError(f"{reader.state.whose} has keys of {len(fields)} columns, got {len(given)}.")
         typed = list(zip(given, fields, strict=True))
         if all(text == "" for text, field in typed if field not in codec.placing_fields):
             texts = {field.name: text for text, field in typed}
@@ -178,7 +176,7 @@ def _is_enough(found: Sequence[pa.RecordBatch]) -> bool:
 
 
 def read_typed(text: str | None, kind: pa.DataType) -> Any:  # noqa: ANN401 - a value of JSON
-    """Return a value of JSON for what was typed into a field of a type. Raises InvalidInputError."""
+    """Return the text of a form's field as a JSON value of the field's type. Raises InvalidInputError."""
     if text is None:
         return None
     read = next((each for matches, each in _TYPED if matches(kind)), str)
@@ -208,7 +206,7 @@ _TYPED: tuple[tuple[Callable[[pa.DataType], bool], Callable[[str], Any]], ...] =
 
 
 def show_rows(batches: Sequence[pa.RecordBatch]) -> list[list[Fields]]:
-    """Return rows as cells: the JSON of each value, of which a long one is cut."""
+    """Return rows as cells: the JSON of each value, cut if it is long."""
     rows = (row for batch in batches for row in zip(*map(json_values, batch.columns), strict=True))
     return [[_show(value) for value in row] for row in rows]
 
@@ -224,7 +222,7 @@ def _show(value: Any) -> Fields:  # noqa: ANN401 - a value of JSON
 def compare(
     subjects: tuple[Subject, Subject], versions: tuple[int | None, int | None], wanted: Selection, limit: int
 ) -> Fields:
-    """Return up to ``limit`` rows in which a state differs between two versions. Raises CkptError."""
+    """Return up to ``limit`` rows that differ between two versions of a state. Raises CkptError."""
     until_s = time.monotonic() + DIFF_S
     left, right = (
         StateReader(state_at(subject.location, subject.options), wanted, version)
@@ -257,7 +255,7 @@ def choose_state(states: Sequence[Fields], given: Mapping[str, str]) -> Fields |
     if not text:
         return _find_state(states, given) if states and "name" in given else None
     if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) >= len(states):  # noqa: PLR2004
-        raise InvalidInputError(f"There is no state number {text[:20]!r}: choose one of the list.")
+        raise InvalidInputError(f"There is no state number {text[:20]!r}: choose one from the list.")
     return states[int(text)]
 
 
@@ -267,5 +265,5 @@ def _find_state(states: Sequence[Fields], given: Mapping[str, str]) -> Fields:
         if (str(each["operator"]), each["store"], each["state"]) == wanted:
             return each
     raise InvalidInputError(
-        f"There is no state {wanted[2][:100]!r} of which keys can be looked up: choose one of the list."
+        f"There is no state {wanted[2][:100]!r} whose keys can be looked up: choose one from the list."
     )

@@ -18,9 +18,9 @@ from pyspark_ckpt.web.subjects import Facts, QueryRun, Subject
 from pyspark_ckpt.web.survey import NEWEST_VERSIONS, Survey
 
 LATE_BATCHES, LATE_S = 10, 600.0
-"""A query is late if it has not committed for so many of its usual intervals, and for so many seconds."""
+"""A query is late after this many of its usual intervals without a commit, and this many seconds."""
 MANY_DELTAS = 50
-"""Deltas on top of a snapshot, of which the default is at most some ten."""
+"""Deltas on top of a snapshot. With default options there are about ten at most."""
 SHOWN_STORES = 5
 MIN_WAIT_S, FACTS_WAIT_S = 0.1, 3.0
 
@@ -29,9 +29,9 @@ WORST_FIRST = (BAD, NOTICE, UNREAD, GOOD)
 
 
 def summarize(subject: Subject, wait_s: float) -> Fields:
-    """Return what is known of a checkpoint, or ``error``: why nothing is. Waits ``wait_s`` for its stores.
+    """Return what is known of a checkpoint, or ``error``, the reason why nothing is. Waits ``wait_s`` for its stores.
 
-    A place that does not answer does not hold up the others for longer than a few seconds: ``is_opening``.
+    A place that does not answer delays the others by a few seconds at most, and then counts as ``is_opening``.
     """
     until_s = time.monotonic() + wait_s
     try:
@@ -62,15 +62,15 @@ def summarize(subject: Subject, wait_s: float) -> Fields:
 
 def _tell_nothing_wrong(facts: Facts, look: Recalled[Survey] | None) -> Fields:
     if facts.saved is not None:
-        text = "its files are named, not read: `pyspark-ckpt savepoint verify` reads it"
+        text = "its files were listed, not read: `pyspark-ckpt savepoint verify` reads them"
         return {"level": UNREAD, "text": text}
     if look is not None and look.value is None:
-        return {"level": UNREAD, "text": "nothing wrong was seen so far, and its stores are still being listed"}
-    return {"level": GOOD, "text": "nothing wrong was seen"}
+        return {"level": UNREAD, "text": "no problem found so far; its stores are still being listed"}
+    return {"level": GOOD, "text": "no problem found"}
 
 
 def sum_levels(told: Iterable[Fields]) -> dict[str, int]:
-    """Return how many checkpoints are of each level, the worst first; those of which there are none are left out."""
+    """Return the number of checkpoints of each level, the worst first, without levels that have none."""
     levels = [each["level"] for each in told]
     return {level: levels.count(level) for level in WORST_FIRST if level in levels}
 
@@ -86,7 +86,7 @@ def describe_error(problem: CkptError) -> Fields:
 
 
 def describe_damage(damaged: Mapping[Identity, CkptError]) -> list[Fields]:
-    """Return what is wrong with stores that cannot be read."""
+    """Return the errors of stores that cannot be read."""
     return [{**describe_store(each, ""), **describe_error(problem)} for each, problem in sorted(damaged.items())]
 
 
@@ -133,7 +133,7 @@ def describe_facts(subject: Subject, facts: Facts) -> Fields:
 def describe_times(facts: Facts, batch: int) -> Fields:
     """Return when a batch was committed, and how long it took by its entries in both logs.
 
-    In a copy, the entries have the times of copying: then neither is known.
+    Both are unknown in a copy, whose entries have the times of copying.
     """
     planned_s, committed_s = facts.offsets.get(batch), facts.commits.get(batch)
     if facts.is_copied or committed_s is None:
@@ -149,7 +149,7 @@ def find_interval(commits: Mapping[int, float]) -> float | None:
 
 
 def _judge_run(run: QueryRun | None) -> Iterator[Fields]:
-    """Yield what a query in this process tells of itself."""
+    """Yield problems that a query in this process reports."""
     if run is not None and run.problem:
         yield {"level": BAD, "text": f"the query in this process: {run.problem}"}
     elif run is not None and not run.is_active:
@@ -159,7 +159,7 @@ def _judge_run(run: QueryRun | None) -> Iterator[Fields]:
 
 
 def _judge_logs(facts: Facts) -> Iterator[Fields]:
-    """Yield what the logs of the query show."""
+    """Yield problems in the logs of the query."""
     if facts.saved is not None:
         return
     if not facts.version:
@@ -168,9 +168,9 @@ def _judge_logs(facts: Facts) -> Iterator[Fields]:
         return
     batch, planned = facts.version - 1, max(facts.offsets, default=-1)
     if batch not in facts.offsets:
-        yield {"level": BAD, "text": f"offsets/{batch} is missing, and batch {batch} is committed"}
+        yield {"level": BAD, "text": f"offsets/{batch} is missing, although batch {batch} is committed"}
     elif planned > batch + 1:
-        yield {"level": BAD, "text": f"batch {planned} is planned, and batch {planned - 1} is not in the commit log"}
+        yield {"level": BAD, "text": f"batch {planned} is planned, but batch {planned - 1} is not in the commit log"}
     committed_s, interval_s = describe_times(facts, batch)["committed_s"], find_interval(facts.commits)
     since_s = 0.0 if committed_s is None else time.time() - committed_s
     if since_s > max(LATE_S, LATE_BATCHES * (interval_s or 0)):
@@ -179,7 +179,7 @@ def _judge_logs(facts: Facts) -> Iterator[Fields]:
 
 
 def _judge_stores(look: Survey) -> Iterator[Fields]:
-    """Yield what the names of objects show."""
+    """Yield problems that the names of objects show."""
     missing = look.missing
     if missing:
         named = ", ".join(map(str, missing[:SHOWN_STORES])) + (", ..." if len(missing) > SHOWN_STORES else "")
@@ -189,7 +189,7 @@ def _judge_stores(look: Survey) -> Iterator[Fields]:
     if broken:
         named = ", ".join(f"{each.identity} (version {each.lost})" for each in broken[:SHOWN_STORES])
         lack = f"version {look.version} cannot be restored in {count_text(len(broken), 'store')} of {len(look.stores)}"
-        text = f"{lack}: what it is built on is lost: {named}{', ...' if len(broken) > SHOWN_STORES else ''}"
+        text = f"{lack}, because an earlier version is lost: {named}{', ...' if len(broken) > SHOWN_STORES else ''}"
         yield {"level": BAD, "text": text}
     behind = [each for each in look.stores if each.deltas >= MANY_DELTAS]
     if behind:
@@ -212,9 +212,9 @@ def _describe_look(look: Survey) -> Fields:
 
 
 NOT_WAITING: Fields = {"done": 0, "total": 0, "is_under_way": False}
-"""What ``describe_waiting`` returns if nothing is made."""
+"""What ``describe_waiting`` returns if nothing is being computed."""
 
 
 def describe_waiting(recalled: Recalled[Any]) -> Fields:
-    """Return how far an answer has come that is still made."""
+    """Return the progress of an answer that is still computed."""
     return {"done": recalled.done, "total": recalled.total, "is_under_way": recalled.is_under_way}

@@ -23,7 +23,7 @@ from pyspark_ckpt.web.subjects import Facts, KnownVersion, Subject
 from pyspark_ckpt.web.survey import StoreSurvey
 
 MAX_GROUPS_BYTES = 256 << 20
-"""How much of an operator is read to count its rows by key groups."""
+"""The largest operator whose rows are read and counted by key groups."""
 
 
 def tell_states(subject: Subject, facts: Facts, wait_s: float) -> Fields:
@@ -67,7 +67,7 @@ def count_groups(facts: Facts, known: KnownVersion, operator: int, progress: Pro
     if found.size_bytes > MAX_GROUPS_BYTES:
         command = facts.checkpoint.write_command("checkpoint", "inspect", "--key-groups")
         raise InvalidInputError(
-            f"Operator {operator} has {size_text(found.size_bytes)} of state, all of which would be read.",
+            f"Operator {operator} has {size_text(found.size_bytes)} of state, and counting would read all of it.",
             hint=f"The page reads up to {size_text(MAX_GROUPS_BYTES)}; {command} reads any amount.",
         )
     stores = [each.identity for stores in found.stores.values() for each in stores]

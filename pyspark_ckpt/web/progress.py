@@ -1,4 +1,4 @@
-"""What the page Progress tells: whether the query keeps up, its rates, its backlog, its watermark, and its batches."""
+"""The page Progress: whether the query keeps up, its rates, its backlog, its watermark, and its batches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SIZES_WAIT_S = 0.1
 
 
 def tell_pace(subject: Subject, facts: Facts) -> Fields:
-    """Return how a query gets on: by its own words if it is in this process, else by its logs. Raises StorageError."""
+    """Return a query's progress: from the query if it is in this process, else from its logs. Raises StorageError."""
     run = subject.read_run()
     if run is not None and run.batches:
         batches, source = [*run.batches], "query"
@@ -38,7 +38,7 @@ def tell_pace(subject: Subject, facts: Facts) -> Fields:
 
 
 def _read_batches(subject: Subject, facts: Facts) -> list[Fields]:
-    """Return the newest batches as the logs tell of them, the newest first."""
+    """Return the newest batches from the logs, the newest first."""
     logged = subject.read_offset_log(facts)
     found: list[Fields] = []
     for batch, each in sorted(logged.items(), reverse=True):
@@ -63,7 +63,7 @@ def _read_batches(subject: Subject, facts: Facts) -> list[Fields]:
 
 
 def _list_times(facts: Facts) -> list[tuple[float, float]]:
-    """Return when each batch of both logs was planned and committed; nothing if the times are those of a copy."""
+    """Return when each batch of both logs was planned and committed; nothing in a copy, whose times are unknown."""
     if facts.is_copied:
         return []
     return [(facts.offsets[batch], facts.commits[batch]) for batch in sorted(facts.commits) if batch in facts.offsets]
@@ -77,8 +77,8 @@ def _find_age_s(newest: Fields | None) -> float | None:
 def _list_sizes(subject: Subject, facts: Facts, batches: Sequence[Fields]) -> list[Fields]:
     """Return rows and bytes of state over time, the newest first.
 
-    They are those of the batches of a query in this process. Else they are what this page itself has seen of the
-    checkpoint since it was opened.
+    They come from the batches of a query in this process. Otherwise they are what this page has seen since it was
+    opened.
     """
     if batches:
         return [

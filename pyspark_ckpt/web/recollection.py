@@ -1,4 +1,4 @@
-"""Answers that take long: each is computed once at a time, for all who ask, and kept for a while."""
+"""Answers that take long: each is computed once at a time for all callers, and kept for a while."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ Compute: TypeAlias = Callable[[Progress], T]
 WORKERS = 4
 """How many answers about one checkpoint are computed at a time."""
 FAILED_S = 2.0
-"""How long a failure is told to others who ask."""
+"""How long a failure is repeated to later callers."""
 CLOSED = "The web page is closed."
 
 
 @dataclass(frozen=True)
 class Recalled(Generic[T]):
-    """An answer, or what there is of it. ``value``: None if none is known yet. ``age_s``: how old it is.
+    """An answer, as far as it is known. ``value``: None if there is none yet. ``age_s``: its age.
 
-    ``key``: what the answer is of. ``done``, ``total``: how far a newer answer has come; both 0 if none is made.
+    ``key``: the question. ``done``, ``total``: the progress of a newer answer; both 0 if none is being computed.
     """
 
     value: T | None
@@ -38,12 +38,12 @@ class Recalled(Generic[T]):
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a newer answer is made."""
+        """Whether a newer answer is being computed."""
         return self.total > 0
 
 
 def make_pool() -> ThreadPoolExecutor:
-    """Return the threads that compute answers about one checkpoint: a place that is slow holds up no other."""
+    """Return the threads that compute answers about one checkpoint: a slow place delays no other."""
     return ThreadPoolExecutor(WORKERS, thread_name_prefix="pages")
 
 
@@ -51,7 +51,7 @@ class Recollection(Generic[T]):
     """One answer that changes with a key and with time. Safe to use from many threads."""
 
     def __init__(self, pool: ThreadPoolExecutor, kept_s: float) -> None:
-        """Compute in ``pool``. An answer that is older than ``kept_s`` is made again when somebody asks."""
+        """Compute in ``pool``. An answer older than ``kept_s`` is computed again on request."""
         self._pool, self._kept_s = pool, kept_s
         self._lock = threading.Lock()
         self._value: T | None = None
@@ -64,7 +64,7 @@ class Recollection(Generic[T]):
     def recall(self, key: object, compute: Compute[T], wait_s: float) -> Recalled[T]:
         """Return the answer for ``key``; if that takes longer than ``wait_s``, an older one or none.
 
-        Raises what ``compute`` raises, to all who wait for it and for a moment afterwards, and LifecycleError (the page
+        Raises what ``compute`` raises, to all waiting callers and for a moment afterwards, and LifecycleError (the page
         was closed).
         """
         with self._lock:

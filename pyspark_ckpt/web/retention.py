@@ -24,7 +24,7 @@ from pyspark_ckpt.web.subjects import Facts
 
 THREADS = 8
 SHOWN = 100
-"""How many objects are named; all are counted."""
+"""How many objects are listed by name; all are counted."""
 
 
 def tell_kept(facts: Facts) -> Fields:
@@ -33,7 +33,7 @@ def tell_kept(facts: Facts) -> Fields:
 
 
 def list_savepoints(folder: str, options: Options) -> Fields:
-    """Return the savepoints below a folder, the newest first, or ``error``: why they are not known."""
+    """Return the savepoints below a folder, the newest first, or ``error``, the reason why they are unknown."""
     try:
         place = Workplace(options).resolve(folder)
         found = find_savepoints(place)
@@ -69,7 +69,7 @@ _SHORT = (
 def find_garbage(facts: Facts, keep: int, options: Options, progress: Progress) -> Fields:
     """Return what a clean-up would delete. Nothing is written or deleted.
 
-    ``problems``: why the garbage of some stores is not known, such as damage. Raises StorageError (the place does not
+    ``problems``: why the garbage of some stores is unknown, such as damage. Raises StorageError (the place does not
     answer, or denies it).
     """
     checkpoint = facts.checkpoint

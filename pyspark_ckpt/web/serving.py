@@ -1,4 +1,4 @@
-"""``serve``: the page on a port of this machine, for as long as it is wanted."""
+"""``serve``: the page on a port of this machine, until it is closed."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 PATIENCE = {"placeTimeout": "8"}
-"""Somebody waits for the page: places are waited for no longer than this, unless an option says otherwise."""
+"""How long the page waits for a place, unless an option says otherwise: somebody is waiting for the page."""
 MAX_CHECKPOINTS = 50
 START_S, STOP_S = 20.0, 5.0
 WAKE_S = 1.0
-"""How long a wait is without a look around: a Ctrl-C that comes just before a lock is waited for does not end that."""
+"""The longest wait without a check: a Ctrl-C just before the wait for a lock does not end that wait."""
 MAX_PORT = 65535
 LOOPBACK = "127.0.0.1"
 _HOST = re.compile(r"[^\s/:@\[\]]+|\[[0-9A-Fa-f:.]+\]")
@@ -91,14 +91,14 @@ def serve_web_page(
     """Serve a page about checkpoints to a browser, from a thread of this process, and return at once.
 
     The page only reads: nothing is written to a checkpoint, and a query may run on it. It needs neither Spark nor a
-    JVM. Whoever opens it needs the token, which is part of ``url`` of the result. A checkpoint that is damaged or
-    missing is no error here: the page says so.
+    JVM. The browser needs the token, which is part of ``url`` of the result. A damaged or missing checkpoint raises no
+    error: the page says so.
 
     ``query_or_checkpoint``: a running query, whose last batches are shown as well; a checkpointLocation; a savepoint of
     either kind; or several of these. ``port``: 0 takes a free one. ``host``: the address to listen on; keep it, and
-    reach the page by ssh. ``allowed_hosts``: more names by which browsers may ask for the page. ``token``: at least 16
+    reach the page by ssh. ``allowed_hosts``: more host names in URLs of the page. ``token``: at least 16
     characters; None makes a random one. ``savepoints``: folders of savepoints to list.
-    ``options``: those of docs/options.md without their prefix, in addition to those of the active session.
+    ``options``: options of docs/options.md, without their prefix. They add to those of the active session.
 
     Raises InvalidInputError (an argument, such as a URI with a password), ProcessError (the extra ``web`` is not
     installed, or the port is taken).
@@ -134,12 +134,12 @@ def serve_web_page(
     config = uvicorn.Config(
         Admission(app, secret, {*LOOPBACK_NAMES, shown, *hosts}),
         http=BrowserConnection,
-        log_config=None,  # the logs of uvicorn are the program's, which may have a server of its own
+        log_config=None,  # the program may run a uvicorn of its own, and configure its logs
         server_header=False,
         date_header=False,
         lifespan="off",
         ws="none",
-        backlog=64,  # so many connections are accepted at once, before one of them gives way
+        backlog=64,  # connections that are accepted at once, before one must give way
         limit_concurrency=200,
         timeout_keep_alive=30,  # longer than a page waits until it refreshes itself
         timeout_graceful_shutdown=1,
@@ -163,8 +163,8 @@ def _check_token(token: Any) -> str:  # noqa: ANN401 - what a user gives
         return secrets.token_urlsafe(24)
     if not isinstance(token, str) or _TOKEN.fullmatch(token) is None:
         raise InvalidInputError(
-            "`token` must have 16 to 200 characters, which are letters, digits, - or _.",
-            hint="Leave it out for a random one.",
+            "`token` must have 16 to 200 characters: letters, digits, - or _.",
+            hint="Leave it out to get a random one.",
         )
     return token
 
@@ -183,7 +183,7 @@ def _check_host(host: Any) -> str:  # noqa: ANN401 - what a user gives
 
 
 def _check_list(names: Any, what: str) -> list[Any]:  # noqa: ANN401 - what a user gives
-    """Return what is given as a list. A single name is none: its letters would be taken for names."""
+    """Return the argument as a list. A single name is refused: its letters would be taken for names."""
     if not isinstance(names, (list, tuple, set, frozenset)):
         raise InvalidInputError(f"`{what}` must be a list, got {names!r}.", hint=f"Write {what}=[...].")
     return list(names)
@@ -193,7 +193,7 @@ def _check_allowed_hosts(names: Any) -> list[str]:  # noqa: ANN401 - what a user
     hosts = _check_list(names, "allowed_hosts")
     if not all(isinstance(each, str) and _HOST.fullmatch(each) for each in hosts):
         raise InvalidInputError(
-            f"`allowed_hosts` must be names of hosts, without a scheme and a port, got {hosts!r}.",
+            f"`allowed_hosts` must be host names, without a scheme or a port, got {hosts!r}.",
             hint="Any port is allowed.",
         )
     return hosts
@@ -214,7 +214,7 @@ def _listen(host: str, port: int) -> socket.socket:
             ) from problem
         raise ProcessError(
             f"Port {port} of {host} cannot be used: {why}.",
-            hint="Choose another port; without one, a free port is taken.",
+            hint="Choose another port, or leave it out to take a free one.",
         ) from problem
     return listener
 

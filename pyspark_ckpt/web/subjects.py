@@ -1,4 +1,4 @@
-"""A checkpoint that the page is about: what is read of it for every page, with few requests, and kept for a moment."""
+"""A checkpoint on the page: data that every page needs, read with few requests and kept for a moment."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ if TYPE_CHECKING:
 
 FACTS_S, FACTS_WAIT_S = 2.0, 60.0
 QUERY_S, QUERY_WAIT_S, QUERY_LATE_S = 0.1, 2.0, 10.0
-"""How long the answer of a query is kept, waited for, and taken for its newest while it gives no other."""
+"""How long a query's answer is kept, waited for, and taken for current while no other comes."""
 GLANCE_S = 10.0
 WHOLE_S = 60.0
 METAS_S, DAMAGED_S = 3600.0, 30.0
-"""The metadata of a commit never changes. If some is damaged, it may be mended."""
+"""Metadata of a commit never changes, but damaged metadata may be repaired."""
 COPIED_S = 600.0
-"""A batch is planned within moments of its clock: an entry that is older by so much was copied."""
+"""A batch is planned within moments of its clock: an entry written this much later was copied."""
 MAX_SIZES = 500
 AT_ONCE = 8
 
 
 class CommitKey(NamedTuple):
-    """What tells a commit from others of the same version, before a query was set back or a place was used again."""
+    """Tells a commit from others of the same version, before a query was set back or a place was reused."""
 
     version: int
     query_id: str
@@ -75,10 +75,10 @@ class KnownVersion:
 
 @dataclass(frozen=True)
 class Facts:
-    """What a page says of every checkpoint. Times are Unix times of the place, read from its listings.
+    """What a page shows of every checkpoint. Times are Unix times of the place, read from its listings.
 
-    ``commits`` and ``offsets``: when the entries of both logs were written, by batch. ``run``: the newest run that has
-    an object, by its number. ``names_ids``: whether the commit log says which commits count, as in checkpoint format 2.
+    ``commits`` and ``offsets``: when the entries of both logs were written, by batch. ``run``: the number of the newest
+    run that has an object. ``names_ids``: whether the commit log says which commits count, as in checkpoint format 2.
     """
 
     checkpoint: Checkpoint
@@ -101,12 +101,12 @@ class Facts:
 
     @property
     def commit(self) -> CommitKey:
-        """Which commit the newest version is of: not that of the same number before the query was set back."""
+        """The commit of the newest version: not one of the same number from before the query was set back."""
         return CommitKey(self.version, self.checkpoint.query_id, self.commits.get(self.version - 1))
 
     @property
     def is_copied(self) -> bool:
-        """Whether the times of the logs are those of a copy: the newest batch was planned long before its entry."""
+        """Whether the logs were copied: the newest batch was planned long before its entry was written."""
         planned_s = self.offsets.get(self.version - 1)
         return bool(planned_s and self.clock_ms and planned_s - self.clock_ms / 1000 > COPIED_S)
 
@@ -122,7 +122,7 @@ class Facts:
 
 
 class QueryRun(NamedTuple):
-    """Whether a query runs, and what it has failed with, or why that is not known; empty if there is nothing to say.
+    """Whether a query runs, and its failure, or why it is unknown; empty if there is nothing to say.
 
     ``batches``: its last ones, the newest first. ``verdict``: whether it keeps up, see ``judge_progress``.
     """
@@ -135,7 +135,7 @@ class QueryRun(NamedTuple):
 
 
 class Subject:
-    """One checkpoint or savepoint. Safe to use from many threads; what is read is shared by all who ask."""
+    """One checkpoint or savepoint. Safe to use from many threads, which share what was read."""
 
     def __init__(
         self, number: int, location: str, options: Options, pool: ThreadPoolExecutor, query: StreamingQuery | None
@@ -160,11 +160,11 @@ class Subject:
         return facts
 
     def recall_facts(self, wait_s: float) -> Facts | None:
-        """Return the same, or None if the place has not answered after ``wait_s``. Raises CkptError."""
+        """Like ``read_facts``, but return None if the place does not answer within ``wait_s``. Raises CkptError."""
         return self._facts.recall("", self._read_facts, wait_s).value
 
     def glance(self, facts: Facts, wait_s: float) -> Recalled[Survey]:
-        """Return what the names of the last few versions say. Raises CkptError."""
+        """Survey the last few versions by the names of their objects. Raises CkptError."""
 
         def compute(progress: Progress) -> Survey:
             return survey_stores(facts.checkpoint, facts.version, GLANCE_VERSIONS, progress)
@@ -172,7 +172,7 @@ class Subject:
         return self._glance.recall(facts.commit, compute, wait_s)
 
     def count_all(self, facts: Facts, wait_s: float) -> Recalled[Survey]:
-        """Return what the names of all objects say. Raises CkptError."""
+        """Survey all versions by the names of all objects. Raises CkptError."""
 
         def compute(progress: Progress) -> Survey:
             return survey_stores(facts.checkpoint, facts.version, None, progress)
@@ -214,7 +214,7 @@ class Subject:
         return self._log.read(facts.checkpoint.place, facts.checkpoint.query_id, facts.offsets)
 
     def count_damaged(self, facts: Facts) -> int:
-        """Return how many stores could not be read at the newest version, as far as somebody has looked."""
+        """Return how many stores could not be read at the newest version, as far as they have been read."""
         return self._damage[1] if self._damage is not None and self._damage[0] == facts.commit else 0
 
     def _read_facts(self, _progress: Progress) -> Facts:
@@ -257,9 +257,9 @@ class Subject:
             )
 
     def read_run(self) -> QueryRun | None:
-        """Return what the query in this process tells of itself; None without one.
+        """Return what the query in this process reports; None without one.
 
-        A JVM that hangs is not waited for.
+        It does not wait for a JVM that hangs.
         """
         if self.query is None:
             return None
@@ -270,13 +270,13 @@ class Subject:
 
 
 def ask(query: Any) -> QueryRun:  # noqa: ANN401 - of a classic session, or of a client of Spark Connect
-    """Return what a query in this process tells of itself."""
+    """Return what a query in this process reports."""
     try:
         is_active, failure = query.isActive, query.exception()
         batches = read_progress(query)
         described = describe_batches([each for each in batches if has_run(each)])
         name = query.name or ""
-    except Exception as problem:  # noqa: BLE001 - of any kind, if the JVM is gone: it is told
+    except Exception as problem:  # noqa: BLE001 - of any kind, if the JVM is gone: the page shows it
         return QueryRun(False, f"its session does not answer: {describe_failure(problem)}")
     told = "" if failure is None else describe_failure(failure)
     return QueryRun(is_active, told, name, described, judge_progress(batches, described))
@@ -300,14 +300,14 @@ def _read_operators(checkpoint: Checkpoint) -> list[Operator]:
 
 
 def _check_operators(checkpoint: Checkpoint, operators: Sequence[Operator]) -> None:
-    """Raise InvalidInputError for state of another provider, FormatError if it is unknown what some state is."""
+    """Raise InvalidInputError for state of another provider, FormatError if some state cannot be identified."""
     checkpoint.refuse_other_provider()
     if checkpoint.has_stores and checkpoint.newest_version:
         refuse_unnamed_operators(checkpoint, len(operators))
 
 
 def _name(checkpoint: Checkpoint, operator: Operator) -> str:
-    """Return an operator's name: with the uids of one of this package, which its first store tells."""
+    """Return an operator's name; for one of this package with its uids, read from its first store."""
     if operator.name == OF_OURS and checkpoint.newest_version and checkpoint.has_stores:
         with suppress(NotFoundError, FormatError):  # other pages say what is wrong with the store
             meta = checkpoint.meta(Identity(operator.number, 0, operator.stores[0]), checkpoint.newest_version)

@@ -22,18 +22,18 @@ from pyspark_ckpt.web.recollection import Progress
 
 THREADS = 32
 GLANCE_VERSIONS = 12
-"""How far back a glance goes: by default, there is a snapshot of one of ten versions."""
+"""How many versions a glance goes back: by default, one in ten has a snapshot."""
 NEWEST_VERSIONS = 110
-"""How far back it goes for a snapshot: the default of minBatchesToRetain, and a snapshot below it."""
+"""How far back it searches for a snapshot: the default of minBatchesToRetain, and a snapshot below it."""
 
 
 @dataclass(frozen=True)
 class StoreSurvey:
-    """What the names in the folder of a store say.
+    """What the names in a store's folder show.
 
-    ``commit``: the commit of the newest version, None if it is not there. ``snapshot``: the version of the snapshot
-    that a restore begins with, 0 if it begins with nothing, None if it is below what was listed, or lost. ``deltas``
-    and ``delta_bytes``: what it adds. ``lost``: a version between, of which there is neither a delta nor a snapshot.
+    ``commit``: the commit of the newest version, None if it is missing. ``snapshot``: the version of the snapshot
+    that a restore begins with, 0 if it begins with nothing, None if it is lost or was not listed. ``deltas`` and
+    ``delta_bytes``: what the restore adds. ``lost``: a version in between that has neither a delta nor a snapshot.
     ``rivals``: commits of attempts that lost. ``tables``: not in a glance.
     """
 
@@ -100,7 +100,7 @@ class Survey:
 
     @property
     def broken(self) -> list[StoreSurvey]:
-        """The stores that have the newest version and lack an object that a restore of it needs."""
+        """The stores that have the newest version but lack an object that its restore needs."""
         return [each for each in self.stores if each.lost is not None]
 
     @property
@@ -112,9 +112,9 @@ class Survey:
 def survey_stores(
     checkpoint: Checkpoint, version: int, depth: int | None, progress: Progress = lambda _done, _total: None
 ) -> Survey:
-    """List the objects of all stores: of so many versions, or, if ``depth`` is None, all.
+    """List the objects of all stores: of ``depth`` versions, or all if it is None.
 
-    A store whose snapshot is further below is looked at down to ``NEWEST_VERSIONS``. Raises FormatError, StorageError.
+    A store whose snapshot is further down is listed down to ``NEWEST_VERSIONS``. Raises FormatError, StorageError.
     """
     stores = [identity for _, identity in checkpoint.stores()]
     found: list[StoreSurvey] = []
@@ -142,7 +142,7 @@ def _list_enough(checkpoint: Checkpoint, identity: Identity, version: int, depth
 
 
 def _list_store(checkpoint: Checkpoint, identity: Identity, version: int, depth: int | None) -> list[Blob]:
-    """Return the objects of a store. The pointer to a store elsewhere is seen in the same listing."""
+    """Return the objects of a store. The same listing shows the pointer to a store elsewhere."""
     folder, start = store_folder(identity), f"{max(0, version - (depth or 0)):020d}"
 
     def shorten(blobs: Iterable[Blob]) -> list[Blob]:
@@ -164,7 +164,7 @@ def _survey_store(
     tables: Sequence[Blob],
     objects: int,
 ) -> StoreSurvey:
-    """Return what the objects of a store say, of which those from the first to the last of ``versions`` were listed."""
+    """Survey a store whose objects were listed from the first to the last of ``versions``."""
     first, version = versions
     commit = _find_commit(checkpoint, identity, version, lineage)
     snapshot, deltas, delta_bytes, lost = None, 0, 0, None
@@ -195,7 +195,7 @@ def _survey_store(
 
 
 def _find_commit(checkpoint: Checkpoint, identity: Identity, version: int, lineage: Lineage) -> Marker | None:
-    """Return the commit of a version: that which the commit log names, else one that is there."""
+    """Return the commit of a version: the one in the commit log, else one that exists."""
     ids = checkpoint.ids(identity.operator)
     there = lineage.list_commits(version)
     if identity.partition < len(ids):
@@ -221,7 +221,7 @@ def _add_versions(versions: dict[int, VersionSurvey], lineage: Lineage, tables: 
         each, own = of(commit.version), []
         while by_time and by_time[0].modified_s <= manifest.modified_s:  # table files are written before their manifest
             own.append(by_time.popleft())
-        if number == 0:  # it also has those of earlier snapshots, whose manifests are deleted
+        if number == 0:  # it also has files of earlier snapshots, whose manifests are deleted
             _, delta = lineage.deltas.get(commit, (None, manifest))
             own = [blob for blob in own if blob.modified_s >= delta.modified_s]
         each.snapshots += 1

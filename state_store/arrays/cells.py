@@ -27,7 +27,7 @@ class Cells:
 
     @classmethod
     def present(cls, values: Packed) -> Cells:
-        """Return cells of which every one is there."""
+        """Return cells without absent ones."""
         return cls(values, np.ones(len(values), np.bool_))
 
     @classmethod
@@ -52,7 +52,7 @@ class Cells:
         return Cells(Packed(self.values.data, at, size), there)
 
     def strings(self) -> list[bytes | None]:
-        """Return each cell as an object of its own, None for an absent one."""
+        """Return each cell as a separate object, None for an absent one."""
         if self.there.all():
             return [*self.values.strings()]
         strings: list[bytes | None] = [None] * len(self)
@@ -69,7 +69,7 @@ def join_cells(parts: Sequence[Cells]) -> Cells:
 
 
 def overlay(keys: Packed, cells: Cells, changed: Packed, changes: Cells) -> Cells:
-    """Return the ``cells`` of ``keys`` with ``changes`` in place of those of ``changed`` keys, which are distinct."""
+    """Return the ``cells`` of ``keys`` with the ``changes`` of ``changed`` keys, which are distinct."""
     places = find_positions(changed, keys)
     is_changed = places >= 0
     if not is_changed.any():

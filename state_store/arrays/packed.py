@@ -150,7 +150,7 @@ class Packed:
         return self.words(0)
 
     def strings(self) -> list[bytes]:
-        """Return each string as an object of its own."""
+        """Return each string as a separate object."""
         widths = self.widths()
         if widths and widths[-1] > WIDEST:
             return [self[index] for index in range(len(self))]

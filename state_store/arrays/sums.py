@@ -17,12 +17,12 @@ _LOW = np.uint64(0xFFFFFFFF)
 
 
 def hash_row(key: bytes, value: bytes) -> int:
-    """Return the hash of a row, given with its stored key."""
+    """Return the hash of a row with its stored key."""
     return xxhash.xxh3_64_intdigest(key[STATE_BYTES:] + value, len(key))
 
 
 def sum_row_hashes(rows: PackedRows) -> int:
-    """Return the sum of the hashes of rows, given with their stored keys."""
+    """Return the sum of the hashes of rows with their stored keys."""
     total = 0
     for _, part in rows.by_size():
         key_size, value_size = int(part.keys.size[0]), int(part.values.size[0])

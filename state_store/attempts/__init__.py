@@ -1,1 +1,1 @@
-"""Which attempt of a commit counts, when several have written."""
+"""Which attempt of a commit counts if several have written."""

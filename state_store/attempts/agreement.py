@@ -21,7 +21,7 @@ BATCHES_KEPT = 64
 
 
 class Agreement:
-    """What the first commit of each recent batch has in its broadcast states. Safe to call from many threads."""
+    """The broadcast states in the first commit of each recent batch. Safe to call from many threads."""
 
     def __init__(self) -> None:
         """Start empty."""
@@ -59,13 +59,13 @@ def require_equal_copies(one: Copies, other: Copies) -> None:
     for difference in find_differences(one, other):
         raise InvalidInputError(
             f"{difference} The program has made them differ.",
-            hint="What process_broadcast writes must follow from its rows and broadcast states alone: not from the "
+            hint="The output of process_broadcast must follow from its rows and broadcast states alone: not from the "
             "partition, a clock, random numbers, other states or the order of a set.",
         )
 
 
 def find_differences(one: Copies, other: Copies) -> Iterator[str]:
-    """Yield a message for each broadcast state that has not the same rows in both partitions."""
+    """Yield a message for each broadcast state whose rows differ between the partitions."""
     (here, own), (there, theirs) = one, other
     mine, of_other = ({state.name: (state.rows, read_digest(state)) for state in each} for each in (own, theirs))
     none = 0, encode_sum(0)

@@ -26,8 +26,8 @@ class _Entry(msgspec.Struct):
 def read_ids(checkpoint: BlobPlace, version: int) -> dict[str, list[list[str]]]:
     """Return all ids that the commit log names for ``version``, by operator, partition and store.
 
-    Empty if the log has no entry for the batch, or no longer has one, or names no ids, as in checkpoint format 1.
-    Raises FormatError, StorageError.
+    Empty if the log has no entry for the batch, or no longer, or names no ids, as in checkpoint format 1. Raises
+    FormatError, StorageError.
     """
     name = f"commits/{version - 1}"
     try:

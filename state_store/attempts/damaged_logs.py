@@ -1,4 +1,4 @@
-"""Errors about damaged files of a query say which command finds out how the query can go on."""
+"""Errors about damaged files of a query name the command that finds out how the query can continue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SAVEPOINT = "savepoint."
 
 @contextmanager
 def naming_repair(checkpoint: BlobPlace) -> Iterator[None]:
-    """Let a FormatError of the block that has no hint name ``checkpoint repair``. Raises StorageError."""
+    """If the block raises a FormatError without a hint, let it name ``checkpoint repair``. Raises StorageError."""
     try:
         yield
     except FormatError as problem:
@@ -29,4 +29,4 @@ def advise_repair(checkpoint: BlobPlace) -> str:
     if checkpoint.list(prefix=_SAVEPOINT):
         return ""
     command = write_command("checkpoint", "repair", checkpoint.url, **find_options(checkpoint))
-    return f"After which batch the query can continue, says {command}."
+    return f"To find the batch after which the query can continue, use {command}."

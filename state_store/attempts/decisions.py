@@ -53,7 +53,7 @@ class Decisions:
         return self._resolve(version)
 
     def _require_exclusive(self) -> None:
-        """Refuse places on which two runs could get one number, or two commits of a version could win."""
+        """Refuse places on which two runs could get the same number, or two commits of a version could win."""
         for place in (self._checkpoint, self._place):
             require_exclusive(
                 place,

@@ -1,14 +1,14 @@
-"""Runs of a query are numbered by *epochs*, in both checkpoint formats: so a run knows that another has replaced it.
+"""Runs of a query are numbered by *epochs*, in both checkpoint formats: a run then knows that it was replaced.
 
 ``<checkpoint>/_ckpt/runs/<epoch:010d>.run`` holds the run's id. It is created only if absent, one number after the
 other. A newer run has a higher epoch. The driver takes the number, in both checkpoint formats, before it reads Spark's
 logs (``Fence.scala``), and ``open`` tells it to each state server. Such a run must not commit once a later run has its
-number, or once its own number is gone or is that of another run: then somebody has deleted the checkpoint, and what is
-there now is another one. Where no driver has taken a number (an earlier release, a harness), a run of format 1 takes it
-when it first begins a transaction anywhere.
+number, or once its own number is gone or another run's: then somebody has deleted the checkpoint, and another one is
+there now. Where no driver has taken a number (an earlier release, a harness), a run of format 1 takes it when it first
+begins a transaction anywhere.
 
 Only the newest ``RUNS_KEPT`` numbers are read. A run that takes a number deletes a few of the older ones. A deleted
-number is never used again: a run that finds its new number below the newest ``RUNS_KEPT`` takes another.
+number is never used again: a run whose new number is below the newest ``RUNS_KEPT`` takes another.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class RunObject(msgspec.Struct, frozen=True, omit_defaults=True):
     """Content of a run object. ``driver``: the application and the host of the driver that took the number.
 
     ``moves_to``: the new checkpoint of a query that is being rescaled, or was; then no query runs under this number.
-    ``moved_at_ms``: when the query had gone there for good, as Unix time; 0 if that is not known. Other members are
+    ``moved_at_ms``: when the query had moved there for good, as Unix time; 0 if that is not known. Other members are
     ignored: a query can go back to a release that does not know them.
     """
 
@@ -68,7 +68,7 @@ class KnownRuns:
         self.newest_until: dict[str, int] = {}
         """For each run whose driver has its number: the last version for which no later run was found."""
         self.own: dict[str, Blob] = {}
-        """For each such run: the object with its number, as it was when it was read."""
+        """For each such run: the object with its number, as last read."""
 
 
 class Epochs:
@@ -83,7 +83,7 @@ class Epochs:
         """Return the epoch of a run. The first call for a run anywhere gives it the next number.
 
         A run without an id (a batch reader) has epoch 0, below every run of a query. Raises ConflictError (the query
-        has gone to another checkpoint for good), FormatError, StorageError.
+        has moved to another checkpoint for good), FormatError, StorageError.
         """
         known = self._known
         with known.lock:
@@ -109,7 +109,7 @@ class Epochs:
         while epochs := self._list():
             try:
                 return self._read(epochs[-1])
-            except NotFoundError:  # deleted since, with the checkpoint
+            except NotFoundError:  # deleted meanwhile, with the checkpoint
                 continue
         return None
 
@@ -142,12 +142,12 @@ class Epochs:
         if last == epoch:
             raise ConflictError(
                 f"{refused} is over: its {run_name(epoch)} is gone, or is that of another run. The checkpoint was "
-                "deleted, and perhaps made anew.",
-                hint="End this driver. To continue with the checkpoint that is there now, start the query again.",
+                "deleted, and perhaps recreated.",
+                hint="End this driver. To continue with the present checkpoint, start the query again.",
             )
         raise ConflictError(
             f"{refused} is over: run {last} ({self._read(last)}) has taken its place.",
-            hint="The query goes on there: end this driver. Of its work, only what it had committed before counts.",
+            hint="The query continues there: end this driver. Of its work, only its earlier commits count.",
         )
 
     def _refuse_moved(self, run: RunObject, refused: str) -> ConflictError:
@@ -163,9 +163,9 @@ class Epochs:
         return epoch is not None and self._find_end(run_id, epoch) is not None
 
     def _find_end(self, run_id: str, epoch: int) -> int | None:
-        """Return the number that ends a run: the newest one, or its own if that is gone or another's, else None.
+        """Return the number that ends a run: the newest one, or its own if that is gone or another run's, else None.
 
-        One listing; the first time, and whenever the object was written since, it is read as well.
+        One listing. The object is read as well the first time, and whenever it has been written since.
         """
         first = run_name(epoch).removeprefix(f"{RUNS_FOLDER}/")
         found = {parse_epoch(blob.name): blob for blob in self._place.list(RUNS_FOLDER, start=first)}
@@ -181,8 +181,8 @@ class Epochs:
     def is_over(self, run_id: str, version: int) -> bool:
         """Return whether the first commit of a run in this process is of a ``version`` that Spark has committed.
 
-        A run that is over, but does its very first work only now, has a higher epoch than the run that followed it.
-        Its commits must not count. Makes one request, or none once the run has proved live. Raises StorageError.
+        A run that is over, but does its very first work only now, has a higher epoch than the run that followed it. Its
+        commits must not count. Makes one request, or none once the run has proved to be live. Raises StorageError.
         """
         with self._known.lock:
             if run_id in self._known.committing:

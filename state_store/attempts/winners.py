@@ -52,9 +52,9 @@ def declare_winner(place: BlobPlace, commit: Marker, epoch: int, run_id: str) ->
 
 @dataclass(frozen=True)
 class Evidence:
-    """What says which commit of a version stands: the ``place`` of the store, and the ``checkpoint`` of its query.
+    """Evidence for which commit of a version stands: the ``place`` of the store, and its query's ``checkpoint``.
 
-    ``named``: the ids in the commit log, if already known. ``lineage``: that of ``place``, if already known.
+    ``named``: the ids in the commit log, if already known. ``lineage``: of ``place``, if already known.
     """
 
     place: BlobPlace

@@ -41,7 +41,7 @@ _S3_SCHEMES = ("s3", "s3a", "s3n")
 _HDFS_SCHEMES = ("hdfs", "viewfs")
 _AZURE_SCHEMES = ("abfs", "abfss")
 _CONTAINER = re.compile(r"^(abfss?|wasbs?)://[^/@:]*@", re.IGNORECASE)
-"""How a URI of Azure begins, in which an @ is no sign of a password."""
+"""How a URI of Azure begins, in which an @ does not announce a password."""
 _SUPPORTED = (
     "Set checkpointLocation, or the option remote, to a local or shared file system (file:/...), S3 (s3a://...), "
     "Google Cloud Storage (gs://...), Azure (abfss://container@account.dfs.core.windows.net/...) or HDFS (hdfs://..., "

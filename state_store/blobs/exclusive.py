@@ -1,8 +1,8 @@
-"""Check that a place lets exactly one of several writers of one name succeed.
+"""Check that exactly one of several writers of one name succeeds in a place.
 
 An S3 service that does not know ``If-None-Match: *`` ignores it and tells every writer that it was first. Code that
-relies on being first checks here beforehand. Other writes work on such a service too: no two writers share the name,
-or all of them write the same content.
+relies on being first checks here beforehand. Other writes work on such a service too: no two writers share the name, or
+all of them write the same content.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class MayIgnoreConditions(Protocol):
     """A place of a service that may ignore the condition of a write."""
 
     def is_exclusive(self) -> bool:
-        """Return whether a second conditional write of one name is refused. A process finds it out once.
+        """Return whether a second conditional write of one name is refused. A process checks this once.
 
         Raises StorageError.
         """

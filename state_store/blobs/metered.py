@@ -1,7 +1,7 @@
 """Count the requests to a place by kind, and the bytes of objects in each direction.
 
 A transfer counts as one request, whether the place sends it whole or in parts. Failed requests count too. A test can
-make a request fail, as the place itself may: before it is sent, or after a write was carried out.
+make a request fail like the place itself: before it is sent, or after a write was carried out.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Traffic:
         self._waited_s = 0.0
 
     def note_wait(self, seconds: float) -> None:
-        """Add the time taken by a request that had to be repeated."""
+        """Add the time taken by a repeated request."""
         with self._lock:
             self._waited_s += seconds
 
@@ -51,13 +51,13 @@ class Traffic:
             self._counts.update(counts)
 
     def take(self) -> dict[str, int]:
-        """Return what was counted since the last call."""
+        """Return the counts since the last call."""
         with self._lock:
             counts, self._counts = self._counts, Counter()
         return {name: counts[name] for name in (WRITES, READS, LISTS, DELETES, UP, DOWN)}
 
     def take_wait(self) -> dict[str, int]:
-        """Return how long places were waited for since the last call."""
+        """Return how long the process has waited for places since the last call."""
         with self._lock:
             waited_s, self._waited_s = self._waited_s, 0.0
         return {WAIT: round(waited_s * 1000)}
@@ -185,12 +185,12 @@ class MeteredPlace:
         return ask_time(self._place)
 
     def find_unfinished(self, older_than_s: float) -> builtins.list[Blob]:
-        """Return what dead writers left half-written; see the protocol."""
+        """Return the unfinished writes of dead writers; see the protocol."""
         self._note(LISTS)
         return self._place.find_unfinished(older_than_s)
 
     def discard_unfinished(self, older_than_s: float) -> int:
-        """Remove what dead writers left half-written; see the protocol."""
+        """Remove the unfinished writes of dead writers; see the protocol."""
         self._note(LISTS)
         return self._place.discard_unfinished(older_than_s)
 

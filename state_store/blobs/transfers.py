@@ -44,7 +44,7 @@ def fetch(place: BlobPlace, file: StoredFile, path: Path) -> Path:
 
 
 def copy_object(source: BlobPlace, file: StoredFile, target: BlobPlace, new_name: str) -> None:
-    """Copy ``file`` of ``source`` to the object ``new_name`` of ``target``, whole and durable after return.
+    """Copy ``file`` of ``source`` to the object ``new_name`` of ``target``, whole and durable on return.
 
     If both places are of one service, the service copies and uses its own checksums. Otherwise the bytes pass through
     this process, which compares the checksum before the object appears. Raises NotFoundError, ConflictError
@@ -66,7 +66,7 @@ def is_copied_by_service(source: BlobPlace, target: BlobPlace) -> bool:
 
 
 def share_object(source: BlobPlace, file: StoredFile, target: BlobPlace, new_name: str) -> None:
-    """Do as ``copy_object``, within one checkpoint. On a file system, both names become names of one file.
+    """Do as ``copy_object``, within one checkpoint. On a file system, both names then belong to one file.
 
     Objects never change, and the file exists as long as one of its names does.
     """
@@ -75,7 +75,7 @@ def share_object(source: BlobPlace, file: StoredFile, target: BlobPlace, new_nam
 
 
 def link_object(source: BlobPlace, name: str, target: BlobPlace, new_name: str) -> bool:
-    """Make ``new_name`` another name of an object's file, where the places can. Return whether it is one now.
+    """Make ``new_name`` another name of an object's file, if the places can. Return whether it now is.
 
     Raises NotFoundError, ConflictError (``new_name`` exists), StorageError.
     """

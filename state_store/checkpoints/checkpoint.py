@@ -84,7 +84,7 @@ class Checkpoint:
 
     @property
     def newest_version(self) -> int:
-        """The newest version whose batch was committed when this was first read; 0 if there is no committed batch."""
+        """The newest version whose batch was committed when this was first read; 0 if no batch is committed."""
         if self._newest_version is None:
             self._newest_version = self._find_newest_version()
         return self._newest_version
@@ -93,7 +93,7 @@ class Checkpoint:
         return max(list_batches(self.place, "commits"), default=-1) + 1
 
     def go_back(self, version: int) -> None:
-        """Take an earlier committed ``version`` for the newest one from now on.
+        """From now on, treat an earlier committed ``version`` as the newest one.
 
         Raises InvalidInputError (it is not committed), StorageError.
         """
@@ -103,16 +103,16 @@ class Checkpoint:
 
     def refuse_other_provider(self) -> None:
         """Raise InvalidInputError if the query keeps state in another provider's store. Raises StorageError."""
-        if self.operators() or self.place.walk("state/0"):  # Spark 3.5 does not write down which operators there are
+        if self.operators() or self.place.walk("state/0"):  # Spark 3.5 does not record which operators there are
             with suppress(FormatError):  # a damaged offset log does not name the provider, and is not needed here
                 refuse_other_provider(self.place, max(self.newest_version - 1, 0))
 
     def write_command(self, *words: str) -> str:
-        """Return a command on this place, with the options that reach it and the state that was found so far."""
+        """Return a command on this place, with the options that reach it and the state found so far."""
         return write_command(*words, self.place.url, **find_options(self.place, *self._places.values()))
 
     def look_again(self) -> None:
-        """Forget which version is the newest, its commits and the operators: they are read again when needed."""
+        """Forget the newest version, its commits and the operators: they are read again when needed."""
         self._earlier = None
         self._newest_version = self._ids = self._operators = None
 

@@ -54,7 +54,7 @@ def require_equal(before: Digests, after: Digests, what: str) -> None:
         old, new = before.get(name, Digest()), after.get(name, Digest())
         if old != new:
             raise FormatError(
-                f"{what}: state {name!r} had {old.rows} rows with the digest {old.sum}, "
-                f"and has {new.rows} rows with the digest {new.sum} in the result.",
+                f"{what}: state {name!r} had {old.rows} rows with the digest {old.sum}, but the result has {new.rows} "
+                f"rows with the digest {new.sum}.",
                 hint="The target is not usable: delete it, verify the source, and run the operation again.",
             )

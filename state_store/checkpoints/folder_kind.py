@@ -1,4 +1,4 @@
-"""What a folder is: a query's checkpoint or state, a savepoint, or what a savepoint or a restore left unfinished."""
+"""What a folder is: a query's checkpoint or state, a savepoint, or what an unfinished savepoint or restore has left."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ from pyspark_ckpt.state_store.format.sealed_objects import read_json, read_seale
 from pyspark_ckpt.state_store.json_objects import Count, Location, Partitions, RandomId
 
 DELETING = b"deleting"
-"""How the content of ``savepoint.unfinished`` begins during a deletion, which replaces the mark of the writer."""
+"""How the content of ``savepoint.unfinished`` begins during a deletion, which replaces the writer's mark."""
 
 COPY_AGAIN = "Copy the savepoint again from its original, or take another."
-"""What to do about a savepoint that has lost objects: no retention has deleted them, and no checkpoint has the same."""
+"""What to do about a savepoint without some objects: retention did not delete them, no checkpoint has the same."""
 
 REPEAT_RESTORE = (
-    "If it is running, wait. Otherwise repeat the same `restore` or `rescale` with the same arguments, which finishes "
-    "it, or name a new folder."
+    "If it is running, wait. Otherwise finish it: repeat the same `restore` or `rescale` with the same arguments. Or "
+    "name a new folder."
 )
-"""What to do about a restore that has not finished."""
+"""What to do about an unfinished restore."""
 
 MAX_DEPTH = 5
-"""So many folders above one are looked into for a checkpoint: no file of a query lies deeper."""
+"""How many folders above one are searched for a checkpoint: no file of a query lies deeper."""
 MAX_NAMED = 3
-"""So many checkpoints in a folder are named."""
+"""How many checkpoints in a folder are named."""
 _SAVEPOINT = "savepoint."
 _MARK = re.compile(rb"[0-9a-z]+ ([0-9]{1,18})")
-"""How the version of the savepoint follows in ``savepoint.unfinished``, if it is known."""
+"""How the savepoint's version follows in ``savepoint.unfinished``, if it is known."""
 _LOG = re.compile(rf"(?:{'|'.join(LOGS)})/[0-9]{{1,19}}")
 _QUERY_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
-"""An id that Spark gives to a query, which names the folder of its state below ``remote``, too."""
+"""An id that Spark gives to a query. It also names the folder of the query's state below ``remote``."""
 
 
 class FolderKind(Enum):
@@ -67,7 +67,7 @@ _CONTAINERS: Mapping[FolderKind | None, str] = {
 
 
 class _NotFinished(msgspec.Struct):
-    """The ``metadata`` of a restore that has not finished. ``request``: the digest of what was requested."""
+    """The ``metadata`` of an unfinished restore. ``request``: the digest of its request."""
 
     request: RandomId
     id: Any = None
@@ -82,7 +82,7 @@ class _Request(msgspec.Struct):
 
 
 def is_query_id(text: str) -> bool:
-    """Return whether a text has the form of an id that Spark gives to a query."""
+    """Return whether a text has the form of Spark's ids of queries."""
     return _QUERY_ID.fullmatch(text) is not None
 
 
@@ -107,7 +107,7 @@ def find_kind(place: BlobPlace) -> FolderKind | None:
 
 
 def find_open_kind(place: BlobPlace) -> FolderKind | None:
-    """Return what a folder is; None, too, if this user may not look into it. Raises StorageError."""
+    """Return what a folder is; None also if this user may not look into it. Raises StorageError."""
     try:
         return find_kind(place)
     except StorageError as problem:
@@ -117,7 +117,7 @@ def find_open_kind(place: BlobPlace) -> FolderKind | None:
 
 
 def list_above(url: str) -> Iterator[str]:
-    """Yield the folders above a folder, the nearest first; on a disk, those that its links lead to."""
+    """Yield the folders above a folder, the nearest first; on a disk, the targets of links."""
     if not names_scheme(url):
         yield from map(str, Path(os.path.realpath(url)).parents)
         return
@@ -129,7 +129,7 @@ def list_above(url: str) -> Iterator[str]:
 
 
 def is_missing(place: BlobPlace) -> bool:
-    """Whether there is no such folder, nor a file at or above it. In S3 and HDFS an empty folder counts as missing.
+    """Whether there is no such folder, and no file at it or above it. In S3 and HDFS an empty folder counts as missing.
 
     Raises StorageError.
     """
@@ -144,7 +144,7 @@ def is_missing(place: BlobPlace) -> bool:
 
 
 def describe_kind(place: BlobPlace, kind: FolderKind) -> str:
-    """Return what a folder of this kind is, in words: with the checkpoint, if it is state. Raises StorageError."""
+    """Return what a folder of this kind is, in words; for state, with its checkpoint. Raises StorageError."""
     if kind is FolderKind.STATE:
         with suppress(FormatError):
             if owner := find_owner(place):
@@ -161,7 +161,7 @@ def find_savepoint_kind(place: BlobPlace) -> FolderKind | None:
 
 
 def read_mark(place: BlobPlace, folder: str = "") -> bytes:
-    """Return the content of the ``savepoint.unfinished`` of a folder; empty if there is none. Raises StorageError."""
+    """Return the content of a folder's ``savepoint.unfinished``; empty if there is none. Raises StorageError."""
     try:
         return place.get(f"{folder}/{UNFINISHED_NAME}".lstrip("/"))
     except NotFoundError:
@@ -169,16 +169,16 @@ def read_mark(place: BlobPlace, folder: str = "") -> bytes:
 
 
 def read_marked_version(mark: bytes) -> int | None:
-    """Return the version of the savepoint in the content of a ``savepoint.unfinished``; None if it has none."""
+    """Return the savepoint's version in the content of a ``savepoint.unfinished``; None if it has none."""
     version = _MARK.fullmatch(mark)
     return None if version is None else int(version[1])
 
 
 def find_logs_of_query(blobs: Iterable[Blob], mark: bytes) -> list[str]:
-    """Return the logs that an unfinished savepoint does not have: a query was started in its folder.
+    """Return the logs that are not of an unfinished savepoint: they show that a query was started in its folder.
 
     ``blobs``: objects of the folder. ``mark``: the content of its ``savepoint.unfinished``, which has the version. A
-    savepoint has the logs of its batch and of the one before, and perhaps offsets of the next batch. It has all of them
+    savepoint has the logs of its batch and of the one before, and perhaps offsets of the next batch. It has them all
     before it gets its ``metadata``, which a query writes first, and before its deletion begins.
     """
     version = read_marked_version(mark)
@@ -191,7 +191,7 @@ def find_logs_of_query(blobs: Iterable[Blob], mark: bytes) -> list[str]:
 
 
 def advise_on_unfinished(place: BlobPlace, folder: str = "") -> str:
-    """Return what to do with the unfinished or half-deleted savepoint of a folder: it may be being taken now.
+    """Return what to do with a folder's unfinished or half-deleted savepoint: its writer may still be at work.
 
     Raises StorageError.
     """
@@ -205,20 +205,20 @@ def advise_on_unfinished(place: BlobPlace, folder: str = "") -> str:
     remove = write_delete(where, **find_options(place))
     if mark.startswith(DELETING):
         return f"Remove it: {remove}."
-    return f"If it is being taken now, wait. Otherwise remove it: {remove}."
+    return f"If it is still being taken, wait. Otherwise remove it: {remove}."
 
 
 def write_delete(where: str, **options: str) -> str:
     """Return the command that deletes the savepoint in the folder ``where``; see ``write_command``.
 
-    A folder that is named by a link is deleted by its own name alone.
+    A folder named by a link is deleted only under its own name.
     """
     is_link = not names_scheme(where) and os.path.islink(where)  # noqa: PTH114 - Path.is_symlink may raise
     return write_command("savepoint", "delete", os.path.realpath(where) if is_link else where, **options)
 
 
 def read_unfinished_request(place: BlobPlace, folder: str = "") -> str:
-    """Return the digest of the restore that has not finished in a folder; empty if there is none.
+    """Return the digest of the unfinished restore in a folder; empty if there is none.
 
     Raises StorageError.
     """

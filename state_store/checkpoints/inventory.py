@@ -21,7 +21,7 @@ from pyspark_ckpt.state_store.identity import Identity
 
 THREADS = 16
 FIRST_VERSION = 1
-"""What a first batch that was not committed leaves."""
+"""What remains of a first batch that was not committed."""
 
 
 def find_last_version(checkpoint: Checkpoint, stores: Iterable[Identity]) -> int:
@@ -33,11 +33,11 @@ def find_last_version(checkpoint: Checkpoint, stores: Iterable[Identity]) -> int
 
 
 def describe_lost_log(checkpoint: Checkpoint, last: int) -> str:
-    """Return a message about state up to version ``last`` without a batch in the commit log; empty if that may be."""
+    """Return a message about state up to ``last`` while the commit log has no batch; empty if that may be."""
     if last <= FIRST_VERSION:
         return ""
     return (
-        f"{checkpoint.place.url}/commits has no entry, and there is state of version {last}: the commit log is lost; "
+        f"{checkpoint.place.url}/commits has no entry, but there is state of version {last}: the commit log is lost; "
         "restore it from a backup"
     )
 
@@ -150,10 +150,10 @@ def refuse_unnamed_operators(checkpoint: Checkpoint, operators: int) -> None:
         number = (logged or [operators])[0]
         raise FormatError(
             f"{checkpoint.place.url}/state/{operators}/_metadata does not say what operator {operators} is, "
-            f"and there is state of operator {number}.",
-            hint="Restore that folder, which Spark has written, from a backup of the checkpoint. "
-            "On Spark 3.5 there is none if the state is in another store than this one. `pyspark-ckpt checkpoint "
-            f"adopt` moves it, and needs Spark's schemas in state/{number}/0/_metadata and below.",
+            f"but there is state of operator {number}.",
+            hint="Restore that folder, which Spark has written, from a backup of the checkpoint. Spark 3.5 does not "
+            "write it for another state store: `pyspark-ckpt checkpoint adopt` moves such state, and needs Spark's "
+            f"schemas in state/{number}/0/_metadata and below.",
         )
 
 

@@ -23,7 +23,7 @@ class Layout(Enum):
 def find_layout(operator_name: str, partitions: int, partitions_in_use: int, metas: Sequence[StoreMeta]) -> Layout:
     """Return how the stores of an operator, with the given ``metas``, share its rows.
 
-    One whose only store has no states has had no rows yet, as the second of two keyed operators may have.
+    A lone store without states has had no rows yet, such as that of the second of two keyed operators.
     """
     states = [state for meta in metas for state in meta.states]
     if any(_read_key_groups(state, operator_name) for state in states):
@@ -43,7 +43,7 @@ def count_key_groups(operator_name: str, metas: Sequence[StoreMeta]) -> int:
     found = {number for meta in metas for state in meta.states if (number := _read_key_groups(state, operator_name))}
     if len(found) != 1:
         raise FormatError(
-            f"The states of the keyed operator {operator_name} must all have one number of key groups, and have "
+            f"All states of the keyed operator {operator_name} must have the same number of key groups, but they have "
             f"{sorted(found)} key groups."
         )
     return found.pop()

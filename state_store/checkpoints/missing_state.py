@@ -1,4 +1,4 @@
-"""Say why a version of a store is not in the place where it was looked for: the state may be in another place."""
+"""Explain why a version of a store is not in the expected place: the state may be in another place."""
 
 from __future__ import annotations
 
@@ -41,8 +41,9 @@ def explain_missing(
         return NotFoundError(problem.message, hint=COPY_AGAIN) if is_lost else problem
     if pointed is not None:
         return NotFoundError(
-            f"{problem.message} {own}/{POINTER_NAME} says that this state is in {pointed}, and nothing is there.",
-            hint="Restore that folder from a backup, or put it back if it was moved: checkpoint and state are one.",
+            f"{problem.message} {own}/{POINTER_NAME} says that this state is in {pointed}, but nothing is there.",
+            hint="Restore that folder from a backup, or put it back if it was moved: a checkpoint and its state belong "
+            "together.",
         )
     return _is_of_a_savepoint(problem, checkpoint)
 
@@ -53,8 +54,8 @@ def _is_elsewhere(
     its = pointed.removesuffix(f"/{folder}").rpartition("/")[0]
     has = f"this session has the value {remote!r}" if remote else "this session does not have it"
     return NotFoundError(
-        f"{problem.message} But {pointer} says that this state is in {pointed}, and not in {place.url}: "
-        f"the query was started with the option remote, and {has}.",
+        f"{problem.message} But {pointer} says that this state is in {pointed}, not in {place.url}: the query was "
+        f"started with the option remote, and {has}.",
         hint=f"Set {_OPTION} to {its} in this session.",
     )
 
@@ -64,8 +65,8 @@ def _is_here(
 ) -> NotFoundError:
     rescale = write_rescale(checkpoint.url, remote=remote, **find_options(checkpoint, place))
     return NotFoundError(
-        f"{problem.message} But {here.describe()}: this state is in the checkpoint, and not in {place.url}. The query "
-        f"was started without the option remote, and this session has the value {remote!r}.",
+        f"{problem.message} But {here.describe()}: this state is in the checkpoint, not in {place.url}. The query was "
+        f"started without the option remote, and this session has the value {remote!r}.",
         hint=f"Remove {_OPTION} from this session. To move the state there, make a new checkpoint: {rescale}.",
     )
 

@@ -1,20 +1,19 @@
 """Which checkpoint owns the folder of a query below ``remote``: exactly one, however many copies of it there are.
 
-Copies of a checkpoint have the same query id, and therefore the same folder. Two that write there would count each
+Copies of a checkpoint have the same query id, and therefore the same folder. If two wrote there, they would count each
 other's commits and delete each other's versions. The folder therefore has an owner object, created only if absent::
 
     <remote>/<query id>/owner.json    {"format": 1, "checkpoint": <URL>, "real": <path without links>, "xxh3": ...}
 
-The first checkpoint that writes owns the folder for good, and every other one is refused. A folder that an earlier
-release has filled has no owner yet: the first checkpoint that comes becomes its owner. A checkpoint that was moved
-looks like a copy, because one cannot tell from here whether the original is gone or only out of sight. A user who knows
-that it is gone deletes the object.
+The first checkpoint that writes owns the folder for good, and every other one is refused. A folder filled by an earlier
+release has no owner yet: the first checkpoint that comes becomes its owner. A moved checkpoint looks like a copy,
+because the original may be gone or only out of sight from here. A user who knows that it is gone deletes the object.
 
 A service that ignores conditions lets several checkpoints create the object, and each would find its own. On such a
 service each checkpoint first puts a claim, ``owner-<32 hex digits>.claim`` with the same content, and lists the folder.
-If it sees the claim of another checkpoint, it puts no owner. If it sees none, it checks once more whether there is an
-owner, creates the object, and deletes its claim. Of two checkpoints, the one with the later claim therefore sees the
-claim of the other, or the owner that the other has created.
+If it sees the claim of another checkpoint, it puts no owner. Otherwise it checks once more whether there is an owner,
+creates the object, and deletes its claim. Of two checkpoints, the one with the later claim therefore sees the other's
+claim, or the owner that the other created.
 
 The location of one checkpoint may be spelled in several ways: see ``Owner.is_same``.
 
@@ -46,7 +45,7 @@ OWNER_NAME = "owner.json"
 OWNER_FORMAT = 1
 CLAIM = "owner-"
 CLAIM_S = 3600.0
-"""A claim that is this much older than one's own was left by a process that died."""
+"""A claim older than one's own by this much was left by a process that died."""
 
 _S3 = re.compile(r"\As3[an]?://")
 _AZURE = re.compile(r"\Aabfss?://")
@@ -54,17 +53,17 @@ _HDFS_DEFAULT_PORT = ":8020"
 
 
 class Owner(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Content of the object. ``real``: the path without links if the checkpoint is in a file system; else empty."""
+    """The content of the object. ``real``: the path without links if the checkpoint is in a file system; else empty."""
 
     format: int
     checkpoint: Location
     real: Location = ""
 
     def is_same(self, other: Owner) -> bool:
-        """Return whether both name one checkpoint, as seen from this machine. ``other`` can be reached from here.
+        """Return whether both name one checkpoint, as seen from this machine, which can reach ``other``.
 
         Links in a path may lead elsewhere on another machine. Equal paths therefore mean the same checkpoint, unless
-        the owner's real path exists here, too: then a link was changed to a copy.
+        the owner's real path also exists here: then a link was changed to a copy.
         """
         if self.real and other.real:
             if self.real == other.real:
@@ -76,7 +75,7 @@ class Owner(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def describe(checkpoint: BlobPlace) -> Owner:
-    """Return the ``checkpoint`` as an owner."""
+    """Return ``checkpoint`` as an owner."""
     url = checkpoint.url
     if url.startswith("/"):
         return Owner(OWNER_FORMAT, os.path.normpath(url), os.path.realpath(url))
@@ -93,8 +92,8 @@ def describe(checkpoint: BlobPlace) -> Owner:
 def claim(folder: BlobPlace, checkpoint: BlobPlace, remote: str) -> None:
     """Make ``checkpoint`` the owner of its query's folder below ``remote`` if the folder has no owner yet; durable.
 
-    Raises InvalidInputError, which says what to do, if another checkpoint owns it; ConflictError if another is becoming
-    its owner now; FormatError, StorageError.
+    Raises InvalidInputError, which says what to do, if another checkpoint owns it; ConflictError if another is just
+    becoming its owner; FormatError, StorageError.
     """
     own = describe(checkpoint)
     owner = _read(folder)
@@ -114,7 +113,7 @@ def claim(folder: BlobPlace, checkpoint: BlobPlace, remote: str) -> None:
 
 @contextmanager
 def _alone(folder: BlobPlace, own: Owner) -> Iterator[None]:
-    """Let no other checkpoint create the owner of ``folder`` meanwhile, even if its service ignores conditions."""
+    """Keep other checkpoints from creating the owner of ``folder``, even if its service ignores conditions."""
     if is_exclusive(folder):
         yield
         return
@@ -132,13 +131,13 @@ def _alone(folder: BlobPlace, own: Owner) -> Iterator[None]:
 def _require_no_claim(folder: BlobPlace, name: str, own: Owner) -> None:
     try:
         claimant = read_sealed(folder, name, Owner, known=OWNER_FORMAT)
-    except NotFoundError:  # the claimant has finished: the owner is read once more
+    except NotFoundError:  # the claimant has finished: read the owner once more
         return
     if not claimant.is_same(own):
         raise ConflictError(
             f"The checkpoints {claimant.checkpoint} and {own.checkpoint} have the same query id, and both are becoming "
             f"the owner of {folder.url} at the same time.",
-            hint="If one is a copy of the other, start one of them first, and then the other.",
+            hint="If one is a copy of the other, start first one of them, then the other.",
             retryable=True,
         )
 
@@ -150,7 +149,7 @@ def find_owner(folder: BlobPlace) -> str:
 
 
 def other_owner(folder: BlobPlace, checkpoint: BlobPlace) -> str:
-    """Return the checkpoint that owns the folder if it is another one than ``checkpoint``; else an empty text.
+    """Return the checkpoint that owns the folder, unless that is ``checkpoint`` or there is none; then an empty text.
 
     Raises FormatError, StorageError.
     """
@@ -161,10 +160,10 @@ def other_owner(folder: BlobPlace, checkpoint: BlobPlace) -> str:
 def require_own_state(
     checkpoint: BlobPlace, place: BlobPlace, identity: Identity, open_place: Callable[[str], BlobPlace]
 ) -> None:
-    """Raise InvalidInputError unless ``place`` is proved to be the state of this store of ``checkpoint``.
+    """Raise InvalidInputError unless ``place`` is proven to be the state of this store of ``checkpoint``.
 
-    It is in the checkpoint itself, or in a folder that the checkpoint owns; and no link leads from there elsewhere.
-    Raises FormatError, StorageError.
+    It must be in the checkpoint itself, or in a folder that the checkpoint owns; and no link may lead elsewhere. Raises
+    FormatError, StorageError.
     """
     folder = store_folder(identity)
     root = open_place(place.url.removesuffix(f"/{folder}")) if place.url.endswith(f"/{folder}") else None
@@ -179,9 +178,9 @@ def require_own_state(
         root = None if owner is None else root
     if root is None:
         raise InvalidInputError(
-            f"{checkpoint.url} says that the state of {identity} is in {place.url}, and nothing there says that it "
+            f"{checkpoint.url} says that the state of {identity} is in {place.url}, but nothing there says that it "
             "belongs to this checkpoint. Nothing was deleted.",
-            hint=f"If a release without {OWNER_NAME} wrote it, start the query once, which then owns the folder. "
+            hint=f"If a release without {OWNER_NAME} wrote it, start the query once: it then owns the folder. "
             f"Otherwise find out who wrote {checkpoint.url}/{folder}/{POINTER_NAME}.",
         )
     refuse_links(root.url, folder)
@@ -197,7 +196,7 @@ def refuse_links(root: str, folder: str) -> None:
     path = os.path.realpath(f"{root}/{folder}")
     if path != os.path.join(os.path.realpath(root), folder):  # noqa: PTH118 - as text, like all URLs
         raise InvalidInputError(
-            f"A link leads from {root}/{folder} to {path}, which may be another's. Nothing was deleted.",
+            f"A link leads from {root}/{folder} to {path}, which may have another owner. Nothing was deleted.",
             hint="Put the folder itself there. To keep state elsewhere, set the option remote, or make a link to the "
             "whole checkpoint.",
         )
@@ -208,7 +207,8 @@ def refuse_links_below(place: BlobPlace) -> None:
     link = next((blob.name for blob in place.walk() if blob.name.endswith("/")), None)
     if link is not None:
         raise InvalidInputError(
-            f"{place.url}/{link} is a link to another folder, whose objects may be another's. Nothing was deleted.",
+            f"{place.url}/{link} is a link to another folder, whose objects may have another owner. Nothing was "
+            "deleted.",
             hint="Remove the link, or name a new folder.",
         )
 
@@ -233,15 +233,15 @@ def _require(owner: Owner, own: Owner, folder: BlobPlace, checkpoint: BlobPlace,
     rescale = write_rescale(checkpoint.url, remote=remote, **find_options(checkpoint, folder))
     raise InvalidInputError(
         f"The state in {folder.url} belongs to the checkpoint {owner.checkpoint}. {checkpoint.url} has the same query "
-        "id, so it is a copy of that checkpoint, or that checkpoint under another path.",
-        hint="To continue from a copy, make a checkpoint with an id and state of its own: "
-        f"{rescale} (PARTITIONS may be the present number). If the checkpoint was moved, and no query will ever run on "
-        f"{owner.checkpoint} again, delete {folder.url}/{OWNER_NAME} and start the query again.",
+        "id: it is a copy of that checkpoint, or the same one under another path.",
+        hint=f"To continue from a copy, make a checkpoint with its own id and state: {rescale} (PARTITIONS may be the "
+        f"present number). If the checkpoint was moved, and no query will ever run on {owner.checkpoint} again, delete "
+        f"{folder.url}/{OWNER_NAME} and start the query again.",
     )
 
 
 def _without_default(url: str, other: str) -> str:
-    """Return ``url`` without its authority if either of the two leaves that to the configuration of Hadoop."""
+    """Return ``url`` without its authority if either of the two leaves the authority to the configuration of Hadoop."""
     if "hdfs:///" not in (url[:8], other[:8]):
         return url
     return re.sub(r"\Ahdfs://[^/]*/", "hdfs:///", url)

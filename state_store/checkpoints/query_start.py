@@ -1,9 +1,9 @@
-"""What Spark reads of a query's own files when it starts on a checkpoint, and what it does if some are missing.
+"""The query's own files that Spark reads at a start on a checkpoint, and the consequences of missing ones.
 
 Spark takes the newest entry of the offset log, the entry before it, and the newest entry of the commit log. If the
 newest batch is committed, it plans the next one; else it runs that batch with the logged offsets. Plans that a restore
-has carried over follow. Sources read their logs, and operators the metadata and the schemas of their state. What Spark
-does if one is missing was tried with Spark 4.3, in both checkpoint formats.
+has carried over follow. Sources read their logs, and operators the metadata and the schemas of their state. The
+consequences of missing files were tried with Spark 4.3, in both checkpoint formats.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
 from pyspark_ckpt.state_store.format.names import REPLAY_FOLDER
 
 NEIGHBOURS = 8
-"""So many of the newest entries of the offset log are compared, to see whether they are in their order."""
+"""How many of the newest entries of the offset log are compared to check their order."""
 START_ATTEMPTS = 3
 """How often the files are read if the query commits meanwhile."""
 
@@ -52,9 +52,9 @@ class StartFiles:
 
 
 def verify_start(checkpoint: Checkpoint) -> StartFiles:
-    """Read what a start of the query needs, also while it runs: then after the newest batch that is committed.
+    """Read all that a start of the query needs. If the query runs, it is the start after the newest committed batch.
 
-    If no batch is committed, only the first one may be planned: offsets of a later batch are a problem. Damage of an
+    If no batch is committed, only the first one may be planned: offsets of a later batch are a problem. Damage to an
     operator's metadata is not among the problems: ``Checkpoint.operators`` raises it.
 
     Raises StorageError.
@@ -73,10 +73,10 @@ def verify_start(checkpoint: Checkpoint) -> StartFiles:
 
 
 class _Start:
-    """Reads what is needed to continue after one batch."""
+    """Reads the files needed to continue after one batch."""
 
     def __init__(self, place: BlobPlace, batch: int, planned_before: set[int]) -> None:
-        """``batch``: the newest committed one; -1 if none is. ``planned_before``: what was planned before that look."""
+        """``batch``: the newest committed one, or -1. ``planned_before``: the batches planned before that look."""
         self._place, self._batch, self._planned_before = place, batch, planned_before
         self._problems: list[str] = []
         self._bytes_read = 0
@@ -84,7 +84,7 @@ class _Start:
 
     def read(self) -> StartFiles:
         place, url = self._place, self._place.url
-        carried = list_batches(place, REPLAY_FOLDER)  # first: a query logs such a plan, then deletes it
+        carried = list_batches(place, REPLAY_FOLDER)  # first: a query logs a carried plan, then deletes it
         planned = list_batches(place, "offsets")
         newest = max(planned, default=self._batch)
         wanted = {f"offsets/{each}" for each in (newest - 1, newest) if each in planned}
@@ -96,8 +96,8 @@ class _Start:
         self._file_offsets, all_lost = assign_files(logs.get(f"offsets/{newest}", b""), sources)
         for lost in all_lost:
             self._problems.append(
-                f"{url}/{lost} is missing, and {url}/offsets/{newest} says that the source has come further: Spark "
-                "does not start the query"
+                f"{url}/{lost} is missing, but {url}/offsets/{newest} says that the source has got further: Spark does "
+                "not start the query"
             )
         plans = self._read_carried(newest + 1, carried, sources)
         self._find_misplaced([each for each in sorted(planned) if each <= newest][-NEIGHBOURS:], {**logs, **plans})
@@ -111,7 +111,7 @@ class _Start:
         return StartFiles(*counts, self._bytes_read, tuple(self._problems))
 
     def _read_carried(self, first: int, carried: set[int], sources: Sequence[str]) -> dict[str, bytes]:
-        """Return the plans from ``first`` on that a restore has carried over and that are whole."""
+        """Return the plans from ``first`` on that a restore has carried over, if they are whole."""
         url = f"{self._place.url}/{REPLAY_FOLDER}"
         left = sorted(each for each in carried if each >= first)
         try:
@@ -122,20 +122,20 @@ class _Start:
         missing = next(each for each in count(first) if each not in carried)
         if missing <= last:
             self._problems.append(
-                f"{url}/{missing} is missing, and a restore has carried over plans up to batch {last}: the query fails "
+                f"{url}/{missing} is missing, but a restore has carried over plans up to batch {last}: the query fails "
                 f"before batch {missing}, or gives it other rows than it had"
             )
         plans = self._read_files([f"{REPLAY_FOLDER}/{each}" for each in left], may_go=True)
         newest = next((name for name in reversed(plans)), "")
         for lost in assign_files(plans.get(newest, b""), sources)[1]:
             self._problems.append(
-                f"{self._place.url}/{lost} is missing, and {self._place.url}/{newest} says that the source has come "
+                f"{self._place.url}/{lost} is missing, but {self._place.url}/{newest} says that the source has got "
                 "further: the query fails there, or reads other rows than it had"
             )
         return plans
 
     def _find_misplaced(self, batches: Sequence[int], needed: Mapping[str, bytes]) -> None:
-        """Look for entries among ``needed`` that are those of other batches, beside those of the ``batches`` before."""
+        """Look among the ``needed`` entries for those of other batches, by comparison with the ``batches`` before."""
         entries: dict[str, bytes] = {}
         for name in (f"offsets/{batch}" for batch in batches):
             with suppress(NotFoundError, FormatError):  # one that is not needed
@@ -150,9 +150,9 @@ class _Start:
         ]
 
     def _read_files(self, names: Iterable[str], otherwise: str = "", *, may_go: bool = False) -> dict[str, bytes]:
-        """Return the files that are whole. ``may_go``: a query that runs replaces some by others that say the same.
+        """Return the files that are whole. ``may_go``: a running query replaces some by others with the same meaning.
 
-        ``otherwise``: what Spark does with a damaged one if it starts the query.
+        ``otherwise``: what Spark does with a damaged file if it starts the query.
         """
         does = ", ".join(filter(None, ("Spark does not start the query with it", otherwise)))
         found: dict[str, bytes] = {}
@@ -175,9 +175,9 @@ class _Start:
 
 
 def assign_files(offsets: bytes, names: Sequence[str]) -> tuple[dict[str, int], list[str]]:
-    """Return the file sources in an entry of the offset log, as the fewest files are lost, and these files.
+    """Return the file sources in an entry of the offset log, so that the fewest files are lost, and these files.
 
-    ``names``: the files of sources that are there.
+    ``names``: the existing files of sources.
     """
     best: tuple[dict[str, int], list[str]] | None = None
     for guess in guess_file_offsets(offsets):
@@ -190,24 +190,24 @@ def assign_files(offsets: bytes, names: Sequence[str]) -> tuple[dict[str, int], 
 
 
 def _find_gaps(url: str, batch: int, planned: set[int], newest_before: int) -> Iterator[str]:
-    """Yield what is wrong with the entries of the offset log, if ``batch`` is the newest in the commit log.
+    """Yield the faults in the entries of the offset log, if ``batch`` is the newest in the commit log.
 
-    A query that runs plans a batch after the last one is committed. Therefore ``planned`` was listed after the commit
-    log, and has its batches; and the commit log, after ``newest_before`` was planned, has all batches before that one.
+    A running query plans a batch after the last one is committed. So ``planned``, listed after the commit log, has all
+    of its batches; and the commit log, listed after ``newest_before`` was planned, has all batches before that one.
     """
     newest = max(planned, default=-1)
-    committed = f"and {url}/commits/{batch} says that the batch is committed"
+    committed = f"but {url}/commits/{batch} says that the batch is committed"
     if newest < 0 <= batch:
         yield f"{url}/offsets has no entry, {committed}: Spark does not start the query"
     elif newest < batch:
         yield f"{url}/offsets/{batch} is missing, {committed}: Spark runs batch {newest} again, and the query fails"
     elif newest > 0 and newest - 1 not in planned:
         yield (
-            f"{url}/offsets/{newest - 1} is missing, and {url}/offsets/{newest} is there: Spark does not start the "
+            f"{url}/offsets/{newest - 1} is missing, but {url}/offsets/{newest} is there: Spark does not start the "
             "query, because it needs both"
         )
     if (later := newest_before) > batch + 1:
         yield (
-            f"{url}/commits/{later - 1} is missing, and {url}/offsets/{later} is there: Spark runs batch {later} from "
+            f"{url}/commits/{later - 1} is missing, but {url}/offsets/{later} is there: Spark runs batch {later} from "
             f"version {later} of the state; in checkpoint format 2 it does not know its id, and the query fails"
         )

@@ -1,9 +1,9 @@
-"""Plans of the batches that a query had after a savepoint, for a checkpoint that is restored from that savepoint.
+"""Plans of a query's batches after a savepoint, for a checkpoint that is restored from that savepoint.
 
-A sink knows a batch by its number. A query that goes back would plan these batches anew, with other rows under the same
-numbers. With the plans of the runs that it goes back from, each number has the rows that it had. They are entries of
-the offset log, in ``_ckpt/replay/<batch>``: Spark takes up only one planned batch at a start, so the jar moves the next
-one to ``offsets`` when all before it are committed. ``_ckpt/replay.json`` says which is the last.
+A sink knows a batch by its number. A query that goes back would plan these batches again, with other rows under the
+same numbers. With the plans of the earlier runs, each number keeps its rows. They are entries of the offset log, in
+``_ckpt/replay/<batch>``: Spark takes up only one planned batch at a start, so the jar moves the next one to ``offsets``
+when all before it are committed. ``_ckpt/replay.json`` names the last one.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from pyspark_ckpt.state_store.format.names import REPLAY_FOLDER
 from pyspark_ckpt.state_store.format.remote import query_id
 
 MAX_MOVES = 16
-"""So many rescalings of one query are followed."""
+"""How many rescalings of one query are followed."""
 
 
 def find_last_planned(earlier: BlobPlace, query: str) -> int | None:
-    """Return the last batch that a query has planned on a checkpoint; None if it has none, or is not the same query.
+    """Return the last batch that a query has planned on a checkpoint; None if none, or if the query is another.
 
     Raises FormatError, StorageError.
     """
@@ -43,9 +43,9 @@ def find_last_planned(earlier: BlobPlace, query: str) -> int | None:
 
 
 def follow_moves(resolve: Callable[[str], BlobPlace], location: str) -> list[BlobPlace]:
-    """Return the place of a checkpoint, and those on which its query has gone on since, as rescalings have recorded.
+    """Return the place of a checkpoint, and those on which its query has continued since, as rescalings have recorded.
 
-    ``resolve``: what makes a place of a location. Raises FormatError, StorageError.
+    ``resolve``: makes a place from a location. Raises FormatError, StorageError.
     """
     found = [resolve(location)]
     while len(found) <= MAX_MOVES:
@@ -60,7 +60,7 @@ def follow_moves(resolve: Callable[[str], BlobPlace], location: str) -> list[Blo
 
 
 def _list_plans(checkpoint: BlobPlace) -> dict[int, str]:
-    """Return the names of the plans that a checkpoint has, by their batches. Raises StorageError."""
+    """Return the names of a checkpoint's plans, by their batches. Raises StorageError."""
     carried = {each: f"{REPLAY_FOLDER}/{each}" for each in list_batches(checkpoint, REPLAY_FOLDER)}
     return carried | {each: f"offsets/{each}" for each in list_batches(checkpoint, "offsets")}
 
@@ -79,9 +79,9 @@ class _Run:
             raise InvalidInputError(f"`replay_from` is {place.url}, which is not the checkpoint of a query.")
         if query_id(place) != query_id(source):
             raise InvalidInputError(
-                f"`replay_from` is {place.url}, the checkpoint of query {query_id(place)}. {source.url} is of "
+                f"`replay_from` is {place.url}, the checkpoint of query {query_id(place)}, but {source.url} is of "
                 f"query {query_id(source)}.",
-                hint=f"Name the checkpoint on which the query has run after batch {batch}.",
+                hint=f"Name the checkpoint on which the query ran after batch {batch}.",
             )
         return cls(place, _list_plans(place))
 
@@ -104,13 +104,13 @@ class _Run:
 
 
 class Replay:
-    """The plans after a batch of ``source`` of a query that goes back, from the checkpoints on which it has run."""
+    """A query's plans after a batch of ``source``, to which it goes back, from the checkpoints on which it has run."""
 
     def __init__(self, earlier: Sequence[BlobPlace], source: BlobPlace, batch: int) -> None:
-        """Find the plans: of a batch that several of ``earlier`` have planned, that of the last of these is taken.
+        """Find the plans. If several of ``earlier`` have planned a batch, the last of them counts.
 
-        Raises InvalidInputError (another query, plans that are missing, or that do not follow on each other),
-        FormatError, StorageError.
+        Raises InvalidInputError (another query, missing plans, or plans that do not follow each other), FormatError,
+        StorageError.
         """
         self._runs = [_Run.of(place, source, batch) for place in earlier]
         chosen = {each: run for run in self._runs for each in run.plans if each > batch}
@@ -135,17 +135,17 @@ class Replay:
         if first is not None and all(first == min(run.plans) and run.is_copied(first) for run in having):
             hint = (
                 f"{having[0].place.url} begins with offsets/{first}: a restore or a rescaling has made it. In "
-                "`replay_from`, name the checkpoint from which it was made, too."
+                "`replay_from`, also name the checkpoint from which it was made."
             )
         else:
             hint = (
                 "If the query was moved (restore, rescale), name in `replay_from` all checkpoints on which it has run "
-                "since the savepoint. Otherwise Spark has deleted this entry: it keeps as many as "
-                "spark.sql.streaming.minBatchesToRetain says, 100 by default. Then restore a later savepoint. Or "
-                "restore without `replay_from`, for a query with another sink."
+                "since the savepoint. Otherwise Spark has deleted this entry: it keeps the last "
+                "spark.sql.streaming.minBatchesToRetain entries, 100 by default. In that case restore a later "
+                "savepoint, or restore without `replay_from`, for a query with another sink."
             )
         raise InvalidInputError(
-            f"`replay_from`: {none} offsets/{missing}: the batches after {batch} cannot have the rows that they had.",
+            f"`replay_from`: {none} offsets/{missing}: the batches after {batch} cannot have the same rows again.",
             hint=hint,
         )
 
@@ -153,13 +153,13 @@ class Replay:
         name = f"offsets/{batch}"
         if parse_offsets(source.get(name), f"{source.url}/{name}") != run.read_offsets(batch):
             raise InvalidInputError(
-                f"`replay_from` is {run.place.url}, whose {run.plans[batch]} is not that of {source.url}: the query "
-                "has not gone on there from this savepoint.",
+                f"`replay_from` is {run.place.url}, whose {run.plans[batch]} differs from that of {source.url}: the "
+                "query has not continued there from this savepoint.",
                 hint="Name the checkpoint on which it has, or restore without `replay_from`.",
             )
 
     def _require_following(self, chosen: Mapping[int, _Run], batch: int) -> None:
-        """Raise InvalidInputError if a plan begins elsewhere than where the one before it ends."""
+        """Raise InvalidInputError if a plan does not begin where the one before it ends."""
         run, before = chosen[batch], chosen.get(batch - 1)
         if before in (None, run) or batch - 1 not in run.plans:
             return
@@ -167,7 +167,7 @@ class Replay:
             raise InvalidInputError(
                 f"`replay_from`: batch {batch - 1} has other rows on {run.place.url} than on {before.place.url}, and "
                 f"only {run.place.url} has batch {batch}, which follows on its own batch {batch - 1}.",
-                hint=f"Name the one last whose batches the sink has. Without {run.place.url}, the batches up to "
+                hint=f"Name last the checkpoint whose batches the sink has. Without {run.place.url}, the batches up to "
                 f"{batch - 1} are those of the others.",
             )
 

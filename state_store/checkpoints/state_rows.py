@@ -35,7 +35,7 @@ def digest_states(database: Database, states: Sequence[StateMeta], known: Sums |
 
 @dataclass
 class Tally:
-    """The rows of a state that have been counted so far: their number, and the sum of their hashes."""
+    """The rows of a state counted so far: their number, and the sum of their hashes."""
 
     rows: int = 0
     total: int = 0
@@ -47,12 +47,12 @@ class Tally:
 
     @property
     def digest(self) -> Digest:
-        """The digest of all rows that have been counted."""
+        """The digest of all rows counted so far."""
         return digest(self.rows, self.total)
 
 
 def digest_tallies(tallies: Mapping[str, Tally]) -> dict[str, Digest]:
-    """Return the digests of what the tallies of some states have counted, by name."""
+    """Return the digests of the rows in the tallies of some states, by name."""
     return {name: tally.digest for name, tally in tallies.items()}
 
 
@@ -64,7 +64,7 @@ def refuse_stray_rows(database: Database, meta: StoreMeta, what: str) -> None:
 
 
 def _stray_keys(database: Database, meta: StoreMeta) -> list[bytes]:
-    """Return up to three keys of rows, other than the marker, that are of no state in ``meta``."""
+    """Return up to three keys of rows, other than the marker, that belong to no state in ``meta``."""
     ends = [(b"", MARKER_KEY), *sorted(map(state_range, (state.number for state in meta.states)))]
     gaps = [(first, second) for (_, first), (second, _) in zip(ends, [*ends[1:], (b"\xff" * 8, b"")], strict=True)]
     return [
@@ -85,10 +85,10 @@ def read_counts(database: Database, meta: StoreMeta) -> dict[str, int]:
 
 
 def require_digests(states: Iterable[StateMeta], digests: Mapping[str, Digest], what: str) -> None:
-    """Raise FormatError unless the rows of broadcast ``states`` of ``what`` have the digests of their commit."""
+    """Raise FormatError unless the rows of the broadcast ``states`` of ``what`` have the digests of their commit."""
     for state, found in find_other_digests(states, digests):
         raise FormatError(
-            f"{what}: broadcast state {state.name!r} was committed with the digest {state.digest}, and its rows have "
+            f"{what}: broadcast state {state.name!r} was committed with the digest {state.digest}, but its rows have "
             f"the digest {found.sum}."
         )
 
@@ -96,7 +96,7 @@ def require_digests(states: Iterable[StateMeta], digests: Mapping[str, Digest], 
 def find_other_digests(
     states: Iterable[StateMeta], digests: Mapping[str, Digest]
 ) -> Iterator[tuple[StateMeta, Digest]]:
-    """Yield the broadcast states whose rows have not the digest of their commit, and the one that they have."""
+    """Yield the broadcast states whose rows do not have the digest of their commit, and the digest that they have."""
     for state in states:
         found = digests.get(state.name)
         if state.digest is not UNSET and found is not None and found.sum != state.digest:
@@ -108,5 +108,5 @@ def require_counts(counts: Mapping[str, int], digests: Mapping[str, Digest], wha
     for name, found in digests.items():
         if found.rows != counts[name]:
             raise FormatError(
-                f"{what}: state {name!r} has {counts[name]} rows, and {found.rows} were found for its partitions.",
+                f"{what}: state {name!r} has {counts[name]} rows, but {found.rows} were found for its partitions.",
             )

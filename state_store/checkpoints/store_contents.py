@@ -1,4 +1,4 @@
-"""What is stored of one store of a checkpoint: its objects, what a restore reads, and its rows."""
+"""The stored content of one store of a checkpoint: its objects, the input of a restore, and its rows."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def count_objects(checkpoint: Checkpoint, identity: Identity) -> StoredObjects:
 
 
 def list_restore_steps(checkpoint: Checkpoint, identity: Identity, version: int) -> tuple[Marker, list[Marker]]:
-    """Return what a restore of a version needs: the base, and the commits whose deltas follow it, in order.
+    """Return the input of a restore of a version: the base, and the commits whose deltas follow it, in order.
 
     Only names of objects are read. Raises NotFoundError, StorageError.
     """

@@ -1,4 +1,4 @@
-"""Read everything that a version needs, and report what is wrong with it."""
+"""Read everything that a version needs, and report the problems in it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.log import StoreLog
 
 VERIFY_ATTEMPTS = 3
-"""How many versions of a store are tried if retention retires one after the other."""
+"""How many versions of a store are tried if retention retires them one after the other."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Verified:
     """The result of reading everything that one version of a store needs. Without ``problems``, all of it is intact.
 
     ``digests``: by state name; empty if the version could not be read. ``snapshots``, ``deltas``, ``table_files``: how
-    many were read. A delta has table files of its own, which are not counted.
+    many were read. The table files inside deltas are not counted.
     """
 
     identity: Identity
@@ -64,7 +64,7 @@ def verify_version(checkpoint: Checkpoint, identity: Identity, version: int) -> 
 def verify_newest(checkpoint: Checkpoint, identity: Identity) -> Verified:
     """Verify the newest committed version, or a newer one if retention has retired it meanwhile.
 
-    The query may run: no version is pinned against its retention. ``Verified.version`` is the one that was read.
+    The query may run: no version is pinned against its retention. ``Verified.version`` is the version that was read.
     Raises StorageError if there is no temporary folder.
     """
     for _ in range(VERIFY_ATTEMPTS):
@@ -82,9 +82,9 @@ def verify_newest(checkpoint: Checkpoint, identity: Identity) -> Verified:
 
 
 def _verify(checkpoint: Checkpoint, identity: Identity, version: int) -> tuple[Verified, bool]:
-    """Return the result for a version of a store, and whether the reading ended at a missing object."""
+    """Return the result for a version of a store, and whether reading stopped at a missing object."""
     problems = _Problems(identity.short)
-    with checkpoint.workplace.folder() as folder:  # if there is none, that is no problem of the checkpoint
+    with checkpoint.workplace.folder() as folder:  # without one, the checkpoint has no problem
         try:
             commit = checkpoint.find_commit(identity, version)
             place, copy = checkpoint.find_place(identity), folder / "copy"
@@ -93,9 +93,9 @@ def _verify(checkpoint: Checkpoint, identity: Identity, version: int) -> tuple[V
                 digests = digest_states(restored.database, restored.meta.states)
                 require_counts(counts, digests, str(identity))
                 for state, held in find_other_digests(restored.meta.states, digests):
-                    message = "state %r has the digest %s, and the commit says %s"
+                    message = "state %r has the digest %s, but the commit says %s"
                     problems.log.warning(message, state.name, held.sum, state.digest)
-        except StorageError:  # nothing is known to be damaged: it could not be read
+        except StorageError:  # it could not be read; no damage is known
             raise
         except CkptError as problem:
             is_missing = isinstance(problem, NotFoundError)
@@ -130,7 +130,7 @@ class _Problems(logging.Handler):
 
 
 def _count_rows(database: Database, meta: StoreMeta, commit: Marker, log: StoreLog) -> dict[str, int]:
-    """Count all rows one by one and compare with the commit; return how many each state has."""
+    """Count all rows one by one and compare with the commit; return the number of each state."""
     held = database.marker()
     if held != commit:
         log.warning("the restored database holds %s, not %s", held, commit)
@@ -143,7 +143,7 @@ def _count_rows(database: Database, meta: StoreMeta, commit: Marker, log: StoreL
     for state in meta.states:
         found = of_states[state.name]
         if found != state.rows and state.is_counted:
-            log.warning("state %r has %s rows, and the commit says %s", state.name, found, state.rows)
+            log.warning("state %r has %s rows, but the commit says %s", state.name, found, state.rows)
     for number, found in counts.items():
-        log.warning("%s rows are of state %s, which the commit does not list", found, number)
+        log.warning("%s rows belong to state %s, which the commit does not list", found, number)
     return of_states

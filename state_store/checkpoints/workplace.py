@@ -1,4 +1,4 @@
-"""One version of one store for offline work: where it is, what is known about it, and how to restore it here."""
+"""One version of one store for offline work: its location, its metadata, and how to restore it here."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class StoreVersion:
 
 @dataclass(frozen=True)
 class Workplace:
-    """What a task of offline work needs on its machine. It travels there with the task."""
+    """The tools of a task of offline work on its machine. They travel there with the task."""
 
     options: Options
 
@@ -53,7 +53,7 @@ class Workplace:
     def resolve(self, location: str) -> BlobPlace:
         """Return the place that a user names. A relative path starts at the current folder, as in a shell.
 
-        A ``..`` takes away the name before it, as in Spark's paths, whether that is a link or not.
+        A ``..`` removes the name before it, as in Spark's paths, even if that is a link.
 
         Raises InvalidInputError.
         """

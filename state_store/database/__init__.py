@@ -2,7 +2,7 @@
 
 Databases receive rows only from ingested files. The memtable is always empty and there is no write-ahead log to replay,
 so a checkpoint consists of hard links, and a reader in another process needs only the manifest. The table format is
-pinned to one that Spark's own rocksdbjni reads, whatever a newer rocksdict would write.
+pinned to one that Spark's own rocksdbjni reads, whatever format a newer rocksdict prefers.
 """
 
 from pyspark_ckpt.state_store.database.failures import failures

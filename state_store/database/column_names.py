@@ -1,4 +1,4 @@
-"""What writers and readers of column files agree on. Keyed operators look up many keys in these files."""
+"""The conventions of writers and readers of column files. Keyed operators look up many keys in these files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 MIN_KEYS = 2048
-"""Fewer keys are looked up by RocksDB, which is fast enough for them."""
+"""Below this number of keys, RocksDB looks them up, and is fast enough."""
 ROWS_A_KEY = 2
 """Table files with more rows for each key of a batch get column files. Files with fewer may be read as a whole."""
 

@@ -6,7 +6,7 @@ from pyspark_ckpt.state_store.errors import FormatError, StorageError
 
 
 class failures:  # noqa: N801 - used as a function
-    """Turn what the binding raises while it does ``what`` into FormatError (corruption) or StorageError."""
+    """Turn errors of the binding while it does ``what`` into FormatError (corruption) or StorageError."""
 
     def __init__(self, what: str) -> None:
         self._what = what

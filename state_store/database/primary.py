@@ -69,7 +69,7 @@ class Database:
             return [None if value is None else bytes(value) for value in self._open.get(list(keys))]  # type: ignore[union-attr]  # raw mode
 
     def marker(self) -> Marker | None:
-        """Return which commit the database holds; None for an empty database."""
+        """Return the commit that the database holds; None for an empty database."""
         value = self.get(MARKER_KEY)
         return None if value is None else Marker.decode(value)
 
@@ -170,10 +170,10 @@ class Database:
 
 
 def drop_unreferenced(folder: Path, tuning: Tuning) -> None:
-    """Unlink table files that the database in ``folder`` does not refer to. Call this before writing to it.
+    """Unlink table files to which the database in ``folder`` does not refer. Call this before writing to it.
 
-    A checkpoint may have links to files that a compaction was still writing. RocksDB may give their numbers to new
-    files, and must then not find the old ones, which another folder shares.
+    A checkpoint may have links to files that a compaction was still writing. RocksDB may reuse their numbers, and must
+    then not find the old files, which another folder shares.
     """
     database = Database(folder, tuning, read_only=True)
     try:
@@ -193,8 +193,8 @@ def keep_only(folder: Path, tables: Collection[str]) -> None:
 def _link_database(source: Path, target: Path) -> bool:
     """Link a database, which may be compacting, into ``target``. Returns False if its manifest changed meanwhile.
 
-    The manifest is copied first, and all table files are linked after it. RocksDB deletes a file only after it has
-    recorded that in the manifest. If the manifest is unchanged, every file that it refers to is linked.
+    The manifest is copied first, and all table files are linked after it. RocksDB records the deletion of a file in the
+    manifest first. If the manifest is unchanged, every file to which it refers is linked.
     """
     target.mkdir(mode=0o700)
     manifest = source / (source / "CURRENT").read_text(encoding="ascii").strip()

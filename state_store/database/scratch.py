@@ -21,8 +21,8 @@ MEMTABLE_BYTES = 16 << 20
 class ScratchDatabase:
     """Rows by their raw keys, in a folder that is deleted afterwards. It is not durable.
 
-    It compacts nothing by itself, so that its table files stay while they are read. RocksDB of each release of Spark
-    opens it.
+    It compacts nothing by itself, so that its table files stay while they are read. Every Spark release's RocksDB opens
+    it.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Table files: those of a database, and those written to be ingested."""
+"""Table files: those of a database, and those to be ingested."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class TableCount:
 WRITER_ROW_BYTES = 16
 """Memory for each row until a file is complete, for the filters."""
 WRITER_BUFFER_BYTES = 1 << 20
-"""Most bytes that are not yet in the file."""
+"""The maximum number of bytes not yet in the file."""
 
 
 class TableWriter:

@@ -18,7 +18,7 @@ BACKGROUND_NICE = 10
 """Nice value of work that runs after a commit. On a saturated machine it gets about a tenth of a batch's CPU. RocksDB's
 own way to lower its threads leaves them about a seventieth."""
 TIER_GROWTH_PERCENT = 50
-"""A file is merged with all newer ones if it is at most this many percent larger than they are together."""
+"""A file is merged with all newer ones if it is at most this many percent larger than their sum."""
 MAX_HIDDEN_PERCENT = 50
 """All files are merged if the newer ones together have at least this percentage of the bytes of the oldest one."""
 TIER_FILE_BYTES = 32 << 20
@@ -144,7 +144,7 @@ def _compact_by_tiers(options: rocksdict.Options) -> None:
 
     Each batch adds a file to a live database, with rows spread over all keys. If files were merged by levels, all rows
     would be rewritten, uploaded again, and put into column files again every few batches. The price is that up to half
-    as many rows again may be kept that newer ones hide. Offline work compacts by levels, because a range of keys can
+    as many rows again, hidden by newer ones, may be kept. Offline work compacts by levels, because a range of keys can
     then be compacted alone.
     """
     tiers = rocksdict.UniversalCompactOptions()
@@ -159,7 +159,7 @@ def _compact_by_tiers(options: rocksdict.Options) -> None:
 def open_database(folder: Path, options: rocksdict.Options, mode: rocksdict.AccessType) -> rocksdict.Rdict:
     """Open a database with these options.
 
-    The options of the column family are passed by name. Otherwise, the binding would read those of an existing database
-    from a file in its folder, which has neither the cache nor the filters and may turn compaction off.
+    The options of the column family are passed by name. Otherwise, the binding would read an existing database's
+    options from a file in its folder, which has neither the cache nor the filters and may turn compaction off.
     """
     return rocksdict.Rdict(str(folder), options, column_families={"default": options}, access_type=mode)

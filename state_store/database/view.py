@@ -39,14 +39,14 @@ class Reader:
             raise
 
     def catch_up(self) -> None:
-        """Bring the view up to what the owner has written by now. Raises StorageError."""
+        """Bring the view up to the owner's present state. Raises StorageError."""
         if self._scratch is not None:
             self._table_files = None
             with failures(self._what):
                 self._db.try_catch_up_with_primary()
 
     def marker(self) -> Marker | None:
-        """Return which commit the view shows; None for an empty database."""
+        """Return the commit that the view shows; None for an empty database."""
         with failures(self._what):
             value = self._db.get(MARKER_KEY)
         return None if value is None else Marker.decode(bytes(value))
@@ -111,7 +111,7 @@ class Cursor:
     """
 
     def __init__(self, rows: rocksdict.RdictIter, what: str) -> None:
-        """Make a cursor without a position: call ``seek`` first. ``what`` is being done with the rows, for errors."""
+        """Make a cursor without a position: call ``seek`` first. ``what``: the purpose, for errors."""
         self._rows = rows
         self._what = what
         self.key: bytes | None = None

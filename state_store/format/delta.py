@@ -40,8 +40,8 @@ MAX_DEFLATED = 1032
 RANGE_BYTES = 64 << 10
 END_BYTES = 16 << 10
 LEAST_BYTES = 22
-"""An archive without any file has so many bytes."""
-"""Bytes at the end of a delta that have the metadata of most deltas."""
+"""The size of an archive without any file."""
+"""The size of the end of a delta that contains the metadata of most deltas."""
 
 
 class DeltaFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"size_bytes": "bytes"}):
@@ -81,10 +81,10 @@ class TableContent(Protocol):
 def write_delta(place: BlobPlace, name: DeltaName, store: StoreMeta, files: Sequence[Path | TableContent]) -> int:
     """Make the commit durable as one object, and return its size in bytes.
 
-    After return, the commit survives the loss of this machine. Before that, nothing is visible. An existing object of
-    this name is accepted if it holds the same commit: an earlier answer was then lost. Raises InvalidInputError (more
-    files or metadata than a delta holds), StorageError, ConflictError (another commit has this name), FormatError (a
-    staged table is not what was written; it is checked while it is uploaded).
+    On return, the commit survives the loss of this machine. Before that, nothing is visible. An existing object of this
+    name is accepted if it holds the same commit: an earlier answer was then lost. Raises InvalidInputError (more files
+    or metadata than a delta holds), StorageError, ConflictError (another commit has this name), FormatError (a staged
+    table, which is checked while it is uploaded, is not as written).
     """
     if len(files) > MAX_FILES:
         raise InvalidInputError(f"A commit can have at most {MAX_FILES} files, got {len(files)}.")
@@ -141,7 +141,7 @@ def download_delta(place: BlobPlace, name: DeltaName, size_bytes: int, path: Pat
 
 
 def read_meta(place: BlobPlace, name: DeltaName, size_bytes: int) -> StoreMeta:
-    """Read what a delta says about its store from its end. Raises NotFoundError, FormatError, StorageError."""
+    """Read a delta's metadata of its store from its end. Raises NotFoundError, FormatError, StorageError."""
     source = io.BufferedReader(_Ranges(place, str(name), size_bytes), RANGE_BYTES)
     return _read_meta(place, name, source, size_bytes).store
 
@@ -183,7 +183,7 @@ def _read_meta(place: BlobPlace, name: DeltaName, source: BinaryIO, size_bytes: 
 
 
 def _open(source: BinaryIO) -> zipfile.ZipFile:
-    """Open a delta. Raises _Damage if it is shorter than any archive is, BadZipFile if it is none."""
+    """Open a delta. Raises _Damage if it is shorter than any archive, BadZipFile if it is no archive."""
     size = source.seek(0, io.SEEK_END)
     if size < LEAST_BYTES:
         raise _Damage(f"it is too short, with {size} bytes" if size else "it is empty")
@@ -218,7 +218,7 @@ def _check_meta(archive: zipfile.ZipFile, name: DeltaName, size_bytes: int) -> D
 def _check_size(entry: zipfile.ZipInfo, size_bytes: int) -> None:
     """Check the declared size of an entry before any of its bytes are read. Raises _Damage.
 
-    The entry must be stored as it is, or be ``meta.json`` with no more bytes than deflate can produce from it.
+    The entry must be stored uncompressed, or be ``meta.json`` with no more bytes than deflate can produce from it.
     """
     is_meta = entry.filename == META_NAME
     is_deflated = is_meta and entry.compress_type == zipfile.ZIP_DEFLATED
@@ -295,7 +295,7 @@ class _naming:  # noqa: N801 - used as a function
         pass
 
     def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
-        # What zipfile, zlib and msgspec raise for invalid bytes. Places raise nothing of these kinds.
+        # The errors of zipfile, zlib and msgspec for invalid bytes. Places raise nothing of these kinds.
         damage = (
             _Damage,
             zipfile.BadZipFile,

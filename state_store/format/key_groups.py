@@ -33,7 +33,7 @@ def find_spark_partition(key_hash: int, partitions: int) -> int:
 
 
 def find_keyed_partition(key_hash: Hashes, partitions: int, max_parallelism: int) -> Hashes:
-    """Return the partition of a keyed operator that owns an unsigned hash; for an array, that of each."""
+    """Return the partition of a keyed operator that owns an unsigned hash; for an array, of each hash."""
     return key_hash * max_parallelism // HASHES * partitions // max_parallelism
 
 

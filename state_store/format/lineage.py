@@ -65,7 +65,7 @@ class Lineage:
     def require(self, commit: Marker, store: str) -> None:
         """Check that ``commit`` exists.
 
-        Raises NotFoundError if its version was never committed or is retired, or was committed with other ids only.
+        Raises NotFoundError if its version was never committed or is retired, or was committed only with other ids.
         """
         if commit == EMPTY or commit in self.deltas or commit in self.snapshots:
             return
@@ -75,8 +75,8 @@ class Lineage:
                 f"{store}: {commit} does not exist in {self.where}; version {commit.version} was committed as "
                 + ", ".join(sibling.id for sibling in siblings)
                 + ".",
-                hint="The commit log names an attempt that is not in the state folder. "
-                "Check that the state and the commit log are from one checkpoint.",
+                hint="The commit log names an attempt that is not in the state folder. Check that the state and the "
+                "commit log are from one checkpoint.",
             )
         if commit.version > self.newest_version:
             raise NotFoundError(
@@ -96,10 +96,10 @@ class Lineage:
         return next(self.chains(commit, self.snapshots.__contains__), None) is not None
 
     def is_lost(self, newest: Marker) -> bool:
-        """Return whether ``newest``, on which a query commits, cannot be restored any more.
+        """Return whether ``newest``, on which a query commits, can no longer be restored.
 
         The next commit must be there, and none after it. Otherwise the objects were not lost: the checkpoint was moved
-        away, perhaps replaced by another one, or another process has gone on and has retired ``newest``.
+        away, perhaps replaced, or another process has continued and has retired ``newest``.
         """
         if any(marker.version > newest.version + 1 for marker in (*self.deltas, *self.snapshots)):
             return False
@@ -136,7 +136,7 @@ class Lineage:
         """Yield each base from which ``commit`` can be made, with the deltas after it, oldest first; as ``chain`` does.
 
         The nearest base comes first: each further one is older and needs more deltas. Version 0, which is always a
-        base, comes last. It is not reached if a delta before is missing: ``find_break`` says which one.
+        base, comes last. It is not reached if an earlier delta is missing: ``find_break`` says which one.
         """
         steps: list[DeltaName] = []
         for at in self._walk(commit):

@@ -104,7 +104,7 @@ def inline_file(name: str, data: bytes) -> ManifestFile:
 
 
 def decode(content: bytes, where: str) -> Manifest:
-    """Read and check a manifest. Raises FormatError that names ``where`` it is."""
+    """Read and check a manifest. Raises FormatError that names ``where``."""
     check_format_in(content, FORMAT_VERSION, where)  # first: another format may be sealed otherwise
     manifest = decode_as(unseal(content, where), Manifest, where)
     files = {file.name: file for file in manifest.files}

@@ -49,7 +49,7 @@ class TimeToLive(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def has_ended(self) -> bool:
-        """Whether rows now live for ever. Some may still have the time when their lives began, by ``clock``."""
+        """Whether rows now live for ever. Some may still hold the start of their lives, by ``clock``."""
         return self.refresh == ENDED
 
     def end(self) -> TimeToLive:
@@ -60,9 +60,9 @@ class TimeToLive(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Descriptor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the rows of one state are laid out. Schemas and encoder are kept as the shim gave them.
 
-    ``ttl`` is what the latest program of a keyed operator declared, ``aliases`` what this one and all before it
-    declared. Both may change. They are not stored for states that have none. ``value_schemas``: the schemas by the id
-    with which each value begins; only for states of Spark's that may evolve.
+    ``ttl`` comes from the latest program of a keyed operator, ``aliases`` from all of its programs. Both may change.
+    They are not stored for states that have none. ``value_schemas``: the schemas by the id with which each value
+    begins; only for Spark's states that may evolve.
     """
 
     ordered: bool = False
@@ -107,7 +107,7 @@ def have_same_keys(one: Descriptor, other: Descriptor) -> bool:
 class StateMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One state of a store: its number in the keys, its name, its number of rows.
 
-    ``digest``: of the rows of a broadcast state, which has the same in all partitions. Other states have none.
+    ``digest``: of the rows of a broadcast state, which are the same in all partitions. Other states have none.
     """
 
     number: StateNumber
@@ -118,7 +118,7 @@ class StateMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def uid(self) -> str | None:
-        """The uid of the keyed operator whose state it is; None for Spark's own operators."""
+        """The uid of the state's keyed operator; None for Spark's own operators."""
         uid = self.descriptor.encoder.get("keyed")
         return uid if isinstance(uid, str) else None
 
@@ -136,7 +136,7 @@ def is_keyed(state: StateMeta) -> bool:
 class StoreMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The metadata of a store at one commit.
 
-    ``counter`` counts all states of Spark's operators that there ever were, ``keyed_counter`` those of keyed operators:
+    ``counter`` counts all states that Spark's operators have ever had, ``keyed_counter`` those of keyed operators:
     numbers are never reused.
     """
 
@@ -193,14 +193,14 @@ class StoreMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for field in ("ordered", "multiple_values"):
             if getattr(known.descriptor, field) != getattr(descriptor, field):
                 raise InvalidInputError(
-                    f"State {name!r} was created with {field}={getattr(known.descriptor, field)} "
-                    f"and is now requested with {field}={getattr(descriptor, field)}.",
+                    f"State {name!r} was created with {field}={getattr(known.descriptor, field)}, but is now requested "
+                    f"with {field}={getattr(descriptor, field)}.",
                     hint="Give the changed state another name, or start the query with a new checkpoint.",
                 )
         if longer_schemas(known.descriptor, descriptor) is not descriptor:
             raise InvalidInputError(
-                f"State {name!r}: its values were written by schemas that the folder _stateSchema does not have.",
-                hint="Restore the checkpoint as a whole: its folder 'state' belongs together.",
+                f"State {name!r}: its values were written with schemas that are missing in the folder _stateSchema.",
+                hint="Restore the checkpoint as a whole: the parts of its folder 'state' belong together.",
             )
         changed = msgspec.structs.replace(known, descriptor=descriptor)
         states = tuple(changed if state is known else state for state in self.states)
@@ -248,7 +248,7 @@ EMPTY_META = StoreMeta(version=EMPTY.version, id=EMPTY_ID, parent=EMPTY_ID, num_
 
 
 def longer_schemas(one: Descriptor, other: Descriptor) -> Descriptor | None:
-    """Return the one with more schemas of values, ``other`` if both have as many; None if they begin differently."""
+    """Return the one with more schemas of values, or ``other`` if both have as many; None if they begin differently."""
     first, second = one.value_schemas, other.value_schemas
     if first is msgspec.UNSET or second is msgspec.UNSET:
         return other if first is second else None

@@ -33,11 +33,11 @@ META_NAME = "meta.json"
 CHECKPOINT_FOLDER = "_ckpt"
 RUNS_FOLDER = f"{CHECKPOINT_FOLDER}/runs"
 WATERMARKS_FOLDER = f"{CHECKPOINT_FOLDER}/watermarks"
-"""A folder in a checkpoint: after each batch, what the next one needs to know of inputs that can be idle."""
+"""A folder in a checkpoint: after each batch, the next batch's input about inputs that can be idle."""
 REPLAY_FOLDER = f"{CHECKPOINT_FOLDER}/replay"
-"""A folder in a checkpoint: plans of batches that the query had after the savepoint that it went back to."""
+"""A folder in a checkpoint: plans of batches that the query ran after the savepoint to which it went back."""
 CARRIED_NAME = "replay.json"
-"""An object in the folder of the checkpoint or savepoint: up to which batch there were such plans."""
+"""An object in the folder of the checkpoint or savepoint: the last batch with such a plan."""
 NON_RESTORED_STATE_NAME = "non-restored-state.allowed"
 """An object in the folder of the checkpoint. If it exists, states that no operator declares are left alone."""
 MIGRATIONS_NAME = "migrations.json"
@@ -94,8 +94,8 @@ def snapshot_name(commit: Marker) -> str:
 def table_object_name(sha256: str, upload: str) -> str:
     """Return the object name of the ``upload``, a new id, of a table file with this content.
 
-    The tail makes every upload its own object. If retention is about to delete an unreachable object, a snapshot
-    in progress can therefore never rely on that one.
+    The tail makes every upload a separate object. A snapshot in progress can therefore never rely on an unreachable
+    object that retention is about to delete.
     """
     return f"{TABLE_FOLDER}/{sha256}-{upload[:8]}.sst"
 

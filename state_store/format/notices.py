@@ -39,7 +39,7 @@ class Notices:
     """The notices of one store."""
 
     def __init__(self, place: BlobPlace, make_id: Callable[[], str] = new_id) -> None:
-        """Keep the notices in ``place``. Each posted one is named by an id that ``make_id`` returns."""
+        """Keep the notices in ``place``. Each posted one is named by an id from ``make_id``."""
         self._place = place
         self._make_id = make_id
         self._known: dict[Blob, frozenset[str]] = {}
@@ -47,7 +47,7 @@ class Notices:
     def post(self, tables: Iterable[str]) -> str:
         """Announce that ``tables`` may be deleted from now on. Returns the name of the notice. Raises StorageError.
 
-        After return, every reader of the notices sees it. After an error, it may exist or not.
+        On return, every reader of the notices sees it. After an error, it may or may not exist.
         """
         name = f"{FOLDER}/{self._make_id()}.notice"
         self._place.put(name, seal(Notice(NOTICE_FORMAT, tuple(tables))))

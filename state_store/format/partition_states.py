@@ -1,13 +1,13 @@
-"""Rows of states that belong to a partition of a keyed operator, and not to a key.
+"""Rows of states that belong to a partition of a keyed operator rather than to a key.
 
 ::
 
     element of a list       state:u16be · partition:u32be · version:u64be · number:u32be  ->  value
     entry of a broadcast    state:u16be · 0:u32be · map key                               ->  value
 
-They stand where other rows have a hash, and their numbers are those of hashed states. The elements of a list are in the
-order of adding: by the version that their commit made, and by their number in it. A list that was redistributed has
-version 0 and new numbers. The copies of a broadcast state have the same bytes in all partitions.
+They have a partition where other rows have a hash, and their numbers are those of hashed states. The elements of a list
+are in the order of adding: by the version of their commit, and by their number in it. A redistributed list has version
+0 and new numbers. The copies of a broadcast state have the same bytes in all partitions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_ELEMENTS = 1 << 32
 
 
 class Scope(enum.Enum):
-    """What happens to a state of a partition when the state of the operator is restored or redistributed."""
+    """What happens to a state of a partition on a restore or redistribution of the operator's state."""
 
     SPLIT = "split"
     """The lists of all partitions are joined, in their order, and split into parts of the same length."""
@@ -70,9 +70,9 @@ def encode_sum(total: int) -> str:
 
 
 def read_digest(state: StateMeta) -> str:
-    """Return the digest of a broadcast state. Raises FormatError (it has rows and no digest)."""
+    """Return the digest of a broadcast state. Raises FormatError (it has rows but no digest)."""
     if state.digest is not UNSET:
         return state.digest
     if state.rows:
-        raise FormatError(f"Broadcast state {state.name!r} has {state.rows} entries and no digest.")
+        raise FormatError(f"Broadcast state {state.name!r} has {state.rows} entries but no digest.")
     return encode_sum(0)

@@ -1,4 +1,4 @@
-"""State that is kept apart from its checkpoint (option ``remote``): where it is, and how the checkpoint points to it.
+"""State that is kept apart from its checkpoint (option ``remote``): its location, and the checkpoint's pointers to it.
 
 The checkpoint has a small object, the pointer, in the folder of every store, for two reasons. It says where the state
 is, and Spark's ``statestore`` source finds the partitions of a checkpoint by their folders.
@@ -21,7 +21,7 @@ from pyspark_ckpt.state_store.json_objects import Location, QueryId, StoreName, 
 POINTER_NAME = "remote.json"
 DEFAULT_STORE = "default"
 _ENCODED = "s3://"
-"""How the URLs begin that have %25 for a percent sign in a pointer, and only there."""
+"""The beginnings of the URLs that have %25 for a percent sign in a pointer, and only there."""
 
 
 class _QueryMetadata(msgspec.Struct):
@@ -45,14 +45,14 @@ def query_folder(remote: str, checkpoint: BlobPlace) -> str:
         query = query_id(checkpoint)
     except (NotFoundError, FormatError) as problem:
         raise InvalidInputError(
-            f"The option remote is set, but {checkpoint.url}/metadata does not tell the id of the query.",
+            f"The option remote is set, but {checkpoint.url}/metadata does not have the id of the query.",
             hint="Spark writes that file when a query starts. Keep it with the checkpoint.",
         ) from problem
     return folder_of_query(remote, query)
 
 
 def folder_of_query(remote: str, query: str) -> str:
-    """Return the folder of a query below ``remote``, by the query's id. See ``ownership`` for who owns it.
+    """Return the folder of a query below ``remote``, by the query's id. ``ownership`` says who owns it.
 
     Raises FormatError (no query can have this id, which may lead to another folder).
     """
@@ -72,7 +72,7 @@ def point_to(place: BlobPlace, checkpoint: BlobPlace, identity: Identity) -> Non
 
 
 def find_place(checkpoint: BlobPlace, identity: Identity, places: Callable[[str], BlobPlace], remote: str) -> BlobPlace:
-    """Return the place of a store's state: where its pointer says, else in the checkpoint. ``remote`` is the option.
+    """Return the place of a store's state: from its pointer, else in the checkpoint. ``remote`` is the option.
 
     Raises StorageError, FormatError, InvalidInputError (``places`` is not set up to reach the place).
     """
@@ -90,7 +90,7 @@ def find_place(checkpoint: BlobPlace, identity: Identity, places: Callable[[str]
 
 
 def read_pointer(checkpoint: BlobPlace, identity: Identity, remote: str) -> str | None:
-    """Return where the pointer of a store says that its state is; None without one. ``remote`` is the option.
+    """Return the location of a store's state in its pointer; None without one. ``remote`` is the option.
 
     Raises StorageError, FormatError.
     """
@@ -123,7 +123,7 @@ def _decode(pointed: str, remote: str) -> str:
 
 
 def is_store_name(name: str) -> bool:
-    """Return whether ``name`` can be that of a store, which is also the name of a folder."""
+    """Return whether ``name`` can name a store, and so a folder."""
     return is_a(StoreName, name)
 
 

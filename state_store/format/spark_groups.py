@@ -2,7 +2,7 @@
 
 Spark places a group by the hash of its grouping column. For a keyed operator, that column is the *route*: for each
 partition p of n, the smallest integer whose hash modulo n is p. The key of the row in Spark's own state is the route.
-The value has the clocks of the group's last call, and the time when Spark is to call the group again::
+The value has the clocks of the group's last call, and the time of Spark's next call of the group::
 
     key    UnsafeRow(route int)
     value  UnsafeRow(groupState struct<watermark_ms bigint, processing_ms bigint>, timeoutTimestamp bigint)
@@ -65,7 +65,7 @@ class GroupTimesRow(NamedTuple):
 
 
 def make_times_before(due_ms: Mapping[str, int], values: Sequence[bytes], what: str) -> bytes:
-    """Return a row for new timers, to be joined with the old ``values``: no timer counts as fired already.
+    """Return a row for new timers, to be joined with the old ``values``: no timer counts as already fired.
 
     ``due_ms``: when the first timers of each clock are due. No clock is later than in the old rows, since an operator's
     clocks do not go back, and Spark calls the group as soon as it can. Raises as ``join_times``.

@@ -1,8 +1,8 @@
 """Choose the table files of live databases that get a column file, and write these files in the background.
 
 A batch that changes few keys of a large state looks them up in table files that many later batches read, too. After the
-commit, a separate process writes such files again, in columns, in which a look-up takes a quarter of the time. Nothing
-waits for that and nothing depends on it: without a column file, RocksDB is read.
+commit, a separate process rewrites such files in columns, in which a look-up takes a quarter of the time. Nothing waits
+for that and nothing depends on it: without a column file, RocksDB is read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pyspark_ckpt.state_store.local.worker_process import Worker
 from pyspark_ckpt.state_store.log import StoreLog
 
 MERGE_S = 0.1
-"""By then, RocksDB has merged the new files of a commit with files of their size."""
+"""After so many seconds, RocksDB has merged the new files of a commit with files of their size."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class ColumnFiles:
         except FormatError as problem:
             on_damage(copy, problem)
         except (CkptError, OSError) as problem:
-            if copy.database is not None:  # else it was closed in the meantime
+            if copy.database is not None:  # otherwise it was closed in the meantime
                 log.warning("no column files are written for %s after this commit: %s", copy.db, problem)
         finally:
             if not copy.db.exists():

@@ -11,7 +11,7 @@ The marker row of a database decides which commit a folder holds; the JSON file 
 method must hold the store's lock.
 
 Copies share table files by hard links. Therefore a damaged copy is discarded together with all copies that share a file
-with it. The version that is asked for next is restored from the remote place.
+with it. The next requested version is restored from the remote place.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class LocalCopies:
     ) -> None:
         """Keep copies in ``folder``. ``prune`` keeps ``keep_versions`` frozen versions; ``sweeper`` deletes others.
 
-        Each copy has a folder that is named by an id that ``make_id`` returns.
+        Each copy has a folder named by an id from ``make_id``.
         """
         self._make_id = make_id
         self._sweeper = sweeper
@@ -200,7 +200,7 @@ class LocalCopies:
     def checkpoint_live(self) -> LocalCopy:
         """Freeze the live version into a copy of its own, unless there is one; about a millisecond.
 
-        Raises DamagedCopyError if it cannot be, for which it was discarded; StorageError, OSError (the disk is full).
+        Raises DamagedCopyError if that fails and the copy was discarded; StorageError, OSError (the disk is full).
         """
         live = self._require_live()
         frozen = next((copy for copy in self._copies if copy is not live and copy.marker == live.marker), None)
@@ -278,9 +278,9 @@ class LocalCopies:
     def discard_damaged(self, copy: LocalCopy, problem: object) -> None:
         """Forget a damaged copy and all others that share a table file with it or hold the same commit.
 
-        One copy of a commit may have been made from the other without a table file that is lost.
+        One copy of a commit may have been made from the other without a lost table file.
 
-        A copy that is already forgotten is no error: several readers may report the same damage.
+        Forgetting a copy twice is no error: several readers may report the same damage.
         """
         if copy not in self._copies:
             return
@@ -291,7 +291,7 @@ class LocalCopies:
         self.damaged += len(gone)
         self._log.warning(
             "the local copy of %s in %s is damaged; it is deleted with %d copies that share files with it, and the "
-            "version is restored from the remote place when it is asked for: %s",
+            "version is restored from the remote place on the next request: %s",
             copy.marker,
             copy.folder,
             len(gone) - 1,

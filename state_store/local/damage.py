@@ -1,8 +1,8 @@
 """Distinguish damage of a local copy from a machine that has run out of a resource.
 
-A local copy is discarded when reading it fails, because a retry on the same files would fail, too. Everything in it is
-also in the remote place. The copy is kept if other files would fail in the same way, because then a restore does not
-help. Missing permission to read a file counts as damage of the copy: restored files belong to this user again.
+If reading a local copy fails, it is discarded, because a retry on the same files would fail, too. Everything in it is
+also in the remote place. The copy is kept if other files would fail in the same way, because a restore would not help.
+Missing permission to read a file counts as damage of the copy: restored files belong to this user again.
 """
 
 from __future__ import annotations

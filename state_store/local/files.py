@@ -13,7 +13,7 @@ from pyspark_ckpt.state_store.errors import InvalidInputError, StorageError
 
 PRIVATE = 0o700
 _WRITABLE_BY_OTHERS = 0o022
-_HINT = "Set TMPDIR to a folder that exists, has room, and may be written to."
+_HINT = "Set TMPDIR to an existing, writable folder with free space."
 
 
 def publish(path: Path, content: bytes) -> None:
@@ -51,14 +51,12 @@ def make_folder(folder: Path, local_dir: Path) -> None:
 def make_scratch_folder() -> Path:
     """Make a folder for large temporary files that only this user can read, in ``TMPDIR`` if that is set.
 
-    Python would silently take another folder, perhaps one in memory, where ``TMPDIR`` cannot be used or is full. Raises
+    Where ``TMPDIR`` cannot be used or is full, Python would silently take another folder, perhaps one in memory. Raises
     StorageError.
     """
     named = os.environ.get("TMPDIR")
     if named and not (Path(named).is_dir() and os.access(named, os.W_OK | os.X_OK)):
-        raise StorageError(
-            f"TMPDIR is {named}, and that is not a folder that may be written to.", hint=_HINT, retryable=False
-        )
+        raise StorageError(f"TMPDIR is {named}, which is not a writable folder.", hint=_HINT, retryable=False)
     try:
         return Path(tempfile.mkdtemp(prefix="pyspark-ckpt-", dir=Path(named).absolute() if named else None))
     except OSError as problem:
@@ -68,7 +66,7 @@ def make_scratch_folder() -> Path:
 def take_open_files() -> int:
     """Raise this process's limit of open files to what the system grants, and return it."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # macOS refuses an unlimited number; then the current limit stays.
+    # macOS refuses an unlimited number; the current limit then stays.
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     granted, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -76,7 +74,7 @@ def take_open_files() -> int:
 
 
 def make_private(folder: Path) -> bool:
-    """Make an existing ``folder`` private. Return whether it was protected from writes of other users before.
+    """Make an existing ``folder`` private. Return whether other users could not write to it before.
 
     Raises InvalidInputError if it belongs to another user.
     """
@@ -112,6 +110,6 @@ def require_own(path: Path) -> None:
     if problem:
         raise InvalidInputError(
             f"{path} {problem}. Its content is not used.",
-            hint="Executors make their local files private to their user. Find out what has changed that, or set "
+            hint="Executors make their local files private to their user. Find out what changed that, or set "
             "spark.sql.streaming.stateStore.ckpt.localDir to another folder.",
         )

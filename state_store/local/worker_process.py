@@ -1,7 +1,7 @@
 """A process that runs tasks one after another for the process that started it, and ends with that process.
 
-However the other process ends, this one ends at once, even in the middle of a task: another process may by then own
-the folder into which the task writes. A task that swallows the exit is given MAX_EXIT_S.
+However the other process ends, this one ends at once, even in the middle of a task: another process may by then own the
+folder into which the task writes. A task that swallows the exit is given MAX_EXIT_S.
 
 A task is a function without arguments that can be pickled and has a key.
 """
@@ -45,16 +45,16 @@ _PROGRAM = (
 )
 """Uses the ``sys.path`` of the parent process, so that no file in the working folder shadows a Python module.
 
-If that has the working folder, as in an interactive Python, modules are looked for there last: functions of users may
-be of such a module.
+If that path has the working folder, as in an interactive Python, modules are looked for there last: users' functions
+may come from such modules.
 """
 
 MAX_EXIT_S = 10
-"""How long a process whose sender has gone may take to clean up."""
+"""How long a process may take to clean up after its sender has gone."""
 _LOOK_S = 0.5
 _swallowed = threading.Event()
 _signals: list[int] = []
-"""Those that have ended this process: a handler of signals may not wait for the lock of an Event."""
+"""The signals that have ended this process: a handler may not wait for the lock of an Event."""
 
 
 class WorkerEnd(SystemExit):
@@ -66,7 +66,7 @@ Outcome: TypeAlias = tuple[Any, CkptError | None]
 
 
 def run_task(task: Task) -> Outcome:
-    """Run a task where another process waits for its outcome."""
+    """Run a task while another process waits for its outcome."""
     try:
         return task(), None
     except CkptError as problem:
@@ -115,7 +115,7 @@ class Worker:
             connection.shutdown(socket.SHUT_RDWR)
 
     def run(self, task: Task) -> Any:  # noqa: ANN401 - see Task
-        """Run a task and return its result. Raises what the task raised, or ProcessError if the process dies."""
+        """Run a task and return its result. Raises the task's error, or ProcessError if the process dies."""
         try:
             self._tasks.send(task)
             result, problem = self._receive()
@@ -132,7 +132,7 @@ class Worker:
     def _receive(self) -> Outcome:
         """Wait for the outcome of a task. Raises OSError and EOFError if the process dies.
 
-        Its end is looked at, too: processes that it has forked keep the connection open.
+        The process's end is watched, too: processes that it has forked keep the connection open.
         """
         while not self._tasks.poll(_LOOK_S):
             if self._process.poll() is not None and not self._tasks.poll():
@@ -155,7 +155,7 @@ def main(descriptor: int) -> None:
     """Run the tasks from a descriptor until there are no more or their sender has gone."""
     signal.signal(signal.SIGTERM, _end)
     sys.unraisablehook = _note_unraisable
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # Ctrl-C is for all processes of a terminal
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # Ctrl-C goes to all processes of a terminal
         signal.signal(signal.SIGINT, _end)
     threading.Thread(target=_end_with_sender, args=(descriptor,), name="sender-watch", daemon=True).start()
     threading.Thread(target=_end_again, name="swallowed-exits", daemon=True).start()
@@ -202,6 +202,6 @@ def _note_unraisable(problem: sys.UnraisableHookArgs) -> None:
 
 
 def _end(number: int, *_: object) -> NoReturn:
-    """Leave the task, which cleans up what it has begun."""
+    """Leave the task, which cleans up after itself."""
     _signals.append(number)
     raise WorkerEnd(1)

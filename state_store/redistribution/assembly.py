@@ -39,7 +39,7 @@ _READING = threading.Lock()
 """Held while the rows of a new store are read. A reader releases the interpreter's lock for every block, so two readers
 at once take longer than one after the other."""
 MIN_COMPACTED = 5
-"""This many runs or more are merged here: each is one more file for every look-up. RocksDB merges fewer by itself."""
+"""From this number on, runs are merged here: each is one more file for every look-up. RocksDB itself merges fewer."""
 
 
 class Assembled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -86,7 +86,7 @@ class NewStore:
         return path
 
     def make_spark_row(self, state: StateMeta, values: Sequence[bytes]) -> Row:
-        """Return Spark's row of the partition, in its own ``state``, made of the old ``values``. Raises FormatError."""
+        """Return Spark's row of the partition, in its own ``state``, from the old ``values``. Raises FormatError."""
         key = encode_route_key(state.number, self.identity.partition, self.partitions)
         return key, join_times(values, f"{self.identity}, state {state.name!r}")
 
@@ -155,7 +155,7 @@ def publish(
 ) -> Assembled:
     """Publish the content of ``database``, in ``folder/copy/db``, as the first version of a new store; close it.
 
-    The marker must already be among the rows: ingesting it as a file of its own takes several writes that wait for the
+    The marker must already be among the rows: ingesting it as a separate file takes several writes that wait for the
     disk.
 
     Table files in ``origins`` are copied from there. The next store then copies them from this one. ``known`` may hold
@@ -169,7 +169,7 @@ def publish(
         digests = digest_states(database, new.merged.states, known)
     meta = new.meta(digests)
     if database.marker() != meta.marker:
-        raise InternalError(f"{identity}: the database must hold {meta.marker}, and its marker is {database.marker()}.")
+        raise InternalError(f"{identity}: the database must hold {meta.marker}, but its marker is {database.marker()}.")
     database.close()
     place, log = workplace.place(new.url), StoreLog(f"offline.{identity.short}", identity.short)
     writer = SnapshotWriter(place, identity.partition, workplace.tuning(), FailPoints(""), log, full=False)
@@ -183,11 +183,11 @@ def publish(
 
 
 def _standing_bytes(place: BlobPlace, meta: StoreMeta) -> int:
-    """Return the bytes of the snapshot that another attempt has published of the same rows."""
+    """Return the bytes of the snapshot of the same rows that another attempt has published."""
     name = snapshot_name(meta.marker)
     manifest = decode(place.get(name), f"{place.url}/{name}")
     if manifest.store != meta:
-        raise InternalError(f"{place.url}/{name} was made of other rows than those of this store.")
+        raise InternalError(f"{place.url}/{name} was made from other rows than those of this store.")
     return sum(file.size_bytes for file in manifest.objects().values())
 
 

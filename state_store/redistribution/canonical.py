@@ -1,4 +1,4 @@
-"""Canonical savepoints: rows sorted by hash in Parquet files, whatever the number of partitions and RocksDB's files.
+"""Canonical savepoints: rows sorted by hash in Parquet files, independent of partitions and RocksDB's files.
 
 ::
 
@@ -46,7 +46,7 @@ from pyspark_ckpt.state_store.redistribution.merged_states import merge_states, 
 from pyspark_ckpt.state_store.redistribution.splitting import PartitionWriters, Split, SplitTask, send_all
 
 RANGE_BYTES = 64 << 20
-"""About how much state goes into one file."""
+"""The approximate amount of state in one file."""
 BATCH_ROWS = 16_384
 BATCH_BYTES = 4 << 20
 GROUP_ROWS = 65_536
@@ -68,7 +68,7 @@ class SavedRows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     spark_rows: tuple[bytes, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raises ValueError when its parts do not belong together."""
+        """Raise ValueError if its parts do not belong together."""
         what = f"operator {self.operator}, store {self.name!r}"
         counted = {state.name: state.rows for state in self.meta.states if state.is_counted}
         proven = {name: each.rows for name, each in self.digests.items() if each.sum is not None}
@@ -83,7 +83,7 @@ class SavedRows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Exported(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One file, and digests of the states that have rows in it.
 
-    ``added``: of the rows that were in no run. ``joined``: of the rows of runs that were joined into others.
+    ``added``: of rows that were in no run. ``joined``: of rows of runs that were joined into others.
     """
 
     file: StoredFile
@@ -130,9 +130,9 @@ class ExportTask:
         return {}
 
     def read(self, database: Database, state: StateMeta, _joined: dict[str, Digest]) -> Iterator[PackedRows]:
-        """Yield the rows of a state in order. ``_joined`` gets the digest of its rows in the runs if these are others.
+        """Yield the rows of a state in order. If the rows in the runs are others, ``_joined`` gets the digest of those.
 
-        That is so when all rows are read.
+        It has the digest when all rows have been read.
         """
         return scan_state(database, state.number)
 
@@ -155,7 +155,7 @@ class ExportTask:
 class ImportTask:
     """Splits the rows of one file for the new ``partitions``: see SplitTask.
 
-    ``writes_placed``: also rows that belong to partitions and not to keys, which others redistribute: see
+    ``writes_placed``: also rows that belong to partitions rather than to keys, which others redistribute: see
     ``partition_states``. ``left_out``: the names of states that are not read.
     """
 
@@ -176,7 +176,7 @@ class ImportTask:
 
     @property
     def identity(self) -> Identity:
-        """The file as a store of its own, whose partition is the range."""
+        """The file as a separate store, whose partition is the range."""
         return Identity(self.rows.operator, self.number, self.rows.name)
 
     def __call__(self) -> Split:
@@ -202,7 +202,7 @@ def fetch_rows(workplace: Workplace, source: str, saved: SavedRows, number: int,
 
 
 def find_file(row_hash: int, files: int) -> int:
-    """Return which of ``files`` files has the rows of an unsigned hash."""
+    """Return which of ``files`` files has the rows with an unsigned hash."""
     return (row_hash * MAX_PARALLELISM // HASHES) * files // MAX_PARALLELISM
 
 
@@ -367,11 +367,11 @@ def _batch(rows: PackedRows, state: StateMeta, schema: Any) -> Any:  # noqa: ANN
 
 
 def _binary(strings: Packed) -> Any:  # noqa: ANN401 - see _schema
-    """Return byte strings as an array of Arrow, without an object of Python for each."""
+    """Return byte strings as an array of Arrow, without a Python object for each."""
     import pyarrow as pa  # noqa: PLC0415 - see ExportTask
 
     size = int(strings.size.sum())
-    if size > MAX_ARRAY_BYTES:  # Arrow says so
+    if size > MAX_ARRAY_BYTES:  # Arrow's limit
         return pa.array(strings.strings(), pa.binary())
     ends = np.zeros(len(strings) + 1, np.int32)
     np.cumsum(strings.size, out=ends[1:])

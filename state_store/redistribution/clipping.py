@@ -1,9 +1,9 @@
 """Redistribution by key groups: a new partition is the old one with most of its rows, clipped, plus rows of others.
 
-A range of key groups is one range of keys of a hashed state. A few range deletions therefore suffice to hide what does
-not belong to the new partition. The table files stay as they are, and the target gets copies of them. Hidden rows leave
-the files at their next compaction; files that are hidden as a whole are dropped here if that saves much. Rows of states
-in key order (timers, expiry indexes) lie in the order of time, not of hashes, and are rewritten.
+A range of key groups is one range of keys of a hashed state. A few range deletions therefore suffice to hide all rows
+that do not belong to the new partition. The table files stay as they are, and the target gets copies of them. Hidden
+rows leave the files at their next compaction; files that are entirely hidden are dropped here if that saves much. Rows
+of states in key order (timers, expiry indexes) lie in the order of time, not of hashes, and are rewritten.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from pyspark_ckpt.state_store.snapshots.writer import Origin
 from pyspark_ckpt.state_store.sst.scan import Sums, scan_rows, sum_range
 
 MIN_DROPPED_BYTES = 64 << 20
-"""From this size on, table files that are hidden as a whole are read and dropped, so that they are not copied."""
+"""From this size on, table files that are entirely hidden are read and dropped, so that they are not copied."""
 
 MAX_CLIPS = 64
 """The maximum number of clips in one task: an interrupted task starts again, and its result is one small object."""
@@ -54,10 +54,10 @@ HashRange = tuple[int, int]
 
 
 class Clipped(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A new store, and what each old partition of its clip had, by state name.
+    """A new store, and the rows of each old partition of its clip, by state name.
 
     ``before``: for each old partition, digests of the rows that belong to the new store. ``counts``: for each one that
-    this clip counts, how many rows it has for all new stores.
+    this clip counts, the number of its rows for all new stores.
     """
 
     made: Assembled
@@ -74,7 +74,7 @@ class OldPartition:
     numbers: Mapping[int, int]
 
     def count_shared(self, hashes: HashRange) -> int:
-        """Return how many hashes of a range are its own."""
+        """Return how many hashes of a range it has."""
         return max(0, min(self.hashes[1], hashes[1]) - max(self.hashes[0], hashes[0]))
 
     def find_counterpart(self, state: StateMeta) -> StateMeta | None:
@@ -133,7 +133,7 @@ def group_clips(clips: Sequence[Clip], width: int) -> list[tuple[Clip, ...]]:
 
 @dataclass(frozen=True)
 class ClipTask:
-    """Makes some new partitions. ``target``: the URL of the checkpoint that is being made."""
+    """Makes some new partitions. ``target``: the URL of the new checkpoint."""
 
     workplace: Workplace
     target: str
@@ -170,7 +170,7 @@ class ClipTask:
                     ],
                 )
 
-            first, *others = self.clips  # the others copy from what the first one has copied
+            first, *others = self.clips  # the others copy the copies of the first one
             with ThreadPoolExecutor(AT_ONCE) as pool:
                 return [clip_one(first), *pool.map(clip_one, others)]
 
@@ -312,7 +312,7 @@ class _Filling:
 
 
 def _drop(database: Database, hidden: Iterable[tuple[bytes, bytes]]) -> None:
-    """Drop table files that are hidden as a whole, if that saves much."""
+    """Drop table files that are entirely hidden, if that saves much."""
     tables = database.table_files()
     for begin, end in hidden:
         within = [table.size_bytes for table in tables if begin <= table.first_key and table.last_key < end]
@@ -321,7 +321,7 @@ def _drop(database: Database, hidden: Iterable[tuple[bytes, bytes]]) -> None:
 
 
 def _encode_bound(number: int, at: int) -> bytes:
-    """Return where the rows of a state with a hash of ``at`` or more begin."""
+    """Return the beginning of the rows of a state with a hash of ``at`` or more."""
     if at >= 1 << 8 * HASH_BYTES:
         return state_range(number)[1]
     return state_head(number) + at.to_bytes(HASH_BYTES, "big")

@@ -41,7 +41,7 @@ class CopiedObject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Copied(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What was copied of one store."""
+    """The copied objects of one store."""
 
     objects: list[CopiedObject]
 
@@ -144,7 +144,7 @@ def _copy_table(source: BlobPlace, file: ManifestFile, target: BlobPlace, folder
 
 
 def _require_intact(target: BlobPlace, file: ManifestFile) -> None:
-    """Raise FormatError for a table file that has another checksum than in the manifest, and delete it."""
+    """Raise FormatError for a table file whose checksum differs from the manifest, and delete it."""
     stored = file.as_stored_file
     if not is_intact(target, stored):
         target.delete(stored.name)

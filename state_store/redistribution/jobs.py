@@ -1,7 +1,7 @@
 """Run many independent tasks of offline work: in this process, in processes of this machine, or on another runner.
 
-A task is a function without arguments that can be pickled, and has a key. If results are recorded in a place, a task
-that has run before is not run again. A second run therefore finishes an interrupted job.
+A task is a function without arguments that can be pickled, and has a key. If results are recorded in a place, a
+finished task is not run again. A second run therefore finishes an interrupted job.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Runner(Protocol):
         ...
 
     def __call__(self, tasks: Sequence[Task], progress: Progress) -> list[Any]:
-        """Run them in any order; return their results in the order of the tasks. Raises what a task raises."""
+        """Run them in any order; return their results in the order of the tasks. Raises the error of a task."""
         ...
 
 
@@ -52,7 +52,7 @@ class Runner(Protocol):
 class RecordedTask:
     """A task whose result, of the type ``kind``, is kept in the restore target at ``url`` until the job is done.
 
-    ``request``: what the mark there says of the restore's request. The results of others are not used.
+    ``request``: the digest of the restore's request in the mark there. The results of others are not used.
     """
 
     workplace: Workplace
@@ -67,7 +67,7 @@ class RecordedTask:
         return self.task.key
 
     def __call__(self) -> Any:  # noqa: ANN401 - see Task
-        """Return the recorded result, or run the task. Raises what the task raises, StorageError, FormatError."""
+        """Return the recorded result, or run the task. Raises the task's error, StorageError, FormatError."""
         place, name = self.workplace.place(self.url), f"{DONE_FOLDER}/{self.key}.json"
         kind: Any = _Done.__class_getitem__(self.kind)  # type: ignore[attr-defined]  # known at run time alone
         with suppress(NotFoundError):
@@ -148,7 +148,7 @@ class LocalProcesses:
             try:
                 for future in as_completed([pool.submit(work) for _ in range(min(self.width, len(tasks)))]):
                     future.result()
-            except Exception:  # the running tasks are the last
+            except Exception:  # start no more tasks
                 waiting.clear()
                 raise
             except BaseException:  # Ctrl-C, which a notebook sends to this process alone

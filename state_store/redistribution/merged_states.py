@@ -104,7 +104,7 @@ def merge_states(metas: Sequence[StoreMeta], what: str) -> Merged:
 
 
 def rename_uid(state: StateMeta, uid_map: Mapping[str, str]) -> StateMeta:
-    """Return the state with the new uid of its keyed operator, if it gets one. It is named after its uid."""
+    """Return the state with the new uid of its keyed operator, if it gets one. Its name contains the uid."""
     uid = state.uid
     if uid is None or uid not in uid_map:
         return state
@@ -143,8 +143,8 @@ def _one(known: StateMeta, other: StateMeta, what: str) -> Descriptor:
 def _with_life(state: StateMeta, metas: Sequence[StoreMeta], what: str) -> StateMeta:
     """Return the state with the time to live of the stores that have rows of it.
 
-    Rows say when they were written; only the descriptor says by which clock. A store without rows may not know that a
-    program has changed the clock since.
+    Rows record when they were written; only the descriptor says by which clock. A store without rows may not know that
+    a program has changed the clock since.
     """
     same = [found for meta in metas if (found := meta.state(state.name)) is not None]
     lives = [each.descriptor.ttl for each in sorted(same, key=lambda each: each.rows == 0)]

@@ -1,7 +1,7 @@
-"""Redistribute the states that belong to partitions and not to keys: operator lists and broadcast states.
+"""Redistribute the states that belong to partitions rather than to keys: operator lists and broadcast states.
 
-One task reads them from all old partitions, and writes a table file for each new one. They must fit into its memory.
-Rows of keys are moved by a Strategy, which ingests these files as they are.
+One task reads them from all old partitions, and writes a table file for each new one. They must fit into its memory. A
+Strategy moves the rows of keys, and ingests these files as they are.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ STORES_AT_ONCE = 4
 
 
 def select_partition_states(states: Iterable[StateMeta]) -> tuple[StateMeta, ...]:
-    """Return those of some states that belong to partitions. Raises FormatError."""
+    """Return the states that belong to partitions. Raises FormatError."""
     return tuple(state for state in states if find_scope(state) is not None)
 
 
 class Gathered(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What was read of the old partitions, and what is to be in the new ones.
+    """The content that was read from the old partitions, and the expected content of the new ones.
 
-    ``before``: the digests of each old partition. ``placed``: those of each new one. ``files``: the file of each new
+    ``before``: the digests of each old partition. ``placed``: of each new one. ``files``: the file of each new
     partition that has rows.
     """
 
@@ -58,7 +58,7 @@ class Gathered(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OldRows(Protocol):
-    """Where the rows of old partitions are."""
+    """The source of the rows of old partitions."""
 
     def read(
         self, workplace: Workplace, states: Sequence[StateMeta], folder: Path
@@ -120,8 +120,8 @@ class RowsOfFiles:
 class GatherTask:
     """Redistributes some ``states`` from ``old_partitions`` to new ``partitions``.
 
-    The states have their new numbers and names; ``names`` has the new ones by the old, where they differ. ``identity``:
-    of the first new store.
+    The states have their new numbers and names; ``names`` maps old names to the new ones that differ. ``identity``: of
+    the first new store.
     """
 
     workplace: Workplace
@@ -166,7 +166,7 @@ class GatherTask:
 def _read_states(
     reader: RangeReader, store: StoreVersion, states: Sequence[StateMeta]
 ) -> Iterator[tuple[str, list[Row]]]:
-    """Yield the rows of each state of a store. Raises FormatError (another number of rows than was committed)."""
+    """Yield the rows of each state of a store. Raises FormatError (the number of rows differs from the commit)."""
     for state in states:
         own, rows = store.meta.state(state.name), list[Row]()
         if own is not None:
@@ -181,7 +181,7 @@ def _read_states(
 def _place(
     state: StateMeta, old: Sequence[tuple[int, Sequence[Row]]], old_partitions: int, partitions: int
 ) -> list[list[Row]]:
-    """Return the rows of each new partition, made of those of the old ones, which are in order."""
+    """Return the rows of each new partition, made from the rows of the old ones, which are in order."""
     scope = find_scope(state)
     if scope is Scope.BROADCAST:
         return [_copy(state, old)] * partitions
@@ -233,6 +233,6 @@ def require_placed(gathered: Gathered, made: Sequence[Mapping[str, Digest]], wha
                 held = found.get(name, Digest())
                 raise FormatError(
                     f"{what}: state {name!r} was to have {expected.rows} rows with the digest {expected.sum} in the "
-                    f"new partition {partition}, and has {held.rows} rows with the digest {held.sum}.",
+                    f"new partition {partition}, but has {held.rows} rows with the digest {held.sum}.",
                     hint="The target is not usable: delete it, verify the source, and run the operation again.",
                 )

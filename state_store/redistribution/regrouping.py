@@ -3,7 +3,8 @@
 A row is in partition ``hash mod n``. Old partition p of n and new partition q of m therefore have rows in common only
 if p and q leave the same remainder when divided by the greatest common divisor of n and m. From 8 partitions to 32,
 each old store has the rows of four new ones; from 32 to 8, each new one has the rows of four old ones. One task moves
-such a group, and writes each row once. ``splitting`` takes two steps, but works for any numbers, and with more tasks.
+all stores of a group, and writes each row once. ``splitting`` takes two steps, but works for any numbers, and with more
+tasks.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def count_groups(old_partitions: int, partitions: int, width: int) -> int:
 
 
 class Regrouped(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the old stores of a group had, and the new stores made of them, both in the order of the task."""
+    """The digests of a group's old stores, and the new stores made from them, both in the order of the task."""
 
     before: list[dict[Name, Digest]]
     made: list[Assembled]
@@ -104,7 +105,7 @@ class RegroupTask:
         if strangers:
             raise FormatError(
                 f"{', '.join(str(source.identity) for source in self.sources)}: there are rows of the partitions "
-                f"{strangers} of {self.partitions}, and these partitions cannot have rows there.",
+                f"{strangers} of {self.partitions}, but these partitions cannot have rows there.",
             )
         return writers.files, before
 

@@ -1,7 +1,7 @@
-"""Forecast how many rows each new partition of an operator will have, by the hashes in the keys of all rows.
+"""Forecast the number of rows in each new partition of an operator, by the hashes in the keys of all rows.
 
-A key with many rows stays in one partition, whatever the number of partitions is. Only the rows themselves therefore
-show how even the new partitions will be.
+A key with many rows stays in one partition, whatever the number of partitions. Only the rows themselves therefore show
+how even the new partitions will be.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def count_rows_of_files(
 
 
 def estimate_rows(operator: OperatorVersion, partitions: int) -> list[int]:
-    """Estimate the same for a keyed operator: the rows of an old partition are assumed even over its key groups."""
+    """Estimate the same for a keyed operator, assuming that an old partition's rows are even over its key groups."""
     most, old = operator.key_groups, operator.partitions
     rows = Counter[int]()
     for stores in operator.stores.values():
@@ -136,5 +136,5 @@ def _groups(operator: OperatorVersion) -> int:
 
 
 def sum_counts(counts: Sequence[Sequence[int]], partitions: int) -> list[int]:
-    """Return the rows of each new partition, by those that each task has counted."""
+    """Return the rows of each new partition, from the counts of the tasks."""
     return [sum(each[partition] for each in counts) for partition in range(partitions)]

@@ -121,9 +121,9 @@ class SplitTask:
 
 
 class PartitionWriters:
-    """Writes the rows of each new partition that has any to files of its own, for ``MAX_WRITERS`` partitions at once.
+    """Writes each new partition's rows, if any, to separate files, for ``MAX_WRITERS`` partitions at once.
 
-    All rows must be given again in each of the ``passes``. Mostly there is one.
+    All rows must be given again in each of the ``passes``. Usually there is one.
     """
 
     def __init__(self, folder: Path, tuning: Tuning, partitions: int, key_groups: int = 0) -> None:
@@ -167,7 +167,7 @@ class PartitionWriters:
             self._spread()
 
     def _spread(self) -> None:
-        """Write the rows that wait."""
+        """Write the waiting rows."""
         if self._waiting:
             self._write(PackedRows.join(self._waiting))
             self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
@@ -215,7 +215,7 @@ def run_folder(operator: int, store: str, partition: int) -> str:
 
 
 def send_all(place: BlobPlace, source: Identity, files: Mapping[int, list[Path]]) -> dict[int, list[StoredFile]]:
-    """Store the runs of one store where the tasks that join them look for them. Raises StorageError."""
+    """Store the runs of one store where the tasks that join them find them. Raises StorageError."""
     sent, attempt = {}, uuid.uuid4().hex[:16]
     for partition, paths in files.items():
         begin = f"{run_folder(source.operator, source.name, partition)}/{source.partition}"

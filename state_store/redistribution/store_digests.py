@@ -1,4 +1,4 @@
-"""Digests of all states of a store that stays as it is: a restore and a savepoint prove with them that nothing is lost.
+"""Digests of all states of a store that stays as it is: restores and savepoints use them to prove that nothing is lost.
 
 A task that rewrites rows takes their digests on the way. A task that copies files must read them for the digests.
 """
@@ -35,7 +35,7 @@ class DigestTask:
         return f"digest-{self.when}-{self.store.identity.key}"
 
     def __call__(self) -> dict[str, Digest]:
-        """Return the digests of its states, by name. They are of as many rows as the store must have.
+        """Return the digests of its states, by name. They cover as many rows as the store must have.
 
         Raises StorageError, FormatError, NotFoundError.
         """
@@ -67,10 +67,10 @@ def require_recorded(recorded: Digests, found: Digests, what: str) -> None:
 
 
 def find_differences(recorded: Digests, found: Digests, what: str) -> list[str]:
-    """Return a message for each state of ``what`` that differs from what was ``recorded``."""
+    """Return a message for each state of ``what`` that differs from its ``recorded`` digest."""
     return [
-        f"{what}: state {name!r} was recorded with {old.rows} rows and the digest {old.sum}, "
-        f"and has {new.rows} rows with the digest {new.sum}."
+        f"{what}: state {name!r} was recorded with {old.rows} rows and the digest {old.sum}, but has {new.rows} rows "
+        f"with the digest {new.sum}."
         for name, old in sorted(recorded.items())
         if (new := found.get(name, Digest())) != old
     ]

@@ -1,1 +1,1 @@
-"""What is broken in a checkpoint, the newest batch after which its query can continue, and the way back to it."""
+"""Find the damage in a checkpoint and the newest batch after which its query can continue, and go back to it."""

@@ -1,8 +1,8 @@
-"""Whether a query can continue exactly once after a batch, by the files that Spark and its sources keep.
+"""Whether a query can continue exactly once after a batch, according to the files that Spark and its sources keep.
 
-Spark needs the commit of the batch, its offsets and those of the batch before. If the next batch was planned, and the
-files of its sources are there, it runs again with the same rows; then so do the batches whose plans a restore has
-carried over. If a plan is lost, this batch and all later ones are cut anew.
+Spark needs the commit of the batch, and the offsets of this batch and of the one before. If the next batch was planned,
+and the files of its sources are there, it runs again with the same rows; so do the batches whose plans a restore has
+carried over. If a plan is lost, this batch and all later ones get new plans.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _SOURCE = re.compile(r"sources/([A-Za-z0-9_]{1,255})/")
 class Continuation:
     """The query continues after ``batch``. ``last_planned``: the last batch whose rows are fixed.
 
-    That is ``batch`` if the plan of the next one is not whole; else the next one, or the last of the plans which a
-    restore has carried over and which follow without a gap.
+    That is ``batch`` if the plan of the next one is not whole; else the next one, or the last of the plans that a
+    restore has carried over and that follow without a gap.
     """
 
     batch: int
@@ -38,7 +38,7 @@ class Continuation:
 
     @property
     def last_logged(self) -> int:
-        """The last batch that Spark's own log may have: later ones are taken up from carried plans."""
+        """The last batch that Spark's own log may have: later ones come from carried plans."""
         return min(self.last_planned, self.batch + 1)
 
 
@@ -99,8 +99,8 @@ def _find_lost_files(entries: Entries, planned: int) -> list[str]:
 def find_useless_source_files(entries: Entries, last_planned: int) -> list[str]:
     """Return the files of sources that a start after ``last_planned`` must not find.
 
-    A file source goes on from the newest log that it finds, and needs all before. So the logs after a gap must go, and
-    their files are read anew.
+    A file source continues from the newest log that it finds, and needs all logs before. So the logs after a gap must
+    go, and their files are read again.
     """
     found = [name for name in entries.source_files if name not in entries.whole_source_files]
     plan = entries.find_plan(last_planned)
@@ -124,12 +124,12 @@ def _find_logs_after_gap(entries: Entries, names: Iterable[str], newest: int) ->
 
 
 def find_lost_starts(entries: Entries, last_logged: int) -> list[str]:
-    """Return the damaged files of sources without which it is not known where the source is.
+    """Return the damaged files of sources without which a source's position is not known.
 
     ``last_logged``: the batch whose plan Spark takes up at the start.
 
-    Kafka's source keeps there the offsets at which it began, and reads them no more once the query has offsets of it. A
-    file source has its logs. What other sources keep is not known.
+    In these files, Kafka's source keeps its first offsets, and no longer reads them once the query has offsets of it. A
+    file source has its logs. The content of other sources' files is not known.
     """
     damaged = [name for name in entries.source_files if name in entries.problems]
     if last_logged == NONE_COMMITTED or not damaged:

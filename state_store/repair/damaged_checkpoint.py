@@ -21,14 +21,14 @@ from pyspark_ckpt.state_store.options import Options
 
 
 class DamagedCheckpoint(Checkpoint):
-    """A checkpoint any file of which may be damaged. Its ``query_id`` is empty if ``metadata`` does not tell it."""
+    """A checkpoint in which any file may be damaged. Its ``query_id`` is empty if ``metadata`` does not have it."""
 
     def __init__(self, location: str, options: Options) -> None:
         """Open ``location``. Raises InvalidInputError (a savepoint, or no checkpoint at all), StorageError."""
         super().__init__(location, options)
         if find_savepoint_kind(self.place) is FolderKind.SAVEPOINT:
             raise InvalidInputError(
-                f"{self.place.url} is a savepoint, and only checkpoints are repaired.",
+                f"{self.place.url} is a savepoint, and only checkpoints can be repaired.",
                 hint=f"See what is wrong with it: {write_command('savepoint', 'verify', self.place.url)}.",
             )
 
@@ -43,7 +43,7 @@ class DamagedCheckpoint(Checkpoint):
             return ""
 
     def find_ids(self) -> set[str]:
-        """Return the ids of the query by which its stores point to their state. Raises StorageError.
+        """Return the ids of the query in the pointers of its stores to their state. Raises StorageError.
 
         Empty if the state is in the checkpoint: then no file there has the id.
         """

@@ -1,8 +1,7 @@
-"""What is broken in a checkpoint, after which batch its query can continue, and what must go for that.
+"""The damage in a checkpoint, the batch after which its query can continue, and the files that must go for that.
 
-What goes are the files that are damaged, and the entries of later batches. State stays: commits of later versions do
-not count, because the commit log does not name them (checkpoint format 2), or because the winners of a later run come
-before theirs (format 1).
+Damaged files and the entries of later batches must go. State stays: commits of later versions do not count, because the
+commit log does not name them (checkpoint format 2), or because the winners of a later run take precedence (format 1).
 """
 
 from __future__ import annotations
@@ -31,17 +30,16 @@ from pyspark_ckpt.state_store.repair.entries import REWRITTEN_SCHEMA, Entries, r
 from pyspark_ckpt.state_store.repair.state_check import find_lost_log, find_lost_state
 
 _OF_OPERATORS = re.compile(r"state/[0-9]+/(?:_metadata/metadata|_stateSchema/.+)")
-"""Files that nothing in a checkpoint can replace: what operators there are, and the schemas of their states."""
+"""Files that nothing in a checkpoint can replace: the descriptions of operators, and the schemas of their states."""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was found. ``continuation``: None if the query cannot continue after any batch that is known here.
+    """The findings. ``continuation``: None if the query cannot continue after any batch that is known here.
 
-    ``problems``: a message for each file that is damaged or missing. ``obstacles``: why the query cannot continue after
-    later batches. ``removed``: the names of files that must be moved away, in the order in which that is safe.
-    ``lost``: messages about damage that only a backup can undo. ``query_ids``: ids that the query may have; one, if it
-    is known.
+    ``problems``: a message for each damaged or missing file. ``obstacles``: why the query cannot continue after later
+    batches. ``removed``: the names of files that must be moved away, in a safe order. ``lost``: messages about damage
+    that only a backup can undo. ``query_ids``: ids that the query may have; one, if it is known.
     """
 
     problems: tuple[str, ...]
@@ -56,12 +54,12 @@ class Diagnosis:
 
     @property
     def is_healthy(self) -> bool:
-        """Return whether the query can be started as it is, and goes on where it was."""
+        """Return whether the query can be started as it is, and continues where it was."""
         return not (self.removed or self.lost or self.lacks_id) and self.continuation is not None
 
     @property
     def cut_anew(self) -> range:
-        """Return the batches that a sink may have and whose rows are no longer fixed: they may get other rows."""
+        """Return the batches that a sink may have and that get new plans: they may get other rows."""
         return range(0) if self.continuation is None else range(self.continuation.last_planned + 1, self.last_seen + 1)
 
 
@@ -69,7 +67,7 @@ def diagnose(checkpoint: DamagedCheckpoint, *, reads_all: bool) -> Diagnosis:
     """Look at everything that a start of the query needs, and change nothing. The query may run.
 
     ``reads_all``: read the state as well, not only its names and metadata. Raises InvalidInputError (state of another
-    provider), LifecycleError (the query goes on in another checkpoint), StorageError.
+    provider), LifecycleError (the query continues in another checkpoint), StorageError.
     """
     entries = read_entries(checkpoint.place)
     _refuse_moved(checkpoint, entries)
@@ -91,7 +89,7 @@ def diagnose(checkpoint: DamagedCheckpoint, *, reads_all: bool) -> Diagnosis:
         tuple(name for name in removed if name not in lost),
         (
             *filter(None, [lost_log and f"{lost_log}, and offsets with it"]),
-            *(f"{entries.problems[name]} Nothing in the checkpoint has what was in it." for name in lost),
+            *(f"{entries.problems[name]} Nothing in the checkpoint can replace its content." for name in lost),
         ),
         ids,
         not checkpoint.query_id,
@@ -102,7 +100,7 @@ def diagnose(checkpoint: DamagedCheckpoint, *, reads_all: bool) -> Diagnosis:
 def _choose(
     checkpoint: DamagedCheckpoint, entries: Entries, obstacles: list[Obstacle], *, reads_all: bool
 ) -> Continuation | None:
-    """Return the newest continuation whose state can be restored. ``obstacles`` gets what is in the way of others."""
+    """Return the newest continuation whose state can be restored. ``obstacles`` gets the reasons against others."""
     for found in find_continuations(entries):
         if isinstance(found, Obstacle):
             obstacles.append(found)
@@ -116,7 +114,7 @@ def _choose(
 
 
 def _find_removed(entries: Entries, chosen: Continuation) -> Iterator[str]:
-    """Yield what must go, later batches first.
+    """Yield the files that must go, later batches first.
 
     The offsets go before the commits: with later offsets and no later commit, Spark would leave out batches. In the
     other order of loss, it fails. Carried plans go later: if one is left after a gap, the query fails there.

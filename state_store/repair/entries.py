@@ -1,7 +1,7 @@
-"""Which files of a query are in a checkpoint, and which of them are whole.
+"""Find a query's files in a checkpoint, and which of them are whole.
 
-A file that is empty or cut was written without being synced, before the machine lost its power. Others were damaged or
-deleted by hand.
+A file that is empty or cut off was not synced before the machine lost its power. Others were damaged or deleted by
+hand.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from pyspark_ckpt.state_store.json_objects import MAX_LONG, unseal
 
 THREADS = 8
 LISTINGS = 5
-"""How often the logs of a query that commits meanwhile are listed."""
+"""How often the logs are listed if the query commits meanwhile."""
 
 _OFFSETS, _CARRIED = "offsets/", f"{REPLAY_FOLDER}/"
 _PLANS = (_OFFSETS, _CARRIED)
 _GONE = "gone"
-"""Of a file that the query has deleted since it was listed."""
+"""For a file that the query has deleted after it was listed."""
 _SOURCE = re.compile(r"sources/([A-Za-z0-9_]{1,255})/(.+)")
 _LATER_METADATA = re.compile(r"(state/[0-9]{1,9}/_metadata/v2)/([0-9]{1,19})")
 _STATE_FILE = re.compile(r"state/[0-9]+/(?:_metadata/.+|_stateSchema/.+|[0-9]+/(?:[^/]+/)?_metadata/.+)")
 REWRITTEN_SCHEMA = re.compile(r"state/[0-9]+/[0-9]+/(?:[^/]+/)?_metadata/schema")
-"""A schema that Spark compares with that of the program, and writes if it is not there."""
+"""A schema that Spark compares with the program's, and writes if it is missing."""
 
 
 @dataclass(frozen=True)
 class Entries:
-    """The files of a query. ``problems``: what is wrong with those that are not whole, by name."""
+    """The files of a query. ``problems``: the faults of those that are not whole, by name."""
 
     names: frozenset[str]
     offsets: Mapping[int, bytes]
@@ -50,10 +50,10 @@ class Entries:
     carried: Mapping[int, bytes] = field(default_factory=dict)
     """The plans that a restore has carried over and that are whole, by batch."""
     last_carried: int = NONE_CARRIED
-    """The last batch whose plan a restore has carried over, as far as that is noted."""
+    """The last batch whose plan a restore has carried over, as far as recorded."""
 
     def find_plan(self, batch: int) -> bytes:
-        """Return the whole plan of a batch, of Spark's log or carried over; empty if there is none."""
+        """Return the whole plan of a batch, from Spark's log or carried over; empty if there is none."""
         return self.offsets.get(batch) or self.carried.get(batch, b"")
 
     def is_whole(self, name: str) -> bool:
@@ -102,7 +102,7 @@ def read_entries(place: BlobPlace) -> Entries:
 
 
 def _read_plans(place: BlobPlace, names: list[str]) -> tuple[dict[int, bytes], dict[int, bytes], dict[str, str]]:
-    """Return the entries of the offset log that are whole, the same of carried plans, and what is wrong with others."""
+    """Return the whole entries of the offset log and of the carried plans, and the faults of the others."""
     problems: dict[str, str] = {}
     whole: dict[str, bytes] = {}
     with ThreadPoolExecutor(THREADS) as pool:
@@ -120,7 +120,7 @@ def _read_plans(place: BlobPlace, names: list[str]) -> tuple[dict[int, bytes], d
 
 
 def _order(entries: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return the plan of each batch, in their order; that of Spark's log, if it was taken up and is there twice."""
+    """Return the plan of each batch, in order; if it is there twice, the one in Spark's log counts."""
     names = {batch: f"{_CARRIED}{batch}" for batch in _number(entries, _CARRIED)}
     names |= {batch: f"{_OFFSETS}{batch}" for batch in _number(entries, _OFFSETS)}
     return {name: entries[name] for _, name in sorted(names.items())}
@@ -155,7 +155,7 @@ def _list_others(place: BlobPlace) -> Iterator[str]:
 
 
 def _read(place: BlobPlace, name: str) -> bytes | None:
-    """Return the content of a file; None if the query has deleted it since, or if it is a link to a folder."""
+    """Return the content of a file; None if the query has since deleted it, or if it is a link to a folder."""
     try:
         return None if name.endswith("/") else place.get(name)
     except NotFoundError:
@@ -168,7 +168,7 @@ def _find_problem(place: BlobPlace, name: str, file_sources: Container[str]) -> 
 
 
 def _find_damage(name: str, content: bytes, where: str, file_sources: Container[str]) -> str:
-    """Return what is wrong with a file; empty if it is whole. ``file_sources``: see ``check_form``."""
+    """Return the fault of a file; empty if it is whole. ``file_sources``: see ``check_form``."""
     if not content.strip(b"\0"):
         return f"{where} is empty."
     try:
@@ -185,7 +185,7 @@ def _find_damage(name: str, content: bytes, where: str, file_sources: Container[
 
 
 def _find_cut_offsets(entries: dict[str, bytes], url: str, problems: dict[str, str]) -> None:
-    """Take out entries of version 1, which has a line for each source, with another number of lines than most have."""
+    """Take out entries of version 1, which has a line for each source, if their number of lines differs from most."""
     lines = {name: content.count(b"\n") for name, content in entries.items() if content.startswith(b"v1\n")}
     usual = max(Counter(lines.values()).items(), key=lambda each: (each[1], each[0]), default=(0, 0))[0]
     for name in [name for name, count in lines.items() if count != usual]:

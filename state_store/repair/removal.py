@@ -1,8 +1,8 @@
-"""Put a checkpoint back to a batch after which its query can continue. What goes is kept in the checkpoint.
+"""Put a checkpoint back to a batch after which its query can continue. Removed files are kept in the checkpoint.
 
-The repair takes the next number of a run, as a start of the query does: a driver that still runs there can change
-nothing from then on, and ends. If the query is started meanwhile, the repair ends. Each file is copied to
-``_ckpt/removed/<time>/`` before it is deleted, so a repair that was interrupted is finished by the same call.
+The repair takes the next run number, as a start of the query does: from then on, a driver that still runs there can
+change nothing, and ends. If the query is started meanwhile, the repair ends. Each file is copied to
+``_ckpt/removed/<time>/`` before it is deleted, so the same call finishes an interrupted repair.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NEW_ID = "new"
 
 @dataclass(frozen=True)
 class Repaired:
-    """What was done. ``kept_in``: the folder, in the checkpoint, of the files that were removed; empty if none were.
+    """The result. ``kept_in``: the folder, in the checkpoint, of the removed files; empty if there are none.
 
     ``query_id``: the id that was written, or empty.
     """
@@ -45,9 +45,9 @@ class Repaired:
 
 
 def choose_query_id(diagnosis: Diagnosis, given: str) -> str:
-    """Return the id that ``metadata`` gets; empty if it has one. ``given``: by the user, a UUID or ``new``, or empty.
+    """Return the id for ``metadata``; empty if it has one. ``given``: by the user, a UUID or ``new``, or empty.
 
-    Raises InvalidInputError: there is an id already, the given one has another form, or none is known or given.
+    Raises InvalidInputError: there already is an id, the given one has another form, or none is known or given.
     """
     if not diagnosis.lacks_id:
         if given:
@@ -63,7 +63,7 @@ def choose_query_id(diagnosis: Diagnosis, given: str) -> str:
         return given
     if len(diagnosis.query_ids) != 1:
         raise InvalidInputError(
-            "The id of the query is lost with the file metadata, and nothing in the checkpoint tells it.",
+            "The id of the query is lost with the file metadata, and nothing in the checkpoint shows it.",
             hint="Look for it in a log of the driver, where Spark writes `id = ...` at a start, or in progress events. "
             f"Then give it as `query_id`. Give {NEW_ID!r} if no sink recognises the query by its id.",
         )
@@ -71,11 +71,11 @@ def choose_query_id(diagnosis: Diagnosis, given: str) -> str:
 
 
 def repair(checkpoint: DamagedCheckpoint, query_id: str, *, reads_all: bool) -> Repaired:
-    """Move away what stops the query from continuing, unless there is nothing. Durable after return.
+    """Move away the files that stop the query from continuing, if there are any. Durable on return.
 
     Any driver that runs the query ends. ``query_id``: see ``choose_query_id``. Raises InvalidInputError (also if no
-    batch can be continued, or if files are lost that only a backup has), ConflictError (the query was started
-    meanwhile), LifecycleError (it goes on in another checkpoint), StorageError.
+    batch can be continued, or if lost files are only in a backup), ConflictError (the query was started meanwhile),
+    LifecycleError (it continues in another checkpoint), StorageError.
     """
     found = diagnose(checkpoint, reads_all=reads_all)
     choose_query_id(found, query_id)
@@ -83,7 +83,7 @@ def repair(checkpoint: DamagedCheckpoint, query_id: str, *, reads_all: bool) -> 
         return Repaired(found)
     _require_possible(checkpoint, found)
     turn = _Turn.take(checkpoint.place)
-    found = diagnose(checkpoint, reads_all=reads_all)  # what was committed before the turn counts
+    found = diagnose(checkpoint, reads_all=reads_all)  # commits before the turn count
     _require_possible(checkpoint, found)
     chosen = choose_query_id(found, query_id)
     folder = f"{REMOVED_FOLDER}/{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{turn.epoch}"
@@ -94,7 +94,7 @@ def repair(checkpoint: DamagedCheckpoint, query_id: str, *, reads_all: bool) -> 
     if chosen:
         turn.require(checkpoint.place)
         is_kept |= _keep(checkpoint.place, QUERY, f"{folder}/{QUERY}")
-        checkpoint.place.delete(f".{QUERY}.crc")  # Hadoop's checksum of what was there
+        checkpoint.place.delete(f".{QUERY}.crc")  # Hadoop's checksum of the former content
         checkpoint.place.put(QUERY, msgspec.json.encode({"id": chosen}))
     return Repaired(found, folder if is_kept else "", chosen)
 
@@ -102,15 +102,15 @@ def repair(checkpoint: DamagedCheckpoint, query_id: str, *, reads_all: bool) -> 
 def _require_possible(checkpoint: DamagedCheckpoint, found: Diagnosis) -> None:
     if found.lost or found.continuation is None:
         raise InvalidInputError(
-            f"{checkpoint.place.url} cannot be repaired from what it has, and was not changed.",
-            hint="Restore the files that are damaged or missing from a backup of the checkpoint, or start again from a "
+            f"{checkpoint.place.url} cannot be repaired from its own files, and was not changed.",
+            hint="Restore the damaged or missing files from a backup of the checkpoint, or start again from a "
             "savepoint.",
         )
 
 
 @dataclass(frozen=True)
 class _Turn:
-    """The number of a run, which the repair has taken."""
+    """The number of a run that the repair has taken."""
 
     epoch: int
     run_id: str
@@ -128,8 +128,8 @@ class _Turn:
         """Raise ConflictError if another run has begun meanwhile; StorageError."""
         if _find_last(place) != self.epoch:
             raise ConflictError(
-                f"The query of {place.url} was started, or is being repaired by another call, while it was repaired.",
-                hint="Stop the query, and repeat the repair, which goes on where this one has ended.",
+                f"The query of {place.url} was started, or another call began to repair it, during this repair.",
+                hint="Stop the query, and repeat the repair, which continues where this one ended.",
             )
 
 

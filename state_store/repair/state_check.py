@@ -1,4 +1,4 @@
-"""Whether the state of every store can be restored as it was after a batch."""
+"""Check whether the state of every store can be restored to its content after a batch."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def find_lost_log(checkpoint: Checkpoint) -> str:
 
 
 def find_lost_state(checkpoint: Checkpoint, batch: int, *, reads_all: bool) -> list[str]:
-    """Return what is wrong with the state after ``batch``, whose commit is whole; nothing if all can be restored.
+    """Return the faults of the state after ``batch``, whose commit is whole; nothing if all can be restored.
 
-    First names and metadata are looked at. Only if they are right, and ``reads_all``, is everything read. Raises
+    Names and metadata are checked first. Only if they are right, and ``reads_all``, is everything read. Raises
     InvalidInputError (state of another provider), StorageError.
     """
     version = batch + 1

@@ -1,7 +1,7 @@
 """The changes of single versions of stores: their deltas, one after another, as local files.
 
-A feed follows the lineage of one commit, as a restore does. It does not contain what a losing sibling has written. At
-most two deltas are on local disk at a time: the one that is read and the next one.
+A feed follows the lineage of one commit, as a restore does. It does not contain the writes of a losing sibling. At most
+two deltas are on local disk at a time: the current one and the next one.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ChangeFeed:
     def next(self) -> Delta | None:
         """Return the next delta, verified, or None after the last one. Its files stay until the next call.
 
-        Raises NotFoundError (retired since the feed was opened), FormatError (damaged), StorageError.
+        Raises NotFoundError (retired after the feed was opened), FormatError (damaged), StorageError.
         """
         self._drop_shown()
         if self._coming is None:
@@ -81,17 +81,17 @@ class ChangeFeed:
 
 
 def list_steps(place: BlobPlace, commit: Marker, first: int | None, lineage: Lineage, store: str) -> list[DeltaStep]:
-    """Return the deltas from version ``first`` to ``commit``, oldest first; ``first`` None: all that are there.
+    """Return the deltas from version ``first`` to ``commit``, oldest first; ``first`` None: all existing ones.
 
-    Raises NotFoundError (``commit`` does not exist, or deltas are missing: the message says which batches are there).
+    Raises NotFoundError (``commit`` does not exist, or deltas are missing: the message lists the existing batches).
     """
     lineage.require(commit, store)
     begin = 1 if first is None else first
     missing, steps = lineage.chain(commit, lambda marker: marker.version < begin or marker not in lineage.deltas)
     if first is not None and missing.version >= first:
-        there = f"those of batches {missing.version} to {commit.version - 1} are" if steps else "none can be read"
+        there = f"batches {missing.version} to {commit.version - 1} can be read" if steps else "none can be read"
         raise NotFoundError(
-            f"{store}: the changes of batch {missing.version - 1} (version {missing.version}) are not there; {there}.",
+            f"{store}: the changes of batch {missing.version - 1} (version {missing.version}) are missing; {there}.",
             hint="Begin with a later batch. Retention keeps the last spark.sql.streaming.minBatchesToRetain batches.",
         )
     return [DeltaStep(place, name, lineage.deltas[name.commit][1].size_bytes) for name in steps]

@@ -1,11 +1,11 @@
 """Restore a range of the keys of a version, and fetch little more than the files that may hold it.
 
-A manifest records the first and the last key of every table file. Table files of a snapshot whose keys are all outside
+A manifest records the first and the last key of every table file. A snapshot's table files whose keys are all outside
 the range are not fetched. RocksDB opens such a folder read-only and fails only when it reads from a missing file. The
 rows in the range are copied to a new database, into which the later deltas are ingested as in any restore: rows that a
 delta deletes are gone, and rows that it changes are changed.
 
-What was fetched and verified for one range stays in a folder, so that nothing is fetched twice for the next one.
+The files fetched and verified for one range stay in a folder, so that nothing is fetched twice for the next one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SMALL_BYTES = 32 << 10
 
 
 class _RangeRestorer(StoreRestorer):
-    """Restores the rows of ranges of keys of a store, one after the other. Rows of other keys may be there or not."""
+    """Restores ranges of the keys of a store, one after the other. Rows of other keys may or may not be there."""
 
     def __init__(self, place: BlobPlace, tuning: Tuning, pool: Executor, store: str, fetched: Path) -> None:
         """Read from ``place``, with the threads of ``pool``. Fetched files stay in the existing folder ``fetched``."""
@@ -51,10 +51,10 @@ class _RangeRestorer(StoreRestorer):
         self._tables: dict[Marker, list[TableFile]] = {}
         """The table files of each snapshot, by levels."""
         self._replayed: set[Marker] = set()
-        """Deltas that have been applied one by one, which checks each of them."""
+        """Deltas that were applied one by one, which checks each of them."""
         self._begin, self._end = b"", b""
         self._left: dict[str, ManifestFile] = {}
-        """The files of the snapshot that are not fetched, by their names."""
+        """The snapshot's files that are not fetched, by name."""
 
     def restore_range(self, commit: Marker, wanted: Range, folder: Path) -> _Restored:
         """Restore a range of ``commit`` into the empty ``folder``. Raises as ``restore`` does."""
@@ -65,7 +65,7 @@ class _RangeRestorer(StoreRestorer):
         return _Restored(restored.database, None if not self._left else wanted)
 
     def _read_lineage(self) -> Lineage:
-        """Return the lineage of the last restored range: what has been fetched of its objects is kept."""
+        """Return the lineage of the last restored range: fetched objects are kept."""
         return self._lineage or super()._read_lineage()
 
     def _manifest(self, base: Marker) -> Manifest:
@@ -98,10 +98,10 @@ class _RangeRestorer(StoreRestorer):
         return Delta(kept.store, [folder / file.name for file in kept.files], kept.size_bytes)
 
     def _choose_files(self, manifest: Manifest) -> Sequence[ManifestFile]:
-        """Return the files that are fetched. Files without keys are RocksDB's own and always needed.
+        """Return the files to fetch. Files without keys are RocksDB's own and always needed.
 
-        The database of a snapshot that lacks no file serves all later ranges. A small file is therefore not left out,
-        and when half of the bytes are here, no file is.
+        The database of a snapshot that lacks no file serves all later ranges. Small files are therefore fetched too,
+        and once half of the bytes are here, all files are.
         """
         self._left = {file.name: file for file in manifest.files if self._is_outside(file)}
         here_bytes = sum(file.size_bytes for file in manifest.objects().values() if self._path_of(file).exists())
@@ -118,7 +118,7 @@ class _RangeRestorer(StoreRestorer):
     def _open(self, base: Marker, kind: str, folder: Path) -> Database:
         """Open the snapshot if no file is left out, else a new database with the rows of the range."""
         if kind != SNAPSHOT:
-            self._left = {}  # of a snapshot that was not usable
+            self._left = {}  # from a snapshot that was not usable
         if not self._left:
             return super()._open(base, kind, folder)
         snapshot = folder.rename(folder.with_name("snapshot"))
@@ -185,7 +185,7 @@ class RangeReader:
     def __init__(
         self, place: BlobPlace, commit: Marker, tuning: Tuning, pool: Executor, store: str, folder: Path
     ) -> None:
-        """Read ``commit`` from ``place`` with the threads of ``pool``. The empty ``folder`` gets what is fetched."""
+        """Read ``commit`` from ``place`` with the threads of ``pool``. The empty ``folder`` gets the fetched files."""
         self._commit = commit
         self._folder = folder
         (folder / "fetched").mkdir(mode=0o700)
@@ -195,7 +195,7 @@ class RangeReader:
     def open(self, wanted: Range) -> Database:
         """Return a database with the rows of a range, and perhaps others. The next call may close it.
 
-        It is the last one if that has the range, too. Otherwise, only what was not fetched before is fetched. Raises
+        It returns the last one if that has the range, too. Otherwise, only missing files are fetched. Raises
         NotFoundError, InvalidInputError, FormatError, StorageError as a restore does.
         """
         if self._restored is None or self._restored.covered not in (None, wanted):

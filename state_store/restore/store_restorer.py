@@ -55,7 +55,7 @@ class RestoredStore:
     is_of_snapshot: bool = False
     """Whether a remote snapshot was read."""
     origin: str = ""
-    """What it was made from, for the log."""
+    """Its origin, for the log."""
 
 
 class UnusableBaseError(Exception):
@@ -137,7 +137,7 @@ class StoreRestorer:
     def replay(self, commit: Marker, start: int, start_id: str | None, folder: Path) -> RestoredStore:
         """Restore as ``restore`` does, but only from the snapshot of version ``start``; ``start_id`` may be None.
 
-        Raises NotFoundError (no such snapshot: the error lists those that exist; or ``commit`` does not exist),
+        Raises NotFoundError (no such snapshot: the error lists the existing ones; or ``commit`` does not exist),
         FormatError (damage), StorageError.
         """
         lineage = Lineage.read(self._place)
@@ -216,11 +216,11 @@ class StoreRestorer:
                 self._log.info("downloaded %d of %d bytes, %d of %d objects", here, total, left, len(downloads))
 
     def _read_lineage(self) -> Lineage:
-        """Return what is there to restore from."""
+        """Return the lineage from which to restore."""
         return Lineage.read(self._place)
 
     def _choose_files(self, manifest: Manifest) -> Sequence[ManifestFile]:
-        """Return the files of a snapshot that are fetched."""
+        """Return the files of a snapshot to fetch."""
         return manifest.files
 
     def _manifest(self, base: Marker) -> Manifest:
@@ -294,8 +294,8 @@ class StoreRestorer:
         known = sorted(marker.version - 1 for marker in lineage.ancestors(commit) & lineage.snapshots.keys())
         wanted = f"batch {start - 1} (version {start}{f', id {start_id}' if start_id else ''})"
         return NotFoundError(
-            f"{self._store}: there is no snapshot of {wanted} that batch {commit.version - 1} could be replayed from; "
-            + (f"there are those of batches {', '.join(map(str, known))}." if known else "there is none at all."),
+            f"{self._store}: there is no snapshot of {wanted} from which to replay batch {commit.version - 1}; "
+            + (f"there are snapshots of batches {', '.join(map(str, known))}." if known else "there is none at all."),
             hint="Snapshots are made in the background, see the option snapshotEveryVersions.",
         )
 
@@ -314,7 +314,7 @@ class StoreRestorer:
 def make_damage_error(where: str, path: Path, problem: FormatError) -> FormatError:
     """Return the error for an object whose table file, at ``path``, was damaged before it was stored."""
     return FormatError(
-        f"{where} is damaged, and was damaged already when it was stored (its checksum is right): "
+        f"{where} is damaged, and was already damaged when it was stored (its checksum is right): "
         f"{problem.message.removeprefix(f'{path} is damaged: ')}",
         hint="Restore this file from a backup of the checkpoint, or go back to a version that does not need it.",
     )
@@ -325,7 +325,7 @@ def _choices(
 ) -> Iterator[tuple[Marker, str, list[DeltaName]]]:
     """Yield the bases of ``commit``, the nearest first, with their kinds and the deltas after them.
 
-    ``local``: the commits with a local copy. If there is a snapshot of such a commit, too, that is the next base.
+    ``local``: the commits with a local copy. If such a commit also has a snapshot, that is the next base.
     """
     for base, steps in lineage.chains(commit, lambda marker: marker in local or marker in lineage.snapshots):
         if base in local:
@@ -337,7 +337,7 @@ def _choices(
 
 
 def _read_marker(database: Database) -> Marker:
-    """Return which commit the database holds. Closes it if that cannot be read."""
+    """Return the commit that the database holds. Closes the database if that cannot be read."""
     try:
         return database.marker() or EMPTY
     except BaseException:

@@ -1,4 +1,4 @@
-"""Which keys the commits between two versions of a store have written or deleted, read from their deltas."""
+"""Find the keys that the commits between two versions of a store have written or deleted, from their deltas."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def list_touched_keys(
 ) -> list[bytes] | None:
     """Return the keys from ``wanted[0]`` up to ``wanted[1]`` that commits after ``older`` up to ``newer`` name, sorted.
 
-    A key is among them also if it has the same value in the end. None if the deltas do not say it: they are not all
-    there, are larger than MAX_DELTA_BYTES, or ``newer`` was not made of ``older``. ``folder``, a new one, gets the
-    deltas one by one. Raises FormatError, StorageError.
+    A key is included even if it has the same value in the end. None if the deltas do not tell: some are missing, are
+    larger than MAX_DELTA_BYTES, or ``newer`` does not descend from ``older``. ``folder``, a new one, gets the deltas
+    one by one. Raises FormatError, StorageError.
     """
     lineage = Lineage.read(place)
     try:
@@ -43,6 +43,6 @@ def list_touched_keys(
                     for entries in table.span(begin, end).entries():
                         found.update(key for key in entries.keys.strings() if begin <= key < end)
             shutil.rmtree(folder)
-    except NotFoundError:  # retention has deleted one since
+    except NotFoundError:  # retention has deleted one meanwhile
         return None
     return sorted(found)

@@ -103,7 +103,7 @@ class LocalVersions:
         return Leased(copy, restored.meta, restored.metrics)
 
     def _take_in(self, folder: Path, restored: RestoredStore) -> LocalCopy:
-        """Make a leased copy of what was restored. After an error, its database is closed."""
+        """Make a leased copy of a restored version. After an error, its database is closed."""
         with self._lock:
             try:
                 self._require_usable()

@@ -1,4 +1,4 @@
-"""Clean up a checkpoint from outside its query: delete what the query would delete, or has left when it stopped."""
+"""Clean up a checkpoint from outside its query: delete what the query would delete, or what it left when it stopped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Collector:
     """Retention for all stores of a checkpoint. It may run while the query or another collector runs."""
 
     def __init__(self, checkpoint: Checkpoint, keep_versions: int, grace_s: float, *, only_finds: bool = False) -> None:
-        """Keep ``keep_versions`` versions below the newest committed one, and all that is within the grace period.
+        """Keep ``keep_versions`` versions below the newest committed one, and everything within the grace period.
 
         With ``only_finds``, nothing is written, not even to learn the time of a place.
         """
@@ -54,7 +54,7 @@ class Collector:
         self._pool.shutdown()
 
     def _newest(self, identity: Identity) -> Marker:
-        """Return the newest commit. Look again if the query has committed later ones meanwhile, and retired it."""
+        """Return the newest commit. Look again if meanwhile the query has committed later ones, and retired it."""
         while True:
             version = self._checkpoint.newest_version
             try:
@@ -73,7 +73,7 @@ class Collector:
         return self._retentions[identity]
 
     def _find_owned(self, identity: Identity) -> BlobPlace:
-        """Return the place of a store's state. Raises InvalidInputError unless it is proved to be this checkpoint's."""
+        """Return the place of a store's state. Raises InvalidInputError unless it is proven to be this checkpoint's."""
         checkpoint, place = self._checkpoint, self._checkpoint.find_place(identity)
         require_own_state(checkpoint.place, place, identity, checkpoint.workplace.place)
         return place

@@ -1,8 +1,8 @@
 """Read the stored table files of a snapshot before anything that the snapshot replaces is deleted.
 
 The name and age of an object say nothing about its bytes. Every table file is therefore read, and its size and checksum
-are compared with the manifest. A process reads each file once, because an object is never changed. If one is changed
-all the same, its age or size differs, and it is read again. ``scrub`` also re-reads all of them from time to time.
+are compared with the manifest. A process reads each file once, because objects never change. If one does change, its
+age or size differs, and it is read again. ``scrub`` also re-reads all of them from time to time.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class Confirmations:
         self._left_bytes = math.inf
         self.is_exhausted = False
         self.damaged: dict[str, ManifestFile] = {}
-        """Table files that were found damaged or missing and not repaired since, by object name."""
+        """Table files found damaged or missing and not repaired since, by object name."""
         self.untouchable: set[str] = set()
-        """Those of them that may not be rewritten yet: see ``note_missing``."""
+        """The ones among them that may not be rewritten yet: see ``note_missing``."""
 
     def allow(self, size_bytes: float) -> None:
-        """Allow ``size_bytes`` to be read until the next call. The last object that is read may exceed it."""
+        """Allow ``size_bytes`` to be read until the next call. The last object read may exceed the limit."""
         self._left_bytes = size_bytes
         self.is_exhausted = False
 
@@ -60,7 +60,7 @@ class Confirmations:
             wrong += [] if problem is None else [problem]
         if wrong:
             self._log.warn_of_standing(
-                "what is below snapshot %s is kept: %s; %s", manifest, "; ".join(wrong), RESTORE_IT
+                "everything below snapshot %s is kept: %s; %s", manifest, "; ".join(wrong), RESTORE_IT
             )
         return not wrong
 
@@ -69,7 +69,7 @@ class Confirmations:
         return self._intact.get(blob) == file.xxh3
 
     def confirm(self, file: ManifestFile, blob: Blob) -> str | None:
-        """Return what is wrong with a table file, or None; read it unless it is known. Raises StorageError."""
+        """Return the damage of a table file, or None; read it unless it is known. Raises StorageError."""
         if self.is_known(file, blob):
             return None
         problem = self.check(file, blob)
@@ -84,7 +84,7 @@ class Confirmations:
         """Remember that table files of a snapshot are missing.
 
         A process that makes a snapshot takes it back if a table file is missing. Until it is certain that no process is
-        about to do that, the file must not reappear: another process could then rely on a snapshot that is taken back.
+        about to do so, the file must not reappear: another process could then rely on a snapshot that is taken back.
         """
         self.damaged.update(files)
         if manifest_age_s < MISSING_S:
@@ -98,12 +98,12 @@ class Confirmations:
         self.untouchable.discard(name)
 
     def confirm_again(self, file: ManifestFile, blob: Blob) -> str | None:
-        """Re-read a table file that may have been damaged since; return as ``confirm``. Raises StorageError."""
+        """Re-read a table file that may have been damaged meanwhile; return as ``confirm``. Raises StorageError."""
         self._intact.pop(blob, None)
         return self.confirm(file, blob)
 
     def check(self, file: ManifestFile, blob: Blob) -> str | None:
-        """Read a table file and return what is wrong with it now, or None. Raises StorageError."""
+        """Read a table file and return its damage, or None. Raises StorageError."""
         where = f"{self._place.url}/{blob.name}"
         if blob.size_bytes != file.size_bytes:
             return f"{where} is damaged: it has {blob.size_bytes} bytes, not {file.size_bytes}"

@@ -4,13 +4,13 @@
 
     <checkpoint>/_ckpt/pins/<version:020d>-<until, Unix time in ms:015d>-<id>.pin
 
-Retention keeps every pinned version, and everything it consists of, from the next clean-up on. A pin is therefore safe
+From the next clean-up on, retention keeps every pinned version and everything that it needs. A pin is therefore safe
 for a version that Spark retains when the pin is made. A pin ends by itself, so that a dead owner does not hold
-everything for ever. Its owner renews it.
+everything for ever. A living owner renews it.
 
 One host may make a pin and another may read it, so its end is written and read by the time of the place. If a pin has
-ended by the estimate of that time, the place is asked once: its clock may have been set back. A pin that has ended
-holds nothing. Any process that finds it a day later deletes it.
+ended by an estimate of that time, the place is asked once: its clock may have been set back. A pin that has ended holds
+nothing. Any process that finds it a day later deletes it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from pyspark_ckpt.state_store.format.names import new_id
 
 FOLDER = "_ckpt/pins"
 PIN_S = 600.0
-"""How long a version that is copied is pinned. The pin is renewed before it ends."""
+"""How long a version is pinned while it is copied. The pin is renewed before it ends."""
 LEFT_S = 86400.0
-"""How long a pin that has ended stays: its owner is another process, which may still run."""
+"""How long an ended pin stays: its owner is another process, which may still run."""
 
 _NAME = re.compile(r"([0-9]{20})-([0-9]{15})-([0-9a-f]{32})\.pin")
 
@@ -55,9 +55,9 @@ class Pins:
         times: PlaceTimes | None = None,
         make_id: Callable[[], str] = new_id,
     ) -> None:
-        """Keep pins in ``checkpoint``. Each new one is named by an id that ``make_id`` returns.
+        """Keep pins in ``checkpoint``. Each new one is named by an id from ``make_id``.
 
-        ``times``: the times of places that the process already knows.
+        ``times``: the known times of places.
         """
         self._place = checkpoint
         self._clock = (times or PlaceTimes()).make_clock(checkpoint)
@@ -66,7 +66,7 @@ class Pins:
         """Ids of pins that have ended by the place's own clock."""
 
     def add(self, version: int, for_s: float) -> Pin:
-        """Keep ``version`` for ``for_s`` seconds from now; durable after return. Raises StorageError."""
+        """Keep ``version`` for ``for_s`` seconds from now; durable on return. Raises StorageError."""
         pin = Pin(version, ask_time(self._place) + for_s, self._make_id())
         self._place.put(pin.name, b"")
         return pin
@@ -108,5 +108,5 @@ class Pins:
         return [pin for pin in pins if pin.until_s > now_s]
 
     def oldest(self, *, tidies: bool = True) -> int | None:
-        """Return the oldest version that is held, or None. One listing. Raises StorageError."""
+        """Return the oldest pinned version, or None. One listing. Raises StorageError."""
         return min((pin.version for pin in self.list_held(tidies=tidies)), default=None)

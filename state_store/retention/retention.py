@@ -1,4 +1,4 @@
-"""Delete what can no longer be restored or read.
+"""Delete what nobody can restore or read any more.
 
 Retention keeps:
 
@@ -15,8 +15,8 @@ The order of deletion makes a crash harmless: first manifests, then deltas and w
 never refers to a deleted file.
 
 A process that has decided to delete table files may be arbitrarily slow, and so may one that makes a snapshot of them.
-Either may be suspended for an hour and continue, and there may be several of each. The rule is therefore an order of
-steps, not a clock::
+Either may be suspended for an hour and continue, and there may be several of each. So the rule is an order of steps,
+not a clock::
 
     deleting table file X              making snapshot S, which needs X         deleting what S replaces
 
@@ -29,14 +29,14 @@ steps, not a clock::
 
 D is safe, whenever it happens. Take the notice of any deletion of X. If it was posted after B, then step 3 comes after
 A, sees the manifest of S, and X stays. If it was posted before B, there are two cases. Either it is still there at B,
-and S replaces nothing; or it was withdrawn before B, after X had gone, and C does not find X.
+and S replaces nothing; or it was withdrawn before B, after X was deleted, and C does not find X.
 
 A missing table file stays missing, because names are used once. If a file of S was missing at c, no process relied on
 S, and S may be taken back. Only manifests that another snapshot replaces are deleted. (``scrub`` rewrites a lost table
-file under its name, but only for a manifest that is a day old. No process is about to take such a snapshot back: its
+file under its name, but only for a manifest that is a day old. No process takes back such an old snapshot: its
 maker does that within ``TAKE_BACK_S`` or never.)
 
-The remaining rules add distance, against what should not happen: a stale listing, or a request that arrives late.
+The remaining rules add distance, in case of a stale listing or a request that arrives late.
 
 - A table file is deleted only after two looks, a grace period apart in this process, have both found it unreachable,
   and only if the file itself is older than the grace period. Snapshots in progress are therefore seldom hit. (With a
@@ -51,8 +51,8 @@ The remaining rules add distance, against what should not happen: a stale listin
   notice of a clean-up with a failed delete: a place that did not answer may carry out the request later, and after
   step 5 no process would know of it.
 
-All ages are by the time of the place. What a snapshot replaces is deleted only after the table files of the snapshot
-were read: see ``confirmation``.
+All ages are by the time of the place. The objects that a snapshot replaces are deleted only after the table files of
+the snapshot were read: see ``confirmation``.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def find_retired(lineage: Lineage, newest: Marker, oldest: int, is_base: Callabl
 def first_hole(lineage: Lineage, newest: Marker, oldest: int) -> Marker | None:
     """Return a commit that retained versions need, but that has neither a delta nor a snapshot; None if there is none.
 
-    It is no hole if the chain ends with a snapshot above ``oldest``: retention has run with a smaller number before.
+    A chain that ends with a snapshot above ``oldest`` is no hole: retention has run with a smaller number before.
     """
     at = newest
     while at != EMPTY and not (at in lineage.snapshots and at.version <= oldest):
@@ -175,7 +175,7 @@ class Retention:
     ) -> None:
         """Delete in ``place`` with the threads of ``pool``. ``clock`` advances the time of the place.
 
-        ``times``: the times of places that the process already knows. ``make_id`` returns ids for notices.
+        ``times``: the known times of places. ``make_id`` returns ids for notices.
         """
         self._place = place
         self._pins = pins
@@ -193,14 +193,14 @@ class Retention:
         self._cleaned: tuple[Marker, int] | None = None
         self._is_careless = False
         self.has_lost_newest = False
-        """Whether the last ``clean`` found that the newest version cannot be restored any more."""
+        """Whether the last ``clean`` found that the newest version can no longer be restored."""
 
     def clean(self, newest: Marker, min_versions: int, confirmed_bytes: float = math.inf) -> int:
         """Delete what is retired; return the number of objects. Raises StorageError.
 
-        A failure midway leaves garbage, and never deletes a needed object; the next call continues.
-        Costs nothing if nothing was committed and no snapshot was made since the last call.
-        At most ``confirmed_bytes`` of a snapshot are read. What it replaces stays until all of it was read.
+        A failure midway leaves garbage, and never deletes a needed object; the next call continues. Costs nothing if
+        nothing was committed and no snapshot was made since the last call. At most ``confirmed_bytes`` of a snapshot
+        are read. Everything that it replaces stays until all of it was read.
         """
         if self._cleaned == (newest, min_versions) and not self._unreachable_since:
             return 0
@@ -257,8 +257,8 @@ class Retention:
             notices = self._notices.read()
         except FormatError as problem:
             self._log.warn_of_standing(
-                "what is below snapshots is kept while a notice of deletion is damaged; delete the notice, in %s/%s, "
-                "when no process works on this checkpoint: %s",
+                "everything below snapshots is kept while a notice of deletion is damaged; delete the notice, in "
+                "%s/%s, when no process works on this checkpoint: %s",
                 self._place.url,
                 NOTICE_FOLDER,
                 problem,
@@ -288,8 +288,8 @@ class Retention:
         hole = first_hole(lineage, newest, oldest)
         if hole is not None:
             self._log.warn_of_standing(
-                "no table file is deleted while both %s/%s and the delta of %s are missing: versions that are "
-                "retained need one of them; restore one from a backup of the checkpoint",
+                "no table file is deleted while both %s/%s and the delta of %s are missing: retained versions need one "
+                "of them; restore one from a backup of the checkpoint",
                 self._place.url,
                 snapshot_name(hole),
                 hole,
@@ -308,13 +308,13 @@ class Retention:
             if not missing and not doomed:
                 return self._confirmations.confirm_all(files, look.tables, manifest.name)
         except CkptError as problem:
-            self._log.warn_of_standing("what is below a snapshot that cannot be read is kept: %s", problem)
+            self._log.warn_of_standing("everything below a snapshot that cannot be read is kept: %s", problem)
             return False
         age_s = self._clock() - manifest.modified_s
         self._confirmations.note_missing({name: files[name] for name in missing}, age_s)
         what = "it lacks" if missing else "a process may be about to delete"
         self._log.warn_of_standing(
-            "what is below snapshot %s is kept: %s %s", manifest.name, what, ", ".join(missing or doomed)
+            "everything below snapshot %s is kept: %s %s", manifest.name, what, ", ".join(missing or doomed)
         )
         return False
 
@@ -395,7 +395,7 @@ class Retention:
 
         def delete(name: str) -> bool | CkptError:
             outcome = away[0] if away else self._try_delete(name, until)
-            if isinstance(outcome, StorageError) and outcome.waited_s:  # spare each of the others the same wait
+            if isinstance(outcome, StorageError) and outcome.waited_s:  # spare the others the same wait
                 away.append(outcome)
             return outcome
 

@@ -1,19 +1,19 @@
-"""Re-read all that retained versions of a store need, from time to time, and repair what has rotted in storage.
+"""Re-read all objects that retained versions of a store need, from time to time, and repair storage damage.
 
 The objects lie on a circle, each at a point that follows from its name, and a hand goes round it once in each interval.
-How far it has come, and at what time of the place, is recorded in the folder of the store::
+The position of the hand, and its time by the place's clock, are recorded in the folder of the store::
 
     <store>/scrub.json    {"format": 1, "position": 0 to 2^60, "time_s": ..., "damaged": [...], "xxh3": "..."}
 
-A process that takes over continues from there. It first reads what the hand would have passed while no process ran. A
-query that runs for a minute a day therefore reads each object once in an interval, like one that always runs. If two
-processes record how far they have come, the last one counts. Both have read what they record, so nothing is skipped,
-and at most the objects between the two points are read twice. Table files are compared with their manifests. Deltas
-and manifests are compared with the checksums inside them.
+A new process continues from there. It first reads what the hand would have passed while no process ran. A query that
+runs for a minute a day therefore reads each object once in an interval, like one that always runs. If two processes
+record their positions, the last one counts. Both have read what they record, so nothing is skipped, and at most the
+objects between the two points are read twice. Table files are compared with their manifests. Deltas and manifests are
+compared with the checksums inside them.
 
-A damaged or missing table file is rewritten under its name if a local copy is intact. All other damaged objects are
-named in the log. The next snapshot is made at once, and needs no damaged object. The names of damaged objects are
-recorded, too: the next process re-reads these before all others.
+A damaged or missing table file is rewritten under its name if a local copy is intact. The log names all other damaged
+objects. The next snapshot is made at once, without any damaged object. The names of damaged objects are recorded, too:
+the next process re-reads these before all others.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ SKEW_S = 60.0
 CIRCLE = 1 << 60
 
 _Reads: TypeAlias = Mapping[str, tuple[int, Callable[[], str | None]]]
-"""By object name: its size, and a function that reads it and returns what is wrong with it."""
+"""By object name: its size, and a function that reads it and returns its damage."""
 
 
 class Scrubbed(NamedTuple):
@@ -120,7 +120,7 @@ class Scrub:
         return Scrubbed(healed, bool(damaged - known))
 
     def recall(self) -> bool:
-        """Re-read what an earlier process found damaged; return whether a restore would still need any of it.
+        """Re-read objects that an earlier process found damaged; return whether a restore would still need any of them.
 
         Raises StorageError, FormatError.
         """
@@ -136,7 +136,7 @@ class Scrub:
         return bool(damaged) and not damaged.isdisjoint(self._find_needed())
 
     def _find_needed(self) -> set[str]:
-        """Return what a restore of the newest version reads if nothing is damaged."""
+        """Return the objects that a restore of the newest version reads if nothing is damaged."""
         lineage = Lineage.read(self._place)
         newest = max(lineage.snapshots, default=EMPTY)
         needed = {blob.name for marker, (_, blob) in lineage.deltas.items() if marker.version > newest.version}
@@ -158,7 +158,7 @@ class Scrub:
         self._next_s = kept.time_s + pass_s
 
     def _find_progress(self, now_s: float) -> _Progress:
-        """Return how far the hand has come. If that is unknown, all objects are due."""
+        """Return the position of the hand. If it is unknown, all objects are due."""
         all_due = _Progress(PROGRESS_FORMAT, 0, now_s - self._interval_s, ())
         try:
             kept = self._read_progress()
@@ -179,14 +179,14 @@ class Scrub:
         return read_sealed(self._place, SCRUB_NAME, _Progress, MAX_OBJECT_BYTES, known=PROGRESS_FORMAT)
 
     def _keep(self, position: int, time_s: float) -> _Progress:
-        """Record how far the hand has come, and what is damaged."""
+        """Record the position of the hand, and the damaged objects."""
         damaged = tuple(sorted(self._find_damaged())[:MAX_DAMAGED])
         progress = _Progress(PROGRESS_FORMAT, position % CIRCLE, time_s, damaged)
         self._place.put(SCRUB_NAME, seal(progress))
         return progress
 
     def _go_on(self, kept: _Progress, now_s: float) -> _Progress:
-        """Read what the hand passes until now, or as much as one pass may; return how far it has come then."""
+        """Read what the hand passes until now, or as much as one pass may; return its new position."""
         reads = self._reads()
         self._read_again(kept, reads)
         way = round(min(1.0, max(0.0, (now_s - kept.time_s) / self._interval_s)) * CIRCLE)
@@ -206,7 +206,7 @@ class Scrub:
         return self._keep(kept.position + way, now_s)
 
     def _read_again(self, kept: _Progress, reads: _Reads) -> None:
-        """Re-read what other processes have found damaged; forget what is no longer needed."""
+        """Re-read the objects that other processes have found damaged; forget those no longer needed."""
         self._damaged &= reads.keys()
         for name in (set(kept.damaged) & reads.keys()) - self._find_damaged():
             self._note(name, reads[name][1]())
@@ -273,7 +273,7 @@ class Scrub:
     def _try(self, read: Callable[[], object]) -> str | None:
         try:
             read_again(read)
-        except NotFoundError:  # retired since the listing
+        except NotFoundError:  # retired after the listing
             return None
         except FormatError as problem:
             return problem.message.rstrip(".")

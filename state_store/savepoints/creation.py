@@ -54,9 +54,9 @@ from pyspark_ckpt.state_store.savepoints.savepoint import (
 )
 
 LAST_TRY_S = 2.0
-"""How long a place that has already timed out is asked to remove a pin."""
+"""How long to keep asking a place that has already timed out to remove a pin."""
 LOG_ATTEMPTS = 5
-"""How many batches are tried, each newer than the last, if the query deletes the logs of each."""
+"""How many batches to try, each newer than the last, if the query deletes their logs."""
 
 _log = logging.getLogger(f"{LOGGER}.savepoint")
 
@@ -74,12 +74,12 @@ def create(
 ) -> SavepointInfo:
     """Take a savepoint of the last committed batch of a query, which may be running, into the empty place ``target``.
 
-    The savepoint is complete and durable after return. What is wrong with the checkpoint's own logs and metadata is
-    found before anything is written. After a later error there is an unfinished savepoint, and the hint of the error
-    says how to remove it. With ``digests``, all rows of a native savepoint are read, before and after; those of a
-    canonical one are read anyway. Raises InvalidInputError (no checkpoint, a target that is not empty), LifecycleError
-    (no batch yet), ConflictError (another savepoint is being taken there, or this one was deleted meanwhile),
-    NotFoundError, FormatError, StorageError.
+    The savepoint is complete and durable on return. Faults in the checkpoint's own logs and metadata are found before
+    anything is written. A later error leaves an unfinished savepoint, and its hint says how to remove it. With
+    ``digests``, all rows of a native savepoint are read, before and after; those of a canonical one are always read.
+    Raises InvalidInputError (no checkpoint, a target that is not empty), LifecycleError (no batch yet), ConflictError
+    (another savepoint is being taken there, or this one was deleted meanwhile), NotFoundError, FormatError,
+    StorageError.
     """
     checkpoint = Checkpoint(location, options)
     workplace = Workplace(replace(options, remote=""))
@@ -129,9 +129,9 @@ def create(
 def publish(info: SavepointInfo, place: BlobPlace, possession: Possession) -> None:
     """Write ``savepoint.json``, which completes a savepoint. Raises ConflictError (it was deleted), StorageError."""
     content = seal(info)
-    possession.folder.put(NAME, content)  # never over that of a newer savepoint
+    possession.folder.put(NAME, content)  # never over a newer savepoint's
     try:
-        possession.require()  # a deletion may have begun before savepoint.json was there
+        possession.require()  # a deletion may have begun before savepoint.json was written
     except ConflictError:
         with suppress(NotFoundError):
             if place.get(NAME) == content:
@@ -183,7 +183,7 @@ def _digests(
 
 
 def _list_operators(checkpoint: Checkpoint, version: int, kind: Kind) -> list[OperatorVersion]:
-    """Return all operators at ``version``. Raises what a savepoint would be refused for, by their metadata alone."""
+    """Return all operators at ``version``. Raises, from their metadata alone, any error that rules out a savepoint."""
     operators = list_operators(checkpoint, version)
     list(operator_names(checkpoint.place))  # none is a link
     for operator in operators:
@@ -195,7 +195,7 @@ def _list_operators(checkpoint: Checkpoint, version: int, kind: Kind) -> list[Op
 
 @contextmanager
 def hold_logs(checkpoint: Checkpoint) -> Iterator[tuple[int, Mapping[str, bytes]]]:
-    """Pin a version and read the logs of its batch at once: the query may delete its own at any time."""
+    """Pin a version and read the logs of its batch at once: the query may delete them at any time."""
     for attempt in range(LOG_ATTEMPTS):
         with pin(checkpoint) as version:
             try:
@@ -245,9 +245,9 @@ def pin(checkpoint: Checkpoint) -> Iterator[int]:
         if not lapsed.is_set() and not pins.has_ended(held[0]):
             raise
         raise NotFoundError(
-            f"{problem.message} Version {version} was pinned for {PIN_S:.0f} s. This process stood still for longer, "
-            "or could not reach the checkpoint, and the query has retired the version meanwhile.",
-            hint="Start again: a newer version is pinned then.",
+            f"{problem.message} Version {version} was pinned for {PIN_S:.0f} s. This process stalled for longer, or "
+            "could not reach the checkpoint, and meanwhile the query retired the version.",
+            hint="Try again: that pins a newer version.",
         ) from problem
     finally:
         ended.set()
@@ -275,7 +275,7 @@ def _unpin(pins: Pins, pin: Pin) -> None:
 
 
 def describe_operator(operator: OperatorVersion, digests: Mapping[tuple[int, str, str], Digest]) -> SavedOperator:
-    """Return an operator as a savepoint lists it. ``digests``: those that are known, by operator, store and state."""
+    """Return an operator as a savepoint lists it. ``digests``: the known ones, by operator, store and state."""
     rows = operator.rows()
     states = {
         (store, state.name): state

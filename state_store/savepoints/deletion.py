@@ -1,8 +1,8 @@
 """Delete a savepoint: all of it and nothing else, even if the deletion is interrupted and repeated.
 
-``savepoint.unfinished`` is written first and deleted last, and ``savepoint.json`` is deleted before all others, then
-``metadata``. In between there is an unfinished savepoint: it is listed, cannot be restored, and can be deleted like any
-other. Nothing is deleted unless all that is in the folder is proved to be of the savepoint: see ``refuse_others``.
+``savepoint.unfinished`` is written first and deleted last; ``savepoint.json`` is deleted before all others, then
+``metadata``. In between, the savepoint is unfinished: it is listed, cannot be restored, and can be deleted like any
+other. Nothing is deleted unless everything in the folder is proven to belong to the savepoint: see ``refuse_others``.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ _OTHERS = re.compile(
     rf"|(?:{WATERMARKS_FOLDER}|{REPLAY_FOLDER})/[0-9]{{1,18}}"
     rf"|{WORK_FOLDER}/(?:done/[^/]+\.json|runs/[^/]+/[0-9]+/[^/]+\.(?:sst|arrow))"
 )
-"""Other objects that an unfinished savepoint may have. It does not list its own objects."""
+"""Other objects that an unfinished savepoint may have. It keeps no list of its objects."""
 _PIN = re.compile(rf"{PINS_FOLDER}/[^/]+\.pin")
-"""What a call that copied the savepoint has left, if it was killed."""
+"""What a copy of the savepoint leaves if its process is killed."""
 _CHECKSUM = re.compile(r"((?:.+/)?)\.([^/]+)\.crc")
 """A checksum file that Hadoop's local file system writes next to each object, and that tools copy with it."""
 _ANY_AGE = -math.inf
@@ -78,12 +78,12 @@ def delete(
 ) -> int:
     """Delete a savepoint, finished or not; return how many objects it had.
 
-    It is kept if it is not the ``expected`` one, or if ``require``, called once the deletion is marked, raises
-    ConflictError.
+    The savepoint is kept if it is not the ``expected`` one, or if ``require``, called once the deletion is marked,
+    raises ConflictError.
 
     The same call finishes an interrupted deletion. Raises InvalidInputError, before anything is deleted, if the place
-    is a link, has no savepoint or may have anything else in it, such as the batches of a query that was started there;
-    ConflictError if another savepoint is there or is deleted there meanwhile, or an object was written, which is left;
+    is a link, has no savepoint or may hold anything else, such as the batches of a query that was started there;
+    ConflictError if another savepoint is there, is deleted there meanwhile, or if an object was written, which is kept;
     StorageError.
     """
     place = Workplace(options).resolve(location)
@@ -103,7 +103,7 @@ def delete(
     made_room = _mark(place, mark, blobs)
     folder = OwnFolder(place, lambda: _require_mark(place, mark))
     try:
-        blobs = place.walk()  # the writer of an unfinished one may have finished it since, or a query been started
+        blobs = place.walk()  # meanwhile an unfinished one may have been finished, or a query started
         refuse_others(place, blobs, own)
         if SavepointContent.of(place).info not in (None, own.info):
             raise _make_replaced_error(place)
@@ -120,10 +120,10 @@ def delete(
     left = [blob.name for blob in place.walk() if blob.name != UNFINISHED]
     if left:
         raise ConflictError(
-            f"{place.url}: {left[0]} was written while the savepoint was being deleted. The savepoint is gone, and "
-            "this object is left.",
-            hint="If a query was started there, stop it, and restore another savepoint. If the savepoint was being "
-            "taken, wait until that has ended, and delete it again.",
+            f"{place.url}: {left[0]} was written while the savepoint was being deleted. The savepoint is gone; this "
+            "object is left.",
+            hint="If a query was started there, stop it, and restore another savepoint. If the savepoint was still "
+            "being taken, wait until that ends, and delete it again.",
         )
     folder.require()
     place.discard_unfinished(_ANY_AGE)
@@ -133,9 +133,10 @@ def delete(
 
 
 def _mark(place: BlobPlace, mark: bytes, blobs: Sequence[Blob]) -> int:
-    """Put the mark of the deletion of a savepoint, whose objects are ``blobs``; return how many were deleted for that.
+    """Put the mark of a savepoint's deletion; return how many of its ``blobs`` were deleted to make room for the mark.
 
-    A full disk has no room for it. What is deleted first then still is proved to be of the savepoint by its other mark.
+    A full disk has no room for the mark. The savepoint's other mark still proves that the objects deleted first were
+    its own.
     """
     try:
         place.put(UNFINISHED, mark)
@@ -153,9 +154,8 @@ def _mark(place: BlobPlace, mark: bytes, blobs: Sequence[Blob]) -> int:
 
 def _make_replaced_error(place: BlobPlace) -> ConflictError:
     return ConflictError(
-        f"{place.url} is not what was to be deleted: a savepoint has been finished there meanwhile. Nothing was "
-        "deleted.",
-        hint="Look at it: `pyspark-ckpt savepoint list`. To delete it, repeat the call.",
+        f"{place.url} has changed: a savepoint was finished there meanwhile. Nothing was deleted.",
+        hint="Look at it with `pyspark-ckpt savepoint list`. To delete it, repeat the call.",
     )
 
 
@@ -167,17 +167,17 @@ def _require_mark(place: BlobPlace, mark: bytes) -> None:
 def _make_other_call_error(place: BlobPlace) -> ConflictError:
     verify = write_command("savepoint", "verify", place.url, **find_options(place))
     return ConflictError(
-        f"{place.url}: another call has deleted the savepoint meanwhile, or takes one there.",
-        hint=f"If there is a savepoint now, verify it: {verify}. If this call stood still for long, it may have "
-        "deleted one of its objects.",
+        f"{place.url}: another call has deleted the savepoint meanwhile, or is taking one there.",
+        hint=f"If there is a savepoint now, verify it: {verify}. If this call stalled for long, it may have deleted "
+        "one of its objects.",
     )
 
 
 @dataclass(frozen=True)
 class SavepointContent:
-    """What belongs to a savepoint, as far as known: its version, names of objects, and folders of its stores.
+    """What is known to belong to a savepoint: its version, names of objects, and folders of its stores.
 
-    ``info``: of a finished one. ``mark``: that of an unfinished one. ``problem``: why the version is not known.
+    ``info``: of a finished one. ``mark``: of an unfinished one. ``problem``: why the version is not known.
     """
 
     version: int | None = None
@@ -202,7 +202,7 @@ class SavepointContent:
         return cls(info.version, info, frozenset([*(file.name for file in info.files), *rows]), frozenset(stores))
 
     def has(self, name: str) -> bool:
-        """Return whether an object may belong to this savepoint, and not to another one in a folder below."""
+        """Return whether an object may belong to this savepoint, rather than to another one in a folder below."""
         if (checksum := _CHECKSUM.fullmatch(name)) is not None:
             return self.has(checksum[1] + checksum[2])
         if name in _FILES or _PIN.fullmatch(name):
@@ -214,7 +214,7 @@ class SavepointContent:
         return name in self.files or self._is_state(name)
 
     def find_beyond(self, blobs: Sequence[Blob]) -> list[str]:
-        """Return the objects that a query has written that was started in the folder of a savepoint of this version."""
+        """Return the objects of a query that was started in the folder of a savepoint of this version."""
         if self.version is None:
             return []
         if self.files is None:
@@ -231,14 +231,14 @@ class SavepointContent:
 
 
 def _read_version(name: str) -> int:
-    """Return the version of an object of a store by its name; 0 if it has none."""
+    """Return the version in the name of a store's object; 0 if it has none."""
     state = _STATE.fullmatch(name)
     commit = None if state is None else parse(state[2])
     return commit.commit.version if isinstance(commit, DeltaName) else 0 if commit is None else commit.version
 
 
 def refuse_link(place: BlobPlace) -> None:
-    """Raise InvalidInputError if the folder of a savepoint that is to be deleted is a link to another folder."""
+    """Raise InvalidInputError if the folder of the savepoint to delete is a link to another folder."""
     if names_scheme(place.url) or not os.path.islink(place.url):  # noqa: PTH114 - Path.is_symlink may raise
         return
     target = os.path.realpath(place.url)
@@ -248,12 +248,12 @@ def refuse_link(place: BlobPlace) -> None:
         )
     raise InvalidInputError(
         f"{place.url} is a link to {target}: nothing was deleted.",
-        hint=f"To delete what the link leads to, name {target}. The link itself is removed like a file.",
+        hint=f"To delete the folder that the link leads to, name {target}. Remove the link itself like a file.",
     )
 
 
 def refuse_others(place: BlobPlace, blobs: Sequence[Blob], own: SavepointContent | None = None) -> SavepointContent:
-    """Raise InvalidInputError unless all of ``blobs``, the objects in a savepoint's place, are proved to be its own.
+    """Raise InvalidInputError unless all ``blobs``, the objects in a savepoint's place, are proven to belong to it.
 
     Return what belongs to the savepoint.
     """
@@ -262,7 +262,7 @@ def refuse_others(place: BlobPlace, blobs: Sequence[Blob], own: SavepointContent
     if is_of.version is None and QUERY in names:
         raise InvalidInputError(
             f"{place.url} may be the checkpoint of a query that was started here: nothing was deleted. Its objects "
-            f"cannot be told from those of the savepoint: {is_of.problem}",
+            f"cannot be told from the savepoint's: {is_of.problem}",
             hint="If a query was started here, keep the folder. Otherwise delete the savepoint with the release that "
             f"wrote it, or put back {NAME} as it was written.",
         )
@@ -271,23 +271,23 @@ def refuse_others(place: BlobPlace, blobs: Sequence[Blob], own: SavepointContent
     if not others:
         if pins := Pins(place).list_held(tidies=False):
             raise InvalidInputError(
-                f"{place.url} is being copied: it has {pins[0].name}. Nothing was deleted.",
-                hint=f"Wait until that has ended. If it was killed, its pin ends within {PIN_S:.0f} s.",
+                f"{place.url} is being copied ({pins[0].name}). Nothing was deleted.",
+                hint=f"Wait until the copy ends. If its process was killed, the pin ends within {PIN_S:.0f} s.",
             )
         return is_of
     more = f" and {len(others) - 1} more" if others[1:] else ""
     if beyond:
         raise InvalidInputError(
-            f"{place.url} has more than a savepoint, {others[0]}{more}: a query was started here, so it is "
-            "the checkpoint of that query now: nothing was deleted.",
-            hint="Keep it as a checkpoint. To start a query from a savepoint, restore the savepoint into another "
-            "folder first.",
+            f"{place.url} has more than a savepoint, {others[0]}{more}: a query was started here, so this is now that "
+            "query's checkpoint. Nothing was deleted.",
+            hint="Keep it as a checkpoint. To start a query from a savepoint, first restore the savepoint into another "
+            "folder.",
         )
     raise InvalidInputError(
-        f"{place.url} has more than a savepoint, {others[0]}{more}, which would be deleted with it: "
-        "nothing was deleted.",
-        hint="If a query was started in this folder, it is a live checkpoint: keep it. Otherwise first move what is "
-        "not part of the savepoint, such as other savepoints and checkpoints, to another folder.",
+        f"{place.url} has more than a savepoint, {others[0]}{more}, which would be deleted with it. Nothing was "
+        "deleted.",
+        hint="If a query was started in this folder, it is a live checkpoint: keep it. Otherwise first move everything "
+        "that is not part of the savepoint, such as other savepoints and checkpoints, to another folder.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Find savepoints below a folder, also those that cannot be used."""
+"""Find savepoints below a folder, including those that cannot be used."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, Stor
 from pyspark_ckpt.state_store.savepoints.savepoint import NAME, UNFINISHED, SavepointInfo, read_info_at, refuse_query
 
 Found: TypeAlias = SavepointInfo | FormatError | InvalidInputError | StorageError | None
-"""A savepoint; what is wrong with one that cannot be restored; why one cannot be read; None for an unfinished one."""
+"""A savepoint; the fault of one that cannot be restored; why one cannot be read; None for an unfinished one."""
 
 _LOG = re.compile(rf"(?:(.*)/)?((?:{'|'.join(LOGS)})/[0-9]{{1,19}})", re.DOTALL)
 """An entry of a log, and the folder of its query."""
@@ -24,8 +24,8 @@ _LOG = re.compile(rf"(?:(.*)/)?((?:{'|'.join(LOGS)})/[0-9]{{1,19}})", re.DOTALL)
 def find_savepoints(place: BlobPlace) -> list[tuple[str, Found]]:
     """Return the savepoints in a place and below it, each with its folder.
 
-    One in whose folder a query was started has an InvalidInputError. A folder that this user may not look into has its
-    error. Raises StorageError, also if it is the place itself.
+    A savepoint in whose folder a query was started has an InvalidInputError. A folder that this user may not look into
+    has its error. Raises StorageError, also if it is the place itself.
     """
     found: list[tuple[str, Found]] = []
     unfinished: list[str] = []

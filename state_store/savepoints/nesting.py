@@ -15,7 +15,7 @@ from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.remote import store_folder
 
 MAX_FOLDERS_ABOVE = 32
-"""How many folders above a target are looked into, the nearest first: each takes two requests, or four at most."""
+"""How many folders above a target are checked, the nearest first: each takes two requests, or four at most."""
 
 _S3 = re.compile(r"s3[an]?://")
 _AZURE = re.compile(r"abfss?://")
@@ -36,12 +36,12 @@ def refuse_nested(place: BlobPlace, checkpoint: Checkpoint, what: str) -> None:
     for url in (checkpoint.place.url, *_roots_of_state(checkpoint)):
         if is_within(place, url):
             raise InvalidInputError(
-                f"{place.url} is inside {url}, which must stay as it is: {what} must lie outside of it.",
+                f"{place.url} is inside {url}, which must not change: {what} must lie outside it.",
                 hint="Name a new folder elsewhere, such as one next to the checkpoint.",
             )
     if is_within(checkpoint.place, place.url):
         raise InvalidInputError(
-            f"{checkpoint.place.url} is inside {place.url}: {what} cannot contain what it is made from.",
+            f"{checkpoint.place.url} is inside {place.url}: {what} cannot contain its source.",
             hint="Name a new folder elsewhere, such as one next to the checkpoint.",
         )
     refuse_inside_another(place, checkpoint.workplace, what)
@@ -70,8 +70,8 @@ def refuse_nested_state(folder: BlobPlace, source: Checkpoint, target: BlobPlace
 def refuse_inside_another(place: BlobPlace, workplace: Workplace, what: str) -> None:
     """Raise InvalidInputError if ``place``, the target of ``what``, lies in a checkpoint, a savepoint or state.
 
-    Unfinished ones count. The folders above are looked into at the same time; one that this user may not read is left
-    out. Raises StorageError.
+    Unfinished ones count. The folders above are checked in parallel, except those that this user may not read. Raises
+    StorageError.
     """
     above = list(islice(list_above(place.url), MAX_FOLDERS_ABOVE))
     with ThreadPoolExecutor(MAX_FOLDERS_ABOVE) as pool:
@@ -80,13 +80,13 @@ def refuse_inside_another(place: BlobPlace, workplace: Workplace, what: str) -> 
         if kind is not None:
             raise InvalidInputError(
                 f"{place.url} is inside {url}, which is {describe_kind(workplace.place(url), kind)}: {what} must lie "
-                "outside of it.",
+                "outside it.",
                 hint=f"Name a new folder elsewhere, such as one next to {url}.",
             )
 
 
 def _roots_of_state(checkpoint: Checkpoint) -> list[str]:
-    """Return where the query's state is, if it is kept apart from the checkpoint; else an empty list."""
+    """Return the URLs of the query's state if it is kept apart from the checkpoint; else an empty list."""
     if not checkpoint.has_stores:  # a savepoint has its state in it
         return []
     for _, identity in checkpoint.stores():

@@ -1,8 +1,8 @@
-"""Whose a folder is: it belongs to the savepoint or the restore whose mark is there.
+"""Who owns a folder: the savepoint or the restore whose mark is there.
 
 The mark of a savepoint is ``savepoint.unfinished``, until a deletion replaces it; that of a restore is ``metadata``.
-Before a write or a deletion under a name that others may use too, the mark is read: somebody may have deleted the
-folder, and made something else there, while this process stood still.
+The mark is read before each write or deletion under a name that others may use too: while this process stood still,
+somebody may have deleted the folder and made something else there.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LOOK_S = 2.0
 
 @contextmanager
 def explaining_what_is_left(describe: Callable[[], str]) -> Iterator[None]:
-    """If the block fails, or is interrupted, add to the error what ``describe`` says then, unless that is empty."""
+    """If the block fails or is interrupted, add the text from ``describe`` to the error, unless it is empty."""
     try:
         yield
     except (Exception, KeyboardInterrupt) as problem:
@@ -48,7 +48,7 @@ def explaining_what_is_left(describe: Callable[[], str]) -> Iterator[None]:
 
 @contextmanager
 def advising_to_verify(source: Checkpoint) -> Iterator[None]:
-    """If the block fails for damage without a remedy of its own, name the command that finds all damage of ``source``.
+    """If the block fails for damage and has no hint, name the command that finds all damage of ``source``.
 
     The damage may be elsewhere; then the command says that the source is whole.
     """
@@ -62,10 +62,9 @@ def advising_to_verify(source: Checkpoint) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class OwnFolder:
-    """A folder in which only its owner writes and deletes. ``require`` raises ConflictError if it is another's now.
+    """A folder in which only its owner writes and deletes. ``require`` raises ConflictError if another owns it now.
 
-    A process may stand still between that question and its write. Another's object is therefore not replaced before the
-    question is asked again.
+    A process may stand still between that check and its write. So it checks again before it replaces another's object.
     """
 
     place: BlobPlace
@@ -94,14 +93,14 @@ class Possession:
     """The right to write a savepoint into one place."""
 
     def __init__(self, place: BlobPlace, checkpoint: BlobPlace | None) -> None:
-        """``place`` is the target of a savepoint of ``checkpoint``, if it is of one. Nothing is written."""
+        """``place`` is the target of a savepoint, taken of ``checkpoint`` if there is one. Nothing is written."""
         self._place, self._checkpoint = place, checkpoint
         self._mark = b""
         self.folder = OwnFolder(place, self.require)
         """The place, while it is the writer's."""
 
     def take(self, version: int) -> None:
-        """Take possession of a place that was found empty, which only one writer can, for a savepoint of ``version``.
+        """Take possession of a place found empty, for a savepoint of ``version``. Only one writer can.
 
         Raises InvalidInputError (it is not empty), ConflictError (another writer was first), StorageError.
         """
@@ -121,7 +120,7 @@ class Possession:
             raise
 
     def require(self) -> None:
-        """Raise ConflictError if the savepoint was deleted since it was begun; StorageError."""
+        """Raise ConflictError if the savepoint was deleted after it was begun; StorageError."""
         if read_mark(self._place) != self._mark:
             raise ConflictError(
                 f"The savepoint at {self._place.url} was deleted while it was being taken.",
@@ -129,16 +128,16 @@ class Possession:
             )
 
     def release(self) -> None:
-        """Remove the mark, unless it is another's now. Raises StorageError."""
+        """Remove the mark, unless another owns it now. Raises StorageError."""
         if read_mark(self._place) == self._mark:
             self._place.delete(UNFINISHED)
         self._mark = b""
 
     def describe_what_is_left(self) -> str:
-        """Return what is left if the savepoint failed, and what to do; empty if nothing is left.
+        """Return what a failed savepoint has left, and what to do; empty if nothing is left.
 
-        ``savepoint delete`` recognises it by the mark, so that is there then, unless a savepoint or a query is there
-        now. If the place cannot be asked, what is left is what was written last.
+        ``savepoint delete`` recognises the rest by the mark, so the mark is put back, unless a savepoint or a query is
+        there now. If the place cannot be asked, assume that an unfinished savepoint is left.
         """
         if not self._mark:
             return ""
@@ -149,19 +148,19 @@ class Possession:
                 if not left:
                     return ""
                 if left.isdisjoint((NAME, QUERY)):
-                    place.put_if_absent(UNFINISHED, self._mark)  # a deletion has removed it before our last object
+                    place.put_if_absent(UNFINISHED, self._mark)  # a deletion removed the mark before our last object
             if read_mark(place) != self._mark:
-                return f"What is in {place.url} is another's now: of a call that deletes it, a savepoint or a query."
+                return f"{place.url} now belongs to another: a call that deletes it, a savepoint or a query."
         remove = write_delete(place.url, **find_options(place))
-        return f"An unfinished savepoint is left: remove it by {remove}. Only then can the same call be repeated."
+        return f"An unfinished savepoint is left. Remove it with {remove}, then repeat the call."
 
     def _refuse_if_seen(self) -> None:
-        """Raise InvalidInputError if the mark appears inside the checkpoint: two names may mean one folder."""
+        """Raise InvalidInputError if the mark appears inside the checkpoint: two names may lead to one folder."""
         if self._checkpoint is None:
             return
         for blob in self._checkpoint.walk():
             if blob.name.rpartition("/")[2] == UNFINISHED and blob.size_bytes == len(self._mark):
-                with suppress(NotFoundError):  # the mark of another savepoint, which has finished meanwhile
+                with suppress(NotFoundError):  # the mark of another savepoint that has finished meanwhile
                     if self._checkpoint.get(blob.name) == self._mark:
                         raise InvalidInputError(
                             f"{self._place.url} is inside {self._checkpoint.url}: it is {blob.name} there.",

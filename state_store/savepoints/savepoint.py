@@ -1,11 +1,11 @@
 """Savepoints: a user's own complete, movable copy of a query at one batch, from which a query can continue anywhere.
 
-A savepoint is laid out like a checkpoint with one version, so that everything that reads a checkpoint can read it::
+A savepoint is laid out like a checkpoint with one version, so that every reader of checkpoints can read it::
 
     <savepoint>/savepoint.json     its content; written last: without it there is no savepoint
     <savepoint>/metadata, offsets/, commits/, sources/, state/...      as in a checkpoint
 
-No path in it leads out of it. It is never added to, and only its owner deletes it.
+No path in it leads outside it. Nothing is ever added to it, and only its owner deletes it.
 """
 
 from __future__ import annotations
@@ -117,11 +117,11 @@ class SavedStore(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SavepointInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a finished savepoint holds: the content of its ``savepoint.json``.
+    """The content of a finished savepoint's ``savepoint.json``.
 
-    ``created_ms``: ms since 1970. ``checkpoint``: the URL that it was taken of. ``version``: that of all its stores;
-    batch N makes version N + 1. ``operators``: with their states, rows and recorded digests. ``stores``: of a native
-    savepoint. ``rows``: of a canonical one. ``files``: Spark's files with checksums, because Spark stores none.
+    ``created_ms``: ms since 1970. ``checkpoint``: the URL of the source. ``version``: of all its stores; batch N makes
+    version N + 1. ``operators``: with their states, rows and recorded digests. ``stores``: of a native savepoint.
+    ``rows``: of a canonical one. ``files``: Spark's files with checksums, because Spark stores none.
     """
 
     format: int
@@ -138,13 +138,13 @@ class SavepointInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rows: tuple[SavedRows, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raise ValueError if the kind is unknown, or the rows are not those of exactly all stores."""
+        """Raise ValueError if the kind is unknown, or the rows do not cover exactly all stores."""
         if self.kind not in get_args(Kind):
             raise ValueError(f"kind must be one of {get_args(Kind)}, got {self.kind!r}")
         stores = [(each.number, name, each.layout) for each in self.operators for name in each.stores]
         saved = [(each.operator, each.name, each.layout) for each in self.rows]
         if self.kind == "canonical" and sorted(stores) != sorted(saved):
-            raise ValueError(f"it must have the rows of the stores {stores}, and has those of {saved}")
+            raise ValueError(f"it must have the rows of the stores {stores}, but has those of {saved}")
         if self.kind == "native" and self.rows:
             raise ValueError("a native savepoint cannot list files of rows")
         if len({each.number for each in self.operators}) < len(self.operators):
@@ -198,11 +198,11 @@ class Savepoint(Checkpoint):
         super().__init__(location, options)
 
     def _read_query_id(self) -> str:
-        """Return the id that the savepoint records. ``versions`` and ``verify_files`` compare ``metadata``."""
+        """Return the id that the savepoint records. ``versions`` and ``verify_files`` compare it with ``metadata``."""
         return self.info.query_id
 
     def _find_newest_version(self) -> int:
-        """Return the version of the savepoint: its only one."""
+        """Return the savepoint's only version."""
         return self.info.version
 
     def versions(self, progress: Progress = lambda _done, _all: None) -> list[OperatorVersion]:
@@ -231,7 +231,7 @@ class Savepoint(Checkpoint):
         ]
 
     def find_commit(self, identity: Identity, version: int, lineage: Lineage | None = None) -> Marker:
-        """Return the commit of a store; see Checkpoint. If nothing else decides, it is the one that was saved."""
+        """Return the commit of a store; see Checkpoint. If nothing else decides, it is the saved commit."""
         try:
             return super().find_commit(identity, version, lineage)
         except ConflictError:
@@ -241,7 +241,7 @@ class Savepoint(Checkpoint):
             raise
 
     def verify_files(self) -> list[str]:
-        """Return the damage outside of rows for which a restore would refuse the savepoint. Raises StorageError."""
+        """Return damage outside of rows that would make a restore refuse the savepoint. Raises StorageError."""
         try:
             self._refuse_query()
             problems = find_damage(self.place, self.info.version - 1, self.info.files)
@@ -252,13 +252,13 @@ class Savepoint(Checkpoint):
         return problems
 
     def _refuse_query(self) -> None:
-        """Raise InvalidInputError if there are logs in the folder that are not of the savepoint."""
+        """Raise InvalidInputError if logs in the folder do not belong to the savepoint."""
         refuse_query(
             self.info, self.place.url, (f"{log}/{each}" for log in LOGS for each in list_batches(self.place, log))
         )
 
     def verify_rows(self, progress: Progress = lambda _done, _all: None) -> tuple[list[str], dict[StoreKey, Digests]]:
-        """Read all row files of a canonical savepoint; return what is wrong with them, and the digests of their rows.
+        """Read all row files of a canonical savepoint; return the damage in them, and the digests of their rows.
 
         Raises StorageError.
         """
@@ -284,7 +284,7 @@ class Savepoint(Checkpoint):
     def verify_stores(
         self, progress: Progress = lambda _done, _all: None
     ) -> tuple[list[Verified], list[str], dict[StoreKey, Digests]]:
-        """Read all stores of a native savepoint; return each result, all problems, and the digests of what was read.
+        """Read all stores of a native savepoint; return each result, all problems, and the digests of the rows read.
 
         The digests are compared with the recorded ones. Raises StorageError.
         """
@@ -298,7 +298,7 @@ class Savepoint(Checkpoint):
         for each in verified:
             found.setdefault((each.identity.operator, each.identity.name), []).append(each.digests)
         whole: dict[StoreKey, Digests] = {store: combine(parts) for store, parts in found.items()}
-        if not problems:  # else the digests may lack a store
+        if not problems:  # with problems, the digests may lack a store
             for (operator, store), digests in whole.items():
                 what = f"operator {operator}, store {store!r}"
                 problems += find_differences(self.info.digests_of(operator, store), digests, what)
@@ -317,7 +317,7 @@ class Savepoint(Checkpoint):
             if saved.get(identity) != found.get(identity):
                 raise FormatError(
                     f"{self.place.url} is damaged: it was taken with the commit {saved.get(identity)} of {identity}, "
-                    f"and has the commit {found.get(identity)}.",
+                    f"but has the commit {found.get(identity)}.",
                     hint=COPY_AGAIN,
                 )
 
@@ -329,12 +329,12 @@ def describe_rows(rows: SavedRows, url: str) -> StoreVersion:
 
 
 def refuse_query(info: SavepointInfo, url: str, logs: Iterable[str]) -> None:
-    """Raise InvalidInputError if the folder ``url`` has ``logs`` that are not of its savepoint."""
+    """Raise InvalidInputError if the folder ``url`` has ``logs`` that do not belong to its savepoint."""
     others = set(logs) - {file.name for file in info.files}
     if others:
         raise InvalidInputError(
-            f"{url} has {max(others)}, which is not of the savepoint: a query was started here, so it is the "
-            "checkpoint of that query now.",
+            f"{url} has {max(others)}, which does not belong to the savepoint: a query was started here, so this is "
+            "now that query's checkpoint.",
             hint="Keep it as a checkpoint. To continue from the savepoint, restore another copy of it.",
         )
 
@@ -365,7 +365,7 @@ def read_info_at(place: BlobPlace, name: str) -> SavepointInfo:
 
 
 def open_target(target: str, options: Options) -> BlobPlace:
-    """Return the place in which a savepoint is to be taken. Raises InvalidInputError."""
+    """Return the place for a new savepoint. Raises InvalidInputError."""
     return Workplace(options).resolve(target)
 
 
@@ -391,9 +391,9 @@ def refuse_unless_empty(place: BlobPlace, what: str, but_for: str = "") -> None:
 
 
 def find_inside(place: BlobPlace, names: Iterable[str]) -> tuple[FolderKind, str] | None:
-    """Return the first savepoint, checkpoint or state among the objects ``names`` of a place, and in which folder.
+    """Return the first savepoint, checkpoint or state among the objects ``names`` of a place, and its folder.
 
-    A checkpoint that has lost its ``metadata``, or has no batch yet, is one. Raises StorageError.
+    A checkpoint counts even if it has lost its ``metadata`` or has no batch yet. Raises StorageError.
     """
     objects, folders = set(names), dict[str, set[str]]()
     for name in sorted(objects):

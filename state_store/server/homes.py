@@ -9,10 +9,10 @@ Each executor has a folder of its own, its home, in a folder that it shares with
         server.lock              locked by the state server
 
 Locks end with their process, however it dies. A home is free if nobody holds either of its locks. Then nobody else
-reads it or writes to it, and its copies of state may save the next executor its restores.
+reads it or writes to it, and its copies of state may save the next executor some restores.
 
-A folder that has no ``owner.lock`` is never taken. Its home is being made, or a process died while it made or deleted
-the home.
+A folder without ``owner.lock`` is never taken: its home is being made, or a process died while it made or deleted the
+home.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from pyspark_ckpt.state_store.log import LOGGER
 PREFIX = "ckpt-"
 OWNER_LOCK, READERS, SERVER, SERVER_LOCK = "owner.lock", "readers", "server", "server.lock"
 MAX_TAKEOVER_S = 3.0
-"""How long a server should wait at most for another one whose JVM has just died, and which is about to end."""
+"""How long a server waits at most for another one whose JVM has just died and which is about to end."""
 KEPT_S = 7 * 86400.0
-"""A free home that was not used for so long is deleted, and so is what is left of one."""
+"""After this time without use, a free home, or the rest of one, is deleted."""
 _POLL_S = 0.05
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.]")
 
@@ -93,9 +93,9 @@ def take_home(parent: Path, executor: str, *, former: Path | None, adopts: bool,
     """Take a home in ``parent``: the ``former`` one, else one that a dead executor left there, else a new one.
 
     A former home is one that an earlier state server of the same JVM had. A left-over home is taken only if the process
-    ``adopts`` one; the most recently used comes first. A home that a live process uses is never taken, and neither is
-    one of another user, or one that others could have written to. Servers that are about to end are waited for,
-    ``takeover_s`` in all. Raises OSError.
+    ``adopts`` one; the most recently used comes first. A home that a live process uses is never taken, nor is another
+    user's, nor one that others could have written to. Servers that are about to end are waited for, ``takeover_s`` in
+    all. Raises OSError.
     """
     until = time.monotonic() + takeover_s
     if former is not None:
@@ -107,16 +107,16 @@ def take_home(parent: Path, executor: str, *, former: Path | None, adopts: bool,
             try:
                 home = _adopt(path, until)
             except OSError as problem:
-                _log.warning("%s, which an earlier process has left, cannot be used: %s", path, problem)
+                _log.warning("%s, left by an earlier process, cannot be used: %s", path, problem)
                 continue
             if home is not None:
-                _log.info("using the local files that an earlier process has left in %s", path)
+                _log.info("using the local files that an earlier process left in %s", path)
                 return home
     return _make_home(parent, executor)
 
 
 def delete_forgotten(parent: Path) -> None:
-    """Delete the free homes in ``parent`` that nobody has used for a week, and what is left of deleted ones."""
+    """Delete the free homes in ``parent`` that nobody has used for a week, and the rest of deleted ones."""
     try:
         found = _list_private(parent)
     except OSError as problem:
@@ -137,7 +137,7 @@ def _delete_if_free(home: Path) -> None:
         folder = lock_folder(home / SERVER) if is_free else None
         if folder is not None:
             try:
-                if _is_home(home) == has_owner_lock:  # else somebody has just made this home
+                if _is_home(home) == has_owner_lock:  # otherwise somebody has just made this home
                     _log.info("deleting the local files in %s, which no process has used for a week", home)
                     _clear(home, keep={OWNER_LOCK, SERVER})
                     _clear(home / SERVER, keep={SERVER_LOCK})
@@ -165,7 +165,7 @@ def _take_again(path: Path, until: float) -> Home | None:
 
 
 def _adopt(path: Path, until: float) -> Home | None:
-    """Take a left-over home. Wait until then for a state server whose JVM is dead."""
+    """Take a left-over home. Until then, wait for a state server whose JVM is dead."""
     while True:
         with _hold_for_owner(path) as is_free:
             if not is_free:
@@ -213,7 +213,7 @@ def _prepare(home: Path) -> LockedFolder:
 
 
 def _list_private(parent: Path) -> list[Path]:
-    """Return what may be homes of this user, or left of them, the most recently used first. Raises OSError."""
+    """Return the possible homes of this user, or rests of them, the most recently used first. Raises OSError."""
     try:
         found = [path for path in parent.iterdir() if path.name.startswith(PREFIX) and _is_private(path)]
     except FileNotFoundError:
@@ -239,7 +239,7 @@ def _is_home(path: Path) -> bool:
 
 
 def _is_remnant(path: Path) -> bool:
-    """Return whether the lock of the owner is missing and the rest is that of a home, not files of somebody else."""
+    """Return whether the owner's lock is missing and the rest belongs to a home, not to somebody else."""
     try:
         return {each.name for each in path.iterdir()} <= {READERS, SERVER}
     except OSError:  # somebody is deleting it

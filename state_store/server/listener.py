@@ -62,7 +62,7 @@ class _Connection:
 
     def close(self) -> None:
         with suppress(OSError):
-            self.socket.shutdown(socket.SHUT_RDWR)  # else a thread that is reading would not notice the close
+            self.socket.shutdown(socket.SHUT_RDWR)  # otherwise a thread that is reading would not notice the close
         with suppress(OSError):
             self.socket.close()
 
@@ -128,7 +128,7 @@ class Listener:
                 self._refused, self._logged = 0, time.monotonic()
         connection.close()
         if is_due:
-            _log.warning("closed %d connections that did not name the token of this state server", refused)
+            _log.warning("closed %d connections that did not send the token of this state server", refused)
 
     def _serve(self, connection: _Connection) -> None:
         try:

@@ -1,7 +1,6 @@
 """Background work of one store: snapshots that are due, retention and scrubbing. Spark's maintenance thread calls it.
 
-No transaction waits for this work. A store does one piece of it at a time; a call that comes while another one runs
-returns at once.
+No transaction waits for this work. A store does one piece of it at a time; a call during another one returns at once.
 """
 
 from __future__ import annotations
@@ -119,8 +118,8 @@ class Maintenance:
     def cleanup(self, min_versions: int) -> int:
         """Delete objects that no query can ask for any more; return how many. Raises StorageError.
 
-        Afterwards scrub the remaining objects that are due: re-read them and repair what is damaged. Nothing is deleted
-        where a link leads from the query's folder elsewhere.
+        Then scrub the remaining objects that are due: re-read them and repair damage. Nothing is deleted where a link
+        leads from the query's folder elsewhere.
         """
         if self._store.newest is None or self._store.closed or not self._busy.acquire(blocking=False):
             return 0
@@ -137,9 +136,9 @@ class Maintenance:
             self._busy.release()
 
     def _is_own(self) -> bool:
-        """Return whether the folder of the store is in that of the query, and not a link; warn once if not.
+        """Return whether the folder of the store is in the query's, and not a link; warn once if not.
 
-        Who owns the folder of a query below ``remote`` was asked when the store was opened.
+        The owner of a query's folder below ``remote`` was checked when the store was opened.
         """
         folder = store_folder(self._store.identity)
         try:
@@ -163,8 +162,8 @@ class Maintenance:
     def _lease(self, is_due: Callable[[int], bool]) -> LocalCopy | None:
         """Lease a frozen copy for a snapshot.
 
-        Spark asks for the commit of the last batch only with the next batch. Before that, the commit log says whether
-        it counts.
+        Spark asks for the commit of the last batch only with the next batch. Until then, the commit log says whether it
+        counts.
         """
         store, last = self._store, self._store.find_last_commit()
         if last is not None and is_due(last.version) and is_committed(store.checkpoint, last.version):
@@ -220,14 +219,14 @@ class Maintenance:
     def _find_reason(self, commit: Marker, lineage: Lineage, *, force: bool) -> str | None:
         if lineage.is_lost(commit):
             self._store.log.warning(
-                "%s has lost objects that a restore of %s needs: the local copy is stored as a new snapshot; "
-                "find out what deletes objects there, such as a lifecycle rule or another program",
+                "%s has lost objects that a restore of %s needs: the local copy is stored as a new snapshot; find out "
+                "what deletes objects there, such as a lifecycle rule or another program",
                 self._store.place.url,
                 commit,
             )
             return "a restore of the stored objects is not possible"
         if not lineage.can_restore(commit):
-            self._store.log.info("no snapshot of %s is made: it is not in %s any more", commit, self._store.place.url)
+            self._store.log.info("no snapshot of %s is made: it is no longer in %s", commit, self._store.place.url)
             return None
         if self._store.lag.up_to(commit.version) is None:
             self._store.lag.observe(lineage, commit)

@@ -46,7 +46,7 @@ _log = logging.getLogger(f"{LOGGER}.server")
 
 
 class AnyHello(msgspec.Struct, frozen=True):
-    """What the hello of each release has."""
+    """The part of the hello that every release has."""
 
     protocol: int
 
@@ -54,8 +54,8 @@ class AnyHello(msgspec.Struct, frozen=True):
 class Hello(AnyHello, frozen=True, forbid_unknown_fields=True):
     """The first line of stdin.
 
-    ``executor_dir``: a folder that lives as long as the executor. ``executor``: its id. ``home``: the folder that an
-    earlier state server of the same JVM had, see ``homes``; empty if there was none.
+    ``executor_dir``: a folder that lives as long as the executor. ``executor``: its id. ``home``: the folder of an
+    earlier state server of the same JVM, see ``homes``; empty if there was none.
     """
 
     token: str
@@ -110,7 +110,7 @@ def _hello(line: bytes) -> Hello:
         raise ProcessError(
             f"The stdin of the Python {sys.executable} ended before the hello of the JVM arrived.",
             hint="Something that this Python runs first (a sitecustomize, a wrapper script) closes or replaces its "
-            "stdin. Change it so that it leaves stdin alone.",
+            "stdin. Change it to leave stdin alone.",
         )
     spoken = _decode(line, AnyHello).protocol
     if spoken != PROTOCOL:
@@ -135,7 +135,7 @@ def _decode(line: bytes, kind: type[_Line]) -> _Line:
 def _take_home(hello: Hello, options: option_table.Options) -> tuple[Path, Stores]:
     """Take a home in ``localDir``, perhaps of a dead executor, or else in the executor's own folder, and open it.
 
-    What is in the executor's own folder is deleted with the executor, so nothing can be left over there.
+    The executor's own folder is deleted with the executor, so nothing is left over there.
     """
     parent = Path(options.local_dir or hello.executor_dir)
     if not parent.is_absolute():
@@ -155,8 +155,8 @@ def _take_home(hello: Hello, options: option_table.Options) -> tuple[Path, Store
     except OSError as problem:
         raise StorageError(
             f"The state server cannot use its local folder {parent}: {problem}",
-            hint="Check whether its disk is full and who may write there, or set "
-            f"{option_table.PREFIX}localDir to another folder.",
+            hint=f"Check whether its disk is full and who may write there, or set {option_table.PREFIX}localDir to "
+            "another folder.",
         ) from problem
 
 
@@ -188,8 +188,8 @@ def _leave(status: int) -> None:
 def _take_stdout() -> IO[bytes]:
     """Return the stream from which the JVM reads the answer. Later writes to stdout go to stderr, the log.
 
-    Closed standard streams are opened on the null device. Otherwise the next file that is opened, for example one of a
-    database, would get the number of the stream and everything that is written to it.
+    Closed standard streams are opened on the null device. Otherwise the next opened file, for example one of a
+    database, would get the stream's number and everything that is written to it.
     """
     is_closed = [_is_closed(number) for number in STREAMS]
     for number in STREAMS:
@@ -197,8 +197,8 @@ def _take_stdout() -> IO[bytes]:
             _open_on_nothing(number)
     if is_closed[STDOUT]:
         sys.exit(
-            f"The stdout of the Python {sys.executable} is closed, by something that it runs first (a sitecustomize, "
-            "a wrapper script). The JVM cannot be told where the state server listens. Leave the stream open."
+            f"The stdout of the Python {sys.executable} is closed, by something that it runs first (a sitecustomize, a "
+            "wrapper script). The JVM cannot be told where the state server listens. Leave the stream open."
         )
     with suppress(AttributeError, OSError, ValueError):  # sys.stdout may have been replaced by anything
         sys.stdout.flush()

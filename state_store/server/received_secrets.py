@@ -1,7 +1,7 @@
 """Secrets that the JVM passes to this process through stdin, a pipe that no other process can read.
 
-Requests do not carry secrets, because py4j can be configured to log what it sends. They carry a number that refers to
-them.
+Requests do not carry secrets, because py4j can be configured to log its messages. They carry a number that refers to
+the secrets.
 """
 
 from __future__ import annotations

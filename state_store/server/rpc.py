@@ -45,7 +45,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class Open(Request, frozen=True):
-    """Open a store. ``epoch``: that of the run, if its driver has taken one; else 0.
+    """Open a store. ``epoch``: of the run, if its driver has taken one; else 0.
 
     ``hadoop``: settings of Hadoop's connectors. ``secrets``: the number of the secrets to use, see ReceivedSecrets.
     """
@@ -160,7 +160,7 @@ class Dispatcher:
     """Answers requests; the same object serves all connections."""
 
     def __init__(self, stores: Stores, stop: Callable[[], None], secrets: ReceivedSecrets) -> None:
-        """Serve ``stores``. ``stop`` ends the process soon after it returns. ``secrets``: those that the JVM sends."""
+        """Serve ``stores``. ``stop`` ends the process soon after it returns. ``secrets``: from the JVM."""
         self._stores = stores
         self._secrets = secrets
         self._stop = stop
@@ -316,7 +316,7 @@ class Dispatcher:
 
     def _cleanup(self, request: HandleRequest) -> dict[str, Any]:
         handle = self._stores.handle(request.handle)
-        if handle.store.is_over(handle.caller):  # what may be deleted is up to its successor
+        if handle.store.is_over(handle.caller):  # its successor decides what may be deleted
             return {"deleted": 0}
         return {"deleted": handle.maintenance.cleanup(handle.caller.min_versions_to_retain)}
 
@@ -334,7 +334,7 @@ class Dispatcher:
 
 @contextmanager
 def _looking_elsewhere(store: Store) -> Iterator[None]:
-    """Extend a NotFoundError by what is known of where the state is."""
+    """Extend a NotFoundError by the known location of the state."""
     try:
         yield
     except NotFoundError as problem:

@@ -108,9 +108,9 @@ class Stores:
         """Use the copies that an earlier process left in ``folder``, unless the machine was booted since then.
 
         ``folder`` belongs to the stores, which unlock it when they are shut down. ``places`` returns the place of a
-        URL. Retention uses ``clock`` to find how old an object of a place is. ``uptime`` tells when local copies that
-        nobody has asked for may go: it is never set back. ``make_id`` returns random ids of 32 hexadecimal digits, for
-        commits and for names of objects and folders.
+        URL. Retention uses ``clock`` to find the age of a place's objects. ``uptime`` tells when unrequested local
+        copies may go: it is never set back. ``make_id`` returns random ids of 32 hexadecimal digits, for commits and
+        for names of objects and folders.
         """
         self.local_dir = local_dir = folder.path
         self.memory_bytes = options.server_memory_bytes
@@ -160,7 +160,7 @@ class Stores:
     ) -> Handle:
         """Open a store. Opens of one folder with the same options and settings share one store.
 
-        An open with other options gets a store of its own, with its own local copies. Handles of an ended run may stay
+        An open with other options gets a separate store, with its own local copies. Handles of an ended run may stay
         open for a while; the next run still gets its own options.
 
         Makes no remote request, except with ``options.remote``: one for the query's id and one for the owner of its
@@ -174,7 +174,7 @@ class Stores:
             return with_retries(self._places(url, options.s3, hadoop), retries)
 
         checkpoint = unmetered = open_place(checkpoint_root)
-        if options.remote:  # only requests to the place of the state are counted: the checkpoint is another
+        if options.remote:  # only requests to the place of the state are counted, and the checkpoint is another
             query_folder = remote.query_folder(options.remote, checkpoint)
             if caller.run_id:  # requests of the query, not of this store, are not counted
                 ownership.claim(open_place(query_folder), checkpoint, options.remote)
@@ -210,7 +210,7 @@ class Stores:
             return handle
 
     def _free_folder(self, name: str) -> Path:
-        """Return a local folder that no open store uses: the latest that an earlier process left, else a new one."""
+        """Return a local folder that no open store uses: the latest one of an earlier process, else a new one."""
         its = re.compile(rf"{re.escape(name)}(\.\d+)?")
         left = [folder for folder in self._left_over - self._adopted if its.fullmatch(folder.name) and folder.exists()]
         if left:
@@ -294,7 +294,7 @@ class Stores:
             found[1].close()
 
     def remember(self, store: Store, transaction: Transaction) -> None:
-        """Make ``transaction`` find this one by its number, also for a while after its end."""
+        """Keep ``transaction`` findable by its number, even for a while after its end."""
         with self._lock:
             self._transactions[transaction.number] = (store, transaction)
             surplus = len(self._transactions) - ENDED_KEPT

@@ -1,7 +1,7 @@
 """How far the newest snapshot of a store lags: the deltas that a restore has to apply on top of it.
 
-A restored store knows the lag from the listing that its restore has read anyway. A new store knows it from the start. A
-store that continues with local copies does not know it until its first maintenance has read a listing.
+A restored store knows the lag from the listing of its restore. A new store knows it from the start. A store that
+continues with local copies does not know it until its first maintenance has read a listing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class LagTracker:
     def note_begin(self, base: Marker) -> None:
         """Note that a transaction begins on ``base``.
 
-        Below the empty store there is no snapshot. If ``base`` is below the known snapshot, the lag becomes unknown.
+        The empty store has no snapshot below it. If ``base`` is below the known snapshot, the lag becomes unknown.
         """
         with self._lock:
             if base == EMPTY:
@@ -52,7 +52,7 @@ class LagTracker:
             self._commits[version] = (size_bytes, self._clock())
 
     def note_snapshot(self, version: int) -> None:
-        """Note that there is a snapshot of ``version`` now."""
+        """Note that there now is a snapshot of ``version``."""
         with self._lock:
             self._snapshot = version
             self._commits = {other: kept for other, kept in self._commits.items() if other > version}

@@ -1,4 +1,4 @@
-"""When a snapshot is due: by number, bytes and age of the deltas, and by the time that a restore takes."""
+"""When a snapshot is due: by number, bytes and age of the deltas, and by the time of a restore."""
 
 from __future__ import annotations
 

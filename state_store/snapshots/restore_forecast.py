@@ -1,12 +1,12 @@
-"""Forecast how long a restore takes, from what this process has measured of its place and its disk.
+"""Forecast how long a restore takes, from this process's measurements of its place and its disk.
 
 ::
 
     3 requests (listing, manifest, first file) + bytes / rate + deltas / 8 requests + deltas * ingest
 
-All parts are running means. The time of a request is that of the upload of a small delta. The rate is that of restores
-and snapshots. The time of an ingest is that of the ingest that follows each commit, and of restores. Until they are
-measured, defaults are used.
+All parts are running means. The time of a request is that of uploading a small delta. The rate comes from restores and
+snapshots. The time of an ingest comes from the ingest after each commit, and from restores. Defaults are used until
+something is measured.
 """
 
 from __future__ import annotations

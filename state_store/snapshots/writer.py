@@ -54,7 +54,7 @@ from pyspark_ckpt.state_store.plain_files import open_plain, read_plain
 from pyspark_ckpt.state_store.sst.table_check import check_chunks
 
 TAKE_BACK_S = 3600.0
-"""A manifest that has existed for longer is not withdrawn, whatever its snapshot lacks."""
+"""An older manifest is not withdrawn, even if its snapshot lacks files."""
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,9 @@ NOWHERE: Mapping[str, Origin] = MappingProxyType({})
 
 
 class FileDigests:
-    """Digests of local table files. Each is computed once, of bytes whose checksums are right.
+    """Digests of local table files. Each is computed once, of bytes with right checksums.
 
-    The content of a table file never changes. Later damage by the disk is found by the upload.
+    The content of a table file never changes. The upload finds later damage by the disk.
     """
 
     def __init__(self) -> None:
@@ -120,7 +120,7 @@ class SnapshotWriter:
     ) -> None:
         """Write the snapshots of a ``partition`` to ``place``. ``full`` snapshots share no object with others.
 
-        Each uploaded table file is named by an id that ``make_id`` returns.
+        Each uploaded table file is named by an id from ``make_id``.
         """
         self._make_id = make_id
         self._partition = partition
@@ -132,7 +132,7 @@ class SnapshotWriter:
         self._digests = FileDigests()
         self._notices = Notices(place)
         self.damaged: Collection[str] = ()
-        """Names of objects that are known to be damaged. Their content is written again under other names."""
+        """Names of objects known to be damaged. Their content is written again under other names."""
 
     def publish(
         self,
@@ -141,10 +141,10 @@ class SnapshotWriter:
         cancelled: Callable[[], bool],
         origins: Mapping[str, Origin] = NOWHERE,
     ) -> Published | None:
-        """Make a snapshot of a frozen copy, which the caller leases. Return None if the commit has one already.
+        """Make a snapshot of a frozen copy, which the caller leases. Return None if the commit already has one.
 
-        After return the snapshot survives the loss of this machine. Unless snapshots are full, a table file is not
-        uploaded if a published snapshot of an ancestor has the same content. A table file that is in another store
+        On return the snapshot survives the loss of this machine. Unless snapshots are full, a table file is not
+        uploaded if a published snapshot of an ancestor has the same content. A table file in another store
         (``origins``, by file name) is copied from there. Returns None also if another process deleted some of its table
         files meanwhile, as retention does if a snapshot takes longer than the grace period. A failure leaves at most
         objects that nothing refers to, or a manifest that retention and restore skip. Raises LifecycleError if
@@ -187,9 +187,9 @@ class SnapshotWriter:
     def _put(self, manifest: Manifest) -> bool:
         """Create the manifest. Withdraw it if a table file was deleted at the same time.
 
-        A service that ignores conditions tells two writers that each was first. There the manifest may be that of the
-        other writer, which may rely on it. Therefore an existing manifest is not overwritten on such a service, and
-        none is withdrawn; see ``retention``.
+        A service that ignores conditions tells two writers that each was first. The manifest may then be the other
+        writer's, who may rely on it. On such a service, an existing manifest is therefore not overwritten, and none is
+        withdrawn; see ``retention``.
         """
         name, began = snapshot_name(manifest.store.marker), boot_s()
         is_first = is_exclusive(self._place)
@@ -298,7 +298,7 @@ def _upload(copy: LocalCopy, path: Path, xxh3: str, sink: Sink) -> None:
     pour(_read(copy, path), digest.update, sink.write)
     with reading(copy):
         if digest.hexdigest() != xxh3:
-            raise FormatError(f"{path} is damaged: it has changed since its checksums were right.")
+            raise FormatError(f"{path} is damaged: it has changed since its checksums were verified.")
 
 
 def _read(copy: LocalCopy, path: Path) -> Iterator[bytes]:

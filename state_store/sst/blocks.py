@@ -21,7 +21,7 @@ DELETION, VALUE, MERGE = 0, 1, 2
 ENTRY_BYTES = 128
 """Memory for each entry in addition to its key and its value."""
 _MAX_SHIFT = 56
-"""No number in a table has more bits. The limit makes damaged numbers end."""
+"""No number in a table has more bits. The limit stops the decoding of damaged numbers."""
 _MAX_HEADER_BYTES = 7
 
 

@@ -3,8 +3,8 @@
 RocksDB takes three microseconds for a random row of a table file, because it inflates a block for it. A column file is
 mapped into memory and searched by numpy, which takes a third of a microsecond. It is an Arrow file of parts. Each entry
 has its key, the first eight bytes of the key as a number, its value and its kind. Parts are in key order, and a part
-has every entry of the table file between its first and its last key. Entries that are not worth it (long keys, long
-values, keys that begin alike) are in no part.
+has every entry of the table file between its first and its last key. Entries for which this does not pay (long keys,
+long values, keys that begin alike) are in no part.
 
 Column files are local, and every row in them is in a table file as well. The name ends in a checksum of all bytes.
 """
@@ -45,7 +45,7 @@ MAX_VALUE_BYTES = 512
 FEW_TIES = 64
 """... and runs where more than one key in this number begins with the same eight bytes as the key before it."""
 MAX_BESIDE = 4
-"""Column files are used if less than one byte in this number of the table files is without a column file."""
+"""Column files are used if the table files without one have less than one byte in this number."""
 PART_BYTES = 8 << 20
 MAX_BYTES = 64 << 20
 _SCHEMA = pa.schema([("word", pa.uint64()), ("key", pa.binary()), ("value", pa.binary()), ("kind", pa.uint8())])
@@ -141,7 +141,7 @@ def _checksum(path: Path) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Matches:
-    """What a part has for some of the requested keys.
+    """The findings of a part for some of the requested keys.
 
     ``which``: the requested keys within the bounds of the part. ``is_near``: for which of these an entry begins with
     the same eight bytes. ``found``: positions, among all requested keys, of those in the part, with their ``values``
@@ -255,7 +255,7 @@ class OpenColumnFiles:
         return bool(there) and MAX_BESIDE * beside < sum(table.size_bytes for table in tables)
 
     def of(self, table: str) -> ColumnFile | None:
-        """Return the column file of a table file, if there is one. A damaged one is removed, to be written again."""
+        """Return the column file of a table file, if there is one. A damaged one is removed, to be rewritten."""
         path = self._paths.get(table)
         if path is None:
             return None

@@ -1,4 +1,4 @@
-"""Compressions of blocks that this store never writes, and that RocksDB of Spark may be told to write.
+"""Compressions of blocks that this store never writes, but that Spark's RocksDB may be told to write.
 
 ::
 
@@ -21,7 +21,7 @@ _WITHOUT_HEAD = -15
 
 
 def decompress_other(kind: int, block: memoryview, begin: int, length: int) -> bytes:
-    """Return the content of a block, which says that it has ``length`` bytes. Raises ValueError, OSError.
+    """Return the content of a block that declares ``length`` bytes. Raises ValueError, OSError.
 
     ``begin``: where the bytes after that length begin.
     """
@@ -34,12 +34,12 @@ def decompress_other(kind: int, block: memoryview, begin: int, length: int) -> b
         with pa.CompressedInputStream(pa.BufferReader(block[begin:]), "bz2") as stream:
             content = stream.read(length + 1)
     if len(content) != length:
-        raise ValueError(f"it should have {length} bytes, and has {len(content)}")
+        raise ValueError(f"it should have {length} bytes, but has {len(content)}")
     return content
 
 
 def _inflate(stored: memoryview, length: int) -> bytes:
-    """Return up to one byte more than there should be."""
+    """Return up to one byte more than expected."""
     stream = zlib.decompressobj(_WITHOUT_HEAD)
     try:
         content = stream.decompress(stored, length + 1)

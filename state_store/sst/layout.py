@@ -1,4 +1,4 @@
-"""What the reader and the check of table files agree on: their numbers, and how bytes say them.
+"""The common ground of the reader and the check of table files: their numbers, and how bytes encode them.
 
 The state server imports neither numpy nor pyarrow, so this is plain Python.
 """
@@ -12,14 +12,14 @@ from xxhash import xxh3_64_intdigest
 
 FOOTER_BYTES = 53
 FOOTER_END = struct.Struct("<IQ")
-"""What a footer ends with: its format, and MAGIC."""
+"""The end of a footer: its format, and MAGIC."""
 MAGIC = 0x88E241B785F4CFF7
 XXH3 = 4
 """The kind of checksum of blocks."""
 LAST_BYTE = 0x6B9083D9
 """A checksum covers the byte for the kind of compression by its product with this number."""
 TRAILER = struct.Struct("<BI")
-"""What follows a block: how it is compressed, and its checksum."""
+"""The trailer of a block: its kind of compression, and its checksum."""
 TRAILER_BYTES = TRAILER.size
 PLAIN, LZ4, LZ4HC, ZSTD = 0, 4, 5, 7
 """Kinds of compression."""

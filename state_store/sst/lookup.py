@@ -1,8 +1,8 @@
 """Looks up many keys at once: in the newest table files, while these have many of the keys.
 
 RocksDB takes a microsecond for each key. When a table file is read as a whole, each row takes a tenth of that. A batch
-often asks for the keys that an earlier batch has written, and each batch writes one file. See ``scan`` for which file
-is newer.
+often asks for the keys that an earlier batch has written, and each batch writes one file. ``scan`` says which file is
+newer.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from pyspark_ckpt.state_store.sst.scan import Portion
 from pyspark_ckpt.state_store.sst.table import BLOCK_BYTES, SortedTable
 
 ROWS_A_KEY_BESIDE = 8
-"""Most rows for each remaining key with which a file is read, if most table files have column files.
+"""The maximum rows for each remaining key at which a file is read, if most table files have column files.
 
 Otherwise the limit is ROWS_A_KEY, and the next file is read only if at least one row in ROWS_A_KEY was asked for."""
 BYTES_A_KEY = 512
-"""Most bytes for each remaining key with which a file is read."""
+"""The maximum bytes for each remaining key at which a file is read."""
 MAX_BYTES = 32 << 20
-"""Most memory for one part of a file. Keys in a part that needs more are left to RocksDB."""
+"""The maximum memory for one part of a file. Keys in a part that needs more are left to RocksDB."""
 MAX_BESIDE = 8
 """Values found are copied if the array that they keep alive has more than this many times their bytes."""
 
 
 def look_up(reader: Reader, keys: Packed, columns: OpenColumnFiles | None = None) -> Cells:
-    """Return what a database has for keys that rise; keys may repeat.
+    """Return the cells of a database for keys that rise; keys may repeat.
 
     ``columns``: the column files of its table files. Raises StorageError, FormatError, InternalError.
     """
@@ -49,7 +49,7 @@ def look_up(reader: Reader, keys: Packed, columns: OpenColumnFiles | None = None
 
 
 class _Search:
-    """What is known about some keys so far."""
+    """The known values of some keys so far."""
 
     def __init__(self, reader: Reader, keys: Packed, columns: OpenColumnFiles | None) -> None:
         self._reader, self._keys = reader, keys
@@ -61,7 +61,7 @@ class _Search:
         """Positions of keys that are in none of the files searched so far: only these are sought in older files."""
 
     def in_files(self) -> None:
-        """Search files, newest first, while that is worth it."""
+        """Search files, newest first, while that pays."""
         files = self._reader.table_files()
         if self._columns is not None and not self._columns.have_most_of(files):
             self._columns = None
@@ -79,7 +79,7 @@ class _Search:
                 return
 
     def answer(self) -> Cells:
-        """Return what all keys have. RocksDB is asked for those that are not yet known."""
+        """Return the cells of all keys. RocksDB is asked for those not yet known."""
         rest = np.flatnonzero(~self._is_known)
         if len(rest) == len(self._keys):
             return Cells.of(self._reader.get_many(self._keys.strings()))
@@ -88,7 +88,7 @@ class _Search:
         return Cells.present(concatenate(self._values)).among(len(self._keys), np.concatenate(self._places))
 
     def _add(self, places: Integers, values: Packed, there: Bools) -> None:
-        """Keep what keys have: nothing where ``there`` is false."""
+        """Keep the values of keys: nothing where ``there`` is false."""
         self._is_known[places] = True
         self._places.append(places[there])
         self._values.append(values.take(there))
@@ -104,7 +104,7 @@ class _Search:
         self._left = self._left[is_absent]
 
     def _in_file(self, file: TableFile, begin: int, end: int) -> bool:
-        """Search a table file for remaining keys. Returns whether it is worth going on with older files."""
+        """Search a table file for remaining keys. Returns whether older files are worth searching."""
         try:
             table = SortedTable(self._reader.folder / file.name, (file.first_key, file.last_key))
         except FileNotFoundError:  # compacted away, but RocksDB still has it open
@@ -141,13 +141,13 @@ class _Search:
         return self._columns is not None or read < MIN_KEYS or found * ROWS_A_KEY >= read
 
     def _keep(self, places: Integers, values: Packed, kinds: npt.NDArray[np.uint8], what: str) -> None:
-        """Keep what keys have in the file ``what``. One of them is compared with the database."""
+        """Keep the values of keys in the file ``what``. One of them is compared with the database."""
         if not len(places):
             return
         middle = len(places) // 2
         key, value = self._keys[places[middle]], values[middle] if kinds[middle] != DELETION else None
         if self._reader.get_many([key]) != [value]:
-            raise InternalError(f"The row of the key {key.hex()} in {what} is not what the database has.")
+            raise InternalError(f"The row of the key {key.hex()} in {what} differs from the database's.")
         self._add(places, values, kinds != DELETION)
 
 
@@ -166,7 +166,7 @@ def _positions(asked: Packed, stored: Packed) -> tuple[Integers, Bools]:
     """Return the position of each key among stored ones that rise (the first of equal ones), and whether it is there.
 
     The position is -1 for a key that is known not to be there. A key that has a position but is not there begins like a
-    stored key: RocksDB is to be asked for it, and no older file.
+    stored key: RocksDB must be asked for it, but no older file.
     """
     found, sought = stored.words(0), asked.words(0)
     words = -(-int(asked.size.max()) // WORD)

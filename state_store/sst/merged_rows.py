@@ -1,8 +1,8 @@
-"""Rows of a database that a merge operator has added values to, read from its table files in key order.
+"""Rows of a database to which a merge operator has added values, read from its table files in key order.
 
-RocksDB needs the operator to read them, and rocksdict has none. It has no zlib, either: table files with that are read
-here, too. Spark's operator appends strings: the value of a key is its last value that was put, followed by what was
-added since, from old to new.
+RocksDB needs the operator to read them, and rocksdict has none. It has no zlib, either, so table files with zlib are
+read here, too. Spark's operator appends strings: the value of a key is the value last put, followed by the values added
+since, from old to new.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pyspark_ckpt.state_store.sst.table import BlockRange, SortedTable
 
 _COMPRESSION, _ZLIB = b"rocksdb.compression", b"Zlib"
 _UNKNOWN_BOUNDS = b"", b"\xff" * 64
-"""They say how far range deletions go, and files with such are refused."""
+"""The blocks that say how far range deletions go; files that have any are refused."""
 
 
 class _Entry(NamedTuple):
@@ -32,7 +32,7 @@ class _Entry(NamedTuple):
 
 
 def has_merges(folder: Path, names: Sequence[str]) -> bool:
-    """Return whether one of the table files has values that are added to those of a key. Raises FormatError."""
+    """Return whether a table file has values that are added to a key's value. Raises FormatError."""
     for name in names:
         with closing(_open(folder, name)) as table:
             if table.merge_operands:
@@ -43,14 +43,14 @@ def has_merges(folder: Path, names: Sequence[str]) -> bool:
 def needs_own_reader(folder: Path, names: Sequence[str]) -> bool:
     """Return whether rocksdict cannot open a database with these table files: one has blocks of zlib."""
     for name in names:
-        with suppress(FormatError), closing(_open(folder, name)) as table:  # of other forms, RocksDB says what is wrong
+        with suppress(FormatError), closing(_open(folder, name)) as table:  # for other forms, RocksDB reports the fault
             if table.properties.get(_COMPRESSION) == _ZLIB:
                 return True
     return False
 
 
 def merge_rows(folder: Path, names: Sequence[str], delimiter: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield all rows of the database with these table files. ``delimiter``: what lies between values that were added.
+    """Yield all rows of the database with these table files. ``delimiter``: what lies between added values.
 
     Raises FormatError, StorageError.
     """

@@ -1,11 +1,11 @@
 """Reads all rows of a database in a range of keys from its table files, many rows at once.
 
-RocksDB's rule for the value of a key is simple when no rows are in memory only: of all entries of a key, the one in the
+RocksDB's rule for the value of a key is simple when no rows are only in memory: of all entries of a key, the one in the
 newest file counts. A file is newer the nearer its level is to 0. Within level 0, RocksDB lists newer files first.
 
 The scan goes through the keys in order, and has a file open only from its first key to its last. It reads the rows
 between two keys as one portion, of bounded size, and halves a portion that is too large. Memory is therefore bounded,
-however large the files are, however many there are, and whatever is in them.
+whatever the size, number and content of the files.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from pyspark_ckpt.state_store.sst.blocks import DELETION, Entries, parse_entries
 from pyspark_ckpt.state_store.sst.table import BlockRange, SortedTable
 
 MAX_BYTES = 64 << 20
-"""Most memory for rows at once, as far as they can be parted: one block of each table is always read as a whole."""
+"""Maximum memory for rows at once, as far as they can be parted: one block of each table is always read as a whole."""
 MAX_MORE = 64
 """Most files that begin within one portion."""
 MIN_GROWTH = 6
-"""Rows take at least this many times the bytes of their blocks while they are processed, small rows more."""
+"""Rows take at least this many times the bytes of their blocks while they are processed; small rows take more."""
 
 Get = Callable[[bytes], bytes | None]
 
@@ -143,7 +143,7 @@ class Sweep:
         return table
 
     def _parts(self, begin: bytes, end: bytes) -> Iterator[tuple[SortedTable, int]]:
-        """Yield the tables that have rows there, newer first, and below which sequence their entries are hidden."""
+        """Yield the tables with rows there, newer first, each with the sequence below which its entries are hidden."""
         for _, (_, table) in sorted(self._open.items()):
             marks = [each.sequence for each in table.hidden if each.begin <= begin < each.end]
             if table.span(begin, end):
@@ -174,9 +174,9 @@ class Portion:
         return self.begin, self.end, tuple((table.identity, hidden) for table, hidden in self.parts)
 
     def rows(self, get: Get, most_bytes: int) -> Iterator[PackedRows]:
-        """Read the rows, one half after the other if they are too many. Yields nothing that is empty.
+        """Read the rows, one half after the other if they are too many. Yields nothing empty.
 
-        ``get`` returns what the database has for a key. One row of each part, and one that has several entries, are
+        ``get`` returns the database's value of a key. One row of each part, and one that has several entries, are
         compared with it. Raises StorageError, FormatError, InternalError.
         """
         waiting = [self]
@@ -193,7 +193,7 @@ class Portion:
     def halves(self) -> list[Portion]:
         """Return the second half and the first half.
 
-        They meet where a table begins within the portion, else in the middle of the table that has most there.
+        They meet where a table begins within the portion, else in the middle of the table with most blocks there.
         """
         begins = sorted(table.first_key for table, _ in self.parts if self.begin < table.first_key < self.end)
         largest = max(self._spans, key=lambda span: span.stored_bytes * (len(span) > 1))
@@ -211,9 +211,9 @@ class Portion:
         return [table.span(self.begin, self.end) for table, _ in self.parts]
 
     def entries(self, most_bytes: int) -> Entries | None:
-        """Return what the tables have, in their order; None if that would take more than ``most_bytes``.
+        """Return the entries of the tables, in their order; None if they would take more than ``most_bytes``.
 
-        The only block of a table that begins before the portion does not count: halves would not make it smaller.
+        A table's only block does not count if it begins before the portion: halves would not make it smaller.
         """
         counts = [len(span) > 1 or self.begin < span.table.first_key < self.end for span in self._spans]
         least_bytes = most_bytes // MIN_GROWTH
@@ -269,4 +269,4 @@ def _check_newest(entries: Entries, order: Integers, is_older: Bools, get: Get) 
 
 def _check(key: bytes, value: bytes | None, get: Get) -> None:
     if get(key) != value:
-        raise InternalError(f"The row of the key {key.hex()} is not what the database has.")
+        raise InternalError(f"The row of the key {key.hex()} differs from the database's.")

@@ -1,4 +1,4 @@
-"""Reads a RocksDB table file: which blocks it has, and their content before compression.
+"""Reads a RocksDB table file: its blocks, and their content before compression.
 
 It is a block-based table (https://github.com/facebook/rocksdb/wiki/Rocksdb-BlockBasedTable-Format) as this store writes
 it: data blocks, an index with one entry for each block, properties, and a footer. One byte for its compression and a
@@ -43,7 +43,7 @@ from pyspark_ckpt.state_store.sst.layout import (
 
 FORMATS = range(3, 6)
 _COMPRESSIONS = {b"", b"NoCompression", b"LZ4", b"LZ4HC", b"ZSTD"}
-"""RocksDB's names of what blocks that are read here are compressed with."""
+"""RocksDB's names of the compressions that are read here."""
 _CODECS = {LZ4: "lz4_raw", LZ4HC: "lz4_raw", ZSTD: "zstd"}
 PORTION_BYTES = 2 << 20
 """About how much of each table is read at once, unless large values were compressed much."""
@@ -280,7 +280,7 @@ class SortedTable:
         if not self._count("rocksdb.index.key.is.user.key", fixed=True):
             keys = Packed(keys.data, keys.at, keys.size - SUFFIX_BYTES)
         if len(keys) != self._count("rocksdb.num.data.blocks"):
-            raise self.make_damage_error(f"its index lists {len(keys)} blocks, and its properties have another number")
+            raise self.make_damage_error(f"its index lists {len(keys)} blocks, but its properties have another number")
         return Blocks(keys, at, size)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Reads a RocksDB table file once and checks it: every byte that it returns is one that was written.
+"""Reads a RocksDB table file once and checks that every byte it returns is as written.
 
 A table consists of blocks without gaps and a footer. The kind of compression and a checksum follow each block. The
 content of a footer has only one valid form. The index of the blocks is near the end and is read first. Then all bytes
@@ -113,7 +113,7 @@ class CheckedTable:
         """Return the footer and the sizes of all blocks, which lie one after the other up to the footer."""
         footer_at = self.size_bytes - FOOTER_BYTES
         if footer_at < 0:
-            raise _Damage(f"it has {self.size_bytes} bytes, which is less than the footer of a table has")
+            raise _Damage(f"it has {self.size_bytes} bytes, which is less than the footer of a table")
         self._file.seek(footer_at)
         footer = self._read(FOOTER_BYTES)
         version, magic = FOOTER_END.unpack_from(footer, FOOTER_BYTES - FOOTER_END.size)
@@ -133,7 +133,7 @@ class CheckedTable:
             sizes.append(size)
             end += size + TRAILER_BYTES
         if end != footer_at:
-            raise _Damage(f"its blocks end at {end}, and its footer begins at {footer_at}")
+            raise _Damage(f"its blocks end at {end}, but its footer begins at {footer_at}")
         return footer, sizes
 
     def _block(self, handle: BlockHandle) -> bytes:

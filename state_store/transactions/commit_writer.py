@@ -53,8 +53,8 @@ class CommitWriter:
     ) -> tuple[StoreMeta, Sequence[StagedTable], Committed]:
         """Write the commit of a prepared transaction. Return its metadata, its checked files, and the answer.
 
-        After return, the version survives the loss of this machine. The answer may name another commit of this run
-        that was first (format 1). Raises InvalidInputError, StorageError, InternalError, FormatError, ConflictError.
+        On return, the version survives the loss of this machine. The answer may name another commit of this run that
+        was first (format 1). Raises InvalidInputError, StorageError, InternalError, FormatError, ConflictError.
         """
         context, tuning = self._context, self._context.tuning
         failpoints, started = self._shared.failpoints, time.monotonic()

@@ -1,4 +1,4 @@
-"""What a store stands on: its own places, options and folder, and what the stores of one process share."""
+"""The foundation of a store: its own places, options and folder, and the shared resources of its process."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class SharedResources:
 
 @dataclass(frozen=True)
 class StoreContext:
-    """What one store stands on.
+    """The foundation of one store.
 
     Durable objects are in ``place``, local copies in ``folder``. ``checkpoint`` is the place of the query's checkpoint,
-    and ``epochs`` and ``operators`` are what is known of that query. ``traffic`` counts the requests.
+    and ``epochs`` and ``operators`` hold what is known of that query. ``traffic`` counts the requests.
     """
 
     identity: Identity

@@ -45,7 +45,7 @@ class Follower:
         wait(self._moves)
 
     def _ingest_commit(self, transaction: Transaction, meta: StoreMeta, staged: Sequence[StagedTable]) -> None:
-        """Apply a valid commit to the live database if that still is at the base. The base stays as a frozen copy.
+        """Apply a valid commit to the live database if it is still at the base. The base stays as a frozen copy.
 
         The commit is durable and was answered: a failure costs a restore, but no data.
         """
@@ -70,7 +70,7 @@ class Follower:
                         self._shared.columns.schedule(live, tables, log, local.discard_damaged)
         except Exception as problem:
             local.copies.full_disk.note(problem)
-            log.exception("%s is durable, but has to be restored: the local database failed", transaction.target)
+            log.exception("%s is durable, but must be restored: the local database failed", transaction.target)
         try:
             local.let_go(transaction)
         except Exception:

@@ -61,7 +61,7 @@ class LocalSide:
     def discard_damaged(self, copy: LocalCopy, problem: object) -> None:
         """Forget a damaged local copy and all that share files with it. The next begin restores the version.
 
-        Leased copies stay on disk until the lease ends. A copy that is already forgotten is no error.
+        Leased copies stay on disk until the lease ends. Forgetting a copy twice is no error.
         """
         with self.lock:
             self.versions.check_what_is_restored()

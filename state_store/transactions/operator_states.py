@@ -1,9 +1,9 @@
 """The keyed states of an operator in all partitions, at the version on which a run of the query begins.
 
 A program is checked against all of them before it commits anything. Spark calls the program only for partitions that
-have rows. Without this check a changed program could commit in these partitions and be incompatible with others, and
-then neither the old nor the new program could continue in all of them. Declarations are not recorded: the stores at the
-base version are the source of truth, also after a failed batch, a restore or a rescaling.
+have rows. Without this check a changed program could commit in these partitions although it is incompatible with
+others; then neither the old nor the new program could continue in all of them. Declarations are not recorded: the
+stores at the base version are the source of truth, even after a failed batch, a restore or a rescaling.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class OperatorStates:
 
         ``own`` is the metadata of the store ``identity``, in ``place``, at the version on which the run begins. The
         first call of a run makes two or three requests for each other partition, which ``traffic`` counts. Later calls
-        make none. Raises ConflictError, FormatError (also for a partition that lacks what the commit log or a winner
-        names), StorageError.
+        make none. Raises ConflictError, FormatError (also for a partition that lacks a commit named by the commit log
+        or a winner), StorageError.
         """
         key = (run_id, identity.operator, identity.name)
         known = self._known.of
@@ -81,9 +81,9 @@ class OperatorStates:
     ) -> None:
         """Require that the next partition has the same broadcast states as ``own``, if these have changed in the run.
 
-        So all partitions agree, in whatever processes their commits were made. After a batch that has changed a
-        broadcast state, a call makes two or three requests; other calls make none. Raises InvalidInputError (a program
-        has made the copies differ), and as ``of``.
+        So all partitions agree, whatever processes made their commits. After a batch that has changed a broadcast
+        state, a call makes two or three requests; other calls make none. Raises InvalidInputError (a program has made
+        the copies differ), and as ``of``.
         """
         copies, partitions = select_copies(own), own.num_partitions or 1
         if not copies or partitions == 1:
@@ -111,7 +111,7 @@ class OperatorStates:
     def _reader(
         self, identity: Identity, own: StoreMeta, place: BlobPlace, traffic: Traffic
     ) -> Callable[[int], StoreMeta | None]:
-        """Return what reads the metadata of another partition at the version of ``own``."""
+        """Return a reader of another partition's metadata at the version of ``own``."""
         root = place.url.removesuffix(store_folder(identity))
         if root == place.url:
             raise InternalError(
@@ -136,7 +136,7 @@ def _read_meta(
 ) -> StoreMeta | None:
     """Return the metadata of a store at a version. None if it is gone, which the partition's own task reports.
 
-    Raises FormatError if the commit that counts is missing. NotFoundError would say that of the caller's own store.
+    Raises FormatError if the commit that counts is missing: NotFoundError would mean the caller's own store.
     """
     lineage = Lineage.of(place.list(prefix=f"{version:020d}-"))
     if not lineage.list_commits(version):

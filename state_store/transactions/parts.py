@@ -2,7 +2,7 @@
 
 A session of a worker writes its table files into the staging folder of its task's transaction. Then, in one atomic
 step, it writes a part: which states it knows under which numbers, which files it wrote, how row counts change. A
-transaction may have several sessions, even in several processes. The commit joins all parts that exist. A session that
+transaction may have several sessions, even in several processes. The commit joins all existing parts. A session that
 died left no part, but then its task has failed, too.
 
 ::
@@ -10,8 +10,8 @@ died left no part, but then its task has failed, too.
     <staging>/<session>.part.json    {"format": 3, "states": [...], "files": ["<session>-0.sst"], "rows": {"16384": 7},
                                       "seals": {"<session>-0.sst": {"bytes", "xxh64"}}, "commit": "<id>", ..., "xxh3"}
 
-A part has its own checksum. Every file that is named like a session's must be listed in a part: a lost part is
-noticed, and not taken for a session that has staged nothing.
+A part has its own checksum. Every file that is named like a session's must be listed in a part. A lost part is
+therefore noticed, and not taken for a session that has staged nothing.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ class PartState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one session of a worker has staged.
+    """The staged content of one session of a worker.
 
-    ``rows`` are changes of row counts by state number, ``digests`` those of broadcast states. ``written`` is the number
-    of rows in the files. ``seals`` are those of the files, by name. ``counts`` are metrics of the commit, by their
-    names in its report. If a session has a ``log``, all of these are in the log instead. ``commit`` is the id of the
+    ``rows`` are changes of row counts by state number, ``digests`` the digests of broadcast states. ``written`` is the
+    number of rows in the files. ``seals`` of the files are by name. ``counts`` are metrics of the commit, by their
+    names in its report. If a session has a ``log``, the log holds all of these instead. ``commit`` is the id of the
     commit that the transaction makes: a part of another commit is rejected.
     """
 
@@ -109,7 +109,7 @@ def read_parts(staging: Path, commit_id: CommitId) -> list[Part]:
 def close_parts(staging: Path, commit_id: CommitId, tuning: Tuning) -> list[Part]:
     """Return all parts of a commit, with the rows of their logs in table files.
 
-    Raises FormatError (something staged is damaged, or no part lists a file that a session has staged), StorageError,
+    Raises FormatError (staged content is damaged, or no part lists a file that a session has staged), StorageError,
     OSError.
     """
     parts = read_parts(staging, commit_id)
@@ -172,7 +172,7 @@ def _check_unchanged(name: str, meta: StoreMeta, descriptor: Descriptor) -> None
 
 
 def _make_change_error(name: str, what: str, stored: object, declared: object) -> InvalidInputError:
-    return InvalidInputError(f"State {name!r} is stored with {what} {stored}, and the program declares {declared}.")
+    return InvalidInputError(f"State {name!r} is stored with {what} {stored}, but the program declares {declared}.")
 
 
 def _goes_on(stored: object, declared: object) -> bool:
@@ -206,7 +206,7 @@ class Joined:
 def join(meta: StoreMeta, parts: Sequence[Part]) -> Joined:
     """Return ``meta`` with the states of all parts, all files in order, and the sums of the row count changes.
 
-    Raises InvalidInputError if a session has another number for a state than the store, or as ``declare``.
+    Raises InvalidInputError if a session and the store number a state differently, or as ``declare``.
     """
     files: list[str] = []
     seals: dict[FileName, Seal] = {}

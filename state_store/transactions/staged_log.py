@@ -1,7 +1,7 @@
 """The log of a session that does not know its last group. The commit turns the log into a table file.
 
-Spark calls a function for one group after another and does not say which is the last. Therefore a session appends
-what each group has written as a *frame*: 4 bytes of size and 8 bytes of xxh64, little-endian, then msgpack::
+Spark calls a function for one group after another and does not say which is the last. Therefore a session appends the
+writes of each group as a *frame*: 4 bytes of size and 8 bytes of xxh64, little-endian, then msgpack::
 
     {"rows": [[key, value or nil], ...], "files": ["<session>-0.sst"], "seals": {"<session>-0.sst": {...}},
      "changes": {16384: 7}, "counts": {...}, "written": 9, "group": suffix}
@@ -11,8 +11,9 @@ session up to this frame: table files with earlier rows, changes of row counts, 
 grown large, its rows become a table file and the log starts again. The old frames are kept in another file until the
 task ends, because a group may be called a second time.
 
-The file begins with its own size, which is updated after each append: a log that has lost its last frames is rejected,
-and not read as a shorter log. Checksums are seeded with the file's name: a log is not read as another session's.
+The file begins with its own size, which is updated after each append. A log that has lost its last frames is therefore
+rejected, rather than read as a shorter log. Checksums are seeded with the file's name, so that no log is read as
+another session's.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class StagedLog:
         self._earlier.append(more)
 
     def begin_anew(self, frame: Frame) -> None:
-        """Move all frames to the other file and start the log again with this one."""
+        """Move all frames to the other file and restart the log with this one."""
         self.keep_apart(read_frames(self._path))
         self._file.begin_anew()
         self.append(frame)
@@ -138,7 +139,7 @@ def read_frames(path: Path) -> list[Frame]:
 
 
 class StagedGroups:
-    """What the sessions of a task have staged so far, by group. Only the positions are in memory, not the rows."""
+    """The rows that the sessions of a task have staged so far, by group. Only their positions are in memory."""
 
     def __init__(self, staging: Path) -> None:
         """Read all logs in a folder. Raises FormatError."""
@@ -149,7 +150,7 @@ class StagedGroups:
                     self._places.setdefault(frame.group, []).append((path, begin, end))
 
     def of(self, group: bytes) -> StagedRows:
-        """Return what a group has staged."""
+        """Return the staged rows of a group."""
         return StagedRows(self._places.get(group, ()))
 
 

@@ -3,7 +3,7 @@
 When a file is complete, its writer makes its *seal*: the size and a checksum. The seal travels with the file's name, in
 the commit call or in the part. The state server compares the seal with the very bytes that it uploads. It also compares
 every block with RocksDB's checksum, which was computed in the writer's memory, and the marker row with the commit. This
-ensures that the acknowledged bytes are those that were written. They are compared once more before the local database
+ensures that the acknowledged bytes equal the written ones. They are compared once more before the local database
 ingests the file.
 """
 
@@ -80,7 +80,7 @@ class StagedTable:
         self._uploaded = found
 
     def require_unchanged(self) -> None:
-        """Raise StorageError if the file differs from what was uploaded, or cannot be read."""
+        """Raise StorageError if the file differs from its upload, or cannot be read."""
         with refusing_damage(self._who):
             if (found := seal_file(self.path)) != self._uploaded:
                 raise self._make_damage_error(
@@ -101,7 +101,7 @@ class StagedTable:
 
 @contextmanager
 def refusing_damage(who: str) -> Iterator[None]:
-    """Turn damage of what ``who`` has staged into a StorageError: the next attempt of the task may succeed."""
+    """Turn damage in files staged by ``who`` into a StorageError: the next attempt of the task may succeed."""
     try:
         yield
     except FormatError as problem:

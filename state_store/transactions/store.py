@@ -171,9 +171,9 @@ class Store:
     ) -> Committed:
         """Make the next version from the staged table files, applied in order.
 
-        Staged files are checked against their ``seals`` and their own checksums before anything is visible. After
-        return, the version survives the loss of this machine; the local database follows in the background. A repeated
-        call gets the same answer. In checkpoint format 1 the answer may name another commit of this run that was first.
+        Staged files are checked against their ``seals`` and their own checksums before anything is visible. On return,
+        the version survives the loss of this machine; the local database follows in the background. A repeated call
+        gets the same answer. In checkpoint format 1 the answer may name another commit of this run that was first.
         After an error, the transaction is ABORTED and the base is unchanged. Raises LifecycleError (also for a
         transaction of no run), InvalidInputError, StorageError.
         """
@@ -213,7 +213,7 @@ class Store:
     def lease_for_snapshot(self, due: Callable[[int], bool], commit: Marker | None = None) -> LocalCopy | None:
         """Lease a frozen copy of a commit: by default the newest one that Spark has asked for.
 
-        None if it is not here or not ``due``.
+        None if the commit is not here or not ``due``.
         """
         with self._lock:
             wanted = commit or self.newest
@@ -250,9 +250,9 @@ class Store:
             raise LifecycleError(
                 f"{self.identity}: {transaction.target} is not committed, because its transaction belongs to no run of "
                 "a query that pyspark-ckpt knows.",
-                hint="Only streaming queries write state. If a query has failed by this, its session does not have "
-                "the extensions of the jar: make the session with the jar, or call pyspark_ckpt.attach(session) before "
-                "the query starts.",
+                hint="Only streaming queries write state. If a query has failed with this error, its session does not "
+                "have the extensions of the jar: make the session with the jar, or call pyspark_ckpt.attach(session) "
+                "before the query starts.",
             )
 
     def _open(
@@ -288,9 +288,10 @@ class Store:
             return is_there
 
     def _keep_base(self, live: LocalCopy, frozen: LocalCopy) -> None:
-        """Give the transactions on ``live``, which leaves their base, the ``frozen`` copy of it.
+        """Give the ``frozen`` copy of their base to the transactions on ``live``, which is leaving it.
 
-        A worker may have begun to open the live copy. It finds that this has moved on, and reads its ticket again.
+        A worker may have begun to open the live copy. It notices that the copy has moved on, and reads its ticket
+        again.
         """
         for transaction in self._transactions.values():
             if transaction.copy is live:

@@ -6,8 +6,8 @@ task attempt and the executor. A small file with these in its name tells the wor
     <local folder>/tickets/<task attempt>-<executor>-<operator>-<partition>-<store>.json
 
 After ``coalesce``, one task processes several partitions of an operator, one after another. Each has its ticket from
-the begin of its transaction to the commit, and Spark begins the next partition after that. Therefore the ticket of an
-operator that exists while its function is called is that of the call's partition, whatever the number of the task's own
+the begin of its transaction to the commit, and Spark begins the next partition after that. So while an operator's
+function is called, the operator's ticket is that of the call's partition, whatever the number of the task's own
 partition. One task can have several operators at the same time: the plan tells each worker the number of its own.
 
 Every application counts attempts from 0, and several may share the parent of their local folders. Therefore an executor
@@ -48,7 +48,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_.]")
 class WorkerTask:
     """The task whose Python worker looks for a transaction.
 
-    ``key_schema``: of its operator, in Spark's JSON. ``num_partitions``: the number that the query runs with.
+    ``key_schema``: of its operator, in Spark's JSON. ``num_partitions``: with which the query runs.
     """
 
     attempt: int
@@ -60,12 +60,12 @@ class WorkerTask:
 class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The content of a ticket. ``meta`` is the metadata of the store at the base version: states and their numbers.
 
-    ``num_partitions``: the number that the query runs with. At version 0, ``meta`` has no such number.
-    ``compression``: of the database and of what the worker writes. ``allow_non_restored_state``: states that the
-    worker's operator does not declare are no error. ``operator_states``: see ``OperatorStates``. ``checkpoint`` and
-    ``place_options``: for commands that messages name; a placeholder if the checkpoint is not known. ``path``: of the
-    ticket. If another task commits a version on the same base, the live database moves on, and the ticket is replaced
-    by one that leads to a copy of the base.
+    ``num_partitions``: with which the query runs. At version 0, ``meta`` has no number. ``compression``: of the
+    database and of the worker's files. ``allow_non_restored_state``: states that the worker's operator does not declare
+    are no error. ``operator_states``: see ``OperatorStates``. ``checkpoint`` and ``place_options``: for commands that
+    messages name; a placeholder if the checkpoint is not known. ``path``: of the ticket. If another task commits a
+    version on the same base, the live database moves on, and another ticket replaces this one and leads to a copy of
+    the base.
     """
 
     operator: OperatorNumber
@@ -119,7 +119,7 @@ def read_ticket(path: Path) -> Ticket:
     """Read a ticket. Raises FormatError, which names it, if it is damaged or leads out of its local folder.
 
     Raises InvalidInputError unless it and its folders belong to this user, are no links, and only this user can write
-    them.
+    to them.
     """
     for each in (path.absolute().parents[1], path.parent, path):
         require_own(each)

@@ -31,7 +31,7 @@ class TicketWriter:
     def read_states(self, caller: Caller, own: StoreMeta) -> Sequence[States]:
         """Return the states that the program of a run is checked against. A reader outside a query has no program.
 
-        Makes requests as ``OperatorStates.of``, and raises what that raises.
+        Makes requests and raises as ``OperatorStates.of``.
         """
         context = self._context
         if not caller.run_id or own.marker == EMPTY:

@@ -73,7 +73,7 @@ class Transaction:
     format: int
     run_id: str
     left: LocalCopy | None = None
-    """The live copy on which the transaction has begun, if it has moved on since; ``copy`` is a frozen one then."""
+    """The live copy on which the transaction began, if it has moved on since; ``copy`` is then a frozen one."""
     ticket: Path | None = None
     status: Status = Status.OPEN
     result: Committed | None = None
@@ -109,8 +109,8 @@ class Transaction:
     def find_staged(self, names: Sequence[str], seals: Seals) -> list[Path]:
         """Return the paths of staged files.
 
-        Raises InvalidInputError (a name is repeated, or not that of a plain file in the staging folder), FormatError
-        (a file that its writer has completed is missing or no plain file).
+        Raises InvalidInputError (a name is repeated, or is not a plain file in the staging folder), FormatError (a file
+        that its writer has completed is missing or is no plain file).
         """
         if unknown := seals.keys() - set(names):
             raise InvalidInputError(f"The commit has seals of {sorted(unknown)}, but does not list these files.")
@@ -124,7 +124,7 @@ class Transaction:
         if _STAGED_NAME.fullmatch(name) is None or not (is_there or is_sealed):
             raise InvalidInputError(f"{name!r} is not a file in the staging folder {self.staging}.")
         if not is_there:
-            raise FormatError(f"{path} is missing, or no plain file, although its writer has completed it.")
+            raise FormatError(f"{path} is missing or is no plain file, although its writer has completed it.")
         return path
 
     def drop_ticket(self) -> None:

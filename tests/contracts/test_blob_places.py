@@ -244,7 +244,7 @@ class TestLocalPlace(BlobPlaceContract):
         source.put("sst/a", b"1234567890")
         assert target.link_from(source, "sst/a", "sst/b")
         assert (tmp_path / "source/sst/a").samefile(tmp_path / "target/sst/b")
-        with pytest.raises(ConflictError, match="sst/b exists already"):
+        with pytest.raises(ConflictError, match="sst/b already exists"):
             target.link_from(source, "sst/a", "sst/b")
         source.delete("sst/a")
         assert target.get("sst/b") == b"1234567890"

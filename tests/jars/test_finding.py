@@ -83,7 +83,7 @@ def test_a_folder_that_cannot_be_written_names_the_variable(
     assert package.exists()
     (tmp_path / "file").write_text("")
     monkeypatch.setenv(CACHE, str(tmp_path / "file" / "folder"))
-    with pytest.raises(ProcessError, match=rf"no folder for the jar .*file/folder.*variable {CACHE}"):
+    with pytest.raises(ProcessError, match=rf"No folder for the jar .*file/folder.*variable {CACHE}"):
         jar_path()
 
 

@@ -56,7 +56,7 @@ class MemoryPlace:
         key, sink = self._key(name), io.BytesIO()
         yield sink
         if not self._write(key, sink.getvalue(), replace=False):
-            raise ConflictError(f"{key} exists already.")
+            raise ConflictError(f"{key} already exists.")
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Write ``data`` unless ``name`` exists; see the protocol."""

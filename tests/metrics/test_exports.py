@@ -125,7 +125,7 @@ def test_addresses_are_read(target: object, expected: tuple[str, int]) -> None:
 
 @pytest.mark.parametrize("target", [True, -1, 65536, "", ":9000", "host:", "host", "host:9x", 9.5, object(), "९४"])
 def test_what_is_no_address_is_refused(target: object) -> None:
-    with pytest.raises(InvalidInputError, match="should be a port"):
+    with pytest.raises(InvalidInputError, match="prometheus must be a port"):
         prometheus.read_address(target)
 
 
@@ -214,7 +214,7 @@ def test_a_meter_has_nothing_after_the_export_is_closed_and_takes_the_next_one(
 
 
 def test_what_is_no_meter_is_refused(series: Series) -> None:
-    with pytest.raises(InvalidInputError, match="should be a MeterProvider"):
+    with pytest.raises(InvalidInputError, match="otel must be a MeterProvider"):
         telemetry.make_export(series, "http://collector")
 
 

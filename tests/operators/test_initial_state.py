@@ -94,15 +94,15 @@ def test_a_method_takes_any_columns() -> None:
 @pytest.mark.parametrize(
     ("processor", "fields", "problem"),
     [
-        (Kinds(), [("totl", LongType())], r"column 'totl', and Kinds declares the states .*'total'.* Did you mean"),
-        (Kinds(), [("due", LongType())], "column 'due', and Kinds declares .*write a method process_initial"),
-        (Columns(), [("seen", LongType())], "and Columns declares .*write a method process_initial_batch"),
-        (Kinds(), [], "no columns but the keys"),
-        (Kinds(), [("total", StringType())], "'total' of type string cannot be the state .* of type int64"),
-        (Kinds(), [("total", types.DoubleType())], "'total' of type double cannot be the state"),
-        (Kinds(), [("seen", LongType())], "'seen' of type int64 cannot be the state"),
-        (Kinds(), [("seen", types.ArrayType(StringType()))], "'seen' of type list.* cannot be the state"),
-        (Kinds(), [("words", types.MapType(LongType(), LongType()))], "'words' of type map.* cannot be the state"),
+        (Kinds(), [("totl", LongType())], r"column 'totl', but Kinds declares the states .*'total'.* Did you mean"),
+        (Kinds(), [("due", LongType())], "column 'due', but Kinds declares .*write a method process_initial"),
+        (Columns(), [("seen", LongType())], "but Columns declares .*write a method process_initial_batch"),
+        (Kinds(), [], "only the key columns"),
+        (Kinds(), [("total", StringType())], "'total' of type string cannot fill the state .* of type int64"),
+        (Kinds(), [("total", types.DoubleType())], "'total' of type double cannot fill the state"),
+        (Kinds(), [("seen", LongType())], "'seen' of type int64 cannot fill the state"),
+        (Kinds(), [("seen", types.ArrayType(StringType()))], "'seen' of type list.* cannot fill the state"),
+        (Kinds(), [("words", types.MapType(LongType(), LongType()))], "'words' of type map.* cannot fill the state"),
         (Kinds(), [("pair", StructType([StructField("n", LongType())]))], "the fields must be"),
         (Kinds(), [("total", LongType()), ("total", LongType())], "several columns 'total'"),
         (ByHand(), [(HASH, LongType())], "is reserved"),
@@ -117,5 +117,5 @@ def test_other_columns_are_refused_by_name(processor: Any, fields: Any, problem:
 
 @pytest.mark.parametrize("kind", [types.VarcharType(3), LongType(), StructType([_USER])])
 def test_a_key_of_another_type_is_refused(kind: types.DataType) -> None:
-    with pytest.raises(InvalidInputError, match=r"has the key 'user' of type .*, and the stream has it of type string"):
+    with pytest.raises(InvalidInputError, match=r"has the key 'user' of type .*, but in the stream its type is string"):
         _schema_of(Kinds(), StructField("user", kind), StructField("total", LongType()))

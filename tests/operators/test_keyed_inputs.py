@@ -56,7 +56,7 @@ def test_inputs_merge_although_only_one_has_parts_that_are_not_null(order: str) 
 @pytest.mark.parametrize("name", ["process_late", "process_late_order"])
 def test_a_method_for_late_rows_that_nothing_calls_is_refused(name: str) -> None:
     stray = type("Stray", (Told,), {name: Told.process_left})
-    with pytest.raises(InvalidInputError, match=rf"Stray has a method {name}\(\), which is called for no rows"):
+    with pytest.raises(InvalidInputError, match=rf"Stray has a method {name}\(\), which nothing calls"):
         testing.keyed_inputs(**two_inputs()).process(stray(), OUTPUT)
     right = type("Right", (Told,), {"process_late_left": Told.process_left})
     testing.keyed_inputs(**two_inputs()).process(right(), OUTPUT).close()

@@ -364,7 +364,7 @@ def test_wrong_arguments_are_refused_by_name(arguments: Any, problem: str) -> No
 
 
 def test_what_a_query_refuses_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="declares timers of event time, and the frame has no watermark"):
+    with pytest.raises(InvalidInputError, match="declares event-time timers, but the frame has no watermark"):
         stream().process(Sessions(), OUTPUT)
     with stream().process(Totals(), OUTPUT) as harness:
         with pytest.raises(InvalidInputError, match=r"declares no state 'totl'.*Did you mean 'total'"):
@@ -376,7 +376,7 @@ def test_what_a_query_refuses_is_refused() -> None:
 def test_a_folder_keeps_its_parallelism(tmp_path: Path) -> None:
     with stream(folder=tmp_path, parallelism=2).process(Totals(), OUTPUT) as harness:
         harness.run(ROWS)
-    with pytest.raises(InvalidInputError, match="has 2 partitions, and the harness has the parallelism 3"):
+    with pytest.raises(InvalidInputError, match="has 2 partitions, but the harness has the parallelism 3"):
         stream(folder=tmp_path, parallelism=3).process(Totals(), OUTPUT)
 
 

@@ -103,5 +103,5 @@ def test_an_input_without_idle_after_always_counts() -> None:
 
 def test_an_idle_after_without_a_watermark_is_refused() -> None:
     given = testing.InputColumns("user string, at timestamp", "user", idle_after="1 minute")
-    with pytest.raises(InvalidInputError, match="there is an idle_after, and no watermark"):
+    with pytest.raises(InvalidInputError, match="there is an idle_after, but no watermark"):
         testing.keyed_inputs(left=given)

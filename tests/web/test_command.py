@@ -59,7 +59,7 @@ def test_the_terminal_names_a_folder_that_is_missing(frozen: Path, tmp_path: Pat
             _, errors = process.communicate(timeout=30)
         finally:
             process.kill()
-    assert told == [f"pyspark-ckpt: {each} does not exist. The page shows it when it is there." for each in missing]
+    assert told == [f"pyspark-ckpt: {each} does not exist. The page shows it once it exists." for each in missing]
     assert errors.strip() == "pyspark-ckpt: interrupted"
 
 

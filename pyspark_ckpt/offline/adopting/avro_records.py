@@ -93,7 +93,7 @@ class _Cursor:
         return _Cursor(self.data, self.at[which], self.end[which])
 
     def pass_by(self, sizes: Words | int) -> Words:
-        """Go on by some bytes, and return where they begin. Raises ValueError."""
+        """Advance by some bytes, and return where they begin. Raises ValueError."""
         begin = self.at
         self.at = begin + sizes
         if (self.at > self.end).any() or (self.at < begin).any():
@@ -257,7 +257,7 @@ def _write_element(column: pa.Array) -> Packed:
     if column.null_count:
         raise InvalidInputError(
             f"An array or a map has a null among elements of type {column.type}, which Spark cannot write as Avro.",
-            hint="Take the nulls out with `write_state`, or run the query over its history with "
+            hint="Remove the nulls with `write_state`, or run the query over its history with "
             "spark.sql.streaming.stateStore.encodingFormat=unsaferow.",
         )
     return _write(column)

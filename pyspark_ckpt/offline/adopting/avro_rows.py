@@ -56,7 +56,7 @@ class AvroRows:
         self._codec = NativeRows(state.descriptor, name, whose)
         self._kind = self._codec.encoder.keyStateEncoderType
         if self._kind not in (_WHOLE, _PREFIX, _RANGE) or not self._codec.schemas:
-            raise InvalidInputError(f"{whose} has no form as Avro: its keys have the encoder {self._kind!r}.")
+            raise InvalidInputError(f"{whose} cannot be Avro: its keys have the encoder {self._kind!r}.")
         for fields in (self._codec.key_fields, *self._codec.schemas):
             refuse_columns(fields, whose)
 
@@ -111,7 +111,7 @@ class AvroRows:
         for number in np.unique(ids).tolist():
             if number >= len(self._codec.schemas):
                 raise FormatError(
-                    f"{self._whose} has a value of the schema {number}, and there are schemas 0 to "
+                    f"{self._whose} has a value of schema {number}, but the last schema is "
                     f"{len(self._codec.schemas) - 1}."
                 )
             where = np.flatnonzero(ids == number).tolist()
@@ -158,12 +158,12 @@ def _add(marks: pa.Array, numbers: pa.Array) -> pa.Array:
 
 def _strip(stored: bytes, head: bytes) -> bytes:
     if not stored.startswith(head):
-        raise ValueError(f"a row begins with {stored[: len(head)].hex()!r}, and not with {head.hex()!r}")
+        raise ValueError(f"a row begins with {stored[: len(head)].hex()!r}, not with {head.hex()!r}")
     return stored[len(head) :]
 
 
 def _split(key: bytes) -> tuple[bytes, bytes]:
     (size,) = _SIZE.unpack_from(key)
     if _SIZE.size + size > len(key):
-        raise ValueError(f"a key should have {size} bytes in its first part, of {len(key)}")
+        raise ValueError(f"the first part of a key should have {size} bytes, but the whole key has {len(key)}")
     return key[_SIZE.size : _SIZE.size + size], key[_SIZE.size + size :]

@@ -1,4 +1,4 @@
-"""States that a program of ``transformWithState`` had once, and no longer declares. Spark keeps their rows.
+"""States that a ``transformWithState`` program once declared, and no longer does. Spark keeps their rows.
 
 A program that leaves out a variable leaves its rows in the store, under a number that the snapshots of RocksDB name.
 ``deleteIfExists`` deletes the rows of a list, and leaves those that count them. The newest schema file of Spark knows
@@ -25,7 +25,7 @@ from pyspark_ckpt.state_store.json_objects import Name, decode_as
 LIST = "ListState"
 """What Spark calls the kind of a list."""
 _INTERNAL = "$"
-"""How the names begin of states that Spark keeps for others."""
+"""Beginnings of names of states that Spark keeps for other states."""
 
 
 class _Variable(msgspec.Struct):
@@ -63,7 +63,7 @@ def list_kept_states(workplace: Workplace, form: Form, stores: Iterable[StoreVer
 def find_states_with_rows(
     workplace: Workplace, form: Form, stores: Iterable[StoreVersion], names: Collection[str]
 ) -> set[str]:
-    """Return which of the states ``names`` have rows in some stores, which are read for that. Raises as ``load``."""
+    """Read some stores, and return which of the states ``names`` have rows. Raises as ``load``."""
     found = set[str]()
     for store in stores:
         with workplace.folder() as folder:
@@ -72,7 +72,7 @@ def find_states_with_rows(
 
 
 class EarlierDescriptions:
-    """What the checkpoint still tells of the earlier states of one operator."""
+    """What the checkpoint still records of the earlier states of one operator."""
 
     def __init__(self, place: BlobPlace, operator: Operator) -> None:
         """Look below ``place``, a checkpoint. Nothing is read."""
@@ -83,7 +83,7 @@ class EarlierDescriptions:
 
         Raises FormatError.
 
-        A state whose kind is not known any more is left out: the values of a list are not stored like those of others.
+        A state of unknown kind is left out, because the values of lists are stored in another form.
         """
         known = {variable for each in self._read_metadata() for variable in find_variables(each)}
         found: dict[str, list[StateSchema]] = {}
@@ -106,7 +106,7 @@ class EarlierDescriptions:
                 yield from read_schemas(self._place.get(name), f"{self._place.url}/{name}")
 
     def _read_metadata(self) -> Iterator[Operator]:
-        """Yield what Spark has written down of the operator, in any batch."""
+        """Yield Spark's records of the operator, of any batch."""
         yield self._operator
         for blob in self._place.list(f"state/{self._operator.number}/_metadata/v2"):
             if BATCH.fullmatch(blob.name.rpartition("/")[2]):

@@ -75,14 +75,14 @@ class SparkStore:
     def _rows_of_states(
         self, families: Mapping[int, str], database: ScratchDatabase
     ) -> Iterator[tuple[RowConverter, str, PackedRows]]:
-        """Yield portions of rows of one state each: what converts them, the name of the state, and the rows."""
+        """Yield portions of rows of one state each: their converter, the name of the state, and the rows."""
         converters = {state.name: self._make_converter(state) for state in self.source.meta.states}
         if not families:
             if not converters and not any(self._portions(database)):  # a store gets its states with its first rows
                 return
             if len(converters) != 1:
                 raise FormatError(
-                    f"{self.source.identity} has the states {sorted(converters)}, and its files do not number them."
+                    f"{self.source.identity} has the states {sorted(converters)}, but its files do not number them."
                 )
             (name,) = converters
             for rows in self._portions(database):
@@ -120,8 +120,7 @@ class SparkStore:
             raise FormatError(
                 f"{self.source.identity}: {len(wrong)} of {len(places)} rows belong to other partitions by the hash of "
                 f"their keys, the first to partition {places[wrong[0]]} of {self.partitions}.",
-                hint="The checkpoint is of a query that places its keys in another way, or is damaged. Its state is "
-                "not moved.",
+                hint="The query places its keys in another way, or the checkpoint is damaged. Its state is not moved.",
             )
 
 
@@ -201,7 +200,7 @@ class MoveSparkRows:
 class SparkStores:
     """The stores of a query in one of Spark's own providers, and how they are moved. See ``OtherStores``.
 
-    ``unnamed``: operators of which Spark has not written down what they are. ``dropped``: by operator and store, the
+    ``unnamed``: operators whose kind Spark has not recorded. ``dropped``: by operator and store, the
     states whose rows are left behind.
     """
 

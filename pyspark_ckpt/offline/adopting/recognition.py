@@ -1,6 +1,6 @@
-"""What the stateful operators of a query are, from the names of their stores and from their schemas.
+"""Recognizes the stateful operators of a query by the names and the schemas of their stores.
 
-Spark writes that down from 4.0 on. Before, each operator is told by what it keeps. Source: the classes that write state
+Spark records them from 4.0 on. Before, the state of an operator shows what it is. Source: the classes that write state
 in Spark 3.5 (``statefulOperators.scala``, ``SymmetricHashJoinStateManager``, ``FlatMapGroupsWithStateExecHelper``)::
 
     join                 stores left-keyToNumValues, left-keyWithIndexToValue, and the same of the right side
@@ -41,7 +41,7 @@ class SparkCheckpoint(Checkpoint):
     """The checkpoint of a query in one of Spark's own providers."""
 
     unnamed: Sequence[Operator] = ()
-    """Operators of which Spark has not written down what they are, once the operators were read."""
+    """Operators whose kind Spark has not recorded, once the operators were read."""
 
     def _read_operators(self) -> Iterator[Operator]:
         named = list(super()._read_operators())
@@ -50,7 +50,7 @@ class SparkCheckpoint(Checkpoint):
         yield from self.unnamed
 
     def partitions_in_use(self, operator: Operator) -> int:
-        """Return how many partitions may have state; how many have it is told by its keys: see ``SparkState``."""
+        """Return how many partitions may have state; its keys show how many have it: see ``SparkState``."""
         return operator.partitions
 
     def _recognize(self, first: int) -> Iterator[Operator]:

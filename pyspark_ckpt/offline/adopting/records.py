@@ -33,7 +33,7 @@ _WITH_LINEAGE = ("v3", "v4")
 
 
 class Change(NamedTuple):
-    """What was written under a key: its new value, None if it was deleted, or one that was added to those it has."""
+    """A write to a key: its new value, None if it was deleted, or a value that was added to those it has."""
 
     key: bytes
     value: bytes | None

@@ -61,7 +61,7 @@ def compute_sums(strings: Packed) -> npt.NDArray[np.uint32]:
 
 
 def check_changes(changes: Iterable[Change], where: str) -> Iterator[Change]:
-    """Yield changes as a store without sums logs them, but for their values, which keep theirs. Raises FormatError."""
+    """Yield changes as a store without sums logs them, except that values keep their sums. Raises FormatError."""
     waiting = iter(changes)
     while some := list(islice(waiting, CHANGES_AT_ONCE)):
         deleted = [change.key for change in some if change.value is None]
@@ -75,7 +75,7 @@ def strip_sums(
 ) -> list[tuple[bytes, bytes]]:
     """Return rows as they are stored without sums. Raises FormatError about ``where`` if a sum is wrong.
 
-    ``are_sized``: whether they are those of the RocksDB provider. ``delimiter``: what it puts between several values.
+    ``are_sized``: whether they are rows of the RocksDB provider. ``delimiter``: what it puts between several values.
     """
     parts = [list(_split(value, delimiter, where)) if are_sized else [_split_off(value, where)] for _, value in rows]
     keys = [key for (key, _), own in zip(rows, parts, strict=True) for _ in own]

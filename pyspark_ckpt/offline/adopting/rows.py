@@ -158,7 +158,7 @@ class RowConverter:
         if is_wrong.any():
             wrong = stored[int(is_wrong.argmax())]
             raise FormatError(
-                f"{self._whose} has a {what} that begins with {wrong[:1].hex()!r}, and not with the version '00'."
+                f"{self._whose} has a {what} that begins with {wrong[:1].hex()!r}, not with the version '00'."
             )
         return stored.behind(len(_VERSION))
 

@@ -86,13 +86,13 @@ def without_time(schema: Any) -> Any:  # noqa: ANN401 - JSON
 def find_form(confs: Mapping[str, Any], provider: Provider, where: str) -> Form:
     """Return how a query stores rows with a provider. ``confs``: those of its newest batch.
 
-    Raises InvalidInputError about ``where`` if rows are in a form that is not known.
+    Raises InvalidInputError about ``where`` if rows are in an unknown form.
     """
     encoding = str(confs.get(_ENCODING_CONF, _ENCODINGS[0])).lower()
     if encoding not in _ENCODINGS:
         raise InvalidInputError(
-            f"{where}: the query runs with {_ENCODING_CONF}={encoding}, and its state cannot be moved.",
-            hint=f"State can be moved that was written with {' or '.join(_ENCODINGS)}.",
+            f"{where}: the query runs with {_ENCODING_CONF}={encoding}, so its state cannot be moved.",
+            hint=f"Only state written with {' or '.join(_ENCODINGS)} can be moved.",
         )
     delimiter = _DELIMITERS.get(str(confs.get(_MERGE_CONF, "1")), b"")
     has_sums = str(confs.get(_SUMS_CONF, "false")).lower() == "true"
@@ -103,7 +103,7 @@ class SparkState:
     """The state of a query in one of Spark's own providers, at its newest committed version."""
 
     def __init__(self, checkpoint: SparkCheckpoint, *, drops_unknown_states: bool = False) -> None:
-        """``drops_unknown_states``: whether rows are left behind that no program can read.
+        """``drops_unknown_states``: whether to leave behind rows that no program can read.
 
         Raises InvalidInputError (another provider, or state that cannot be moved), FormatError, StorageError.
         """
@@ -136,7 +136,7 @@ class SparkState:
         if are_lists and str(table_format) not in map(str, FORMATS):
             raise InvalidInputError(
                 f"{self.checkpoint.place.url}: the query runs with {_TABLES_CONF}={table_format}, and has keys with "
-                f"several values: these are read from table files of the formats {FORMATS.start} to "
+                f"several values, which can be read only from table files of the formats {FORMATS.start} to "
                 f"{FORMATS.stop - 1}.",
                 hint="Only Spark itself can read this state. Run the query over its history on a new checkpoint, or "
                 "with the default of this conf.",
@@ -153,7 +153,7 @@ class SparkState:
         if not isinstance(name, str) or name not in PROVIDERS:
             raise InvalidInputError(
                 f"{place.url}: the query keeps its state in {name}, which cannot be read.",
-                hint=f"State of {' and '.join(each.rpartition('.')[2] for each in PROVIDERS)} can be moved.",
+                hint=f"Only state of {' and '.join(each.rpartition('.')[2] for each in PROVIDERS)} can be moved.",
             )
         return PROVIDERS[name]
 
@@ -193,7 +193,7 @@ class SparkState:
         recorded = read_partitions(place, self.version - 1)
         if operator.partitions != recorded:
             raise FormatError(
-                f"{place.url}: {what} has {operator.partitions} partitions by its metadata, and {recorded} by the "
+                f"{place.url}: {what} has {operator.partitions} partitions by its metadata, but {recorded} by the "
                 "offset log."
             )
         states = [state for meta in metas for state in meta.states]
@@ -202,7 +202,7 @@ class SparkState:
         folders = {blob.name.split("/")[2] for blob in place.walk(f"state/{operator.number}")}
         if others := folders - {"0"} - {name for name in folders if not name.isdecimal()}:
             raise FormatError(
-                f"{place.url}: {what} keeps all its state in partition 0, and there is state of partition "
+                f"{place.url}: {what} keeps all its state in partition 0, but there is state of partition "
                 f"{min(others)}."
             )
         return 1
@@ -213,7 +213,7 @@ class SparkState:
         found = place.walk()
         if not any("_metadata/" not in blob.name for blob in found):
             raise NotFoundError(
-                f"{place.url} has no file of the state of {identity}, and each partition has some.",
+                f"{place.url} has no file of the state of {identity}, but each partition has some.",
                 hint="Restore the folder from a backup of the checkpoint.",
             )
         commit_id = EMPTY_ID
@@ -241,7 +241,7 @@ class SparkState:
     def _with_earlier_states(
         self, operator: Operator, name: str, stores: tuple[StoreVersion, ...]
     ) -> tuple[StoreVersion, ...]:
-        """Return stores with the states, too, that the program no longer declares. Those without a schema are dropped.
+        """Return stores, also with states that the program no longer declares. States without a schema are dropped.
 
         Raises InvalidInputError (such states have rows, and are not to be dropped), FormatError, NotFoundError,
         StorageError.
@@ -271,7 +271,7 @@ class SparkState:
         if states and not self._drops_unknown_states:
             raise InvalidInputError(
                 f"{self.checkpoint.place.url}: operator {operator.number} ({operator.name}) has rows of the states "
-                f"{sorted(states)}, which its program no longer declares, and of which Spark has deleted the schema. "
+                f"{sorted(states)}, which its program no longer declares and whose schema Spark has deleted. "
                 "Nothing was written.",
                 hint="No program can read these rows. Leave them behind with `drop_unknown_states=True` "
                 "(--drop-unknown-states).",
@@ -305,7 +305,7 @@ class SparkState:
         if sorted(by_id) != list(range(len(by_id))):
             raise FormatError(
                 f"{self.checkpoint.place.url}, operator {operator.number} ({operator.name}), state {state!r}: its "
-                f"values have the schemas {sorted(by_id)}, and one is missing."
+                f"values have the schemas {sorted(by_id)}, but one is missing."
             )
         return [by_id[number] for number in sorted(by_id)]
 

@@ -35,9 +35,9 @@ def _read(database: ScratchDatabase) -> Iterator[PackedRows]:
 
 
 def _are_readable(folder: Path, files: Sequence[TableFile]) -> bool:
-    """Return whether table files are in a form of which many rows are read at once.
+    """Return whether many rows of the table files can be read at once.
 
-    If not, RocksDB reads them row by row. It also says what is damaged.
+    If not, RocksDB reads them row by row, and reports damage.
     """
     for file in files:
         try:

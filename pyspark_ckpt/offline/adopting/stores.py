@@ -385,7 +385,7 @@ def _require_changelogs(files: StoreFiles, steps: Sequence[Step], names: set[str
         name, snapshot = step.name("changelog"), step.name("zip")
         if name not in names:
             raise NotFoundError(
-                f"{files.place.url} has neither {snapshot} nor {name}, and version {files.step.version} of the store "
+                f"{files.place.url} has neither {snapshot} nor {name}, but version {files.step.version} of the store "
                 "needs one of them.",
                 hint="Restore the file from a backup of the checkpoint.",
             )
@@ -395,6 +395,6 @@ def _require(files: StoreFiles, wanted: list[str], names: set[str]) -> None:
     missing = [name for name in wanted if name not in names]
     if missing:
         raise NotFoundError(
-            f"{files.where(missing[0])} is missing, and version {files.step.version} of the store needs it.",
+            f"{files.where(missing[0])} is missing, but version {files.step.version} of the store needs it.",
             hint="Restore the file from a backup of the checkpoint.",
         )

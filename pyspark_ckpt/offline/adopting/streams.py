@@ -107,7 +107,7 @@ def _decompress(file: BinaryIO, where: str) -> Iterator[bytes]:
         return _of_snappy(file, where)
     if head.startswith(_LZF):
         return _of_lzf(file, where)
-    raise FormatError(f"{where} is damaged: it begins with {head.hex()!r}, and not as a compressed file of Spark does.")
+    raise FormatError(f"{where} is damaged: it begins with {head.hex()!r}, unlike a compressed file of Spark.")
 
 
 def _of_lz4(file: BinaryIO, where: str) -> Iterator[bytes]:
@@ -189,7 +189,7 @@ def _inflate_lzf(block: bytes, size: int, where: str) -> bytes:
     except IndexError as problem:
         raise FormatError(f"{where} is damaged: a block ends within a copy.") from problem
     if len(found) != size or at != len(block):
-        raise FormatError(f"{where} is damaged: a block has {len(found)} bytes, and should have {size}.")
+        raise FormatError(f"{where} is damaged: a block has {len(found)} bytes instead of {size}.")
     return bytes(found)
 
 

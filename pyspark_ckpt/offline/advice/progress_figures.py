@@ -150,9 +150,9 @@ def _restores(progress: Mapping[str, Any]) -> bool:
 
 
 def find_busy_share(progress: Iterable[Mapping[str, Any]]) -> float | None:
-    """Return the share of the time in which the newest run of a query has run batches; None if too little is told.
+    """Return the share of the time in which the newest run of a query has run batches; None if too little is reported.
 
-    Spark's own rates do not tell it: its rate of input counts from the last look at the sources, which a query without
+    Spark's own rates do not show it: its rate of input counts from the last look at the sources, which a query without
     a trigger interval takes between batches. The first batch of the run is left out: it restores state and warms up.
     """
     told = [(start_s, each) for each in progress if (start_s := _start_s(each)) is not None]
@@ -178,7 +178,7 @@ def _whole_s(progress: Mapping[str, Any]) -> float:
 
 
 def _start_s(progress: Mapping[str, Any]) -> float | None:
-    """Return when a batch began, as Unix time; None if that is not told."""
+    """Return when a batch began, as Unix time; None if unknown."""
     try:
         return datetime.fromisoformat(str(progress.get("timestamp")).replace("Z", "+00:00")).timestamp()
     except (ValueError, OverflowError, OSError):
@@ -194,6 +194,6 @@ def _keeps_up(batches: Sequence[Mapping[str, Any]], busy_share: float | None) ->
 
 
 def _has_more(source: Mapping[str, Any]) -> bool:
-    """Whether a source had more rows than the batch took; not all sources tell."""
+    """Whether a source had more rows than the batch took; not all sources report this."""
     latest = source.get("latestOffset")
     return latest is not None and latest != source.get("endOffset")

@@ -27,8 +27,8 @@ class Advice:
     """Whether another number of partitions would help a query. ``reasons``: each with the figure that it judges.
 
     ``verdict``: "more", "fewer", "stay", or "unknown" if the figures do not suffice. ``recommended``: the number of
-    partitions to have; None if none can be named. ``states`` and ``batches``: the figures; the latter None if there are
-    none. ``cores``: how many tasks run at a time; None if that is not known.
+    partitions to have; None for no advice. ``states`` and ``batches``: the figures; the latter None if there are
+    none. ``cores``: how many tasks run at a time; None if unknown.
     """
 
     query_id: str
@@ -97,9 +97,9 @@ def _describe(state: StateFigures, batches: BatchFigures | None) -> dict[str, An
 def advise_on(
     checkpoint: Checkpoint, progress: Iterable[Mapping[str, Any]], cores: int | None, options: Options
 ) -> Advice:
-    """Judge the partitions of a query by its checkpoint and its progress. That of other queries is left out.
+    """Judge the partitions of a query by its checkpoint and its progress, and ignore progress of other queries.
 
-    Raises InvalidInputError (the progress is that of other queries only, no state, a number of cores below 1),
+    Raises InvalidInputError (only progress of other queries, no state, a number of cores below 1),
     LifecycleError (no committed batch), NotFoundError, FormatError, StorageError.
     """
     if cores is not None and cores < 1:
@@ -113,14 +113,14 @@ def advise_on(
     if found and not own:
         others = ", ".join(sorted({str(each["id"]) for each in found})[:3])
         raise InvalidInputError(
-            f"The progress is that of query {others}, and {checkpoint.place.url} is the checkpoint of "
+            f"The progress is of query {others}, but {checkpoint.place.url} is the checkpoint of query "
             f"{checkpoint.query_id}.",
             hint="Give the progress of this query, or the checkpoint of the other.",
         )
     checkpoint.refuse_other_provider()
     states = read_state(checkpoint)
     if not states:
-        raise InvalidInputError(f"{checkpoint.place.url} has no state: its partitions are those of the input.")
+        raise InvalidInputError(f"{checkpoint.place.url} has no state, so only its input has partitions.")
     batches = read_figures(own)
     judgement = judge(states, batches, cores, options.restore_target_s)
     return Advice(

@@ -1,4 +1,4 @@
-"""The rules by which it is judged whether more partitions would help. docs/operators.md explains each of them to users.
+"""The rules that judge whether more partitions would help. docs/operators.md explains each of them to users.
 
 There is no model behind them: each compares one figure with one threshold, and says so in its reason. Rules look at the
 operator whose state takes the most time, or has the most bytes, because all operators of a query have one number.
@@ -17,18 +17,18 @@ from pyspark_ckpt.state_store.display import count_text, size_text
 MIN_BATCHES = 3
 """With fewer warm batches, the figures of time say nothing."""
 MIN_STATE_SHARE = 0.3
-"""Below this share of a batch, work on state is not what makes it slow."""
+"""Below this share of a batch, work on state does not make it slow."""
 MAX_PARTITION_BYTES = 4 << 30
 """Stored bytes of a partition: from here on, restores and compactions of one partition take minutes."""
 MAX_PARTITIONS_PER_CORE = 8
 """With more partitions a core, the fixed cost of a task and of its commit is paid too often."""
 MIN_TASK_MS = 20.0
-"""A partition whose work on state takes less time than this costs more than it does."""
+"""A partition with less work on state than this costs more than it contributes."""
 
 _KEEPS_UP = {
     True: "The query keeps up with its input: it waits between batches.",
-    False: "One batch follows the other, and the sources have more rows than a batch takes: the query is behind.",
-    None: "The query does not wait between batches, or does not tell, so it is not known whether it keeps up.",
+    False: "The query is behind: batches run without a pause, and the sources have more rows than a batch takes.",
+    None: "It is unknown whether the query keeps up: it reports no pause between its batches.",
 }
 
 Verdict: TypeAlias = Literal["more", "fewer", "stay", "unknown"]
@@ -92,29 +92,29 @@ def find_operator(state: StateFigures, batches: BatchFigures | None) -> Operator
 def _judge_time(state: StateFigures, batches: BatchFigures | None, cores: int | None) -> Iterator[Reason]:
     operator = find_operator(state, batches)
     if batches is None:
-        yield Reason("", "No batch with data is in the progress, so it is not known where the time goes.")
+        yield Reason("", "The progress has no batch with data, so it is unknown where the time goes.")
         return
     if batches.batches < MIN_BATCHES or operator is None:
         text = (
-            f"Too few batches with data in the progress can be judged: {batches.batches}. Times are judged from "
+            f"The progress has too few batches with data that count: {batches.batches}. Times are judged from "
             f"{MIN_BATCHES} on."
         )
         if batches.left_out:
             text += (
-                f" {batches.left_out:,} more do not count: the first batch of a run, and those that restored stores or "
-                "ran with another number of partitions."
+                f" {batches.left_out:,} more do not count: the first batch of a run, and batches that restored stores "
+                "or ran with another number of partitions."
             )
         yield Reason("", text)
         return
     if operator.partitions not in (0, state.partitions):
         yield Reason(
             "",
-            f"The progress is of {state.name} with {count_text(operator.partitions, 'partition')}, and the checkpoint "
-            f"has {state.partitions}: give the progress since it was rescaled.",
+            f"The progress has {state.name} with {count_text(operator.partitions, 'partition')}, but the checkpoint "
+            f"has {state.partitions}: give progress from after the rescaling.",
         )
         return
     if cores is None:
-        yield Reason("", "The number of cores is not known, so times cannot be judged: give it.")
+        yield Reason("", "Times cannot be judged without the number of cores: give it.")
         return
     partitions = state.partitions
     at_once = min(partitions, cores)
@@ -142,7 +142,7 @@ def _judge_time(state: StateFigures, batches: BatchFigures | None, cores: int | 
         yield Reason(
             "more",
             f"{what}. {cores - partitions} of {cores} cores have none of it. With a partition for each core it would "
-            f"take about {after:,.0f} ms in place of {state_ms:,.0f} ms.",
+            f"take about {after:,.0f} ms instead of {state_ms:,.0f} ms.",
         )
     else:
         yield Reason(

@@ -95,7 +95,7 @@ class Composition:
             return place_sources(self.sources, held)
         if len(held) > 1:
             raise InvalidInputError(
-                f"`operators` are of {list(held)}, and it is not said which `sources` the new query has.",
+                f"`operators` are from {list(held)}, so `sources` must name those of the new query.",
                 hint="List them as the program has them: sources=[('/saved/views', 0), ('/saved/pays', 0)].",
             )
         (only,) = held.values()

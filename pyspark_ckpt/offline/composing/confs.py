@@ -55,9 +55,8 @@ def choose_confs(base: HeldState, operators: Sequence[PlacedOperator]) -> dict[s
         if len(found) > 1:
             values = " and ".join(f"{value} for {operator}" for value, operator in found.items())
             raise InvalidInputError(
-                f"{conf.name} is {values}: their state is laid out in other ways, and a query has one value.",
-                hint="They cannot be in one query. Let one of them begin anew in a program that runs with the conf of "
-                "the other.",
+                f"{conf.name} is {values}: they lay out state differently, and a query has one value.",
+                hint="They cannot be in one query. Start one of them without state, with the conf of the other.",
             )
         for value in found:
             if value != str(confs[id(base)].get(conf.name, conf.default)):

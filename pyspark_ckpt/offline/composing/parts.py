@@ -108,9 +108,9 @@ def _refuse_lists(part: Part, stores: Sequence[StoreDraft], before: int, after: 
     for state in (state for store in stores for state in store.meta.states):
         if find_scope(state) in (Scope.SPLIT, Scope.UNION):
             raise InvalidInputError(
-                f"State {state.name!r} of {part.location} has a list in each of {before} partitions, and the new "
+                f"State {state.name!r} of {part.location} has a list in each of {before} partitions, but the new "
                 f"savepoint has {after} partitions.",
-                hint=f"Restore {part.location} with parallelism={after} first, and give that checkpoint.",
+                hint=f"Restore {part.location} with parallelism={after} first, and compose that checkpoint.",
             )
 
 

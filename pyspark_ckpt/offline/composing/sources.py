@@ -60,7 +60,7 @@ def place_sources(given: Sequence[GivenSource], held: Mapping[str, HeldState]) -
     if others or (are_named and len(used) < len(given)):
         having = "names" if are_named else "no names"
         raise InvalidInputError(
-            f"The sources of {base} have {having}, and not all that are given have the like.",
+            f"The sources of {base} have {having}, unlike others in `sources`.",
             hint="Give names to all: ckpt.restore(..., source_names=[...]) makes a checkpoint with names.",
         )
     sources: list[PlacedSource] = []
@@ -109,7 +109,7 @@ def _find_source(part: Part, offsets: Offsets, state: HeldState) -> str:
 
 
 def _require_own_folder(state: HeldState, offsets: Offsets) -> None:
-    """Raise InvalidInputError if it cannot be told in which folder a source has its files."""
+    """Raise InvalidInputError if the folder of a source's files is unknown."""
     if offsets.are_named:
         return
     place, (newest, _) = state.source.place, state.find_entry("offsets")

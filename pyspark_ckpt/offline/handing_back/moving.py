@@ -131,9 +131,9 @@ def find_refusals(operators: Sequence[OperatorVersion], provider: Provider) -> I
     for operator in operators:
         what = f"operator {operator.operator.number} ({operator.operator.name})"
         if operator.layout is Layout.KEY_GROUPS:
-            yield f"{what} is a keyed operator, with the uids {operator.uids}, and Spark has none."
+            yield f"{what} is a keyed operator, with the uids {operator.uids}: Spark has none."
         elif provider == "hdfs" and any(map(_needs_rocksdb, operator.metas)):
-            yield f"{what} has several states in a store, or scans keys in order, and needs `provider` 'rocksdb'."
+            yield f"{what} has several states in a store, or scans keys in order, so it needs `provider` 'rocksdb'."
     for operator in operators:
         yield from _find_unwritable(operator)
 

@@ -62,12 +62,12 @@ def change_feed(
 ) -> StateChangeFeed:
     """Open the changes that the batches of a query made to one state, from ``first_batch`` to ``last_batch``.
 
-    By default, from the oldest batch whose changes are there to the last committed one. The other arguments are those
-    of ``open_state``. Close the result, or use a ``with`` block. Nothing is written to the checkpoint, and a query may
+    By default, from the oldest batch whose changes are stored to the last committed one. The other arguments are as in
+    ``open_state``. Close the result, or use a ``with`` block. Nothing is written to the checkpoint, and a query may
     run on it.
 
     Raises InvalidInputError (no checkpoint, no such batch or state, a savepoint), NotFoundError (retention has deleted
-    the changes of a batch; the message names those that are there), FormatError, StorageError.
+    the changes of a batch; the message names the batches that are left), FormatError, StorageError.
     """
     batches = Batches(first_batch, last_batch)
     wanted = Selection.of(uid, operator, store, state)
@@ -76,7 +76,7 @@ def change_feed(
 
 @dataclass(frozen=True)
 class Batches:
-    """The batches from ``first`` to ``last``, both included; None: the oldest whose changes are there, the last one."""
+    """The batches from ``first`` to ``last``, both included. None: the oldest one stored, and the last one."""
 
     first: int | None
     last: int | None
@@ -88,7 +88,7 @@ class Batches:
             if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 0):
                 raise InvalidInputError(f"The {name} batch must be a number, 0 or more, got {batch!r}.")
         if self.first is not None and self.last is not None and self.last < self.first:
-            raise InvalidInputError(f"The first batch is {self.first}, and the last one, {self.last}, is before it.")
+            raise InvalidInputError(f"The first batch, {self.first}, must not come after the last one, {self.last}.")
 
 
 def open_changes(
@@ -132,8 +132,8 @@ class _Change(NamedTuple):
 class StateChangeFeed(Closeable):
     """The changes of one state, batch by batch.
 
-    The columns are ``batch_id``, ``change_type`` ("update": the batch wrote this value, to a new row or to one that was
-    there; "delete": it deleted the row, whose value is null) and those of ``open_state``. A row has one change for each
+    The columns are ``batch_id``, ``change_type`` ("update": the batch wrote this value, to a new or an existing
+    row; "delete": it deleted the row, whose value is null) and those of ``open_state``. A row has one change for each
     batch: what the batch left, not the writes that led to it. A key of Spark's with several values is shown with all
     values that it has after the batch. The ``index`` of operator lists is null.
 
@@ -178,9 +178,9 @@ class StateChangeFeed(Closeable):
     def batches(self, partition: int | None = None) -> Generator[pa.RecordBatch, None, None]:
         """Yield the changes of all partitions, or of one, lazily and in a bounded amount of memory.
 
-        At most two deltas are on local disk at a time. Raises InvalidInputError (the state had other types, before it
-        was dropped and made again), NotFoundError (retention has deleted a delta meanwhile), LifecycleError (closed),
-        FormatError, StorageError.
+        At most two deltas are on local disk at a time. Raises InvalidInputError (the state had other types before it
+        was dropped and created again), NotFoundError (retention has deleted a delta meanwhile), LifecycleError
+        (closed), FormatError, StorageError.
         """
         if self._is_closed:
             raise LifecycleError("This change feed is closed.", hint="Call change_feed again.")
@@ -230,7 +230,7 @@ class StateChangeFeed(Closeable):
         return list_steps(place, commit, first, lineage, str(identity))
 
     def _find_former(self, partition: int, step: DeltaStep) -> StateMeta | None:
-        """Return the state before a delta; None if it was not there, or if retention has left nothing to tell."""
+        """Return the state before a delta; None if it did not exist, or if retention has deleted what shows it."""
         parent, state = step.name.parent, self.state
         if parent == EMPTY:
             return None
@@ -265,7 +265,7 @@ class StateChangeFeed(Closeable):
         if known != found:
             raise InvalidInputError(
                 f"{self.state.whose} has the columns {_show(found)} after batch {batch}, and {_show(known)} after "
-                f"batch {self.last_batch}: it was dropped and made again.",
+                f"batch {self.last_batch}: it was dropped and created again.",
                 hint=f"Read up to batch {batch}, or from a later one.",
             )
 
@@ -275,16 +275,16 @@ def _show(columns: Sequence[tuple[str, pa.DataType]]) -> str:
 
 
 def _list_numbers(own: StateMeta | None, former: StateMeta | None) -> list[StateMeta]:
-    """Return the state as a commit has it, after the state as the commit before had it if that has another number.
+    """Return the state as a commit has it, after the former state if that has another number.
 
-    A commit that drops a state, or drops it and makes it again, deletes its rows under its former number.
+    A commit that drops a state, or drops and creates it again, deletes its rows under the former number.
     """
     found = [each for each in (former, own) if each is not None]
     return found[-1:] if own is not None and former is not None and own.number == former.number else found
 
 
 def _without_index(state: StoredState, columns: list[pa.Array]) -> list[pa.Array]:
-    """Return the columns of a state; null is the index in an operator list, which only the whole list can tell."""
+    """Return the columns of a state; the index in an operator list is null, because only the whole list shows it."""
     if state.kind != OPERATOR_LISTS:
         return columns
     key, index, *others = columns

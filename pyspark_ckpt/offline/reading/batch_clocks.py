@@ -25,7 +25,7 @@ def clock_ms(checkpoint: BlobPlace, version: int, clock: str) -> int:
         lines = checkpoint.get(name).split(b"\n")
     except NotFoundError as problem:
         raise NotFoundError(
-            f"{where} is not there, so the clock of version {version} is unknown.",
+            f"{where} is missing, so the clock of version {version} is unknown.",
             hint="Read expired rows as well, and compare expires_at with a time of your choice.",
         ) from problem
     entry = decode_as(lines[1] if len(lines) > 1 else b"", _Entry, where)

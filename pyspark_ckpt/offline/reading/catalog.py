@@ -109,7 +109,7 @@ def _states_in(operator: Operator, store: str, meta: StoreMeta) -> list[StoredSt
 
 
 def _suggest(wanted: Selection, there: Sequence[StoredState]) -> str:
-    """Return which name was meant, for the first name of a selection that no state has."""
+    """Return a suggestion for the first name of a selection that no state has."""
     uids = {each.uid for each in there if each.uid is not None}
     for name, known in (
         (wanted.uid, uids),

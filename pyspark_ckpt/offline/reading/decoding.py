@@ -60,7 +60,7 @@ class Decoder:
         ttl = find_ttl(own.descriptor, state.descriptor)
         if ttl is None:
             raise InvalidInputError(
-                f"{state.whose} was last written by a release that does not say which time to live its rows have.",
+                f"{state.whose} was last written by a release that does not record the time to live of rows.",
                 hint="Read expired rows as well, and compare written_at with a time of your choice.",
             )
         if ttl.clock not in self._clocks_ms:

@@ -2,7 +2,7 @@
 
 Both sides are read in the order of their stored keys, which do not depend on the number of partitions. Two portions of
 rows are in memory at a time. Between two versions of one checkpoint, the deltas say which keys may differ, and only
-these are looked up. What two savepoints have recorded as equal is not read.
+these are looked up. State that two savepoints record as equal is not read.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def diff(
     """Compare one state of ``a`` with the same state of ``b``, two versions of it by default the newest committed ones.
 
     ``a``, ``b``: checkpointLocations or savepoints, perhaps the same one, with any number of partitions. The other
-    arguments are those of ``open_state``. Close the result, or use a ``with`` block. If one side has no such state, as
-    before its first row, all rows are those of the other side.
+    arguments are those of ``open_state``. Close the result, or use a ``with`` block. If one side lacks the state, as
+    before its first row, all rows are from the other side.
 
     Raises InvalidInputError (no checkpoint, no such version, no such state on either side), FormatError, StorageError.
     """
@@ -95,9 +95,9 @@ class StateDiff(Closeable):
     """The differences of one state. Rows that are equal on both sides are not shown.
 
     The columns are ``change`` ("removed": only ``a`` has the row; "added": only ``b`` has it; "changed"), ``side`` ("a"
-    or "b"), and those of ``open_state`` without the place of the row. Of a row that has changed there are two, that of
-    ``a`` first. Rows are equal if all that is shown of them is: a value that was written again, with another time of
-    its time to live, has changed.
+    or "b"), and those of ``open_state`` without the place of the row. A changed row is shown twice, as ``a`` has
+    it first. Rows are equal if all shown columns are: a value that was written again has changed if its ``written_at``
+    or ``expires_at`` has.
     """
 
     def __init__(self, a: StateReader, b: StateReader, is_late: Callable[[], bool] = lambda: False) -> None:
@@ -204,7 +204,7 @@ class StateDiff(Closeable):
                     yield _Difference(key, value, None) if run is a else _Difference(key, None, value)
 
     def _compare_some(self, split: int, keys: Sequence[bytes]) -> Iterator[_Difference]:
-        """Yield what differs between the rows of some keys of a split, all of those that may."""
+        """Yield the differences between rows of some keys of a split. No other keys may differ."""
         if not keys:
             return
         head = split.to_bytes(_SPLIT_BYTES, "big")
@@ -289,7 +289,7 @@ def _has_forms(descriptor: Descriptor) -> bool:
 
 
 def _without_equal(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Leave out rows that have changed in bytes alone: two that follow one another and show the same."""
+    """Leave out rows whose bytes alone have changed: two neighbours that show the same."""
     shown = list(map(repr, batch.drop_columns([CHANGE.name, SIDE.name]).to_pylist()))
     sides, changes = (batch.column(field.name).to_pylist() for field in (SIDE, CHANGE))
     kept = np.ones(len(batch), np.bool_)

@@ -1,4 +1,4 @@
-"""What has been fetched to read some rows, kept on the local disk for the rows that are read next."""
+"""Keeps files that were fetched to read some rows on the local disk, for the rows that are read next."""
 
 from __future__ import annotations
 

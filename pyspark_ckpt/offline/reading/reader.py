@@ -76,8 +76,8 @@ class StateReader(Closeable):
 
     The columns are ``key`` (a struct), those that tell rows of one key apart (``index``, ``map_key``, ``at``),
     ``value``, ``written_at`` and ``expires_at`` of states with a time to live, ``partition``, ``key_group`` and
-    ``hash``. The key of an operator list is its partition; that of an entry of a broadcast state, its map key, and only
-    one of the copies is shown. These two have neither key groups nor hashes. For one caller at a time.
+    ``hash``. The key of an operator list is its partition. The key of an entry of a broadcast state is its map key,
+    and only one of the copies is shown. Neither has key groups or hashes. For one caller at a time.
     """
 
     def __init__(
@@ -220,8 +220,8 @@ class StateReader(Closeable):
     def find(self, key: Any, convert: Convert | None = None, is_enough: IsEnough | None = None) -> Found:  # noqa: ANN401
         """Return what the state has of a key, for callers inside the package. Raises as ``get`` does.
 
-        ``convert`` makes a value of the key of one in another form, such as JSON. ``is_enough`` ends the reading early:
-        it gets the batches that were read.
+        ``convert`` converts a key's values from another form, such as JSON. ``is_enough`` gets the batches that were
+        read, and may end the reading early.
         """
         catalog = self._open_catalog()
         state = catalog.one(self._wanted, of_all_partitions=False)

@@ -87,5 +87,5 @@ def prove_copy(own: StateMeta, whose: str, rows: Iterator[tuple[bytes, bytes]]) 
         yield key, value
     if encode_sum(total) != own.digest:
         raise FormatError(
-            f"{whose} was committed with the digest {own.digest}, and its rows have the digest {encode_sum(total)}."
+            f"{whose} was committed with the digest {own.digest}, but its rows have the digest {encode_sum(total)}."
         )

@@ -1,4 +1,4 @@
-"""The stored rows of one state, split by split: what comparing two states and following changes read."""
+"""The stored rows of one state, split by split: how comparisons and change feeds read them."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Splits:
     def find_touched(self, older: Splits, split: int) -> list[bytes] | None:
         """Return the stored keys that commits have named since ``older``, an older version of the same checkpoint.
 
-        None if that is not known without reading all rows.
+        None if only reading all rows could show it.
         """
         own, known = self.find_meta(split), older.find_meta(split)
         is_same = self.checkpoint.place.url == older.checkpoint.place.url and self.version >= older.version

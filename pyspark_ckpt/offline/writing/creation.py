@@ -146,7 +146,7 @@ def _draft(
         draft.apply(change)
     draft.settle(partitions)
     if operators is None and not draft.stores:
-        raise InvalidInputError("A query that has never run has no state, and no rows are put into it.")
+        raise InvalidInputError("A query that has never run has no state, and the changes put no rows into it.")
     return chosen, draft
 
 
@@ -179,7 +179,7 @@ def publish_rows(
 ) -> SavepointInfo:
     """Complete a canonical savepoint whose ``rows`` and ``files`` are written, with the ``migrations`` of its state.
 
-    ``checkpoint``: the URL of what it is made of. Raises ConflictError (it was deleted), StorageError.
+    ``checkpoint``: the URL of its source. Raises ConflictError (it was deleted), StorageError.
     """
     listed = {file.name: file for file in files}
     if migrations:  # in place of those that were copied
@@ -210,7 +210,7 @@ def _refuse_to_read(rows: StoredRows) -> StateReader:
 
 
 NO_STORE = StoreSource((), None, "", _refuse_to_read, {})
-"""What there is of a store that is new."""
+"""The source of a new store: nothing."""
 
 
 def _list_saved(place: BlobPlace, stores: Sequence[StoreDraft], rows: Sequence[SavedRows]) -> list[OperatorVersion]:

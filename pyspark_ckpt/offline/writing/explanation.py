@@ -79,14 +79,14 @@ def explain(
 ) -> Iterator[ExplainedState]:
     """Yield what becomes of each state of the source, as ``before`` has it. ``pairs`` gets the keys that change.
 
-    Raises as ``write_state``, and InvalidInputError for rows that can be read once.
+    Raises as ``write_state``, and InvalidInputError for rows that can be read only once.
     """
     for store in draft.stores:
         for name, rows in store.written.items():
             if isinstance(rows, GivenRows) and isinstance(rows.rows, (Iterator, pa.RecordBatchReader)):
                 raise InvalidInputError(
-                    f"The rows of {name!r} are a reader, which can be read once: they would be gone after this.",
-                    hint="Give a table, or a new reader to write_state alone.",
+                    f"The rows of {name!r} are a reader. It can be read only once, and this would use it up.",
+                    hint="Give a table, or give a new reader only to write_state.",
                 )
     left = {
         (store.operator.number, store.name, state.name): (store, state)

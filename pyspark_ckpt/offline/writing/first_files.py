@@ -44,7 +44,7 @@ NO_OFFSET = "-"
 
 @dataclass(frozen=True)
 class NewQuery:
-    """What the first files of a query say that has never run.
+    """The content of the first files of a query that has never run.
 
     ``offsets``: of each source, None for where the program starts it. ``confs``: those that differ from FIRST_CONFS.
     """
@@ -78,8 +78,8 @@ class NewQuery:
 def make_first_files(query: NewQuery, stores: Sequence[StoreDraft]) -> dict[str, bytes]:
     """Return the files by name, in the order in which they must be written.
 
-    Without its commit, a batch in the offset log would be one that a query has begun. ``metadata`` makes a checkpoint.
-    Raises InvalidInputError (an offset that is none).
+    A batch in the offset log without its commit would count as begun. ``metadata`` makes the folder a checkpoint.
+    Raises InvalidInputError (an invalid offset).
     """
     conf = {**FIRST_CONFS, **query.confs, PARTITIONS_CONF: str(query.partitions), PROVIDER_CONF: PROVIDER_CLASS}
     times = {"batchWatermarkMs": 0, "batchTimestampMs": round(time.time() * 1000), "conf": conf}
@@ -116,7 +116,7 @@ def write_offset(offset: object) -> str:
 
 
 def describe_operator(operator: Operator, partitions: int) -> str:
-    """Return what Spark writes down of an operator whose stores have no prefix of their keys."""
+    """Return Spark's record of an operator whose stores have no key prefix."""
     stores = [{"storeName": name, "numColsPrefixKey": 0, "numPartitions": partitions} for name in operator.stores]
     info = {
         "operatorInfo": {"operatorId": operator.number, "operatorName": operator.name},

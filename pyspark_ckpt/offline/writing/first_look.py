@@ -1,4 +1,4 @@
-"""A first look at the rows that a savepoint gets, before its target is touched: a mistake then leaves nothing there."""
+"""Checks the rows of a savepoint before its target is touched: a mistake leaves nothing there."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 def look_at_rows(stores: Sequence[StoreDraft], partitions: int, workplace: Workplace) -> None:
     """Check the columns and types of all given rows, and the values of those that are in memory.
 
-    Of rows that can be read once, and of rows that functions change, the first batch is checked. The rows of a Spark
-    frame are not read, only its columns are. ``partitions``: of the savepoint.
+    If rows can be read only once, or functions change them, the first batch is checked. Of a Spark frame, only the
+    columns are checked. ``partitions``: of the savepoint.
 
     Raises InvalidInputError (rows that do not fit their state), and what a function raises.
     """

@@ -172,18 +172,18 @@ class GivenColumns:
             given = pa.Table.from_arrays(column.flatten(), names=[field.name for field in column.type])
             if sorted(given.column_names) != sorted(names):
                 raise InvalidInputError(
-                    f"{self._whose}: its keys have the columns {names}, and the column {KEY!r} has "
+                    f"{self._whose}: its keys have the columns {names}, but the column {KEY!r} has "
                     f"{given.column_names}."
                 )
         elif both := sorted(set(names) & set(self.names)):
             raise InvalidInputError(
-                f"{self._whose}: {both[0]!r} is a column of the key, and of its rows.",
+                f"{self._whose}: {both[0]!r} is a column of the key, but also of the rows.",
                 hint=f"Give the key as one column {KEY!r}, a struct of {names}.",
             )
         has_nulls = self._kind not in _WITHOUT_KEYS  # a key of rows may be null, as a group may
         columns = [normalise(self._take(given, each.name, each.type, has_nulls=has_nulls)) for each in self.key_fields]
         if self._kind == OPERATOR_LISTS:
-            why = "the savepoint has so many"
+            why = "the savepoint has no other"
             _require_within(columns[0], "partition", self._target.partitions, self._whose, why)
         return struct_column(self.key_fields, columns, len(rows))
 

@@ -18,7 +18,7 @@ from pyspark_ckpt.state_store.errors import InvalidInputError
 BATCH_ROWS = 65_536
 BATCH_BYTES = 4 << 20
 UNKNOWN_BYTES = 1 << 30
-"""The size that rows are taken to have whose size nobody knows before they are read."""
+"""The assumed size of rows whose size is unknown until they are read."""
 
 
 def guess_bytes(rows: object) -> int:
@@ -82,14 +82,14 @@ def list_given(rows: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - see wri
         is_empty = False
         if not isinstance(batch, pa.RecordBatch):
             raise InvalidInputError(
-                f"Rows have {repr(batch)[:200]} of type {type(batch).__name__} in place of an Arrow batch.",
+                f"Rows have {repr(batch)[:200]} of type {type(batch).__name__} instead of an Arrow batch.",
                 hint="Give an Arrow table: pyarrow.Table.from_pylist(rows).",
             )
         yield from _part(pa.Table.from_batches([batch]))
     if is_empty and isinstance(rows, (Iterator, pa.RecordBatchReader)):
         raise InvalidInputError(
-            f"Rows are given as {repr(rows)[:200]}, which has no batches: it was read before, or has nothing to give.",
-            hint="Give a new reader. For a state without rows, give a table without rows.",
+            f"Rows are given as {repr(rows)[:200]}, which has no batches: it is empty, or was read before.",
+            hint="Give a new reader. For a state without rows, give an empty table.",
         )
 
 

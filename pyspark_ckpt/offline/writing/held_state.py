@@ -72,7 +72,7 @@ class HeldState:
         return StoreSource(stores, saved, self.source.place.url, self.open_state, recorded)
 
     def make_proof(self, change: ContentRewrite = check_content, below: str = "") -> ContentRewrite | LogProof:
-        """Return what changes files of the query that are copied: those of a savepoint must be as it lists them.
+        """Return a rewrite for copied files of the query. It checks that files of a savepoint are as it lists them.
 
         ``below``: how the names of the copied files begin.
         """

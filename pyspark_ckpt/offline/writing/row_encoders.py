@@ -61,7 +61,7 @@ class RowEncoder:
 
     @property
     def earliest_ms(self) -> int | None:
-        """When the first of the timers is due that were encoded, in ms since 1970; None without any."""
+        """When the first encoded timer is due, in ms since 1970; None without timers."""
         return self._earliest_ms
 
     def prepare(self, rows: pa.Table) -> pa.Table:

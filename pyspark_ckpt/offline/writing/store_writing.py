@@ -43,7 +43,7 @@ from pyspark_ckpt.state_store.redistribution.store_digests import require_record
 T = TypeVar("T")
 
 TASKS_A_CORE = 4
-"""Tasks that read a state, unless it is large, have many partitions each: with more tasks, to open them would count."""
+"""Each task reads many partitions of a state that is not large: more tasks would spend their time on opening it."""
 
 
 @dataclass(frozen=True)
@@ -314,14 +314,14 @@ class _Refusal(msgspec.Struct, frozen=True):
 
 
 class _Outcome(msgspec.Struct, frozen=True):
-    """What a task has made of the rows of a Spark frame: one of both. ``result``: as JSON."""
+    """A task's outcome for the rows of a Spark frame: a ``result`` in JSON, or a refusal."""
 
     result: bytes | None = None
     refusal: _Refusal | None = None
 
 
 def _try(act: Callable[[Iterator[pa.RecordBatch]], object], batches: Iterator[pa.RecordBatch]) -> _Outcome:
-    """Call ``act``. Spark repeats a task whose error is raised, so rows that are wrong are not an error here."""
+    """Call ``act``. Spark repeats a task that raises an error, so wrong rows raise none here."""
     try:
         return _Outcome(result=msgspec.json.encode(act(batches)))
     except InvalidInputError as problem:

@@ -1,1 +1,1 @@
-"""Queries on local Spark that are killed again and again, and what they come to."""
+"""Queries on local Spark that are killed again and again, and their results."""

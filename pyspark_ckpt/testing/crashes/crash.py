@@ -1,4 +1,4 @@
-"""``crash``: a query on real local Spark, killed again and again, must come to what it comes to without a fault."""
+"""``crash``: a query on real local Spark, killed again and again, must have the same result as without faults."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ FIRST_FILE_S = 1_700_000_000
 LOOK_S = 0.05
 MIN_S = 1.0
 MAX_PASS = 6
-"""A fail point fires at one of so many passes."""
+"""A fail point fires at one of its first so many passes."""
 RESCALES = 0.5
-"""How likely a query is rescaled after the death of its driver."""
+"""How likely a query is to be rescaled after its driver was killed."""
 MAX_LIVES = 20
-"""After so many lives the query is taken for one that never ends."""
+"""After so many lives, the query counts as one that never ends."""
 LOG_CHARACTERS = 4000
 _CONF = {
     "spark.master": "local[2,8]",
@@ -98,10 +98,10 @@ class Batches:
 
 @dataclass(frozen=True)
 class Survived:
-    """What a query came to.
+    """The result of a query.
 
-    ``faults``: what happened to it. ``rows``: all rows of its output, batch by batch. ``checkpoint``: its last one; it
-    is gone unless `folder` was given.
+    ``faults``: those that happened to it. ``rows``: all rows of its output, batch by batch. ``checkpoint``: its last
+    one, which is gone unless ``folder`` was given.
     """
 
     faults: tuple[str, ...]
@@ -126,9 +126,9 @@ def crash(
 ) -> Survived:
     """Run a query on local Spark twice, once with ``faults`` that ``seed`` chooses; both must have the same output.
 
-    ``build`` makes the query: it is called with a streaming frame for each of the ``inputs``, by its name, and returns
-    a frame. A batch of the query has the rows of one batch of each input. It runs in processes of its own, so
-    ``build`` must be importable there, or a function that cloudpickle can copy.
+    ``build`` makes the query: it gets a streaming frame for each of the ``inputs``, by its name, and returns a frame. A
+    batch of the query has the rows of one batch of each input. The query runs in separate processes, so ``build`` must
+    be importable there, or a function that cloudpickle can copy.
 
     The faults: the driver, a state server, a Python worker or an executor is killed; the state server fails or dies at
     a step of a commit; a request to the place of the state fails, before it is sent or after a write was carried out,
@@ -136,10 +136,10 @@ def crash(
     the death of a driver it may be rescaled, to up to ``parallelism`` partitions. ``executors``: how many there are,
     each a process of its own with one core; with 0, all tasks run in the driver.
 
-    In append mode, each row must be output as often; in update mode, the last row of each ``key``, the names of columns
-    of the output, must be equal. What the states hold must be equal, too, unless ``compare_states`` is False; states
-    that expire by processing time are not compared. ``conf``: confs of the session. ``timeout_s``: for each life of the
-    query. ``folder``: where inputs, checkpoints, output and logs are and stay; by default they are temporary.
+    In append mode, each row must be output equally often; in update mode, the last row of each ``key``, given as names
+    of output columns, must be equal. The contents of the states must be equal, too, unless ``compare_states`` is False;
+    states that expire by processing time are not compared. ``conf``: confs of the session. ``timeout_s``: for each life
+    of the query. ``folder``: keeps inputs, checkpoints, output and logs; by default they are temporary.
 
     Raises AssertionError that names the differences and the seed, ProcessError if the query fails without a fault, or
     does not end, and InvalidInputError.
@@ -208,11 +208,11 @@ class Faults:
         self._points = [point for point in self._points if point not in fired]
 
     def draw_kill(self) -> tuple[str, float]:
-        """Return the next to be killed, and after how many seconds; an empty name for none."""
+        """Return the next process to be killed, and after how many seconds; an empty name for none."""
         return (self._left[-1], self._draw.uniform(0, self._wait_s)) if self._left else ("", 0.0)
 
     def note(self, kind: str) -> None:
-        """Note that it was killed."""
+        """Note that a process of this kind was killed."""
         self._left.pop()
         self.done.append(kind)
         self.kills_driver = kind == "driver"
@@ -261,7 +261,7 @@ class Query:
         self.is_done = process.returncode == 0
         if not self.is_done and len(faults.done) == before:
             text = self.log.read_text(encoding="utf-8", errors="replace")[-LOG_CHARACTERS:]
-            raise ProcessError(f"The query failed, and there was no fault. Its log ends with:\n{text}")
+            raise ProcessError(f"The query failed without a fault. Its log ends with:\n{text}")
 
     def _watch(self, process: subprocess.Popen[str], mark: str, faults: Faults) -> None:
         """Kill parts of a life until it ends."""
@@ -339,7 +339,7 @@ def _environment(folder: Path, mark: str) -> dict[str, str]:
 def _compare(
     expected: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]], mode: str, key: Sequence[str]
 ) -> list[str]:
-    """Return lines that say in what two outputs differ."""
+    """Return lines that say how two outputs differ."""
 
     def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[Any, Any]:
         if mode == "append":
@@ -351,7 +351,7 @@ def _compare(
 
 
 def _compare_states(expected: str, found: str) -> list[str]:
-    """Return lines that say in what the states of two checkpoints differ."""
+    """Return lines that say how the states of two checkpoints differ."""
     first, second = read_states(expected), read_states(found)
     differing = [name for name in {**first, **second} if first.get(name, {}) != second.get(name, {})]
     return [

@@ -1,4 +1,4 @@
-"""What one life of a query that ``crash`` kills is to do."""
+"""The job of one life of a query that ``crash`` kills."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BATCH = "batch={:09d}"
 
 @dataclass(frozen=True)
 class Job:
-    """What one life is to do. ``inputs``: the schema and the folder of each input."""
+    """The job of one life. ``inputs``: the schema and the folder of each input."""
 
     build: Callable[..., DataFrame]
     inputs: Mapping[str, tuple[StructType, str]]

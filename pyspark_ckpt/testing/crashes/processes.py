@@ -1,4 +1,4 @@
-"""Processes of one run, found by a mark in their environment, also orphans; and their end, by process id."""
+"""Find the processes of one run, even orphans, by a mark in their environment, and end them by process id."""
 
 from __future__ import annotations
 

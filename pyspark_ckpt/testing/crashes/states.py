@@ -17,7 +17,7 @@ from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.testing.comparison import freeze
 
 States: TypeAlias = Mapping[str, Mapping[Any, Any]]
-"""By the name of a state: what each key has, as often as it is there."""
+"""By the name of a state: the contents of each key, and how often they occur."""
 
 _PLACES = {"partition", "key_group", "hash", "written_at", "expires_at", "at_ms"}
 """Columns that differ between equal states: where rows lie, and when they were written."""

@@ -1,4 +1,4 @@
-"""Connections of browsers. Those that bring no request are few and do not last: they hold files of this process.
+"""Connections of browsers. Few may stay without a request, and only briefly: each holds a file of this process.
 
 Whoever can reach the port can connect, without the token. So a connection has some seconds for its first request, and
 if too many have sent none, the oldest gives way. What is refused is closed. No request is logged, because its URL may
@@ -16,13 +16,13 @@ from typing_extensions import override
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 FIRST_REQUEST_S = 10.0
-"""How long a connection may take until the head of its first request has arrived."""
+"""How long the head of a connection's first request may take to arrive."""
 MAX_STRANGERS = 64
 """Connections that have not sent a request."""
 
 
 def _is_worth_a_line(record: logging.LogRecord) -> bool:
-    """Leave out what strangers send, and requests that end because the page is closed."""
+    """Leave out messages about strangers' input, and about requests that end because the page is closed."""
     problem = record.exc_info[1] if record.exc_info else None
     return record.levelno >= logging.ERROR and not isinstance(problem, asyncio.CancelledError)
 

@@ -1,6 +1,6 @@
-"""Who gets an answer: requests with the token, for this host by name, that only read.
+"""Who gets an answer: read-only requests with the token, for a known name of this host.
 
-All answers forbid the browser to ask other hosts.
+All answers forbid the browser to contact other hosts.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Admission:
     """Lets requests pass to an application. The first one brings the token in its URL, and gets a cookie for later."""
 
     def __init__(self, app: ASGIApp, token: str, hosts: Iterable[str] = LOOPBACK_NAMES) -> None:
-        """``hosts``: the names by which a browser may ask for the page, with any port, as a tunnel has another."""
+        """``hosts``: the names by which a browser may ask for the page. Any port is allowed: tunnels have their own."""
         self._app, self._token = app, token.encode()
         self._hosts = {host.lower() for host in hosts}
-        # A browser has the same cookies for all ports of a host, and through tunnels pages of many machines.
+        # A browser shares cookies between all ports of a host; through tunnels these are pages of many machines.
         self._cookie = f"pyspark-ckpt-{sha256(self._token).hexdigest()[:16]}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -61,12 +61,12 @@ class Admission:
         await (self._app if refusal is None else refusal)(scope, receive, send_guarded)
 
     def _refuse(self, scope: Scope) -> Response | None:
-        """Return the answer to a request that does not pass; None if it does."""
+        """Return the refusal of a request; None if it passes."""
         headers = Headers(scope=scope)
         if _host_name(headers.get("host", "")) not in self._hosts:
             return _answer(
-                "This page is not served under this host name. If the name is right, start `pyspark-ckpt query serve` "
-                "with --allowed-host and the name.",
+                "This page is not served under this host name. If the name is right, add --allowed-host and the name "
+                "to `pyspark-ckpt query serve`.",
                 421,
             )
         if scope["method"] not in {"GET", "HEAD"}:
@@ -77,7 +77,7 @@ class Admission:
         return self._check_token(scope, headers)
 
     def _check_token(self, scope: Scope, headers: Headers) -> Response | None:
-        """Look for the token in the URL, which counts if it is there, in the headers, and in the cookie."""
+        """Look for the token in the URL, whose token overrides the others, in the headers, and in the cookie."""
         given = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         tokens = [value for name, value in given if name == TOKEN]
         kind, _, bearer = headers.get("authorization", "").partition(" ")
@@ -92,7 +92,7 @@ class Admission:
         """Give the cookie, and send the browser to the same page without the token in its URL."""
         path = scope["path"] if not scope["path"].startswith("//") else "/"
         answer = RedirectResponse(path + (f"?{urlencode(rest)}" if rest else ""), 303)
-        # Not "strict": after a click on the URL in a notebook or a chat, which are other sites, that is not sent here.
+        # Not "strict": a click on the URL in a notebook or a chat, which are other sites, would not send the cookie.
         answer.set_cookie(self._cookie, self._token.decode(), httponly=True, samesite="lax", path="/")
         return answer
 
@@ -108,13 +108,11 @@ class Admission:
 
 
 def _refuse_token() -> Response:
-    return _answer(
-        "Open the URL that `pyspark-ckpt query serve` has printed. It contains the token for this page.", 401
-    )
+    return _answer("Open the URL that `pyspark-ckpt query serve` printed. It contains the token for this page.", 401)
 
 
 def _answer(text: str, status: int, **headers: str) -> Response:
-    """Return an answer to a request that is refused, after which the connection is closed."""
+    """Return a refusal, after which the connection is closed."""
     return PlainTextResponse(f"{text}\n", status, {"Connection": "close", **headers})
 
 

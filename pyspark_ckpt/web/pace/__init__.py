@@ -1,1 +1,1 @@
-"""Whether a query keeps up with its input: what it says of its batches, or what its logs show."""
+"""Whether a query keeps up with its input, by the progress it reports, or by its logs."""

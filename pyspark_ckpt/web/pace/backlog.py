@@ -1,4 +1,4 @@
-"""How far a batch ends before what its sources have: the distance of their offsets."""
+"""How far a batch ends behind its sources, counted in offsets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_DEPTH = 4
 
 
 def count_backlog(sources: Iterable[Mapping[str, Any]]) -> int | None:
-    """Return how many offsets the sources of a batch have beyond its end; None if no source tells.
+    """Return how many offsets the sources of a batch have beyond its end; None if no source reports them.
 
     An offset of Kafka is a record; other sources have units of their own.
     """
@@ -25,10 +25,10 @@ def _find_distance(source: Mapping[str, Any]) -> int | None:
 
 
 def count_between(begin: Any, end: Any) -> int | None:  # noqa: ANN401 - JSON
-    """Return how many offsets lie between two entries of one source; None if they are not numbers that can be compared.
+    """Return how many offsets lie between two entries of one source; None if they cannot be compared as numbers.
 
-    An entry is a number, or an object that has a number, or further objects, for each part of the source. What
-    ``begin`` lacks is new: it counts from its first offset. A part that went back counts nothing.
+    An entry is a number, or an object that has a number, or further objects, for each part of the source. A
+    part that ``begin`` lacks is new, and counts from its first offset. A part that went back counts nothing.
     """
     return _measure(_decode(begin), _decode(end), MAX_DEPTH)
 
@@ -48,7 +48,7 @@ def _measure(begin: Any, end: Any, depth: int) -> int | None:  # noqa: ANN401 - 
 
 
 def _decode(entry: Any) -> Any:  # noqa: ANN401 - JSON
-    """Return an entry that may be JSON as text."""
+    """Decode an entry that may be JSON in a string."""
     if not isinstance(entry, str):
         return entry
     try:

@@ -1,4 +1,4 @@
-"""One batch, as the query in this process tells of it."""
+"""One batch, as the query in this process reports it."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ def describe_batch(progress: Mapping[str, Any]) -> Fields:
 
 
 def describe_batches(batches: Sequence[Mapping[str, Any]]) -> list[Fields]:
-    """Return what is shown of batches, which are given the oldest first, the newest first.
+    """Describe batches, which are given oldest first, newest first.
 
-    Rows come in between the beginnings of two batches: the first batch has no rate of input. Spark's own rate counts
-    from its last look at the sources, which may be short before the batch. Raises ValueError as ``describe_batch``.
+    The rate of input is measured between the starts of two batches, so the first batch has none. Spark's own rate
+    counts from its last look at the sources, which may be just before the batch. Raises as ``describe_batch``.
     """
     described = [describe_batch(each) for each in batches]
     for before, each in pairwise(described):

@@ -1,4 +1,4 @@
-"""The newest batches as the offset log has them: their clock, their watermark, and how far their sources went.
+"""The newest batches in the offset log: their clock, their watermark, and how far their sources went.
 
 An entry of the log never changes, so each is read once.
 """
@@ -23,7 +23,7 @@ AT_ONCE = 8
 
 
 class EntryJson(msgspec.Struct):
-    """The second line of an entry of the offset log. ``conf``: what the query keeps of its session."""
+    """The second line of an entry of the offset log. ``conf``: confs of its session that the query keeps."""
 
     batchWatermarkMs: Count = 0  # noqa: N815 - Spark's names, here and below
     batchTimestampMs: Count = 0  # noqa: N815
@@ -34,7 +34,7 @@ class EntryJson(msgspec.Struct):
 class LoggedBatch:
     """A batch that was planned. ``problem``: why its entry cannot be read; empty if it was read.
 
-    ``offsets``: by the ids of sources, None for one that had none yet.
+    ``offsets``: by the ids of sources, None for a source without one yet.
     """
 
     clock_ms: int = 0
@@ -43,7 +43,7 @@ class LoggedBatch:
     problem: str = ""
 
     def count_input(self, before: LoggedBatch | None) -> int | None:
-        """Return how many offsets of all sources are new since the batch ``before``; None if that is not known."""
+        """Return how many offsets of all sources are new since the batch ``before``; None if unknown."""
         if before is None or self.offsets is None or before.offsets is None:
             return None
         found = [
@@ -96,7 +96,7 @@ def _read(place: BlobPlace, batch: int) -> LoggedBatch:
         content = place.get(name)
         told = decode_as(split_lines(content, where)[1], EntryJson, where)
         return LoggedBatch(told.batchTimestampMs, told.batchWatermarkMs, parse_offsets(content, where).by_id)
-    except NotFoundError:  # the query has deleted it since it was listed
-        return LoggedBatch(problem=f"{where} is not there any more")
+    except NotFoundError:  # the query has deleted it since the listing
+        return LoggedBatch(problem=f"{where} no longer exists")
     except FormatError as problem:
         return LoggedBatch(problem=problem.message)

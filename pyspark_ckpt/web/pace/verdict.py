@@ -1,4 +1,4 @@
-"""Whether a query keeps up: judged by what it tells of its batches, or by the times of its logs."""
+"""Whether a query keeps up: judged by its reported progress, or by the times of its logs."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 from pyspark_ckpt.offline.advice.progress_figures import MAX_BUSY_SHARE, find_busy_share, is_progress, read_figures
 from pyspark_ckpt.offline.descriptions.json_forms import Fields
 
-NOT_ASKED = "only the query itself knows what its sources still have: give the running query to serve_web_page()"
+NOT_ASKED = "only the query itself knows its backlog: pass the running query to serve_web_page()"
 
 _REASONS: Mapping[bool | None, str] = {
     True: "it waits between batches, or its backlog does not grow",
     False: "rows come faster than they are processed",
-    None: "batches run without a pause, and the sources do not tell what they still have",
+    None: "batches run without a pause, and the sources do not report a backlog",
 }
 
 
 def judge_progress(batches: Sequence[Mapping[str, Any]], described: Sequence[Fields]) -> Fields:
     """Return the verdict on a query in this process. ``batches``: their progress; ``described``: the newest first.
 
-    ``keeps_up``: None if it is not known. ``backlog_per_s``: by how much the backlog grows.
+    ``keeps_up``: None if unknown. ``backlog_per_s``: by how much the backlog grows.
     """
     known = [each for each in batches if is_progress(each)]
     figures, busy = read_figures(known), find_busy_share(known)
@@ -30,7 +30,7 @@ def judge_progress(batches: Sequence[Mapping[str, Any]], described: Sequence[Fie
     if figures is None:
         return {"keeps_up": None, "busy_share": busy, "backlog_per_s": growth, "why": "no batch with rows has run yet"}
     if not figures.batches:
-        why = "only batches that restore state have run yet: the first of a run"
+        why = "only first batches of a run have run yet, and these restore state"
         return {"keeps_up": None, "busy_share": busy, "backlog_per_s": growth, "why": why}
     keeps_up = figures.keeps_up
     if not keeps_up and growth is not None:
@@ -52,7 +52,7 @@ def judge_logs(times: Sequence[tuple[float, float]]) -> Fields:
 
 
 def _growth(backlogs: Sequence[tuple[float | None, int | None]]) -> float | None:
-    """Return by how much a backlog grows in a second, from the first to the last batch that tells one."""
+    """Return how much a backlog grows in a second, from the first to the last batch that reports one."""
     known = [(at_s, backlog) for at_s, backlog in backlogs if at_s is not None and backlog is not None]
     if len(known) < 2 or known[-1][0] <= known[0][0]:  # noqa: PLR2004 - no growth without two
         return None

@@ -1,1 +1,1 @@
-"""What all kinds of places share: their interface, how long they are waited for, and whose clock counts."""
+"""The common ground of all kinds of places: their interface, how long to wait for them, and whose clock counts."""

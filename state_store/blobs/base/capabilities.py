@@ -1,6 +1,6 @@
 """What some places can do beyond ``BlobPlace``. Callers have another way for places that cannot.
 
-A place that wraps another one has all of these methods, and can do what that one can.
+A place that wraps another one has all of these methods, and the capabilities of the wrapped place.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class CanWalkAround(Protocol):
     """A place in which a user may be kept out of some folders."""
 
     def walk_around(self) -> tuple[list[Blob], list[str]]:
-        """Return what ``walk`` finds in folders that are open to this user, and which other folders it has met.
+        """Return the result of ``walk`` for folders that are open to this user, and the other folders it has met.
 
         "." is the place itself. Raises StorageError.
         """

@@ -4,11 +4,10 @@ All places with equal settings share one client. The last few used clients are k
 places come and go and a client is slow to make.
 
 Credentials may change while a client is used: a file gets new keys, a token is revoked. If the service refuses the
-credentials of a request, the client is replaced by one with credentials that are looked up again, and the request is
-made once more. However many requests are refused at one time, one of them looks, and the others use what it found.
+credentials of a request, a client with newly found credentials replaces the old one, and the request is made once more.
+However many requests are refused at one time, one of them looks for credentials, and the others use its result.
 
-A process that is forked must not use the connections of its parent: each would read answers to the other. It makes
-clients of its own.
+A forked process must not use its parent's connections: each would read answers to the other. It makes its own clients.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from weakref import WeakValueDictionary
 from pyspark_ckpt.state_store.log import LOGGER
 
 CLIENTS_KEPT = 4
-"""Clients that are kept although no place holds them."""
+"""How many clients are kept although no place holds them."""
 PAUSE_S = 1.0
 """Credentials that are new each time are asked for again after this time, so that errors do not cause many requests."""
 
@@ -41,7 +40,7 @@ class SharedClient(Generic[C]):
     """The present client for one set of settings. Safe to use from many threads."""
 
     def __init__(self, client: C, make_other: Callable[[C, bool], C | None]) -> None:
-        """Begin with ``client``. ``make_other`` is that of ``Clients``."""
+        """Begin with ``client``. ``make_other``: as for ``Clients``."""
         self._client = client
         self._make_other = make_other
         self._looked = self._replaced = -math.inf
@@ -54,7 +53,7 @@ class SharedClient(Generic[C]):
     def renew(self, refused: C, failed: float, place: str) -> bool:
         """Return whether there is another client than ``refused``, with which a request failed at ``failed``.
 
-        ``place`` is its name in the log. Raises what making a client raises.
+        ``place`` is its name in the log. Raises the errors of making a client.
         """
         with self._lock:
             if self._client is refused and self._looked <= failed:
@@ -62,7 +61,7 @@ class SharedClient(Generic[C]):
                 other = self._make_other(refused, self._looked - self._replaced < PAUSE_S)
                 if other is not None:
                     self._client, self._replaced = other, self._looked
-                    _log.warning("%s has refused the credentials. Others were found, and are used from now on", place)
+                    _log.warning("%s has refused the credentials. Others were found and are used from now on", place)
             return self._client is not refused
 
 
@@ -73,8 +72,8 @@ class Clients(Generic[S, C]):
         """Use ``make`` to make a client that is missing, and ``make_other`` to replace one that is refused.
 
         ``make_other`` gets the settings and the refused client. It returns None if the credentials are still the same.
-        Its last argument is true if the client was itself made in place of another within ``PAUSE_S``. Then it also
-        returns None for credentials that are new each time they are asked for.
+        Its last argument is true if the client itself replaced another within ``PAUSE_S``. Then it also returns None
+        for credentials that are new each time.
         """
         self._make = make
         self._make_other = make_other
@@ -87,7 +86,7 @@ class Clients(Generic[S, C]):
         self._last: OrderedDict[S, SharedClient[C]] = OrderedDict()
 
     def get(self, settings: S) -> SharedClient[C]:
-        """Return the client for these settings, the same for all that hold it at one time."""
+        """Return the client for these settings: the same for all that hold it at one time."""
         with self._lock:
             client = self._held.get(settings)
             if client is None:
@@ -101,7 +100,7 @@ class Clients(Generic[S, C]):
 
 
 class Client(Generic[C]):
-    """The client of one place, which is found when it is needed first, and again in a process that is forked."""
+    """The client of one place, found when it is first needed, and again in a forked process."""
 
     def __init__(self, find: Callable[[], SharedClient[C]]) -> None:
         """Find the client by ``find``."""
@@ -113,13 +112,13 @@ class Client(Generic[C]):
         return self._find_shared().get()
 
     def get_found(self) -> C | None:
-        """Return the client of this process, if it was found already."""
+        """Return the client of this process, if it has been found."""
         return self._found[1].get() if self._found is not None and self._found[0] == os.getpid() else None
 
     def ask(self, place: str, request: Callable[[], T], is_refused: Callable[[Exception], bool]) -> T:
         """Return the answer to ``request``, which uses ``get``. Repeat it once if its credentials were refused.
 
-        Nothing is repeated while the credentials stay as they are. ``place`` is its name in the log.
+        Nothing is repeated while the credentials stay the same. ``place`` is its name in the log.
         """
         client = self.get()
         try:

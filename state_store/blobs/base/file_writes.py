@@ -1,4 +1,4 @@
-"""Writes of places that have files: an object is a temporary file until it is durable, and then gets its name."""
+"""Writes to places that have files: an object is a temporary file until it is durable, and then gets its name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class FileUpload(Sink, Protocol):
 
 
 class FileWrites(ABC):
-    """What such a place writes; see the protocol of places."""
+    """The writes of such a place; see the protocol of places."""
 
     @property
     @abstractmethod
@@ -45,7 +45,7 @@ class FileWrites(ABC):
         with self._writing(name) as upload:
             yield upload
             if not upload.publish(replace=False):
-                raise ConflictError(f"{self.url.rstrip('/')}/{name} exists already.")
+                raise ConflictError(f"{self.url.rstrip('/')}/{name} already exists.")
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Write ``data`` unless ``name`` exists; see the protocol."""

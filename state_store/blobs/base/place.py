@@ -1,8 +1,8 @@
 """The interface of a place that stores blobs. Every place must pass the suite in ``tests/contracts``.
 
-A place is one folder. Names are relative to it and use ``/``. Every write is all or nothing and durable:
-after return it survives the loss of this machine, as far as the place can ensure that. A reader sees the whole
-content or no object. A write whose answer was lost raises StorageError with outcome ``unknown``.
+A place is one folder. Names are relative to it and use ``/``. Every write is all or nothing and durable: on return, it
+survives the loss of this machine, as far as the place can ensure that. A reader sees the whole content or no object. A
+write whose answer was lost raises StorageError with outcome ``unknown``.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ class BlobPlace(Protocol):
     def walk(self, folder: str = "") -> builtins.list[Blob]:
         """Return all objects in ``folder`` and below it, by name; as complete as ``list``. Raises StorageError.
 
-        A link to another folder is not followed. It is listed by a name that ends in "/", as no name of an object does.
+        A link to another folder is not followed. Its name is listed with a "/" at the end, unlike the name of any
+        object.
         """
         ...
 
@@ -99,15 +100,15 @@ class BlobPlace(Protocol):
     def remove_empty_folders(self) -> None:
         """Remove the empty folders below this one, if the place has folders. Raises StorageError.
 
-        A folder whose name begins with a dot stays, with all that is in it.
+        A folder whose name begins with a dot stays, with all of its content.
         """
         ...
 
     def find_unfinished(self, older_than_s: float) -> builtins.list[Blob]:
-        """Return what writers that died at least ``older_than_s`` ago left half-written, here and below.
+        """Return the unfinished writes, here and below, of writers that died at least ``older_than_s`` ago.
 
-        Writes nothing. Ages are by the clock of the place, if it can be read without a write, else by that of this
-        host. Raises StorageError.
+        Writes nothing. Ages are by the clock of the place if it can be read without a write, else by this host's clock.
+        Raises StorageError.
         """
         ...
 

@@ -1,7 +1,7 @@
 """The time of a place, which stamps its objects. No other clock can tell how old an object is.
 
-The clock of a host may be minutes or hours off. The place is therefore asked, but rarely: between questions, its answer
-is advanced by a local clock that nobody sets.
+A host's clock may be minutes or hours off. The place is therefore asked for the time, but rarely: in between, its
+answer is advanced by a local clock that nobody sets.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ KEPT_S = 3600.0
 SLOWEST_S = 10.0
 """A slower answer is not used, because it may be as old as the question."""
 STEP_S = 1.0
-"""If two clocks of a host advance by amounts that differ more than this, one of them was set."""
+"""If the advances of two clocks of a host differ by more than this, one of them was set."""
 TICK_S = 0.02
-"""Two ticks of the clock with which file systems stamp, which ticks at least a hundred times a second."""
+"""Two ticks of the clock by which file systems stamp files; it ticks at least a hundred times a second."""
 ATTEMPTS = 3
 
 _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -52,12 +52,12 @@ class IsOfService(Protocol):
 
     @property
     def service(self) -> str:
-        """What stamps the objects of the place, such as a bucket at an endpoint or a name node."""
+        """The source of the stamps of the place's objects, such as a bucket at an endpoint or a name node."""
         ...
 
 
 def boot_s() -> float:
-    """Return the seconds since this machine started, including those in which it slept. Nobody sets this clock."""
+    """Return the seconds since this machine started, including sleep. Nobody sets this clock."""
     return time.clock_gettime(_BOOT_CLOCK)
 
 
@@ -72,11 +72,11 @@ def ask_time(place: BlobPlace) -> float:
         place.delete(name)
         if found:
             return found[0].modified_s
-    raise StorageError(f"The time of {place.url} is not known: it does not list an object that was just written to it.")
+    raise StorageError(f"The time of {place.url} is not known: an object that was just written there is not listed.")
 
 
 def find_service(place: BlobPlace) -> str:
-    """Return what stamps the objects of ``place``. Places of one service share its clock."""
+    """Return the source of the stamps of ``place``'s objects. Places of one service share its clock."""
     return place.service if isinstance(place, IsOfService) else place.url
 
 
@@ -121,7 +121,7 @@ class PlaceClock:
     def __init__(self, place: BlobPlace, clock: Callable[[], float] = boot_s, told: _Told | None = None) -> None:
         """Advance the time of ``place`` by ``clock``. If that clock was set or stood still, the place is asked again.
 
-        ``told``: what is known of the time of its service, shared with other clocks.
+        ``told``: the known time of its service, shared with other clocks.
         """
         self._place = place
         self._clock = clock

@@ -3,10 +3,9 @@
 A request whose failure may pass is repeated until ``timeout_s`` is over, counted from its first try. Pauses grow, and
 each has a random length, so that many writers do not come back at the same instant. No request uses up the time of
 another. One try never takes all of the time: a connection that died silently costs the first try, not the request. The
-log says once that a place is waited for, and once that it answers again.
+log says once that it waits for a place, and once that the place answers again.
 
-After ``stop_waiting``, which a command calls when it is interrupted, threads try once what they have begun, and repeat
-nothing.
+After ``stop_waiting``, which an interrupted command calls, threads try once what they have begun, and repeat nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _trying = threading.local()
 
 
 class _Process:
-    """This process. A plain attribute, because a lock might be held in a process that is forked."""
+    """This process. A plain attribute, because a forked process might find a lock held."""
 
     is_ending = False
 
@@ -71,7 +70,7 @@ def fail_exhausted(
 
 
 class _Outages:
-    """The places that are being waited for, so that the log reports each outage once for all waiting requests."""
+    """The places that do not answer now, so that the log reports each outage once for all waiting requests."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -143,7 +142,7 @@ class RetryPolicy:
     """How long to wait for a place that does not answer.
 
     ``timeout_s``: how long a place may fail to answer (0: nothing is repeated). ``waited`` is called with the time
-    taken by each request that had to be repeated. ``stopping`` ends all waiting.
+    taken by each repeated request. ``stopping`` ends all waiting.
     """
 
     timeout_s: float = TIMEOUT_S
@@ -162,8 +161,8 @@ class RetryPolicy:
         """Return the result of ``request``, which is repeated until it succeeds or fails in a way that does not pass.
 
         ``place`` is its name in the log. ``work_s``: how long the place may need to work on the request. ``asked``:
-        when the request was queued, if it was; an outage since then counts. ``request`` itself must check what an
-        earlier try may have done. Raises RetriesExhaustedError after about ``timeout_s``, and any failure that stays.
+        when the request was queued, if it was; an outage since then counts. ``request`` itself must check for the
+        effects of earlier tries. Raises RetriesExhaustedError after about ``timeout_s``, and any lasting failure.
         """
         started = _outages.begin_of_wait(place, asked)
         deadline = started + self.timeout_s + work_s
@@ -216,7 +215,7 @@ class RetryPolicy:
 
 
 def stop_waiting() -> None:
-    """Let no thread of this process wait for a place any more, because the process ends."""
+    """Stop all threads of this process from waiting for places, because the process ends."""
     _Process.is_ending = True
 
 
@@ -235,7 +234,7 @@ def limit(limit_s: float) -> Iterator[None]:
 def ask_now(*, again: bool = False) -> Iterator[None]:
     """Count the requests in the block as asked for now, even if they first wait for others in this process.
 
-    ``again``: they were asked for before, and failed. A place that has not answered since does not get the whole
+    ``again``: they were requested before, and failed. A place that has not answered since does not get the whole
     timeout again: it is tried once, and then waited for only during the rest of the timeout.
     """
     _trying.asked, _trying.again = 0.0 if again else time.monotonic(), again
@@ -256,17 +255,17 @@ class CanRetry(Protocol):
     """A place that repeats its requests."""
 
     def retrying(self, retries: RetryPolicy) -> BlobPlace:
-        """Return the same place, which repeats its requests as ``retries`` say."""
+        """Return the same place, with requests repeated according to ``retries``."""
         ...
 
 
 class Retries:
-    """Makes a place one that CanRetry: it repeats its requests as its ``retries`` say."""
+    """Makes a place one that CanRetry: it repeats its requests according to its ``retries``."""
 
     retries: RetryPolicy
 
     def retrying(self, retries: RetryPolicy) -> Self:
-        """Return the same place, which repeats its requests as ``retries`` say."""
+        """Return the same place, with requests repeated according to ``retries``."""
         place = copy(self)
         place.retries = retries
         return place

@@ -1,7 +1,7 @@
 """Map the failures of the HDFS client to the error tree.
 
-hdfs-native raises an ``OSError`` if it has no answer, or for a file that exists or is missing. It raises a
-``RuntimeError``, which holds the Java class and message with a stack trace, if the name node refused.
+hdfs-native raises an ``OSError`` if it has no answer, or for a file that exists or is missing. If the name node
+refused, it raises a ``RuntimeError``, which holds the Java class and message with a stack trace.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pyspark_ckpt.state_store.blobs.base.retries import RetriesExhaustedError, f
 from pyspark_ckpt.state_store.errors import InvalidInputError, NotFoundError, Outcome, StorageError
 
 CLIENT_ERRORS = (OSError, RuntimeError, RetriesExhaustedError)
-"""All that the client raises, and the error of a wait for it that ended."""
+"""All that the client raises, and the error at the end of a wait for it."""
 
 
 class DataNodeError(OSError):
@@ -25,10 +25,10 @@ class DataNodeError(OSError):
 
 _ANSWER = re.compile(r'(?:Fatal)?RPCError\("(?P<java_class>[\w.$]+)", "(?P<text>.*?)(?:\\n|"\)$)', re.DOTALL)
 _PATH = re.compile(r"""/[^\s"',;:()\[\]\\]*""")
-"""The path of a file or folder. It is removed from a text before signs are looked for, as a name may contain any."""
+"""The path of a file or folder. It is removed from a text before the search for signs, as a name may contain any."""
 _PACKAGES = ("fs", "hdfs.protocol", "hdfs.server.namenode", "security")
 _REFUSALS = tuple(f"org.apache.hadoop.{package}." for package in _PACKAGES)
-"""What a name node raises before it does anything. A router raises other errors if it had no answer itself."""
+"""The errors that a name node raises before it does anything. A router without an answer raises others."""
 
 _PASSING_ANSWERS = (
     *("SafeModeException", "StandbyException", "RetriableException", "ObserverRetryOnActiveException"),
@@ -96,7 +96,7 @@ _HINTS: Mapping[str, str] = {
 
 @contextmanager
 def failures(verb: str, where: str) -> Iterator[None]:
-    """Turn errors of the client into StorageError. The object is as it was before."""
+    """Turn errors of the client into StorageError. The object is unchanged."""
     try:
         yield
     except CLIENT_ERRORS as problem:
@@ -142,7 +142,7 @@ def fail(verb: str, where: str, problem: Exception, outcome: Outcome = "not_appl
 
 
 def _explain_denial(denied: re.Match[str]) -> str:
-    """Return who needs which permission on what, as the name node says it."""
+    """Return who needs which permission on what, according to the name node."""
     return (
         f"Give {denied['access']} permission on {denied['path']} to the HDFS user {denied['user']}. This user is "
         f"HADOOP_USER_NAME, or the principal of the Kerberos ticket, of the process of {describe_caller()}."

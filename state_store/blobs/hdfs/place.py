@@ -5,11 +5,11 @@ A rename then gives it its final name. The name node renames atomically and, if 
 file. A visible name therefore has its whole content.
 
 The bytes of an object are kept until its file is closed. If a data node or the lease is lost, they are written again,
-to another file. A rename without an answer is requested again, because it can happen only once: if the temporary file
-is gone, the content under the final name shows whether the rename happened. When a write is given up, its temporary
-file is deleted, so that the rename can never happen later.
+to another file. A rename without an answer is requested again, which is safe because it can happen only once: if the
+temporary file is gone, the content under the final name shows whether the rename happened. When a write is given up,
+its temporary file is deleted, so that the rename can never happen later.
 
-The client has no timeouts of its own. A call without an answer is abandoned, and its client with it.
+The client has no timeouts of its own. A call without an answer is abandoned together with its client.
 
 Paths are Hadoop's: percent signs in a URI are part of the name, not escapes.
 """
@@ -61,7 +61,7 @@ class HdfsPlace(HdfsRequests, FileWrites, Retries):
             return self.ask(read)
 
     def download(self, name: str, path: Path) -> int:
-        """Copy the object into the new local file ``path``; see the protocol. Resumes where a data node was lost."""
+        """Copy the object into the new local file ``path``; see the protocol. Resumes after the loss of a data node."""
         where, size = self._path(name), 0
         with reading(self._where(name)), path.open("wb", buffering=0) as target:
             source = self.ask(lambda: self._open(where))
@@ -83,7 +83,7 @@ class HdfsPlace(HdfsRequests, FileWrites, Retries):
         return piece
 
     def _read_again(self, path: str, source: FileReader, start: int) -> bytes:
-        """Return a piece, read by ``source`` or, if that has lost its data nodes, by a new reader."""
+        """Return a piece, read by ``source`` or, if ``source`` has lost its data nodes, by a new reader."""
         try:
             return self._read(source, start, len(source))
         except CLIENT_ERRORS as problem:

@@ -42,7 +42,7 @@ class HdfsRequests:
     def __init__(self, uri: str, retries: RetryPolicy = _RETRIES) -> None:
         """Use ``hdfs://host:port/path``, ``hdfs://nameservice/path``, ``hdfs:///path`` or ``viewfs://table/path``.
 
-        All but the first are looked up in HADOOP_CONF_DIR. Makes no request. Raises InvalidInputError.
+        All but the first form are looked up in HADOOP_CONF_DIR. Makes no request. Raises InvalidInputError.
         """
         scheme, _, rest = uri.partition(":")
         authority, _, path = rest[2:].partition("/") if rest.startswith("//") else ("", "", rest)
@@ -56,7 +56,7 @@ class HdfsRequests:
 
     @property
     def client(self) -> Client:
-        """The client. One that did not answer is replaced by another."""
+        """The client. If it does not answer, another replaces it."""
         return _client(self._service)
 
     def ask(self, request: Callable[[], T]) -> T:
@@ -64,7 +64,7 @@ class HdfsRequests:
         return self.retries.repeat(self._service, request, may_pass)
 
     def call(self, request: Callable[[], T]) -> T:
-        """Return the answer of the client within the current try. If there is none, the next try has another client."""
+        """Return the client's answer within the current try. Without one, the next try gets another client."""
         try:
             return within_try(request)
         except TimeoutError:
@@ -91,7 +91,7 @@ class HdfsRequests:
         return f"{self._service}{self._root or '/'}"
 
     def stamp_ms(self, folder: str) -> int:
-        """Return the time of the name node in milliseconds, from a new file in ``folder`` that is deleted again."""
+        """Return the name node's time in milliseconds, from a temporary new file in ``folder``."""
         client, path = self.client, f"{folder}/.{uuid.uuid4().hex}{TEMPORARY}"
 
         def stamp() -> int:
@@ -119,7 +119,7 @@ class HdfsRequests:
 def _client(service: str) -> Client:
     """Return the client of this process for a name node or service. It keeps its connections.
 
-    Observer nodes may lag behind the writes of others, and a listing must not. Only the active name node is asked.
+    Observer nodes may lag behind the writes of others, which a listing must not. Only the active name node is asked.
     """
     host, colon, _ = service.partition("://")[2].partition(":")
     if colon:

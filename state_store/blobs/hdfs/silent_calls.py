@@ -13,13 +13,13 @@ from pyspark_ckpt.state_store.blobs.base.retries import LONGEST_TRY_S, get_left_
 T = TypeVar("T")
 
 EXIT_S = 5.0
-"""How long the end of the process waits for calls that are still running."""
+"""How long the end of the process waits for running calls."""
 
 
 class DaemonThreads:
     """Runs each call in a thread of its own, which keeps the process alive for EXIT_S at most.
 
-    A call that came back while the interpreter ends would end the process by SIGABRT: Python stops the thread by
+    A call that returns while the interpreter ends would end the process by SIGABRT: Python stops the thread by
     unwinding it, which the client's code, in Rust, does not allow.
     """
 

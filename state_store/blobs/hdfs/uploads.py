@@ -33,10 +33,10 @@ FIRST_LOOK_S, LAST_LOOK_S = 0.02, 0.32
 """Pauses between checks whether a file that is being closed is complete. They double from the first to the last."""
 
 TOUCH_S = 20.0
-"""How often a temporary file that is still written gets a new modification time. HDFS itself gives it none."""
+"""How often a temporary file that is still being written gets a new modification time. HDFS itself gives it none."""
 
 TIDY_S = 2.0
-"""The most time for the last check of a write that was given up."""
+"""The most time for the last check of an abandoned write."""
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ class HdfsUpload:
         self._touched = time.monotonic()
 
     def begin(self) -> None:
-        """Begin a temporary file, so that a failure that does not pass shows before anything is written."""
+        """Begin a temporary file, so that a lasting failure shows before anything is written."""
         with failures("write", self._where), self._leaving_what_passes():
             self._begin()
 
@@ -83,7 +83,7 @@ class HdfsUpload:
             self._spool.close()
 
     def abandon(self) -> None:
-        """Discard all that was written."""
+        """Discard everything written."""
         self._spool.close()
         if not self._temporary:
             return
@@ -91,7 +91,7 @@ class HdfsUpload:
             self._call(lambda client: client.delete(self._temporary))
 
     def _begin(self) -> RawFileWriter:
-        """Begin an empty file. One that an earlier try left is removed by discard_unfinished."""
+        """Begin an empty file. discard_unfinished removes the file of an earlier try."""
         folder, _, name = self._path.rpartition("/")
         self._temporary = temporary = f"{folder}/.{name}.{uuid.uuid4().hex}{TEMPORARY}"
         self._sent = 0
@@ -100,7 +100,7 @@ class HdfsUpload:
         return writer
 
     def _send(self) -> RawFileWriter:
-        """Write what the file does not have yet. Return its writer."""
+        """Write the rest of the file. Return its writer."""
         writer = self._writer or self._begin()
         for piece in self._spool.pieces(self._sent):
             self._place.call_data_node(partial(writer.write, piece))
@@ -114,7 +114,7 @@ class HdfsUpload:
 
     @contextmanager
     def _leaving_what_passes(self) -> Iterator[None]:
-        """Let ``publish`` write all of a file that cannot be written now."""
+        """Tolerate failures that may pass: ``publish`` then writes the whole file."""
         try:
             with limit(self._place.retries.first_try_s):
                 yield
@@ -143,12 +143,12 @@ class HdfsUpload:
         return True
 
     def _sync(self, writer: RawFileWriter) -> None:
-        """Close the file. After return all its blocks are complete, and the name node knows that even after a restart.
+        """Close the file. On return all its blocks are complete, and the name node knows that even after a restart.
 
         The client asks to close the file as soon as the data nodes have the last byte. The name node refuses until one
-        of them has told it, which takes some milliseconds. The client then sleeps for half a second. To avoid that
-        wait, another thread does the asking, and this one sees from the length when all blocks are complete. A recovery
-        of the lease then only closes the file. The other thread finds the file closed and ends.
+        of them has reported it, some milliseconds later. The client then sleeps for half a second. To avoid that wait,
+        another thread does the asking, and this one sees from the length when all blocks are complete. A recovery of
+        the lease then only closes the file. The other thread finds the file closed and ends.
         """
         client = self._place.client
         writer.hsync()
@@ -175,11 +175,11 @@ class HdfsUpload:
         except FileNotFoundError:
             is_landed = False
         if not is_landed:
-            fail("write", self._where, OSError("its temporary file is gone, and has not become the object"), "unknown")
+            fail("write", self._where, OSError("its temporary file is gone, but has not become the object"), "unknown")
         return True
 
     def _resolve(self, problem: Exception) -> bool:
-        """Return True if a write that was given up has landed. Raises StorageError if not, or if that is unknown."""
+        """Return True if an abandoned write has landed. Raises StorageError if not, or if that is unknown."""
         is_waited_for = isinstance(problem, RetriesExhaustedError) and problem.after_s > TIDY_S
         try:
             with limit(TIDY_S):
@@ -192,7 +192,7 @@ class HdfsUpload:
         return True
 
     def _is_there(self) -> bool:
-        """Return whether the object has the content that was written here."""
+        """Return whether the object has the content written here."""
         found = xxhash.xxh3_128()
         pour(self._place.client.read(self._path), found.update)
         return found.digest() == self._content.digest()

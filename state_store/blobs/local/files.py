@@ -1,4 +1,4 @@
-"""Calls of the file system, and what their failures mean."""
+"""Calls of the file system, and the meaning of their failures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pyspark_ckpt.state_store.plain_files import NotPlainFileError
 TEMPORARY = ".tmp"
 """How names of unfinished files end."""
 FAILURES = (OSError, RetriesExhaustedError)
-"""What a step that is repeated may raise in the end."""
+"""What a repeated step may raise in the end."""
 _MAY_PASS = frozenset(
     {
         *(errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO, errno.ENOTCONN, errno.ENOLINK, errno.ENOLCK),
@@ -32,9 +32,9 @@ _MAY_PASS = frozenset(
         *(errno.ECONNREFUSED, errno.ECONNRESET, errno.ECONNABORTED, errno.ESHUTDOWN, errno.EPIPE, errno.EAGAIN),
     }
 )
-"""Errors of a shared file system whose server is unavailable. A full disk, a missing right and the like do not pass."""
+"""Errors of a shared file system whose server is unavailable. A full disk or a missing permission does not pass."""
 _OF_FOLDERS = frozenset({"list", "tidy up", "ask for the time of"})
-"""What is done to a folder. All else is done to a file in one."""
+"""Actions on a folder. All others are on a file in a folder."""
 _AWAY = "Check the file system and its server. The option placeTimeout sets how long to wait for it."
 
 
@@ -46,9 +46,9 @@ def write_all(file: io.FileIO, data: bytes | memoryview) -> None:
 
 
 def list_folder(path: Path, lead: str, prefix: str, start: str) -> list[Blob]:
-    """Return what a folder has except folders and links to some. Raises OSError.
+    """Return the content of a folder except folders and links to folders. Raises OSError.
 
-    What is no plain file is listed, too: whoever reads it is told so, and does not take it for missing.
+    Things that are not plain files are listed too: their reader gets an error, and does not take them for missing.
     """
     found: list[Blob] = []
     with os.scandir(path) as entries:
@@ -97,9 +97,9 @@ def walk_folder(top: Path, root: Path, closed: set[str] | None = None) -> list[B
 
 
 def _look_at(entry: os.DirEntry[str] | Path) -> os.stat_result | None:
-    """Return the status of what a folder lists. Raises OSError.
+    """Return the status of an entry of a folder. Raises OSError.
 
-    None if it was deleted since the folder was read, or is a link that leads nowhere.
+    None if it was deleted after the folder was read, or is a link that leads nowhere.
     """
     try:
         return entry.stat()
@@ -136,14 +136,14 @@ def sync_folder(folder: Path) -> None:
 def refuse_linked_folders(root: Path, path: Path) -> None:
     """Raise InvalidInputError if a folder between ``root`` and a file below it is a link. Raises OSError.
 
-    What is there belongs to another folder, and is not deleted with this one.
+    Its target belongs to another folder, and is not deleted with this one.
     """
     for folder in path.parents:
         if folder == root:
             return
         if folder.is_symlink():
             raise InvalidInputError(
-                f"{path} was not deleted: {folder} is a link to {folder.readlink()}, which may be another's.",
+                f"{path} was not deleted: {folder} is a link to {folder.readlink()}, which may have another owner.",
                 hint="Remove the link, or put the folder itself there.",
             )
 
@@ -165,7 +165,7 @@ def _remove_if_empty(folder: Path) -> None:
 
 
 def unless_missing(problem: OSError) -> None:
-    """Raise what ``os.walk`` met, unless a folder is not there."""
+    """Raise the error that ``os.walk`` met, unless a folder is missing."""
     if not isinstance(problem, FileNotFoundError):
         raise problem
 
@@ -178,7 +178,8 @@ def may_pass(problem: Exception) -> bool:
 def fail(verb: str, path: Path, problem: Exception, outcome: Outcome = "not_applied") -> NoReturn:
     """Raise the error for a failure of the file system.
 
-    That is NotFoundError, InvalidInputError (a file or a circle of links where a folder is expected) or StorageError.
+    The error is NotFoundError, InvalidInputError (a file or a circle of links where a folder is expected) or
+    StorageError.
     """
     if isinstance(problem, NotPlainFileError):
         raise InvalidInputError(

@@ -1,4 +1,4 @@
-"""Which permission of a file system is missing, on which path, and for whom."""
+"""Find which permission of a file system is missing, on which path, and for whom."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ _STAMPING = "ask for the time of"
 
 
 def find_remedy(verb: str, path: Path) -> str:
-    """Return what to do after the file system has denied to ``verb`` the file or folder ``path``.
+    """Return what to do after the file system refused to ``verb`` the file or folder ``path``.
 
-    It names the user, the first path on which a permission is missing, and that permission. If the permission bits
-    allow the access, it names what else may forbid it.
+    Names the user, the first path on which a permission is missing, and that permission. If the permission bits allow
+    the access, names other possible causes.
     """
     found = _find_missing(verb, path)
     if found is None:
         return (
-            f"The permission bits let {describe_caller()} {verb} it, and the file system does not: check its access "
-            "control lists, the sticky bit of the folder, immutable files (lsattr) and how it is mounted."
+            f"The permission bits let {describe_caller()} {verb} it, but the file system does not: check its access "
+            "control lists, the sticky bit of the folder, immutable files (lsattr) and the mount options."
         )
     permission, where = found
     return f"Give {permission} permission on {where} to {describe_caller()}, or run as a user who has it."
 
 
 def _find_missing(verb: str, path: Path) -> tuple[str, Path] | None:
-    """Return the permission that is missing and the path where it is, from the root on; None if the bits allow all."""
+    """Return the missing permission and its path, searching from the root on; None if the bits allow everything."""
     path = _without_links(path) if verb in (*_READING, *_LISTING) else _without_links(path.parent) / path.name
     for folder in reversed(path.parents):
         if _is_folder(folder) and not _may(folder, os.X_OK):
@@ -51,7 +51,7 @@ def _find_unlistable(top: Path) -> tuple[str, Path] | None:
 
 
 def _without_links(path: Path) -> Path:
-    return Path(os.path.realpath(path))  # of Path.resolve, a loop of links raises RuntimeError
+    return Path(os.path.realpath(path))  # Path.resolve raises RuntimeError for a loop of links
 
 
 def _is_folder(path: Path) -> bool:

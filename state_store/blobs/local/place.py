@@ -5,8 +5,8 @@ A write goes to a temporary file in the same folder, which is fsynced. The file 
 even after a power failure.
 
 A shared file system may be unavailable for a while. Its errors then (a stale handle, an I/O error, a lost connection)
-may pass, and the step is repeated. After a failed fsync, data that the system has in memory may be lost. All bytes are
-then written again, to another temporary file, if they are still kept here.
+may pass, and the step is repeated. A failed fsync may lose data that the system has in memory. All bytes are then
+written again, to another temporary file, if they are still kept here.
 """
 
 from __future__ import annotations
@@ -100,13 +100,13 @@ class LocalPlace(FileWrites, Retries):
             try:
                 os.link(origin, path)
             except FileExistsError:
-                if next(tries) == 0 or not path.samefile(origin):  # else a try without an answer has done it
+                if next(tries) == 0 or not path.samefile(origin):  # otherwise a try without an answer has done it
                     raise
 
         try:
             self.ask(link)
         except FileExistsError as problem:
-            raise ConflictError(f"{path} exists already.") from problem
+            raise ConflictError(f"{path} already exists.") from problem
         except FAILURES as problem:
             if isinstance(problem, OSError) and problem.errno in (
                 errno.EXDEV,
@@ -131,7 +131,7 @@ class LocalPlace(FileWrites, Retries):
                 source.seek(start)
                 if end is None:
                     return source.read()
-                size = os.fstat(source.fileno()).st_size  # read() allocates all that it is asked for
+                size = os.fstat(source.fileno()).st_size  # read() allocates the whole requested size
                 return source.read(max(0, min(end, size) - start))
 
         try:
@@ -172,7 +172,7 @@ class LocalPlace(FileWrites, Retries):
             fail("list", top, problem)
 
     def walk_around(self) -> tuple[builtins.list[Blob], builtins.list[str]]:
-        """Walk through what this user may see; see ``CanWalkAround``."""
+        """Walk through the folders that this user may see; see ``CanWalkAround``."""
         closed: set[str] = set()
         try:
             found = self.ask(lambda: walk_folder(self._root, self._root, closed))
@@ -181,7 +181,7 @@ class LocalPlace(FileWrites, Retries):
         return found, sorted(closed)
 
     def delete(self, name: str) -> None:
-        """Remove the object; see the protocol. Raises InvalidInputError (a link to a folder is on the way to it)."""
+        """Remove the object; see the protocol. Raises InvalidInputError (a link to a folder is on its path)."""
         path = self.path_of(name)
 
         def unlink() -> None:

@@ -14,13 +14,13 @@ from pyspark_ckpt.state_store.blobs.local.files import TEMPORARY, may_pass, sync
 from pyspark_ckpt.state_store.errors import StorageError
 
 KEPT_BYTES = 16 << 20
-"""How much of an object is kept until it is durable, to be written again. A larger object cannot be written again."""
+"""How much of an object is kept, to be written again, until it is durable. A larger object cannot be written again."""
 
 T = TypeVar("T")
 
 
 class Folders(Protocol):
-    """Where files are written: what a place does for an upload."""
+    """The folders for files: the services of a place to an upload."""
 
     def ask(self, request: Callable[[], T]) -> T:
         """Return the answer to a request, which is repeated while its failures may pass."""
@@ -29,7 +29,7 @@ class Folders(Protocol):
         """Make ``folder`` and its parents, each durable in its own parent."""
 
     def sync_folder(self, folder: Path) -> None:
-        """Make the names in ``folder`` durable, at once or when others are."""
+        """Make the names in ``folder`` durable, at once or together with others."""
 
 
 class LocalUpload:
@@ -73,7 +73,7 @@ class LocalUpload:
         """Close and delete the temporary file."""
         self.close()
         if self._temporary != self._path:
-            with suppress(OSError):  # the disk that failed may fail again: discard_unfinished finds what is left
+            with suppress(OSError):  # the failed disk may fail again: discard_unfinished finds the rest
                 self._temporary.unlink()
 
     def close(self) -> None:
@@ -100,7 +100,7 @@ class LocalUpload:
         return self._is_named
 
     def _sync(self) -> None:
-        """Make all that was written durable. A failure leaves an unknown part on the disk, so the file is deleted."""
+        """Make the written bytes durable. A failure leaves an unknown part on the disk, so the file is deleted."""
         try:
             file = self._file
             if file is None:
@@ -119,7 +119,7 @@ class LocalUpload:
         self._identity = os.fstat(file.fileno())
 
     def _name(self, *, replace: bool) -> bool:
-        """Give the file its name, unless an earlier try without an answer has done so. Return False if it is taken."""
+        """Give the file its name, unless an earlier try without an answer did. Return False if the name is taken."""
         try:
             if replace:
                 self._temporary.replace(self._path)

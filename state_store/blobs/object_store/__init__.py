@@ -1,1 +1,1 @@
-"""Google Cloud Storage and Azure Blob Storage as places of blobs. What differs is in one module for each service."""
+"""Google Cloud Storage and Azure Blob Storage as places of blobs. Each service's own code is in one module."""

@@ -76,7 +76,7 @@ _PASSING_CODES = frozenset(
 _EXISTS = frozenset({"BlobAlreadyExists", "ConditionNotMet", "TargetConditionNotMet", "PathAlreadyExists"})
 _LOST = frozenset({"InvalidBlockList", "InvalidBlobOrBlock"})
 _WHERE = (
-    "Credentials are found in AZURE_STORAGE_CONNECTION_STRING, if it is that of the account, else by Azure's own chain "
+    "Credentials are found in AZURE_STORAGE_CONNECTION_STRING, if it is for the account, else by Azure's own chain "
     "(AZURE_CLIENT_ID and its like, a managed identity, az login) or, in a query, in the settings of Hadoop's "
     "connector (fs.azure.account.*): see docs/storage.md."
 )
@@ -94,7 +94,7 @@ _HINTS: Mapping[str, str] = {
     "InvalidResourceName": "Correct the name of the container.",
     "ResourceTypeMismatch": "A folder has the name of this object. Choose another folder for state.",
     "PathConflict": "A file is in the way. Choose another folder for state.",
-    "InvalidBlobType": "The name is that of a blob of another type. Choose another folder for state.",
+    "InvalidBlobType": "A blob of another type has this name. Choose another folder for state.",
 }
 
 
@@ -104,7 +104,7 @@ class AzureContainer:
     parts_at_once = 3
 
     def __init__(self, settings: AzureSettings) -> None:
-        """Make a client. Makes no request. Raises RequestError (the credentials are damaged or not complete)."""
+        """Make a client. Makes no request. Raises RequestError (the credentials are damaged or incomplete)."""
         self.settings = settings
         self._answers = Answers(_is_services)
         self._session = equip(Session(), self._answers)
@@ -131,14 +131,14 @@ class AzureContainer:
 
     @property
     def options(self) -> Mapping[str, str]:
-        """No options: what reaches the container is in the environment or in Hadoop's configuration."""
+        """No options: the way to the container is in the environment or in Hadoop's configuration."""
         return {}
 
     def check_key(self, key: str) -> None:
-        """Refuse what the service would store under another name; see the protocol."""
+        """Refuse a key that the service would store under another name; see the protocol."""
         if "\\" in key or any(part.endswith(".") for part in key.split("/")):
             raise InvalidInputError(
-                f"{key!r} cannot be the name of an object in Azure: there, no name has a backslash or a part that ends "
+                f"{key!r} cannot be the name of an object in Azure: no name there has a backslash or a part that ends "
                 "with a dot."
             )
 
@@ -209,7 +209,7 @@ class AzureContainer:
         return isinstance(source, AzureContainer) and source.settings.is_same_account(self.settings)
 
     def copy(self, source: ObjectService, source_key: str, key: str) -> None:
-        """Have the service copy an object; see the protocol. Within an account that is done at once, as a rule."""
+        """Have the service copy an object; see the protocol. Within an account that usually happens at once."""
         if not isinstance(source, AzureContainer):
             raise TypeError(type(source).__name__)
         origin, target = source.client.get_blob_client(source_key), self.client.get_blob_client(key)
@@ -224,7 +224,7 @@ class AzureContainer:
             raise RequestError(f"the copy has ended as {status!r}", may_pass=True)
 
     def sign(self, url: str) -> str:
-        """Return the URL of an object with the signature that a copy from it needs. A key or an identity needs none."""
+        """Return the URL of an object, signed for a copy from it unless a key or an identity is used."""
         secret = self.settings.secret
         return f"{url}?{secret.token.removeprefix('?')}" if isinstance(secret, SasToken) else url
 
@@ -253,7 +253,7 @@ class AzureContainer:
         except MissingError:
             return
         except RequestError as problem:
-            if problem.code not in {"DirectoryIsNotEmpty", "DirectoryNotEmpty"}:  # somebody writes there just now
+            if problem.code not in {"DirectoryIsNotEmpty", "DirectoryNotEmpty"}:  # somebody is just writing there
                 raise
 
     def now_s(self) -> float:
@@ -264,7 +264,7 @@ class AzureContainer:
 
     @contextmanager
     def failures(self, verb: str) -> Iterator[None]:
-        """Turn errors of the client into RequestError. What is asked for a token may be away for a while."""
+        """Turn errors of the client into RequestError. The source of tokens may be away for a while."""
         try:
             with _translate_errors(verb):
                 yield
@@ -278,7 +278,7 @@ class AzureContainer:
 
 
 class AzureParts:
-    """Blocks of a blob. They have names of this upload: others may send blocks of the same blob."""
+    """The blocks of a blob. Their names are of this upload: others may send blocks of the same blob."""
 
     def __init__(self, container: AzureContainer, key: str, writer: str) -> None:
         self._container, self._key, self._writer = container, key, writer
@@ -309,7 +309,7 @@ class AzureParts:
             _require_etag(answer)
 
     def use(self, service: ObjectService) -> None:
-        """Send by ``service``; see the protocol. The blocks that were sent stay."""
+        """Send through ``service``; see the protocol. Blocks already sent stay."""
         if isinstance(service, AzureContainer):
             self._container = service
 

@@ -1,6 +1,6 @@
 """Credentials of Azure. They are never shown, and equal ones are the same identity.
 
-Those that get tokens make one request in a try, and the retry policy of the place repeats it.
+Credentials that get tokens make one request in a try, and the retry policy of the place repeats it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyspark_ckpt.state_store.extras import require_extra
 
 _DAMAGED = (
     "Correct AccountKey in AZURE_STORAGE_CONNECTION_STRING or, in a query, fs.azure.account.key: it is a number in "
-    "base64, as the portal of Azure shows it."
+    "base64, as shown in the portal of Azure."
 )
 
 
@@ -22,9 +22,9 @@ class Secret(Protocol):
     """Credentials of any kind."""
 
     def make_credential(self, tokens: Any) -> Any:  # noqa: ANN401 - the client of Azure takes many kinds
-        """Return what the client of Azure takes as a credential. ``tokens``: the transport of requests for tokens.
+        """Return a credential for the client of Azure. ``tokens``: the transport of requests for tokens.
 
-        Makes no request. Raises RequestError, ValueError (it is damaged or not complete).
+        Makes no request. Raises RequestError, ValueError (it is damaged or incomplete).
         """
         ...
 
@@ -37,11 +37,11 @@ class AccountKey:
     key: str = field(repr=False)
 
     def make_credential(self, tokens: Any) -> Any:  # noqa: ANN401 - as in the protocol
-        """Return the key with the account that it is for. Raises RequestError (it is damaged)."""
+        """Return the key with its account. Raises RequestError (it is damaged)."""
         del tokens
         try:
             base64.b64decode(self.key)
-        except ValueError:  # its text may show parts of the key
+        except ValueError:  # the error's text may show parts of the key
             raise RequestError(f"the key of the account {self.account} is damaged", hint=_DAMAGED) from None
         from azure.core.credentials import AzureNamedKeyCredential  # noqa: PLC0415 - loaded where it is needed
 
@@ -96,7 +96,7 @@ class ManagedIdentity:
 
 @dataclass(frozen=True)
 class WorkloadIdentity:
-    """The identity of a pod of Kubernetes. What is empty is in its environment."""
+    """The identity of a pod of Kubernetes. Its environment has the values that are empty here."""
 
     tenant: str
     client_id: str
@@ -119,7 +119,7 @@ class OwnChain:
 
 
 def is_fixed(secret: Secret | None) -> bool:
-    """Return whether requests are signed with the secret itself, and not with tokens that are asked for with it."""
+    """Return whether requests are signed with the secret itself, rather than with tokens obtained with it."""
     return isinstance(secret, AccountKey | SasToken)
 
 

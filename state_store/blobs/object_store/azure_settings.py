@@ -22,7 +22,7 @@ from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.hadoop_settings import HadoopSettings
 
 CONNECTION = "AZURE_STORAGE_CONNECTION_STRING"
-"""The variable of Azure's own tools that has an account, its endpoint and its key, as an emulator has them."""
+"""The variable of Azure's own tools with an account, its endpoint and its key, as an emulator gives them."""
 
 _ACCOUNT = "fs.azure.account."
 _OAUTH = f"{_ACCOUNT}oauth2."
@@ -37,8 +37,8 @@ _CREDENTIALS = (_SAS, *(f"{_ACCOUNT}{name}" for name in ("key", "auth.", "oauth"
 class AzureSettings:
     """How to reach a container.
 
-    ``url``: that of the container, as Hadoop writes it. ``secret``: None means Azure's own chain. ``unread``: the names
-    of credentials that Hadoop's configuration has for the account, and that do not count here.
+    ``url``: of the container, as Hadoop writes it. ``secret``: None means Azure's own chain. ``unread``: the names of
+    credentials for the account in Hadoop's configuration that do not count here.
     """
 
     url: str
@@ -53,7 +53,7 @@ class AzureSettings:
 
 
 def find_azure_settings(scheme: str, container: str, host: str, hadoop: HadoopSettings) -> AzureSettings:
-    """Return the settings for ``scheme://container@host`` of Hadoop's connector, else those of the environment.
+    """Return the settings for ``scheme://container@host`` of Hadoop's connector, else of the environment.
 
     Raises InvalidInputError, which shows no secret (the connection string is damaged, or Hadoop has credentials that
     this package cannot use).
@@ -67,7 +67,7 @@ def find_azure_settings(scheme: str, container: str, host: str, hadoop: HadoopSe
     read: set[str] = set()
 
     def find(name: str) -> str:
-        """Return a setting as Hadoop's connector finds it: that of the container, of the account, or of all accounts.
+        """Return a setting as Hadoop's connector finds it: of the container, of the account, or of all accounts.
 
         Kinds of credentials are not set for a container.
         """
@@ -104,7 +104,7 @@ def _find_hadoops(find: Callable[[str], str], account: str, *, has_other: bool) 
 
 
 def _find_oauth(find: Callable[[str], str]) -> Secret | None:
-    """Return the credentials of Entra ID; None if they are of a kind that is not supported, or not complete."""
+    """Return the credentials of Entra ID; None if their kind is not supported, or they are incomplete."""
     provider = find(f"{_ACCOUNT}oauth.provider.type").rpartition(".")[2]
     client_id, tenant = find(f"{_OAUTH}client.id"), find(f"{_OAUTH}msi.tenant")
     if provider == "ClientCredsTokenProvider":
@@ -121,10 +121,10 @@ def _find_oauth(find: Callable[[str], str]) -> Secret | None:
 
 def _refusal(what: str) -> InvalidInputError:
     return InvalidInputError(
-        f"Hadoop's connector to Azure has credentials that the state store cannot use, or not all of them: {what}.",
-        hint="Use a key, a fixed shared access signature, or ClientCredsTokenProvider, MsiTokenProvider or "
-        "WorkloadIdentityTokenProvider for the whole query: state is not written by another identity than Spark's own "
-        f"files. Or give the state store its own in {CONNECTION}. See docs/storage.md.",
+        f"Hadoop's connector to Azure has credentials that the state store cannot use, or that are incomplete: {what}.",
+        hint="For the whole query, use a key, a fixed shared access signature, or ClientCredsTokenProvider, "
+        "MsiTokenProvider or WorkloadIdentityTokenProvider: the same identity must write state and Spark's own files. "
+        f"Or give the state store its own in {CONNECTION}. See docs/storage.md.",
     )
 
 

@@ -1,12 +1,12 @@
-"""How requests of Azure's clients are sent: those for tokens, and those to a container.
+"""How Azure's clients send requests: those for tokens, and those to a container.
 
-Tokens of Entra ID and of machines are asked for within the time of the current try, and never twice in it. The clients
+Tokens of Entra ID and of machines are requested within the time of the current try, and never twice in it. The clients
 of identities hide why they got no token: all of their failures are one error, often without a cause. So the transport
 notes whether the last failure of a request may pass.
 
 Answers of a container come in large pieces, so that a download takes little memory. The client makes a list of the
-pieces of an answer. A list asks for the length first, to have room for as many entries, and the client takes its bytes
-for that: 64 MiB of room for a part of 8 MiB.
+pieces of an answer. A list first asks for the length, to reserve as many entries, and the client gives its bytes: 64
+MiB for a part of 8 MiB.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pyspark_ckpt.state_store.blobs.object_store.sessions import is_bad_tls, tim
 
 PIECE_BYTES = 1 << 20
 _PASSING = frozenset({404, 408, 410, 429})
-"""Statuses below 500 that may pass. A machine answers 404 and 410 while it has just begun, or is moved."""
+"""Statuses below 500 that may pass. A machine answers 404 and 410 while it starts or is being moved."""
 _LEAST_ERROR = 400
 _LEAST_AWAY = 500
 
@@ -35,7 +35,7 @@ class TokenTransport(RequestsTransport):  # type: ignore[misc]  # the client has
     """
 
     def __init__(self, *, tries_many: bool = False) -> None:
-        """``tries_many``: for a chain, in which a machine that cannot be reached has no identity to give."""
+        """``tries_many``: for a chain, in which an unreachable machine has no identity to give."""
         super().__init__()
         self._tries_many = tries_many
         self._has_answered = False
@@ -55,7 +55,7 @@ class TokenTransport(RequestsTransport):  # type: ignore[misc]  # the client has
         status = int(answer.status_code)
         if status >= _LEAST_ERROR:
             self.may_pass = status >= _LEAST_AWAY or status in _PASSING
-        else:  # other threads, whose requests have failed before, may ask again
+        else:  # let other threads, whose requests failed earlier, ask again
             self._has_answered = True
         return answer
 

@@ -18,7 +18,7 @@ from pyspark_ckpt.state_store.hadoop_settings import HadoopSettings
 
 
 class _Bucket(NamedTuple):
-    """What a client of Google is for. ``written_ns``: when the file of its key was, so that a new key gets another."""
+    """The key of a Google client. ``written_ns``: of its key file, so that a new key gets a new client."""
 
     name: str
     settings: GcsSettings
@@ -41,7 +41,7 @@ def _reconnect_gcs(bucket: _Bucket, refused: ObjectService, is_recent: bool) -> 
 
 
 class _Container(NamedTuple):
-    """What a client of Azure is for: the settings that were found for its ``address``, a scheme, container and host."""
+    """The key of a client of Azure: the settings found for its ``address``, a scheme, container and host."""
 
     address: tuple[str, str, str]
     hadoop: HadoopSettings
@@ -97,7 +97,7 @@ def azure_place(uri: str, scheme: str, hadoop: HadoopSettings) -> ObjectPlace:
 
 
 def _find_time_of(file: str) -> int:
-    """Return when a file was written; 0 if there is none that can be read, which its reader tells better."""
+    """Return when a file was written; 0 if it cannot be read, which its reader reports better."""
     with suppress(OSError):
         return Path(file).stat().st_mtime_ns if file else 0
     return 0

@@ -1,8 +1,8 @@
 """A bucket of Google Cloud Storage.
 
 A small object is one request. A larger one is a resumable upload, whose parts are sent in order; the service tells how
-much of it has arrived. The condition that no object exists (generation 0) is given when the upload begins, and holds
-for the moment in which the object appears.
+much of it has arrived. The condition that no object exists (generation 0) is given when the upload begins, and applies
+at the moment when the object appears.
 
 Facts of the service: https://cloud.google.com/storage/docs/request-preconditions
 https://cloud.google.com/storage/docs/performing-resumable-uploads
@@ -59,8 +59,8 @@ LISTED = 1000
 _UNFINISHED = 308
 _NO_BUCKET = re.compile(r"bucket does not exist", re.IGNORECASE)
 _RIGHTS = (
-    "Give the account that is used here storage.objects.create, delete, get and list on the bucket (the role Storage "
-    f"Object User). {WHERE}"
+    "Give the account used here storage.objects.create, delete, get and list on the bucket (the role Storage Object "
+    f"User). {WHERE}"
 )
 _HINTS: Mapping[int, str] = {
     401: f"Correct the credentials. {WHERE}",
@@ -92,7 +92,8 @@ class GcsBucket:
                 _http=session,
                 client_options={"api_endpoint": settings.endpoint} if settings.endpoint else None,
             )
-        # Else the client asks for the metadata of the bucket, in threads of its own, with a right that may be missing.
+        # Otherwise the client asks for the metadata of the bucket, in its own threads, with a right that may be
+        # missing.
         self.client._bucket_metadata_cache = None  # noqa: SLF001
         self.handle = self.client.bucket(name)
 
@@ -103,7 +104,7 @@ class GcsBucket:
 
     @property
     def options(self) -> Mapping[str, str]:
-        """No options: what reaches the bucket is in the environment or in Hadoop's configuration."""
+        """No options: the way to the bucket is in the environment or in Hadoop's configuration."""
         return {}
 
     def put(self, key: str, data: bytes, writer: str = "") -> None:
@@ -206,14 +207,14 @@ class GcsBucket:
 
 
 class GcsParts:
-    """A resumable upload. Its URL is a secret: who has it can write the object."""
+    """A resumable upload. Its URL is a secret: whoever has it can write the object."""
 
     def __init__(self, session: Session, url: str) -> None:
         self._session, self._url = session, url
         self._tried = -1
 
     def send(self, number: int, start: int, data: bytes) -> None:
-        """Send a part; see the protocol. It begins where the service has arrived, if it was sent before."""
+        """Send a part; see the protocol. If it was sent before, it begins where the service has arrived."""
         self._send(number, start, data, "*")
 
     def finish(self, number: int, start: int, data: bytes) -> None:
@@ -247,7 +248,7 @@ class GcsParts:
             if arrived is None or (arrived >= end and total == "*"):
                 return
             if not start <= arrived <= end:
-                raise LostUploadError(f"{arrived} bytes have arrived, where {start} to {end} were to be sent")
+                raise LostUploadError(f"{arrived} bytes have arrived, but {start} to {end} were to be sent")
             span = f"bytes {arrived}-{end - 1}/{total}" if arrived < end else f"bytes */{total}"
             answer = self._put(span, data[arrived - start :])
             if answer.status_code == _UNFINISHED and (total != "*" or _read_arrived(answer) != end):
@@ -276,7 +277,7 @@ def _read_arrived(answer: Response) -> int:
 
 
 def _is_services(answer: Response) -> bool:
-    """Return whether the service has answered, and not something in front of it."""
+    """Return whether the service itself has answered, rather than something in front of it."""
     if "location" in answer.headers or any(name.lower().startswith("x-g") for name in answer.headers):
         return True
     if answer.status_code == 200:  # noqa: PLR2004
@@ -285,7 +286,7 @@ def _is_services(answer: Response) -> bool:
 
 
 def _names_kind(answer: Response) -> bool:
-    """Return whether the content is that of the API. A deletion is answered by status 204, or by an emulator's null."""
+    """Return whether the content is the API's. A deletion is answered by status 204, or by an emulator's null."""
     if answer.request.method == "DELETE":
         return answer.content.strip() == b"null"
     try:
@@ -326,7 +327,7 @@ def _failures(verb: str) -> Iterator[None]:
 
 
 def _refusal(text: str, hint: str, *, may_pass: bool = False) -> RequestError:
-    """Return the error of a request that could not be made without other credentials."""
+    """Return the error of a request that needed other credentials."""
     found = RequestError(text, hint=hint, may_pass=may_pass)
     found.is_refused = True
     return found

@@ -1,4 +1,4 @@
-"""Credentials of Google: where they come from, and whether their file has changed."""
+"""Credentials of Google: their source, and whether their file has changed."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ WHERE = (
 
 
 def read_source(settings: GcsSettings) -> str:
-    """Return a checksum of the file from which the credentials come. Empty if there is none.
+    """Return a checksum of the file with the credentials. Empty if there is none.
 
-    Tokens are not in it: Google's library asks for another by itself when one is refused.
+    Tokens are not in it: Google's library itself asks for another when one is refused.
     """
     if settings.key is not None or settings.source != CHAIN:
         return ""
@@ -47,7 +47,7 @@ def read_source(settings: GcsSettings) -> str:
 
 
 def find_credentials(settings: GcsSettings) -> Any:  # noqa: ANN401 - google.auth has few types
-    """Return the credentials. Raises RequestError (damaged ones), and what Google's own chain raises."""
+    """Return the credentials. Raises RequestError (damaged ones), and the errors of Google's own chain."""
     if settings.source == ANONYMOUS:
         anonymous: Any = AnonymousCredentials
         return anonymous()

@@ -16,7 +16,7 @@ EMULATOR = "STORAGE_EMULATOR_HOST"
 KEY_FILE = "GOOGLE_APPLICATION_CREDENTIALS"
 """The variable of Google's own chain that names a file."""
 CHAIN, ANONYMOUS, MACHINE = "chain", "anonymous", "machine"
-"""Where credentials come from if no key is given: Google's own chain, nowhere, or the account of the machine."""
+"""The source of credentials if no key is given: Google's own chain, none, or the account of the machine."""
 
 _PREFIXES = ("fs.gs.auth.", "google.cloud.auth.")
 _TYPES = {
@@ -47,7 +47,7 @@ class PrivateKey:
 class GcsSettings:
     """How to reach the service. An empty ``endpoint`` is Google's own.
 
-    ``source``: where credentials come from if there is neither a ``file`` of this host nor a ``key``.
+    ``source``: of the credentials if there is neither a ``file`` on this host nor a ``key``.
     """
 
     endpoint: str = ""
@@ -57,9 +57,9 @@ class GcsSettings:
 
 
 def find_gcs_settings(hadoop: HadoopSettings) -> GcsSettings:
-    """Return the settings of Hadoop's connector, and of the environment for what they leave open.
+    """Return the settings of Hadoop's connector, completed from the environment.
 
-    Raises InvalidInputError, which shows no secret (credentials that Hadoop has and this package cannot use).
+    Raises InvalidInputError, which shows no secret (Hadoop has credentials that this package cannot use).
     """
     _refuse_unsupported(hadoop)
     kind = _find(hadoop, "type").upper()
@@ -94,6 +94,6 @@ def _refuse_unsupported(hadoop: HadoopSettings) -> None:
 def _refusal(what: str) -> InvalidInputError:
     return InvalidInputError(
         f"Hadoop's connector to Google Cloud Storage has credentials that the state store cannot use: {what}.",
-        hint="Use fs.gs.auth.service.account.json.keyfile, fs.gs.auth.type=COMPUTE_ENGINE or APPLICATION_DEFAULT for "
-        "the whole query: state is not written by another identity than Spark's own files. See docs/storage.md.",
+        hint="For the whole query, use fs.gs.auth.service.account.json.keyfile, fs.gs.auth.type=COMPUTE_ENGINE or "
+        "APPLICATION_DEFAULT: the same identity must write state and Spark's own files. See docs/storage.md.",
     )

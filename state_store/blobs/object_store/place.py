@@ -1,8 +1,8 @@
 """A folder of a bucket as a place for blobs, on a service that honours conditional writes.
 
-An object appears whole when its request, or the one that joins its parts, has been answered. The metadata of an object
-names the conditional write that made it. A write whose answer was lost, or that was repeated, reads there whether it
-has landed.
+An object appears whole when its request, or the request that joins its parts, has been answered. The metadata of an
+object names the conditional write that made it. A write that was repeated, or whose answer was lost, reads there
+whether it has landed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ObjectPlace(ObjectRequests, Retries):
             upload.abort(is_away=is_away(problem))
             raise
         if not landed:
-            raise ConflictError(f"{self.describe(name)} exists already.")
+            raise ConflictError(f"{self.describe(name)} already exists.")
 
     def put(self, name: str, data: bytes) -> None:
         """Write ``data``, replacing what was there; see the protocol."""
@@ -129,7 +129,7 @@ class ObjectPlace(ObjectRequests, Retries):
             self.ask_present(lambda: self.bucket.remove_empty_folders(self.root, self.ask))
 
     def find_unfinished(self, older_than_s: float) -> builtins.list[Blob]:
-        """Return nothing: the service itself discards what was never finished, after seven days. See the protocol."""
+        """Return nothing: the service itself discards unfinished writes after seven days. See the protocol."""
         del older_than_s
         return []
 

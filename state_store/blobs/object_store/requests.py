@@ -34,7 +34,7 @@ class ObjectRequests:
     """Requests to one folder of a bucket. Safe to use from many threads."""
 
     def __init__(self, connect: Callable[[], SharedClient[ObjectService]], root_url: str, prefix: str) -> None:
-        """Use the keys that begin with ``prefix`` and a slash, of the bucket at ``root_url``. Makes no request.
+        """Use the keys of the bucket at ``root_url`` that begin with ``prefix`` and a slash. Makes no request.
 
         ``connect`` is called when the first request is made.
         """
@@ -56,7 +56,7 @@ class ObjectRequests:
 
     @property
     def bucket(self) -> ObjectService:
-        """The service; it may be used from many threads. Raises StorageError (there are no credentials for it)."""
+        """The service; usable from many threads. Raises StorageError (there are no credentials for it)."""
         if (found := self._client.get_found()) is not None:
             return found
         with self.failures("reach", "."):
@@ -75,7 +75,7 @@ class ObjectRequests:
     def ask(self, request: Callable[[], T], *, work_s: float = 0.0, asked: float | None = None) -> T:
         """Return the answer to a request, which is repeated while its failures may pass.
 
-        One whose credentials are refused is repeated once, if there are others by now.
+        If its credentials are refused and others exist by now, it is repeated once.
         """
 
         def attempt() -> T:
@@ -86,7 +86,7 @@ class ObjectRequests:
         return answer
 
     def ask_present(self, request: Callable[[], T]) -> T:
-        """Return the answer to a request that uses ``bucket``. Repeat it once if that gets other credentials."""
+        """Return the answer to a request that uses ``bucket``. Repeat it once if ``bucket`` gets other credentials."""
         return self._client.ask(self._root_url, request, _is_refused)
 
     @contextmanager
@@ -105,8 +105,8 @@ class ObjectRequests:
     def write_once(self, name: str, writer: str, write: Callable[[], object]) -> bool:
         """Make the conditional write that ``writer`` names. Return whether it landed; if not, another object was first.
 
-        A try without an answer may have landed. The object is looked for before the write is repeated, and one that
-        "exists already" may come from such a try. Every second repeat skips the look, which can fail too.
+        A try without an answer may have landed. So the object is looked for before the write is repeated, and an
+        "exists already" may come from the earlier try. Every second repeat skips the look, which can fail too.
         """
         looks, key = cycle((False, True)), self.key(name)
 

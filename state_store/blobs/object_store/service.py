@@ -1,7 +1,7 @@
-"""What a place needs of a service of objects: the requests that Google Cloud Storage and Azure both have.
+"""The needs of a place from a service of objects: the requests that Google Cloud Storage and Azure both have.
 
-Each method is one request, or a few that may be made again as a whole. Each raises RequestError, and nothing else of
-the client that it uses. A request ends when the current try does; see ``get_left_of_try_s``.
+Each method is one request, or a few that may be repeated as a whole. Each raises RequestError, and no other error of
+its client. A request ends with the current try; see ``get_left_of_try_s``.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ allow less. There is one limit for the first two, because a socket has one time-
 class RequestError(Exception):
     """A request failed.
 
-    ``status``: that of the answer, 0 if there was none. ``code``: the name that the service gives to the failure.
-    ``hint``: what to do about it. ``may_pass``: whether the same request may succeed later without intervention.
-    ``is_denied``: the account lacks a right. ``is_refused``: other credentials may be accepted.
+    ``status``: of the answer, 0 if there was none. ``code``: the service's name for the failure. ``hint``: what to do
+    about it. ``may_pass``: whether the same request may succeed later without intervention. ``is_denied``: the account
+    lacks a right. ``is_refused``: other credentials may be accepted.
     """
 
     def __init__(self, text: str, status: int = 0, code: str = "", hint: str = "", *, may_pass: bool = False) -> None:
@@ -39,15 +39,15 @@ class MissingError(RequestError):
 
 
 class ExistsError(RequestError):
-    """The object exists, and the request was to be carried out only if it does not."""
+    """The object exists, and the request required that it does not."""
 
 
 class PastEndError(RequestError):
-    """The range begins where the object has ended already."""
+    """The range begins beyond the end of the object."""
 
 
 class LostUploadError(RequestError):
-    """An upload in parts has ended: it was finished, or replaced by another write of the name, or has expired."""
+    """An upload in parts has ended: it was finished, replaced by another write of the name, or has expired."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Page:
 
 @dataclass(frozen=True)
 class Range:
-    """Bytes of an object: its whole size, and the tag of the version that they belong to."""
+    """Bytes of an object: its whole size, and the tag of their version."""
 
     data: bytes
     size_bytes: int
@@ -84,7 +84,7 @@ class Parts(Protocol):
         ...
 
     def use(self, service: ObjectService) -> None:
-        """Send what follows by ``service``, the same bucket with the present credentials."""
+        """Send the rest through ``service``, the same bucket with the present credentials."""
         ...
 
     def finish(self, number: int, start: int, data: bytes) -> None:
@@ -92,7 +92,7 @@ class Parts(Protocol):
         ...
 
     def abort(self) -> None:
-        """Discard what was sent. The service does it after some days by itself."""
+        """Discard what was sent. The service itself does so after some days."""
         ...
 
 
@@ -121,7 +121,7 @@ class ObjectService(Protocol):
         ...
 
     def put(self, key: str, data: bytes, writer: str = "") -> None:
-        """Write an object. With a ``writer``, which is stored with it, only if there is none: raises ExistsError."""
+        """Write an object. With a ``writer``, which is stored in it, only if none exists: raises ExistsError."""
         ...
 
     def begin(self, key: str, writer: str) -> Parts:
@@ -129,11 +129,11 @@ class ObjectService(Protocol):
         ...
 
     def read_writer(self, key: str) -> str | None:
-        """Return which write made an object. Empty if it does not say, None if there is no object."""
+        """Return which write made an object. Empty if that is not recorded, None if there is no object."""
         ...
 
     def read(self, key: str, start: int, end: int, tag: str = "") -> Range:
-        """Return a range; of one version of the object only, if it has a ``tag``. Raises MissingError, PastEndError."""
+        """Return a range; with a ``tag``, only of that version of the object. Raises MissingError, PastEndError."""
         ...
 
     def read_page(self, prefix: str, start: str, more: str, *, is_deep: bool) -> Page:

@@ -1,4 +1,4 @@
-"""Connections to a service, and what its last answer said beside its content."""
+"""Connections to a service, and the headers of its last answer."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from pyspark_ckpt.state_store.blobs.object_store.service import WAIT_S, RequestE
 
 CONNECTIONS = 32
 PASSING = frozenset({408, 429, 500, 502, 503, 504})
-"""Statuses of a service that cannot do now what it can do later."""
+"""Statuses of a service that is only temporarily unable to answer."""
 BAD_TLS = "Let this host trust the certificate of the service (REQUESTS_CA_BUNDLE), or correct the endpoint."
 """The hint of a RequestError whose connection has failed by TLS."""
 MISUNDERSTOOD = (ValueError, TypeError, LookupError, AttributeError)
-"""What clients raise if the content of an answer has another form than that of the service."""
+"""The errors that clients raise if the content of an answer does not have the form of the service."""
 _QUERY = re.compile(r"\?[^\s'\")]*")
 _SPEAKING_STATUSES = frozenset({301, 302, 307, 401, 403, 407})
 """The meaning of these is known, whoever answered."""
@@ -32,7 +32,7 @@ class Answers:
     """The headers of the last answer that each thread has received. Add ``note`` to the hooks of a session."""
 
     def __init__(self, is_services: Callable[[Response], bool]) -> None:
-        """Refuse answers that are not those of the service, as ``is_services`` finds out."""
+        """Refuse answers that do not come from the service, according to ``is_services``."""
         self._is_services = is_services
         self._last = threading.local()
 
@@ -66,7 +66,7 @@ class Answers:
         is_right = unit == "bytes" and span == f"{start}-{start + received_bytes - 1}" and size.isdecimal()
         if is_right and received_bytes == min(end, int(size)) - start:
             return int(size)
-        text = f"bytes {start} to {end} were asked for, but {received_bytes} bytes of {said or 'an unknown range'} came"
+        text = f"bytes {start} to {end} were requested, but {received_bytes} bytes of {said or 'an unknown range'} came"
         raise RequestError(text, may_pass=True)
 
 

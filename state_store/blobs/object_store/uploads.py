@@ -80,7 +80,7 @@ class ObjectUpload:
         self._held += len(view)
 
     def _take(self) -> bytes:
-        """Return all that is held, and hold it no longer."""
+        """Return the held bytes, and release them."""
         data, self._pieces, self._held = b"".join(self._pieces), [], 0
         self._start += len(data)
         return data

@@ -1,6 +1,6 @@
 """Clients of S3, one for each set of settings; see ``base/clients.py``.
 
-What all clients share, above all the description of the service, is in memory once.
+Shared data of all clients, above all the description of the service, is in memory once.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def new_session() -> boto3.session.Session:
 
 
 def _new_client(settings: S3Settings, session: boto3.session.Session | None = None) -> Any:  # noqa: ANN401 - boto3 has no types
-    """Return a client for these settings. It keeps its connections. ``session``: with which it finds credentials."""
+    """Return a client for these settings. It keeps its connections. ``session``: finds its credentials."""
     config = Config(
         max_pool_connections=CONNECTIONS,
         connect_timeout=CONNECT_S,
@@ -82,14 +82,14 @@ def _other_client(settings: S3Settings, refused: Any, is_recent: bool) -> Any:  
 
 
 CLIENTS: Clients[S3Settings, Any] = Clients(_new_client, _other_client)
-"""Those of this process."""
+"""The clients of this process."""
 
 
 class _TimeoutOfTry(Timeout):
     """The timeout of one request. urllib3 asks for a clone when each request begins."""
 
     def clone(self) -> Timeout:
-        """Return what is left of the current try."""
+        """Return the rest of the current try."""
         return Timeout(connect=get_left_of_try_s(CONNECT_S), read=get_left_of_try_s(READ_S))
 
 

@@ -1,4 +1,4 @@
-"""The failures of S3: which may pass, and what to do about those that do not."""
+"""The failures of S3: which may pass, and the remedies for those that do not."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from pyspark_ckpt.state_store.errors import NotFoundError, Outcome, StorageError
 
 
 class CutAnswerError(Exception):
-    """An answer lacks what every whole answer has, because its end was lost in transit."""
+    """An answer lacks a part that every whole answer has, because its end was lost in transit."""
 
 
 def read_status(answer: Mapping[str, Any]) -> int:
@@ -38,7 +38,7 @@ def read_status(answer: Mapping[str, Any]) -> int:
 
 
 def require_etag(answer: Mapping[str, Any]) -> str:
-    """Return the tag of an object. Raises CutAnswerError (there is none, so it was not the service that answered)."""
+    """Return the tag of an object. Raises CutAnswerError (there is none, so the service did not answer itself)."""
     if not answer.get("ETag"):
         raise CutAnswerError(f"the answer (status {read_status(answer)}) has no ETag, which every answer of S3 has")
     return str(answer["ETag"])
@@ -57,7 +57,7 @@ def require_all(answer: Mapping[str, Any], wanted: str | None, size_bytes: int) 
         end = int(found[3]) - 1
         if int(found[2]) == (min(int(last), end) if last else end) and size_bytes == int(found[2]) - int(first) + 1:
             return
-    raise CutAnswerError(f"{wanted} was asked for, but {size_bytes} bytes of {answer.get('ContentRange')} came")
+    raise CutAnswerError(f"{wanted} was requested, but {size_bytes} bytes of {answer.get('ContentRange')} came")
 
 
 CLIENT_ERRORS = (
@@ -88,7 +88,7 @@ _BUSY = frozenset(
         *("XMinioServerNotInitialized", "XMinioReadQuorum", "XMinioWriteQuorum"),
     }
 )
-"""Codes of a service that cannot do now what it can do later."""
+"""Codes of a service that is only temporarily unable to answer."""
 _PASSING_STATUSES = frozenset({408, 429, 500, 502, 503, 504, 507, 509, 520, 521, 522, 523, 524})
 _SPEAKING_STATUSES = frozenset({301, 307, 401, 403})
 """The meaning of these is known, whoever answered: another region, or no rights."""
@@ -108,15 +108,15 @@ _REGION = (
 )
 _KMS = (
     "Check the key in the options s3Encryption and s3KmsKeyId or, for a place of s3a:, in fs.s3a.encryption.key. It "
-    "must be enabled, in the region of the bucket. The credentials that are used here need kms:GenerateDataKey and "
-    "kms:Decrypt for it."
+    "must be enabled, in the region of the bucket. The credentials used here need kms:GenerateDataKey and kms:Decrypt "
+    "for it."
 )
 _CHECKSUMS = "The bucket has Object Lock, and demands a checksum with each write: set the option s3Checksums to md5."
 _ALL_ACTIONS = (
     "s3:GetObject, PutObject, DeleteObject, ListBucket, AbortMultipartUpload, ListBucketMultipartUploads and "
     "ListMultipartUploadParts"
 )
-_RIGHTS = f"Give the credentials that are used here {_ALL_ACTIONS} for this prefix."
+_RIGHTS = f"Give the credentials used here {_ALL_ACTIONS} for this prefix."
 _ACTIONS: Mapping[str, str] = {
     "PutObject": "s3:PutObject",
     "CreateMultipartUpload": "s3:PutObject",
@@ -130,7 +130,7 @@ _ACTIONS: Mapping[str, str] = {
     "ListMultipartUploads": "s3:ListBucketMultipartUploads",
     "ListParts": "s3:ListMultipartUploadParts",
 }
-"""What a request needs, by its name. Without s3:ListBucket, S3 denies to say that an object is missing."""
+"""The rights that a request needs, by its name. Without s3:ListBucket, S3 does not say that an object is missing."""
 _DENIED = frozenset({"AccessDenied", "AllAccessDisabled"})
 """Codes of a missing permission. A 403 without a code may also mean that a token has expired."""
 _FULL = "The storage of the service is full, or a quota is used up. Add storage, or keep fewer versions."
@@ -163,8 +163,8 @@ _HINTS: Mapping[str, str] = {
     "Content-MD5, set the option s3Checksums to none.",
     "InvalidDigest": "The service refuses Content-MD5. Set the option s3Checksums to none.",
     **dict.fromkeys(("XMinioStorageFull", "InsufficientStorage", "QuotaExceeded"), _FULL),
-    "SSLError": "Let this host trust the certificate of the service (AWS_CA_BUNDLE), or correct the endpoint. One "
-    "without TLS begins with http:.",
+    "SSLError": "Let this host trust the certificate of the service (AWS_CA_BUNDLE), or correct the endpoint. An "
+    "endpoint without TLS begins with http:.",
     "ServerSideEncryptionConfigurationNotFoundError": _KMS,
 }
 
@@ -177,7 +177,7 @@ def may_pass(problem: Exception, *, has_answered: bool = False) -> bool:
     """Return whether the same request may succeed later without intervention.
 
     ``has_answered``: the service has answered before. A failure of TLS or of its certificate then comes from something
-    in its place, such as a load balancer that has just started, and not from a mistake in the settings.
+    in its place, such as a load balancer that has just started, rather than from wrong settings.
     """
     if isinstance(problem, ClientError):
         code = find_code(problem)
@@ -215,7 +215,7 @@ def is_refused(problem: Exception) -> bool:
 def _is_strangers(problem: ClientError, code: str, status: int) -> bool:
     """Return whether something in front of the service has answered. S3 itself names the error in the body.
 
-    Such an answer says nothing about an object, and may pass. An answer to HEAD has no body, whoever gives it.
+    Such an answer says nothing about an object, and may pass. An answer to HEAD never has a body.
     """
     return code in ("", str(status)) and status not in _SPEAKING_STATUSES and problem.operation_name != "HeadObject"
 

@@ -1,8 +1,8 @@
 """A prefix of an S3 bucket as a place for blobs, on any service that speaks S3 and honours ``If-None-Match: *``.
 
-An object appears whole when its request, or the one that joins its parts, has been answered. The metadata of an object
-names the conditional write that made it. A write whose answer was lost, or that was repeated, reads there whether it
-has landed.
+An object appears whole when its request, or the request that joins its parts, has been answered. The metadata of an
+object names the conditional write that made it. A write that was repeated, or whose answer was lost, reads there
+whether it has landed.
 
 Facts of the service: https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html
 """
@@ -39,7 +39,7 @@ from pyspark_ckpt.state_store.errors import ConflictError, StorageError
 COPY_BYTES = 5 << 30
 """The largest object that the service copies in one request."""
 DELETED = 204
-"""The status of the answer to a delete. An answer with another status may come from something else."""
+"""The status of the answer to a delete. An answer with another status may come from elsewhere."""
 
 _NEXT_PAGE = {
     "list_objects_v2": {"NextContinuationToken": "ContinuationToken"},
@@ -67,7 +67,7 @@ class S3Place(S3Requests, Retries):
             upload.abort(is_away=isinstance(problem.__cause__, RetriesExhaustedError))
             raise
         if not landed:
-            raise ConflictError(f"{self.describe(name)} exists already.")
+            raise ConflictError(f"{self.describe(name)} already exists.")
 
     def put(self, name: str, data: bytes) -> None:
         """Write ``data``, replacing what was there; see the protocol."""
@@ -206,7 +206,7 @@ class S3Place(S3Requests, Retries):
         """Do nothing: S3 has no folders; see the protocol."""
 
     def find_unfinished(self, older_than_s: float) -> builtins.list[Blob]:
-        """Return uploads in parts that began, and got their last part, that long ago; see the protocol."""
+        """Return the unfinished uploads that began, and got their last part, that long ago; see the protocol."""
         return [blob for blob, _ in self._list_left(older_than_s)]
 
     def discard_unfinished(self, older_than_s: float) -> int:
@@ -239,7 +239,7 @@ class S3Place(S3Requests, Retries):
             ) from problem
 
     def _list_left(self, older_than_s: float) -> Iterator[tuple[Blob, str]]:
-        """Yield unfinished uploads that nobody continues, and their ids."""
+        """Yield the unfinished uploads that nobody continues, and their ids."""
         with self.failures("list the unfinished uploads of", "."):
             for page in self._pages("list_multipart_uploads", Prefix=self._root):
                 limit = self._read_time(page) - older_than_s
@@ -252,7 +252,7 @@ class S3Place(S3Requests, Retries):
                             yield Blob(key[len(self._root) :], size_bytes, began_s), upload_id
 
     def _list_parts(self, key: str, upload_id: str) -> tuple[int, float]:
-        """Return the bytes of the parts of an upload and when it got the last one. An upload that ended has none."""
+        """Return the bytes of an upload's parts, and when it got the last one. An ended upload has none."""
         size_bytes, last_s = 0, -math.inf
         try:
             for page in self._pages("list_parts", Key=key, UploadId=upload_id):

@@ -48,7 +48,7 @@ class S3Requests:
     def __init__(
         self, bucket: str, prefix: str, settings: S3Settings, scheme: str = "s3", retries: RetryPolicy = _RETRIES
     ) -> None:
-        """Use the keys that begin with ``prefix`` and a slash; ``scheme`` is that of its URL. Makes no request."""
+        """Use the keys that begin with ``prefix`` and a slash, and the ``scheme`` for their URLs. Makes no request."""
         self.bucket = bucket
         self.retries = retries
         self._scheme = scheme
@@ -64,7 +64,7 @@ class S3Requests:
 
     @property
     def client(self) -> Any:  # noqa: ANN401 - boto3 has no types
-        """The client; it may be used from many threads."""
+        """The client; usable from many threads."""
         return self._client.get()
 
     @property
@@ -82,7 +82,7 @@ class S3Requests:
         return self._root + check_name(name)
 
     def sum_up(self, data: bytes) -> dict[str, str]:
-        """Return the argument of a write that has the checksum of its ``data``."""
+        """Return the checksum of ``data`` as an argument of its write."""
         if self.settings.checksums == "none":
             return {}
         return {"ContentMD5": b64encode(md5(data, usedforsecurity=False).digest()).decode()}
@@ -90,7 +90,7 @@ class S3Requests:
     def ask(self, request: Callable[[], T], *, work_s: float = 0.0, asked: float | None = None) -> T:
         """Return the answer to a request, which is repeated while its failures may pass.
 
-        One whose credentials are refused is repeated once, if there are others by now.
+        If its credentials are refused and others exist by now, it is repeated once.
         """
         name = f"s3://{self.bucket}"
 
@@ -125,8 +125,8 @@ class S3Requests:
     def write_once(self, name: str, writer: str, write: Callable[[], object], *, work_s: float = 0.0) -> bool:
         """Make the conditional write that ``writer`` names. Return whether it landed; if not, another object was first.
 
-        A try without an answer may have landed. The object is looked for before the write is repeated, and one that
-        "exists already" may come from such a try. Every second repeat skips the look, which can fail too.
+        A try without an answer may have landed. So the object is looked for before the write is repeated, and an
+        "exists already" may come from the earlier try. Every second repeat skips the look, which can fail too.
         """
         looks = cycle((False, True))
 
@@ -152,7 +152,7 @@ class S3Requests:
             fail("write", self.describe(name), problem, outcome)
 
     def _read_writer(self, name: str) -> str | None:
-        """Return which write made an object. Empty if it does not say, None if there is no object."""
+        """Return which write made an object. Empty if that is not recorded, None if there is no object."""
         try:
             found = self.client.head_object(Bucket=self.bucket, Key=self.key(name))
         except ClientError as problem:

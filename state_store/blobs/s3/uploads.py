@@ -70,7 +70,7 @@ class S3Upload:
         return landed
 
     def abort(self, *, is_away: bool = False) -> None:
-        """Discard all parts. A service that is away is not asked: discard_unfinished removes what is left."""
+        """Discard all parts. A service that is away is not asked: discard_unfinished removes the rest."""
         for part in self._parts:
             part.cancel()
         for part in self._parts:
@@ -86,7 +86,7 @@ class S3Upload:
         self._held += len(view)
 
     def _take(self) -> bytes:
-        """Return all that is held, and hold it no longer."""
+        """Return the held bytes, and release them."""
         data, self._pieces, self._held = b"".join(self._pieces), [], 0
         return data
 

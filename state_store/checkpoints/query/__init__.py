@@ -1,1 +1,1 @@
-"""The files that Spark and its sources keep in a checkpoint: which there are, how they are copied and changed."""
+"""The files that Spark and its sources keep in a checkpoint: their names, and how to copy and change them."""

@@ -1,4 +1,4 @@
-"""Up to which batch a restore has carried over plans of a query: without it, nobody would miss the last one."""
+"""The last batch whose plan a restore carried over: without this record, nobody would miss the last plan."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def write_last_carried(last: int) -> bytes:
 
 
 def require_last_carried(content: bytes, where: str) -> None:
-    """Raise FormatError that names ``where`` unless the content is that of such a file."""
+    """Raise FormatError that names ``where`` unless ``content`` is valid."""
     sealed = unseal(content, where)
     check_format_in(sealed, CARRIED_FORMAT, where)
     decode_as(sealed, _Carried, where)
 
 
 def read_last_carried(place: BlobPlace) -> int:
-    """Return the last batch whose plan was carried over, whether it has run since or not; -1 if that is not noted.
+    """Return the last batch whose plan was carried over, whether it has run or not; -1 if none is recorded.
 
     Raises FormatError, StorageError.
     """

@@ -14,7 +14,7 @@ from pyspark_ckpt.state_store.errors import NotFoundError
 
 
 class Target(Protocol):
-    """Where these files are written."""
+    """A place to which these files are written."""
 
     def put(self, name: str, data: bytes) -> None:
         """Write ``data``, replacing what was there. Raises StorageError."""
@@ -41,10 +41,10 @@ class RenamingTarget:
 
 
 def read_logs(source: BlobPlace, batch: int) -> dict[str, bytes]:
-    """Return the logs that a query needs to continue after ``batch``, by name, to write them with ``copy_logs``.
+    """Return the logs that a query needs to continue after ``batch``, by name, for ``copy_logs``.
 
-    Do this first: a running query soon deletes its logs. What would be refused in a copy of the logs or of the sources
-    is refused here. Raises NotFoundError, FormatError, InvalidInputError (a link to a folder), StorageError.
+    Do this first: a running query soon deletes its logs. Raises here any error that a copy of the logs or of the
+    sources would raise: NotFoundError, FormatError, InvalidInputError (a link to a folder), StorageError.
     """
     names = [name for name in log_names(source, batch) if is_log(name)]
     with naming_repair(source):
@@ -59,7 +59,7 @@ def copy_logs(
 ) -> list[QueryFile]:
     """Write logs that were read from ``source``, and copy the files of its sources, which are read after the logs.
 
-    ``change`` makes the new content of an object from its name, its content and where that is. Raises NotFoundError,
+    ``change`` makes the new content of an object from its name, its content and its location. Raises NotFoundError,
     FormatError, InvalidInputError (a link to a folder), StorageError.
     """
     changed = {name: change(name, content, f"{source.url}/{name}") for name, content in logs.items()}
@@ -82,9 +82,9 @@ def copy_id(source: BlobPlace, target: Target, change: ContentRewrite = check_co
 def copy_files(
     names: Callable[[], Iterator[str]], source: BlobPlace, target: Target, change: ContentRewrite
 ) -> list[QueryFile]:
-    """Copy objects, also while a query replaces some by others that say the same: then only the new ones are kept.
+    """Copy objects. A running query may replace some by others with the same meaning: then only the new ones are kept.
 
-    ``names`` lists those that are there now. Raises as ``copy_logs``.
+    ``names`` lists the present objects. Raises as ``copy_logs``.
     """
     copied: set[str] = set()
     while True:

@@ -24,14 +24,14 @@ _PARTITIONS = re.compile(r"[0-9]{1,9}")
 
 
 def read_partitions(checkpoint: BlobPlace, batch: int) -> int:
-    """Return the number of partitions that ``batch`` ran with. Raises NotFoundError, FormatError, StorageError."""
+    """Return the number of partitions with which ``batch`` ran. Raises NotFoundError, FormatError, StorageError."""
     name = f"offsets/{batch}"
     with naming_repair(checkpoint):
         return require_partitions(checkpoint.get(name), f"{checkpoint.url}/{name}")
 
 
 def require_partitions(content: bytes, where: str) -> int:
-    """Return the number of partitions in an entry of the offset log. Raises FormatError that names ``where`` it is."""
+    """Return the number of partitions in an entry of the offset log. Raises FormatError that names ``where``."""
     found = _confs(split_lines(content, where)[1], where)[PARTITIONS_CONF]
     if _PARTITIONS.fullmatch(str(found)) is None:
         raise FormatError(f"{where} has {found!r} as {PARTITIONS_CONF}, which must be a whole number.")
@@ -42,7 +42,7 @@ def refuse_other_provider(checkpoint: BlobPlace, batch: int) -> None:
     """Raise InvalidInputError if ``batch`` ran with another state store provider; FormatError, StorageError."""
     try:
         found = read_confs(checkpoint, batch).get(PROVIDER_CONF, PROVIDER_CLASS)
-    except NotFoundError:  # the query has deleted the log since: this batch is not asked for again
+    except NotFoundError:  # the query has deleted the log meanwhile: its batch no longer matters
         return
     if found != PROVIDER_CLASS:
         raise InvalidInputError(
@@ -52,7 +52,7 @@ def refuse_other_provider(checkpoint: BlobPlace, batch: int) -> None:
 
 
 def read_confs(checkpoint: BlobPlace, batch: int) -> dict[str, Any]:
-    """Return the confs that a batch ran with, as the log has them. Raises NotFoundError, FormatError, StorageError."""
+    """Return the confs with which a batch ran, as logged. Raises NotFoundError, FormatError, StorageError."""
     name = f"offsets/{batch}"
     where = f"{checkpoint.url}/{name}"
     with naming_repair(checkpoint):
@@ -60,7 +60,7 @@ def read_confs(checkpoint: BlobPlace, batch: int) -> dict[str, Any]:
 
 
 def change_entry(content: bytes, where: str, change: Callable[[dict[str, Any]], None]) -> bytes:
-    """Return the entry of a log with its JSON changed. Raises FormatError that names ``where`` the old content is."""
+    """Return the entry of a log with its JSON changed. Raises FormatError that names ``where``, the old location."""
     lines = split_lines(content, where)
     entry = decode_json(lines[1], where)
     try:
@@ -72,7 +72,7 @@ def change_entry(content: bytes, where: str, change: Callable[[dict[str, Any]], 
 
 
 def split_lines(content: bytes, where: str) -> list[bytes]:
-    """Return the lines of an entry: the version, the JSON and what follows. Raises FormatError."""
+    """Return the lines of an entry: the version, the JSON and the rest. Raises FormatError."""
     lines = content.split(b"\n")
     if len(lines) < 2 or not re.fullmatch(rb"v[0-9]{1,9}", lines[0]):  # noqa: PLR2004 - version and JSON
         is_empty = "is empty: it" if not content else "is damaged: it"
@@ -81,7 +81,7 @@ def split_lines(content: bytes, where: str) -> list[bytes]:
 
 
 def decode_json(line: bytes, where: str) -> dict[str, Any]:
-    """Return an object of JSON. Raises FormatError that names ``where`` it is."""
+    """Return an object of JSON. Raises FormatError that names ``where``."""
     try:
         return msgspec.json.decode(line, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
@@ -93,7 +93,7 @@ def _confs(line: bytes, where: str) -> dict[str, Any]:
 
 
 def find_confs(entry: dict[str, Any], where: str) -> dict[str, Any]:
-    """Return the confs in the JSON of an entry of the offset log. Raises FormatError that names ``where`` it is."""
+    """Return the confs in the JSON of an entry of the offset log. Raises FormatError that names ``where``."""
     confs = entry.get("conf")
     if not isinstance(confs, dict) or PARTITIONS_CONF not in confs:
         raise FormatError(f"{where} does not say with how many partitions the batch ran ({PARTITIONS_CONF}).")
@@ -101,16 +101,16 @@ def find_confs(entry: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 ContentRewrite = Callable[[str, bytes, str], bytes]
-"""Makes the new content of an object from its name, its content and where that is."""
+"""Makes the new content of an object from its name, its content and its location."""
 
 
 def is_log(name: str) -> bool:
-    """Return whether an object is an entry of a log, or says how many there were."""
+    """Return whether an object is an entry of a log, or says how many entries there were."""
     return name.startswith(_LOGS) or name == CARRIED_FILE
 
 
 def check_content(name: str, content: bytes, where: str) -> bytes:
-    """Return the same content. Raises FormatError if it is damaged: in a copy that would be noticed too late."""
+    """Return the same content. Raises FormatError if it is damaged, which a copy would reveal too late."""
     if name == QUERY:
         decode_json(content, where)
     elif name == CARRIED_FILE:

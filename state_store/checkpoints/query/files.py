@@ -1,4 +1,4 @@
-"""The files that Spark writes into a checkpoint next to state: those a savepoint copies and a restore changes.
+"""The files that Spark writes into a checkpoint next to state: savepoints copy them, and restores change them.
 
 ::
 
@@ -12,10 +12,10 @@
 
 A restore may have added _ckpt/non-restored-state.allowed, and changes of state _ckpt/migrations.json. A query with
 inputs that can be idle also has _ckpt/watermarks/<batch>, v1 and JSON, which the jar writes before Spark commits the
-batch. After a restore that has carried over the plans of later batches, these are in _ckpt/replay/<batch>, in the form
-of offsets/<batch>, until they have run; _ckpt/replay.json says up to which batch there were.
+batch. If a restore has carried over the plans of later batches, these are in _ckpt/replay/<batch>, in the form of
+offsets/<batch>, until they have run; _ckpt/replay.json names the last of them.
 
-To continue after batch N, a query needs the offsets of N - 1 and N and the commit of N. If batch N + 1 was planned and
+To continue after batch N, a query needs the offsets of N - 1 and N and the commit of N. If batch N + 1 was planned but
 not committed, it runs again with its offsets: a sink that has seen some of its rows then sees the same rows.
 """
 
@@ -55,18 +55,18 @@ def list_batches(checkpoint: BlobPlace, log: str) -> set[int]:
 def log_names(checkpoint: BlobPlace, batch: int) -> Iterator[str]:
     """Yield the names of the logs that the query needs to continue after ``batch``, and of the files of its sources.
 
-    The logs come first: a source records what a batch is to read before the offsets are logged. Raises NotFoundError if
+    The logs come first: a source records the input of a batch before the offsets are logged. Raises NotFoundError if
     the query has deleted logs of the batch, InvalidInputError for a link to a folder, StorageError.
     """
-    watermarks = find_watermarks(checkpoint, batch)  # before the logs, which the query keeps no longer
+    watermarks = find_watermarks(checkpoint, batch)  # first: the query keeps the logs no longer than these
     wanted = {f"offsets/{each}" for each in (batch - 1, batch) if each >= 0} | {f"commits/{batch}"}
     found = {blob.name for folder in ("offsets", "commits") for blob in checkpoint.list(folder)}
     missing = sorted(wanted - found)
     if missing:
         raise NotFoundError(
-            f"{checkpoint.url}/{missing[0]} is missing, and no query can continue after batch {batch} without it.",
-            hint="If the query runs, raise spark.sql.streaming.minBatchesToRetain: it keeps the logs of that many "
-            f"batches. If it has stopped, restore the file from a backup. {advise_repair(checkpoint)}".rstrip(),
+            f"{checkpoint.url}/{missing[0]} is missing, and without it no query can continue after batch {batch}.",
+            hint="If the query runs, raise spark.sql.streaming.minBatchesToRetain, the number of batches whose logs it "
+            f"keeps. If it has stopped, restore the file from a backup. {advise_repair(checkpoint)}".rstrip(),
         )
     yield from sorted(found & (wanted | {f"commits/{batch - 1}", f"offsets/{batch + 1}"}))
     yield from watermarks
@@ -75,7 +75,7 @@ def log_names(checkpoint: BlobPlace, batch: int) -> Iterator[str]:
 
 
 def find_watermarks(checkpoint: BlobPlace, batch: int) -> list[str]:
-    """Return the file that a batch has left about inputs that can be idle, if it has. Raises StorageError."""
+    """Return the file of a batch about inputs that can be idle, if there is one. Raises StorageError."""
     name = f"{WATERMARKS_FOLDER}/{batch}"
     return [blob.name for blob in checkpoint.list(WATERMARKS_FOLDER, prefix=str(batch)) if blob.name == name]
 
@@ -94,7 +94,7 @@ def _find_replay(checkpoint: BlobPlace, batch: int) -> Iterator[str]:
 
 
 def find_last_carried(checkpoint: BlobPlace) -> list[str]:
-    """Return the file that says up to which batch plans were carried over, if it is there. Raises StorageError."""
+    """Return the file that names the last batch whose plan was carried over, if it is there. Raises StorageError."""
     return [blob.name for blob in checkpoint.list(CHECKPOINT_FOLDER, prefix=CARRIED_NAME) if blob.name == CARRIED_FILE]
 
 
@@ -139,6 +139,6 @@ def _walk(checkpoint: BlobPlace, folder: str, but_for: re.Pattern[str] | None = 
         if blob.name.endswith("/"):
             raise InvalidInputError(
                 f"{checkpoint.url}/{blob.name} is a link to another folder: a copy would not contain that folder.",
-                hint="Replace the link by the folder itself.",
+                hint="Replace the link with the folder itself.",
             )
         yield blob.name

@@ -1,4 +1,4 @@
-"""The named changes of state that a query has had, in a file that goes with its checkpoints and savepoints."""
+"""The named changes of a query's state, in a file that goes with its checkpoints and savepoints."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_BYTES = 16 << 20
 
 
 class AppliedMigration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A migration: its name, when it was made, in ms since 1970, and what it did, in words."""
+    """A migration: its name, its time in ms since 1970, and its changes in words."""
 
     name: Name
     at_ms: UnixMs
@@ -29,7 +29,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def require_migrations(content: bytes, where: str) -> None:
-    """Raise FormatError that names ``where`` unless the content is that of such a file."""
+    """Raise FormatError that names ``where`` unless ``content`` is valid."""
     sealed = unseal(content, where)
     check_format_in(sealed, MIGRATIONS_FORMAT, where)
     decode_as(sealed, _File, where)
@@ -48,7 +48,7 @@ def write_migrations(migrations: tuple[AppliedMigration, ...]) -> bytes:
     content = seal(_File(MIGRATIONS_FORMAT, migrations))
     if len(content) > _MAX_BYTES:
         raise InvalidInputError(
-            f"The names and changes of {len(migrations)} migrations take {len(content):,} bytes, and there is room for "
+            f"The names and changes of {len(migrations)} migrations take {len(content):,} bytes, but there is room for "
             f"{_MAX_BYTES:,}.",
             hint="Give them shorter names, or put fewer changes into one.",
         )

@@ -1,7 +1,7 @@
-"""Entries of the offset log that are whole, and not in their place: they were exchanged, or one copied over another.
+"""Whole entries of the offset log in the wrong place: they were exchanged, or one was copied over another.
 
 The clock of batches and the offsets of sources rise from entry to entry. Each alone may go back: a clock is set, or a
-topic is made anew. Only if both go back from one entry to the next, these two are not in their order.
+topic is recreated. Only if both go back from one entry to the next, these two are out of order.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pyspark_ckpt.state_store.checkpoints.query.sources import Offsets, parse_of
 from pyspark_ckpt.state_store.errors import FormatError
 
 MAX_DEPTH = 8
-"""So deep are the numbers of an offset looked for."""
+"""How deep in an offset numbers are looked for."""
 
 
 def find_misplaced(entries: Mapping[str, bytes]) -> dict[str, str]:
-    """Return which entries may not be in their place, and why, by name; of whole ones, in the order of their batches.
+    """Return by name which whole entries may be in the wrong place, and why, in the order of their batches.
 
-    Most entries are in order. Which of two is wrong is often told by the others; if not, both are returned.
+    Most entries are in order. The others often show which of two is wrong; if they do not, both are returned.
     """
     found = [_read(name, content) for name, content in entries.items()]
     if not any(_is_older(later, before) for before, later in pairwise(found)):
@@ -70,7 +70,7 @@ def _read_offsets(content: bytes) -> Offsets | None:
 
 
 def _measure(entries: Sequence[_Entry], may_follow: Callable[[_Entry, _Entry], bool]) -> list[int]:
-    """Return for each entry how many are in the longest chain that ends with it, of entries that follow each other."""
+    """Return for each entry the length of the longest chain of entries that follow each other and end with it."""
     lengths: list[int] = []
     for each in entries:
         before = zip(entries, lengths, strict=False)
@@ -101,7 +101,7 @@ def _is_older(one: _Entry, other: _Entry) -> bool:
         return False
     now, then = one.offsets, other.offsets
     if now.are_named != then.are_named or (now.has_all and then.has_all and len(now.by_id) != len(then.by_id)):
-        return False  # the numbers of sources are others
+        return False  # the numbers of a source differ
     shared = one.positions.keys() & other.positions
     return any(_has_fallen(other.positions[each], one.positions[each]) for each in shared)
 
@@ -113,10 +113,10 @@ def _decode(offset: str | None) -> Any:  # noqa: ANN401 - any JSON
 
 
 def _has_fallen(then: Any, now: Any, depth: int = 0) -> bool:  # noqa: ANN401 - any JSON
-    """Return whether a number of an offset is less than it was.
+    """Return whether a number of an offset has fallen.
 
-    Partitions, in an object with numbers as names, count each for itself. Of other numbers in one object, such as a
-    version and the position in it, none may have risen.
+    Partitions, in an object with numbers as names, count separately. Of other numbers in one object, such as a version
+    and a position in it, none may have risen.
     """
     if isinstance(then, dict) and isinstance(now, dict) and depth < MAX_DEPTH:
         pairs = [(then[name], now[name]) for name in then.keys() & now.keys()]

@@ -27,7 +27,7 @@ class Operator:
     stores: tuple[str, ...]
     partitions: int
     prefix_columns: tuple[int, ...] = ()
-    """For each store, how many columns of its keys Spark scans by, as its metadata says."""
+    """For each store, how many columns of its keys Spark scans by, according to its metadata."""
     schema_files: tuple[tuple[str, ...], ...] = ()
     """For each store, Spark's paths of all files with the schemas of its states; the last one counts."""
     properties: str = ""
@@ -53,7 +53,7 @@ class _OperatorMetadata(msgspec.Struct):
 
 
 def read_operator(content: bytes, number: int, where: str) -> Operator:
-    """Return what Spark has written down of an operator. Raises FormatError that names ``where``."""
+    """Return an operator as Spark has recorded it. Raises FormatError that names ``where``."""
     entry = decode_as(content.partition(b"\n")[2], _OperatorMetadata, where)
     stores = tuple(store.storeName for store in entry.stateStoreInfo)
     partitions = max((store.numPartitions for store in entry.stateStoreInfo), default=0)

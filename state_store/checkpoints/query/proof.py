@@ -1,4 +1,4 @@
-"""The proof that the files of a query in a savepoint are those that it was taken with."""
+"""The proof that a savepoint's files of a query have not changed since it was taken."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyspark_ckpt.state_store.json_objects import Count, ObjectName, Xxh3
 
 
 class QueryFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One of these files, as it was copied."""
+    """One of these files, as copied."""
 
     name: ObjectName
     size_bytes: Count
@@ -28,7 +28,7 @@ class QueryFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LogProof:
-    """Accepts the files that a savepoint lists, as they were when it was taken, and nothing else."""
+    """Accepts the files that a savepoint lists, unchanged since it was taken, and nothing else."""
 
     def __init__(self, files: Iterable[QueryFile], change: ContentRewrite = check_content) -> None:
         """Apply ``change`` to objects that match one of the ``files``."""
@@ -39,10 +39,10 @@ class LogProof:
     def __call__(self, name: str, content: bytes, where: str) -> bytes:
         """See ContentRewrite. Raises FormatError."""
         if name not in self._files:
-            raise FormatError(f"{where} is not of the savepoint: something has written it there since.")
+            raise FormatError(f"{where} does not belong to the savepoint: it was written there later.")
         if self._files[name] != QueryFile.of(name, content):
             raise FormatError(
-                f"{where} is damaged: it is not what the savepoint was taken with.",
+                f"{where} is damaged: it has changed since the savepoint was taken.",
                 hint="Copy the savepoint again from its original, or take another.",
             )
         self._left.discard(name)
@@ -52,13 +52,13 @@ class LogProof:
         """Raise NotFoundError if a listed object of ``place`` was not checked."""
         if self._left:
             raise NotFoundError(
-                f"{place.url}/{min(self._left)} is missing, which the savepoint was taken with.",
+                f"{place.url}/{min(self._left)} is missing: the savepoint was taken with it.",
                 hint="Copy the savepoint again from its original, or take another.",
             )
 
 
 def find_damage(place: BlobPlace, batch: int, files: Sequence[QueryFile]) -> list[str]:
-    """Return the damage in a savepoint's files of a query for which a restore refuses it. Raises StorageError."""
+    """Return the damage in a savepoint's files of a query that makes a restore refuse it. Raises StorageError."""
     proof, known, problems = LogProof(files), {file.name for file in files}, list[str]()
 
     def prove(names: Iterable[str]) -> None:
@@ -72,6 +72,6 @@ def find_damage(place: BlobPlace, batch: int, files: Sequence[QueryFile]) -> lis
     try:
         prove(name for name in [*log_names(place, batch), *operator_names(place), QUERY] if name not in known)
     except NotFoundError as problem:
-        if not problems:  # else the missing file is already among them
+        if not problems:  # otherwise the missing file is already among them
             problems.append(problem.message)
     return problems

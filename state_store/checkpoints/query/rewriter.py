@@ -1,4 +1,4 @@
-"""What a restore changes in the files of a query."""
+"""The changes that a restore makes to the files of a query."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OF_SPARKS = {
     "spark.sql.streaming.stateStore.compression.codec": "lz4",
     "spark.sql.streaming.stateStore.checkpointFormatVersion": "1",
 }
-"""What Spark records of the files of its own providers, where it does."""
+"""The keys under which Spark records the files of its own providers, where it does."""
 
 Ids = Mapping[str, Sequence[Sequence[str]]]
 """The ids of state that a commit names, by operator, partition and store."""
@@ -48,10 +48,10 @@ class LogRewriter:
         names: SourceNames | None = None,
         provider: str = PROVIDER_CLASS,
     ) -> None:
-        """``ids``: those that the commit of ``batch`` is to name, if it names any. ``names``: if sources get them.
+        """``ids``: for the commit of ``batch`` to name, if it names any. ``names``: of the sources, if they get names.
 
-        ``target``: the URL of the new checkpoint. ``provider``: the class of the provider that has the state there; one
-        of Spark's own has it in checkpoint format 1.
+        ``target``: the URL of the new checkpoint. ``provider``: the class of the provider that holds the state there;
+        one of Spark's own uses checkpoint format 1.
         """
         self._batch = batch
         self._target = target
@@ -62,7 +62,7 @@ class LogRewriter:
         self._provider = provider
 
     def __call__(self, name: str, content: bytes, where: str) -> bytes:
-        """Return the new content of an object. Raises FormatError that names ``where`` the old content is."""
+        """Return the new content of an object. Raises FormatError that names ``where``, the old location."""
         if describes_operator(name):
             return change_entry(content, where, self._operator)
         if name == QUERY:
@@ -83,7 +83,7 @@ class LogRewriter:
     def _offsets(self, entry: dict[str, Any], where: str) -> None:
         confs = find_confs(entry, where)
         confs[PARTITIONS_CONF] = str(self._partitions)
-        if PROVIDER_CONF in confs:  # it may be that of another provider, from which the state was moved
+        if PROVIDER_CONF in confs:  # it may name another provider, from which the state was moved
             confs[PROVIDER_CONF] = self._provider
         if self._provider != PROVIDER_CLASS:
             confs.update({conf: value for conf, value in _OF_SPARKS.items() if conf in confs})
@@ -114,7 +114,7 @@ def change_stores(entry: dict[str, Any], partitions: int, move: Callable[[str], 
 
 
 def find_schema_file(path: str) -> str | None:
-    """Return the name in its checkpoint of a schema file of Spark, by the path that Spark has stored."""
+    """Return the name of one of Spark's schema files in its checkpoint, by the path that Spark has stored."""
     found = _SCHEMA_FILE.fullmatch(path)
     return None if found is None else found[1]
 
@@ -122,7 +122,7 @@ def find_schema_file(path: str) -> str | None:
 def move_schema_file(path: str, checkpoint: str) -> str:
     """Return the path of a schema file of transformWithState in ``checkpoint``, a URL. Spark stores absolute paths.
 
-    The scheme of a bucket stays the one that Spark has used, or is S3A's: ``s3:`` is known to few Sparks.
+    The scheme of a bucket stays as Spark wrote it, or becomes S3A's: few Sparks know ``s3:``.
     """
     name = find_schema_file(path)
     if name is None:

@@ -29,7 +29,7 @@ class SourceNames:
     """The new names of the sources of one query."""
 
     def __init__(self, checkpoint: BlobPlace, batch: int, names: Sequence[str]) -> None:
-        """``names``: in the order of the offset log, for a query that is to continue after ``batch``.
+        """``names``: in the order of the offset log, for a query that will continue after ``batch``.
 
         Raises InvalidInputError (they cannot be the names of its sources), NotFoundError, FormatError, StorageError.
         """
@@ -58,11 +58,11 @@ class SourceNames:
         return f"{SOURCES}/{self._names[int(source)]}/{file}"
 
     def name_offsets(self, content: bytes, where: str) -> bytes:
-        """Return an entry of the offset log with the offsets by names. Raises FormatError, with ``where`` it is."""
+        """Return an entry of the offset log with the offsets by names. Raises FormatError that names ``where``."""
         offsets = parse_offsets(content, where)
         count = len(offsets.by_id)
         if offsets.are_named or count > len(self._names) or (offsets.has_all and count < len(self._names)):
-            raise FormatError(f"{where} has other sources than the entries of the batches next to it.")
+            raise FormatError(f"{where} has other sources than the entries of the neighbouring batches.")
         entry = decode_json(split_lines(content, where)[1], where)
         find_confs(entry, where)[EVOLUTION_CONF] = "true"
         entry.setdefault("sourceMetadataInfo", {})
@@ -75,44 +75,44 @@ class SourceNames:
     def _refuse_named(self, offsets: Offsets) -> None:
         if offsets.are_named:
             raise InvalidInputError(
-                f"`source_names` is {list(self._names)}, and the sources of {self._url} have names already: "
+                f"`source_names` is {list(self._names)}, but the sources of {self._url} already have names: "
                 f"{list(offsets.by_id)}.",
                 hint="Restore it without `source_names`.",
             )
 
     def _refuse_number(self, checkpoint: BlobPlace, name: str, offsets: Offsets) -> None:
-        """Raise InvalidInputError that says what the sources are."""
+        """Raise InvalidInputError that lists the sources."""
         listed = [f"({number}) {each}" for number, each in enumerate(describe_sources(checkpoint, offsets))]
         raise InvalidInputError(
-            f"`source_names` has {count_text(len(self._names), 'name')}, and {self._url}/{name} has "
+            f"`source_names` has {count_text(len(self._names), 'name')}, but {self._url}/{name} has "
             f"{count_text(len(listed), 'source')}: {'; '.join(listed)}.",
-            hint="Give a name for each of them, in this order.",
+            hint="Name each of them, in this order.",
         )
 
     def _refuse_folder(self, number: int, source: Source, newest: str) -> None:
         raise InvalidInputError(
             f"The files of source ({number}) in {self._url}/{newest}, {source}, are not in {SOURCES}/{number}.",
             hint="The query uses one frame twice, as in a union with itself, or files were lost. If a frame is used "
-            "twice, the sources cannot get names: they have other numbers than lines, and Spark wants another name for "
-            "each use.",
+            "twice, its sources cannot get names: their numbers differ from their lines, and Spark wants another name "
+            "for each use.",
         )
 
     def _refuse_taken(self, folders: set[str]) -> None:
-        """Raise InvalidInputError if a source would find files that are not its own."""
+        """Raise InvalidInputError if a source would find another source's files."""
         taken = sorted(each for each in folders if each in self._names and not self._is_renamed(each))
         if taken:
             raise InvalidInputError(
-                f"`source_names` has {taken[0]!r}, and {self._url}/{SOURCES}/{taken[0]} has files of another source.",
-                hint="Give another name.",
+                f"`source_names` has {taken[0]!r}, but {self._url}/{SOURCES}/{taken[0]} has files of another source.",
+                hint="Choose another name.",
             )
 
 
 def find_misplaced_source(
     checkpoint: BlobPlace, files: Sequence[str], newest: bytes, offsets: Offsets
 ) -> tuple[int, Source] | None:
-    """Return a source whose files may be in the folder of another number, as of a frame that is used twice.
+    """Return a source whose files may be in the folder of another number, as for a frame that is used twice.
 
-    ``files``: the names of those of all sources. ``newest``: an entry of the offset log, with the ``offsets``. Raises
+    ``files``: the names of all sources' files. ``newest``: an entry of the offset log, with the ``offsets``. Raises
     NotFoundError, FormatError, StorageError.
     """
     lost = find_lost_source_files(read_file_offsets(newest), files)
@@ -124,8 +124,8 @@ def find_misplaced_source(
 def _find_strange(sources: Sequence[Source], lost: Sequence[str], folders: set[str]) -> int | None:
     """Return a source whose files may be in the folder of another number; None if there is none.
 
-    A frame that is used twice has two lines and one folder: from the second line on, folders have lower numbers. Then
-    the last line of a file source always lacks its files. A source of another kind may have no folder, so for those
+    A frame that is used twice has two lines and one folder, so all later folders have lower numbers than their lines.
+    The last line of a file source then always lacks its files. A source of another kind may have no folder; for these,
     two equal offsets are looked for before a line without a folder.
     """
     without = {name.split("/")[1] for name in lost}
@@ -156,10 +156,10 @@ def _check_names(names: Sequence[str]) -> None:
         if not isinstance(given, str) or NAME.fullmatch(given) is None:
             raise InvalidInputError(
                 f"`source_names` has {name!r}, which cannot be the name of a source.",
-                hint=f"A name has 1 to {MAX_NAME_LENGTH} ASCII letters, digits and underscores. It is that of "
+                hint=f"A name has 1 to {MAX_NAME_LENGTH} ASCII letters, digits and underscores, as in "
                 "spark.readStream.name(...).",
             )
         if names.count(name) > 1:
             raise InvalidInputError(
-                f"`source_names` has {name!r} {names.count(name)} times.", hint="Give each source a name of its own."
+                f"`source_names` has {name!r} {names.count(name)} times.", hint="Give each source its own name."
             )

@@ -1,4 +1,4 @@
-"""The sources of a query, as its offset log has them.
+"""The sources of a query in its offset log.
 
 An entry of the offset log has a line for each source, after the version and the JSON::
 
@@ -7,7 +7,7 @@ An entry of the offset log has a line for each source, after the version and the
 
 The id is the name that the program gives to the source if the conf EVOLUTION_CONF is true, else its number. A source
 keeps its files in ``sources/<id>``. In v1 its id is the number of its line, except after a frame that the query uses
-twice, which has two lines and is one source.
+twice: that frame has two lines and is one source.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _VOID = "-"
 class Offsets:
     """The offsets in one entry of the log, by the ids of sources; None for a source that has none yet.
 
-    ``has_all``: whether sources without an offset have a line, too.
+    ``has_all``: whether sources without an offset also have a line.
     """
 
     are_named: bool
@@ -47,16 +47,16 @@ class Offsets:
     by_id: Mapping[str, str | None]
 
     def rename(self, names: Sequence[str]) -> Offsets:
-        """Return the same with the ``names`` as ids, in their order."""
+        """Return the same offsets with the ``names`` as ids, in order."""
         renamed = zip(names, self.by_id.values(), strict=False)
         return Offsets(are_named=True, has_all=False, by_id={name: each for name, each in renamed if each is not None})
 
 
 @dataclass(frozen=True)
 class Source:
-    """A source of a query. ``name``: None if it has none. ``offset``: as Spark has logged it, None if it has none yet.
+    """A source of a query. ``name``: None if it has none. ``offset``: as Spark has logged it, or None.
 
-    ``file``: one that a file source has read, by which a user knows the source; None for other sources.
+    ``file``: one that a file source has read, so that a user recognises the source; None for other sources.
     """
 
     name: str | None
@@ -70,7 +70,7 @@ class Source:
 
 
 def parse_offsets(content: bytes, where: str) -> Offsets:
-    """Return the offsets in an entry of the offset log. Raises FormatError that names ``where`` it is."""
+    """Return the offsets in an entry of the offset log. Raises FormatError that names ``where``."""
     version, entry, *rest = split_lines(content, where)
     try:
         lines = [line.decode() for line in rest]
@@ -83,7 +83,7 @@ def parse_offsets(content: bytes, where: str) -> Offsets:
         pairs = [(each, line) for each, colon, line in (line.partition(":") for line in lines) if colon]
         are_named = find_confs(decode_json(entry, where), where).get(EVOLUTION_CONF) == "true"
     else:
-        raise FormatError(f"{where} has the version {version.decode()}, in which it is not known what the sources are.")
+        raise FormatError(f"{where} has the version {version.decode()}, whose form of sources is not known.")
     found = {each: None if line == _VOID else line for each, line in pairs}
     has_ids = are_named or all(map(NUMBER.fullmatch, found))
     if "" in found.values() or len(found) < len(lines) or not has_ids:
@@ -95,7 +95,7 @@ def parse_offsets(content: bytes, where: str) -> Offsets:
 
 
 def require_offsets(content: bytes, where: str) -> None:
-    """Raise FormatError that names ``where`` unless an entry of the offset log can be whole, with a source's offset."""
+    """Raise FormatError that names ``where`` unless an entry of the offset log may be whole, with a source's offset."""
     require_partitions(content, where)
     offsets = parse_offsets(content, where).by_id
     if not offsets:
@@ -109,9 +109,9 @@ def require_offsets(content: bytes, where: str) -> None:
 
 
 def list_sources(checkpoint: BlobPlace, batch: int) -> list[Source]:
-    """Return the sources of ``batch`` in the order of the offset log; those that have names, by their names.
+    """Return the sources of ``batch`` in the order of the offset log; named ones in the order of their names.
 
-    Raises NotFoundError (the batch has no offsets any more), FormatError, StorageError.
+    Raises NotFoundError (the offsets of the batch are gone), FormatError, StorageError.
     """
     name = f"offsets/{batch}"
     with naming_repair(checkpoint):
@@ -133,7 +133,7 @@ def _describe(checkpoint: BlobPlace, offsets: Offsets) -> Iterator[Source]:
 
 
 def is_of_files(source: Source) -> bool:
-    """Return whether it is Spark's file source, by the form of its offset."""
+    """Return whether this is Spark's file source, by the form of its offset."""
     return source.offset is not None and read_file_offset(source.offset) is not None
 
 

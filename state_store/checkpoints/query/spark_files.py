@@ -1,4 +1,4 @@
-"""The forms of files that Spark keeps for sources and for the schemas of state, as far as damage can be told by them.
+"""The forms of files that Spark keeps for sources and for schemas of state, as far as they reveal damage.
 
 ::
 
@@ -7,7 +7,7 @@
     sources/<source>/<number>.compact     the same, of all numbers up to this one (file source)
     state/<operator>/0/<store>/_metadata/schema     Java's UTF "v1" to "v3", then the schemas of keys and values
 
-A source of another program may keep anything there. Only what cannot be whole in any form is damage.
+A source of another program may keep anything there. Only content that is invalid in every form is damage.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SCHEMA = re.compile(r"state/[0-9]+/(?:[0-9]+/(?:[^/]+/)?_metadata/schema|_state
 _VERSION = re.compile(rb"v[0-9]{1,9}")
 _SCHEMA_ID_BYTES = 2
 MAX_REPEATED = 8
-"""So many lines of an entry are looked at as sources that may be there twice."""
+"""How many lines of an entry are checked as sources that may be there twice."""
 _OF_KAFKA = b"\0"
 """A byte that Kafka's source writes before the version."""
 _JSON = msgspec.json.Decoder(msgspec.Raw)
@@ -40,7 +40,7 @@ _CUT = msgspec.DecodeError, UnicodeDecodeError, RecursionError
 def check_form(name: str, content: bytes, where: str, file_sources: Container[str] = ()) -> None:
     """Raise FormatError if a file of a source, or a schema of state, is certainly damaged. Other files pass.
 
-    ``file_sources``: the folders of sources that are known to be Spark's file source, with its form.
+    ``file_sources``: the folders of sources known to be Spark's file source, in its form.
     """
     if (log := _SOURCE_LOG.fullmatch(name)) is not None:
         _check_source_log(content, where, is_of_files=log[1] in file_sources)
@@ -51,7 +51,7 @@ def check_form(name: str, content: bytes, where: str, file_sources: Container[st
 
 
 def choose_source_files(names: Iterable[str]) -> list[str]:
-    """Return the files of sources that a start may read: not those that a newer ``.compact`` replaces."""
+    """Return the files of sources that a start may read: all but those that a newer ``.compact`` replaces."""
     found = {name: _SOURCE_LOG.fullmatch(name) for name in names}
     logs = [(match[1], int(match[2]), match[3]) for match in found.values() if match is not None]
     first = dict(sorted((source, number) for source, number, compact in logs if compact))
@@ -63,7 +63,7 @@ def choose_source_files(names: Iterable[str]) -> list[str]:
 
 
 def read_file_offset(offset: str | bytes) -> int | None:
-    """Return the newest log that a file source has written, from its offset; None for an offset of another source.
+    """Return the newest log of a file source, from its offset; None for an offset of another source.
 
     A file source logs the files of each of its own batches, and its offset is the number of the newest of them.
     """
@@ -73,7 +73,7 @@ def read_file_offset(offset: str | bytes) -> int | None:
 
 
 def read_file_offsets(offsets: bytes) -> dict[str, int]:
-    """Return the file sources in an entry of the offset log: by their folders, the newest log that each has written."""
+    """Return the file sources in an entry of the offset log: the newest log that each has written, by folder."""
     version, *lines = offsets.split(b"\n")
     found = {}
     for number, line in enumerate(lines[1:]):
@@ -84,10 +84,10 @@ def read_file_offsets(offsets: bytes) -> dict[str, int]:
 
 
 def guess_file_offsets(offsets: bytes) -> Iterator[dict[str, int]]:
-    """Yield what ``read_file_offsets`` returns, then what else the folders may be.
+    """Yield the result of ``read_file_offsets``, then other possible assignments of folders.
 
     In v1, a frame that the query uses twice has two equal lines and one folder, so that the folders after it have lower
-    numbers than their lines. Which of several equal lines are such a frame is not told: each choice is yielded.
+    numbers than their lines. Nothing tells which of several equal lines are one frame: each choice is yielded.
     """
     yield read_file_offsets(offsets)
     version, *entry = offsets.split(b"\n")
@@ -100,7 +100,7 @@ def guess_file_offsets(offsets: bytes) -> Iterator[dict[str, int]]:
 
 
 def find_lost_source_files(file_offsets: Mapping[str, int], names: Iterable[str]) -> list[str]:
-    """Return the first log of each file source that ``names`` lack, and that a start needs."""
+    """Return the first log of each file source that a start needs and ``names`` lack."""
     chosen = [match for name in choose_source_files(names) if (match := _SOURCE_LOG.fullmatch(name))]
     there = {(match[1], int(match[2])) for match in chosen}
     first = {match[1]: int(match[2]) for match in chosen if match[3]}
@@ -132,22 +132,22 @@ def _check_source_log(content: bytes, where: str, *, is_of_files: bool) -> None:
 
 
 def _check_batches(content: bytes, where: str, number: int, *, is_compact: bool) -> None:
-    """Raise FormatError if a log of the file source, whose entries name its number, is another one under this name."""
+    """Raise FormatError if a log of the file source, whose entries name its number, is really another one."""
     for line, entry in enumerate(content.split(b"\n")[1:], 2):
         with suppress(*_CUT):
             found = msgspec.json.decode(entry, type=_ReadFile).batchId
             if found > number or (found != number and not is_compact and found >= 0):
                 expected = f"{number} or less" if is_compact else number
                 raise FormatError(
-                    f"{where} is damaged: line {line} is of batchId {found}, and not of {expected}. Files were "
-                    "exchanged, or one was copied over another."
+                    f"{where} is damaged: line {line} has batchId {found}, not {expected}. Files were exchanged, or "
+                    "one was copied over another."
                 )
 
 
 class StateSchema(NamedTuple):
-    """The schemas of a state, as Spark's JSON, and of its key encoder, None if the file does not name it.
+    """The schemas of a state, as Spark's JSON, and its key encoder; None if the file does not name it.
 
-    ``value_id``: Spark's id of the schema of values, which rises when it changes.
+    ``value_id``: Spark's id of the schema of values, which rises when the schema changes.
     """
 
     name: str
@@ -166,7 +166,7 @@ def read_schemas(content: bytes, where: str) -> list[StateSchema]:
         values, rest = read(rest, where)
         return [StateSchema(DEFAULT_STORE, decode_json(keys, where), decode_json(values, where))]
     if version != b"v3":
-        raise FormatError(f"{where} begins with {version!r}, and not with the version of a schema that is known.")
+        raise FormatError(f"{where} begins with {version!r}, which is not a known version of a schema.")
     found = []
     count, rest = int.from_bytes(rest[:4], "big"), rest[4:]
     for _ in range(count):
@@ -182,7 +182,7 @@ def read_schemas(content: bytes, where: str) -> list[StateSchema]:
 
 
 def _read_chunks(content: bytes, where: str) -> tuple[bytes, bytes]:
-    """Return a text in several pieces, and what follows."""
+    """Return a text in several pieces, and the rest."""
     text, rest = b"", content[4:]
     for _ in range(int.from_bytes(content[:4], "big")):
         chunk, rest = _read_text(rest, where)
@@ -201,10 +201,10 @@ def _check_schema(content: bytes, where: str) -> None:
 
 
 def _read_text(content: bytes, where: str) -> tuple[bytes, bytes]:
-    """Return a text as Java's DataOutput writes it, and what follows."""
+    """Return a text as Java's DataOutput writes it, and the rest."""
     end = 2 + int.from_bytes(content[:2], "big")
     if len(content) < max(end, 2):
-        raise FormatError(f"{where} is damaged: it is cut.")
+        raise FormatError(f"{where} is damaged: it is cut off.")
     return content[2:end], content[end:]
 
 

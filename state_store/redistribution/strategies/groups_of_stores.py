@@ -13,7 +13,7 @@ from pyspark_ckpt.state_store.redistribution.strategies.base import Moved, RunTa
 
 @dataclass(frozen=True)
 class MoveByGroupsOfStores:
-    """Moves rows by regrouping. ``groups``: how many there are, see ``regrouping.count_groups``."""
+    """Moves rows by regrouping. ``groups``: their number, see ``regrouping.count_groups``."""
 
     workplace: Workplace
     groups: int

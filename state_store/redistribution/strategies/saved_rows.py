@@ -29,7 +29,7 @@ class MoveSavedRows:
     placed: Mapping[int, Sequence[StoredFile]]
 
     def move(self, stores: Sequence[StoreVersion], new: Sequence[NewStore], run: RunTasks) -> Moved:  # noqa: ARG002
-        """See Strategy. The old ``stores`` are those of the savepoint, which has their rows in files of its own."""
+        """See Strategy. The old ``stores`` are those of the savepoint, which has their rows in its own files."""
         splits: list[Split] = run(
             [
                 ImportTask(self.workplace, self.source_url, self.saved, number, self.url, len(new), self.key_groups)

@@ -1,9 +1,9 @@
 """The claim of a restore on its target: who may make a checkpoint there, since when, and what an earlier run left.
 
-A restore claims its target by two objects. The request, ``_ckpt/restore/request.json``, says what is restored there;
+A restore claims its target with two objects. The request, ``_ckpt/restore/request.json``, says what is restored there;
 the first of several calls writes it. The mark, in the place of Spark's ``metadata``, says that this is no checkpoint
-yet, so that no query starts there. A call that finds the request of the same restore takes up what the earlier run has
-left. From the moment that ``metadata`` has the query's id, the target is a checkpoint, and the claim has ended.
+yet, so that no query starts there. A call that finds the request of the same restore continues from what the earlier
+run left. Once ``metadata`` has the query's id, the target is a checkpoint, and the claim has ended.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from pyspark_ckpt.state_store.savepoints.savepoint import find_inside, refuse_un
 class RestoreClaim:
     """The right of one restore to make a checkpoint in its target.
 
-    ``recorded`` is the request that counts: that of the first run. ``folder`` writes only while the claim stands.
+    ``recorded`` is the request that counts: the first run's. ``folder`` writes only while the claim stands.
     """
 
     def __init__(self, plan: RestorePlan) -> None:
@@ -54,10 +54,10 @@ class RestoreClaim:
         self._has_begun = False
 
     def take(self, refuse_damaged_source: Callable[[], object]) -> Restored | None:
-        """Take possession of an empty target, or take up what an earlier run of this restore left there.
+        """Take possession of an empty target, or continue from what an earlier run of this restore left there.
 
-        Return its result, if the earlier run had moved all state. ``refuse_damaged_source`` is called before the first
-        write. Raises InvalidInputError (the target is in use), ConflictError, FormatError, StorageError.
+        Return the earlier run's result if that run had moved all state. ``refuse_damaged_source`` is called before the
+        first write. Raises InvalidInputError (the target is in use), ConflictError, FormatError, StorageError.
         """
         self._require_exclusive_writes()
         wanted = self.recorded
@@ -67,7 +67,7 @@ class RestoreClaim:
             try:
                 refuse_unless_empty(self._place, "a checkpoint")
             except InvalidInputError:
-                before, done = read_recorded(self._place)  # another run may have begun since
+                before, done = read_recorded(self._place)  # another run may have begun meanwhile
                 if before is None:
                     raise
             else:
@@ -81,8 +81,8 @@ class RestoreClaim:
             self._mark(is_first=before is wanted)
         elif not self._place.list(prefix=QUERY):  # it was there when the result was written
             raise InvalidInputError(
-                f"{self._place.url} has the result of this restore, and no metadata: it was deleted since, and perhaps "
-                "more with it.",
+                f"{self._place.url} has the result of this restore, but no metadata: it was deleted afterwards, "
+                "perhaps with more.",
                 hint="Restore into a new folder.",
             )
         return done
@@ -93,15 +93,15 @@ class RestoreClaim:
 
     @property
     def stands(self) -> bool:
-        """Whether the target is this restore's, and no checkpoint yet. Raises StorageError."""
+        """Whether this restore owns the target, and it is no checkpoint yet. Raises StorageError."""
         return is_unfinished(self._place, self.recorded)
 
     def require_complete(self) -> None:
-        """Raise ConflictError unless the target is the checkpoint that this restore has made; StorageError."""
+        """Raise ConflictError unless the target is the checkpoint that this restore made; StorageError."""
         self.require(is_complete(self._place, self.recorded))
 
     def require_complete_and_own(self) -> None:
-        """Raise ConflictError unless it is, and the request shows that it is the folder that it was; StorageError."""
+        """Raise ConflictError unless it is, and the request proves that it is still the same folder; StorageError."""
         self.require(is_complete(self._place, self.recorded) and has_request(self._place, self.recorded))
 
     @property
@@ -129,36 +129,36 @@ class RestoreClaim:
             )
         if names:
             raise InvalidInputError(
-                f"{folder.url} already has the state of a query with the same id, perhaps of an earlier restore to "
+                f"{folder.url} already has the state of a query with the same id, perhaps from an earlier restore to "
                 f"{self._place.url}.",
                 hint="Restore with `query_id` 'new', or name another folder in the option remote.",
             )
 
     def describe_what_is_left(self) -> str:
-        """Return what is left in the target if the restore has failed, and what to do; empty if nothing is."""
+        """Return what a failed restore has left in the target, and what to do; empty if nothing is left."""
         if not self._has_begun:
             return ""
         place = with_retries(self._place, RetryPolicy(LOOK_S))
-        with suppress(CkptError):  # else it is what was written last
+        with suppress(CkptError):  # if this fails, assume that the last writes are left
             if is_complete(place, self.recorded):
                 return describe_complete(self._place)
             if find_kind(place) is FolderKind.CHECKPOINT or not is_unfinished(place, self.recorded):
                 return ""
         left = (
-            f"An unfinished restore is left in {self._place.url}: once the cause is removed, the same call with the "
-            "same arguments finishes it. Or restore into a new folder."
+            f"An unfinished restore is left in {self._place.url}: remove the cause, then repeat the call with the same "
+            "arguments to finish it. Or restore into a new folder."
         )
         if (folder := self._plan.folder_of_query(self.recorded.query_id)) is not None:
-            left += f" Then name another folder in the option remote, too: {folder.url} has state of this one."
+            left += f" For a new folder, also change the option remote: {folder.url} has state of this restore."
         return left
 
     def require(self, is_own: bool) -> None:  # noqa: FBT001
-        """Raise ConflictError unless the target is still this restore's."""
+        """Raise ConflictError unless this restore still owns the target."""
         if not is_own:
             raise ConflictError(
                 f"{self._place.url} is no longer the target of this restore: it was deleted, or its metadata was "
                 "replaced, perhaps by another run of the same restore that has finished.",
-                hint="See what is there now. To restore once more, name a new folder.",
+                hint="See what is there now. To restore again, name a new folder.",
             )
 
     def _require_exclusive_writes(self) -> None:
@@ -167,7 +167,7 @@ class RestoreClaim:
             require_exclusive(folder, "restores", "Name another place in the option remote.")
 
     def _record(self, wanted: RecordedRequest) -> RecordedRequest:
-        """Record in the target what is restored there; return the record of another run that was first."""
+        """Record the restore in the target; return the record of another run that was first."""
         if self._place.put_if_absent(REQUEST_NAME, seal(wanted)):
             return wanted
         return read_sealed(self._place, REQUEST_NAME, RecordedRequest)
@@ -183,8 +183,8 @@ class RestoreClaim:
             if is_first:  # the other restore had finished before this one was recorded
                 forget_request(self._place, self.recorded)
             raise InvalidInputError(
-                f"{self._place.url} is a checkpoint now, or the target of another restore: its metadata is not that of "
-                "this restore.",
+                f"{self._place.url} is now a checkpoint, or the target of another restore: its metadata is not this "
+                "restore's.",
                 hint="Restore into a new folder.",
             )
         if folder is not None:

@@ -1,4 +1,4 @@
-"""Delete a savepoint that a restore has claimed, once its checkpoint is complete, also after an interruption."""
+"""Delete a savepoint that a restore has claimed, once its checkpoint is complete; also after an interruption."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from pyspark_ckpt.state_store.savepoints.savepoint import NAME, SavepointInfo, r
 def delete_claimed(
     location: str, target: str, options: Options, restored: SavepointInfo, require: Callable[[], object]
 ) -> bool:
-    """Delete the savepoint that was ``restored`` to ``target``; return False, and keep it, if another is there now.
+    """Delete the savepoint that was ``restored`` to ``target``; if another is there now, keep it and return False.
 
-    If its deletion has begun, finish that. The target must have all state: it may have lost some since an earlier run
-    of the restore. Raises as ``delete``, and NotFoundError or FormatError if state is missing.
+    If its deletion has begun, finish it. The target must have all state: it may have lost some after an earlier run of
+    the restore. Raises as ``delete``, and NotFoundError or FormatError if state is missing.
     """
     list_operators(Checkpoint(target, options), restored.version)
     place = Workplace(options).resolve(location)
@@ -48,9 +48,8 @@ def finish_claim(
 ) -> Restored | None:
     """Finish a restore that was interrupted while it deleted its savepoint; return None if there is no such restore.
 
-    Without ``request.partitions``, a restore to any number of partitions matches. Raises InvalidInputError (it has
-    finished, this is another restore, or one that claims nothing, or ``location`` is a link), FormatError,
-    StorageError.
+    Without ``request.partitions``, a restore to any number of partitions matches. Raises InvalidInputError (the restore
+    has finished, is another one or claims nothing, or ``location`` is a link), FormatError, StorageError.
     """
     source, place = Workplace(options).resolve(location), Workplace(replace(options, remote="")).resolve(target)
     if claims:
@@ -65,10 +64,10 @@ def finish_claim(
     is_begun = is_half_deleted(source)
     if (is_begun and not claims) or not finished.request.matches(source.url, request, options.remote):
         raise InvalidInputError(
-            f"{place.url} is a complete checkpoint: a restore of {source.url} to "
+            f"{place.url} is a complete checkpoint. A restore of {source.url} to "
             f"{count_text(finished.request.partitions, 'partition')} made it, and was interrupted while it deleted the "
-            "savepoint that it had claimed, and this is another restore.",
-            hint="Start the query there. To delete the rest of the savepoint, repeat that restore, with the same "
+            "savepoint that it had claimed. This is another restore.",
+            hint="Start the query there. To delete the rest of the savepoint, repeat that restore with the same "
             "arguments.",
         )
     with explaining_what_is_left(lambda: describe_complete(place)):

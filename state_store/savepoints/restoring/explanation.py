@@ -1,4 +1,4 @@
-"""Explain what a restore would do, and how long that may take, without doing it."""
+"""Explain what a restore would do, and estimate its duration, without doing it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from pyspark_ckpt.state_store.savepoints.restoring.request import ExplainedOpera
 COPIED, SPLIT, CLIPPED = "objects are copied", "rows are split and joined", "stores are clipped"
 CONVERTED, WRITTEN = "rows are converted, split and joined", "rows are converted"
 ROW_S, COPY_BYTES_PER_S = 3e-6, 200e6
-"""How long one processor takes to read, split, write and re-read a row, and how fast objects are copied."""
+"""Seconds in which one processor reads, splits, writes and re-reads a row, and how fast objects are copied."""
 
 
 def explain(
     plan: RestorePlan, runner: Runner | None, progress: Progress = lambda _done, _all: None
 ) -> RestoreExplanation:
-    """Return what a restore does with each operator, and how long that may take. Nothing is written.
+    """Return what a restore does with each operator, and about how long that takes. Nothing is written.
 
-    ``runner`` reads all rows that move, to count those of each new partition. Without it, an even spread is assumed.
+    ``runner`` reads all rows that move, to count the rows of each new partition. Without it, an even spread is assumed.
     Raises FormatError, NotFoundError, StorageError.
     """
     processors = os.cpu_count() or 1
@@ -34,7 +34,7 @@ def explain(
 
 
 def _estimate_work_s(operator: ExplainedOperator) -> float | None:
-    """Return how long one processor takes; None if it is not known how many rows it moves."""
+    """Return how many seconds one processor needs; None if the number of rows to move is not known."""
     copy_s = operator.size_bytes / COPY_BYTES_PER_S
     if operator.how == COPIED:
         return copy_s
@@ -64,7 +64,7 @@ def _explain_operator(
 
 
 def _count_moved(plan: RestorePlan, operator: OperatorVersion, counted: Sequence[int] | None) -> int | None:
-    """Return how many rows an operator has: those that were ``counted``, with indexes, or those in its metadata."""
+    """Return the number of an operator's rows: those ``counted``, with indexes, or those in its metadata."""
     if counted is not None:
         return sum(counted)
     return None if plan.source.others is not None else sum(operator.rows().values())

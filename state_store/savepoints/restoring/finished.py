@@ -1,4 +1,4 @@
-"""Tell a user who repeats a restore that has finished what is in its target now."""
+"""Tell a user who repeats a finished restore what is in its target now."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from pyspark_ckpt.state_store.savepoints.restoring.request import RecordedReques
 
 
 def refuse_checkpoint(plan: RestorePlan, wanted: RecordedRequest) -> None:
-    """Raise InvalidInputError if the target of a restore is the checkpoint of a query already.
+    """Raise InvalidInputError if the target of a restore is already the checkpoint of a query.
 
-    The error says whether the restore that is ``wanted`` has made it, as far as the checkpoint proves that. Raises
+    The error says whether the restore that is ``wanted`` made it, as far as the checkpoint proves that. Raises
     StorageError.
     """
     place, origin = plan.place, plan.source.taken_from
@@ -44,8 +44,8 @@ def refuse_checkpoint(plan: RestorePlan, wanted: RecordedRequest) -> None:
     if has_made and there.query_id == wanted.query_id:
         has_run = " The query has run since." if there.newest_version > wanted.version else ""
         raise InvalidInputError(
-            f"{place.url} is not empty: this {plan.act} has finished already. It is {_describe(there, partitions)}."
-            f"{has_run}",
+            f"{place.url} is not empty: this {plan.act} has already finished. It is "
+            f"{_describe(there, partitions)}.{has_run}",
             hint=f"Start the query there, with spark.sql.shuffle.partitions={partitions}. For another {plan.act}, name "
             "a new folder.",
         )
@@ -61,10 +61,10 @@ def refuse_checkpoint(plan: RestorePlan, wanted: RecordedRequest) -> None:
 
 
 def _has_made(plan: RestorePlan, wanted: RecordedRequest, there: Checkpoint) -> bool | None:
-    """Return whether the restore that is ``wanted`` has made a checkpoint; None if nothing proves or disproves it.
+    """Return whether the ``wanted`` restore made a checkpoint; None if nothing proves or disproves it.
 
-    The commits of new stores are named after the restore. Stores that are copied have those of the source, which any
-    copy of it has, too. Raises StorageError.
+    The commits of new stores are named after the restore. Copied stores keep the commits of the source, as any copy of
+    it does. Raises StorageError.
     """
     made = [each for each in plan.source.operators if not plan.is_copied(each)]
     source = plan.workplace.place(plan.source.url)
@@ -81,7 +81,7 @@ def _has_made(plan: RestorePlan, wanted: RecordedRequest, there: Checkpoint) -> 
 
 
 def _read_provider(there: Checkpoint) -> str:
-    """Return the class of the provider that has the state of a query. Raises StorageError."""
+    """Return the class of the provider that holds a query's state. Raises StorageError."""
     try:
         return str(read_confs(there.place, there.newest_version - 1).get(PROVIDER_CONF, PROVIDER_CLASS))
     except (NotFoundError, FormatError):  # the log does not say
@@ -89,7 +89,7 @@ def _read_provider(there: Checkpoint) -> str:
 
 
 def _has_its_sources(source: BlobPlace, wanted: RecordedRequest, there: BlobPlace) -> bool | None:
-    """Return whether the sources have the names that the restore gives them; None if that log is deleted or damaged."""
+    """Return whether the sources have the names that the restore gives them; None if their log is gone or damaged."""
     name = f"offsets/{wanted.version - 1}"
     try:
         found = parse_offsets(there.get(name), f"{there.url}/{name}")
@@ -108,7 +108,7 @@ def _is_made_by(
     expected = plan.place.url if not plan.options.remote else folder_of_query(plan.options.remote, wanted.query_id)
     lineage, beginning = Lineage.read(place), begin_commit_id(wanted, identity)
     commits = lineage.list_commits(wanted.version)
-    if not commits:  # retired since
+    if not commits:  # retired meanwhile
         return None
     commit = next((each for each in commits if each.id.startswith(beginning)), None)
     if commit is None or not is_same_place(place.url, f"{expected}/{store_folder(identity)}"):
@@ -116,7 +116,7 @@ def _is_made_by(
     states = merge_states([store.meta for store in operator.stores[name]], name).rename(wanted.uid_map).states
     try:
         found = read_meta_at(place, commit, lineage).states
-    except (NotFoundError, FormatError):  # it is damaged, which is not asked here
+    except (NotFoundError, FormatError):  # it is damaged: not the question here
         return None
     return {state.name for state in found} == {state.name for state in states}
 
@@ -127,7 +127,7 @@ def _allows_non_restored_state(place: BlobPlace) -> bool:
 
 
 def refuse_claimed(source: BlobPlace, place: BlobPlace, options: Options) -> None:
-    """Raise InvalidInputError if nothing is left of the savepoint to claim, and its target is a checkpoint already.
+    """Raise InvalidInputError if nothing is left of the savepoint to claim, and its target is already a checkpoint.
 
     Raises StorageError.
     """
@@ -135,13 +135,13 @@ def refuse_claimed(source: BlobPlace, place: BlobPlace, options: Options) -> Non
         return
     raise InvalidInputError(
         f"{source.url} is not a savepoint: nothing is there. {place.url} is {_describe(*_open(place, options))}.",
-        hint="If this restore has finished before, it has deleted the savepoint that it claimed, and there is nothing "
-        "left to do: start the query there.",
+        hint="If this restore finished earlier, it has deleted the savepoint that it claimed, and nothing is left to "
+        "do: start the query there.",
     )
 
 
 def _open(place: BlobPlace, options: Options) -> tuple[Checkpoint, int | None]:
-    """Return a checkpoint, and the number of its partitions, if its log of the newest batch says that."""
+    """Return a checkpoint, and the number of its partitions if its newest batch's log has it."""
     there = Checkpoint(place.url, options)
     try:
         return there, read_partitions(place, there.newest_version - 1)

@@ -48,7 +48,7 @@ from pyspark_ckpt.state_store.savepoints.restoring.target_records import digest_
 
 
 def begin_commit_id(recorded: RecordedRequest, identity: Identity) -> str:
-    """Return how the id of the first commit of a new store begins: this tells which restore has made the store."""
+    """Return the beginning of the id of a new store's first commit: it tells which restore made the store."""
     source = f"{recorded.source} {recorded.source_digest} {recorded.version}"
     return xxhash.xxh3_64_hexdigest(f"{recorded.query_id} {source} {recorded.partitions} {identity.short}".encode())
 
@@ -56,8 +56,8 @@ def begin_commit_id(recorded: RecordedRequest, identity: Identity) -> str:
 def make_commit_id(recorded: RecordedRequest, identity: Identity) -> str:
     """Return the id of the first commit of a new store: the same whenever the restore is repeated until it finishes.
 
-    If the folder is deleted, and the same restore made once more, the ids are others: what a process that has stood
-    still since then writes or takes back is not of the new checkpoint.
+    If the folder is deleted and the same restore is repeated, the ids differ: writes and deletions of a process that
+    stood still since then do not affect the new checkpoint.
     """
     return begin_commit_id(recorded, identity) + xxhash.xxh3_64_hexdigest(f"{recorded.run} {identity.short}".encode())
 
@@ -73,7 +73,7 @@ class Movement:
         progress: Progress,
         require: Callable[[], object],
     ) -> None:
-        """Do what is planned and ``recorded`` in the target. ``require`` raises if that is another's now."""
+        """Do what is planned and ``recorded`` in the target. ``require`` raises if another owns the target now."""
         self._plan, self._recorded, self._runner, self._progress = plan, recorded, runner, progress
         self._require = require
         self._options, self._workplace, self._place = plan.options, plan.workplace, plan.place
@@ -95,9 +95,9 @@ class Movement:
         return proven, ids
 
     def decide_winners(self, made: Mapping[Identity, str]) -> None:
-        """Say which commits of new stores stand, by their ids, if the commit log will not say it: see ``winners``.
+        """Say by their ids which commits of new stores stand, if the commit log will not say it: see ``winners``.
 
-        A call for this target that has stood still since then may add commits of its own. Raises ConflictError,
+        A call for this target that has stood still meanwhile may add commits of its own. Raises ConflictError,
         StorageError.
         """
         self._require()
@@ -106,7 +106,8 @@ class Movement:
             place, commit = self._workplace.place(self._urls[identity]), Marker(self._recorded.version, made[identity])
             if declare_winner(place, commit, NO_RUN_EPOCH, self._recorded.run) != commit:
                 raise ConflictError(
-                    f"{place.url} has a commit of another restore, which counts there.", hint="Name a new folder."
+                    f"{place.url} has a commit of another restore, and that commit counts there.",
+                    hint="Name a new folder.",
                 )
 
         with ThreadPoolExecutor(THREADS) as pool:
@@ -118,7 +119,7 @@ class Movement:
         tasks = [CopyTask(self._workplace, store, self._target(store.identity), shares) for store in stores]
         results: list[Copied] = self._run(tasks, Copied)
         self.copied_bytes += sum(each.size_bytes for each in results)
-        if shares and all(each.is_shared for each in results):  # nothing was copied that could differ
+        if shares and all(each.is_shared for each in results):  # nothing was copied, so nothing can differ
             return {state: Digest(rows, None) for state, rows in operator.count_rows(name).items()}, ids
         before, after = make_digest_tasks(self._workplace, stores, [task.target for task in tasks])
         digests: list[dict[str, Digest]] = self._run([*before, *after], dict[str, Digest])
@@ -137,7 +138,7 @@ class Movement:
         moved = self._strategy(operator, name, len(new), gathered).move(stores, new, self._run)
         if gathered.placed:
             require_placed(gathered, [each.digests for each in moved.made], what)
-        is_saved = self._plan.source.get_saved(operator, name) is not None  # then the strategy has read all rows
+        is_saved = self._plan.source.get_saved(operator, name) is not None  # if so, the strategy has read all rows
         read = combine([*moved.before, *(() if is_saved else gathered.before)])
         recorded = self._plan.source.get_recorded(operator, name)
         known = {state: each for state, each in recorded.items() if state in read}

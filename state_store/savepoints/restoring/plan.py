@@ -1,4 +1,4 @@
-"""The plan of a restore: which stores, of what source, into how many partitions, under which uids."""
+"""The plan of a restore: which stores of which source go into how many partitions, under which uids."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MIN_PARTITIONS = 1
 
 
 class OtherTarget(Protocol):
-    """Stores of another kind than ours, which are made from those of a checkpoint."""
+    """Stores of another kind than ours, made from a checkpoint's stores."""
 
     @property
     def provider_class(self) -> str:
@@ -41,7 +41,7 @@ class OtherTarget(Protocol):
 
 @dataclass(frozen=True)
 class RestorePlan:
-    """One restore: what is restored, what is requested, and the target. ``partitions``: how many there will be."""
+    """One restore: the source, the request and the target. ``partitions``: how many the target will have."""
 
     source: RestoreSource
     request: RestoreRequest
@@ -50,11 +50,11 @@ class RestorePlan:
     place: BlobPlace
     """The target."""
     query_id: str
-    """That of the query that will continue there."""
+    """The id of the query that will continue there."""
     old_partitions: int
     partitions: int
     target: OtherTarget | None = None
-    """If the target will not have stores of this kind."""
+    """Set if the target will not have stores of this kind."""
 
     @classmethod
     def of(
@@ -87,7 +87,7 @@ class RestorePlan:
         return "restore" if self.target is None else "hand-back"
 
     def folder_of_query(self, query_id: str) -> BlobPlace | None:
-        """Return the folder below ``remote`` that will have the state of the query; None if its checkpoint has it."""
+        """Return the folder below ``remote`` for the state of the query; None if its checkpoint holds the state."""
         if not self.options.remote:
             return None
         return self.workplace.place(folder_of_query(self.options.remote, query_id))
@@ -109,7 +109,7 @@ class RestorePlan:
         return is_same and not has_unions(operator)
 
     def require_restorable(self) -> None:
-        """Raise InvalidInputError for a number of partitions, a uid or an operator with which this cannot be done.
+        """Raise InvalidInputError for a number of partitions, a uid or an operator that rules this restore out.
 
         Raises FormatError if copies of a state differ.
         """
@@ -132,7 +132,7 @@ class RestorePlan:
             raise InvalidInputError(f"`parallelism` must be at most {MAX_PARTITIONS}, got {self.partitions}.")
 
     def _check_uids(self) -> None:
-        """Raise InvalidInputError for a uid that is unknown or invalid, or that the states of several would get."""
+        """Raise InvalidInputError for a uid that is unknown or invalid, or that several states would get."""
         for old, new in self.request.uid_map.items():
             check_uid(new, f"`uid_map` renames {old!r} to {new!r}")
         for operator in self.source.operators:
@@ -141,14 +141,13 @@ class RestorePlan:
                 if len(theirs) > 1:
                     raise InvalidInputError(
                         f"`uid_map` would give the uid {new!r} to the states of {theirs}.",
-                        hint="Give each of them a uid of its own.",
+                        hint="Give each of them its own uid.",
                     )
         known = sorted({uid for operator in self.source.operators for uid in operator.uids})
         unknown = sorted(set(self.request.uid_map) - set(known))
         if unknown and not self.request.allow_non_restored_state:
             raise InvalidInputError(
-                f"`uid_map` renames {unknown}, but there is only state of the uids {known}."
-                f"{suggest(unknown[0], known)}",
+                f"`uid_map` renames {unknown}, but the only uids with state are {known}.{suggest(unknown[0], known)}",
                 hint="Correct `uid_map`, or pass `allow_non_restored_state`.",
             )
 
@@ -163,6 +162,6 @@ class RestorePlan:
 
 
 def has_unions(operator: OperatorVersion) -> bool:
-    """Return whether the operator has lists of which each partition gets those of all whenever they are restored."""
+    """Return whether the operator has lists that give each partition the items of all partitions on a restore."""
     states = (state for stores in operator.stores.values() for store in stores for state in store.meta.states)
     return any(find_scope(state) is Scope.UNION for state in states)

@@ -1,7 +1,7 @@
 """Make a new checkpoint from a savepoint, or from the checkpoint of a stopped query, for any number of partitions.
 
-The target is not a checkpoint until it is complete. Spark does not start a query without a valid ``metadata``, and this
-is written last; until then it says that a restore has not finished. What a restore has done is recorded below
+The target is not a checkpoint until it is complete. Spark does not start a query without a valid ``metadata``. The
+restore writes that file last; until then it says that a restore has not finished. Progress is recorded below
 ``_ckpt/restore``. A second run of the same restore continues from there.
 
 Every state is read before and after. If the digests differ, the restore fails and the target stays unusable. Stores
@@ -48,7 +48,7 @@ class QueryRestore:
     """Runs one planned restore."""
 
     def __init__(self, plan: RestorePlan) -> None:
-        """Check that the plan can be done. Writes nothing. Raises InvalidInputError, FormatError, StorageError."""
+        """Check that the plan is possible. Writes nothing. Raises InvalidInputError, FormatError, StorageError."""
         self.plan, self._source = plan, plan.source.checkpoint
         refuse_nested(plan.place, self._source, "a checkpoint")
         if (folder := plan.folder_of_query(plan.query_id)) is not None:
@@ -61,21 +61,21 @@ class QueryRestore:
         self._replay = Replay(earlier, self._source.place, batch) if earlier else None
 
     def run(self, runner: Runner, progress: Progress, at_end: AtEnd | None = None) -> Restored:
-        """Restore; after return the target is a durable checkpoint from which a query can continue.
+        """Restore; on return the target is a durable checkpoint from which a query can continue.
 
-        ``at_end`` is called when the checkpoint is complete, with what raises ConflictError unless it still is. It
-        returns False if something else is at the URL of the source now. If it fails, so does the restore; the same call
-        finishes both. Raises InvalidInputError (the target is in use), ConflictError (it or the source was replaced
-        meanwhile), NotFoundError, FormatError (damage, or a digest that differs), StorageError (the same call may be
-        repeated).
+        ``at_end`` is called when the checkpoint is complete. Its argument raises ConflictError unless the checkpoint
+        still is. It returns False if something else is now at the URL of the source. If it fails, so does the restore;
+        the same call finishes both. Raises InvalidInputError (the target is in use), ConflictError (it or the source
+        was replaced meanwhile), NotFoundError, FormatError (damage, or a digest that differs), StorageError (the same
+        call may be repeated).
         """
-        is_ours = self.plan.source.others is None  # only then there is a command that verifies it
+        is_ours = self.plan.source.others is None  # only such a source has a command that verifies it
         advising = advising_to_verify(self._source) if is_ours else nullcontext()
         with explaining_what_is_left(self.claim.describe_what_is_left), advising:
-            # 1. Claim the target, or take up what an earlier run has left there.
+            # 1. Claim the target, or continue from what an earlier run left there.
             done = self.claim.take(self._refuse_damaged_files)
             if done is None:
-                # 2. Move the state, and the query's files; then the source must still be what it was.
+                # 2. Move the state, and the query's files; check that the source has not changed meanwhile.
                 done = self._move(runner, progress)
                 self.plan.source.require_unchanged(self.claim.recorded.source_digest)
                 # 3. Record the result. A later run of the same restore begins here.
@@ -84,7 +84,7 @@ class QueryRestore:
             if self.claim.stands:
                 copy_id(self._source.place, self.claim.folder, self._rewriting({}))
             self.claim.require_complete()
-            # 5. Do what the caller does with the source, such as deleting it.
+            # 5. Let the caller act on the source, such as by deleting it.
             if at_end is not None:
                 self._end(at_end)
             # 6. Delete the records of the restore.
@@ -92,19 +92,19 @@ class QueryRestore:
         return done
 
     def _end(self, at_end: AtEnd) -> None:
-        if not self.claim.has_request:  # nothing shows any more that this is what the restore has made
+        if not self.claim.has_request:  # nothing proves any more that the restore made this
             self.claim.forget()
             self.claim.require(find_savepoint_kind(self._source.place) is not None)
             raise ConflictError(
                 f"{self.plan.place.url} is a complete checkpoint, and an earlier run of this restore, or another call, "
-                f"was cleaning up there: {self._source.place.url} is kept.",
-                hint="Start the query there. If the savepoint is not needed, use `pyspark-ckpt savepoint delete`.",
+                f"was cleaning up there. {self._source.place.url} is kept.",
+                hint="Start the query there. If you do not need the savepoint, use `pyspark-ckpt savepoint delete`.",
             )
         self.claim.require_complete_and_own()
         if not at_end(self.claim.require_complete_and_own):
             self.claim.forget()
             raise ConflictError(
-                f"{self._source.place.url} was deleted or replaced while it was being restored: it is not claimed.",
+                f"{self._source.place.url} was deleted or replaced while it was being restored, so it is not claimed.",
                 hint=f"The checkpoint {self.plan.place.url} is complete: start the query there.",
             )
 
@@ -137,7 +137,7 @@ class QueryRestore:
         )
 
     def _copy_files(self, logs: Mapping[str, bytes], ids: Ids) -> None:
-        """Copy the files of the query, in which the commit log names the new commits by their ``ids``."""
+        """Copy the files of the query, with the new commits in the commit log by their ``ids``."""
         own, place = self.claim.folder, self._source.place
         if self.plan.request.allow_non_restored_state:
             own.put(f"{CHECKPOINT_FOLDER}/{NON_RESTORED_STATE_NAME}", b"")
@@ -159,7 +159,7 @@ class QueryRestore:
         return LogRewriter(batch, plan.partitions, ids, query_id, plan.place.url, self._names, provider)
 
     def _proving(self, rewriting: LogRewriter) -> LogRewriter | LogProof:
-        """Return what changes files, and checks them first if it is known what they must be.
+        """Return the rewriter of the files, wrapped in a check of their content if it is known what they must be.
 
         ``metadata`` is not among them: it was checked when the savepoint was opened.
         """
@@ -167,18 +167,18 @@ class QueryRestore:
         return rewriting if files is None else LogProof((each for each in files if each.name != QUERY), rewriting)
 
     def _require_all(self, change: LogRewriter | LogProof) -> None:
-        """Raise NotFoundError if a file that the savepoint lists was not changed."""
+        """Raise NotFoundError if a file on the savepoint's list was not changed."""
         if isinstance(change, LogProof):
             change.require_all(self._source.place)
 
     def _refuse_damaged_files(self) -> None:
-        """Raise what copying the files of the query would be refused for. Writes nothing.
+        """Raise any error that would prevent copying the files of the query. Writes nothing.
 
         Raises NotFoundError, FormatError, InvalidInputError (a link to a folder), StorageError.
         """
         place, change = self._source.place, self._proving(self._rewriting({}))
         for name in (*log_names(place, self.plan.source.version - 1), *operator_names(place)):
-            with suppress(NotFoundError):  # replaced meanwhile by a query that runs
+            with suppress(NotFoundError):  # replaced meanwhile by a running query
                 change(name, place.get(name), f"{place.url}/{name}")
         self._require_all(change)
 

@@ -28,11 +28,11 @@ QueryId: TypeAlias = Literal["keep", "new"]
 
 @dataclass(frozen=True)
 class RestoreRequest:
-    """The request for a restore. ``partitions``: None keeps their number. ``source_names``: of all sources, or none.
+    """The request for a restore. ``partitions``: None keeps their number. ``source_names``: of all sources, or empty.
 
-    ``provider``: the class of the provider of Spark's that is to have the state; empty for this store.
-    ``replay_from``: the checkpoints whose plans of later batches are carried over: of one batch, the last plan.
-    ``shares``: whether table files that are copied may be links.
+    ``provider``: the class of Spark's provider that is to hold the state; empty for this store. ``replay_from``: the
+    checkpoints whose plans of later batches are carried over; of several plans for a batch, the last counts.
+    ``shares``: whether copied table files may be links.
     """
 
     partitions: int | None = None
@@ -46,13 +46,13 @@ class RestoreRequest:
 
 
 class RecordedRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The restore that a target was begun with. A second run must request the same, of the same content.
+    """The restore that began a target. A second run must request the same, of the same content.
 
-    ``source_digest``: of what the source held, since another savepoint or checkpoint may be at its URL now. ``run``: a
-    random id. A folder that is deleted and restored once more is thus never taken for the one that it was. Both are
-    empty in what an earlier build wrote. ``replay_from``: the first checkpoint whose plans are carried over;
+    ``source_digest``: of the source's content, since another savepoint or checkpoint may be at its URL now. ``run``: a
+    random id, so that a folder that is deleted and restored again is never taken for the earlier one. Both are empty in
+    requests of earlier builds. ``replay_from``: the first checkpoint whose plans are carried over;
     ``replay_also_from``: the others. These two, ``source_names`` and ``provider`` are not written if they are empty:
-    then the record is as builds have written it that did not know them, and so is its digest in ``metadata``.
+    the record then equals that of builds that did not know them, and so does its digest in ``metadata``.
     """
 
     source: Location
@@ -71,11 +71,11 @@ class RecordedRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_un
     replay_also_from: tuple[Location, ...] = ()
 
     def is_repeated_by(self, other: RecordedRequest) -> bool:
-        """Return whether ``other`` is the same restore, apart from what is chosen at random."""
+        """Return whether ``other`` is the same restore, apart from its random parts."""
         return msgspec.structs.replace(other, query_id=self.query_id, run=self.run) == self
 
     def matches(self, source: str, request: RestoreRequest, remote: str) -> bool:
-        """Return whether it matches ``request``, as far as that is known without the source."""
+        """Return whether it matches ``request``, as far as this is known without the source."""
         return (
             (self.source, self.remote, self.uid_map) == (source, remote, dict(request.uid_map))
             and self.keeps_id == (request.query_id == "keep")
@@ -98,10 +98,10 @@ class ProvenState:
 
 @dataclass(frozen=True)
 class Restored:
-    """What ``restore`` and ``rescale`` return: the finished ``checkpoint``, and the proof of its states.
+    """The result of ``restore`` and ``rescale``: the finished ``checkpoint``, and the proof of its states.
 
-    ``version``: that of all its stores. ``states``: rows and digest of each, the same before and after.
-    ``copied_bytes``: of objects copied as they are. ``rewritten_bytes``: of files written anew.
+    ``version``: of all its stores. ``states``: rows and digest of each, the same before and after. ``copied_bytes``: of
+    objects copied unchanged. ``rewritten_bytes``: of rewritten files.
     """
 
     checkpoint: Location
@@ -128,7 +128,7 @@ class Restored:
 
 
 class FinishedRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A restore that has moved all state. At most ``metadata``, ``at_end`` and the cleaning up are left to do."""
+    """A restore that has moved all state. At most ``metadata``, ``at_end`` and the clean-up remain."""
 
     request: RecordedRequest
     result: Restored
@@ -138,10 +138,10 @@ class FinishedRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ExplainedOperator:
     """What a restore does with one operator. ``expected_rows``: of each new partition; empty if stores are copied.
 
-    ``rows`` is the sum of ``expected_rows`` if rows were read to count them: also those of indexes of what expires, and
-    without those that belong to no key. ``rows`` is None, and ``expected_rows`` is empty, if the state is in a store of
-    Spark's and was not read.
-    ``is_counted``: whether rows were read to count them; otherwise an even spread is assumed.
+    If rows were read to count them, ``rows`` is the sum of ``expected_rows``: it includes rows of expiry indexes, and
+    leaves out rows that belong to no key. ``rows`` is None, and ``expected_rows`` is empty, if the state is in one of
+    Spark's stores and was not read. ``is_counted``: whether rows were read to count them; otherwise an even spread is
+    assumed.
     """
 
     number: int
@@ -161,7 +161,7 @@ class ExplainedOperator:
 class RestoreExplanation:
     """What a restore does, and about how many seconds it takes on the processors of this machine.
 
-    ``seconds`` is None if it is not known how many rows there are.
+    ``seconds`` is None if the number of rows is not known.
     """
 
     operators: tuple[ExplainedOperator, ...]

@@ -1,4 +1,4 @@
-"""What a restore is of: the operators of a savepoint or a checkpoint at one version, and how that is recognised."""
+"""The source of a restore: the operators of a savepoint or a checkpoint at one version, and how to recognise them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class OtherStores(Protocol):
         ...
 
     def describe_operators(self, partitions: int) -> Mapping[str, bytes]:
-        """Return files of operators that the source lacks, by name: ``partitions`` is how many they have now."""
+        """Return files of operators that the source lacks, by name. ``partitions``: how many they have now."""
         ...
 
 
@@ -44,17 +44,17 @@ class OtherStores(Protocol):
 class RestoreSource:
     """The operators of a checkpoint or savepoint that have state, all at one ``version``.
 
-    Its URL and its version do not tell it from another one: a savepoint may be deleted and another taken in its folder;
-    a query may be rolled back, and run its batch again. Its ``digest`` does.
+    URL and version do not identify it: another savepoint may replace it in its folder, and a query may be rolled back
+    and run its batch again. Its ``digest`` does.
     """
 
     checkpoint: Checkpoint
     version: int
     operators: Sequence[OperatorVersion]
     others: OtherStores | None = None
-    """If the stores are not of this kind."""
+    """Set if the stores are not of this kind."""
     files: Sequence[QueryFile] | None = None
-    """What Spark's files must be, if that is known."""
+    """The expected content of Spark's files, if it is known."""
     saved_rows: Mapping[tuple[int, str], SavedRows] = field(default_factory=dict)
     """By operator and store, if it is a canonical savepoint."""
 
@@ -89,7 +89,7 @@ class RestoreSource:
         return self.saved_rows.get((operator.operator.number, name))
 
     def get_recorded(self, operator: OperatorVersion, name: str) -> dict[str, Digest]:
-        """Return the digests of a store's states that a savepoint has recorded."""
+        """Return the recorded digests of a store's states in a savepoint."""
         if not isinstance(self.checkpoint, Savepoint):
             return {}
         return self.checkpoint.info.digests_of(operator.operator.number, name)
@@ -109,15 +109,15 @@ class RestoreSource:
         return xxhash.xxh3_128_hexdigest(msgspec.json.encode([self.checkpoint.query_id, commits, logs]))
 
     def require_unchanged(self, digest: str) -> None:
-        """Raise ConflictError if something else than what had this ``digest`` is at its URL now; StorageError."""
+        """Raise ConflictError if the source at its URL no longer has this ``digest``; StorageError."""
         try:
             found = self.digest()
         except NotFoundError:
-            if not isinstance(self.checkpoint, Savepoint):  # the query runs: it has deleted logs, copied before that
+            if not isinstance(self.checkpoint, Savepoint):  # the query runs: it has deleted logs after they were copied
                 return
             found = ""
         if found != digest:
             raise ConflictError(
                 f"{self.url} was deleted or replaced while it was being restored.",
-                hint="To restore what is there now, name a new folder.",
+                hint="To restore the present content, name a new folder.",
             )

@@ -1,4 +1,4 @@
-"""The target of a restore: whose it is, and what an earlier run of the restore has recorded there."""
+"""The target of a restore: who owns it, and what an earlier run of the restore has recorded there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_RESULT_BYTES = 64 << 20
 
 
 def read_recorded(place: BlobPlace) -> tuple[RecordedRequest | None, Restored | None]:
-    """Return the request and the result that an earlier run has recorded in the target, each if there is one.
+    """Return the request and the result that an earlier run has recorded in the target; None for a missing one.
 
     Raises FormatError, StorageError.
     """
@@ -37,19 +37,19 @@ def read_recorded(place: BlobPlace) -> tuple[RecordedRequest | None, Restored | 
 
 
 def make_refusal(place: BlobPlace, before: RecordedRequest, recorded: RecordedRequest) -> InvalidInputError:
-    """Return the error for a target of another restore, which is recorded as ``before``. Raises StorageError."""
+    """Return the error for a target of another restore, recorded as ``before``. Raises StorageError."""
     what = f"{before.source}, version {before.version}, to {count_text(before.partitions, 'partition')}"
     what += f" of {before.provider.rpartition('.')[2]}" if before.provider else ""
     is_complete = find_kind(place) is FolderKind.CHECKPOINT
     same_source = msgspec.structs.replace(recorded, source_digest=before.source_digest)
     if before.is_repeated_by(same_source):
         is_usable = f"Start the query on {place.url}: that checkpoint is complete. " if is_complete else ""
-        changed = f"{before.source} is not what it was then: another savepoint or checkpoint is there now"
+        changed = f"{before.source} has changed since: another savepoint or checkpoint is there now"
         if not before.source_digest:
             changed = f"the release that began it did not record what {before.source} held"
         return InvalidInputError(
             f"{place.url} has {'the checkpoint' if is_complete else 'an unfinished restore'} of {what}, and {changed}.",
-            hint=f"{is_usable}To restore what is there now, name a new folder.",
+            hint=f"{is_usable}To restore the present content, name a new folder.",
         )
     is_same_call = before.is_repeated_by(msgspec.structs.replace(same_source, version=before.version))
     is_later = is_same_call and recorded.version > before.version
@@ -61,12 +61,12 @@ def make_refusal(place: BlobPlace, before: RecordedRequest, recorded: RecordedRe
         )
     if is_complete:
         return InvalidInputError(
-            f"{place.url} is not empty: it is a complete checkpoint, made by a restore of {what}, and this "
-            "is another restore.",
-            hint="Name a new folder. The restore that made it was interrupted while it cleaned up: the same call "
-            "finishes that.",
+            f"{place.url} is not empty: it is a complete checkpoint, made by a restore of {what}, and this is another "
+            "restore.",
+            hint="Name a new folder. The restore that made it was interrupted while it cleaned up; repeating it "
+            "finishes the clean-up.",
         )
-    hint = "Repeat that restore, with the same arguments, or name a new folder."
+    hint = "Repeat that restore with the same arguments, or name a new folder."
     if is_later:
         hint = f"{before.source} is at version {recorded.version} now, so name a new folder."
     return InvalidInputError(
@@ -87,7 +87,7 @@ def find_finished(place: BlobPlace) -> FinishedRequest | None:
         return None
     try:
         return finished if query_id(place) == finished.request.query_id else None
-    except (NotFoundError, FormatError):  # it is deleted, or not complete
+    except (NotFoundError, FormatError):  # deleted, or not complete
         return None
 
 
@@ -98,7 +98,7 @@ def is_complete(place: BlobPlace, recorded: RecordedRequest) -> bool:
 
 
 def has_request(place: BlobPlace, recorded: RecordedRequest) -> bool:
-    """Return whether the request of this restore is in its target, which shows that it is the folder that it was.
+    """Return whether the request of this restore is in its target, which proves that the folder is still the same.
 
     Raises FormatError, StorageError.
     """
@@ -110,32 +110,32 @@ def has_request(place: BlobPlace, recorded: RecordedRequest) -> bool:
 
 def describe_complete(place: BlobPlace) -> str:
     """Return what is left if a restore fails after its checkpoint in ``place`` was complete."""
-    return f"The checkpoint {place.url} is complete. Only the cleaning up is left: the same call finishes it."
+    return f"The checkpoint {place.url} is complete. Only the clean-up is left: the same call finishes it."
 
 
 def forget(place: BlobPlace, recorded: RecordedRequest) -> None:
-    """Delete the records of a restore from its target, which is a complete checkpoint now. Raises StorageError.
+    """Delete the records of a restore from its target, which is now a complete checkpoint. Raises StorageError.
 
-    If another restore has begun there since, what it needs is left.
+    The records of another restore that has begun there meanwhile are kept.
     """
     for blob in place.walk(WORK_FOLDER):
         if blob.name not in (REQUEST_NAME, RESULT_NAME):
             place.delete(blob.name)
     forget_request(place, recorded)
     if is_complete(place, recorded):
-        place.delete(RESULT_NAME)  # the last: a run that finds it need not, and must not, repeat anything
+        place.delete(RESULT_NAME)  # last: a run that finds the result need not, and must not, repeat anything
 
 
 def forget_request(place: BlobPlace, recorded: RecordedRequest) -> None:
-    """Delete the request of a restore, unless it is that of another. Raises FormatError, StorageError."""
+    """Delete the request of a restore, but not that of another one. Raises FormatError, StorageError."""
     if has_request(place, recorded):
         place.delete(REQUEST_NAME)
 
 
 def make_mark(recorded: RecordedRequest, target: str) -> bytes:
-    """Return the ``metadata`` of a target until it is a checkpoint: Spark refuses to start a query on it.
+    """Return the ``metadata`` of a target before it is a checkpoint: Spark refuses to start a query on it.
 
-    Spark's error shows the value that it finds in place of the query's id, so the value says what to do.
+    Spark's error shows this value in place of the query's id, so the value says what to do.
     """
     explained = (
         f"{target} is an unfinished restore of {recorded.source}, not a checkpoint. Repeat the same restore or rescale "
@@ -150,5 +150,5 @@ def is_unfinished(place: BlobPlace, recorded: RecordedRequest) -> bool:
 
 
 def digest_request(recorded: RecordedRequest) -> str:
-    """Return what the mark of a restore says of its request."""
+    """Return the digest of a restore's request, as in its mark."""
     return xxhash.xxh3_128_hexdigest(msgspec.json.encode(recorded))

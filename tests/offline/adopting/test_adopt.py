@@ -130,5 +130,5 @@ def test_a_missing_file_is_named(checkpoints: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(checkpoints / "hdfs", copy)
     (copy / "state" / "0" / "2" / "12.delta").unlink()
-    with pytest.raises(NotFoundError, match=r"state/0/2/12\.delta is missing, and version 12"):
+    with pytest.raises(NotFoundError, match=r"state/0/2/12\.delta is missing, but version 12"):
         adopt(copy, tmp_path / "target")

@@ -70,7 +70,7 @@ def test_numbers_of_partitions_must_agree(copy: Callable[[str], Path]) -> None:
         entry["stateStoreInfo"][0]["numPartitions"] = 1
 
     _change_json(checkpoint / "state" / "0" / "_metadata" / "metadata", change)
-    _refuses(checkpoint, FormatError, "has 1 partitions by its metadata, and 3 by the offset log")
+    _refuses(checkpoint, FormatError, "has 1 partitions by its metadata, but 3 by the offset log")
 
 
 @pytest.mark.parametrize("name", ["hdfs", "hdfs/join"])
@@ -83,7 +83,7 @@ def test_a_checkpoint_without_state_is_not_moved(name: str, copy: Callable[[str]
 def test_an_operator_that_keeps_all_in_one_partition_has_no_state_in_others(copy: Callable[[str], Path]) -> None:
     checkpoint = copy("hdfs/limit")
     shutil.copytree(checkpoint / "state" / "0" / "0", checkpoint / "state" / "0" / "2")
-    _refuses(checkpoint, FormatError, "keeps all its state in partition 0, and there is state of partition 2")
+    _refuses(checkpoint, FormatError, "keeps all its state in partition 0, but there is state of partition 2")
 
 
 def _write_schema(checkpoint: Path, keys: Schema, values: Schema) -> None:

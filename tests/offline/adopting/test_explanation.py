@@ -30,7 +30,7 @@ def test_rows_that_are_not_read_are_not_known(
 ) -> None:
     explain = ["checkpoint", "adopt", "--dry-run", "--quick", str(checkpoints / "hdfs"), str(tmp_path / "never")]
     assert main(explain) == 0
-    assert "rows and time are not known" in capsys.readouterr().out
+    assert "rows and time are unknown" in capsys.readouterr().out
     assert main([*explain, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["seconds"], told["operators"][0]["rows"], told["operators"][0]["expected_rows"]) == (None, None, [])

@@ -51,7 +51,7 @@ def test_state_that_moves_in_out_and_in_again_is_the_same(
 
 def test_a_checkpoint_of_a_provider_of_sparks_own_needs_no_hand_back(checkpoints: Path, tmp_path: Path) -> None:
     for name, provider in (("rocksdb", "RocksDBStateStoreProvider"), ("hdfs", "HDFSBackedStateStoreProvider")):
-        with pytest.raises(InvalidInputError, match=f"needs no hand-back: the query runs with {provider}, ") as refused:
+        with pytest.raises(InvalidInputError, match=f"the query already runs with {provider}, ") as refused:
             hand_back(checkpoints / name, tmp_path / "handed")
         assert refused.value.hint.startswith("Start the query there as it is.")
     assert not (tmp_path / "handed").exists()
@@ -59,7 +59,7 @@ def test_a_checkpoint_of_a_provider_of_sparks_own_needs_no_hand_back(checkpoints
 
 def test_a_move_that_is_repeated_is_called_what_it_is(checkpoints: Path, tmp_path: Path) -> None:
     adopt(checkpoints / "rocksdb", tmp_path / "ours")
-    with pytest.raises(InvalidInputError, match="this adoption has finished already") as refused:
+    with pytest.raises(InvalidInputError, match="this adoption has already finished") as refused:
         adopt(checkpoints / "rocksdb", tmp_path / "ours")
     assert "For another adoption, name a new folder." in refused.value.hint
     hand_back(tmp_path / "ours", tmp_path / "handed")
@@ -100,7 +100,7 @@ def test_an_interrupted_move_is_finished_by_the_same_call(checkpoints: Path, tmp
 
 def test_a_keyed_operator_is_refused(tmp_path: Path) -> None:
     query = written(tmp_path / "query", 2, batches=2)
-    with pytest.raises(InvalidInputError, match=r"is a keyed operator, with the uids .*, and Spark has none"):
+    with pytest.raises(InvalidInputError, match=r"is a keyed operator, with the uids .*: Spark has none"):
         hand_back(query.location, tmp_path / "never")
     assert not (tmp_path / "never").exists()
 

@@ -96,13 +96,13 @@ def test_long_restores_and_large_partitions_speak_for_more() -> None:
 
 def test_the_figures_do_not_suffice_without_batches_or_cores() -> None:
     for batches, cores, why in (
-        (None, 16, "No batch with data"),
-        (BUSY, None, "number of cores is not known"),
-        (replace(BUSY, batches=2, left_out=7), 16, "judged: 2. Times are judged from 3 on. 7 more do not count"),
+        (None, 16, "no batch with data"),
+        (BUSY, None, "without the number of cores"),
+        (replace(BUSY, batches=2, left_out=7), 16, "count: 2. Times are judged from 3 on. 7 more do not count"),
         (
             replace(BUSY, operators=(replace(OPERATOR, partitions=2),)),
             16,
-            "with 2 partitions, and the checkpoint has 4",
+            "with 2 partitions, but the checkpoint has 4",
         ),
     ):
         found = judge([EVEN], batches, cores, TARGET_S)
@@ -156,7 +156,7 @@ def test_runs_of_one_batch_are_said_to_be_left_out() -> None:
     assert found is not None
     assert (found.batches, found.left_out) == (0, 9)
     told = judge([EVEN], found, 16, TARGET_S).reasons[0].text
-    assert "can be judged: 0." in told
+    assert "that count: 0." in told
     assert "9 more do not count: the first batch of a run" in told
 
 
@@ -207,9 +207,9 @@ def test_the_command_answers_with_its_reasons(quick_path: Path, capsys: pytest.C
 
 def test_progress_of_another_query_is_refused(quick_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     query = written(quick_path / "query", 2)
-    with pytest.raises(InvalidInputError, match="The progress is that of query other"):
+    with pytest.raises(InvalidInputError, match="The progress is of query other"):
         ckpt.monitoring.advise(query.location, progress=[progress(1, query="other")])
-    with pytest.raises(InvalidInputError, match="has a value that is not the progress"):
+    with pytest.raises(InvalidInputError, match="has a value that is not a query's progress"):
         ckpt.monitoring.advise(query.location, progress=[{}])
     log = quick_path / "log"
     log.write_text("nothing")

@@ -230,7 +230,7 @@ def test_what_cannot_be_is_refused_and_nothing_is_written(two: tuple[Path, Path]
         ([(a, "c")], None, "has no operator 'c'. It has the operators .*, with the uids .'a'"),
         ([(a, 1)], None, "has no operator 1"),
         ([(a, "a"), (a, 0)], None, "has the uid 'a' twice, at 0 and at 1"),
-        ([(a, "a"), (b, "b")], None, "it is not said which `sources`"),
+        ([(a, "a"), (b, "b")], None, "so `sources` must name those"),
         ([(a, "a")], [], "`sources` must be a list"),
         ([(a, "a")], [(a, 1)], "has no source 1. Its sources have the numbers .'0'"),
         ([(a, "a")], [(a, "kafka")], "has no source 'kafka'"),
@@ -256,7 +256,7 @@ def test_lists_of_partitions_need_the_same_number_of_them(tmp_path: Path) -> Non
     put = writing.Put("b", last, rows, key="user string")
     write_state(None, tmp_path / "b", [put], parallelism=5)
     parts = [(tmp_path / "a", "a"), (tmp_path / "b", "b")]
-    with pytest.raises(InvalidInputError, match="has a list in each of 5 partitions, and the new savepoint has 2"):
+    with pytest.raises(InvalidInputError, match="has a list in each of 5 partitions, but the new savepoint has 2"):
         compose_savepoint(tmp_path / "both", parts, sources=[None])
     compose_savepoint(tmp_path / "both", parts[::-1], sources=[None])
     with open_state(tmp_path / "both", uid="b", state="last") as state:
@@ -288,9 +288,9 @@ def test_damage_is_found(kind: Kind, name: str, two: tuple[Path, Path], tmp_path
         changed, count = re.subn(*DAMAGE[name], (a / name).read_bytes())
         assert count == 1
         (a / name).write_bytes(changed)
-    with pytest.raises((FormatError, NotFoundError), match=r"damaged|is not what"):
+    with pytest.raises((FormatError, NotFoundError), match=r"damaged"):
         compose_savepoint(tmp_path / "both", [(b, "b"), (a, "a")], sources=[(a, 0)])
-    with pytest.raises((FormatError, NotFoundError), match=r"damaged|is not what"):
+    with pytest.raises((FormatError, NotFoundError), match=r"damaged"):
         write_state(a, tmp_path / "written", [])
     for target in ("both", "written"):
         assert not (tmp_path / target / "savepoint.json").exists()

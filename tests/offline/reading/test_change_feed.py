@@ -220,7 +220,7 @@ WRONG: Any = "3"  # from Python, which does not check types
     [
         ({"first_batch": -1}, "first batch must be a number, 0 or more, got -1"),
         ({"last_batch": WRONG}, "last batch must be a number, 0 or more, got '3'"),
-        ({"first_batch": 5, "last_batch": 4}, "first batch is 5, and the last one, 4, is before it"),
+        ({"first_batch": 5, "last_batch": 4}, "first batch, 5, must not come after the last one, 4"),
         ({"first_batch": 99}, "has no batch 99: the last committed one is 15"),
         ({"last_batch": 99}, "has no batch 99: the last committed one is 15"),
         ({"state": "vale"}, "Did you mean 'value'"),
@@ -239,7 +239,7 @@ def test_changes_that_are_gone_are_named(lived: Path, tmp_path: Path) -> None:
         for delta in (checkpoint / "state").rglob(f"{version:020d}-*.delta"):
             delta.unlink()
     with pytest.raises(
-        NotFoundError, match=r"changes of batch 3 \(version 4\) are not there; those of batches 4 to 15"
+        NotFoundError, match=r"changes of batch 3 \(version 4\) are missing; batches 4 to 15 can be read"
     ):
         change_feed(checkpoint, uid="all", state="value", first_batch=2)
     with change_feed(checkpoint, uid="all", state="value") as feed:

@@ -254,7 +254,7 @@ def test_rows_with_a_time_to_live_say_when_they_expire(make_written: MakeWritten
     (made.lab.checkpoint / "offsets" / "2").unlink()
     with (
         open_state(made.path, uid=UID, state="value", include_expired=False) as state,
-        pytest.raises(pyspark_ckpt.NotFoundError, match="offsets/2 is not there"),
+        pytest.raises(pyspark_ckpt.NotFoundError, match="offsets/2 is missing"),
     ):
         state.count()
 

@@ -89,7 +89,7 @@ def test_the_stores_of_a_join_are_told_apart(frozen: Any) -> None:  # noqa: ANN4
         assert state.get(21)[0].at == BEGIN + timedelta(minutes=10)
         assert state.get((21, 0)).value == 21
         assert state.get((21, 1)) is None
-        with pytest.raises(pyspark_ckpt.InvalidInputError, match=r"'field0', 'index'.* and 3 values are given"):
+        with pytest.raises(pyspark_ckpt.InvalidInputError, match=r"'field0', 'index'.* but 3 values are given"):
             state.get((1, 2, 3))
 
 
@@ -148,7 +148,7 @@ def test_keyed_states_hold_what_their_program_has_shown(name: str, batch: str, k
         assert (row["expires_at"], state.state.ttl) == (None, None)
     with (
         open_state(frozen(name), uid="kinds", state="recent", include_expired=False) as state,
-        pytest.raises(pyspark_ckpt.InvalidInputError, match="does not say which"),
+        pytest.raises(pyspark_ckpt.InvalidInputError, match="does not record the time to live"),
     ):
         state.to_arrow()
 

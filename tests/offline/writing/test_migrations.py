@@ -92,7 +92,7 @@ def test_what_they_would_do_is_told_and_nothing_is_written(saved: Path, tmp_path
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ([RENAMED, DOUBLED], "Migration 'rename' comes before 'double', which was made already"),
+        ([RENAMED, DOUBLED], "Migration 'rename' comes before 'double', which was applied already"),
         ([RENAMED, writing.Migration("rename", [])], "Two migrations have the name 'rename'"),
         ([writing.Migration("", [])], "has the name ''"),
         ([WRONG("x", "drop")], "has 'drop' of type str as its changes"),
@@ -117,10 +117,10 @@ def test_a_savepoint_whose_migrations_are_gone_or_of_another_is_refused(kind: An
     kept = file.read_bytes()
     file.unlink()
     for call in (dry_run, lambda *given: write_state(given[0], tmp_path / "no", given[1])):
-        with pytest.raises(NotFoundError, match=r"migrations.json is missing, which the savepoint was taken with"):
+        with pytest.raises(NotFoundError, match=r"migrations.json is missing: the savepoint was taken with it"):
             call(tmp_path / "again", [DOUBLED])
         file.write_bytes((tmp_path / "other" / "_ckpt" / "migrations.json").read_bytes())
-        with pytest.raises(FormatError, match=r"migrations.json is damaged: it is not what the savepoint was taken"):
+        with pytest.raises(FormatError, match=r"migrations.json is damaged: it has changed since the savepoint"):
             call(tmp_path / "again", [DOUBLED])
         file.unlink()
     file.write_bytes(kept)
@@ -204,7 +204,7 @@ def test_states_that_are_renamed_and_put_are_told_by_what_they_were(tmp_path: Pa
 @pytest.mark.parametrize("make", [lambda: iter(ROWS.to_batches()), ROWS.to_reader])
 def test_rows_that_can_be_read_once_are_not_used_up(make: Any, saved: Path, tmp_path: Path) -> None:  # noqa: ANN401
     put = [writing.Put("u", "n", make())]
-    with pytest.raises(InvalidInputError, match="can be read once"):
+    with pytest.raises(InvalidInputError, match="can be read only once"):
         dry_run(saved, put)
     write_state(saved, tmp_path / "target", put)
     assert _values(tmp_path / "target", "u", "n") == {"a": 1, "b": 2, "c": 3}
@@ -235,7 +235,7 @@ def test_elements_and_single_copies_are_counted(tmp_path: Path) -> None:
         ([writing.Migration("x\ud800", [])], "give it a text of 1 to 1000 characters"),
         ([writing.Migration("a", []), writing.Migration(WRONG, [])], "give it a text of 1 to 1000 characters"),
         ([writing.Rename("u", "x\ud800")], "give a uid"),
-        ([writing.Rename("u", "x\ud800", "n")], "not a text that can be stored"),
+        ([writing.Rename("u", "x\ud800", "n")], "a name is Unicode text that is not empty"),
     ],
 )
 def test_names_that_cannot_be_kept_are_refused(given: Any, said: str, saved: Path, tmp_path: Path) -> None:  # noqa: ANN401
@@ -252,9 +252,9 @@ def test_what_is_new_is_explained_for_its_parallelism() -> None:
     assert dry_run(None, put, parallelism=4).states[0].rows_after == 1
     with pytest.raises(InvalidInputError, match="must be 0 to 1"):
         dry_run(None, put, parallelism=2)
-    with pytest.raises(InvalidInputError, match="has max_parallelism 100, and the savepoint the parallelism 200"):
+    with pytest.raises(InvalidInputError, match="has max_parallelism 100, but the savepoint has the parallelism 200"):
         dry_run(None, put)
-    with pytest.raises(InvalidInputError, match="no rows are put into it"):
+    with pytest.raises(InvalidInputError, match="the changes put no rows into it"):
         dry_run(None, [])
     with pytest.raises(InvalidInputError, match="`samples` must be"):
         dry_run(None, put, samples=-1)

@@ -53,17 +53,17 @@ def saved(tmp_path: Path) -> Path:
         ([_put(OFFSETS, pa.table({"partition": [0], "index": [1 << 32], "value": [1]}))], "the index 4294967296"),
         ([_put(L, pa.table({"user": ["a"], "index": [(1 << 63) - 1], "value": [1]}))], "the index 9223372036854775807"),
         ([_put(), _put(W, key="account long")], "the operator has the key {'user': 'string'}"),
-        ([_put(), _put(W, max_parallelism=7)], "its max_parallelism is 7, and the operator has 32768"),
-        ([_put(max_parallelism=1)], "has max_parallelism 1, and the savepoint the parallelism 2"),
+        ([_put(), _put(W, max_parallelism=7)], "its max_parallelism is 7, but the operator has 32768"),
+        ([_put(max_parallelism=1)], "has max_parallelism 1, but the savepoint has the parallelism 2"),
         ([_put(key="user map<string, int>")], "cannot be a key"),
         ([_put(key="user variant")], "cannot be a key"),
         ([_put(ckpt.MetricCounter("c"))], "is a counter"),
-        ([_put(), writing.Rename("u", "v#expiry", "v")], "a name that ends in '#expiry'"),
+        ([_put(), writing.Rename("u", "v#expiry", "v")], "names that end in '#expiry' are reserved"),
         ([_put(), Transform("u", "v", lambda rows: rows, "long")], "is not a declaration"),
         ([_put(rows=pd.Series([1]))], "Rows have 1 of type int"),
         ([_put(rows=pd.DataFrame({"user": ["a", 1], "value": [1, 2]}))], "cannot become an Arrow table"),
         ([_put(rows=ROWS.slice(0, 0).rename_columns(["user", "vale"]))], "Did you mean 'value'"),
-        ([_put(rows=pa.table({"value": [1]}), key="value long")], "a column of the key, and of its rows"),
+        ([_put(rows=pa.table({"value": [1]}), key="value long")], "a column of the key, but also of the rows"),
         ([_put(), Drop(["u"])], "give a uid"),
     ],
 )
@@ -104,9 +104,9 @@ def test_rows_that_were_read_before_are_refused(saved: Path, tmp_path: Path) -> 
     reader.read_all()
     one = ROWS.to_reader()
     for number, rows in enumerate((reader, iter(()), (batch for batch in reader))):
-        with pytest.raises(InvalidInputError, match="has no batches: it was read before"):
+        with pytest.raises(InvalidInputError, match="has no batches: it is empty, or was read before"):
             write_state(saved, tmp_path / f"{number}", [_put(rows=rows)])
-    with pytest.raises(InvalidInputError, match="has no batches: it was read before"):
+    with pytest.raises(InvalidInputError, match="has no batches: it is empty, or was read before"):
         write_state(saved, tmp_path / "twice", [_put(rows=iter(one)), _put(W, rows=(batch for batch in one))])
     write_state(saved, tmp_path / "target", [_put(rows=ROWS.slice(0, 0)), _put(W, rows=[])])
     with open_state(tmp_path / "target") as state:
@@ -115,7 +115,7 @@ def test_rows_that_were_read_before_are_refused(saved: Path, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("given", [{"parallelism": 2}, {"offsets": [None]}, {"checkpoint_format": 1}])
 def test_what_a_source_has_is_not_given(given: Any, saved: Path, tmp_path: Path) -> None:  # noqa: ANN401
-    with pytest.raises(InvalidInputError, match=f"`{next(iter(given))}` is given, and the source has its own"):
+    with pytest.raises(InvalidInputError, match=f"`{next(iter(given))}` is given, but the source has its own"):
         write_state(saved, tmp_path / "target", [], **given)
     assert not (tmp_path / "target").exists()
 

@@ -93,7 +93,7 @@ def test_lists_that_are_none_replace_nothing(lab: SessionLab) -> None:
     def work(_batch: Batch, states: dict[str, Any]) -> None:
         states["list"].put_lists(keys, [[1], [2, 3]])
         for wrong in (pa.array([["x"], ["y"]]), pa.array([1, 2])):
-            with pytest.raises(InvalidInputError, match=r"State 'list': its element is of type"):
+            with pytest.raises(InvalidInputError, match=r"State 'list' of operator '': its element is of type"):
                 states["list"].put_lists(keys, wrong)
         with pytest.raises(InvalidInputError, match="State 'list': 1 values are given for 2 keys"):
             states["list"].put_lists(keys, pa.array([[1]]))
@@ -198,7 +198,7 @@ def test_a_sum_beyond_its_type_is_refused_in_one_batch_and_in_several(
             values = pa.array([most if count > 0 else -most] * abs(count), kind)
             bound["sum"].add_rows(keys, np.zeros(len(values), int), values)
 
-    with pytest.raises(InvalidInputError, match=r"State 'sum': .* of type"):
+    with pytest.raises(InvalidInputError, match=r"State 'sum'.*: .* of type"):
         add_all()
     batch.abort()
     lab.close()

@@ -80,7 +80,7 @@ def test_another_clock_is_refused_before_anything_is_freed(clock: Clock, lab: Pr
     times: dict[Clock, int] = {"event": OLD_YEAR, "processing": NOW}
     lab.run(program(Ttl("30 days", clock=clock)), write("a", 1), times)
     for ttl in (Ttl("30 days", clock=other), Ttl("9999 days", clock=other)):
-        with pytest.raises(InvalidInputError, match=f"by clock='{clock}', and the program declares clock='{other}'"):
+        with pytest.raises(InvalidInputError, match=f"by clock='{clock}', but the program declares clock='{other}'"):
             lab.run(program(ttl), write("a", 2), times)
     assert lab.look(program(Ttl("30 days", clock=clock)), shown("a"), times) == has(1)
 
@@ -89,7 +89,7 @@ def test_another_clock_is_refused_when_there_was_a_program_without_a_time_to_liv
     times: dict[Clock, int] = {"event": OLD_YEAR, "processing": NOW}
     lab.run(program(Ttl("30 days", clock="event")), write("a", 1), times)
     lab.run(program(None), write("b", 2), times)
-    with pytest.raises(InvalidInputError, match="by clock='event', and the program declares clock='processing'"):
+    with pytest.raises(InvalidInputError, match="by clock='event', but the program declares clock='processing'"):
         lab.run(program("30 days"), write("a", 2), times)
     assert lab.run(program(Ttl("30 days", clock="event")), shown("a"), times) == has(1)
 

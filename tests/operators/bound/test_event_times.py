@@ -200,7 +200,7 @@ def test_states_that_do_not_live_by_event_time_refuse_an_instant() -> None:
 
     def act(self: Any, _rows: Any) -> None:  # noqa: ANN401
         for call in (self.value.update, self.list.add):
-            with pytest.raises(InvalidInputError, match="at= is given, and the state has no time to live in event"):
+            with pytest.raises(InvalidInputError, match="at= is given, but the state has no time to live in event"):
                 call(1, at=BEGIN)
 
     with start(by_row(act, **others)) as harness:

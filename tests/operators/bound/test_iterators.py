@@ -258,6 +258,6 @@ def test_an_iterator_that_is_begun_after_its_batch_is_refused(tmp_path: Path) ->
     life.begin()
     left = life.states["map forever"].items()
     life.end()
-    with pytest.raises(LifecycleError, match="after the batch in which it was made"):
+    with pytest.raises(LifecycleError, match="is used after its batch has ended"):
         next(left)
     life.lab.close()

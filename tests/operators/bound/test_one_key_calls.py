@@ -117,7 +117,7 @@ def test_a_call_for_one_key_is_refused_with_what_to_call_instead_where_there_are
     batch, _ = states_lab.begin()
     state = getattr(_bound(Vectorised(), batch), attribute)
     kind = type(getattr(States, attribute))
-    message = rf"{kind.__name__} '{state.name}' of keyed operator 'it': {call}\(\) is of the current key"
+    message = rf"{kind.__name__} '{state.name}' of keyed operator 'it': {call}\(\) is for the current key"
     with pytest.raises(InvalidInputError, match=message) as refused:
         getattr(state, call)(*ARGUMENTS.get((attribute, call), ()))
     assert refused.value.hint == f"Call {ONE_KEY_CALLS[kind][call]}."

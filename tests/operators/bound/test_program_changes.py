@@ -53,10 +53,10 @@ def _n(kind: ValueType) -> DeclaredStates:
 @pytest.mark.parametrize(
     ("changed", "placement", "problem"),
     [
-        (_n(TEXT), GROUPS, "value of state 'it/n' is stored as bigint, and the program declares string: values of"),
+        (_n(TEXT), GROUPS, "value of state 'it/n' is stored as bigint, but the program declares string: values of"),
         (_program((ListState("n", "bigint"), {"element": LONG})), GROUPS, "stored as ValueState, .* it as ListState"),
         (_program((Timers("n", clock="event"), {})), GROUPS, "stored as ValueState, .* it as Timers"),
-        (_n(LONG), {"max_parallelism": 4}, "stored with max_parallelism 8, and the program has 4"),
+        (_n(LONG), {"max_parallelism": 4}, "stored with max_parallelism 8, but the program has 4"),
         (_program((ValueState("m", "bigint"), {"value": LONG})), GROUPS, r"declares \['it/m'\], .* state \['it/n'\]"),
     ],
 )
@@ -108,13 +108,13 @@ def test_rows_keep_their_clock_beside_a_partition_that_has_none_and_knows_anothe
     for metas in ([empty, filled], [filled, empty]):
         whole = merge_states(metas, "operator 0").meta(9, "whole", 1, {"it/n": 1})
         _run(_living(clock), whole)
-        with pytest.raises(InvalidInputError, match=f"by clock='{clock}', and the program declares clock='{other}'"):
+        with pytest.raises(InvalidInputError, match=f"by clock='{clock}', but the program declares clock='{other}'"):
             _run(_living(other), whole)
         # A program that takes the time to live away knows by which clock the rows of other partitions have one.
         own, rest = metas[0], metas[1:]
         ended = _with_a_row(_run(_living(None), own, rest))
         _run(_living(clock), ended, rest)
-        with pytest.raises(InvalidInputError, match=f"by clock='{clock}', and the program declares clock='{other}'"):
+        with pytest.raises(InvalidInputError, match=f"by clock='{clock}', but the program declares clock='{other}'"):
             _run(_living(other), ended, rest)
 
 
@@ -147,5 +147,5 @@ def test_former_names_are_known_in_all_partitions_and_what_has_parted_is_left() 
 def test_a_name_of_an_index_is_refused_for_a_state() -> None:
     assert ValueState("n#1", "int").name == "n#1"
     for declare_one in (lambda: ListState("n#expiry", "int"), lambda: Timers("n#expiry", clock="event")):
-        with pytest.raises(InvalidInputError, match="'n#expiry': a name that ends in '#expiry' is that of the index"):
+        with pytest.raises(InvalidInputError, match="'n#expiry': names that end in '#expiry' are reserved"):
             declare_one()

@@ -105,7 +105,7 @@ def bound(tmp_path: Path) -> Iterator[Bind]:
 @pytest.mark.parametrize(
     ("attribute", "refused", "hint"),
     [
-        ("n", "ValueState 'n' of All is given the value 5 by an assignment", "self.n.update(5)"),
+        ("n", "ValueState 'n' of All was assigned the value 5", "self.n.update(5)"),
         ("seen", "ListState 'seen' of All", "self.seen.update(5)"),
         ("by_word", "MapState 'by word' of All", "self.by_word.put(key, value)"),
         ("total", "ReducingState 'total' of All", "self.total.add(5)"),
@@ -120,7 +120,7 @@ def test_an_assignment_to_a_state_is_refused_by_name(attribute: str, refused: st
         with pytest.raises(InvalidInputError, match=re.escape(refused)) as problem:
             setattr(processor, attribute, 5)
         assert hint in problem.value.hint
-        with pytest.raises(InvalidInputError, match="is deleted"):
+        with pytest.raises(InvalidInputError, match="was deleted"):
             delattr(processor, attribute)
         assert getattr(processor, attribute) is before
         processor.own = 2
@@ -130,7 +130,7 @@ def test_an_assignment_to_a_state_is_refused_by_name(attribute: str, refused: st
 def test_an_assignment_to_a_method_of_a_state_is_refused_by_name(bound: Bind) -> None:
     processor = bound(All())
     for attribute, method in (("n", "value"), ("seen", "get"), ("by_word", "put"), ("idle", "register")):
-        with pytest.raises(InvalidInputError, match=rf"its method {method}\(\) is given the value 5"):
+        with pytest.raises(InvalidInputError, match=rf"its method {method}\(\) was assigned the value 5"):
             setattr(getattr(processor, attribute), method, 5)
     processor.n.update(7)
     assert processor.n.value() == 7
@@ -189,10 +189,10 @@ class Hidden:
 @pytest.mark.parametrize(
     ("holder", "refused"),
     [
-        (Slots(), "Slots has no room for its states in an instance"),
-        (SlotsOfFields(), "SlotsOfFields has the state 'n' in an instance"),
-        (Made(), "Made has the state 'n' in an instance"),
-        (Hidden(), "Hidden has 5 as its attribute 'n', which is a state of the class"),
+        (Slots(), "Slots has no room for states in its instances"),
+        (SlotsOfFields(), "SlotsOfFields declares the state 'n' in an instance"),
+        (Made(), "Made declares the state 'n' in an instance"),
+        (Hidden(), "Hidden sets its attribute 'n' to 5, but the class declares it as a state"),
     ],
 )
 def test_what_has_no_room_for_states_is_refused_by_name(holder: object, refused: str) -> None:

@@ -169,12 +169,12 @@ def test_what_may_be_null_in_stored_values_does_not_become_not_null() -> None:
 
     names = ["a", "element", "value", "inner.element.a"]
     for name, may_be, is_not in zip(names, kinds(nullable=True), kinds(nullable=False), strict=True):
-        with pytest.raises(InvalidInputError, match=f"field '{name}': it may be null .*, and is declared NOT NULL"):
+        with pytest.raises(InvalidInputError, match=f"field '{name}' may be null .*, but is declared NOT NULL"):
             require_exact(may_be, is_not, {})
         require_exact(is_not, may_be, {})
         value = make_value_codec(is_not, 1).encode(_one(is_not))
         assert EvolvedCodec([is_not, may_be], 2, {}).decode(value) == make_value_codec(is_not, 1).decode(value)
-    with pytest.raises(InvalidInputError, match="field 'b': it may be null"):
+    with pytest.raises(InvalidInputError, match="field 'b' may be null"):
         require_exact(struct(a=LONG), pa.struct([("a", LONG), field("b", nullable=False)]), {})
 
 

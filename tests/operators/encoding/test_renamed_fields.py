@@ -63,7 +63,7 @@ def test_fields_do_not_swap_names(aliases: Aliases, fields: str, lab: ProgramLab
     lab.run(program("abc"), write("first", 1, 2, 3))
     for nested in (False, True):
         with pytest.raises(
-            InvalidInputError, match=r"field '.' has the former name '.', and '.' is a field, too"
+            InvalidInputError, match=r"field '.' has the former name '.', but '.' is also a field"
         ) as no:
             lab.run(program(fields, aliases, nested=nested))
         assert "to the aliases" in str(no.value.hint)

@@ -24,7 +24,7 @@ def test_a_plan_is_told_the_number_that_the_query_runs_with_when_nothing_is_comm
     check_planned(ticket(0, 2), "it", 2)
     with pytest.raises(InvalidInputError) as refused:
         check_planned(ticket(0, 2), "it", 4)
-    assert refused.value.message == "Keyed operator 'it' was planned for 4 partitions, and the query runs with 2."
+    assert refused.value.message == "Keyed operator 'it' was planned for 4 partitions, but the query runs with 2."
     assert refused.value.hint.startswith("Set spark.sql.shuffle.partitions to 2 before the query is built, or start")
 
 
@@ -32,7 +32,7 @@ def test_a_plan_is_told_the_number_of_its_checkpoint_when_there_is_one() -> None
     check_planned(ticket(0, 2, recorded=2), "it", 2)
     with pytest.raises(InvalidInputError) as refused:
         check_planned(ticket(0, 2, recorded=2), "it", 4)
-    assert refused.value.message.endswith("runs with 2: that of its checkpoint.")
+    assert refused.value.message.endswith("runs with 2, the number of its checkpoint.")
     assert "`pyspark-ckpt checkpoint rescale CHECKPOINT NEW_CHECKPOINT -n 4`." in refused.value.hint
     known = msgspec.structs.replace(
         ticket(0, 2, recorded=2), checkpoint="s3://bucket/it's", place_options={"s3Endpoint": "http://host:1"}

@@ -211,7 +211,7 @@ def test_tables_in_a_wrong_order_are_noticed(quick_path: Path) -> None:
     database = filled(quick_path, 1_000)
     files = database.table_files()
     assert len(swept(database.folder, files, database.get)) == 1_000 - 20
-    with pytest.raises(InternalError, match="is not what the database has"):
+    with pytest.raises(InternalError, match="differs from the database's"):
         swept(database.folder, files[::-1], database.get)
     database.close()
 
@@ -220,9 +220,9 @@ def test_rows_that_the_database_does_not_have_are_noticed(quick_path: Path) -> N
     database = filled(quick_path, 1_000)
     database.compact()
     (file,) = database.table_files()
-    with pytest.raises(InternalError, match="is not what the database has"):
+    with pytest.raises(InternalError, match="differs from the database's"):
         swept(database.folder, [file], lambda _key: None)
-    with pytest.raises(InternalError, match="is not what the database has"):
+    with pytest.raises(InternalError, match="differs from the database's"):
         swept(database.folder, [file], lambda _key: b"another")
     database.close()
 

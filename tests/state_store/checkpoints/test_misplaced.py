@@ -139,7 +139,7 @@ def test_logs_of_files_under_other_names_are_damaged(
     if not is_copy:
         query.place.put("sources/0/2", there)
     found, verified = run_both(query, capsys)
-    why = f"{query.location}/sources/0/4 is damaged: line 2 is of batchId 2, and not of 4. Files were exchanged"
+    why = f"{query.location}/sources/0/4 is damaged: line 2 has batchId 2, not 4. Files were exchanged"
     assert why in str(found["problems"])
     assert why in verified
     assert found["continues_after_batch"] == (3 if is_copy else 1)
@@ -149,7 +149,7 @@ def test_logs_of_several_batches_have_earlier_numbers() -> None:
     content = b'v1\n{"path":"/a","batchId":0}\n{"path":"/b","batchId":9}'
     check_form("sources/0/9.compact", content, "it", {"0"})
     check_form("sources/0/8", content, "it")  # of a source of another program
-    with pytest.raises(FormatError, match="line 3 is of batchId 9, and not of 8 or less"):
+    with pytest.raises(FormatError, match="line 3 has batchId 9, not 8 or less"):
         check_form("sources/0/8.compact", content, "it", {"0"})
-    with pytest.raises(FormatError, match="line 2 is of batchId 0, and not of 9"):
+    with pytest.raises(FormatError, match="line 2 has batchId 0, not 9"):
         check_form("sources/0/9", content, "it", {"0"})

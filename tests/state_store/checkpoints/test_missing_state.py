@@ -47,11 +47,11 @@ def test_state_that_is_gone_from_its_remote_place_is_missed_there(
     told = capsys.readouterr().err
     its = f"{apart}/{QUERY}/state/0/0"
     assert f"{its} has no version at all" in told
-    assert f"{query.location}/state/0/0/remote.json says that this state is in {its}, and nothing is there." in told
+    assert f"{query.location}/state/0/0/remote.json says that this state is in {its}, but nothing is there." in told
     assert "retired" not in told
-    with pytest.raises(NotFoundError, match="and nothing is there"):
+    with pytest.raises(NotFoundError, match="but nothing is there"):
         savepoints.savepoint(query.location, str(quick_path / "taken"))
-    with pytest.raises(NotFoundError, match="and nothing is there"):
+    with pytest.raises(NotFoundError, match="but nothing is there"):
         open_state(query.location, version=1)
 
 

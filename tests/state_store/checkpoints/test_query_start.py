@@ -56,9 +56,9 @@ def test_logs_that_spark_has_purged_are_not_missed(query: Query, capsys: pytest.
 @pytest.mark.parametrize(
     ("lost", "words"),
     [
-        (["offsets/2"], "offsets/2 is missing, and {0}/commits/2 says that the batch is committed: Spark runs batch 1"),
-        (["offsets/1"], "offsets/1 is missing, and {0}/offsets/2 is there: Spark does not start the query"),
-        (["offsets/0", "offsets/1", "offsets/2"], "offsets has no entry, and {0}/commits/2 says"),
+        (["offsets/2"], "offsets/2 is missing, but {0}/commits/2 says that the batch is committed: Spark runs batch 1"),
+        (["offsets/1"], "offsets/1 is missing, but {0}/offsets/2 is there: Spark does not start the query"),
+        (["offsets/0", "offsets/1", "offsets/2"], "offsets has no entry, but {0}/commits/2 says"),
     ],
 )
 def test_a_lost_log_is_named_with_what_spark_would_do(
@@ -78,7 +78,7 @@ def test_a_lost_commit_is_named_with_what_spark_would_do(query: Query, capsys: p
     code, told = verify(query, capsys)
     assert (
         code,
-        "commits/2 is missing, and " in told,
+        "commits/2 is missing, but " in told,
         "Spark runs batch 3 from version 3 of the state; in checkpoint format 2" in told,
     ) == (1, True, True), told
 
@@ -148,7 +148,7 @@ def test_a_file_of_a_form_that_is_not_known_is_not_called_damaged(
 def test_a_lost_log_of_a_file_source_is_named(lost: str, query: Query, capsys: pytest.CaptureFixture[str]) -> None:
     query.place.delete(lost)
     code, told = verify(query, capsys)
-    assert (code, f"{lost} is missing, and {query.location}/offsets/2 says" in told) == (1, True), told
+    assert (code, f"{lost} is missing, but {query.location}/offsets/2 says" in told) == (1, True), told
     if lost == "sources/0/0":
         query.place.put("sources/0/1.compact", b"v1\n{}\n{}")
         assert verify(query, capsys)[0] == 0

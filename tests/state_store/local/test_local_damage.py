@@ -141,7 +141,7 @@ def test_rot_after_the_checksums_were_taken_is_not_published(make_lab: MakeLab) 
     query.batch({"hot": "v"})
     table = cold_table(live_folder(query))
     flip(table, 5000, keeps_time=True)
-    with pytest.raises(CallError, match=r"DamagedCopyError.*changed since its checksums were right"):
+    with pytest.raises(CallError, match=r"DamagedCopyError.*changed since its checksums were verified"):
         query.snapshot()
     query.batch({"hot": "again"})
     query.require_restorable()

@@ -78,7 +78,7 @@ def test_partitions_without_key_groups_are_left_behind(quick_path: Path, monkeyp
     with monkeypatch.context() as patched:
         patched.setattr(saved_query, "partition_of", lambda _kind, _row_hash, partitions: partitions - 1)
         query = written(quick_path / "wrong", MAX_PARALLELISM + 8, operators=(2,))
-    with pytest.raises(FormatError, match=r"state '\S+' has \d+ rows, and 0 were found"):
+    with pytest.raises(FormatError, match=r"state '\S+' has \d+ rows, but 0 were found"):
         savepoints.restore(query.location, str(quick_path / "refused"), parallelism=3)
 
 
@@ -127,7 +127,7 @@ def test_rows_that_nobody_counts_are_counted_before_they_are_moved(
         return (rows.take(slice(is_ordered, None)) for rows in scan_rows(database, begin, end, readers=readers))
 
     monkeypatch.setattr(clipping, "scan_rows", lossy)
-    with pytest.raises(FormatError, match=rf"state '{EXPIRY}' has \d+ rows, and \d+ were found"):
+    with pytest.raises(FormatError, match=rf"state '{EXPIRY}' has \d+ rows, but \d+ were found"):
         savepoints.restore(query.location, str(quick_path / "restored"), parallelism=3)
 
 
@@ -149,7 +149,7 @@ def test_a_row_that_is_in_a_wrong_partition_is_refused(quick_path: Path, monkeyp
         patched.setitem(saved_query.STATES, (2, "default"), ONLY_EXPIRY)
         patched.setattr(saved_query, "partition_of", lambda _kind, row_hash, _partitions: row_hash & 1)
         query = written(quick_path / "query", 2, operators=(2,))
-    with pytest.raises(FormatError, match=rf"state '{EXPIRY}' has \d+ rows, and \d+ were found"):
+    with pytest.raises(FormatError, match=rf"state '{EXPIRY}' has \d+ rows, but \d+ were found"):
         savepoints.restore(query.location, str(quick_path / "restored"), parallelism=3)
     with pytest.raises(InvalidInputError, match="is not a checkpoint"):
         Checkpoint(str(quick_path / "restored"), parse({}))

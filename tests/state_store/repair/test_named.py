@@ -53,7 +53,7 @@ def test_a_copy_names_damaged_offsets_and_the_repair(
 def test_a_savepoint_is_not_repaired(query: Query, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["savepoint", "create", query.location, f"{query.location}-savepoint"]) == 0
     assert main(["checkpoint", "repair", f"{query.location}-savepoint"]) == 2
-    assert "is a savepoint, and only checkpoints are repaired" in capsys.readouterr().err
+    assert "is a savepoint, and only checkpoints can be repaired" in capsys.readouterr().err
     assert main(["checkpoint", "repair", f"{query.location}/state"]) == 2
     assert "is not a checkpoint of a query" in capsys.readouterr().err
 

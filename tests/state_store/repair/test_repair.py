@@ -236,9 +236,9 @@ def test_a_checkpoint_without_any_whole_commit_is_left_to_a_backup(
     history.empty(*(f"commits/{batch}" for batch in range(8)))
     before = files(Path(history.query.location))
     assert history.repair() == 1
-    assert "cannot continue from what is here" in capsys.readouterr().out
+    assert "cannot continue from these files" in capsys.readouterr().out
     assert history.repair("--apply") == 2
-    assert "cannot be repaired from what it has, and was not changed" in capsys.readouterr().err
+    assert "cannot be repaired from its own files, and was not changed" in capsys.readouterr().err
     assert files(Path(history.query.location)) == before
 
 
@@ -291,7 +291,7 @@ def test_a_query_that_is_started_during_a_repair_ends_it(
     with monkeypatch.context() as patch:
         patch.setattr(removal, "diagnose", look)
         assert history.repair("--apply") == 1
-    assert "was started, or is being repaired by another call" in capsys.readouterr().err
+    assert "was started, or another call began to repair it" in capsys.readouterr().err
     assert history.place.get("offsets/8") == b""
     assert history.repair("--apply") == 0
 
@@ -349,7 +349,7 @@ def test_logs_that_are_lost_are_left_to_a_backup_while_there_is_state(
     for name in [each.name for log in ("offsets", "commits") for each in history.place.list(log)]:
         history.place.delete(name)
     before = files(Path(history.query.location))
-    why = f"{history.query.location}/commits has no entry, and there is state of version 8: the commit log is lost"
+    why = f"{history.query.location}/commits has no entry, but there is state of version 8: the commit log is lost"
     for command in ("repair", "verify"):
         assert main(["checkpoint", command, history.query.location]) == 1
         assert why in capsys.readouterr().out

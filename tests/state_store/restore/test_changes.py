@@ -94,7 +94,7 @@ def test_a_feed_names_the_batches_there_are_when_older_ones_are_retired(lab: Lab
     for name in lab.objects(".delta")[:3]:
         (lab.remote / name).unlink()
     with pytest.raises(
-        CallError, match=r"changes of batch 2 \(version 3\) are not there; those of batches 3 to 5 are"
+        CallError, match=r"changes of batch 2 \(version 3\) are missing; batches 3 to 5 can be read"
     ) as caught:
         _open(lab, handle, 1, 6, ids[-1])
     assert caught.value.kind == "NotFoundError"
@@ -171,7 +171,7 @@ def test_a_replay_names_the_snapshots_there_are_when_this_one_is_none(
     ids = lab.grow_with_snapshots(5)
     handle = lab.open()
     with pytest.raises(
-        CallError, match=rf"no snapshot of batch {start - 1} .*; there are those of batches 1, 3\."
+        CallError, match=rf"no snapshot of batch {start - 1} .*; there are snapshots of batches 1, 3\."
     ) as caught:
         _replay(lab, handle, start, 5, ids[-1], start_id=start_id)
     assert caught.value.kind == "NotFoundError"

@@ -138,7 +138,7 @@ def test_retention_deletes_what_nobody_needs(kind: str, make_lab: MakeLab, reque
 
 def test_the_query_that_a_remote_place_needs_is_asked_for(make_lab: MakeLab, tmp_path: Path) -> None:
     lab = make_lab(remote=str(tmp_path / "elsewhere"))
-    with pytest.raises(CallError, match="metadata does not tell the id of the query") as caught:
+    with pytest.raises(CallError, match="metadata does not have the id of the query") as caught:
         lab.open()
     assert caught.value.kind == "InvalidInputError"
 

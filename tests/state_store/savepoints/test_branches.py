@@ -87,7 +87,7 @@ def test_another_batch_into_an_unfinished_branch_is_told_to_repeat_the_first_cal
         patched.setattr("pyspark_ckpt.state_store.savepoints.restoring.query_restore.copy_operators", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             branch(query.location, target)
-    with pytest.raises(InvalidInputError, match="Repeat that restore, with the same arguments"):
+    with pytest.raises(InvalidInputError, match="Repeat that restore with the same arguments"):
         branch(query.location, target, batch=query.version - 2)
 
 

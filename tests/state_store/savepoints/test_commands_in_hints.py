@@ -89,10 +89,10 @@ def test_what_is_damaged_in_the_source_of_a_restore_is_named(
     if kind == "savepoint":
         savepoints.savepoint(query.location, folder, options=options)
         restore = partial(savepoints.restore, folder, parallelism=2)
-    with pytest.raises(FormatError, match="rows, and") as refused:
+    with pytest.raises(FormatError, match="rows, but") as refused:
         restore(str(quick_path / "new"), options=options)
     assert paste(refused.value) == 1
-    assert "rows, and the commit says" in capsys.readouterr().out
+    assert "rows, but the commit says" in capsys.readouterr().out
 
 
 def test_state_in_the_checkpoint_moves_to_the_place_of_the_session(s3: S3Service, quick_path: Path) -> None:

@@ -18,7 +18,7 @@ from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint, refuse_unle
 from tests.labs.saved_query import Query, files, written
 
 CREATION = "pyspark_ckpt.state_store.savepoints.creation"
-WAIT = "If it is being taken now, wait."
+WAIT = "If it is still being taken, wait."
 
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, step: str, act: Callable[[], object], *, first: bool = False) -> None:
@@ -93,7 +93,7 @@ def test_a_savepoint_that_is_finished_before_its_deletion_begins_is_kept(
 
     with monkeypatch.context() as patched:
         patched.setattr(LocalPlace, "put", marked)
-        with pytest.raises(ConflictError, match="a savepoint has been finished there meanwhile"):
+        with pytest.raises(ConflictError, match="a savepoint was finished there meanwhile"):
             delete(str(target), parse({}))
     assert not Savepoint(str(target), parse({})).verify_files()
     assert delete(str(target), parse({})) > 0

@@ -110,7 +110,7 @@ def test_nothing_is_made_inside_of_the_state_of_a_query(quick_path: Path) -> Non
                 assert f"which is the state of the checkpoint {query.location}: " in refused.value.message
     (owner / "owner.json").unlink()
     for act in (makers(query, saved, owner / "inside")[i] for i in (0, 2)):
-        with pytest.raises(InvalidInputError, match=f"is inside {owner}, which must stay as it is"):
+        with pytest.raises(InvalidInputError, match=f"is inside {owner}, which must not change"):
             act()
 
 

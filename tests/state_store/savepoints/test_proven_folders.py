@@ -115,7 +115,7 @@ def test_a_writer_whose_savepoint_was_deleted_leaves_what_is_there_now(
     first(monkeypatch, f"{CREATION}.{step}", replace)
     with pytest.raises(ConflictError, match="was deleted while it was being taken") as failed:
         savepoints.savepoint(query.location, target, kind=kind)
-    assert "is another's now" in failed.value.hint
+    assert "now belongs to another" in failed.value.hint
     assert "savepoint delete" not in failed.value.hint
     assert files(target) == now
 
@@ -221,7 +221,7 @@ def test_nobody_is_told_to_delete_a_checkpoint_whose_claim_was_interrupted(
         lambda: savepoints.restore(query.location, target, parallelism=2),
     ]
     for act in acts:
-        with pytest.raises(InvalidInputError, match=r"is a complete checkpoint.* and this is another restore") as told:
+        with pytest.raises(InvalidInputError, match=r"is a complete checkpoint.* is another restore") as told:
             act()
         assert "delete the folder" not in told.value.hint
         assert "Name a new folder" in told.value.hint or "repeat that restore" in told.value.hint
@@ -267,10 +267,10 @@ def test_giving_up_a_restore_names_where_its_state_is(quick_path: Path, monkeypa
     with pytest.raises(StorageError) as failed:
         savepoints.restore(query.location, target, parallelism=3, options={"remote": str(remote)})
     folder = remote / Checkpoint(query.location, parse({})).query_id
-    assert f"name another folder in the option remote, too: {folder} has state" in failed.value.hint
+    assert f"For a new folder, also change the option remote: {folder} has state" in failed.value.hint
     assert "delete" not in failed.value.hint
     shutil.rmtree(target)
-    with pytest.raises(InvalidInputError, match=f"{folder} .*perhaps of an earlier restore to {target}"):
+    with pytest.raises(InvalidInputError, match=f"{folder} .*perhaps from an earlier restore to {target}"):
         savepoints.restore(query.location, target, parallelism=3, options={"remote": str(remote)})
 
 
@@ -314,7 +314,7 @@ def test_a_pin_that_has_ended_is_deleted_with_its_savepoint(quick_path: Path) ->
     _, saved = take(quick_path)
     pins = Pins(LocalPlace(saved))
     pin = pins.add(3, 60)
-    with pytest.raises(InvalidInputError, match=f"is being copied: it has {pin.name}"):
+    with pytest.raises(InvalidInputError, match=rf"is being copied \({pin.name}\)"):
         delete(str(saved), parse({}))
     pins.remove(pin)
     pins.add(3, -60)
@@ -401,7 +401,7 @@ def test_what_is_left_in_a_linked_target_is_deleted_by_the_name_in_the_hint(
         savepoints.savepoint(query.location, link)
     with pytest.raises(InvalidInputError) as refused:
         savepoints.savepoint(query.location, link)
-    remove = f"remove it by `pyspark-ckpt savepoint delete {target}`. Only then can the same call be repeated."
+    remove = f"Remove it with `pyspark-ckpt savepoint delete {target}`, then repeat the call."
     assert failed.value.hint.endswith(remove)
     assert f"remove it: `pyspark-ckpt savepoint delete {target}`. Or name a new folder" in refused.value.hint
     assert delete(str(target), parse({})) > 0

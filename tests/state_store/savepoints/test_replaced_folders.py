@@ -128,7 +128,7 @@ def test_a_restore_is_not_finished_with_another_savepoint(
     replace(saved, quick_path / "newer")
     before, now = files(target), files(saved)
     for claim in ("no_claim", "claim"):
-        with pytest.raises(InvalidInputError, match=f"{saved} is not what it was then") as refused:
+        with pytest.raises(InvalidInputError, match=f"{saved} has changed since") as refused:
             restore(claim=claim)
         assert "name a new folder" in refused.value.hint
         assert (files(target), files(saved)) == (before, now)
@@ -144,7 +144,7 @@ def test_a_rescaling_is_not_finished_with_another_checkpoint(quick_path: Path, m
     fail(monkeypatch, find_step("copy_logs"), rescale)
     replace(source, Path(new.location))
     before = files(target)
-    with pytest.raises(InvalidInputError, match=f"{source} is not what it was then"):
+    with pytest.raises(InvalidInputError, match=f"{source} has changed since"):
         rescale()
     assert files(target) == before
 
@@ -199,7 +199,7 @@ def test_the_deletion_of_a_claim_looks_once_more_which_savepoint_it_deletes(quic
     delete(str(saved), parse({}))
     savepoints.savepoint(query.location, saved)
     before = files(saved)
-    with pytest.raises(ConflictError, match=r"a savepoint has been finished there meanwhile\. Nothing was deleted"):
+    with pytest.raises(ConflictError, match=r"a savepoint was finished there meanwhile\. Nothing was deleted"):
         delete(str(saved), parse({}), expected)
     assert files(saved) == before
 

@@ -151,8 +151,8 @@ def test_a_restore_tells_of_batches_on_checkpoints_to_which_the_query_was_moved(
         savepoints.restore(saved, str(quick_path / f"new-{number}"), replay_from=earlier)
         told = capsys.readouterr().err
         assert f"has gone on to batch 7 on {moved}. " in told
-        assert f"takes none of {6 if earlier else 3} to 7 again." in told
-        assert f"({query.location}, {moved}, and others" in told
+        assert f"will not take {6 if earlier else 3} to 7 again." in told
+        assert f"({query.location}, {moved}, and any others)" in told
     savepoints.restore(saved, str(quick_path / "both"), replay_from=[query.location, moved])
     assert "has gone on" not in capsys.readouterr().err
 
@@ -202,14 +202,14 @@ def restored_from(earlier: object, quick_path: Path, problem: type[CkptError], t
 def test_a_restore_without_the_plans_of_all_batches_is_refused(query: Query, quick_path: Path) -> None:
     query.place.delete("offsets/3")
     restored_from(
-        query.location, quick_path, InvalidInputError, r"query has no offsets/3: .* after 2 .*it keeps as many"
+        query.location, quick_path, InvalidInputError, r"query has no offsets/3: .* after 2 .*it keeps the last"
     )
 
 
 def test_a_restore_with_the_plans_of_another_run_is_refused(query: Query, quick_path: Path) -> None:
     name = "offsets/2"
     query.place.put(name, query.place.get(name).replace(b'"logOffset":2', b'"logOffset":7'))
-    restored_from(query.location, quick_path, InvalidInputError, r"query, whose offsets/2 is not that of .*saved")
+    restored_from(query.location, quick_path, InvalidInputError, r"query, whose offsets/2 differs from that of .*saved")
 
 
 def test_a_restore_with_the_plans_of_another_query_is_refused(query: Query, quick_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_a_restore_with_a_damaged_plan_is_refused(query: Query, quick_path: Path
 def test_a_repeated_restore_must_name_the_same_run(query: Query, quick_path: Path) -> None:
     saved, new = str(quick_path / "saved"), str(quick_path / "new")
     savepoints.restore(saved, new, replay_from=query.location)
-    with pytest.raises(InvalidInputError, match=r"this restore has finished already|is not empty"):
+    with pytest.raises(InvalidInputError, match=r"this restore has already finished|is not empty"):
         savepoints.restore(saved, new)
 
 
@@ -249,8 +249,8 @@ def test_a_restore_tells_of_the_batches_that_the_query_has_run_since(
     savepoints.restore(saved, str(quick_path / "first"))
     told = capsys.readouterr().err
     assert "has gone on to batch 5 on " in told
-    assert "takes none of 3 to 5 again. Restore with replay_from, all checkpoints on which " in told
-    assert f"({query.location}, and others" in told
+    assert "will not take 3 to 5 again. So that they have the same rows, restore with replay_from, " in told
+    assert f"({query.location}, and any others)" in told
     savepoints.restore(saved, str(quick_path / "second"), query_id="new")
     savepoints.restore(saved, str(quick_path / "third"), replay_from=query.location)
     query.place.delete("metadata")

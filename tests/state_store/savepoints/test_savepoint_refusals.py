@@ -101,7 +101,7 @@ def test_a_savepoint_that_fails_later_says_what_is_left_and_how_it_is_removed(
     assert main(["savepoint", "create", query.location, str(target)]) == 1
     told = capsys.readouterr().err
     remedy = f"`pyspark-ckpt savepoint delete {target}`"
-    assert f"An unfinished savepoint is left: remove it by {remedy}." in told
+    assert f"An unfinished savepoint is left. Remove it with {remedy}, then" in told
     assert main(["savepoint", "create", query.location, str(target)]) == 2
     told = capsys.readouterr().err
     assert "is not empty: it is an unfinished or half-deleted savepoint" in told
@@ -121,7 +121,7 @@ def test_a_savepoint_that_is_interrupted_says_what_is_left(
     monkeypatch.setattr("pyspark_ckpt.state_store.savepoints.creation.copy_logs", interrupt)
     assert main(["savepoint", "create", query.location, str(target)]) == 130
     told = capsys.readouterr().err
-    assert "pyspark-ckpt: interrupted\nAn unfinished savepoint is left: remove it by" in told
+    assert "pyspark-ckpt: interrupted\nAn unfinished savepoint is left. Remove it with" in told
 
 
 def test_a_savepoint_that_fails_while_it_begins_says_what_is_left(

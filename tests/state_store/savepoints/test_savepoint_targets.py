@@ -235,7 +235,7 @@ def test_of_two_restores_into_one_target_the_second_is_refused(
 
     before: dict[str, bytes] = {}
     at_first_look(monkeypatch, target, other)
-    with pytest.raises(InvalidInputError, match=r"and this is another|is a checkpoint now, or the target of another"):
+    with pytest.raises(InvalidInputError, match=r"and this is another|is now a checkpoint, or the target of another"):
         savepoints.restore(query.location, str(target), parallelism=3)
     assert files(target) == before
     if not is_through:
@@ -261,7 +261,7 @@ def test_a_restore_never_goes_on_where_another_query_has_begun(
             savepoints.restore(query.location, str(target), parallelism=3)
     LocalPlace(target).put("metadata", b'{"id":"another"}')
     before = files(target)
-    with pytest.raises(InvalidInputError, match="is a checkpoint now, or the target of another"):
+    with pytest.raises(InvalidInputError, match="is now a checkpoint, or the target of another"):
         savepoints.restore(query.location, str(target), parallelism=3)
     assert files(target) == before
 
@@ -330,7 +330,7 @@ def test_the_list_shows_a_savepoint_in_whose_folder_a_query_was_started(
     capsys.readouterr()
     assert main(["savepoint", "list", folder]) == 1
     told = capsys.readouterr().out
-    assert re.search(rf"taken has offsets/{query.version}, which is not of the savepoint: a query was started", told)
+    assert re.search(rf"taken has offsets/{query.version}, which does not belong to the savepoint: a query", told)
     assert told.count("LIVE CHECKPOINT: ") == 1
     assert main(["savepoint", "list", folder, "--json"]) == 1
     (found,) = [each for each in json.loads(capsys.readouterr().out) if each["place"] == str(saved)]

@@ -176,7 +176,7 @@ def test_a_savepoint_says_that_its_process_stood_still_when_its_version_is_gone(
             assert main(gc) == 0
             raise NotFoundError("A delta is missing.")
 
-    with pytest.raises(NotFoundError, match="This process stood still for longer") as failed:
+    with pytest.raises(NotFoundError, match="This process stalled for longer") as failed:
         take()
     assert failed.value.message.startswith("A delta is missing. Version 2 was pinned")
 
@@ -288,7 +288,7 @@ def test_state_that_may_be_left_alone_still_may_when_its_checkpoint_is_moved(kin
     for each in ("0", "1", "2"):
         assert (quick_path / each / ALLOWED).is_file(), each
     (quick_path / "taken" / ALLOWED).unlink()
-    with pytest.raises(NotFoundError, match="which the savepoint was taken with"):
+    with pytest.raises(NotFoundError, match="is missing: the savepoint was taken with it"):
         savepoints.restore(taken, str(quick_path / "3"))
     assert main(["savepoint", "verify", taken]) == 1
 
@@ -308,7 +308,7 @@ def test_what_a_query_keeps_about_idle_inputs_goes_along(kind: Kind, quick_path:
         folder = quick_path / each / WATERMARKS_FOLDER
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == {str(newest): kept[newest]}, each
     (quick_path / "taken" / WATERMARKS_FOLDER / str(newest)).write_bytes(kept[newest - 1])
-    with pytest.raises(FormatError, match="it is not what the savepoint was taken with"):
+    with pytest.raises(FormatError, match="it has changed since the savepoint was taken"):
         savepoints.restore(taken, str(quick_path / "another"))
     assert main(["savepoint", "delete", taken]) == 0
     assert not (quick_path / "taken").exists() or not files(quick_path / "taken")

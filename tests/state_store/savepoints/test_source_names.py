@@ -116,9 +116,9 @@ def test_a_log_by_numbers_gets_names(query: Query, quick_path: Path) -> None:
     [
         (
             ["a"],
-            r"has 1 name, and .*/3 has 3 sources: \(0\) .*orders.*; \(1\) .*, has read file:///in/2; \(2\) no",
+            r"has 1 name, but .*/3 has 3 sources: \(0\) .*orders.*; \(1\) .*, has read file:///in/2; \(2\) no",
         ),
-        (["a", "b", "c", "d"], "has 4 names, and .* has 3 sources"),
+        (["a", "b", "c", "d"], "has 4 names, but .* has 3 sources"),
         (["a", "b", "a"], "has 'a' 2 times"),
         (["a", "b-c", "d"], "has 'b-c', which cannot be the name"),
         (["a", "", "d"], "has '', which cannot"),
@@ -153,7 +153,7 @@ def refuse(query: Query, names: Sequence[str], words: str, kind: type[CkptError]
 def test_sources_that_have_names_keep_them(query: Query) -> None:
     for batch in (1, 2, 3):
         put_offsets(query, batch, f"b:{FILES}", f"a:{KAFKA}", version="v2", **{EVOLUTION_CONF: "true"})
-    refuse(query, ["x", "y"], r"have names already: \['a', 'b'\]")
+    refuse(query, ["x", "y"], r"already have names: \['a', 'b'\]")
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_an_interrupted_restore_is_finished_with_the_same_names_alone(
     savepoints.restore(saved, target, **how)
     assert stored(target) == (query.version, 3, query.rows)
     assert sorted(path.name for path in (quick_path / "new" / "sources").iterdir()) == ["files", "orders"]
-    with pytest.raises(InvalidInputError, match="this restore has finished already"):
+    with pytest.raises(InvalidInputError, match="this restore has already finished"):
         savepoints.restore(saved, target, **how)
     for other in ({"source_names": ["files", "orders", "none"]}, {"source_names": None}):
         with pytest.raises(InvalidInputError, match="is not empty: it is the checkpoint of query"):

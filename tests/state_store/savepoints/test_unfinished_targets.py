@@ -46,7 +46,7 @@ def test_an_unfinished_restore_is_called_that_by_all_commands(
         assert main(command) == 2, command
         told = capsys.readouterr().err
         assert f"is not a checkpoint yet: it is an unfinished restore of {query.location}, version 2, to 2" in told
-        assert "If it is running, wait. Otherwise repeat the same `restore` or `rescale` with the same" in told
+        assert "If it is running, wait. Otherwise finish it: repeat the same `restore` or `rescale`" in told
         assert "delete" not in told
     assert main(["savepoint", "restore", str(target), str(quick_path / "another")]) == 2
     assert "It is the target of an unfinished restore." in capsys.readouterr().err
@@ -119,7 +119,7 @@ def test_a_restore_that_is_repeated_after_it_has_finished_is_told_so(
     assert main(command) == 2
     told = capsys.readouterr().err
     is_of = f"the checkpoint of query {Checkpoint(str(target), parse({})).query_id} at version 2, with 2 partitions."
-    assert f"{target} is not empty: this restore has finished already. It is {is_of}\n" in told
+    assert f"{target} is not empty: this restore has already finished. It is {is_of}\n" in told
     assert "spark.sql.shuffle.partitions=2" in told
     assert files(target) == before
     (target / "commits" / "2").write_bytes((target / "commits" / "1").read_bytes())
@@ -203,7 +203,7 @@ def test_a_restore_with_other_arguments_is_not_told_that_it_has_finished(quick_p
         with pytest.raises(InvalidInputError, match="is not empty: it is the checkpoint of query") as refused:
             savepoints.restore(saved, target, parallelism=2, **other)
         assert refused.value.hint == "Name a new folder for a checkpoint."
-    with pytest.raises(InvalidInputError, match="this restore has finished already"):
+    with pytest.raises(InvalidInputError, match="this restore has already finished"):
         savepoints.restore(saved, target, parallelism=2)
     assert files(quick_path) == before
 

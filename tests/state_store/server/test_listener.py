@@ -112,7 +112,7 @@ def test_nothing_of_a_stranger_is_logged_and_few_lines_say_that_it_was_there(ser
     assert server.end_stdin() == 0
     log = server.stderr()
     assert "wrong-" not in log
-    assert log.count("did not name the token") == 1
+    assert log.count("did not send the token") == 1
     assert all(len(line) < 1000 for line in log.splitlines())
 
 

@@ -246,7 +246,7 @@ def test_a_python_whose_stdin_something_has_closed_is_told_of() -> None:
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
     error = json.loads(done.stdout)["error"]
     assert (done.returncode, error["kind"], error["retryable"]) == (1, "ProcessError", False)
-    assert "leaves stdin alone" in error["hint"]
+    assert "leave stdin alone" in error["hint"]
 
 
 def test_a_folder_whose_name_the_locale_cannot_have_is_named_with_what_to_do(

@@ -221,7 +221,7 @@ def test_files_in_a_wrong_order_are_noticed(quick_path: Path, monkeypatch: pytes
     view = batches.view()
     files = view.table_files()
     monkeypatch.setattr(view, "table_files", lambda: files[::-1])
-    with pytest.raises(InternalError, match="is not what the database has"):
+    with pytest.raises(InternalError, match="differs from the database's"):
         look_up(view, Packed.of([key_of(n) for n in range(ROWS)]))
     view.close()
     batches.database.close()

@@ -347,7 +347,7 @@ def test_what_is_no_file_is_refused_in_the_place_of_one_and_not_waited_for(
     txn, name, path = _filled(lab, handle, 0, None)
     seals = _seals(path)
     change(path)
-    with pytest.raises(CallError, match=r"0\.sst is missing, or no plain file") as caught:
+    with pytest.raises(CallError, match=r"0\.sst is missing or is no plain file") as caught:
         _call_commit(lab, txn, [name], **seals)
     assert caught.value.retryable
     for path in (lab.local_dir / "stores").glob("*/*/*.json"):

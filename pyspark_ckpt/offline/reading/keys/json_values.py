@@ -1,8 +1,7 @@
 """Convert values to JSON and back: instants, dates and times as ISO 8601, bytes as base64, decimals as text.
 
-A map is an array of pairs, an interval a number of microseconds. A float that is NaN or infinite is Python's text for
-it. An instant that Python cannot hold is a number of microseconds since 1970, such a date a number of days, such a time
-a number of nanoseconds.
+A map is an array of pairs, an interval a number of microseconds. A NaN or infinite float is Python's text for it.
+Instants, dates and times that Python cannot hold are numbers: microseconds since 1970, days since 1970, nanoseconds.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from pyspark_ckpt.operators.types.struct_values import get_fields
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 Convert: TypeAlias = Callable[[Any, pa.DataType], Any]
-"""Makes a value of a type of what a user gives, such as JSON."""
+"""Converts what a user gives, such as JSON, to a value of a type."""
 
 
 def find_wanted(codec: StateCodec, key: Any, whose: str, convert: Convert | None) -> Wanted:  # noqa: ANN401 - any value
@@ -26,7 +26,7 @@ def find_wanted(codec: StateCodec, key: Any, whose: str, convert: Convert | None
     except WRONG_VALUE as problem:
         kinds = ", ".join(f"{field.name} {field.type}" for field in codec.key_fields)
         raise InvalidInputError(
-            f"{whose} has keys of {kinds}, and {key!r} does not fit: {problem}.",
+            f"{whose} has keys of {kinds}, but {key!r} does not fit: {problem}.",
             hint="Give a tuple with a value for each column. An array is one value: ([...],)."
             if isinstance(key, list)
             else "",
@@ -51,6 +51,6 @@ def _choose_columns(codec: StateCodec, key: Any, whose: str) -> tuple[Sequence[p
     arrays = [field.name for field in codec.key_fields if pa.types.is_list(field.type)]
     one = f" An array is one of them: for {arrays[0]!r}, give a tuple with the array in it, ([...],)." if arrays else ""
     raise InvalidInputError(
-        f"{whose} has keys of the columns {names}, and {shown}.",
+        f"{whose} has keys of the columns {names}, but {shown}.",
         hint="Give all of them" + ("." if names == placing else f", or those that place a key: {placing}.") + one,
     )

@@ -202,7 +202,7 @@ class KeyedTimers(_KeyedRows):
 
 
 def find_ttl(*descriptors: Descriptor) -> TimeToLive | None:
-    """Return the time to live from the first descriptor that has one. Pass that of the rows' own store first.
+    """Return the time to live from the first descriptor that has one. Pass the one of the rows' own store first.
 
     None if no descriptor has one, or if the first one says that rows live for ever now.
     """

@@ -18,26 +18,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Put:
-    """All rows of a state of the operator ``uid``, in place of those that it has.
+    """Replaces all rows of a state of the operator ``uid``.
 
-    ``state``: the name of a state that is there, whose types stay; or a declaration, such as ``ValueState("views",
+    ``state``: the name of an existing state, which keeps its types; or a declaration, such as ``ValueState("views",
     "long")`` or ``Count.views``, for a new state or new types.
 
     ``rows``: an Arrow table, reader or batches, a pandas frame, or a Spark frame that is not a stream. They have the
     columns that ``open_state`` shows: ``key``, a struct, or the columns of the key by their names; ``value``; ``index``
     of elements of lists; ``map_key`` of entries of maps; ``at`` and ``namespace`` of timers; ``written_at`` where rows
-    have a time to live (left out: now or, in event time, with the first watermark; null: the row does not expire before
+    have a time to live (left out: now or, in event time, with the first watermark; null: the row does not expire until
     it is written; the year 1970: in event time, with the first watermark). ``partition``, ``key_group``, ``hash``,
-    ``expires_at``, ``at_ms`` and ``clock`` may be there and are not read.
+    ``expires_at``, ``at_ms`` and ``clock`` are allowed, and ignored.
 
-    ``key``: the columns of the key with their types, such as ``"user string"``, and ``max_parallelism``, as ``keyed``
-    has it: for an operator that is not there yet, only.
+    ``key`` (the columns of the key with their types, such as ``"user string"``) and ``max_parallelism`` are as in
+    ``keyed``, and only for a new operator.
 
     A state of one of Spark's own operators: ``uid`` is the number of the operator, and ``store`` names its store in a
     join. Rows have a struct ``key``, a struct ``value`` and, if a key has a list of values, the ``index`` of each. The
     state keeps its types. What Spark derives from a variable or timers of ``transformWithState`` or from rows of a join
-    in state format 4, such as counts and indexes by time, is made anew unless it is put, too. The counts of joins in
-    other formats are up to you.
+    in state format 4, such as counts and indexes by time, is rebuilt unless you put it as well. For joins in other
+    formats, you put the counts.
     """
 
     uid: str | int
@@ -53,12 +53,12 @@ class Transform:
     """The rows of a state, changed by a function.
 
     ``function`` gets Arrow tables, with the columns that ``open_state`` shows, also after other changes, and returns
-    tables with the same columns: fewer rows, more, or other ones. It is called for some thousand rows of one partition
-    at a time, and the rows of one key may come in two calls. ``declared``: the state with new types, if the function
-    returns such. ``uid`` and ``store`` as of Put.
+    tables with the same columns: fewer rows, more, or other ones. Each call gets some thousand rows of one
+    partition, and the rows of one key may be split between two calls. ``declared``: the state with new types, if the
+    function changes them. ``uid`` and ``store``: as in Put.
 
-    The function is copied, with what it uses, to the tasks that have the rows, in other processes. What it changes
-    outside of the rows is changed in a copy.
+    The function is copied, with everything it uses, to tasks in other processes. Its changes to anything but the rows
+    stay in a copy.
     """
 
     uid: str | int
@@ -70,7 +70,7 @@ class Transform:
 
 @dataclass(frozen=True)
 class Drop:
-    """A state goes, with all its rows; ``state`` None: all states of the uid."""
+    """Removes a state with all its rows; ``state`` None: all states of the uid."""
 
     uid: str
     state: str | None = None
@@ -78,7 +78,7 @@ class Drop:
 
 @dataclass(frozen=True)
 class Rename:
-    """A state gets another name; ``state`` None: the uid does. The rows stay as they are."""
+    """Renames a state; ``state`` None: the uid. The rows stay as they are."""
 
     uid: str
     to: str
@@ -87,7 +87,7 @@ class Rename:
 
 @dataclass(frozen=True)
 class SetMaxParallelism:
-    """The keys of the operator are in this many key groups from now on. The rows stay as they are."""
+    """Sets the number of key groups of the operator. The rows stay as they are."""
 
     uid: str
     max_parallelism: int
@@ -95,13 +95,13 @@ class SetMaxParallelism:
 
 @dataclass(frozen=True)
 class ReKey:
-    """The operator gets another key: other columns, or other types.
+    """Gives the operator another key: other columns, or other types.
 
     ``key``: the new columns with their types, as ``keyed`` has them: ``"account bigint, country string"``. ``function``
-    gets Arrow tables of every state that belongs to keys, as that of ``Transform`` does, and returns them with the new
-    key: a struct ``key``, or its columns by their names. The tables have one column more, ``former_key``, which must
-    stay in the rows: by it, two keys that become one are found, in all states together. They are refused: put such rows
-    together before, and Put them.
+    gets Arrow tables of every state that belongs to keys, like the function of ``Transform``, and returns them with the
+    new key: a struct ``key``, or its columns by their names. The tables have one more column, ``former_key``, which
+    must stay in the rows: it shows whether two keys become one, over all states together. That is refused: merge their
+    rows first, and Put them.
     """
 
     uid: str
@@ -114,11 +114,11 @@ Change: TypeAlias = Put | Transform | Drop | Rename | SetMaxParallelism | ReKey
 
 @dataclass(frozen=True)
 class Migration:
-    """Changes under a name, which are made once.
+    """Named changes, which are applied once.
 
-    The savepoint notes the name, and so do all checkpoints and savepoints that are made of it. ``write_state`` leaves
-    out a migration that the source has had. So a program can keep the list of all its migrations, in their order, and
-    apply it to any of its savepoints.
+    The savepoint records the name, and so do all checkpoints and savepoints made from it. ``write_state`` skips a
+    migration that the source has had. So a program can keep the list of all its migrations, in their order, and apply
+    it to any of its savepoints.
     """
 
     name: str

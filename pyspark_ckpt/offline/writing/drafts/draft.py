@@ -54,7 +54,7 @@ class Draft:
             for uid, keys in store.keys.items():
                 if self._is_new and keys.max_parallelism < partitions:
                     raise InvalidInputError(
-                        f"Operator {uid!r} has max_parallelism {keys.max_parallelism}, and the savepoint the "
+                        f"Operator {uid!r} has max_parallelism {keys.max_parallelism}, but the savepoint has the "
                         f"parallelism {partitions}.",
                         hint=f"Give write_state a parallelism of {keys.max_parallelism} or less.",
                     )
@@ -86,7 +86,7 @@ class Draft:
         given = [rows.rows for each in self.stores for rows in each.written.values() if isinstance(rows, GivenRows)]
         if isinstance(change.rows, (Iterator, pa.RecordBatchReader)) and any(rows is change.rows for rows in given):
             raise InvalidInputError(
-                f"Put to {change.uid!r}: its rows are a reader that another Put has, too, and can be read once.",
+                f"Put to {change.uid!r}: its rows are a reader that another Put has, too, but it can be read once.",
                 hint="Give a table, or a reader for each.",
             )
         uid = change.uid
@@ -118,8 +118,8 @@ class Draft:
                 )
             if change.declared.name != change.state:
                 raise InvalidInputError(
-                    f"State {name!r} is transformed, and declared as {change.declared.name!r}.",
-                    hint="Declare it with its name. Rename gives it another one.",
+                    f"State {name!r} is transformed, but declared as {change.declared.name!r}.",
+                    hint="Declare it with its own name. To change the name, use Rename.",
                 )
             store.declare(uid, change.declared)
         store.forget_rows(name)
@@ -152,14 +152,14 @@ class Draft:
         if change.state is None:
             check_uid(change.to, f"Rename of {change.uid!r}")
             if any(change.to in each.keys for each in self.stores):
-                raise InvalidInputError(f"uid {change.uid!r} cannot become {change.to!r}: that one is there, too.")
+                raise InvalidInputError(f"uid {change.uid!r} cannot become {change.to!r}, which exists already.")
             store.replace_states(lambda state: rename_uid(state, {change.uid: change.to}))
             store.keys[change.to] = store.keys.pop(change.uid)
             return
         old = _require_state(store, change.uid, change.state)
         Declared(change.to)  # a name that a program can declare
         if change.to in store.states_of(change.uid):
-            raise InvalidInputError(f"State {old.name!r} cannot become {change.to!r}: that one is there, too.")
+            raise InvalidInputError(f"State {old.name!r} cannot become {change.to!r}, which exists already.")
         new = f"{change.uid}/{change.to}"
         names = {old.name: new, index_name(old.name): index_name(new)}
         store.replace_states(lambda state: msgspec.structs.replace(state, name=names.get(state.name, state.name)))
@@ -173,8 +173,8 @@ class Draft:
     def _find_or_add(self, uid: str, change: Put) -> StoreDraft:
         """Return the store of a keyed operator. In a new query, it is made if there is none.
 
-        An operator without any state, such as one whose states were all dropped, has no uid any more: if it is the only
-        one, it gets the uid.
+        An operator without any state, for example after all were dropped, has lost its uid. If it is the only one, it
+        gets this uid.
         """
         can_add = self._is_new or len(self._list_empty()) == 1
         if not can_add or any(uid in store.keys for store in self.stores):
@@ -183,7 +183,7 @@ class Draft:
             return store
         if change.key is None:
             raise InvalidInputError(
-                f"Operator {change.uid!r} is new, and its first Put has no `key`.",
+                f"Operator {change.uid!r} is new, but its first Put has no `key`.",
                 hint="Give the columns of the key with their types: key='user string'.",
             )
         schema = _read_key(change.key, f"Put to {change.uid!r}")
@@ -208,14 +208,14 @@ class Draft:
         """Return the store and the name of a state of one of Spark's own operators. Raises InvalidInputError."""
         what = f"{type(change).__name__} to operator {number}"
         if isinstance(number, bool):
-            raise InvalidInputError(f"{what}: {number} is no number of an operator.")
+            raise InvalidInputError(f"{what}: {number} is not the number of an operator.")
         if isinstance(change.state, Declared) or (isinstance(change, Transform) and change.declared is not None):
             raise InvalidInputError(
                 f"{what}: a state of Spark's keeps its types, and is named by a text, such as 'default'."
             )
         if isinstance(change, Put) and (change.key, change.max_parallelism) != (None, None):
             raise InvalidInputError(
-                f"{what}: it has a `key` or `max_parallelism`, which are of keyed operators only.",
+                f"{what}: it has a `key` or `max_parallelism`, which only keyed operators have.",
                 hint="Leave them out: a state of Spark's keeps its types.",
             )
         if self._is_new:
@@ -275,15 +275,15 @@ def _read_key(key: str, who: str) -> dict[str, str]:
 
 
 def _require_same_keys(change: Put, keys: Keys) -> None:
-    """Raise InvalidInputError if a Put says something else of the keys than is known."""
+    """Raise InvalidInputError if a Put contradicts the known keys."""
     if change.key is not None and _read_key(change.key, f"Put to {change.uid!r}") != dict(keys.schema):
         raise InvalidInputError(
-            f"Put to {change.uid!r}: its key is {change.key!r}, and the operator has the key {dict(keys.schema)}.",
+            f"Put to {change.uid!r}: its key is {change.key!r}, but the operator has the key {dict(keys.schema)}.",
             hint="Change the key by ReKey.",
         )
     if change.max_parallelism not in (None, keys.max_parallelism):
         raise InvalidInputError(
-            f"Put to {change.uid!r}: its max_parallelism is {change.max_parallelism!r}, and the operator has "
+            f"Put to {change.uid!r}: its max_parallelism is {change.max_parallelism!r}, but the operator has "
             f"{keys.max_parallelism}.",
             hint="Change it by SetMaxParallelism.",
         )
@@ -311,7 +311,7 @@ def _require_state(store: StoreDraft, uid: str, name: object) -> StateMeta:
         more = suggest(name, states) if isinstance(name, str) else ""
         raise InvalidInputError(
             f"Operator {uid!r} has no state {name!r}; it has {sorted(states)}.{more}",
-            hint="For a new state, give its declaration in place of its name.",
+            hint="For a new state, give its declaration instead of its name.",
         )
     return states[name]
 

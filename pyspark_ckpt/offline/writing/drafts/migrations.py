@@ -1,4 +1,4 @@
-"""Which of the given changes are made: those of migrations that the source has had are not."""
+"""Which of the given changes are made: migrations that the source has had are skipped."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class ChosenChanges:
     def of(cls, given: Sequence[Change | Migration], before: tuple[AppliedMigration, ...]) -> ChosenChanges:
         """Choose from the ``given`` ones. ``before``: the migrations of the source.
 
-        Raises InvalidInputError (a migration without a name or changes, two with one name, or one that comes before
-        another that was made already).
+        Raises InvalidInputError (a migration without a name or changes, two with one name, or a new one before one
+        that was applied already).
         """
         changes: list[Change] = []
         made, now_ms = list[AppliedMigration](), round(time.time() * 1000)
@@ -51,7 +51,7 @@ class ChosenChanges:
             later = [other.name for other in given[position:] if isinstance(other, Migration) and other.name in known]
             if later:
                 raise InvalidInputError(
-                    f"Migration {each.name!r} comes before {later[0]!r}, which was made already.",
+                    f"Migration {each.name!r} comes before {later[0]!r}, which was applied already.",
                     hint="Put new migrations at the end of the list.",
                 )
             changes += each.changes

@@ -41,7 +41,7 @@ def require_not_streaming(frame: Any) -> None:  # noqa: ANN401 - a frame of Spar
     """Raise InvalidInputError for a stream."""
     if frame.isStreaming:
         raise InvalidInputError(
-            "Rows are given as a stream.", hint="Give a frame that is not a stream: spark.read in place of readStream."
+            "Rows are given as a stream.", hint="Give a batch frame: use spark.read instead of readStream."
         )
 
 
@@ -168,7 +168,7 @@ class StoreDraft:
         return replace(before, steps=(*before.steps, step))
 
     def declare(self, uid: str, declared: Declared) -> str:
-        """Put a declared state in the place of one of its name, if there is one; return its stored name."""
+        """Add a declared state, or replace the one of the same name; return its stored name."""
         if isinstance(declared, MetricCounter):
             raise InvalidInputError(f"Operator {uid!r}: {declared.name!r} is a counter, which has no rows.")
         (typed,) = with_types({declared.name: declared}, f"Operator {uid!r}")

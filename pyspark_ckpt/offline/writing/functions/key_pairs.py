@@ -1,4 +1,4 @@
-"""Which keys a ReKey makes of which, in all states of its operator: two keys must not become one."""
+"""Which key becomes which in a ReKey, over all states of its operator: two keys must not become one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FORMER_KEY = "former_key"
 """The column by which a row is known to have had another key."""
 FORMER_TYPE = pa.binary(16)
 PARTS = 64
-"""Pairs are looked through in so many parts, which bounds the memory, where a job does not say how many."""
+"""How many parts pairs are checked in, to bound the memory, unless a job gives a number."""
 _SCHEMA = pa.schema([pa.field("key", pa.binary()), pa.field(FORMER_KEY, FORMER_TYPE)])
 
 
@@ -97,7 +97,7 @@ def refuse(change: KeyChange, key: bytes) -> NoReturn:
     shown = dict(zip(change.schema, _make_codec(change).decode(key), strict=True))
     raise InvalidInputError(
         f"ReKey of {change.uid!r}: two keys become one, {repr(shown)[:200]}.",
-        hint="Give each a key of its own. Or read their rows by open_state, put them together, and Put them.",
+        hint="Give each a key of its own. Or read their rows by open_state, merge them, and Put them.",
     )
 
 

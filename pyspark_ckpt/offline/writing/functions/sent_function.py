@@ -26,7 +26,7 @@ _CACHED = type(lru_cache(len))
 
 @dataclass(frozen=True)
 class SentFunction:
-    """A function of a change that any process can call. Each has a copy: what one changes, others do not see.
+    """A function of a change that any process can call. Each process has a copy, and does not see changes of others.
 
     ``what``: what the function is of, for messages. ``name``: its own name.
     """
@@ -44,8 +44,8 @@ class SentFunction:
         except Exception as problem:  # any object that the function uses may raise anything
             raise InvalidInputError(
                 f"{what}: the function {name!r} cannot be sent to other processes: {type(problem).__name__}: {problem}",
-                hint="It is copied with all that it uses. Open files, connections and sessions, and make locks, within "
-                "the function.",
+                hint="It is copied with everything it uses. Open files, connections and sessions, and create "
+                "locks, inside the function.",
             ) from problem
         return cls(what, name, dumped)
 
@@ -93,7 +93,7 @@ class FunctionFailedError(InvalidInputError):
     def load(self) -> Exception | None:
         """Return the error of the function; None if it cannot be copied, or would mean something else here.
 
-        SystemExit would end the program that has called, and StopIteration a loop of it.
+        SystemExit would end the calling program, and StopIteration one of its loops.
         """
         if not self.dumped:
             return None

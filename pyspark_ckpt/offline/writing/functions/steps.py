@@ -84,9 +84,9 @@ def _make(step: Step, target: WrittenState, pairs: AllKeyPairs) -> tuple[Show, C
         kept = given.column(FORMER_KEY) if given.column_names.count(FORMER_KEY) == 1 else None
         if kept is None or kept.type != FORMER_TYPE or kept.null_count:
             raise InvalidInputError(
-                f"{before.whose}: the function of a ReKey returned rows whose column {FORMER_KEY!r} is not the one "
-                f"that they had; they have {given.column_names}.",
-                hint="Leave it in the rows: it shows whether two keys become one.",
+                f"{before.whose}: the function of a ReKey changed or removed the column {FORMER_KEY!r}; its rows "
+                f"have {given.column_names}.",
+                hint="Leave it as it is: it shows whether two keys become one.",
             )
         given = given.drop_columns([FORMER_KEY])
         found.add(after.take_keys(given).flatten(), kept.combine_chunks())

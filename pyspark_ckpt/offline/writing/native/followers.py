@@ -9,7 +9,7 @@
                                       ..._timestampToKey         instant, key
     side of a join in format 4        ...-tsWithKey              event time, key > a null for each value
 
-When a state is written, those that follow from it are made anew: Spark takes them to be right. Source of the names:
+When a state is written, its followers are rebuilt: Spark trusts them. Source of the names:
 ``TTLState``, ``ListStateMetricsImpl``, ``TimerStateImpl`` and ``SymmetricHashJoinStateManagerV4`` of Spark 4.3.
 """
 
@@ -47,9 +47,9 @@ PORTION_BYTES = 16 << 20
 
 
 def find_leader(name: str, written: Collection[str]) -> str | None:
-    """Return from which of the states that are written another one follows; None if it follows from none of them.
+    """Return the written state from which another state, ``name``, follows; None if there is none.
 
-    ``name``: of a state that is not written itself.
+    ``name`` is not written itself.
     """
     for head in (*_COUNTS, _FIRST_EXPIRY, _BY_EXPIRY):
         if name.startswith(head):
@@ -74,7 +74,7 @@ class Follower:
     state: WrittenState
 
     def write(self, database: Database, folder: Path, tuning: Tuning) -> Digest:
-        """Add its rows to a database that has those of its leader; return their digest.
+        """Add its rows to a database that has its leader's rows; return their digest.
 
         Raises InvalidInputError (a null as a time), FormatError (states that do not belong together), StorageError.
         """
@@ -129,7 +129,7 @@ class Follower:
     def _find_first_expiry(self, leader: NativeRows, stored: Sequence[StoredRow]) -> pa.Array:
         """Return when the first value of each key expires."""
         if _EXPIRES not in [field.name for field in leader.value_fields]:
-            raise FormatError(f"{self.leader.whose} has an index of what expires, and its values no {_EXPIRES!r}.")
+            raise FormatError(f"{self.leader.whose} has an index of expiries, but its values have no {_EXPIRES!r}.")
         decoded = leader.decode(stored)
         expires = pc.struct_field(decoded.columns[-1], _EXPIRES)
         if expires.null_count:

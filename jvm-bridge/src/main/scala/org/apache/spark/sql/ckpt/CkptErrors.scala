@@ -41,7 +41,7 @@ private[ckpt] object CkptErrors {
 
   def notFound(message: String): CkptException = new CkptException("NotFoundError", message, "", false, null)
 
-  /** A state server that this executor cannot have: its Python is missing, or is of another release. */
+  /** This executor cannot have a state server: the Python is missing, or has another release. */
   def noProcess(message: String, hint: String, cause: Throwable = null): CkptException =
     new CkptException("ProcessError", message, hint, false, cause)
 

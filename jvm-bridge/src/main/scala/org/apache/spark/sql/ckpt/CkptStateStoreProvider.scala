@@ -94,7 +94,7 @@ class CkptStateStoreProvider extends MinorStateStoreProvider with MinorReaders w
     if (version < 0) throw StoreErrors.unexpectedVersion(version)
     def what = s"version $version${id.fold("")(" with id " + _)} of the $label"
     if (version == Long.MaxValue || version == 0 && id.nonEmpty) {
-      throw CkptErrors.missing(what, CkptErrors.notFound("No commit makes such a version."))
+      throw CkptErrors.missing(what, CkptErrors.notFound("No commit can make this version."))
     }
     try {
       load
@@ -119,8 +119,8 @@ class CkptStateStoreProvider extends MinorStateStoreProvider with MinorReaders w
   /** Spark's coordinator found that snapshots lag: the next maintenance makes one, after the commit. */
   private def askForSnapshot(asked: Boolean): Unit = if (asked) snapshotAsked = true
 
-  /** Starts one round of maintenance when the run first writes this store. Spark makes the first one only after its
-    * maintenance interval. A run that is shorter would leave no snapshot and delete nothing, and so would all later ones.
+  /** Starts one round of maintenance when the run first writes this store. Spark starts its first round only after
+    * the maintenance interval, so shorter runs would never leave a snapshot or delete anything.
     */
   private def maintainFirst(): Unit = if (wasMaintained.compareAndSet(false, true)) maintainInBackground()
 

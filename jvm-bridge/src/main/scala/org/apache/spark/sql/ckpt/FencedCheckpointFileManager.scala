@@ -30,7 +30,7 @@ class FencedCheckpointFileManager(path: Path, hadoopConf: Configuration) extends
   private[ckpt] def createFenced(path: Path, fence: Fence): CancellableFSDataOutputStream =
     new FencedEntry(path, log.createExclusive(path), fence)
 
-  /** Whether the file is there. If an entry that this query is about to write is there, its fence may say why. */
+  /** Whether the file exists. If it is an entry that this query is about to write, the fence may say why. */
   override def exists(path: Path): Boolean = {
     val found = files.exists(path)
     if (found && path.getName.forall(_.isDigit)) Fence.of(path).foreach(_.check())
@@ -50,7 +50,7 @@ class FencedCheckpointFileManager(path: Path, hadoopConf: Configuration) extends
   override def isLocal: Boolean = files.isLocal
   override def createCheckpointDirectory(): Path = log.makeDurably(path)(files.createCheckpointDirectory())
 
-  /** An entry of a log that counts only if its writer is still the newest run when the entry is there. */
+  /** An entry of a log. It counts only if its writer is still the newest run once the entry exists. */
   private final class FencedEntry(path: Path, output: CancellableFSDataOutputStream, fence: Fence)
     extends CancellableFSDataOutputStream(output) {
     private var closed = false
@@ -71,8 +71,8 @@ class FencedCheckpointFileManager(path: Path, hadoopConf: Configuration) extends
       }
     }
 
-    /** Whether the log has later entries. Then the successor has committed this one long ago, and deleted it: a
-      * driver that was stopped for so long finds its name free, and has just created it again.
+    /** Whether the log has later entries. Then the successor committed this entry long ago and deleted it, and this
+      * driver, which was stopped for that long, found the name free and has just created it again.
       */
     private def isOld: Boolean = numberOf(path).exists { number =>
       log.list(path.getParent).exists(each => numberOf(each.getPath).exists(_ > number))

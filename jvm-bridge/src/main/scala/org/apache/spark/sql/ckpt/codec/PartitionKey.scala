@@ -24,8 +24,8 @@ private[ckpt] object PartitionKey {
 
   private val EntryFields = Array("key", "userKey")
 
-  /** What Spark puts in front of a state's name for the column family of transformWithState with the times at which the
-    * state's rows expire. Source: `StateStoreColumnFamilySchemaUtils.getTtlColFamilyName`.
+  /** Spark's prefix for the column family of transformWithState that has the times at which a state's rows expire.
+    * Source: `StateStoreColumnFamilySchemaUtils.getTtlColFamilyName`.
     */
   private final val Expiry = "$ttl_"
 
@@ -40,8 +40,8 @@ private[ckpt] object PartitionKey {
     }
   }
 
-  /** Whether the keys are those of map entries, in the order in which they expire. Such a key has one column after the
-    * instant: the key of the operator and the one in the map. Only the first of the two is of the partition key.
+  /** Whether the keys belong to map entries, in the order in which they expire. After the instant they have one column:
+    * the operator's key and the key in the map. Only the operator's key decides the partition.
     */
   private def isOfEntries(name: String, spec: KeyStateEncoderSpec): Boolean =
     name.startsWith(Expiry) &&

@@ -62,7 +62,7 @@ private[ckpt] final class ValueCodec(columns: Int, val multiple: Boolean, histor
       result
     }
 
-  /** The stored form of `values`. Stored forms of several lists, one after the other, are that of all their values. */
+  /** The stored form of `values`. Concatenated stored forms of lists are the stored form of all their values. */
   def encodeAll(values: Array[UnsafeRow]): Array[Byte] = {
     val result = new Array[Byte](values.iterator.map(_.getSizeInBytes + ValueCodec.LengthBytes + head).sum)
     var at = 0

@@ -11,11 +11,11 @@ import org.apache.spark.sql.ckpt.minor.CancellableFSDataOutputStream
 
 /** A new object of S3, written by one request that the service refuses if the name is taken (`If-None-Match: *`).
   *
-  * The object carries a mark of its writer. If the answer to the request was lost, S3A makes it again, and is refused
-  * because of its own object.
+  * The object carries a mark of its writer. If the answer to the request was lost, S3A repeats the request, and is
+  * refused because of its own object.
   *
-  * A service may answer that another request for the name is under way, and that it has done nothing (status 409). Then
-  * the request is made again, which S3A does not do by itself.
+  * A service may answer that it has done nothing, because another request for the name is under way (status 409). S3A
+  * does not repeat the request then, so this class does.
   */
 private[ckpt] final class ConditionalObject private (path: Path, mark: String, written: ConditionalObject.Written)
   extends CancellableFSDataOutputStream(written) {
@@ -61,7 +61,7 @@ private[ckpt] object ConditionalObject {
   private final val Tries = 20
   private final val PauseMs = 250
 
-  /** Entries of logs are short, but for those of a file sink that lists all its files. */
+  /** Entries of logs are short, except in the log of a file sink that lists all its files. */
   private final val MaxRemembered = 8 << 20
 
   /** Whether the file system makes such requests. The service may ignore the condition. */
@@ -78,7 +78,7 @@ private[ckpt] object ConditionalObject {
     Iterator.iterate[Throwable](refused)(_.getCause).takeWhile(_ != null)
       .exists(each => String.valueOf(each.getMessage).contains("Status Code: 409"))
 
-  /** What is written to one request, and remembered, so that it can be made again. */
+  /** Remembers what is written to one request, so that the request can be repeated. */
   private final class Written(system: FileSystem, path: Path, mark: String) extends OutputStream {
     private val output: FSDataOutputStream = system.createFile(path).overwrite(true).opt(Header, mark)
       .must(OnlyIfAbsent, true).build()

@@ -19,7 +19,7 @@ import org.apache.spark.sql.execution.streaming.continuous.ContinuousExecution
   *
   * Each run takes the next number, its ''epoch'', before it reads Spark's logs. It creates
   * `<checkpoint>/_ckpt/runs/<epoch>.run`, only if absent. A run that finds a higher number there is over: its driver was
-  * thought dead, and another one has taken its place. It is over, too, if its own number is gone or is that of another
+  * thought dead, and another one has taken its place. It is over, too, if its own number is gone or belongs to another
   * run: somebody has deleted the checkpoint, and perhaps restored one in its place. Clocks have no part in this.
   *
   * `state_store/attempts/runs.py` reads and writes the same objects, and keeps as many of them.
@@ -36,7 +36,7 @@ private[ckpt] final class Fence(val epoch: Long, runId: String, runs: Runs, end:
     val stamp = found.get(epoch)
     val isThere = stamp.isDefined && (own == stamp || runs.isOf(epoch, runId))
     if (isThere) own = stamp
-    // That of a run with many successors is deleted.
+    // The number of a run with many successors is deleted.
     else if (stamp.isDefined || newest < epoch) throw over(runs.loss(epoch))
     if (newest > epoch) throw over(runs.refusal(epoch, newest))
   }
@@ -72,15 +72,15 @@ private[ckpt] object Fence extends Logging {
         conf.set(EpochKey, own.epoch.toString)
         logInfo(s"Run ${query.runId} of query ${query.id} has epoch ${own.epoch}")
       case Failure(moved: MovedException) =>
-        // Its state servers find there why they must not commit, should it read its logs through another class.
+        // If it reads its logs through another class, its state servers find here why they must not commit.
         conf.set(EpochKey, moved.epoch.toString)
         logInfo(s"Run ${query.runId} of query ${query.id} is refused: ${moved.getMessage}")
       case Failure(problem) => logWarning(s"Run ${query.runId} of query ${query.id} has no epoch", problem)
     }
   }
 
-  /** Throws IllegalArgumentException, which PySpark has a class for, if the query of a checkpoint that is to be started
-    * goes on elsewhere. Any other problem is met by `take`.
+  /** Throws IllegalArgumentException, which PySpark has a class for, if the query of the checkpoint goes on
+    * elsewhere. Any other problem is left to `take`.
     *
     * Spark ends another run of the query in this application before the new one begins, so `take` comes too late for it.
     */
@@ -90,14 +90,14 @@ private[ckpt] object Fence extends Logging {
       case _ =>
     }
 
-  /** What ends a query whose log is written on a thread that is not its own: there, an error would only be logged. */
+  /** Ends a query whose log is written on a thread that is not its own, where an error would only be logged. */
   private def endOf(query: StreamExecution): CkptException => Unit = query match {
     case continuous: ContinuousExecution => continuous.stopInNewThread
     case _ => _ => ()
   }
 
-  /** The fence of the query that writes `path`: the one on whose thread this is called; on a thread of no query, the one
-    * in whose logs `path` is. None if there is none. Throws what `take` ran into.
+  /** The fence of the query that writes `path`: that of the calling thread, else that of the query in whose
+    * logs `path` is. None if there is none. Throws what `take` ran into.
     */
   def of(path: Path): Option[Fence] = {
     val its = queryOfThread match {

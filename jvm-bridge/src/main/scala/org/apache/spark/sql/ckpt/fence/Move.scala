@@ -14,10 +14,10 @@ import org.apache.hadoop.fs.Path
 import org.apache.spark.sql.ckpt.CkptException
 import org.apache.spark.sql.ckpt.settings.Json
 
-/** A rescaling that moves the query of a checkpoint to another one, as the newest number of a run has it.
+/** A rescaling that moves the query of a checkpoint to another one, as recorded in the newest number of a run.
   *
-  * `target` is where to. `movedAtMs` is when the query had gone there for good; 0 if the rescaling has not got so far,
-  * or if its driver died before it could record that. `pyspark_ckpt/running/turns.py` writes both.
+  * `target`: the other checkpoint. `movedAtMs`: when the query had gone there for good; 0 if it has not yet, or if the
+  * driver of the rescaling died before it recorded that. `pyspark_ckpt/running/turns.py` writes both.
   */
 private[ckpt] final case class Move(target: String, movedAtMs: Long) {
   def isDone: Boolean = movedAtMs > 0
@@ -25,12 +25,12 @@ private[ckpt] final case class Move(target: String, movedAtMs: Long) {
 
 private[ckpt] object Move {
 
-  /** That of a number, if it has one. */
+  /** The move that a number records, if there is one. */
   def of(run: JsonNode): Option[Move] =
     Option(run.path("moves_to").asText("")).filter(_.nonEmpty).map(Move(_, run.path("moved_at_ms").asLong(0)))
 }
 
-/** The query of a checkpoint goes on on another one, says the number `epoch`. */
+/** The number `epoch` says that the query of a checkpoint goes on elsewhere. */
 private[ckpt] final class MovedException(val epoch: Long, message: String, hint: String)
   extends CkptException("ConflictError", message, hint, false, null)
 
@@ -40,18 +40,18 @@ private[ckpt] final class MovedException(val epoch: Long, message: String, hint:
   * too, while both checkpoints have the same plan of a first batch that is not committed. The rescaling copies the plan
   * before it goes back, so a sink that has rows of the batch gets the same ones.
   *
-  * The new checkpoint, until the query is first started there, has such a number, too, that names the old one.
+  * Until the query is first started on the new checkpoint, that one has a number, too, which names the old one.
   */
 private[ckpt] final class CurrentCheckpoint(here: Path, conf: Configuration) {
   import CurrentCheckpoint._
 
-  /** Throws `MovedException` if the query goes on elsewhere; StorageError if that cannot be found out. `epoch` is the
-    * number that has the move, `begunAtMs` when the rescaling began.
+  /** Throws `MovedException` if the query goes on elsewhere; StorageError if that is unknown. `epoch`: the number with
+    * the move. `begunAtMs`: when the rescaling began.
     */
   def requireCurrent(epoch: Long, move: Move, begunAtMs: Long): Unit =
     if (move.isDone) {
       val now = current(move, MaxMoves)
-      val where = if (now == move.target) "goes on there" else s"is on $now by now"
+      val where = if (now == move.target) "goes on there" else s"is now on $now"
       throw refusal(epoch, s"it was rescaled to ${move.target} at ${utc(move.movedAtMs)}, and $where", now)
     } else {
       val begun = s"a rescaling between it and ${move.target} began at ${utc(begunAtMs)}"
@@ -74,7 +74,7 @@ private[ckpt] final class CurrentCheckpoint(here: Path, conf: Configuration) {
       else None
     }
 
-  /** Where a query is that has moved, and perhaps moved on: as far as can be seen, because it is for a message. */
+  /** Where a query that has moved is now, as far as that can be seen: it is for a message. */
   @tailrec
   private def current(move: Move, steps: Int): String =
     Try(new Runs(new Path(move.target), conf).lastMove).toOption.flatten.filter(_.isDone && steps > 0) match {
@@ -87,7 +87,7 @@ private[ckpt] final class CurrentCheckpoint(here: Path, conf: Configuration) {
 
   private def unknown(begun: String, target: String, problem: Throwable): CkptException = new CkptException(
     "StorageError",
-    s"The query is not started on $here: $begun. Whether the query goes on there cannot be found out, because that " +
+    s"The query is not started on $here: $begun. It is unknown whether the query goes on there, because that " +
       s"checkpoint cannot be read: $problem",
     s"Let this session reach it, or call rescale_query() again, which finishes the rescaling. ${hint(target)}",
     true, problem)
@@ -106,7 +106,7 @@ private[ckpt] final class CurrentCheckpoint(here: Path, conf: Configuration) {
 
 private[ckpt] object CurrentCheckpoint {
 
-  /** So many later rescalings are followed. */
+  /** How many later rescalings are followed. */
   private final val MaxMoves = 16
 
   /** The id of the query of a checkpoint; None if no query has been there. */

@@ -24,7 +24,7 @@ private[ckpt] object PlainFile {
           "InvalidInputError",
           s"$file is not read: it is ${if (found.isSymbolicLink) "a link" else "a pipe, a socket or a device"}, " +
             "and only plain files are read in a checkpoint.",
-          "Put a file with the content there, or remove it if nobody knows it.",
+          "Replace it with a plain file of the same content, or remove it if nobody needs it.",
           false, null)
     } catch { case _: NoSuchFileException => () }
 }

@@ -20,7 +20,7 @@ private[ckpt] final class LostCheckpointException(message: String)
   extends CkptException(
     "ConflictError",
     message,
-    "End this driver. To continue with the checkpoint that is there now, start the query again.",
+    "End this driver. To continue with the present checkpoint, start the query again.",
     false, null)
 
 /** The numbers of the runs of a query, as objects in its checkpoint: see `Fence`. */
@@ -33,7 +33,7 @@ private[ckpt] final class Runs(checkpoint: Path, conf: Configuration) extends Lo
   /** The numbers that are there, in ascending order. */
   def list(): Seq[Long] = look().keys.toSeq.sorted
 
-  /** The numbers that are there, each with what changes if its object is replaced. One listing. */
+  /** The numbers that are there, each with a stamp that changes if its object is replaced. One listing. */
   def look(): Map[Long, Stamp] =
     try {
       files.list(folder).flatMap { each =>
@@ -43,7 +43,7 @@ private[ckpt] final class Runs(checkpoint: Path, conf: Configuration) extends Lo
       }.toMap
     } catch { case _: FileNotFoundException => Map.empty }
 
-  /** Takes the next number for a run, durably. Of several that do so at the same time, each gets its own.
+  /** Takes the next number for a run, durably. Runs that do so at the same time get different numbers.
     *
     * If the newest number says that the query was moved, or was to be moved, to another checkpoint, this throws what
     * `CurrentCheckpoint` does.
@@ -53,7 +53,7 @@ private[ckpt] final class Runs(checkpoint: Path, conf: Configuration) extends Lo
     val found = look()
     val last = found.keys.foldLeft(0L)(math.max(_, _))
     if (last >= MaxEpoch) {
-      throw CkptErrors.format(s"${path(last)} has the last number that a run can have, so no run can follow.")
+      throw CkptErrors.format(s"${path(last)} has the highest number of a run, so no run can follow.")
     }
     found.get(last).foreach(requireCurrent(last, _))
     val epoch = last + 1
@@ -69,7 +69,7 @@ private[ckpt] final class Runs(checkpoint: Path, conf: Configuration) extends Lo
   private def requireCurrent(last: Long, stamp: Stamp): Unit =
     moveOf(last).foreach(new CurrentCheckpoint(checkpoint, conf).requireCurrent(last, _, stamp.modifiedMs))
 
-  /** That of the newest number, if it is one of a rescaling. */
+  /** The move of the newest number, if a rescaling has written it. */
   def lastMove: Option[Move] = list().lastOption.flatMap(moveOf)
 
   private def moveOf(epoch: Long): Option[Move] =
@@ -78,7 +78,7 @@ private[ckpt] final class Runs(checkpoint: Path, conf: Configuration) extends Lo
       case _: FileNotFoundException => None // deleted since: another number has followed
       case damaged: CkptException => throw new CkptException(
           damaged.kind,
-          s"${damaged.said} So it is not known whether the query was rescaled to another checkpoint.",
+          s"${damaged.said} So it is unknown whether the query was rescaled to another checkpoint.",
           "If it was not, delete this file, and start the query again.",
           false, damaged)
     }
@@ -107,7 +107,7 @@ private[ckpt] final class Runs(checkpoint: Path, conf: Configuration) extends Lo
     known.contains(epoch) && epoch > oldest
   }
 
-  /** Whether a number is that of this run. It is another's if the checkpoint was deleted and another one is there. */
+  /** Whether a number belongs to this run. If the checkpoint was deleted and replaced, it belongs to another run. */
   def isOf(epoch: Long, runId: String): Boolean =
     try read(epoch).path("run_id").asText == runId
     catch { case _: FileNotFoundException => false }
@@ -116,13 +116,13 @@ private[ckpt] final class Runs(checkpoint: Path, conf: Configuration) extends Lo
   def refusal(epoch: Long, newest: Long): CkptException = new CkptException(
     "ConflictError",
     s"Run $epoch of the query in $checkpoint is over: run $newest${describe(newest)} has taken its place.",
-    "The query goes on there: end this driver. Of its work, only what it had committed before counts.",
+    "The query continues there: end this driver. Of its work, only its earlier commits count.",
     false, null)
 
   /** The error of a run whose checkpoint is no longer there. */
   def loss(epoch: Long): LostCheckpointException = new LostCheckpointException(
     s"Run $epoch of the query is over: its ${path(epoch)} is gone, or is that of another run. The checkpoint was " +
-      "deleted, and perhaps made anew.")
+      "deleted, and perhaps recreated.")
 
   private def describe(epoch: Long): String =
     try {
@@ -144,7 +144,7 @@ private[ckpt] object Runs {
   private val Name = "([0-9]{10})\\.run".r
   private final val MaxEpoch = 9999999999L
 
-  /** Of an object: a number is written once, so another stamp may be that of another object. */
+  /** The stamp of an object. A number is written once, so another stamp may mean another object. */
   final case class Stamp(modifiedMs: Long, bytes: Long)
 
   /** As many numbers are read as in `state_store/attempts/runs.py`; the rest is deleted, a few at a time. */

@@ -50,9 +50,9 @@ private[ckpt] class Extensions extends SparkSessionExtensionsProvider {
   }
 }
 
-/** Attaches to the queries of a session before each of them starts: Spark offers a jar no earlier hook. Refuses one in the
-  * folder of a savepoint, one that was rescaled to another checkpoint, and one whose sink has batches that its checkpoint
-  * does not know.
+/** Attaches to the queries of a session before each of them starts: Spark offers a jar no earlier hook. Refuses a query
+  * in the folder of a savepoint, one that was rescaled to another checkpoint, and one whose sink has batches that its
+  * checkpoint does not know.
   */
 private[ckpt] final class FollowQueries(session: SparkSession) extends (LogicalPlan => Unit) {
   override def apply(plan: LogicalPlan): Unit = (session, plan) match {

@@ -1,6 +1,6 @@
 package org.apache.spark.sql.ckpt.rows
 
-/** Append-only bytes in slabs of growing size, and large pieces in slabs of their own, of which no end is left unused.
+/** Append-only bytes in slabs of growing size. Large pieces get slabs of exactly their own size.
   *
   * A location stays valid as long as anybody holds the slab, and its bytes stay unchanged unless its owner overwrites
   * them: nothing is reused here. A location packs the slab number (high 32 bits) and the offset in it (low 32 bits).

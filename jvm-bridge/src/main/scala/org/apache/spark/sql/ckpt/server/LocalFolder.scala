@@ -9,8 +9,8 @@ import scala.annotation.tailrec
 
 import org.apache.spark.sql.ckpt.CkptException
 
-/** The folder of this process's local files. Its state server has chosen it, and leaves those of other processes alone
-  * while they hold a lock in theirs: see `state_store/server/homes.py`. A lock ends with its process, however it dies.
+/** The folder of this process's local files. Its state server has chosen it, and leaves the folders of other processes
+  * alone while these hold a lock in them: see `state_store/server/homes.py`. A lock ends with its process.
   */
 private[ckpt] final class LocalFolder private (val path: Path, lock: FileLock) {
 
@@ -20,7 +20,7 @@ private[ckpt] final class LocalFolder private (val path: Path, lock: FileLock) {
   /** Whether the folder still exists: when a session ends, Spark deletes the folder that may contain it. */
   def isThere: Boolean = Files.isDirectory(path)
 
-  /** Deletes the lock last: without it, what an interrupted deletion leaves would stay for a week. */
+  /** Deletes the lock last: without it, the rest of an interrupted deletion would stay for a week. */
   def delete(): Unit = {
     if (isThere) LocalFolder.deleteAll(path, LocalFolder.LockName)
     leave()
@@ -64,8 +64,8 @@ private[ckpt] object LocalFolder {
     case lock => lock
   }
 
-  /** Deletes the folder with all that is in it, files of the name `last` after all others. A link is deleted, and not
-    * what it leads to.
+  /** Deletes the folder with all that is in it, files of the name `last` after all others. A link is deleted, not
+    * its target.
     */
   def deleteAll(folder: Path, last: String = ""): Unit = {
     val files = Option(folder.toFile.listFiles).getOrElse(Array.empty[File]).sortBy(_.getName == last)

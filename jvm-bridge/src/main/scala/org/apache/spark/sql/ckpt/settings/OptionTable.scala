@@ -46,8 +46,8 @@ private[ckpt] object OptionTable {
     s"${options.get(key).get("doc").asText} Default: ${if (default.isTextual) s"'${default.asText}'" else default}."
   }
 
-  /** The value in its canonical form, or why it is refused: one of a list has the case of the list; a number has no
-    * spaces, and its unit is in lower case; other text stays as it is.
+  /** The value in its canonical form, or why it is refused. A value of a list gets the list's case, a number loses its
+    * spaces, its unit gets lower case, and other text stays as it is.
     */
   def read(key: String, value: String): Either[String, String] = {
     val row = options.get(key)

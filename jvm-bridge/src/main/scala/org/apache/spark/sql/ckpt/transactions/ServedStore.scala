@@ -53,13 +53,13 @@ private[ckpt] final class ServedStore(
   /** The query's number of partitions, as its offset log fixes it. */
   def partitions: Int = Option(hadoopConf.get(StatefulPartitions)).map(_.toInt).getOrElse {
     throw CkptErrors.lifecycle(
-      s"$label: its query does not say how many partitions it has, because its session does not have the extensions of " +
+      s"$label: the query's number of partitions is unknown, because its session does not have the extensions of " +
         "the jar. Call pyspark_ckpt.configure(builder) before the session is made, or pyspark_ckpt.attach(session) " +
         "before the query starts.")
   }
 
-  /** The handle of this store in the running server. In a new server the store is opened again. So it is for a task that
-    * was tried before, if the secrets in Hadoop's credential files are others by now.
+  /** The handle of this store in the running server. The store is opened again in a new server, and for a
+    * retried task if the secrets in Hadoop's credential files have changed.
     */
   def handle(): Opened = synchronized {
     if (closed) throw CkptErrors.lifecycle(s"$label is closed.")
@@ -69,7 +69,7 @@ private[ckpt] final class ServedStore(
     else if (openedWith.nonEmpty && isRetried) {
       val (found, last) = (places(), opened)
       if (found.secret != openedWith) {
-        logWarning(s"$label is opened again, with secrets that have changed in Hadoop's credential files.")
+        logWarning(s"$label is opened again with changed secrets from Hadoop's credential files.")
         opened = Opened(server, open(server, found))
         closeHandle(last.server, last.handle)
       }

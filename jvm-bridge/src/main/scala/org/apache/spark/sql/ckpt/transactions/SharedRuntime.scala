@@ -127,8 +127,8 @@ private[ckpt] object SharedRuntime extends Logging {
       endWithApplication(current)
     } else if (differs && refused.add(settings.ofProcess)) {
       logWarning(
-        s"the ckpt state store of this process was started with ${current.settings.ofProcess.text}; what differs in " +
-          s"${settings.ofProcess.text} takes effect in a new process")
+        s"the ckpt state store of this process was started with ${current.settings.ofProcess.text}; changes by " +
+          s"${settings.ofProcess.text} take effect in a new process")
     }
     current
   }

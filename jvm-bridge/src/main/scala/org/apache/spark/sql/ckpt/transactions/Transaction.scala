@@ -255,7 +255,7 @@ private[ckpt] final class Transaction(
     else writes.insert(key, length, hash, !writes.isComplete && existsInBase(key, length, hash))
   }
 
-  /** The entry of a key in memory, after all rows were taken there if they are to be. */
+  /** The entry of a key in memory. Takes all rows there first if the store is to have them there. */
   private def findOrTakeAll(key: Array[Byte], length: Int, hash: Int): Int = {
     val known = writes.find(key, length, hash)
     if (known < 0 && canTakeAll) {

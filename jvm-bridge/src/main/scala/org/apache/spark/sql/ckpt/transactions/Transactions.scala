@@ -73,8 +73,8 @@ private[ckpt] final class Transactions(served: ServedStore, settings: Settings) 
     }
   }
 
-  /** Begins in the state server, and opens a view of the version. With `canWait` there is none if the near cache has all
-    * rows, or if there are no rows.
+  /** Begins in the state server, and opens a view of the version. With `canWait` it opens no view if the near cache has
+    * all rows, or if there are none.
     */
   private def beginView(version: Long, call: => Begun, canWait: Boolean): (Begun, Option[Reader]) = {
     var attempt = 0
@@ -123,7 +123,7 @@ private[ckpt] final class Transactions(served: ServedStore, settings: Settings) 
     s"$label: its state does not fit into the memory that the stores of this executor share (it needs at least " +
       s"${neededBytes >> 20} MiB, and others have ${served.runtime.budget.residentBytes >> 20} of " +
       s"${served.runtime.budget.residentLimit >> 20} MiB). " +
-      "It goes on with RocksDB until the query is started again: raise memoryLimit, or set backend to rocksdb.")
+      "The store uses RocksDB until the query is started again: raise memoryLimit, or set backend to rocksdb.")
 
   private def isCurrent(reader: Reader): Boolean = served.isOpen && reader.path == lastLivePath
 

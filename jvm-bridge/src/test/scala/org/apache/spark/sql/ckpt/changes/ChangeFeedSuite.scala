@@ -174,7 +174,7 @@ class ChangeFeedSuite extends AnyFunSuite with BeforeAndAfterEach with BeforeAnd
     }
     Seq(replayed, expected).foreach(_.release())
     val failure = intercept[CkptException](fresh.replay(3, 5))
-    assert(failure.getMessage.contains("no snapshot of batch 2 ") && failure.getMessage.contains("those of batches 1"))
+    assert(failure.getMessage.contains("no snapshot of batch 2 ") && failure.getMessage.contains("of batches 1"))
     intercept[CkptException](fresh.replay(0, 5))
   }
 }

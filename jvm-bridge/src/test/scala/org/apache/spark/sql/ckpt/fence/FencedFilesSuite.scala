@@ -236,7 +236,7 @@ class FencedFilesSuite extends AnyFunSuite with BeforeAndAfterEach {
         "2026-01-01T00:00:00Z, and goes on there. Start the program with checkpointLocation file:"))
     val next = Files.createDirectories(folder.resolve("new/_ckpt/runs")).resolve("0000000007.run")
     Files.writeString(next, """{"run_id":"next","moves_to":"s3a://bucket/newest","moved_at_ms":1767225600000}""")
-    assert(refused().getMessage.contains("and is on s3a://bucket/newest by now. Start the program with " +
+    assert(refused().getMessage.contains("and is now on s3a://bucket/newest. Start the program with " +
         "checkpointLocation s3a://bucket/newest. "))
   }
 
@@ -274,7 +274,7 @@ class FencedFilesSuite extends AnyFunSuite with BeforeAndAfterEach {
     put("0000000001", "{")
     val damaged = intercept[CkptException](started())
     assert(damaged.kind == "FormatError")
-    assert(damaged.getMessage.contains("0000000001.run is damaged: it is not JSON. So it is not known whether"))
+    assert(damaged.getMessage.contains("0000000001.run is damaged: it is not JSON. So it is unknown whether"))
   }
 
   test("no run follows the last number, and the error names it") {

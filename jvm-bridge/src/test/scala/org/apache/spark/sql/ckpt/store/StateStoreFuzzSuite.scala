@@ -31,7 +31,7 @@ class StateStoreFuzzSuite extends AnyFunSuite with BeforeAndAfterAll {
   private val firstSeed = arguments.get("seed").fold(1L)(_.toLong)
 
   for {
-    (memory, isSmall, few) <- Seq(("16m", true, 10), ("256m", false, 20))
+    (memory, isSmall, few) <- Seq(("16m", true, 5), ("256m", false, 10))
     backends <- Seq(Seq(Stores.Ours), Seq(Stores.OursInMemory), Seq(Stores.Ours, Stores.OursInMemory))
   } {
     val names = backends.map(_.name).mkString(" and ")

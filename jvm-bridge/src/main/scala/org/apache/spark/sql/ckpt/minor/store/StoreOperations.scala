@@ -56,6 +56,6 @@ private[ckpt] trait StoreOperations {
   def removeColFamilyIfExists(colFamilyName: String): Boolean
   def release(): Unit
 
-  /** Whether it is an open read store of this version. `id`: that of the version, if there are any. */
+  /** Whether this is an open read store of `version`. `id`: the version's id, if versions have ids. */
   private[ckpt] def canBecomeWritable(version: Long, id: Option[String]): Boolean
 }

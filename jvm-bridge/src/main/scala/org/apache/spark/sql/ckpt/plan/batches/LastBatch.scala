@@ -23,7 +23,7 @@ private[ckpt] object LastBatch {
     case _ =>
   }
 
-  /** Takes the announcement back. A query that has noticed it meanwhile ends nevertheless. */
+  /** Takes the announcement back. A query that has already noticed it still ends. */
   def withdraw(query: StreamExecution): Unit = query match {
     case batches: MicroBatchExecution =>
       val field = notifierOf(batches)

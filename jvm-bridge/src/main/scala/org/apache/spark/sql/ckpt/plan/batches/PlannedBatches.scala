@@ -15,10 +15,10 @@ import org.apache.spark.sql.errors.QueryExecutionErrors
 
 /** Batches that were planned before a run begins: by Spark's log of offsets, and by a restore.
   *
-  * Spark takes up one planned batch when it starts, the last. A restore may carry over the plans of all batches that the
+  * Spark resumes one planned batch when it starts, the last. A restore may carry over the plans of all batches that the
   * query had after the savepoint: entries of the log of offsets, in `_ckpt/replay/<batch>`. So the numbers of batches
   * keep the rows that a sink knows them by. When all planned batches are committed, the next plan is moved to Spark's log
-  * before Spark looks for new rows, and Spark takes it up as it does at a start.
+  * before Spark looks for new rows, and Spark resumes it as at a start.
   */
 private[ckpt] object PlannedBatches extends Logging {
   final val Folder = "_ckpt/replay"
@@ -37,7 +37,7 @@ private[ckpt] object PlannedBatches extends Logging {
   def last(query: StreamExecution): Long =
     math.max(query.offsetLog.getLatestBatchId().getOrElse(-1L), lastCarried(query).getOrElse(-1L))
 
-  /** The same for a checkpoint, of which no query runs. */
+  /** The same for a checkpoint on which no query runs. */
   def last(checkpoint: Path, conf: Configuration): Long =
     Seq("offsets", Folder).flatMap(each => lastIn(new Path(checkpoint, each), conf)).foldLeft(-1L)(math.max(_, _))
 
@@ -70,10 +70,10 @@ private[ckpt] object PlannedBatches extends Logging {
 
     private def takeUp(batch: Long): Unit = {
       val plan = plans.get(batch).getOrElse(throw CkptErrors.format(
-          s"$folder/$batch is missing, which has the rows of batch $batch. There are plans up to batch $last."))
+          s"$folder/$batch is missing, the plan of batch $batch. There are plans up to batch $last."))
       if (!query.offsetLog.add(batch, plan)) throw QueryExecutionErrors.concurrentStreamLogUpdate(batch)
       StartOffsets.read(query)
-      logInfo(s"Query ${query.id} runs batch $batch with the offsets that it had before it went back to a savepoint")
+      logInfo(s"Query ${query.id} runs batch $batch with its offsets from before the query went back to a savepoint")
     }
   }
 }

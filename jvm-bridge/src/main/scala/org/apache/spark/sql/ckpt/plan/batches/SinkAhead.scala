@@ -10,8 +10,8 @@ import org.apache.spark.sql.ckpt.settings.Settings
 
 /** Refuses to start a query whose sink has batches that the checkpoint does not know.
   *
-  * The sink takes each number once. It would skip the rows of the next batches, which are others than those that it has
-  * under their numbers, and they would be lost.
+  * The sink takes each number once. It would skip the next batches, although their rows differ from those that it has
+  * under these numbers, and the rows would be lost.
   */
 private[ckpt] object SinkAhead {
   private val Key = "sinkAhead"
@@ -27,9 +27,9 @@ private[ckpt] object SinkAhead {
       newest.foreach { newest =>
         val planned = PlannedBatches.last(checkpoint, hadoopConf)
         if (newest > planned) {
-          val knows = if (planned < 0) "knows none" else s"knows those up to $planned"
+          val knows = if (planned < 0) "knows none" else s"knows only those up to $planned"
           val what =
-            s"The query is not started on $checkpoint: its sink ${query.sink} has batches up to $newest, and " +
+            s"The query is not started on $checkpoint: its sink ${query.sink} has batches up to $newest, but " +
               s"this checkpoint $knows"
           val refused = refusal(what, planned + 1, newest)
           throw new IllegalArgumentException(refused.getMessage, refused)
@@ -45,11 +45,10 @@ private[ckpt] object SinkAhead {
   def refusal(what: String, first: Long, last: Long): CkptException = {
     val numbers = if (first == last) s"batch $first" else s"batches $first to $last"
     CkptErrors.invalidInput(
-      s"$what. It would skip the rows that $numbers would have now, and they would be lost.",
-      "If the query has gone back to a savepoint, restore it once more with replay_from, all checkpoints on which it " +
-        "ran after the savepoint, also those to which it was moved (restore, rescale): these batches then have the same " +
-        "rows as before. Or give the query another sink, or remove from the sink what it has of them. If they have the " +
-        "same rows in any case, set the option " +
-        s"${Settings.Prefix}$Key to skip.")
+      s"$what. The sink would skip the new rows of $numbers, which would be lost.",
+      "If the query has gone back to a savepoint, restore it once more, and list in replay_from all checkpoints on " +
+        "which it ran after the savepoint, also those to which it was moved (restore, rescale): these batches then " +
+        "get the same rows as before. Or give the query another sink, or delete the rows of these batches from the " +
+        s"sink. If they get the same rows in any case, set the option ${Settings.Prefix}$Key to skip.")
   }
 }

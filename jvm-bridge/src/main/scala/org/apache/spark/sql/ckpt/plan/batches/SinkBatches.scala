@@ -5,7 +5,7 @@ import java.lang.reflect.InvocationTargetException
 import org.apache.spark.sql.ckpt.minor.{FileStreamSink, HDFSMetadataLog}
 import org.apache.spark.sql.connector.catalog.Table
 
-/** What a sink tells of the batches that it has. */
+/** What a sink reports of its batches. */
 private[ckpt] object SinkBatches {
   private final val Delta = "org.apache.spark.sql.delta.sources.DeltaSink"
 
@@ -25,7 +25,7 @@ private[ckpt] object SinkBatches {
     field.get(sink).asInstanceOf[HDFSMetadataLog[_ <: AnyRef]]
   }
 
-  /** As the sink finds it out itself. This jar is built without Delta, so it asks by names. Source: `DeltaSink.addBatch`. */
+  /** Asks as `DeltaSink.addBatch` does. This jar is built without Delta, so it calls methods by name. */
   private def newestInDelta(sink: Table, query: String): Option[Long] =
     for {
       log <- call(sink, s"${Delta.replace('.', '$')}$$$$deltaLog")

@@ -21,9 +21,9 @@ import org.apache.spark.sql.streaming.OutputMode
   * may be missing, or was made in another checkpoint. Source: `FileStreamSink.addBatch`,
   * `StateStoreWriter.getStateStoreCheckpointInfo`.
   *
-  * A batch that was planned by this run has other rows than the sink's batch of that number. To skip it loses its rows,
-  * so the query fails, unless the option `sinkAhead` says otherwise. Its plan is taken back: the next start would take it
-  * for one that the sink has.
+  * A batch that was planned by this run has other rows than the sink's batch of that number. Skipping it would lose its
+  * rows, so the query fails, unless the option `sinkAhead` says otherwise. Its plan is deleted, because the next start
+  * would take it for the plan of the sink's batch.
   */
 private[ckpt] object SkippedBatch extends Logging {
 
@@ -50,7 +50,7 @@ private[ckpt] object SkippedBatch extends Logging {
       sink.addBatch(batch, rows)
       if (isKnown || (isOurs && writers.exists(hasNotRun(_, conf)))) {
         requirePlanned(batch, conf)
-        logWarning(s"The sink of query ${query.id} skipped batch $batch: the batch runs for its state alone")
+        logWarning(s"The sink of query ${query.id} skipped batch $batch: the batch runs only for its state")
         query.lastExecution.toRdd.foreach((_: InternalRow) => ())
       }
     }
@@ -61,7 +61,7 @@ private[ckpt] object SkippedBatch extends Logging {
     private def requirePlanned(batch: Long, conf: SQLConf): Unit =
       if (batch > lastPlanned && !SinkAhead.isAllowed(conf.getAllConfs)) {
         query.offsetLog.purgeAfter(batch - 1)
-        throw SinkAhead.refusal(s"The sink of query ${query.id} ($sink) has a batch $batch already", batch, batch)
+        throw SinkAhead.refusal(s"The sink of query ${query.id} ($sink) already has a batch $batch", batch, batch)
       }
 
     override def name(): String = sink.name()
@@ -75,7 +75,7 @@ private[ckpt] object SkippedBatch extends Logging {
     }
 }
 
-/** The metric of an operator that has the number of stores of the tasks that have ended. */
+/** An operator's metric that counts the stores of tasks that have ended. */
 private[plan] object StoreCount {
   val Name = "numStateStoreInstances"
 

@@ -10,7 +10,7 @@ import org.apache.spark.sql.internal.SQLConf
 
 /** One input of a query's watermark: a `withWatermark`, wherever it is in the plan.
   *
-  * `nodeId` is another one after a restart, and `name` is the same. `idleAfterMs` is None for an input that
+  * `nodeId` changes with a restart, and `name` stays the same. `idleAfterMs` is None for an input that
   * always counts.
   */
 private[ckpt] final case class WatermarkInput(nodeId: WatermarkNodes.Id, name: InputName, idleAfterMs: Option[Long])
@@ -20,7 +20,7 @@ private[ckpt] final case class WatermarkInput(nodeId: WatermarkNodes.Id, name: I
   */
 private[ckpt] final case class InputName(column: String, sources: Seq[String], number: Int)
 
-/** Lets inputs that have been silent not count for the watermark, in the queries that have such inputs.
+/** Leaves silent inputs out of the watermark, in queries with inputs that can be idle.
   *
   * `with_watermark` of the Python side marks the column of the event time below Spark's `withWatermark`, and not above.
   */
@@ -64,7 +64,7 @@ private[ckpt] object IdleInputs {
       plan.foreach {
         case node: EventTimeWatermarkExec if node.eventTime.metadata.contains(Mark) && isUnfollowed(plan) =>
           throw CkptErrors.invalidInput(
-            "This query has an input with idle_after, and its watermark could not be taken over.",
+            "This query has an input with idle_after, but its watermark could not be taken over.",
             "The driver's log has the reason, as an error of a StreamingQueryListener. Or use Spark's withWatermark.")
         case _ =>
       }

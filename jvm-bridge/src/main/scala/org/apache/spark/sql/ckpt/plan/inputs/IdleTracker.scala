@@ -17,10 +17,10 @@ import org.apache.spark.sql.internal.SQLConf
 
 /** Spark's tracker, except that an input without rows for its `idleAfterMs` does not count until its next row.
   *
-  * If all inputs are idle, those count that were the last to become idle: the watermark stays where it was then, however
-  * late the tracker looks. Silence is known to have lasted until a batch without rows of the input was planned, or until
-  * the query has looked for rows and found none, but not for longer than `untilMs`. So a restart does not end it, and
-  * rows that arrive while the query is down are there before the tracker looks.
+  * If all inputs are idle, the last ones to become idle count: the watermark stays where it was then, however late the
+  * tracker looks. Silence is known to last until a batch without rows of the input was planned, or until the query has
+  * looked for rows and found none, but not beyond `untilMs`. So a restart does not end silence, and rows that arrive
+  * while the query is down are there before the tracker looks.
   */
 private[ckpt] final class IdleTracker(
     query: MicroBatchExecution,
@@ -36,7 +36,7 @@ private[ckpt] final class IdleTracker(
     committed.fold(Map.empty[WatermarkInput, InputTimes])(log.read(_, inputs))
   }
 
-  /** When the query has looked for rows last, if it has found none since it did. */
+  /** When the query last looked for rows, if it has found none since. */
   private var lookedMs: Option[Long] = None
 
   private var idle = Set.empty[WatermarkInput]

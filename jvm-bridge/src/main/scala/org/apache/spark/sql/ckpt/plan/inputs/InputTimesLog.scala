@@ -30,8 +30,8 @@ private[ckpt] final case class InputTimes(watermarkMs: Option[Long], seenMs: Lon
 private[ckpt] final class InputTimesLog(session: SparkSession, path: String)
   extends HDFSMetadataLog[String](session, path) {
 
-  /** The times after a batch of those inputs that were there in it. None are, if the query had no input then that can be
-    * idle. Throws FormatError.
+  /** The times after a batch, of the inputs that it had. Empty if the query then had no input that can be idle. Throws
+    * FormatError.
     */
   def read(batch: Long, inputs: Seq[WatermarkInput]): Map[WatermarkInput, InputTimes] =
     get(batch).fold(Map.empty[WatermarkInput, InputTimes]) { content =>

@@ -20,7 +20,7 @@ private[ckpt] final class KeyedExec(@transient protected val spark: FlatMapGroup
     new KeyedExec(if (child eq copied.child) copied else copied.copy(child = child))
   }
 
-  /** The row of a group has a column for a time-out also without timers: a program can get its first ones, or lose all.
+  /** A group's row has a column for a time-out even without timers: a program can add its first ones, or drop all.
     */
   override lazy val stateManager: StateManager =
     createStateManager(stateEncoder, shouldStoreTimestamp = true, stateFormatVersion)

@@ -14,7 +14,7 @@ import org.apache.spark.sql.ckpt.minor.plans.{PlanErrors, StatefulNodes}
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.streaming.OutputMode
 
-/** What Spark's own check of a streaming plan cannot say of keyed operators, because it does not know them.
+/** Checks keyed operators. Spark's own check of a streaming plan does not know them.
   *
   * A plan is checked whenever a frame is made, and once more, with its output mode, when the query starts. Where Spark
   * does not check, there is no check here.
@@ -46,12 +46,12 @@ private[ckpt] object KeyedRules extends (LogicalPlan => Unit) {
     uids.diff(uids.distinct).headOption.foreach { uid =>
       throw refusal(
         s"Two operators of this query have the uid $uid.",
-        "Give each its own: state is found by the uid of its operator. A frame that is used twice, as in a self-join, " +
-          "has its operators twice: make it by two calls.")
+        "Give each its own uid, by which its state is found. A frame that is used twice, as in a self-join, " +
+          "has its operators twice: create it by two calls.")
     }
   }
 
-  /** A function of Spark's own gives what comes after it no watermark. Timers would never fire there, and with one more
+  /** Operators after a function of Spark's own have no watermark. Timers would never fire there, and with one more
     * withWatermark the query would stand still.
     */
   private def requireWatermark(keyed: KeyedOperator): Unit = keyed.child.foreach {
@@ -65,8 +65,8 @@ private[ckpt] object KeyedRules extends (LogicalPlan => Unit) {
   }
 
   private def withoutWatermark(keyed: KeyedOperator, other: String): AnalysisException = refusal(
-    s"${keyed.name} comes after $other, and what comes after that has no watermark in Spark.",
-    "Make it a keyed operator, too: keyed(...).apply_in_pandas_with_state takes its function as it is.")
+    s"${keyed.name} comes after $other, which passes on no watermark in Spark.",
+    "Make that a keyed operator, too: keyed(...).apply_in_pandas_with_state takes its function as it is.")
 
   /** Rows in update mode replace earlier ones, which an operator of Spark would count again. */
   private def requireRowsThatStay(plan: LogicalPlan): Unit =
@@ -74,7 +74,7 @@ private[ckpt] object KeyedRules extends (LogicalPlan => Unit) {
       plan.children.foreach(_.foreach {
         case keyed: KeyedOperator if keyed.mode == Update =>
           throw refusal(
-            s"${keyed.name} has the mode 'update', and its rows go to Spark's ${plan.nodeName}, which takes no updates.",
+            s"${keyed.name} has the mode 'update', but feeds Spark's ${plan.nodeName}, which takes no updates.",
             "Give it the mode 'append', and let it output each row once.")
         case _ =>
       })
@@ -83,7 +83,7 @@ private[ckpt] object KeyedRules extends (LogicalPlan => Unit) {
   private def requireMode(mode: OutputMode, operators: Seq[KeyedOperator]): Unit = operators.foreach { keyed =>
     if (mode == Append && keyed.mode == Update) {
       throw refusal(
-        s"${keyed.name} has the mode 'update', and the query has the output mode 'append'.",
+        s"${keyed.name} has the mode 'update', but the query has the output mode 'append'.",
         s"Give the operator the mode 'append', or start the query in the output mode 'update'.")
     }
     if (mode != Append) {

@@ -3,7 +3,7 @@ package org.apache.spark.sql.ckpt.plan.keyed
 import org.apache.spark.sql.ckpt.minor.FlatMapGroupsInPandasWithStateExec
 import org.apache.spark.sql.execution.SparkPlan
 
-/** An operator of ours in the place of Spark's, of which Spark makes copies as of its own.
+/** An operator of ours in place of Spark's, which Spark copies like its own.
   *
   * Spark plans a batch with copies of its operators, which it makes with `copy`. Elsewhere it makes them with `makeCopy`
   * and `clone`, which look for a constructor that takes the operator's members. Ours takes an operator of Spark's.

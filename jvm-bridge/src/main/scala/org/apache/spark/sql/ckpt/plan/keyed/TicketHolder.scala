@@ -10,11 +10,11 @@ import org.apache.spark.sql.ckpt.store.CkptStateStore
 import org.apache.spark.sql.execution.streaming.state.{StateStore, StateStoreId}
 import org.apache.spark.util.CompletionIterator
 
-/** An operator that fails if a task takes rows by turns from one of its partitions that it has twice.
+/** An operator that fails if a task has one of its partitions twice, and takes rows from both by turns.
   *
   * A Python worker finds the transaction of its partition by a ticket. In a task, each partition of an operator has one
   * ticket: that of the transaction that began last. Two workers would write into that transaction, and the writes for the
-  * other one would be lost. One after the other is right, as is one that is left before its end.
+  * other one would be lost. One reader after the other is right, also if the first stops before its end.
   */
 private[ckpt] trait TicketHolder extends FlatMapGroupsInPandasWithStateExec {
   override def processDataWithPartition(
@@ -65,7 +65,7 @@ private[ckpt] object TicketHolder {
     override def next(): InternalRow = rows.next()
 
     private def refusal: CkptException = CkptErrors.invalidInput(
-      s"One task takes rows of partition ${store.partitionId} of $name twice at the same time, and the writes of one " +
+      s"One task takes rows of partition ${store.partitionId} of $name twice at the same time, so the writes of one " +
         "would be lost.",
       "The foreachBatch function combines its frame with itself, as rdd.zip or a join does. Call persist() on the frame " +
         "before, and unpersist() after it; or read the frame once.")

@@ -23,8 +23,9 @@ private[ckpt] object OtherProvider extends Logging {
 
   private def textFor(query: StreamExecution, other: String): String = {
     val checkpoint = query.resolvedCheckpointRoot
-    s"Query ${Option(query.name).getOrElse(query.id)} keeps its state in $other, although the session has pyspark-ckpt: its checkpoint " +
-      s"$checkpoint was written so. To move it, stop the query, run `pyspark-ckpt checkpoint adopt '$checkpoint' " +
-      "NEW_CHECKPOINT`, and start the query with the new checkpointLocation."
+    s"Query ${Option(query.name).getOrElse(query.id)} keeps its state in $other, although the session has " +
+      s"pyspark-ckpt: its checkpoint $checkpoint has this provider. To move it, stop the query, run " +
+      s"`pyspark-ckpt checkpoint adopt '$checkpoint' NEW_CHECKPOINT`, and start the query with the new " +
+      "checkpointLocation."
   }
 }

@@ -15,7 +15,7 @@ import org.apache.spark.sql.ckpt.fence.LogFiles
 import org.apache.spark.sql.ckpt.minor.ClassicSession
 import org.apache.spark.sql.ckpt.settings.Json
 
-/** Refuses to start a query in the folder of a savepoint, which it would spoil: no restore takes it any more.
+/** Refuses to start a query in the folder of a savepoint. The query would spoil it: no restore would take it any more.
   *
   * A folder in which an earlier release has started a query is the checkpoint of that query, and it goes on there: a log
   * has an entry that the savepoint does not have. `Savepoint` in `state_store/savepoints/savepoint.py` has the same rule,
@@ -43,12 +43,12 @@ private[ckpt] final class SavepointFolder(folder: Path, conf: Configuration) {
           hasBeyond(own),
           "it is a savepoint, and the query would change it",
           s"Restore it into a new folder, `pyspark-ckpt savepoint restore '$folder' NEW_CHECKPOINT` or in Python " +
-            s"pyspark_ckpt.restore('$folder', NEW_CHECKPOINT), and start the query with that as its checkpointLocation.")
+            s"pyspark_ckpt.restore('$folder', NEW_CHECKPOINT), and start the query with that checkpointLocation.")
       case None =>
         refusalUnless(
           isLive = false,
           s"it is a savepoint whose $Finished is damaged",
-          s"See what is wrong with it: `pyspark-ckpt savepoint verify '$folder'`. ${adviceIfLive(Finished)}")
+          s"To see what is wrong, run `pyspark-ckpt savepoint verify '$folder'`. ${adviceIfLive(Finished)}")
     }
 
   private def refusalOfUnfinished: Option[CkptException] = {
@@ -59,12 +59,12 @@ private[ckpt] final class SavepointFolder(folder: Path, conf: Configuration) {
     refusalUnless(
       own.exists(hasBeyond),
       "it is an unfinished or half-deleted savepoint",
-      "To continue from another savepoint, restore that, `pyspark-ckpt savepoint restore SAVEPOINT NEW_CHECKPOINT`, and " +
+      "To continue from another savepoint, run `pyspark-ckpt savepoint restore SAVEPOINT NEW_CHECKPOINT`, and " +
         s"start the query with NEW_CHECKPOINT as its checkpointLocation. ${adviceIfLive(Unfinished)}")
   }
 
   private def adviceIfLive(mark: String): String =
-    s"If a query was started here before, so that this is its checkpoint, delete only $folder/$mark, and start it again."
+    s"If this is the checkpoint of a query that was started here, delete only $folder/$mark, and start the query again."
 
   private def refusalUnless(isLive: Boolean, what: String, hint: String): Option[CkptException] =
     if (isLive) None else Some(CkptErrors.invalidInput(s"The query is not started on $folder: $what.", hint))

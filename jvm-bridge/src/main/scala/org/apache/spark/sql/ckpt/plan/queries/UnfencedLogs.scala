@@ -8,8 +8,8 @@ import org.apache.spark.sql.ckpt.minor.StreamExecution
 import org.apache.spark.sql.ckpt.minor.query.QuerySession
 import org.apache.spark.sql.internal.SQLConf
 
-/** Warns, once for each query in this JVM, of a session for which somebody has set the provider by hand and not the class
-  * that fences Spark's logs.
+/** Warns, once for each query in this JVM, if somebody has set the session's provider by hand, but not the class that
+  * fences Spark's logs.
   */
 private[ckpt] object UnfencedLogs extends Logging {
   private val Files = SQLConf.STREAMING_CHECKPOINT_FILE_MANAGER_CLASS.parent.key
@@ -24,7 +24,7 @@ private[ckpt] object UnfencedLogs extends Logging {
   private def text(query: StreamExecution, confs: Map[String, String]): String = {
     val format =
       if (confs.contains(KeptState.Format)) "" else s" and ${KeptState.Format} (so it has format 1)"
-    s"Query ${Option(query.name).getOrElse(query.id)} runs without a fence of Spark's logs: a driver that another one has " +
-      s"replaced may still write to them. Its session lacks $Files$format. pyspark_ckpt.configure(builder) sets all confs."
+    s"Query ${Option(query.name).getOrElse(query.id)} runs without a fence of Spark's logs: a replaced driver " +
+      s"may still write to them. The session lacks $Files$format. pyspark_ckpt.configure(builder) sets all confs."
   }
 }

@@ -8,7 +8,7 @@ private[ckpt] object StoreErrors {
   def unexpectedVersion(version: Long): Throwable = new IllegalArgumentException(s"Version cannot be $version")
   def unsupported(operation: String, why: String): Throwable = CkptErrors.unsupported(operation, why)
   def invalidFamily(operation: String, name: String): Throwable =
-    CkptErrors.unsupported(operation, s"'$name' is no name of a column family")
+    CkptErrors.unsupported(operation, s"'$name' is not a name of a column family")
   def reservedFamily(name: String): Throwable = invalidFamily("create_col_family", name)
   def missingFamily(operation: String, name: String): Throwable =
     CkptErrors.unsupported(operation, s"there is no column family '$name'")

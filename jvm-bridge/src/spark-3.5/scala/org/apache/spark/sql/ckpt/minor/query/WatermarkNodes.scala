@@ -23,7 +23,7 @@ private[ckpt] object WatermarkNodes {
   def of(plan: LogicalPlan): Seq[(Id, EventTimeWatermark)] =
     plan.collect { case node: EventTimeWatermark => node }.zipWithIndex.map(_.swap)
 
-  /** Those of an executed plan that have had rows, with the watermark of the rows. */
+  /** The nodes of an executed plan that have had rows, with the watermark of the rows. */
   def withRows(plan: SparkPlan): Map[Id, Long] =
     PlanTraversal.collect(plan) { case node: EventTimeWatermarkExec => node }.zipWithIndex.collect {
       case (node, id) if node.eventTimeStats.value.count > 0 => id -> (node.eventTimeStats.value.max - node.delayMs)
@@ -43,7 +43,7 @@ private[ckpt] object MinorWatermarkTracker {
   Seq(field, sources, readCheckpoint).foreach(_.setAccessible(true))
 
   /** Spark's tracker of a query, into which the query's checkpoint has been read. Spark 3.5 makes it within the first
-    * trigger; so this does what that trigger would do, and it will find it done.
+    * trigger; so this does in advance what that trigger would do.
     */
   def of(query: MicroBatchExecution): WatermarkTracker = {
     if (field.get(query) == null) {

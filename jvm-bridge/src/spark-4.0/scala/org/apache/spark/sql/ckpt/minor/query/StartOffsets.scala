@@ -11,7 +11,7 @@ private[ckpt] object StartOffsets {
     classOf[MicroBatchExecution].getDeclaredMethods.filter(_.getName == "populateStartOffsets").head
   populate.setAccessible(true)
 
-  /** Reads it once more, in a query that runs, for the batch that it is about to plan. Its watermark stays. */
+  /** Reads it once more in a running query, for the batch that the query is about to plan. The watermark stays. */
   def read(query: MicroBatchExecution): Unit = {
     val tracker = MinorWatermarkTracker.of(query)
     try populate.invoke(query, context.invoke(query), QuerySession.of(query))

@@ -21,7 +21,7 @@ private[ckpt] object WatermarkNodes {
   def of(plan: LogicalPlan): Seq[(Id, EventTimeWatermark)] =
     plan.collect { case node: EventTimeWatermark => node.nodeId -> node }.distinctBy(_._1)
 
-  /** Those of an executed plan that have had rows, with the watermark of the rows. */
+  /** The nodes of an executed plan that have had rows, with the watermark of the rows. */
   def withRows(plan: SparkPlan): Map[Id, Long] = PlanTraversal.collect(plan) {
     case node: EventTimeWatermarkExec if node.eventTimeStats.value.count > 0 =>
       node.nodeId -> (node.eventTimeStats.value.max - node.delayMs)

@@ -18,7 +18,7 @@ private[ckpt] object CheckpointIds {
 
 private[ckpt] trait ReportsCheckpointIds extends StateStore {
 
-  /** The id of the commit, and that of its base; each None without ids. Fails before the commit. */
+  /** The ids of the commit and of its base; each None without ids. Fails before the commit. */
   protected def committedIds: (Option[String], Option[String])
 
   override def getStateStoreCheckpointInfo(): StateStoreCheckpointInfo = {
