@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGES = {"progress": "/c/0/progress", "partitions": "/c/0/partitions", "key": "/c/0/key"}
+PAGES = {"progress": "/c/0/progress", "partitions": "/c/0/partitions"}
 WIDTH, HEIGHT = 1100, 760
 BATCHES = 30
 
@@ -74,9 +74,6 @@ def _take(url: str, chromium: str | None) -> None:
         page.goto(url)
         for name, path in PAGES.items():
             page.goto(f"{base}{path}")
-            if name == "key":
-                page.get_by_label("user", exact=False).first.fill("user-42")
-                page.get_by_role("button", name="Look up").click()
             time.sleep(6)  # until it has refreshed itself
             page.screenshot(path=DOCS / f"web-page-{name}.png")
         browser.close()

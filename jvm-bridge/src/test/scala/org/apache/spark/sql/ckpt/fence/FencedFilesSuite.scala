@@ -281,7 +281,7 @@ class FencedFilesSuite extends AnyFunSuite with BeforeAndAfterEach {
     put("9999999999", "")
     val refusal = intercept[CkptException](runs.take("00000001-0000-0000-0000-000000000000", "app on host"))
     assert(refusal.kind == "FormatError")
-    assert(refusal.getMessage.contains("_ckpt/runs/9999999999.run has the last number"))
+    assert(refusal.getMessage.contains("_ckpt/runs/9999999999.run has the highest number of a run"))
     assert(runs.list() == Seq(9999999999L))
   }
 }
