@@ -308,5 +308,5 @@ def test_wrong_arguments_are_refused(spark: SparkSession) -> None:
     ):
         with pytest.raises(InvalidInputError, match=problem):
             ckpt.with_watermark(frame, event_time, "1 minute", idle_after=after)
-    with pytest.raises(InvalidInputError, match="is not a DataFrame"):
+    with pytest.raises(InvalidInputError, match="is not a Spark DataFrame"):
         ckpt.with_watermark([], "at", "1 minute", idle_after="1 minute")  # type: ignore[arg-type]

@@ -223,7 +223,7 @@ def test_the_old_checkpoint_stays_while_it_is_copied(
         Pins(LocalPlace(Path(program.checkpoint))).add(1, 600.0)  # as a savepoint does
         done = ckpt.rescale(query, program.start, 3, old_checkpoint="delete")
         assert not done.old_is_deleted
-        assert "query was not deleted: it is being copied" in capsys.readouterr().err
+        assert "query was not deleted: it is being read or copied" in capsys.readouterr().err
         assert (tmp_path / "query" / "metadata").exists()
 
 

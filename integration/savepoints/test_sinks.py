@@ -208,7 +208,7 @@ def test_a_sink_has_the_rows_that_the_page_says(
     try:
         go(files)
     except (IllegalArgumentException, RescaleError, StreamingQueryException) as failure:
-        failed = REFUSED if "they would be lost" in str(failure) else FAILS
+        failed = REFUSED if "which would be lost" in str(failure) else FAILS
         has_started = isinstance(failure, StreamingQueryException)
         assert not has_started or failed == FAILS or (kind == "Delta" and not delta.JARS)
     found = {sink: failed or describe(rows) for sink, rows in KINDS[kind].read(files.folder / "output").items()}
