@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from integration.long_tests import name_of, read_names
 from integration.sample import ALL
 from integration.short import IN_TURN, PARTS, has
 from integration.turns import TURNS, find_turn, is_older, take
@@ -20,6 +21,8 @@ TOGETHER = ("integration/crash/",)
 
 LONGEST = ("integration/crash/", "integration/ha/", "integration/kafka/", "integration/savepoints/test_driver_kill.py")
 """What begins first of the tests with Spark: else a run waits for it at its end."""
+
+LONG_TESTS = read_names()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -62,7 +65,7 @@ def pytest_report_header() -> str:
 
 
 def _is_in_turn(item: pytest.Item) -> bool:
-    if item.get_closest_marker("in_turn"):
+    if item.get_closest_marker("in_turn") or name_of(item.nodeid) in LONG_TESTS:
         return True
     return is_older() and item.nodeid.startswith(IN_TURN)
 

@@ -17,9 +17,7 @@ from integration.sample import ALL
 from pyspark_ckpt.pyspark_releases import find_release
 
 TURNS = 6
-EVERY_TIME = ("3.5",)
-IN_TURN = ("4.0", "4.1", "4.2")
-OLDER = EVERY_TIME + IN_TURN
+OLDER = ("3.5", "4.0", "4.1", "4.2")
 
 _HOUR_S = 3600
 
@@ -50,7 +48,7 @@ def take(each: list[T], turn: int | None) -> list[T]:
 
 def take_older(turn: int | None) -> list[str]:
     """Those older Sparks whose turn it is: one of them each time."""
-    return list(IN_TURN) if turn is None else [IN_TURN[turn % len(IN_TURN)]]
+    return list(OLDER) if turn is None else [OLDER[turn % len(OLDER)]]
 
 
 def _committed_s() -> int:
@@ -64,4 +62,4 @@ def _committed_s() -> int:
 
 
 if __name__ == "__main__":
-    print(*EVERY_TIME, *take_older(find_turn()))
+    print(*take_older(find_turn()))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from itertools import chain
+from pathlib import Path
 
 import pytest
 
-from integration.turns import IN_TURN, TURNS, find_turn, take, take_older
+from integration.long_tests import ROOT, find_long, name_of, read_names
+from integration.turns import OLDER, TURNS, find_turn, take, take_older
 
 
 def test_every_test_has_its_turn() -> None:
@@ -19,7 +21,7 @@ def test_every_test_has_its_turn() -> None:
 def test_every_older_spark_has_its_turn() -> None:
     taken = [take_older(turn) for turn in range(TURNS)]
     assert all(len(each) == 1 for each in taken)
-    assert set(chain.from_iterable(taken)) == set(IN_TURN) == set(take_older(None))
+    assert set(chain.from_iterable(taken)) == set(OLDER) == set(take_older(None))
 
 
 def test_the_turn_is_that_of_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,3 +38,26 @@ def test_a_turn_that_there_is_not_is_refused(wrong: str, monkeypatch: pytest.Mon
     monkeypatch.setenv("CKPT_TURN", wrong)
     with pytest.raises(ValueError, match=f"CKPT_TURN is '{wrong}'"):
         find_turn()
+
+
+def test_every_long_test_is_there() -> None:
+    """Those that were renamed or deleted are no longer named: see ``integration.long_tests``."""
+    for name in read_names():
+        file, *classes, function = name.split("::")
+        sought = f"class {classes[0]}(" if classes else f"def {function}("
+        assert sought in (ROOT / file).read_text(encoding="utf-8"), name
+
+
+def test_long_tests_are_found_in_a_report(tmp_path: Path) -> None:
+    report = tmp_path / "junit.xml"
+    cases = [
+        ("tests.test_turns", "test_a[b]", 2.5),
+        ("tests.test_turns", "test_a[c]", 0.1),
+        ("tests.test_turns", "test_d", 1.9),
+        ("tests.contracts.test_hdfs_place.TestHdfsPlace", "test_e[f-g]", 60),
+    ]
+    lines = [f'<testcase classname="{module}" name="{name}" time="{time_s}"/>' for module, name, time_s in cases]
+    report.write_text(f"<testsuites><testsuite>{''.join(lines)}</testsuite></testsuites>", encoding="utf-8")
+    found = {"tests/test_turns.py::test_a", "tests/contracts/test_hdfs_place.py::TestHdfsPlace::test_e"}
+    assert find_long(report) == found
+    assert name_of("tests/test_turns.py::test_a[b]") == "tests/test_turns.py::test_a"

@@ -305,7 +305,10 @@ def test_what_is_no_initial_state_is_refused_by_name(spark: SparkSession, tmp_pa
             given.withColumnRenamed("user", "name"),
             r"there are no columns \['user'\] to key by, only \['name', 'total'\]",
         ),
-        (given.withColumn("user", f.col("user").cast("bigint")), "the key 'user' of type bigint, .* its type is int[.]"),
+        (
+            given.withColumn("user", f.col("user").cast("bigint")),
+            "the key 'user' of type bigint, .* its type is int[.]",
+        ),
         (given.withColumnRenamed("total", "totals"), "a column 'totals', .* Did you mean 'total'"),
     ):
         with pytest.raises(InvalidInputError, match=f"keyed\\(uid='it'\\): .*{problem}"):
