@@ -44,7 +44,7 @@ def test_every_long_test_is_there() -> None:
     """Those that were renamed or deleted are no longer named: see ``integration.long_tests``."""
     for name in read_names():
         file, *classes, function = name.split("::")
-        sought = f"class {classes[0]}(" if classes else f"def {function}("
+        sought = classes[0] if classes else f"def {function}("
         assert sought in (ROOT / file).read_text(encoding="utf-8"), name
 
 
