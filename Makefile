@@ -77,8 +77,8 @@ demo: compiled $(JAR) ## a stream of 336,776 real flights, killed in the middle,
 	@$(PY) -m integration.demo $(ARGS)
 
 ifneq ($(ARGS),)
-test: compiled ## everything except the largest matrices; long tests rotate. With ARGS: pytest alone
-	@$(PY) -m pytest -v -n $(PROCESSES) $(ARGS)
+test: compiled ## everything except the largest matrices; long tests rotate. With ARGS: pytest alone, all that it selects
+	@CKPT_TURN=$${CKPT_TURN:-all} $(PY) -m pytest -v -n $(PROCESSES) $(ARGS)
 else
 test: compiled
 	@$(PY) -m integration.phases lint jar test-scala services test-python test-older-sparks

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-LONG_S = 2.0
+LONG_S = 1.0
 NAMES = Path(__file__).with_name("long_tests.txt")
 ROOT = Path(__file__).parents[1]
 

@@ -53,7 +53,7 @@ def test_long_tests_are_found_in_a_report(tmp_path: Path) -> None:
     cases = [
         ("tests.test_turns", "test_a[b]", 2.5),
         ("tests.test_turns", "test_a[c]", 0.1),
-        ("tests.test_turns", "test_d", 1.9),
+        ("tests.test_turns", "test_d", 0.9),
         ("tests.contracts.test_hdfs_place.TestHdfsPlace", "test_e[f-g]", 60),
     ]
     lines = [f'<testcase classname="{module}" name="{name}" time="{time_s}"/>' for module, name, time_s in cases]
