@@ -78,14 +78,18 @@ def _await_batch(query: StreamingQuery, batches: int) -> None:
 
 
 def _lose_local_state() -> None:
-    """Kill the state server and delete its files, so that the next batch restores."""
+    """Kill the state server, with the processes it has forked, and delete its files: so the next batch restores."""
+    folders: set[Path] = set()
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):  # workers come and go
             if process.status() != psutil.STATUS_ZOMBIE and "pyspark_ckpt.state_store.server" in process.cmdline():
-                (lock,) = (Path(each.path) for each in process.open_files() if each.path.endswith("server.lock"))
+                files = [Path(each.path) for each in process.open_files()]
+                folders |= {file.parent.parent for file in files if file.name == "server.lock"}
                 process.kill()
                 process.wait()
-                shutil.rmtree(lock.parent.parent)
+    assert folders
+    for folder in folders:
+        shutil.rmtree(folder)
 
 
 def main(folder: Path) -> None:
