@@ -49,15 +49,6 @@ lazy val bridge = shim("bridge", "4.3", file("."), python).settings(
   Test / resourceDirectory := baseDirectory.value / "jvm-bridge" / "src" / "test" / "resources",
   libraryDependencies += "org.scalatest" %% "scalatest" % "3.2.20" % Test,
   Test / fork := true,
-  // Two JVMs at a time: suites share what a JVM has once, such as the state server.
-  Test / testGrouping := {
-    val options = (Test / forkOptions).value
-    val suites = (Test / definedTests).value.sortBy(_.name)
-    val (even, odd) = suites.zipWithIndex.partition(_._2 % 2 == 0)
-    Seq("first" -> even, "second" -> odd).map { case (name, group) =>
-      Tests.Group(name, group.map(_._1), Tests.SubProcess(options))
-    }
-  },
   Test / baseDirectory := baseDirectory.value,
   Test / testOptions += Tests.Argument(TestFrameworks.ScalaTest, "-oDI"), // how long each took; failures again at the end
   // What Spark's own launcher gives its JVMs on Java 17.
@@ -83,8 +74,6 @@ lazy val format = (project in file(".tools/scalafmt"))
     Compile / mainClass := Some("org.scalafmt.cli.Cli"),
     Compile / run / fork := true,
     Compile / run / baseDirectory := (LocalRootProject / baseDirectory).value)
-
-Global / concurrentRestrictions += Tags.limit(Tags.ForkedTestGroup, 2)
 
 addCommandAlias("formatScala", "format/run --non-interactive jvm-bridge")
 addCommandAlias("checkScala", "format/run --non-interactive --test jvm-bridge")
