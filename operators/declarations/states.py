@@ -133,8 +133,8 @@ class DeclaredState(Declared):
     ``keys`` is ``ctx.keys`` of a VectorProcessor, or some of them. ``index`` has one position in ``keys`` for each row,
     such as ``ctx.key_index``. Results are in the order of ``keys``, or of the rows.
 
-    ``at``, for a state with a time to live in event time: the event time of the written values, in place of that of the
-    call. It is a datetime or milliseconds since 1970; calls for many keys also take an Arrow array of timestamps. A
+    ``at``, for a state with a time to live in event time: the event time of the written values, instead of the
+    call's. It is a datetime or milliseconds since 1970; calls for many keys also take an Arrow array of timestamps. A
     write never shortens a life: if the row that it replaces has a later time, that time stays.
 
     Every method raises InvalidInputError for a value that does not fit the type, and for a call that this form of

@@ -99,7 +99,7 @@ class EventTime:
             self._now = before
 
     def of_keys(self, keys: Keys) -> Times:
-        """Return the times of many keys: reads have that of the key's first row, writes that of its last row."""
+        """Return the times of many keys: a read has the time of the key's first row, a write of its last row."""
         if self._keys is None:
             return Times(*(np.full(len(keys), at_ms) for at_ms in self.use()))
         if keys.suffixes is self._keys.suffixes:
@@ -118,7 +118,7 @@ class EventTime:
 
 
 class RowsInTime(list[Any]):
-    """The rows of a call for one key. During iteration, the event time is that of the current row."""
+    """The rows of a call for one key. During iteration, the current row gives the event time."""
 
     def __init__(self, rows: list[Any], times_ms: list[int], time: EventTime) -> None:
         """``times_ms``: of each row, never falling. Begins the call."""

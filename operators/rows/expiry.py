@@ -136,7 +136,7 @@ class ExpiryIndex(OrderedRows):
         self._given_back = rows
 
     def count_expired(self, life: Life, most: int, count: Callable[[list[tuple[bytes, bytes]]], int]) -> int:
-        """Count the rows whose index rows ``scan_expired`` has left, and which it yields no more after that.
+        """Count the expired rows that ``scan_expired`` has not yielded. After that, it does not yield them.
 
         ``count`` counts the rows of a portion. The count ends when it reaches ``most``.
         """

@@ -27,7 +27,8 @@ def running(
     """The port of a server that listens there; it is killed in the end.
 
     A server whose port was taken gets another one. ``call``: it fails while the server only listens. Raises
-    RuntimeError with the end of its log if the server does not start, or has ended by itself meanwhile.
+    RuntimeError with the end of its log if the server does not start, or has ended by itself meanwhile, and
+    TimeoutError if it does not answer.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     for _ in range(MAX_PORTS):
@@ -47,19 +48,21 @@ def running(
 
 
 def _is_ready(process: subprocess.Popen[bytes], port: int, call: Callable[[int], Any] | None) -> bool:
-    """Wait until this very process listens: if the port was taken, another server may answer there."""
-    deadline = time.monotonic() + START_S
+    """Wait until this very process listens: if the port was taken, another server may answer there.
+
+    Return False if it has ended. Raises TimeoutError, from what ``call`` raised last.
+    """
+    deadline, failure = time.monotonic() + START_S, None
     while process.poll() is None:
         try:
             if _listens(process.pid, port):
                 if call is not None:
                     call(port)
                 return True
-        except Exception:
-            if time.monotonic() > deadline:
-                raise
+        except Exception as problem:  # noqa: BLE001 - whatever a server says that is not ready
+            failure = problem
         if time.monotonic() > deadline:
-            return False
+            raise TimeoutError(f"{process.args!r} did not answer within {START_S} s.") from failure
         time.sleep(0.05)
     return False
 

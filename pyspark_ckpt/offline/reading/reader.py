@@ -18,7 +18,6 @@ from pyspark_ckpt.offline.reading.closeable import Closeable
 from pyspark_ckpt.offline.reading.decoding import Decoder, make_schema
 from pyspark_ckpt.offline.reading.kept_folders import KeptFolders
 from pyspark_ckpt.offline.reading.keys.wanted_keys import Convert, find_wanted
-from pyspark_ckpt.offline.reading.row_location import prove_copy
 from pyspark_ckpt.offline.reading.rows.state_codec import StateCodec, Wanted
 from pyspark_ckpt.offline.reading.sources import Source, open_location, open_source
 from pyspark_ckpt.offline.reading.splits import Splits
@@ -177,11 +176,12 @@ class StateReader(Closeable):
         state = self.state
         if partition is not None and not 0 <= partition < self.partitions:
             raise InvalidInputError(f"{state.whose} has partitions 0 to {self.partitions - 1}, not {partition}.")
-        for each in self.splits.shown if partition is None else [partition]:
-            own = self._open_catalog().find_meta(state, each)
-            if own is not None and own.rows:
-                with self._source.rows(state, each, own) as rows:
-                    yield from self._decoder.decode(state, each, own, prove_copy(own, state.whose, rows))
+        for each in self.shown_partitions if partition is None else [partition]:
+            splits = self.splits  # each time: the reader may be closed meanwhile
+            own = splits.find_meta(each)
+            if own is not None:
+                with splits.open_rows(each) as rows:
+                    yield from self._decoder.decode(state, each, own, rows)
 
     def to_arrow(self) -> pa.Table:
         """Return all rows, in memory, as an Arrow table. Raises as ``batches`` does."""

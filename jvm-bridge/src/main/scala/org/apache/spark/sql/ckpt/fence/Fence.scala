@@ -96,8 +96,8 @@ private[ckpt] object Fence extends Logging {
     case _ => _ => ()
   }
 
-  /** The fence of the query that writes `path`: that of the calling thread, else that of the query in whose
-    * logs `path` is. None if there is none. Throws what `take` ran into.
+  /** The fence of the query that writes `path`: the calling thread's query, else the query whose logs have `path`.
+    * None if there is none. Throws what `take` ran into.
     */
   def of(path: Path): Option[Fence] = {
     val its = queryOfThread match {
