@@ -10,19 +10,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import count
 from typing import ClassVar
 
 from pyspark_ckpt.state_store.attempts.commit_log import read_ids
-from pyspark_ckpt.state_store.attempts.damaged_logs import naming_repair
 from pyspark_ckpt.state_store.attempts.winners import Evidence, resolve
 from pyspark_ckpt.state_store.blobs import BlobPlace, find_options
 from pyspark_ckpt.state_store.checkpoints.folder_kind import FolderKind, find_savepoint_kind, make_refusal
 from pyspark_ckpt.state_store.checkpoints.layout import keeps_one_partition
 from pyspark_ckpt.state_store.checkpoints.missing_state import explain_missing
 from pyspark_ckpt.state_store.checkpoints.query.entries import refuse_other_provider
-from pyspark_ckpt.state_store.checkpoints.query.files import BATCH, list_batches
-from pyspark_ckpt.state_store.checkpoints.query.operators import Operator, read_operator
+from pyspark_ckpt.state_store.checkpoints.query.files import list_batches
+from pyspark_ckpt.state_store.checkpoints.query.operators import Operator, read_operators
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.display import write_command
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
@@ -133,25 +131,7 @@ class Checkpoint:
         return self._operators
 
     def _read_operators(self) -> Iterator[Operator]:
-        for number in count():
-            name = self._find_metadata(number)
-            if name is None:
-                return
-            with naming_repair(self.place):
-                operator = read_operator(self.place.get(name), number, f"{self.place.url}/{name}")
-            yield operator
-
-    def _find_metadata(self, number: int) -> str | None:
-        """Return the name of Spark's newest description of an operator; None if there is no such operator."""
-        folder = f"state/{number}/_metadata"
-        if any(blob.name.rpartition("/")[2] == "metadata" for blob in self.place.list(folder, "metadata")):
-            return f"{folder}/metadata"
-        names = (blob.name.rpartition("/")[2] for blob in self.place.list(f"{folder}/v2"))
-        known = [
-            name for name in names if BATCH.fullmatch(name) and (self._earlier is None or int(name) < self._earlier)
-        ]
-        newest = max(known, key=int, default=None)
-        return None if newest is None else f"{folder}/v2/{newest}"
+        return read_operators(self.place, self._earlier)
 
     def stores(self) -> Iterator[tuple[Operator, Identity]]:
         """Yield every store in use, operator by operator and partition by partition."""

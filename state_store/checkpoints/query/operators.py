@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 
 import msgspec
 
+from pyspark_ckpt.state_store.attempts.damaged_logs import naming_repair
+from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.checkpoints.query.files import BATCH
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.json_objects import (
     Count,
@@ -67,3 +72,28 @@ def read_operator(content: bytes, number: int, where: str) -> Operator:
     schema_files = tuple(store.stateSchemaFilePaths for store in entry.stateStoreInfo)
     name, properties = entry.operatorInfo.operatorName, entry.operatorPropertiesJson
     return Operator(number, name, stores, partitions, prefixes, schema_files, properties)
+
+
+def read_operators(checkpoint: BlobPlace, before: int | None = None) -> Iterator[Operator]:
+    """Yield all operators of a query by number, as Spark described them newest, or newest before a batch.
+
+    Raises FormatError, StorageError.
+    """
+    for number in count():
+        name = _find_description(checkpoint, number, before)
+        if name is None:
+            return
+        with naming_repair(checkpoint):
+            operator = read_operator(checkpoint.get(name), number, f"{checkpoint.url}/{name}")
+        yield operator
+
+
+def _find_description(checkpoint: BlobPlace, number: int, before: int | None) -> str | None:
+    """Return the name of Spark's newest description of an operator; None if there is no such operator."""
+    folder = f"state/{number}/_metadata"
+    if any(blob.name.rpartition("/")[2] == "metadata" for blob in checkpoint.list(folder, "metadata")):
+        return f"{folder}/metadata"
+    names = (blob.name.rpartition("/")[2] for blob in checkpoint.list(f"{folder}/v2"))
+    known = [name for name in names if BATCH.fullmatch(name) and (before is None or int(name) < before)]
+    newest = max(known, key=int, default=None)
+    return None if newest is None else f"{folder}/v2/{newest}"
