@@ -13,6 +13,8 @@ nor pyarrow, so that the state server, a separate process, starts quickly.
 
 from __future__ import annotations
 
+from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 import lazy_loader
@@ -31,7 +33,21 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - each name is what its modul
         from pyspark_ckpt.state_source import DefaultSource  # noqa: PLC0415 - of PySpark
 
         return DefaultSource
-    return _import(name)
+    try:
+        return _import(name)
+    except AttributeError as problem:
+        raise AttributeError(f"{problem}{_find_elsewhere(name)}") from None
+
+
+def _find_elsewhere(name: str) -> str:
+    """Return what an error says of a name that one of the package's modules has; empty if none has it."""
+    if name.startswith("_"):
+        return ""
+    for module in ("reading", "writing", "moving", "testing", "monitoring"):
+        with suppress(ImportError):  # it needs a package that is not installed
+            if name in import_module(f"{__name__}.{module}").__all__:
+                return f". It is {__name__}.{module}.{name}"
+    return ""
 
 
 def __dir__() -> list[str]:

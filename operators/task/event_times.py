@@ -19,16 +19,21 @@ _MICROSECONDS = 1000
 _WINDOW_END = 1
 
 
-def read_times_ms(rows: pa.Table, column: str | None, least_ms: int) -> NDArray[np.int64]:
-    """Return the event time of each row, for a window its end; ``least_ms`` if it is earlier or absent."""
+def read_times_us(rows: pa.Table, column: str | None, least_ms: int) -> NDArray[np.int64]:
+    """Return the event time of each row in µs, for a window its end; ``least_ms`` if it is earlier or absent."""
     if column is None:
-        return np.full(len(rows), least_ms)
+        return np.full(len(rows), least_ms * _MICROSECONDS)
     times = rows.column(column).combine_chunks()
     if pa.types.is_struct(times.type):
         times = pc.struct_field(times, _WINDOW_END)
     micros = times.cast(pa.int64()).fill_null(np.iinfo(np.int64).min).to_numpy(zero_copy_only=False)
-    times_ms: NDArray[np.int64] = np.maximum(micros // _MICROSECONDS, least_ms)
-    return times_ms
+    times_us: NDArray[np.int64] = np.maximum(micros, least_ms * _MICROSECONDS)
+    return times_us
+
+
+def read_times_ms(rows: pa.Table, column: str | None, least_ms: int) -> NDArray[np.int64]:
+    """``read_times_us`` in ms, as lives are stored."""
+    return read_times_us(rows, column, least_ms) // _MICROSECONDS
 
 
 def read_frame_ms(frame: pd.DataFrame, column: str, zone: str, least_ms: int, who: str) -> NDArray[np.int64]:

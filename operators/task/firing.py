@@ -36,6 +36,8 @@ _LISTED = pa.schema([(HASH, pa.int32()), (TIMERS, pa.int32()), (KEY, pa.binary()
 AT_ONCE = 8192
 MAX_RETURNS = 1_000_000
 """How often in one batch a timer of a key may be followed by a newly registered one that is not later."""
+MAX_LEFT = 100_000_000
+"""After MAX_RETURNS registered timers of a key, so many more may fire in the batch if they move on at the same pace."""
 _FEW = 100_000
 """Nothing is recorded about timers for the past until so many were registered."""
 
@@ -49,6 +51,15 @@ class Due(NamedTuple):
     clock: Clock = "event"
 
 
+class _Chain(NamedTuple):
+    """The timers of one key that were due when they were registered. ``returns``: how many were not later."""
+
+    first_us: int
+    last: bytes = b""
+    fired: int = 0
+    returns: int = 0
+
+
 class Firing:
     """The due timers of one task."""
 
@@ -60,8 +71,7 @@ class Firing:
         self._of_clock = [[each for each in timers if each.clock == clock] for clock in CLOCKS]
         self._timers = [each for group in self._of_clock for each in group]
         self._registered = 0
-        self._returns: dict[bytes, tuple[bytes, int]] = {}
-        """By key: the last timer that was due when it was registered, and how often such a timer was not later."""
+        self._chains: dict[bytes, _Chain] = {}
         self.count = 0
 
     def list_stored(self) -> None:
@@ -127,21 +137,32 @@ class Firing:
                 yield due
 
     def _require_progress(self, key: bytes, due: Due) -> None:
-        """Raise InvalidInputError if the timers of a key go back again and again: on_timer registers what is past."""
+        """Raise InvalidInputError if the timers of a key do not reach the clock: on_timer registers what is past."""
         self._registered += 1
         if self._registered <= _FEW:
             return
-        last, returns = self._returns.get(due.suffix, (b"", 0))
-        returns += key <= last
-        if returns > MAX_RETURNS:
-            raise InvalidInputError(
-                f"Timers {due.timer.name!r} of key {due.key}: on_timer() has registered a timer that is due already, "
-                f"and no later than the one before it, {MAX_RETURNS:,} times in one batch. The last one is at "
-                f"{due.timer.at_us:,} µs after 1970.",
-                hint="In on_timer(), register instants that are later than ctx.watermark_ms (clock='event') or "
-                "ctx.processing_time_ms: timers for the past fire in the same batch.",
+        at_us = due.timer.at_us
+        chain = self._chains.get(due.suffix) or _Chain(at_us)
+        chain = _Chain(chain.first_us, key, chain.fired + 1, chain.returns + (key <= chain.last))
+        self._chains[due.suffix] = chain
+        if chain.returns > MAX_RETURNS:
+            more = (
+                f"a timer that is due already, and no later than the one before it, {MAX_RETURNS:,} times in one batch"
             )
-        self._returns[due.suffix] = key, returns
+            raise self._endless(due, more)
+        if chain.fired % MAX_RETURNS == 0 and at_us > chain.first_us:
+            left = (self._session.now_ms[due.clock] * 1000 - at_us) * chain.fired // (at_us - chain.first_us)
+            if left > MAX_LEFT:
+                more = f"{chain.fired:,} timers that are due already in one batch, and {left:,} more would follow"
+                raise self._endless(due, more)
+
+    def _endless(self, due: Due, more: str) -> InvalidInputError:
+        return InvalidInputError(
+            f"Timers {due.timer.name!r} of key {due.key}: on_timer() has registered {more}. The last one is at "
+            f"{due.timer.at_us:,} µs after 1970.",
+            hint="In on_timer(), register instants that are later than ctx.watermark_ms (clock='event') or "
+            "ctx.processing_time_ms: timers for the past fire in the same batch.",
+        )
 
     def _take(self, key: bytes, timers: BoundTimers) -> bool:
         is_there = timers.rows.take(key)

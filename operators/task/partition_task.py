@@ -32,7 +32,7 @@ from pyspark_ckpt.operators.session.state_partition import check_place, check_pl
 from pyspark_ckpt.operators.session.told_operators import find_own, read_told
 from pyspark_ckpt.operators.session.worker import WorkerSession, find_ticket, naming
 from pyspark_ckpt.operators.task.arrivals import Arrivals, Arrived, Rows, split_by_input
-from pyspark_ckpt.operators.task.event_times import read_times_ms
+from pyspark_ckpt.operators.task.event_times import read_times_ms, read_times_us
 from pyspark_ckpt.operators.task.firing import Firing
 from pyspark_ckpt.operators.task.group_times import GroupTimes, require_present
 from pyspark_ckpt.operators.task.initial_values import set_values
@@ -253,7 +253,8 @@ class PartitionTask:
         if arrived.given.order_by:
             rows = rows.take(pa.array(argsort_rows(rows, arrived.given.order_by)))
         elif life_ms is not None:
-            rows = rows.take(pa.array(np.argsort(self._read_times(work, arrived, rows), kind="stable")))
+            times_us = read_times_us(rows, arrived.given.time, work.position.time.watermark_ms)
+            rows = rows.take(pa.array(np.argsort(times_us, kind="stable")))
         hashes, rows = rows.column(HASH).to_numpy(), rows.drop_columns([HASH])
         keys, index = group_by_key(rows.select(by).rename_columns(self.operator.by), self.operator.by, codec, hashes)
         if arrived.how == "initial" and not takes_initial_rows(self.processor):

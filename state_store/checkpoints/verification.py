@@ -25,8 +25,9 @@ VERIFY_ATTEMPTS = 3
 class Verified:
     """The result of reading everything that one version of a store needs. Without ``problems``, all of it is intact.
 
-    ``digests``: by state name; empty if the version could not be read. ``snapshots``, ``deltas``, ``table_files``: how
-    many were read. The table files inside deltas are not counted.
+    ``passed_over``: those problems that a restore gets around, by an older snapshot and more deltas. ``digests``: by
+    state name; empty if the version could not be read. ``snapshots``, ``deltas``, ``table_files``: how many were read.
+    The table files inside deltas are not counted.
     """
 
     identity: Identity
@@ -40,6 +41,12 @@ class Verified:
     table_files: int = 0
     copies: tuple[StateMeta, ...] = ()
     """Its broadcast states."""
+    passed_over: tuple[str, ...] = ()
+
+    @property
+    def is_restorable(self) -> bool:
+        """Whether a restore makes exactly the version, whatever it has to pass over."""
+        return len(self.passed_over) == len(self.problems)
 
 
 def find_differing_copies(found: Sequence[Verified]) -> list[str]:
@@ -89,6 +96,7 @@ def _verify(checkpoint: Checkpoint, identity: Identity, version: int) -> tuple[V
             commit = checkpoint.find_commit(identity, version)
             place, copy = checkpoint.find_place(identity), folder / "copy"
             with checkpoint.workplace.restore_from(place, identity, commit, copy, problems.log) as restored:
+                passed_over = tuple(problems.found)
                 counts = _count_rows(restored.database, restored.meta, commit, problems.log)
                 digests = digest_states(restored.database, restored.meta.states)
                 require_counts(counts, digests, str(identity))
@@ -111,6 +119,7 @@ def _verify(checkpoint: Checkpoint, identity: Identity, version: int) -> tuple[V
         restored.metrics["replayed_deltas"],
         len(restored.table_files),
         select_copies(restored.meta),
+        passed_over,
     )
     return found, False
 

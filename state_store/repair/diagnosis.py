@@ -27,7 +27,7 @@ from pyspark_ckpt.state_store.repair.continuation import (
 )
 from pyspark_ckpt.state_store.repair.damaged_checkpoint import DamagedCheckpoint
 from pyspark_ckpt.state_store.repair.entries import REWRITTEN_SCHEMA, Entries, read_entries
-from pyspark_ckpt.state_store.repair.state_check import find_lost_log, find_lost_state
+from pyspark_ckpt.state_store.repair.state_check import find_lost_log, find_state_faults
 
 _OF_OPERATORS = re.compile(r"state/[0-9]+/(?:_metadata/metadata|_stateSchema/.+)")
 """Files that nothing in a checkpoint can replace: the descriptions of operators, and the schemas of their states."""
@@ -37,9 +37,9 @@ _OF_OPERATORS = re.compile(r"state/[0-9]+/(?:_metadata/metadata|_stateSchema/.+)
 class Diagnosis:
     """The findings. ``continuation``: None if the query cannot continue after any batch that is known here.
 
-    ``problems``: a message for each damaged or missing file. ``obstacles``: why the query cannot continue after later
-    batches. ``removed``: the names of files that must be moved away, in a safe order. ``lost``: messages about damage
-    that only a backup can undo. ``query_ids``: ids that the query may have; one, if it is known.
+    ``problems``: a message for each damaged or missing file, needed or not. ``obstacles``: why the query cannot
+    continue after later batches. ``removed``: the names of files that must be moved away, in a safe order. ``lost``:
+    messages about damage that only a backup can undo. ``query_ids``: ids that the query may have; one, if it is known.
     """
 
     problems: tuple[str, ...]
@@ -72,8 +72,9 @@ def diagnose(checkpoint: DamagedCheckpoint, *, reads_all: bool) -> Diagnosis:
     entries = read_entries(checkpoint.place)
     _refuse_moved(checkpoint, entries)
     obstacles: list[Obstacle] = []
+    passed_over: list[str] = []
     lost_log = ""
-    continuation = _choose(checkpoint, entries, obstacles, reads_all=reads_all)
+    continuation = _choose(checkpoint, entries, obstacles, passed_over, reads_all=reads_all)
     if continuation is not None and continuation.batch == NONE_COMMITTED and (lost_log := find_lost_log(checkpoint)):
         continuation = None
     planned = (number for log in ("offsets", "commits", REPLAY_FOLDER) for number in entries.list_numbers(log))
@@ -83,7 +84,7 @@ def diagnose(checkpoint: DamagedCheckpoint, *, reads_all: bool) -> Diagnosis:
     lost = [] if continuation is None else find_lost_starts(entries, continuation.last_logged)
     lost += [name for name in entries.problems if _OF_OPERATORS.fullmatch(name)]
     return Diagnosis(
-        tuple(_describe_problems(checkpoint, entries)),
+        (*_describe_problems(checkpoint, entries), *passed_over),
         tuple(obstacles),
         continuation,
         tuple(name for name in removed if name not in lost),
@@ -98,18 +99,28 @@ def diagnose(checkpoint: DamagedCheckpoint, *, reads_all: bool) -> Diagnosis:
 
 
 def _choose(
-    checkpoint: DamagedCheckpoint, entries: Entries, obstacles: list[Obstacle], *, reads_all: bool
+    checkpoint: DamagedCheckpoint,
+    entries: Entries,
+    obstacles: list[Obstacle],
+    passed_over: list[str],
+    *,
+    reads_all: bool,
 ) -> Continuation | None:
-    """Return the newest continuation whose state can be restored. ``obstacles`` gets the reasons against others."""
+    """Return the newest continuation whose state can be restored.
+
+    ``obstacles`` gets the reasons against others, ``passed_over`` the faults that a restore gets around.
+    """
     for found in find_continuations(entries):
         if isinstance(found, Obstacle):
             obstacles.append(found)
         elif found.batch == NONE_COMMITTED:
             return found
-        elif problems := find_lost_state(checkpoint, found.batch, reads_all=reads_all):
-            obstacles += [Obstacle(found.batch, problem) for problem in problems]
         else:
-            return found
+            faults = find_state_faults(checkpoint, found.batch, reads_all=reads_all)
+            if not faults.lost:
+                passed_over += faults.passed_over
+                return found
+            obstacles += [Obstacle(found.batch, problem) for problem in faults.lost]
     return None
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.inventory import describe_lost_log, find_last_version, list_operators
 from pyspark_ckpt.state_store.checkpoints.query.entries import refuse_other_provider
@@ -23,8 +25,16 @@ def find_lost_log(checkpoint: Checkpoint) -> str:
     return describe_lost_log(checkpoint, last)
 
 
-def find_lost_state(checkpoint: Checkpoint, batch: int, *, reads_all: bool) -> list[str]:
-    """Return the faults of the state after ``batch``, whose commit is whole; nothing if all can be restored.
+@dataclass(frozen=True)
+class StateFaults:
+    """The faults in the state after a batch. ``passed_over``: those that a restore gets around."""
+
+    lost: tuple[str, ...] = ()
+    passed_over: tuple[str, ...] = ()
+
+
+def find_state_faults(checkpoint: Checkpoint, batch: int, *, reads_all: bool) -> StateFaults:
+    """Return the faults of the state after ``batch``, whose commit is whole; nothing is ``lost`` if it can be restored.
 
     Names and metadata are checked first. Only if they are right, and ``reads_all``, is everything read. Raises
     InvalidInputError (state of another provider), StorageError.
@@ -39,10 +49,14 @@ def find_lost_state(checkpoint: Checkpoint, batch: int, *, reads_all: bool) -> l
     except (StorageError, InvalidInputError):
         raise
     except CkptError as problem:
-        return [problem.message]
+        return StateFaults((problem.message,))
     if damaged:
-        return [problem.message for problem in damaged.values()]
+        return StateFaults(tuple(problem.message for problem in damaged.values()))
     if not reads_all:
-        return []
+        return StateFaults()
     stores = [each.identity for operator in operators for stores in operator.stores.values() for each in stores]
-    return [problem for identity in stores for problem in verify_version(checkpoint, identity, version).problems]
+    read = [verify_version(checkpoint, identity, version) for identity in stores]
+    return StateFaults(
+        tuple(problem for each in read if not each.is_restorable for problem in each.problems),
+        tuple(problem for each in read if each.is_restorable for problem in each.passed_over),
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -29,6 +29,28 @@ def sessions(processor: ckpt.KeyedProcessor) -> testing.Harness:
 
 def test_a_program_whose_timers_decide_passes() -> None:
     testing.check_cuts(lambda: sessions(Sessions()), VISITS, finish=lambda harness: harness.advance_watermark("1 day"))
+
+
+class Reader(ckpt.KeyedProcessor):
+    """Tells which row has been before each."""
+
+    last = ckpt.ValueState("last", "bigint", ttl=ckpt.Ttl("10 minutes", clock="event"))
+
+    def process(self, _ctx: ckpt.Context, key: Any, rows: Any) -> Iterator[Any]:  # noqa: ANN401
+        for row in rows:
+            yield key.user, row.n, self.last.value()
+            self.last.update(row.n)
+
+
+def test_rows_of_one_millisecond_come_in_the_order_of_their_microseconds() -> None:
+    def make() -> testing.Harness:
+        given = testing.keyed("user string, n bigint, at timestamp", by="user", watermark=("at", "1 minute"))
+        return given.process(Reader(), "user string, n bigint, last bigint", "append")
+
+    rows = [("ada", n, after(0) + timedelta(microseconds=n)) for n in range(6)]
+    testing.check_cuts(make, rows)
+    with make() as harness:
+        assert harness.run(rows[::-1]) == [("ada", n, n - 1 if n else None) for n in range(6)]
 
 
 def test_a_program_that_depends_on_the_batches_is_found() -> None:

@@ -78,7 +78,7 @@ def list_given(rows: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - see wri
             "__arrow_c_stream__().",
         )
     is_empty = True
-    for batch in rows:
+    for batch in _read(rows):
         is_empty = False
         if not isinstance(batch, pa.RecordBatch):
             raise InvalidInputError(
@@ -91,6 +91,22 @@ def list_given(rows: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - see wri
             f"Rows are given as {repr(rows)[:200]}, which has no batches: it is empty, or was read before.",
             hint="Give a new reader. For a state without rows, give an empty table.",
         )
+
+
+def _read(rows: Iterable[Any]) -> Iterator[Any]:
+    """Yield what is given. Raises InvalidInputError (an Arrow reader or stream fails)."""
+    given = iter(rows)
+    while True:
+        try:
+            batch = next(given)
+        except StopIteration:
+            return
+        except (pa.ArrowException, OSError) as problem:
+            raise InvalidInputError(
+                f"Rows are given as {repr(rows)[:200]}, which cannot be read to its end: {problem}.",
+                hint="Mend the source of the rows, and give a new reader.",
+            ) from problem
+        yield batch
 
 
 def is_kept(rows: object) -> bool:

@@ -44,25 +44,32 @@ class SharedClient(Generic[C]):
         self._client = client
         self._make_other = make_other
         self._looked = self._replaced = -math.inf
+        self._is_untold = False
         self._lock = threading.Lock()
 
     def get(self) -> C:
         """Return the present client."""
         return self._client
 
-    def renew(self, refused: C, failed: float, place: str) -> bool:
+    def renew(self, refused: C, failed: float) -> bool:
         """Return whether there is another client than ``refused``, with which a request failed at ``failed``.
 
-        ``place`` is its name in the log. Raises the errors of making a client.
+        Raises the errors of making a client.
         """
         with self._lock:
             if self._client is refused and self._looked <= failed:
                 self._looked = time.monotonic()
                 other = self._make_other(refused, self._looked - self._replaced < PAUSE_S)
                 if other is not None:
-                    self._client, self._replaced = other, self._looked
-                    _log.warning("%s has refused the credentials. Others were found and are used from now on", place)
+                    self._client, self._replaced, self._is_untold = other, self._looked, True
             return self._client is not refused
+
+    def note_success(self, place: str) -> None:
+        """Log, once, that a client which has replaced another one works. ``place`` is its name in the log."""
+        with self._lock:
+            if self._is_untold:
+                self._is_untold = False
+                _log.warning("%s has refused the credentials. Others were found and are used from now on", place)
 
 
 class Clients(Generic[S, C]):
@@ -124,9 +131,11 @@ class Client(Generic[C]):
         try:
             return request()
         except Exception as problem:
-            if not is_refused(problem) or not self._find_shared().renew(client, time.monotonic(), place):
+            if not is_refused(problem) or not self._find_shared().renew(client, time.monotonic()):
                 raise
-        return request()
+        answer = request()
+        self._find_shared().note_success(place)
+        return answer
 
     def _find_shared(self) -> SharedClient[C]:
         found = self._found

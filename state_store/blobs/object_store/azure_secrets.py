@@ -6,6 +6,7 @@ Credentials that get tokens make one request in a try, and the retry policy of t
 from __future__ import annotations
 
 import base64
+import logging
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -131,4 +132,6 @@ def _identity() -> Any:  # noqa: ANN401 - a module
     require_extra("azure.identity", "A place of Azure")
     import azure.identity  # noqa: PLC0415 - slow to import
 
+    # It logs each credential that it has tried. Without any handler, Python would print that before our error.
+    logging.getLogger("azure.identity").addHandler(logging.NullHandler())
     return azure.identity

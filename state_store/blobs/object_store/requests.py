@@ -69,8 +69,8 @@ class ObjectRequests:
         return key
 
     def describe(self, name: str) -> str:
-        """Return the URL of an object, for messages."""
-        return f"{self.url}/{name}"
+        """Return the URL of an object, or of the place itself for ".", for messages."""
+        return self.url if name == "." else f"{self.url}/{name}"
 
     def ask(self, request: Callable[[], T], *, work_s: float = 0.0, asked: float | None = None) -> T:
         """Return the answer to a request, which is repeated while its failures may pass.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,16 @@ def test_a_reader_is_not_given_twice(tmp_path: Path) -> None:
     reader = ROWS.to_reader()
     with pytest.raises(InvalidInputError, match="a reader that another Put has"):
         write_state(None, tmp_path / "target", [_put(rows=reader), _put(W, rows=reader)])
+
+
+def test_a_reader_that_fails_is_named_with_what_it_leaves(tmp_path: Path) -> None:
+    def fail() -> Iterator[pa.RecordBatch]:
+        yield from ROWS.to_batches()
+        raise OSError("the network is gone")
+
+    with pytest.raises(InvalidInputError, match=r"cannot be read to its end: .*the network is gone") as found:
+        write_state(None, tmp_path / "target", [_put(rows=pa.RecordBatchReader.from_batches(ROWS.schema, fail()))])
+    assert "unfinished" in f"{found.value} {found.value.hint}"
 
 
 def test_rows_that_were_read_before_are_refused(saved: Path, tmp_path: Path) -> None:

@@ -42,6 +42,16 @@ class BetweenTwo(Again):
         self.tick.register(ctx.processing_time_ms - (timer.at_ms == ctx.processing_time_ms))
 
 
+class Crawls(Again):
+    """Moves on so slowly that it would fire for years."""
+
+    def on_timer(self, _ctx: ckpt.Context, _key: Any, timer: ckpt.Timer) -> None:  # noqa: ANN401
+        self.tick.register(timer.at_ms + 1)
+
+    def process(self, ctx: ckpt.Context, _key: Any, _rows: Any) -> None:  # noqa: ANN401
+        self.tick.register(ctx.processing_time_ms - 1_000_000_000)
+
+
 class AgainInColumns(ckpt.VectorProcessor):
     """The same for all keys at once."""
 
@@ -77,7 +87,7 @@ class CatchesUp(ckpt.KeyedProcessor):
                 yield key.user, self.fired.value()
 
 
-@pytest.mark.parametrize("processor", [Again(), BetweenTwo(), AgainInColumns()])
+@pytest.mark.parametrize("processor", [Again(), BetweenTwo(), Crawls(), AgainInColumns()])
 def test_timers_that_never_move_on_are_refused_by_name(processor: Any) -> None:  # noqa: ANN401
     told = r"Timers 'tick' of key \('ada',\): on_timer\(\) has registered"
     stream = testing.keyed("user string", by="user")

@@ -175,6 +175,22 @@ def test_state_whose_bytes_are_damaged_is_found_unless_the_look_is_quick(history
     assert found.continuation.batch < 7
 
 
+@pytest.mark.parametrize("version", FORMATS)
+def test_damage_that_a_restore_gets_around_costs_no_batch(
+    version: int, quick_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    history = History(str(quick_path / "query"), version)
+    damaged = [each.name for each in history.place.walk("state") if "/sst/" in each.name]
+    assert damaged
+    history.empty(*damaged)
+    assert history.repair() == 0
+    told = capsys.readouterr().out
+    assert "an older base and more deltas are used instead" in told
+    assert history.diagnose().cut_anew == range(0)
+    version_after, _, rows = stored(history.query.location, history.query.options)
+    assert (version_after, rows) == (BATCHES, history.rows[-1])
+
+
 def test_a_name_with_a_number_far_away_is_moved_away(history: History, capsys: pytest.CaptureFixture[str]) -> None:
     history.place.put(f"offsets/{2**62}", b"v1")
     history.place.put(f"commits/{2**61}", b"v1")
