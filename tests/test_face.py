@@ -55,9 +55,9 @@ def test_import_stays_light_when_the_state_server_starts() -> None:
 
 def test_a_name_of_a_module_is_found_for_who_looks_for_it_at_the_top() -> None:
     with pytest.raises(AttributeError, match=r"open_state\. It is pyspark_ckpt\.reading\.open_state$"):
-        _ = pyspark_ckpt.open_state
+        _ = pyspark_ckpt.open_state  # type: ignore[attr-defined]
     with pytest.raises(AttributeError, match=r"attribute nothing_of_that_name$"):
-        _ = pyspark_ckpt.nothing_of_that_name
+        _ = pyspark_ckpt.nothing_of_that_name  # type: ignore[attr-defined]
 
 
 def test_face_names_every_error_of_the_tree() -> None:
