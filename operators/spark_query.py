@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark_ckpt.operators.broadcast import add_broadcast_rows
 from pyspark_ckpt.operators.declarations.counters import MetricCounter, metric_name
-from pyspark_ckpt.operators.declarations.operator import BATCH, HASH, INPUT, NEVER_LATE, ROUTE, ROW, KeyedOperator
+from pyspark_ckpt.operators.declarations.operator import (
+    BATCH,
+    CLOCKS,
+    HASH,
+    INPUT,
+    NEVER_LATE,
+    ROUTE,
+    ROW,
+    KeyedOperator,
+)
 from pyspark_ckpt.operators.frames import Columns, find_names, quote, require_frame
 from pyspark_ckpt.operators.initial_state import add_initial_rows
 from pyspark_ckpt.operators.placement import route_column
@@ -96,8 +105,9 @@ class SparkQuery:
         rows = rows.withColumn(ROUTE, route_column(HASH, operator.partitions, operator.max_parallelism))
         if self.broadcast is not None:
             rows = add_broadcast_rows(rows, self.broadcast, operator)
+        function: Any = task  # the shim calls it as a function of mapInArrow
         return rows.groupBy(ROUTE).applyInPandasWithState(
-            task, f"{BATCH} binary", GROUP_ROW, mode, TIME_OUTS[operator.time_out_clock]
+            function, f"{BATCH} binary, {CLOCKS} binary", GROUP_ROW, mode, TIME_OUTS[operator.time_out_clock]
         )
 
     def _rows(

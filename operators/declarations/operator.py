@@ -39,6 +39,7 @@ BROADCAST_NAME = "broadcast"
 NEVER_LATE = 2**63 - 1
 """The event time, in microseconds, of rows that have none."""
 BATCH = "batch"
+CLOCKS = "clocks"
 
 
 def with_hash(columns: pa.Schema) -> pa.Schema:

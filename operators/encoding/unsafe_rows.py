@@ -9,7 +9,7 @@ at a multiple of 8 bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -31,22 +31,11 @@ if TYPE_CHECKING:
 WORD = 8
 _SIGN_BIT = 0x80
 MAX_BYTES = 2**31 - 1
-PORTION_BYTES = 1 << 20
 _LONG_DECIMAL = 18
 _VARIANT_HEAD = 4
 _WORD = Struct("<q")
 _FLOATS = {32: "f", 64: "d"}
 _INTEGERS = {1: "?", 8: "b", 16: "h", 32: "i", 64: "q"}
-
-
-def portions(rows: Sequence[bytes]) -> Iterator[tuple[int, int]]:
-    """Return where to cut ``rows`` into small parts: reading a part briefly takes many times its size in memory."""
-    ends = np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)))
-    begin, done = 0, 0
-    while begin < len(rows):
-        end = max(begin + 1, int(np.searchsorted(ends, done + PORTION_BYTES, "right")))
-        yield begin, end
-        begin, done = end, int(ends[end - 1])
 
 
 def read_rows(rows: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
@@ -55,15 +44,16 @@ def read_rows(rows: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
     Memory is limited to a multiple of the rows' size, also if damaged rows claim to be larger. Raises InvalidInputError
     (a type that cannot be read, too many bytes), ValueError or IndexError (rows that do not fit the schema).
     """
-    return _read_dense(Packed.of(rows), schema)
+    return read_dense_rows(Packed.of(rows), schema)
 
 
 def read_packed_rows(rows: Packed, schema: pa.Schema) -> pa.RecordBatch:
     """Return the columns of ``rows``. See ``read_rows``."""
-    return _read_dense(rows.dense(), schema)
+    return read_dense_rows(rows.dense(), schema)
 
 
-def _read_dense(rows: Packed, schema: pa.Schema) -> pa.RecordBatch:
+def read_dense_rows(rows: Packed, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the columns of ``rows``, which are one after the other in their array. See ``read_rows``."""
     if len(rows.data) > MAX_BYTES:
         raise InvalidInputError(
             f"A batch can have at most {MAX_BYTES} bytes, got {len(rows.data)} in {len(rows)} rows."

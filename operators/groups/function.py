@@ -22,7 +22,8 @@ from pyspark_ckpt.operators.declarations.states import ValueState
 from pyspark_ckpt.operators.declarations.timers import Timers
 from pyspark_ckpt.operators.groups.frames import Conversion, GroupFrames, ReturnedFrames
 from pyspark_ckpt.operators.groups.values import GroupValues
-from pyspark_ckpt.operators.task.group_times import NO_WATERMARK, TIME_OUTS
+from pyspark_ckpt.operators.session.told_operators import NO_WATERMARK
+from pyspark_ckpt.operators.task.group_times import TIME_OUTS
 from pyspark_ckpt.operators.task.user_errors import CallError
 from pyspark_ckpt.operators.types.struct_values import field_names, require_order
 from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError

@@ -21,10 +21,10 @@ from pyspark_ckpt.operators.encoding.spark_hash import SparkHash
 from pyspark_ckpt.operators.encoding.unsafe_rows import row_reader
 from pyspark_ckpt.operators.session.group import GroupSession
 from pyspark_ckpt.operators.session.state_partition import check_place
-from pyspark_ckpt.operators.session.told_operators import find_own, read_told
+from pyspark_ckpt.operators.session.told_operators import NO_WATERMARK, find_own, read_told
 from pyspark_ckpt.operators.session.worker import find_ticket, naming
 from pyspark_ckpt.operators.task.event_times import read_frame_ms
-from pyspark_ckpt.operators.task.group_times import NO_WATERMARK, require_present
+from pyspark_ckpt.operators.task.group_times import require_present
 from pyspark_ckpt.operators.task.staging import row_changes, spill, sweep_share, take_written
 from pyspark_ckpt.operators.task.user_errors import locate_errors
 from pyspark_ckpt.operators.types.value_types import make_handed_schema

@@ -12,24 +12,36 @@ from dataclasses import dataclass
 OPERATORS_CONF = "ckpt.operators"
 """The local property of a task with one line for each operator of its query that is a Python function on groups.
 
-A line has the operator's number, the event time, in ms, up to which a row is late for it (``-`` without a watermark),
-and the function's name.
+A line has the operator's number; the clocks of the batch, in ms: the watermark, the processing time, and the event time
+up to which a row is late (``-`` without a watermark); and the function's name.
 """
+
+
+NO_WATERMARK = -1
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """The clocks of a batch, in ms since 1970; NO_WATERMARK without one. Rows up to ``late_ms`` are late."""
+
+    watermark_ms: int
+    processing_ms: int
+    late_ms: int
 
 
 @dataclass(frozen=True)
 class ToldOperator:
-    """One operator of a query, as its plan has it. ``late_ms``: up to this event time a row is late, in this batch."""
+    """One operator of a query, as the plan of a batch has it."""
 
     number: int
-    late_ms: int | None
+    clocks: Clocks
     name: str
 
 
 def read_told(get_property: Callable[[str], str | None]) -> tuple[ToldOperator, ...]:
     """Return the operators on groups of a task's query; none if the query's session lacks the rules of the jar."""
     told = get_property(OPERATORS_CONF)
-    return tuple(_read(*line.split(" ", 2)) for line in told.split("\n")) if told else ()
+    return tuple(_read(*line.split(" ", 4)) for line in told.split("\n")) if told else ()
 
 
 def find_own(told: tuple[ToldOperator, ...], name: str) -> ToldOperator | None:
@@ -37,5 +49,6 @@ def find_own(told: tuple[ToldOperator, ...], name: str) -> ToldOperator | None:
     return next((each for each in told if each.name == name), None)
 
 
-def _read(number: str, late: str, name: str) -> ToldOperator:
-    return ToldOperator(int(number), None if late == "-" else int(late), name)
+def _read(number: str, watermark: str, processing: str, late: str, name: str) -> ToldOperator:
+    clocks = (NO_WATERMARK if each == "-" else int(each) for each in (watermark, processing, late))
+    return ToldOperator(int(number), Clocks(*clocks), name)

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pyspark_ckpt.operators.declarations.operator import BROADCAST, HASH, INITIAL, INPUT, ROW, Input, KeyedOperator
 from pyspark_ckpt.operators.encoding.key_codec import argsort_rows
-from pyspark_ckpt.operators.encoding.unsafe_rows import portions, read_rows
+from pyspark_ckpt.operators.encoding.unsafe_rows import read_dense_rows
 from pyspark_ckpt.operators.task.row_buffer import RowBuffer
+from pyspark_ckpt.state_store.arrays.packed import Packed
 from pyspark_ckpt.state_store.errors import InternalError
 
 if TYPE_CHECKING:
-    import pandas as pd
     from numpy.typing import NDArray
 
     from pyspark_ckpt.operators.declarations.processors import Arrival
@@ -65,47 +66,42 @@ class Rows(Protocol):
 class SparkRows:
     """Rows as Spark passes them: bytes, with the hash of their key. ``time``: the column with their event time."""
 
-    frame: pd.DataFrame
+    rows: pa.RecordBatch
     time: str
 
     def __len__(self) -> int:
-        return len(self.frame)
+        return len(self.rows)
 
     def are_after(self, instant_us: int) -> NDArray[np.bool_]:
         """See Rows."""
-        after: NDArray[np.bool_] = self.frame[self.time].to_numpy(np.int64) > instant_us
+        after: NDArray[np.bool_] = self.rows.column(self.time).to_numpy() > instant_us
         return after
 
     def where(self, chosen: NDArray[np.bool_]) -> SparkRows:
         """See Rows."""
-        return SparkRows(self.frame[chosen], self.time)
+        return SparkRows(self.rows.filter(pa.array(chosen)), self.time)
 
     def batches(self, given: Input) -> Iterator[pa.RecordBatch]:
         """See Rows."""
-        rows, hashes = self.frame[ROW].to_list(), pa.array(self.frame[HASH].to_numpy(np.int32))
-        for begin, end in portions(rows):
-            columns = read_rows(rows[begin:end], given.columns).columns
-            part = hashes.slice(begin, end - begin)
-            yield pa.RecordBatch.from_arrays([*columns, part], schema=given.rows)
+        columns = read_dense_rows(Packed.of_arrow(self.rows.column(ROW)), given.columns).columns
+        yield pa.RecordBatch.from_arrays([*columns, self.rows.column(HASH)], schema=given.rows)
 
     def join(self, others: Sequence[SparkRows]) -> SparkRows:
         """See Rows: in the order of their bytes."""
-        import pandas as pd
-
-        frame = pd.concat([self.frame, *(each.frame for each in others)], ignore_index=True)
-        order = sorted(range(len(frame)), key=frame[ROW].to_list().__getitem__)
-        return SparkRows(frame.iloc[order], self.time)
+        rows = pa.Table.from_batches([self.rows, *(each.rows for each in others)]).combine_chunks()
+        (joined,) = rows.take(pc.sort_indices(rows, [(ROW, "ascending")])).combine_chunks().to_batches()
+        return SparkRows(joined, self.time)
 
 
-def split_by_input(chunks: Iterator[pd.DataFrame], time: str) -> Iterator[tuple[int, SparkRows]]:
+def split_by_input(batches: Iterable[pa.RecordBatch], time: str) -> Iterator[tuple[int, SparkRows]]:
     """Yield the rows that Spark passes, with the number of their input."""
-    for chunk in chunks:
-        if INPUT not in chunk.columns:
-            yield 0, SparkRows(chunk, time)
+    for batch in batches:
+        if INPUT not in batch.schema.names:
+            yield 0, SparkRows(batch, time)
             continue
-        numbers = chunk[INPUT].to_numpy()
+        numbers = batch.column(INPUT).to_numpy()
         for number in np.unique(numbers).tolist():
-            yield number, SparkRows(chunk[numbers == number], time)
+            yield number, SparkRows(batch.filter(pa.array(numbers == number)), time)
 
 
 class Arrivals:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from pyspark_ckpt.operators.bound.declared_states import DeclaredStates
 from pyspark_ckpt.operators.bound.timers import BoundTimers, find_left_ms
-from pyspark_ckpt.operators.declarations.operator import BATCH, HASH, KeyedOperator
+from pyspark_ckpt.operators.declarations.operator import BATCH, CLOCKS, HASH, ROUTE, KeyedOperator
 from pyspark_ckpt.operators.declarations.processors import (
     AdaptingProcessor,
     Context,
@@ -34,49 +34,26 @@ from pyspark_ckpt.operators.session.worker import WorkerSession, find_ticket, na
 from pyspark_ckpt.operators.task.arrivals import Arrivals, Arrived, Rows, split_by_input
 from pyspark_ckpt.operators.task.event_times import read_times_ms, read_times_us
 from pyspark_ckpt.operators.task.firing import Firing
-from pyspark_ckpt.operators.task.group_times import GroupTimes, require_present
+from pyspark_ckpt.operators.task.group_times import GroupTimes, read_group, require_present
 from pyspark_ckpt.operators.task.initial_values import set_values
 from pyspark_ckpt.operators.task.merging import Merged
 from pyspark_ckpt.operators.task.processor_calls import ProcessorCalls
 from pyspark_ckpt.operators.task.row_buffer import RowBuffer, ranges
 from pyspark_ckpt.operators.task.staging import finish, flush, spill, sweep
-from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
+from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.format.spark_hash import SEED, hash_int
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.transactions.ticket import Ticket
 
 if TYPE_CHECKING:
-    import pandas as pd
     from numpy.typing import NDArray
-    from pyspark.sql.streaming.state import GroupState
 
     from pyspark_ckpt.operators.bound.base import Kept
 
-RECORDS_CONF = "spark.sql.execution.arrow.maxRecordsPerBatch"
-RECORDS = 10_000
-"""The default of RECORDS_CONF."""
-HELD_BYTES = 16 << 20
-"""Spark holds output back until it has more rows than RECORDS_CONF. This much output is forced out earlier."""
 TIMERS_PART = 8
 """Due timers may take another eighth of the memory for rows."""
-
-
-def make_frames(batches: Iterator[pa.RecordBatch], records: int) -> Iterator[pd.DataFrame]:
-    """Yield a frame of one row for each batch.
-
-    Spark's worker holds frames until they have more than ``records`` rows, then passes them on as one. Therefore
-    ``records`` nulls, which the shim ignores, follow after HELD_BYTES of batches. 10,000 nulls take 10 ms. A higher
-    ``records`` raises the limit of held bytes, because more nulls are needed.
-    """
-    import pandas as pd
-
-    held_bytes, most_bytes = 0, max(HELD_BYTES, records * 1024)
-    for batch in batches:
-        content = batch.serialize().to_pybytes()
-        held_bytes += len(content)
-        is_full = held_bytes > most_bytes and records > 0
-        yield pd.DataFrame({BATCH: [content, *([None] * records if is_full else ())]})
-        held_bytes = 0 if is_full else held_bytes
+ANSWER = pa.schema([(BATCH, pa.binary()), (CLOCKS, pa.binary())])
+"""An answer has a serialized batch of output; the last one, the row of clocks to store, empty for none."""
 
 
 @cache
@@ -103,9 +80,13 @@ def _warn_of_clock(uid: str, partition: int, times: GroupTimes) -> None:
     )
 
 
+def _answer(output: bytes | None, clocks: bytes | None) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({BATCH: [output], CLOCKS: [clocks]}, ANSWER)
+
+
 @dataclass(frozen=True)
 class PartitionTask:
-    """The function that Spark calls for a partition's only group."""
+    """The function that Spark calls for the rows of a partition."""
 
     operator: KeyedOperator
     processor: KeyedProcessor | VectorProcessor
@@ -115,8 +96,11 @@ class PartitionTask:
         """The name in Spark's plans, by which the shim knows it."""
         return f"keyed(uid={self.operator.uid!r})"
 
-    def __call__(self, key: tuple[int], chunks: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
-        """Process all rows of the partition. Their writes are staged before the last output row is taken."""
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Process all rows of the partition, in batches of ANSWER's form. The last one has no output.
+
+        Writes are staged before the last batch is taken.
+        """
         from pyspark import TaskContext
 
         task = TaskContext.get()
@@ -125,24 +109,33 @@ class PartitionTask:
         _settle()
         told = read_told(task.getLocalProperty)
         own = find_own(told, self.__name__)
-        ticket = find_ticket(task.taskAttemptId(), self.operator.local_dir, own.number if own else None)
+        if own is None:
+            raise InternalError(f"Keyed operator {self.operator.uid!r} is not among the operators of its plan: {told}.")
+        ticket = find_ticket(task.taskAttemptId(), self.operator.local_dir, own.number)
         check_planned(ticket, self.operator.uid, self.operator.partitions)
-        check_place(ticket, self.operator.uid, hash_int(int(key[0]), SEED))
-        times = GroupTimes(self.operator, state, own.late_ms if own else None)
-        require_present(state.getCurrentProcessingTimeMs(), f"Keyed operator {self.operator.uid!r}", ticket.version)
-        if times.is_behind:
-            _warn_of_clock(self.operator.uid, ticket.partition, times)
-        context = Context(
-            batch_id=ticket.version,
-            partition=ticket.partition,
-            processing_time_ms=times.processing_ms,
-            watermark_ms=times.watermark_ms,
-            partitions=self.operator.partitions,
-        )
+        require_present(own.clocks.processing_ms, f"Keyed operator {self.operator.uid!r}", ticket.version)
         with naming(ticket, self.operator.uid):
-            rows = split_by_input(chunks, self.operator.time)
-            batches = self.run(rows, ticket, times, context, tuple(each.name for each in told))
-            yield from make_frames(batches, int(task.getLocalProperty(RECORDS_CONF) or RECORDS))
+            times = GroupTimes(self.operator, read_group(ticket), own.clocks)
+            if times.is_behind:
+                _warn_of_clock(self.operator.uid, ticket.partition, times)
+            context = Context(
+                batch_id=ticket.version,
+                partition=ticket.partition,
+                processing_time_ms=times.processing_ms,
+                watermark_ms=times.watermark_ms,
+                partitions=self.operator.partitions,
+            )
+            rows = split_by_input(self._check_places(batches, ticket), self.operator.time)
+            for batch in self.run(rows, ticket, times, context, tuple(each.name for each in told)):
+                yield _answer(batch.serialize().to_pybytes(), None)
+            yield _answer(None, b"" if times.new_row is None else times.new_row.encode())
+
+    def _check_places(self, batches: Iterable[pa.RecordBatch], ticket: Ticket) -> Iterator[pa.RecordBatch]:
+        """Yield batches whose rows all belong to the partition of the ticket. Raises InvalidInputError."""
+        for batch in batches:
+            for route in pc.unique(batch.column(ROUTE)).to_pylist():
+                check_place(ticket, self.operator.uid, hash_int(route, SEED))
+            yield batch
 
     def run(
         self,
@@ -190,7 +183,7 @@ class PartitionTask:
             if isinstance(processor, AdaptingProcessor):
                 processor.close()
             session.counts["fired_timers"] += firing.count
-            times.set_time_out(timers, find_left_ms(session, self.operator.uid))
+            times.end(timers, find_left_ms(session, self.operator.uid))
             finish(session, bound)
         finally:
             arrivals.close()

@@ -6,10 +6,10 @@ from datetime import datetime, timedelta
 
 from pyspark_ckpt.operators.declarations.durations import milliseconds
 from pyspark_ckpt.operators.declarations.operator import KeyedOperator
+from pyspark_ckpt.operators.session.told_operators import Clocks
 from pyspark_ckpt.operators.types.conversions import EPOCH
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.spark_groups import NO_TIME_OUT, GroupTimesRow
-from pyspark_ckpt.testing.local_query import Clocks
 
 
 def move_clock(from_ms: int, to: datetime | str | timedelta, what: str) -> int:

@@ -27,8 +27,9 @@ from pyspark_ckpt.operators.declarations.processors import Context
 from pyspark_ckpt.operators.declarations.programs import dump_program, load_program
 from pyspark_ckpt.operators.declarations.states import DeclaredState
 from pyspark_ckpt.operators.declarations.timers import Timer, Timers
+from pyspark_ckpt.operators.session.told_operators import NO_WATERMARK, Clocks
 from pyspark_ckpt.operators.session.worker import naming
-from pyspark_ckpt.operators.task.group_times import NO_WATERMARK, TIME_OUTS, GroupTimes
+from pyspark_ckpt.operators.task.group_times import GroupTimes
 from pyspark_ckpt.operators.task.partition_task import PartitionTask
 from pyspark_ckpt.operators.types.columns import python_values
 from pyspark_ckpt.operators.types.conversions import EPOCH
@@ -42,8 +43,7 @@ from pyspark_ckpt.testing.clocks import is_due, move_clock
 from pyspark_ckpt.testing.comparison import count_rows, last_by_key
 from pyspark_ckpt.testing.contents import read_contents
 from pyspark_ckpt.testing.given_rows import GivenRows, read_rows
-from pyspark_ckpt.testing.group import make_group, read_group
-from pyspark_ckpt.testing.local_query import CHECKPOINT, Clocks, LocalQuery, PartitionBatch
+from pyspark_ckpt.testing.local_query import CHECKPOINT, LocalQuery, PartitionBatch
 from pyspark_ckpt.testing.seen_times import SeenTimes, Watermark
 
 if TYPE_CHECKING:
@@ -319,19 +319,16 @@ class Harness(Closeable):
             for (number, rows), partition_of in zip(numbered, placed, strict=True)
             if len(part := rows.where((partition_of == batch.partition) | (partition_of == _EVERYWHERE)))
         ]
-        timed_out = is_due(batch.group, operator, clocks)
-        if not mine and not timed_out:
+        if not mine and not is_due(batch.group, operator, clocks):
             return
-        conf = TIME_OUTS[operator.time_out_clock]
-        group = make_group(batch.group, conf, clocks, timed_out=timed_out and not mine)
-        times = GroupTimes(operator, group, clocks.late_ms if operator.has_watermark else None)
+        times = GroupTimes(operator, batch.group, clocks)
         where, partitions = (self._query.batch_id, batch.partition), operator.partitions
         context = Context(*where, times.processing_ms, times.watermark_ms, partitions=partitions)
         task = PartitionTask(operator, load_program(self._program))
         with naming(batch.ticket, operator.uid):
             for each in task.run(mine, batch.ticket, times, context):
                 yield from self._rows(each)
-        batch.group = read_group(group)
+        batch.group = times.new_row or batch.group
 
     def _number(self, given: Sequence[GivenRows]) -> Iterator[tuple[int, GivenRows]]:
         """Yield the rows of the batch as Spark would: without late ones, if the processor does not see them."""

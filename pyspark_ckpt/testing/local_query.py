@@ -14,7 +14,8 @@ from typing import Any
 
 from pyspark_ckpt.offline.writing.first_files import FIRST_CONFS, NO_OFFSET, describe_operator
 from pyspark_ckpt.operators.declarations.operator import GROUPS, ROUTE_SCHEMA, SPARKS_NAME, KeyedOperator
-from pyspark_ckpt.operators.session.views import open_reader
+from pyspark_ckpt.operators.session.told_operators import Clocks
+from pyspark_ckpt.operators.task.group_times import read_group
 from pyspark_ckpt.pyspark_releases import has_commit_ids_for_all
 from pyspark_ckpt.state_store.attempts.commit_log import read_ids
 from pyspark_ckpt.state_store.blobs import HadoopSettings, place_at
@@ -23,7 +24,7 @@ from pyspark_ckpt.state_store.checkpoints.query.entries import PARTITIONS_CONF
 from pyspark_ckpt.state_store.checkpoints.query.files import find_watermarks, list_batches
 from pyspark_ckpt.state_store.checkpoints.query.operators import Operator
 from pyspark_ckpt.state_store.database import Tuning, write_table_file
-from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError, LifecycleError
+from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.format.keys import MARKER_KEY
 from pyspark_ckpt.state_store.format.meta import Descriptor
 from pyspark_ckpt.state_store.format.names import PROVIDER_CLASS, PROVIDER_CONF, WATERMARKS_FOLDER
@@ -43,15 +44,6 @@ SNAPSHOT_EVERY = 10
 CHECKPOINT = "checkpoint"
 """The name of the checkpoint in the folder of a query."""
 _TUNING = Tuning(1 << 20)
-
-
-@dataclass(frozen=True)
-class Clocks:
-    """The clocks of a batch, in ms since 1970; NO_WATERMARK without one. Rows up to ``late_ms`` are late."""
-
-    watermark_ms: int
-    processing_ms: int
-    late_ms: int
 
 
 @dataclass
@@ -215,18 +207,8 @@ class LocalQuery:
         )
         ticket = read_ticket(ticket_path(self._local_dir, worker, Identity(OPERATOR, partition, DEFAULT_STORE)))
         if partition not in self._groups:
-            self._groups[partition] = self._read_group(ticket, partition)
+            self._groups[partition] = read_group(ticket)
         return PartitionBatch(partition, handle, transaction, ticket, self._groups[partition])
-
-    def _read_group(self, ticket: Ticket, partition: int) -> GroupTimesRow | None:
-        state, reader = ticket.meta.state(GROUPS), open_reader(ticket)
-        if state is None or not state.rows or reader is None:
-            return None
-        key = encode_route_key(state.number, partition, self._operator.partitions)
-        (value,) = reader.get_many([key])
-        if value is None:
-            raise InternalError(f"Partition {partition} has no row of its group, although its commit counts one.")
-        return GroupTimesRow.decode(bytes(value), f"Partition {partition}")
 
     def _stage_group(self, batch: PartitionBatch) -> tuple[list[str], dict[int, int]]:
         """Write the row of the group; return the file, and how the number of rows changes."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pyspark_ckpt.operators.declarations.operator import NEVER_LATE
-from pyspark_ckpt.operators.task.group_times import NO_WATERMARK
+from pyspark_ckpt.operators.session.told_operators import NO_WATERMARK
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 WIDEST = 512
 """Longer strings are handled one by one: a matrix of all strings would be much larger than the strings."""
@@ -72,6 +76,14 @@ class Packed:
         """Pack ``strings`` into one array."""
         size = np.fromiter(map(len, strings), np.int64, len(strings))
         return cls(np.frombuffer(b"".join(strings), np.uint8), np.cumsum(size) - size, size)
+
+    @classmethod
+    def of_arrow(cls, strings: pa.BinaryArray) -> Packed:
+        """Return the values of an array without nulls. Their bytes are not copied."""
+        _, offsets, data = strings.buffers()
+        ends = np.frombuffer(offsets, np.int32, len(strings) + 1, strings.offset * 4).astype(np.int64)
+        content = np.frombuffer(data or b"", np.uint8)[ends[0] : ends[-1]]
+        return cls(content, ends[:-1] - ends[0], np.diff(ends))
 
     @classmethod
     def of_matrix(cls, rows: Bytes) -> Packed:

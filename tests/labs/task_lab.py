@@ -10,21 +10,19 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import pandas as pd
 import pyarrow as pa
 
 from pyspark_ckpt.operators.bound.declared_states import with_types
 from pyspark_ckpt.operators.declarations.operator import HASH, INITIAL, INPUT, ROW, TIME, Input, KeyedOperator
 from pyspark_ckpt.operators.declarations.processors import Context, KeyedProcessor, VectorProcessor, find_states
 from pyspark_ckpt.operators.encoding.spark_hash import SparkHash
+from pyspark_ckpt.operators.session.told_operators import Clocks
 from pyspark_ckpt.operators.task.arrivals import split_by_input
-from pyspark_ckpt.operators.task.group_times import TIME_OUTS, GroupTimes
+from pyspark_ckpt.operators.task.group_times import GroupTimes
 from pyspark_ckpt.operators.task.partition_task import PartitionTask
 from pyspark_ckpt.operators.types.conversions import EPOCH, microseconds_at
 from pyspark_ckpt.state_store.format.spark_groups import NO_TIME_OUT, GroupTimesRow
 from pyspark_ckpt.state_store.transactions.ticket import read_ticket
-from pyspark_ckpt.testing.group import make_group, read_group
-from pyspark_ckpt.testing.local_query import Clocks
 from tests.labs.lab import Lab
 
 COLUMNS = pa.schema(
@@ -34,7 +32,8 @@ COLUMNS = pa.schema(
 Row: TypeAlias = tuple[str, int, datetime, str]
 _HASH = SparkHash([pa.string()])
 _AT_ONCE = 7
-"""So many rows come in one frame."""
+"""So many rows come in one batch."""
+_SENT = pa.schema([(HASH, pa.int32()), (ROW, pa.binary()), (TIME, pa.int64()), (INPUT, pa.int8())])
 
 
 def hash_of_user(user: str) -> bytes:
@@ -83,8 +82,7 @@ class TaskLab:
         (path,) = (self._lab.local_dir / "tickets").glob(f"{attempt}-*.json")
         operator = replace(self._operator, memory_bytes=memory_bytes, initial=COLUMNS if initial else None)
         clocks = Clocks(watermark_ms, now_ms, watermark_ms)
-        group = make_group(self._row, TIME_OUTS[operator.time_out_clock], clocks, timed_out=False)
-        times = GroupTimes(operator, group)
+        times = GroupTimes(operator, self._row, clocks)
         context = Context(attempt, 0, times.processing_ms, times.watermark_ms)
         task = PartitionTask(operator, self._processor)
         marked = [*((row, False) for row in rows), *((row, True) for row in initial)]
@@ -92,7 +90,7 @@ class TaskLab:
         found = [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
         answer = self._lab.server.call("commit", txn=begun["txn"], files=[], rows={}, num_partitions=1)
         self._version, self._id = answer["version"], answer["id"]
-        self._row = read_group(group)
+        self._row = times.new_row or self._row
         stored = {state["name"]: state["rows"] for state in answer["states"]}
         called_ms = NO_TIME_OUT if self._row is None else self._row.time_out_ms
         return Batch(found, None if called_ms == NO_TIME_OUT else called_ms, stored)
@@ -108,14 +106,14 @@ class TaskLab:
         self._lab.server.stores.shut_down()
 
 
-def _chunks(rows: Sequence[tuple[Row, bool]]) -> Iterator[pd.DataFrame]:
-    """Frames of rows, each of which may be one of the initial state."""
+def _chunks(rows: Sequence[tuple[Row, bool]]) -> Iterator[pa.RecordBatch]:
+    """Batches of rows, each of which may be one of the initial state."""
     for begin in range(0, len(rows), _AT_ONCE):
         some = [row for row, _ in rows[begin : begin + _AT_ONCE]]
         hashes = [struct.unpack("<i", struct.pack("<I", _HASH((user,))))[0] for user, *_ in some]
         columns = {HASH: hashes, ROW: list(map(_unsafe, some)), TIME: [_micros(row[2]) for row in some]}
         numbers = [INITIAL if is_initial else 0 for _, is_initial in rows[begin : begin + _AT_ONCE]]
-        yield pd.DataFrame({**columns, INPUT: numbers})
+        yield pa.RecordBatch.from_pydict({**columns, INPUT: numbers}, _SENT)
 
 
 def _unsafe(row: Row) -> bytes:

@@ -25,8 +25,10 @@ from pyspark_ckpt.operators.encoding.distinct_keys import Keys
 from pyspark_ckpt.operators.encoding.suffixes import Suffixes
 from pyspark_ckpt.operators.groups.frames import Conversion
 from pyspark_ckpt.operators.groups.function import make_processor
+from pyspark_ckpt.operators.session.told_operators import NO_WATERMARK, Clocks
 from pyspark_ckpt.operators.task.group_times import MAX_AHEAD_MS, GroupTimes, require_present
 from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.format.spark_groups import NO_TIME_OUT, GroupTimesRow
 from tests.labs.session_lab import LONG, Kinds, SessionLab, suffix_of
 from tests.operators.bound.test_timers import fire
 
@@ -60,30 +62,11 @@ def operator_of(declared: Mapping[str, Declared], *, has_watermark: bool) -> Key
     )
 
 
-def group(conf: str, fired: tuple[int, int] | None, *, watermark_ms: int, processing_ms: int) -> GroupState:
-    """The state of the partition's group, as Spark gives it: ``fired`` is its row."""
-    row: Any = fired
-    return GroupState(
-        optionalValue=row,
-        batchProcessingTimeMs=processing_ms,
-        eventTimeWatermarkMs=watermark_ms,
-        timeoutConf=conf,
-        hasTimedOut=False,
-        watermarkPresent=watermark_ms >= 0,
-        defined=fired is not None,
-        updated=False,
-        removed=False,
-        timeoutTimestamp=GroupState.NO_TIMESTAMP,
-        keyAsUnsafe=b"",
-        valueSchema=StructType(),
-    )
-
-
 def test_the_program_is_told_the_clock_of_its_timers_when_that_has_gone_back(tmp_path: Path) -> None:
     lab = SessionLab(tmp_path, {"tick": (Timers("tick", clock="processing"), {})})
     operator = operator_of({"tick": Timers("tick", clock="processing")}, has_watermark=True)
-    state = group("ProcessingTimeTimeout", (70_000, FIRED_MS), watermark_ms=60_000, processing_ms=BEHIND_MS)
-    times = GroupTimes(operator, state)
+    state = GroupTimesRow(70_000, FIRED_MS), Clocks(60_000, BEHIND_MS, NO_WATERMARK)
+    times = GroupTimes(operator, *state)
     assert (times.processing_ms, times.watermark_ms) == (FIRED_MS, 70_000)
     assert times.now_ms == {"processing": FIRED_MS, "event": 70_000}
     batch, states = lab.begin(times.now_ms, times.fired_ms)
@@ -92,8 +75,8 @@ def test_the_program_is_told_the_clock_of_its_timers_when_that_has_gone_back(tmp
     assert list(islice(fire(batch, [states["tick"]]), 3)) == []
     batch.stage()
     lab.commit(batch)
-    again = group("ProcessingTimeTimeout", (70_000, FIRED_MS), watermark_ms=80_000, processing_ms=FIRED_MS + 5)
-    times = GroupTimes(operator, again)
+    again = GroupTimesRow(70_000, FIRED_MS), Clocks(80_000, FIRED_MS + 5, NO_WATERMARK)
+    times = GroupTimes(operator, *again)
     assert (times.processing_ms, times.watermark_ms) == (FIRED_MS + 5, 80_000)
     lab.close()
 
@@ -104,16 +87,17 @@ def test_timers_fire_again_when_a_batch_was_planned_by_a_clock_that_was_far_ahea
     ahead_ms = 4_070_908_800_000  # in 2099
 
     def call(stored_ms: int, batch_ms: int, at_ms: int) -> tuple[GroupTimes, list[str]]:
-        state = group("ProcessingTimeTimeout", (0, stored_ms), watermark_ms=-1, processing_ms=batch_ms)
-        times = GroupTimes(operator, state)
+        state = GroupTimesRow(0, stored_ms), Clocks(-1, batch_ms, NO_WATERMARK)
+        times = GroupTimes(operator, *state)
         batch, states = lab.begin(times.now_ms, times.fired_ms)
         batch.at("user 1")
         states["tick"].register(at_ms)
         found = [each.timer.namespace for each, _ in fire(batch, [states["tick"]])]
         batch.stage()
-        times.set_time_out([states["tick"]])
+        times.end([states["tick"]])
         lab.commit(batch)
-        assert state.get == (0, times.processing_ms)
+        assert times.new_row is not None
+        assert times.new_row[:2] == (0, times.processing_ms)
         return times, found
 
     times, found = call(FIRED_MS, ahead_ms, ahead_ms - 1)
@@ -130,8 +114,8 @@ def test_timers_fire_again_when_a_batch_was_planned_by_a_clock_that_was_far_ahea
 def test_a_clock_stands_still_for_a_day_at_most() -> None:
     operator = operator_of({"tick": Timers("tick", clock="processing")}, has_watermark=False)
     for ahead_ms, stands in ((0, False), (1, True), (MAX_AHEAD_MS, True), (MAX_AHEAD_MS + 1, False)):
-        state = group("ProcessingTimeTimeout", (0, FIRED_MS + ahead_ms), watermark_ms=-1, processing_ms=FIRED_MS)
-        times = GroupTimes(operator, state)
+        state = GroupTimesRow(0, FIRED_MS + ahead_ms), Clocks(-1, FIRED_MS, NO_WATERMARK)
+        times = GroupTimes(operator, *state)
         assert times.is_behind == (ahead_ms > 0)
         assert times.processing_ms == FIRED_MS + (ahead_ms if stands else 0)
         assert ("stands still" in times.describe_behind()) == stands or not ahead_ms
@@ -151,16 +135,15 @@ def test_a_batch_is_refused_when_its_time_is_far_in_the_future() -> None:
 def test_spark_is_asked_to_call_when_its_own_clock_reaches_the_timer(watermark_ms: int, tmp_path: Path) -> None:
     lab = SessionLab(tmp_path, {"tick": (Timers("tick", clock="processing"), {})})
     operator = operator_of({"tick": Timers("tick", clock="processing")}, has_watermark=watermark_ms >= 0)
-    state = group("ProcessingTimeTimeout", (0, FIRED_MS), watermark_ms=watermark_ms, processing_ms=BEHIND_MS)
-    times = GroupTimes(operator, state)
+    state = GroupTimesRow(0, FIRED_MS), Clocks(watermark_ms, BEHIND_MS, NO_WATERMARK)
+    times = GroupTimes(operator, *state)
     assert times.watermark_ms == watermark_ms
     batch, states = lab.begin(times.now_ms, times.fired_ms)
     batch.at("user 1")
     states["tick"].register(FIRED_MS + 10 * SECOND_MS)
     batch.stage()
-    times.set_time_out([states["tick"]])
-    assert state._timeout_timestamp == FIRED_MS + 10 * SECOND_MS - 1
-    assert state.get == (max(0, watermark_ms), FIRED_MS)
+    times.end([states["tick"]])
+    assert times.new_row == (max(0, watermark_ms), FIRED_MS, FIRED_MS + 10 * SECOND_MS - 1)
     batch.abort()
     lab.close()
 
@@ -174,17 +157,18 @@ def test_spark_is_asked_to_call_at_the_next_trigger_only_while_a_timer_of_event_
     operator = operator_of(declared, has_watermark=True)
 
     def call(work: Callable[[dict[str, Any]], None]) -> int:
-        state = group("ProcessingTimeTimeout", (0, 0), watermark_ms=60_000, processing_ms=FIRED_MS)
-        times = GroupTimes(operator, state)
+        state = GroupTimesRow(0, 0), Clocks(60_000, FIRED_MS, NO_WATERMARK)
+        times = GroupTimes(operator, *state)
         batch, states = lab.begin(times.now_ms, times.fired_ms)
         batch.at("user 1")
         work(states)
         batch.stage()
-        times.set_time_out([states["tick"], states["due"]])
+        times.end([states["tick"], states["due"]])
         lab.commit(batch)
-        return int(state._timeout_timestamp)
+        assert times.new_row is not None
+        return times.new_row.time_out_ms
 
-    assert call(lambda _states: None) == GroupState.NO_TIMESTAMP
+    assert call(lambda _states: None) == NO_TIME_OUT
     assert call(lambda states: states["tick"].register(FIRED_MS + SECOND_MS)) == FIRED_MS + SECOND_MS - 1
     assert call(lambda states: states["due"].register(90_000)) == FIRED_MS + 1
     assert call(lambda states: states["due"].delete(90_000)) == FIRED_MS + SECOND_MS - 1
@@ -213,11 +197,12 @@ class FunctionLab:
         self.declared = find_states(self.processor)
         self.lab = SessionLab(folder, {each.name: (each, kinds[each.name]) for each in self.declared.values()})
 
-    def run(self, fired: tuple[int, int] | None, now_ms: int, *, has_rows: bool) -> GroupState:
-        """One batch at ``now_ms`` of the query's clock; the state of the partition's group after it."""
+    def run(self, fired: tuple[int, int] | None, now_ms: int, *, has_rows: bool) -> GroupTimesRow:
+        """One batch at ``now_ms`` of the query's clock; the partition's row of clocks after it."""
         has_watermark = self.time_out == "EventTimeTimeout"
-        state = group(self.time_out, fired, watermark_ms=now_ms if has_watermark else -1, processing_ms=now_ms)
-        times = GroupTimes(operator_of(self.declared, has_watermark=has_watermark), state)
+        clocks = Clocks(now_ms if has_watermark else NO_WATERMARK, now_ms, NO_WATERMARK)
+        row = None if fired is None else GroupTimesRow(*fired)
+        times = GroupTimes(operator_of(self.declared, has_watermark=has_watermark), row, clocks)
         batch, bound = self.lab.begin(times.now_ms, times.fired_ms)
         for attribute, each in self.declared.items():
             vars(self.processor)[attribute] = bound[each.name]
@@ -231,9 +216,10 @@ class FunctionLab:
         for _ in islice(fire(batch, timers), 5):
             self.processor.process_timers(ctx, users)
         batch.stage()
-        times.set_time_out(timers)
+        times.end(timers)
         self.lab.commit(batch)
-        return state
+        assert times.new_row is not None
+        return times.new_row
 
 
 def test_a_duration_that_is_set_again_comes_once_when_the_clock_has_gone_back(tmp_path: Path) -> None:
@@ -260,9 +246,9 @@ def test_a_time_out_at_the_end_of_time_never_comes_and_can_be_set_again(
     lab = FunctionLab(tmp_path, call, time_out)
     fired = None
     for now_ms in (FIRED_MS, FIRED_MS + 1, 1 << 52):
-        state = lab.run(fired, now_ms, has_rows=True)
-        fired = state.get
-        assert now_ms < state._timeout_timestamp < 1 << 63
+        row = lab.run(fired, now_ms, has_rows=True)
+        fired = row[:2]
+        assert now_ms < row.time_out_ms < 1 << 63
         assert lab.lab.stored_rows("time-outs") == 1
     assert [timed_out for timed_out, _ in lab.calls] == [False, False, False]
     lab.lab.close()

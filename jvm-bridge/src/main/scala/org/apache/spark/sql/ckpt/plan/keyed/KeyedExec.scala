@@ -1,16 +1,22 @@
 package org.apache.spark.sql.ckpt.plan.keyed
 
+import org.apache.spark.{SparkException, TaskContext}
 import org.apache.spark.sql.Row
 import org.apache.spark.sql.catalyst.InternalRow
-import org.apache.spark.sql.catalyst.expressions.BasePredicate
+import org.apache.spark.sql.catalyst.expressions.{BasePredicate, PythonUDF, SortOrder, UnsafeProjection, UnsafeRow}
 import org.apache.spark.sql.catalyst.plans.logical.ProcessingTimeTimeout
 import org.apache.spark.sql.ckpt.minor.{FlatMapGroupsInPandasWithStateExec, NoTimeout, StateManager}
-import org.apache.spark.sql.ckpt.minor.FlatMapGroupsWithStateExecHelper.createStateManager
+import org.apache.spark.sql.ckpt.minor.FlatMapGroupsWithStateExecHelper.{StateData, createStateManager}
 import org.apache.spark.sql.ckpt.store.CkptStateStore
 import org.apache.spark.sql.execution.streaming.state.StateStore
+import org.apache.spark.sql.types.{DataType, IntegerType}
 import org.apache.spark.util.CompletionIterator
 
-/** The keyed operator of a physical plan: Spark's operator, except that its output has the watermark of its input. */
+/** The keyed operator of a physical plan: an operator of Spark's whose rows go to the Python worker as Arrow batches, and
+  * whose output has the watermark of its input.
+  *
+  * Its own state has one row for each partition: the partition's clocks, which the worker gives in its last answer.
+  */
 private[ckpt] final class KeyedExec(@transient protected val spark: FlatMapGroupsInPandasWithStateExec)
   extends CopiedGroups(spark) with KeyedStateSchema with NamedProgress with ToldGroups {
 
@@ -20,10 +26,14 @@ private[ckpt] final class KeyedExec(@transient protected val spark: FlatMapGroup
     new KeyedExec(if (child eq copied.child) copied else copied.copy(child = child))
   }
 
-  /** A group's row has a column for a time-out even without timers: a program can add its first ones, or drop all.
+  /** The row of a partition has a column for a time-out even without timers: a program can add its first ones, or drop
+    * all.
     */
   override lazy val stateManager: StateManager =
     createStateManager(stateEncoder, shouldStoreTimestamp = true, stateFormatVersion)
+
+  /** All rows of a partition are of one group. */
+  override def requiredChildOrdering: Seq[Seq[SortOrder]] = Seq(Nil)
 
   override def produceOutputWatermark(inputWatermarkMs: Long): Option[Long] = Some(inputWatermarkMs)
 
@@ -33,31 +43,71 @@ private[ckpt] final class KeyedExec(@transient protected val spark: FlatMapGroup
       store: StateStore,
       processor: InputProcessor,
       initialStateIterOption: Option[Iterator[InternalRow]]): CompletionIterator[InternalRow, Iterator[InternalRow]] = {
-    if (isTimeoutEnabled) passTimeOutsOfOtherClock(store)
-    val counts = (longMetric("numUpdatedStateRows"), longMetric("numRemovedStateRows"))
-    val before = (counts._1.value, counts._2.value)
     val rows = super.processDataWithPartition(childDataIterator, store, processor, initialStateIterOption)
     CompletionIterator[InternalRow, Iterator[InternalRow]](
       rows,
       store match { // which has committed by then
         case own: CkptStateStore =>
-          counts._1.set(before._1 + own.workerRows.put)
-          counts._2.set(before._2 + own.workerRows.removed)
+          longMetric("numUpdatedStateRows") += own.workerRows.put
+          longMetric("numRemovedStateRows") += own.workerRows.removed
         case _ =>
       })
   }
 
-  /** A time-out that an earlier program has set by the other clock says nothing by this one: Spark could let the group
-    * wait for years. So the group is called at once, and sets its own time-out.
-    */
-  private def passTimeOutsOfOtherClock(store: StateStore): Unit = stateManager.getAllState(store).foreach { group =>
-    val isSet = group.timeoutTimestamp != NoTimeout
-    group.stateObj match {
-      case clocks: Row if isSet && KeyedExec.isOfProcessing(clocks) != (timeoutConf == ProcessingTimeTimeout) =>
-        stateManager.putState(store, group.keyRow, clocks, KeyedExec.Passed)
-      case _ =>
+  override def createInputProcessor(store: StateStore): InputProcessor = new InputProcessor(store) {
+    override def processNewData(rows: Iterator[InternalRow]): Iterator[InternalRow] = {
+      val stored = stateManager.getAllState(store).map(each => (each.keyRow.copy(), isDue(each))).toList.headOption
+      if (rows.hasNext || stored.exists(_._2)) answers(store, rows.buffered, stored.map(_._1)) else Iterator.empty
     }
+
+    /** The worker has seen to them with the rows. */
+    override def processTimedOutState(): Iterator[InternalRow] = Iterator.empty
+
+    override protected def callFunctionAndUpdateState(
+        group: StateData, rows: Iterator[InternalRow], hasTimedOut: Boolean): Iterator[InternalRow] =
+      throw SparkException.internalError("A keyed operator calls no function for a group.")
   }
+
+  /** The worker's output; its last answer has the clocks instead. `stored`: the key of their row, if there is one. */
+  private def answers(
+      store: StateStore, rows: collection.BufferedIterator[InternalRow], stored: Option[UnsafeRow])
+      : Iterator[InternalRow] = {
+    def route = rows.head.getInt(child.output.indexWhere(_.semanticEquals(groupingAttributes.head)))
+    val key = stored.getOrElse(KeyedExec.keyOf(route))
+    val function = functionExpr.asInstanceOf[PythonUDF]
+    val projection = UnsafeProjection.create(output, output)
+    val numOutputRows = longMetric("numOutputRows")
+    new ArrowWorker(function, child.schema, pythonMetrics)
+      .run(rows, TaskContext.get())
+      .filter { answer =>
+        val isLast = answer.isNullAt(0)
+        if (isLast) keep(store, key, answer.getBinary(1))
+        !isLast
+      }
+      .map { row =>
+        numOutputRows += 1
+        projection(row)
+      }
+  }
+
+  /** Puts the row of clocks; an operator without timers has none. */
+  private def keep(store: StateStore, key: UnsafeRow, clocks: Array[Byte]): Unit =
+    if (clocks.nonEmpty) {
+      val row = new UnsafeRow(KeyedExec.ColumnsOfClocks)
+      row.pointTo(clocks, clocks.length)
+      store.put(key, row)
+    }
+
+  /** Whether a timer is due. A time-out that an earlier program has set by the other clock says nothing by this one. */
+  private def isDue(group: StateData): Boolean =
+    isTimeoutEnabled && group.timeoutTimestamp != NoTimeout && {
+      val isOfProcessing = timeoutConf == ProcessingTimeTimeout
+      val now = if (isOfProcessing) batchTimestampMs else eventTimeWatermarkForEviction
+      group.timeoutTimestamp < now.get || (group.stateObj match {
+        case clocks: Row => KeyedExec.isOfProcessing(clocks) != isOfProcessing
+        case _ => false
+      })
+    }
 
   /** The Python worker sees to late rows of a processor that takes them. */
   override def applyRemovingRowsOlderThanWatermark(
@@ -72,11 +122,13 @@ private[ckpt] final class KeyedExec(@transient protected val spark: FlatMapGroup
 
 private[ckpt] object KeyedExec {
 
-  /** A time-out that has passed by either clock. */
-  private final val Passed = 0L
+  /** The clocks and the time-out. */
+  private final val ColumnsOfClocks = 2
 
-  /** Whether a group's state (GROUP_ROW of the Python side) was set where time-outs are those of processing time. */
+  /** Whether a partition's row (GROUP_ROW of the Python side) was set where time-outs are those of processing time. */
   private def isOfProcessing(clocks: Row): Boolean = clocks.getLong(1) != 0
+
+  private def keyOf(route: Int): UnsafeRow = UnsafeProjection.create(Array[DataType](IntegerType))(InternalRow(route))
 
   /** The column with the event time of rows of which no late one is dropped before the operator. */
   final val TimeOfAll = "__ckpt_time_of_all"

@@ -3,6 +3,7 @@ package org.apache.spark.sql.ckpt.plan.keyed
 import org.apache.spark.sql.catalyst.expressions.{Attribute, AttributeSet, Expression, PythonUDF}
 import org.apache.spark.sql.catalyst.plans.logical.{FlatMapGroupsInPandasWithState, LogicalPlan, UnaryNode}
 import org.apache.spark.sql.catalyst.rules.Rule
+import org.apache.spark.sql.ckpt.minor.plans.StatefulNode
 import org.apache.spark.sql.execution.{SparkPlan, SparkStrategy}
 import org.apache.spark.sql.streaming.{GroupStateTimeout, OutputMode}
 import org.apache.spark.sql.types.StructType
@@ -16,7 +17,8 @@ private[ckpt] final case class KeyedOperator(
     mode: OutputMode,
     timeout: GroupStateTimeout,
     child: LogicalPlan)
-  extends UnaryNode {
+  extends UnaryNode
+  with StatefulNode {
   override def output: Seq[Attribute] = outputAttrs
   override def producedAttributes: AttributeSet = AttributeSet(outputAttrs)
   override protected def withNewChildInternal(newChild: LogicalPlan): LogicalPlan = copy(child = newChild)

@@ -28,8 +28,8 @@ private[ckpt] trait ToldGroups extends TicketHolder {
 private[ckpt] object ToldGroups {
 
   /** The local property of a task that has one line for each operator of its query that is a Python function on groups:
-    * the operator's number, the event time, in ms, up to which a row is late for it in this batch (`-` without a
-    * watermark), and the function's name.
+    * the operator's number; the clocks of the batch, in ms: the watermark, the processing time, and the event time up to
+    * which a row is late (`-` without a watermark); and the function's name.
     */
   private final val Property = "ckpt.operators"
 
@@ -80,8 +80,9 @@ private[ckpt] object ToldGroups {
     }
 
     private def line(group: FlatMapGroupsInPandasWithStateExec): Option[String] = group.stateInfo.map { info =>
-      val late = group.eventTimeWatermarkForLateEvents.fold("-")(_.toString)
-      s"${info.operatorId} $late ${KeyedOperator.nameOf(group.functionExpr)}"
+      val clocks = Seq(
+        group.eventTimeWatermarkForEviction, group.batchTimestampMs, group.eventTimeWatermarkForLateEvents)
+      s"${info.operatorId} ${clocks.map(_.fold("-")(_.toString)).mkString(" ")} ${KeyedOperator.nameOf(group.functionExpr)}"
     }
   }
 }

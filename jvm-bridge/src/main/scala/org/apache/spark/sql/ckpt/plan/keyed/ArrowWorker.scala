@@ -1,0 +1,56 @@
+package org.apache.spark.sql.ckpt.plan.keyed
+
+import scala.jdk.CollectionConverters._
+
+import org.apache.spark.TaskContext
+import org.apache.spark.sql.catalyst.InternalRow
+import org.apache.spark.sql.catalyst.expressions.{PythonUDF, UnsafeRow}
+import org.apache.spark.sql.ckpt.minor.plans.ArrowRunner
+import org.apache.spark.sql.execution.metric.SQLMetric
+import org.apache.spark.sql.types.StructType
+import org.apache.spark.sql.vectorized.{ArrowColumnVector, ColumnarBatch}
+
+/** Gives rows to a Python worker as Arrow batches, and takes the rows of the batches that it answers with: what Spark's
+  * `mapInArrow` does.
+  */
+private[ckpt] final class ArrowWorker(function: PythonUDF, input: StructType, metrics: Map[String, SQLMetric]) {
+  def run(rows: Iterator[InternalRow], context: TaskContext): Iterator[InternalRow] =
+    ArrowRunner
+      .run(function, input, metrics, new ArrowWorker.Batches(rows), context)
+      .flatMap { batch =>
+        val struct = batch.column(0).asInstanceOf[ArrowColumnVector]
+        val columns = function.dataType.asInstanceOf[StructType].indices.map(struct.getChild)
+        val flat = new ColumnarBatch(columns.toArray)
+        flat.setNumRows(batch.numRows())
+        flat.rowIterator.asScala
+      }
+}
+
+private[ckpt] object ArrowWorker {
+
+  /** A worker needs many times the size of a batch to read it. */
+  private final val MostBytes = 1 << 20
+  private final val MostRows = 10000
+
+  /** Rows in batches of limited size, each row as the only column of another: so Python gets a batch of its columns. */
+  private final class Batches(rows: Iterator[InternalRow]) extends Iterator[Iterator[InternalRow]] {
+    override def hasNext: Boolean = rows.hasNext
+
+    override def next(): Iterator[InternalRow] = new Iterator[InternalRow] {
+      private var count = 0
+      private var bytes = 0L
+
+      override def hasNext: Boolean = count < MostRows && bytes < MostBytes && rows.hasNext
+
+      override def next(): InternalRow = {
+        val row = rows.next()
+        count += 1
+        row match {
+          case unsafe: UnsafeRow => bytes += unsafe.getSizeInBytes
+          case _ =>
+        }
+        InternalRow(row)
+      }
+    }
+  }
+}

@@ -1,0 +1,28 @@
+package org.apache.spark.sql.ckpt.minor.plans
+
+import org.apache.spark.{ContextAwareIterator, JobArtifactSet, TaskContext}
+import org.apache.spark.api.python.{ChainedPythonFunctions, PythonEvalType}
+import org.apache.spark.sql.catalyst.InternalRow
+import org.apache.spark.sql.catalyst.expressions.PythonUDF
+import org.apache.spark.sql.execution.metric.SQLMetric
+import org.apache.spark.sql.execution.python.ArrowPythonRunner
+import org.apache.spark.sql.internal.SQLConf
+import org.apache.spark.sql.types.StructType
+import org.apache.spark.sql.vectorized.ColumnarBatch
+
+/** Spark's runner of a function of `mapInArrow`. It reads rows in a thread of its own, and must stop with the task. */
+private[ckpt] object ArrowRunner {
+  def run(
+      function: PythonUDF,
+      input: StructType,
+      metrics: Map[String, SQLMetric],
+      batches: Iterator[Iterator[InternalRow]],
+      context: TaskContext): Iterator[ColumnarBatch] = {
+    val conf = SQLConf.get
+    new ArrowPythonRunner(
+      Seq(ChainedPythonFunctions(Seq(function.func))), PythonEvalType.SQL_MAP_ARROW_ITER_UDF, Array(Array(0)),
+      new StructType().add("struct", input), conf.sessionLocalTimeZone, largeVarTypes = false,
+      ArrowPythonRunner.getPythonRunnerConfMap(conf), metrics, JobArtifactSet.getCurrentJobArtifactState.map(_.uuid))
+      .compute(new ContextAwareIterator(context, batches), context.partitionId(), context)
+  }
+}
