@@ -242,4 +242,8 @@ def _make_life(binding: Binding) -> Life | None:
     if ttl is None:
         return None if binding.index is None else EndlessLife()
     session = binding.session
-    return EventLife(ttl, session.position.time) if ttl.clock == "event" else Life(ttl, session.now_ms[ttl.clock])
+    if ttl.clock == "event":
+        return EventLife(ttl, session.position.time)
+    life = Life(ttl, session.now_ms[ttl.clock])
+    session.follow(ttl.clock, life.move)
+    return life

@@ -41,6 +41,7 @@ class BoundTimers(Timers):
         session = binding.session
         self._at = session.position
         self.rows = TimerRows(binding.number, session, session.now_ms[self.clock], session.fired_ms.get(self.clock))
+        session.follow(self.clock, self.rows.move)
 
     @override
     def register(self, at: InstantLike, namespace: str = "") -> None:

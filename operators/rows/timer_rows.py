@@ -103,6 +103,8 @@ class TimerRows(CountedRows):
         self._now_us = now_ms * MICROSECONDS
         self._fired_ms = fired_ms
         self._due: list[bytes] = []
+        self._later: list[bytes] = []
+        """Keys that this task has registered and that were not due then."""
         self._earliest: bytes | None = None
         self._replaced: set[bytes] = set()
         """Keys under which an earlier release may have stored instants that were registered or deleted since."""
@@ -113,8 +115,17 @@ class TimerRows(CountedRows):
         self.put(key, there=there)
         if at_us % MICROSECONDS:
             self._replaced.add(encode_rounded_key(at_us, row))
-        if there and at_us <= self._now_us:
+        if there:
+            heappush(self._due if at_us <= self._now_us else self._later, key)
+
+    def move(self, now_ms: int) -> None:
+        """Go on to a later time of the clock. The timers up to it count as registered now, whoever registered them."""
+        end = end_of_ms(now_ms)
+        for key in self.scan(end_of_ms(self._now_ms), end):
             heappush(self._due, key)
+        while self._later and self._later[0] < end:
+            heappush(self._due, heappop(self._later))
+        self._now_ms, self._now_us = now_ms, now_ms * MICROSECONDS
 
     def scan_due(self) -> Iterator[bytes]:
         """Return the keys of the base version whose timers are due, in time order."""

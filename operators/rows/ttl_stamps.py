@@ -45,8 +45,7 @@ class Life:
 
     def __init__(self, ttl: Ttl, now_ms: int) -> None:
         """``now_ms``: the time of the batch's clock, 0 for a watermark that does not exist yet."""
-        self.now_ms = now_ms
-        self.dead_ms = now_ms - ttl.duration_ms
+        self._duration_ms = ttl.duration_ms
         self.begins_late = ttl.clock == "event"
         """Whether there may be rows that were written before there was a watermark."""
         self.begins_now = self.begins_late and now_ms > 0
@@ -55,6 +54,12 @@ class Life:
         self.refreshed_by_reads = ttl.refresh == "on_read_and_write"
         self._shows_expired = ttl.show_expired
         self.step_bits = count_step_bits(ttl.duration_ms)
+        self.move(now_ms)
+
+    def move(self, now_ms: int) -> None:
+        """Go on to another time of the clock."""
+        self.now_ms = now_ms
+        self.dead_ms = now_ms - self._duration_ms
         self._stamp = _STAMP.pack(_MARK, self.step_bits, now_ms)
         self.index_instant = max(0, now_ms) >> self.step_bits << self.step_bits
         """The index instant of rows that are written now."""

@@ -13,7 +13,7 @@ OPERATORS_CONF = "ckpt.operators"
 """The local property of a task with one line for each operator of its query that is a Python function on groups.
 
 A line has the operator's number; the clocks of the batch, in ms: the watermark, the processing time, and the event time
-up to which a row is late (``-`` without a watermark); and the function's name.
+up to which a row is late (``-`` without a watermark); ``live`` in real-time mode, else ``-``; and the function's name.
 """
 
 
@@ -35,13 +35,15 @@ class ToldOperator:
 
     number: int
     clocks: Clocks
+    is_live: bool
+    """Whether rows come as long as the batch lasts."""
     name: str
 
 
 def read_told(get_property: Callable[[str], str | None]) -> tuple[ToldOperator, ...]:
     """Return the operators on groups of a task's query; none if the query's session lacks the rules of the jar."""
     told = get_property(OPERATORS_CONF)
-    return tuple(_read(*line.split(" ", 4)) for line in told.split("\n")) if told else ()
+    return tuple(_read(*line.split(" ", 5)) for line in told.split("\n")) if told else ()
 
 
 def find_own(told: tuple[ToldOperator, ...], name: str) -> ToldOperator | None:
@@ -49,6 +51,6 @@ def find_own(told: tuple[ToldOperator, ...], name: str) -> ToldOperator | None:
     return next((each for each in told if each.name == name), None)
 
 
-def _read(number: str, watermark: str, processing: str, late: str, name: str) -> ToldOperator:
+def _read(number: str, watermark: str, processing: str, late: str, pace: str, name: str) -> ToldOperator:
     clocks = (NO_WATERMARK if each == "-" else int(each) for each in (watermark, processing, late))
-    return ToldOperator(int(number), Clocks(*clocks), name)
+    return ToldOperator(int(number), Clocks(*clocks), pace == "live", name)

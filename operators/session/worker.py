@@ -84,7 +84,8 @@ class WorkerSession:
         self.position = Position()
         self.position.time = EventTime(now_ms["event"], passed_ms)
         self.keys = keys
-        self.now_ms = now_ms
+        self.now_ms = dict(now_ms)
+        self._followers: list[tuple[Clock, Callable[[int], None]]] = []
         self.fired_ms = fired_ms
         self.name = f"worker-{uuid.uuid4().hex[:12]}"
         self.counts: Counter[str] = Counter()
@@ -97,6 +98,17 @@ class WorkerSession:
         self._spilled: SpilledRows | None = None
         self.moment = Moment(0, 0)
         self._is_over = False
+
+    def follow(self, clock: Clock, move: Callable[[int], None]) -> None:
+        """Call ``move`` with the time whenever a clock moves on within the batch."""
+        self._followers.append((clock, move))
+
+    def move_clock(self, clock: Clock, now_ms: int) -> None:
+        """Go on to a later time by a clock."""
+        self.now_ms[clock] = now_ms
+        for followed, move in self._followers:
+            if followed == clock:
+                move(now_ms)
 
     @property
     def left_alone(self) -> Iterator[StateMeta]:

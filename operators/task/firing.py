@@ -81,6 +81,11 @@ class Firing:
             columns = [pa.array(hashes.view(np.int32)), pa.array(number, pa.int32()), pa.array(keys, pa.binary())]
             self.listed.add(pa.RecordBatch.from_arrays(columns, schema=_LISTED))
 
+    @property
+    def none(self) -> pa.Table:
+        """No ``listed`` timers: ``due`` then yields those that were registered."""
+        return _LISTED.empty_table()
+
     def due(self, listed: pa.Table) -> Iterator[Due]:
         """Yield those of the ``listed`` timers that fire, in order for each clock; each one is removed when yielded.
 

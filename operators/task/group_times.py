@@ -111,6 +111,12 @@ class GroupTimes:
             "processing": self.processing_ms,
         }
 
+    def move(self, now_ms: int) -> None:
+        """Go on to a later processing time. A clock that goes back stands still."""
+        self.processing_ms = max(now_ms, self.processing_ms)
+        self._batch_ms = max(now_ms, self._batch_ms)
+        self.now_ms = {**self.now_ms, "processing": self.processing_ms}
+
     @property
     def is_behind(self) -> bool:
         """Whether the batch was planned by an earlier clock than one before it."""

@@ -7,7 +7,7 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from os import PathLike
@@ -30,7 +30,7 @@ from pyspark_ckpt.operators.declarations.timers import Timer, Timers
 from pyspark_ckpt.operators.session.told_operators import NO_WATERMARK, Clocks
 from pyspark_ckpt.operators.session.worker import naming
 from pyspark_ckpt.operators.task.group_times import GroupTimes
-from pyspark_ckpt.operators.task.partition_task import PartitionTask
+from pyspark_ckpt.operators.task.partition_run import PartitionRun
 from pyspark_ckpt.operators.types.columns import python_values
 from pyspark_ckpt.operators.types.conversions import EPOCH
 from pyspark_ckpt.operators.types.struct_values import struct_maker
@@ -324,9 +324,11 @@ class Harness(Closeable):
         times = GroupTimes(operator, batch.group, clocks)
         where, partitions = (self._query.batch_id, batch.partition), operator.partitions
         context = Context(*where, times.processing_ms, times.watermark_ms, partitions=partitions)
-        task = PartitionTask(operator, load_program(self._program))
-        with naming(batch.ticket, operator.uid):
-            for each in task.run(mine, batch.ticket, times, context):
+        with (
+            naming(batch.ticket, operator.uid),
+            closing(PartitionRun(operator, load_program(self._program), batch.ticket, times, context)) as run,
+        ):
+            for each in run.process(mine):
                 yield from self._rows(each)
         batch.group = times.new_row or batch.group
 

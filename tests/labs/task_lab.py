@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import count
@@ -19,7 +20,7 @@ from pyspark_ckpt.operators.encoding.spark_hash import SparkHash
 from pyspark_ckpt.operators.session.told_operators import Clocks
 from pyspark_ckpt.operators.task.arrivals import split_by_input
 from pyspark_ckpt.operators.task.group_times import GroupTimes
-from pyspark_ckpt.operators.task.partition_task import PartitionTask
+from pyspark_ckpt.operators.task.partition_run import PartitionRun
 from pyspark_ckpt.operators.types.conversions import EPOCH, microseconds_at
 from pyspark_ckpt.state_store.format.spark_groups import NO_TIME_OUT, GroupTimesRow
 from pyspark_ckpt.state_store.transactions.ticket import read_ticket
@@ -84,10 +85,10 @@ class TaskLab:
         clocks = Clocks(watermark_ms, now_ms, watermark_ms)
         times = GroupTimes(operator, self._row, clocks)
         context = Context(attempt, 0, times.processing_ms, times.watermark_ms)
-        task = PartitionTask(operator, self._processor)
         marked = [*((row, False) for row in rows), *((row, True) for row in initial)]
-        batches = task.run(split_by_input(_chunks(marked), operator.time), read_ticket(path), times, context, ())
-        found = [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+        with closing(PartitionRun(operator, self._processor, read_ticket(path), times, context)) as run:
+            batches = run.process(split_by_input(_chunks(marked), operator.time))
+            found = [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
         answer = self._lab.server.call("commit", txn=begun["txn"], files=[], rows={}, num_partitions=1)
         self._version, self._id = answer["version"], answer["id"]
         self._row = times.new_row or self._row

@@ -80,11 +80,11 @@ def test_a_worker_finds_the_ticket_of_its_operator_when_its_task_has_several(
         handle = lab.open(operator=operator, state_dir=str(lab.remote.with_name(f"of {operator}")))
         lab.begin(handle, 0, attempt=7)
     names = ("keyed(uid='two words')", "with_states(uid='it')")
-    told = read_told({OPERATORS_CONF: f"1 - 30 - {names[0]}\n11 40 30 25 {names[1]}"}.get)
+    told = read_told({OPERATORS_CONF: f"1 - 30 - live {names[0]}\n11 40 30 25 - {names[1]}"}.get)
     found = [find_own(told, name) for name in names]
     assert found == [
-        ToldOperator(1, Clocks(NO_WATERMARK, 30, NO_WATERMARK), names[0]),
-        ToldOperator(11, Clocks(40, 30, 25), names[1]),
+        ToldOperator(1, Clocks(NO_WATERMARK, 30, NO_WATERMARK), is_live=True, name=names[0]),
+        ToldOperator(11, Clocks(40, 30, 25), is_live=False, name=names[1]),
     ]
     assert [find_ticket(7, str(tmp_path), own.number if own else None).operator for own in found] == [1, 11]
     assert find_own(told, "<lambda>") is None

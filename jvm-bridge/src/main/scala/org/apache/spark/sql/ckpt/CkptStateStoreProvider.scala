@@ -219,7 +219,11 @@ private[ckpt] object CkptStateStoreProvider {
 
   /** Whether queries with this conf keep their state here. */
   def isChosen(conf: SQLConf): Boolean =
-    conf.getConf(SQLConf.STATE_STORE_PROVIDER_CLASS) == classOf[CkptStateStoreProvider].getName
+    conf.getConf(SQLConf.STATE_STORE_PROVIDER_CLASS) == classOf[CkptStateStoreProvider].getName || isDefault(conf)
+
+  /** Whether they do so although the conf names no provider. */
+  def isDefault(conf: SQLConf): Boolean =
+    !conf.contains(SQLConf.STATE_STORE_PROVIDER_CLASS.key) && Settings.from(conf.getAllConfs).isDefaultStore
 
   /** The first column of the state of an operator with a function for each group (FlatMapGroupsWithStateExecHelper). */
   private val GroupState = "groupState"

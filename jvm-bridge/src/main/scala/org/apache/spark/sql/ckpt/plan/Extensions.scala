@@ -23,6 +23,7 @@ import org.apache.spark.sql.ckpt.plan.keyed.{
 }
 import org.apache.spark.sql.ckpt.plan.queries.{
   AvailableNowEnd,
+  DefaultStore,
   KeptState,
   OtherProvider,
   OwnExchanges,
@@ -93,6 +94,7 @@ private[ckpt] object FollowQueries {
       }
 
     private def follow(query: StreamExecution): Unit = {
+      DefaultStore.giveTo(query)
       RunId.announce(query)
       Fence.take(query)
       AvailableNowEnd.letEnd(query)

@@ -35,6 +35,9 @@ private[ckpt] final case class Settings(options: Map[String, String]) {
 
   def remote: String = value("remote")
 
+  /** Whether a session without any provider has this one. */
+  def isDefaultStore: Boolean = value("realTime") == "true"
+
   /** Those that a process keeps from its first query. */
   def ofProcess: Settings = Settings(options.filter { case (key, _) => OptionTable.isOfProcess(key) })
 

@@ -15,8 +15,16 @@ import org.apache.spark.sql.vectorized.{ArrowColumnVector, ColumnarBatch}
   */
 private[ckpt] final class ArrowWorker(function: PythonUDF, input: StructType, metrics: Map[String, SQLMetric]) {
   def run(rows: Iterator[InternalRow], context: TaskContext): Iterator[InternalRow] =
+    answers(new ArrowWorker.Batches(rows), context, isLive = false)
+
+  /** Each of the `groups` is sent at once, and answered by rows of which the last one is null. */
+  def runLive(groups: ArrivingRows, context: TaskContext): Iterator[InternalRow] =
+    answers(groups.map(_.map(InternalRow(_))), context, isLive = true)
+
+  private def answers(
+      batches: Iterator[Iterator[InternalRow]], context: TaskContext, isLive: Boolean): Iterator[InternalRow] =
     ArrowRunner
-      .run(function, input, metrics, new ArrowWorker.Batches(rows), context)
+      .run(function, input, metrics, batches, context, isLive)
       .flatMap { batch =>
         val struct = batch.column(0).asInstanceOf[ArrowColumnVector]
         val columns = function.dataType.asInstanceOf[StructType].indices.map(struct.getChild)

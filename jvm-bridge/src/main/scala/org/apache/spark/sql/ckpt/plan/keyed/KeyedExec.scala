@@ -1,15 +1,18 @@
 package org.apache.spark.sql.ckpt.plan.keyed
 
 import org.apache.spark.{SparkException, TaskContext}
+import org.apache.spark.rdd.RDD
 import org.apache.spark.sql.Row
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{BasePredicate, PythonUDF, SortOrder, UnsafeProjection, UnsafeRow}
 import org.apache.spark.sql.catalyst.plans.logical.ProcessingTimeTimeout
 import org.apache.spark.sql.ckpt.minor.{FlatMapGroupsInPandasWithStateExec, NoTimeout, StateManager}
 import org.apache.spark.sql.ckpt.minor.FlatMapGroupsWithStateExecHelper.{StateData, createStateManager}
+import org.apache.spark.sql.ckpt.minor.plans.RealTime
 import org.apache.spark.sql.ckpt.store.CkptStateStore
 import org.apache.spark.sql.execution.streaming.state.StateStore
 import org.apache.spark.sql.types.{DataType, IntegerType}
+import org.apache.spark.unsafe.hash.Murmur3_x86_32.hashInt
 import org.apache.spark.util.CompletionIterator
 
 /** The keyed operator of a physical plan: an operator of Spark's whose rows go to the Python worker as Arrow batches, and
@@ -56,8 +59,11 @@ private[ckpt] final class KeyedExec(@transient protected val spark: FlatMapGroup
 
   override def createInputProcessor(store: StateStore): InputProcessor = new InputProcessor(store) {
     override def processNewData(rows: Iterator[InternalRow]): Iterator[InternalRow] = {
-      val stored = stateManager.getAllState(store).map(each => (each.keyRow.copy(), isDue(each))).toList.headOption
-      if (rows.hasNext || stored.exists(_._2)) answers(store, rows.buffered, stored.map(_._1)) else Iterator.empty
+      val key = KeyedExec.keyOf(store.id.partitionId, getStateInfo.numPartitions)
+      if (isLive) answers(store, key, TaskContext.get(), runLive(rows, _, _))
+      else if (rows.hasNext || isDue(stateManager.getState(store, key)))
+        answers(store, key, TaskContext.get(), _.run(rows, _))
+      else Iterator.empty
     }
 
     /** The worker has seen to them with the rows. */
@@ -68,17 +74,14 @@ private[ckpt] final class KeyedExec(@transient protected val spark: FlatMapGroup
       throw SparkException.internalError("A keyed operator calls no function for a group.")
   }
 
-  /** The worker's output; its last answer has the clocks instead. `stored`: the key of their row, if there is one. */
+  /** The worker's output; its last answer has the clocks instead. `key`: that of their row. */
   private def answers(
-      store: StateStore, rows: collection.BufferedIterator[InternalRow], stored: Option[UnsafeRow])
+      store: StateStore, key: UnsafeRow, context: TaskContext, run: (ArrowWorker, TaskContext) => Iterator[InternalRow])
       : Iterator[InternalRow] = {
-    def route = rows.head.getInt(child.output.indexWhere(_.semanticEquals(groupingAttributes.head)))
-    val key = stored.getOrElse(KeyedExec.keyOf(route))
-    val function = functionExpr.asInstanceOf[PythonUDF]
     val projection = UnsafeProjection.create(output, output)
     val numOutputRows = longMetric("numOutputRows")
-    new ArrowWorker(function, child.schema, pythonMetrics)
-      .run(rows, TaskContext.get())
+    val worker = new ArrowWorker(functionExpr.asInstanceOf[PythonUDF], child.schema, pythonMetrics)
+    run(worker, context)
       .filter { answer =>
         val isLast = answer.isNullAt(0)
         if (isLast) keep(store, key, answer.getBinary(1))
@@ -88,6 +91,23 @@ private[ckpt] final class KeyedExec(@transient protected val spark: FlatMapGroup
         numOutputRows += 1
         projection(row)
       }
+  }
+
+  private def runLive(rows: Iterator[InternalRow], worker: ArrowWorker, context: TaskContext): Iterator[InternalRow] = {
+    val arriving = new ArrivingRows(rows, context, ticks = timeoutConf == ProcessingTimeTimeout)
+    worker.runLive(arriving, context).filter { answer =>
+      val isGroups = answer.isNullAt(0) && answer.isNullAt(1)
+      if (isGroups) arriving.answered()
+      !isGroups
+    }
+  }
+
+  /** Whether rows come as long as the batch lasts. */
+  private lazy val isLive = RealTime.isIn(this)
+
+  override protected def doExecute(): RDD[InternalRow] = {
+    isLive // tasks have no plan
+    super.doExecute()
   }
 
   /** Puts the row of clocks; an operator without timers has none. */
@@ -128,7 +148,14 @@ private[ckpt] object KeyedExec {
   /** Whether a partition's row (GROUP_ROW of the Python side) was set where time-outs are those of processing time. */
   private def isOfProcessing(clocks: Row): Boolean = clocks.getLong(1) != 0
 
-  private def keyOf(route: Int): UnsafeRow = UnsafeProjection.create(Array[DataType](IntegerType))(InternalRow(route))
+  /** The key of a partition's row: the smallest route that Spark places there (`find_routes` of the Python side). */
+  private def keyOf(partition: Int, partitions: Int): UnsafeRow = {
+    val route = Iterator.from(0).find(route => Math.floorMod(hashInt(route, Seed), partitions) == partition).get
+    UnsafeProjection.create(Array[DataType](IntegerType))(InternalRow(route))
+  }
+
+  /** Of Spark's hash of rows. */
+  private final val Seed = 42
 
   /** The column with the event time of rows of which no late one is dropped before the operator. */
   final val TimeOfAll = "__ckpt_time_of_all"

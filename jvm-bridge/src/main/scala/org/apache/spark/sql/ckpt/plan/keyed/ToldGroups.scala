@@ -7,6 +7,7 @@ import org.apache.spark.sql.catalyst.rules.Rule
 import org.apache.spark.sql.catalyst.trees.TreeNodeTag
 import org.apache.spark.sql.ckpt.CkptStateStoreProvider
 import org.apache.spark.sql.ckpt.minor.FlatMapGroupsInPandasWithStateExec
+import org.apache.spark.sql.ckpt.minor.plans.RealTime
 import org.apache.spark.sql.ckpt.settings.{OptionTable, Settings}
 import org.apache.spark.sql.execution.{ColumnarRule, SparkPlan}
 import org.apache.spark.sql.execution.streaming.state.StateStoreConf
@@ -29,7 +30,7 @@ private[ckpt] object ToldGroups {
 
   /** The local property of a task that has one line for each operator of its query that is a Python function on groups:
     * the operator's number; the clocks of the batch, in ms: the watermark, the processing time, and the event time up to
-    * which a row is late (`-` without a watermark); and the function's name.
+    * which a row is late (`-` without a watermark); `live` in real-time mode, else `-`; and the function's name.
     */
   private final val Property = "ckpt.operators"
 
@@ -82,7 +83,8 @@ private[ckpt] object ToldGroups {
     private def line(group: FlatMapGroupsInPandasWithStateExec): Option[String] = group.stateInfo.map { info =>
       val clocks = Seq(
         group.eventTimeWatermarkForEviction, group.batchTimestampMs, group.eventTimeWatermarkForLateEvents)
-      s"${info.operatorId} ${clocks.map(_.fold("-")(_.toString)).mkString(" ")} ${KeyedOperator.nameOf(group.functionExpr)}"
+      val pace = if (RealTime.isIn(group)) "live" else "-"
+      s"${info.operatorId} ${clocks.map(_.fold("-")(_.toString)).mkString(" ")} $pace ${KeyedOperator.nameOf(group.functionExpr)}"
     }
   }
 }

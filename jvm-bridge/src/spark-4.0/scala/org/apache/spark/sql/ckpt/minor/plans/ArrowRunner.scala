@@ -17,7 +17,9 @@ private[ckpt] object ArrowRunner {
       input: StructType,
       metrics: Map[String, SQLMetric],
       batches: Iterator[Iterator[InternalRow]],
-      context: TaskContext): Iterator[ColumnarBatch] = {
+      context: TaskContext,
+      isLive: Boolean): Iterator[ColumnarBatch] = {
+    require(!isLive, "an operator with state in real-time mode, before Spark 4.3")
     val conf = SQLConf.get
     new ArrowPythonRunner(
       Seq((ChainedPythonFunctions(Seq(function.func)), function.resultId.id)), PythonEvalType.SQL_MAP_ARROW_ITER_UDF,
