@@ -29,6 +29,7 @@ _FIRST_WITH_COLLATIONS = "4.0"
 _FIRST_WITH_COMMIT_IDS = (4, 0)
 _FIRST_WITH_COMMIT_IDS_FOR_ALL = (4, 1)
 _FIRST_THAT_FINDS_EXTENSIONS = (4, 0)
+_FIRST_IN_REAL_TIME = (4, 3)
 _WITHOUT_CLASSES_OF_THE_JAR = ("4.0.0",)
 """Releases that lack classes which the jar of their minor release calls: 4.0.0 has no CollationAwareMurmur3Hash."""
 
@@ -77,6 +78,12 @@ def require_commit_ids(what: str) -> None:
     """Raise InvalidInputError unless this release of Spark has checkpoint format 2, with ids in its commit log."""
     if _find_number() < _FIRST_WITH_COMMIT_IDS:
         raise _refuse(what, "4.0")
+
+
+def require_real_time() -> None:
+    """Raise InvalidInputError unless operators can keep state in Spark's real-time mode."""
+    if _find_number() < _FIRST_IN_REAL_TIME:
+        raise _refuse("State in real-time mode (real_time=True)", "4.3")
 
 
 def require_data_sources(what: str) -> None:

@@ -7,7 +7,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from pyspark_ckpt.pyspark_releases import (
     has_commit_ids_for_all,
     refuse_incomplete_release,
     require_commit_ids,
+    require_real_time,
 )
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.extras import require_extra
@@ -66,6 +67,16 @@ def jar_path() -> str:
     return str(find_jar(find_minor_release(), find_release(), find_jars_of_spark(), version))
 
 
+REAL_TIME = PREFIX + "realTime"
+_OF_REAL_TIME = {
+    "spark.sql.streaming.realTimeMode.allowlistCheck": "false",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.shuffle.streaming.networkBufferMaxWaitTimeMs": "2",
+}
+"""What a session for real-time mode needs besides: Spark's own check does not know our operators, which check the same;
+TCP sockets would delay each answer of a worker by 40 ms, and the shuffle each row by up to 50."""
+
+
 def spark_conf(**options: str | float) -> dict[str, str]:
     """Return every Spark conf that a new session needs, for places where ``configure`` cannot be called.
 
@@ -82,6 +93,10 @@ def spark_conf(**options: str | float) -> dict[str, str]:
         ours[CHECKPOINT_FORMAT] = COMMIT_IDS
     if not finds_extensions():
         ours[EXTENSIONS] = _OUR_EXTENSIONS
+    if given.get(REAL_TIME) == "true":
+        require_real_time()
+        del ours[PROVIDER_CONF]  # Spark starts no query in real-time mode from a session that names it
+        ours |= _OF_REAL_TIME
     return {JARS: jar, **ours, **given}
 
 
@@ -97,7 +112,8 @@ def configure(builder: SparkSession.Builder, **options: str | float) -> SparkSes
     Python workers on this interpreter are forked with their modules preloaded (``spark.python.daemon.module``). If
     the builder, ``PYSPARK_SUBMIT_ARGS`` or spark-defaults.conf names an interpreter (``spark.pyspark.python``), Python
     workers use it: ``PYSPARK_PYTHON``, the only variable that PySpark reads, is set to it.
-    ``options`` as for ``spark_conf``.
+    ``options`` as for ``spark_conf``. With ``real_time=True``, queries may have the trigger ``realTime``, in Spark 4.3:
+    the session then names no provider, and each query of it keeps its state here all the same.
 
     Raises InvalidInputError (an unknown option, a bad value, Spark Connect, a release of Spark without a jar,
     checkpoint format 2 before Spark 4.0), LifecycleError (a session without the jar runs already), NotFoundError (the
@@ -113,12 +129,7 @@ def configure(builder: SparkSession.Builder, **options: str | float) -> SparkSes
     _forget_default_python()
     conf = spark_conf(**options)
     parse({key: _text(value) for key, value in already.items() if key.startswith(PREFIX)})
-    if CHECKPOINT_FORMAT in already:
-        conf[CHECKPOINT_FORMAT] = str(already[CHECKPOINT_FORMAT])
-    if conf.get(CHECKPOINT_FORMAT) == COMMIT_IDS:
-        require_commit_ids(f"{CHECKPOINT_FORMAT}={COMMIT_IDS}")
-    if FILES in already or _set_elsewhere(FILES):
-        del conf[FILES]
+    _follow_settings(conf, already)
     runs_here = is_local(already)
     is_named = PYTHON in conf or bool(already.keys() & {PYTHON, WORKER_PYTHON}) or "PYSPARK_PYTHON" in os.environ
     _name_python_of_workers(already, default=sys.executable if runs_here else "")
@@ -137,6 +148,30 @@ def configure(builder: SparkSession.Builder, **options: str | float) -> SparkSes
     for key, value in conf.items():
         builder.config(key, value)
     return builder
+
+
+def _follow_settings(conf: dict[str, str], already: Mapping[str, Any]) -> None:
+    """Let what the user has set stand. Raises InvalidInputError (it cannot be followed)."""
+    if CHECKPOINT_FORMAT in already:
+        conf[CHECKPOINT_FORMAT] = str(already[CHECKPOINT_FORMAT])
+    if conf.get(CHECKPOINT_FORMAT) == COMMIT_IDS:
+        require_commit_ids(f"{CHECKPOINT_FORMAT}={COMMIT_IDS}")
+    if conf.get(REAL_TIME) == "true":
+        _refuse_named_provider(already)
+    for key in conf.keys() & {FILES, *_OF_REAL_TIME}:
+        if key in already or _set_elsewhere(key):
+            del conf[key]
+
+
+def _refuse_named_provider(already: Mapping[str, Any]) -> None:
+    """Raise InvalidInputError if the session would name a provider: Spark would start no query in real-time mode."""
+    named = already.get(PROVIDER_CONF) or _set_elsewhere(PROVIDER_CONF)
+    if named:
+        raise InvalidInputError(
+            f"real_time=True, but {PROVIDER_CONF} is {named}: from such a session, Spark starts no query in real-time "
+            "mode.",
+            hint="Leave the conf out: all queries keep their state here.",
+        )
 
 
 def _text(value: str | float) -> str:

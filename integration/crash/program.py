@@ -45,9 +45,9 @@ def main() -> int:
     return serve({"run": run, "state": state, "savepoint": savepoint, "restore": restore})
 
 
-def serve(orders: Orders) -> int:
+def serve(orders: Orders, **options: Any) -> int:  # noqa: ANN401 - those of configure()
     """Obey ``orders`` by their names, with the session as the first argument, until stdin ends."""
-    builder = pyspark_ckpt.configure(SparkSession.builder)
+    builder = pyspark_ckpt.configure(SparkSession.builder, **options)
     for key, value in json.loads(sys.argv[1]).items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()

@@ -120,6 +120,7 @@ class PartitionRun:
             given = [(each, each.buffer.all()) for each in arrivals.all]
             output = chain(self._process_broadcast(arrivals), self._process_all(given), self._fire(stored))
             yield list(self._count_late_rows(output))
+        flush(self._session, self._bound, None)
         self._end()
 
     def _move_clock(self) -> None:

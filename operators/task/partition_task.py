@@ -25,7 +25,7 @@ from pyspark_ckpt.operators.session.worker import find_ticket, naming
 from pyspark_ckpt.operators.task.arrivals import split_by_input
 from pyspark_ckpt.operators.task.group_times import GroupTimes, read_group, require_present
 from pyspark_ckpt.operators.task.partition_run import PartitionRun
-from pyspark_ckpt.state_store.errors import InternalError, LifecycleError
+from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.format.spark_hash import SEED, hash_int
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.transactions.ticket import Ticket
@@ -60,6 +60,15 @@ def _warn_of_clock(uid: str, partition: int, times: GroupTimes) -> None:
     _log(uid, partition).warn_of_standing(
         "Keyed operator %r, partition %d: %s", uid, partition, times.describe_behind()
     )
+
+
+def _refuse_orders(operator: KeyedOperator) -> None:
+    """Raise InvalidInputError for an operator whose rows need an order: rows come one by one in real-time mode."""
+    if any(each.order_by for each in operator.inputs):
+        raise InvalidInputError(
+            f"Keyed operator {operator.uid!r} has order_by, but in real-time mode rows are processed as they arrive.",
+            hint="Leave out order_by and keep the order in state, or run the query in micro-batches.",
+        )
 
 
 def _serialize(batch: pa.RecordBatch) -> bytes:
@@ -98,6 +107,8 @@ class PartitionTask:
         own = find_own(told, self.__name__)
         if own is None:
             raise InternalError(f"Keyed operator {self.operator.uid!r} is not among the operators of its plan: {told}.")
+        if own.is_live:
+            _refuse_orders(self.operator)
         ticket = find_ticket(task.taskAttemptId(), self.operator.local_dir, own.number)
         check_planned(ticket, self.operator.uid, self.operator.partitions)
         require_present(own.clocks.processing_ms, f"Keyed operator {self.operator.uid!r}", ticket.version)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import count
@@ -44,11 +44,16 @@ def hash_of_user(user: str) -> bytes:
 
 @dataclass(frozen=True)
 class Batch:
-    """What has come of a batch: its rows, when Spark is to call again, and how many are stored."""
+    """What has come of a batch: the rows of each group, when the task is to run again, and how many are stored."""
 
-    rows: list[tuple[Any, ...]]
+    groups: list[list[tuple[Any, ...]]]
     time_out_ms: int | None
     stored: dict[str, int]
+
+    @property
+    def rows(self) -> list[tuple[Any, ...]]:
+        """All of them."""
+        return [row for group in self.groups for row in group]
 
 
 class TaskLab:
@@ -78,23 +83,41 @@ class TaskLab:
         self, rows: Sequence[Row], *, watermark_ms: int, now_ms: int, memory_bytes: int, initial: Sequence[Row] = ()
     ) -> Batch:
         """Process and commit a batch, which may have an initial state with the columns of a row."""
-        attempt = next(self._attempts)
-        begun = self._lab.server.call("begin", handle=self._handle, version=self._version, id=self._id, attempt=attempt)
-        (path,) = (self._lab.local_dir / "tickets").glob(f"{attempt}-*.json")
-        operator = replace(self._operator, memory_bytes=memory_bytes, initial=COLUMNS if initial else None)
-        clocks = Clocks(watermark_ms, now_ms, watermark_ms)
-        times = GroupTimes(operator, self._row, clocks)
-        context = Context(attempt, 0, times.processing_ms, times.watermark_ms)
         marked = [*((row, False) for row in rows), *((row, True) for row in initial)]
-        with closing(PartitionRun(operator, self._processor, read_ticket(path), times, context)) as run:
+        with self._begin(watermark_ms, now_ms, memory_bytes, has_initial=bool(initial)) as (operator, run):
             batches = run.process(split_by_input(_chunks(marked), operator.time))
-            found = [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
-        answer = self._lab.server.call("commit", txn=begun["txn"], files=[], rows={}, num_partitions=1)
-        self._version, self._id = answer["version"], answer["id"]
+            found = [_read(list(batches))]
+        return self._commit(found)
+
+    def run_live(self, groups: Iterator[Sequence[Row]], *, watermark_ms: int, now_ms: int, memory_bytes: int) -> Batch:
+        """The same in real-time mode, with ``groups`` of rows."""
+        with self._begin(watermark_ms, now_ms, memory_bytes, has_initial=False) as (operator, run):
+            split = (split_by_input(_chunks([(row, False) for row in rows]), operator.time) for rows in groups)
+            found = [_read(batches) for batches in run.process_live(split)]
+        return self._commit(found)
+
+    @contextmanager
+    def _begin(
+        self, watermark_ms: int, now_ms: int, memory_bytes: int, *, has_initial: bool
+    ) -> Iterator[tuple[KeyedOperator, PartitionRun]]:
+        attempt = next(self._attempts)
+        self._begun = self._lab.server.call(
+            "begin", handle=self._handle, version=self._version, id=self._id, attempt=attempt
+        )
+        (path,) = (self._lab.local_dir / "tickets").glob(f"{attempt}-*.json")
+        operator = replace(self._operator, memory_bytes=memory_bytes, initial=COLUMNS if has_initial else None)
+        times = GroupTimes(operator, self._row, Clocks(watermark_ms, now_ms, watermark_ms))
+        context = Context(attempt, 0, times.processing_ms, times.watermark_ms)
+        with closing(PartitionRun(operator, self._processor, read_ticket(path), times, context)) as run:
+            yield operator, run
         self._row = times.new_row or self._row
+
+    def _commit(self, groups: list[list[tuple[Any, ...]]]) -> Batch:
+        answer = self._lab.server.call("commit", txn=self._begun["txn"], files=[], rows={}, num_partitions=1)
+        self._version, self._id = answer["version"], answer["id"]
         stored = {state["name"]: state["rows"] for state in answer["states"]}
         called_ms = NO_TIME_OUT if self._row is None else self._row.time_out_ms
-        return Batch(found, None if called_ms == NO_TIME_OUT else called_ms, stored)
+        return Batch(groups, None if called_ms == NO_TIME_OUT else called_ms, stored)
 
     def change(self, processor: KeyedProcessor | VectorProcessor) -> None:
         """Go on with another program, which leaves alone what it does not declare."""
@@ -105,6 +128,10 @@ class TaskLab:
     def close(self) -> None:
         """End the server."""
         self._lab.server.stores.shut_down()
+
+
+def _read(batches: Sequence[pa.RecordBatch]) -> list[tuple[Any, ...]]:
+    return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
 
 
 def _chunks(rows: Sequence[tuple[Row, bool]]) -> Iterator[pa.RecordBatch]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -15,8 +16,10 @@ import pytest
 from pyspark_ckpt.operators.bound.declared_states import with_types
 from pyspark_ckpt.operators.declarations.operator import BROADCAST, Input, KeyedOperator
 from pyspark_ckpt.operators.declarations.processors import Context, find_states
+from pyspark_ckpt.operators.session.told_operators import Clocks
 from pyspark_ckpt.operators.task.group_times import GroupTimes
-from pyspark_ckpt.operators.task.partition_task import PartitionTask
+from pyspark_ckpt.operators.task.partition_run import PartitionRun
+from pyspark_ckpt.state_store.format.spark_groups import GroupTimesRow
 from pyspark_ckpt.state_store.transactions.ticket import read_ticket
 from pyspark_ckpt.testing.given_rows import read_rows
 from tests.labs.lab import Lab
@@ -41,33 +44,6 @@ START_MS = 1_800_000_000_000
 BATCH_MS = 10_000
 
 
-class Group:
-    """What Spark keeps of a partition's one group, and tells it."""
-
-    def __init__(self) -> None:
-        self.row: tuple[int, int] | None = None
-        self.processing_ms = self.mark_ms = 0
-
-    @property
-    def getOption(self) -> tuple[int, int] | None:  # noqa: N802 - Spark's name
-        return self.row
-
-    def update(self, row: tuple[int, int]) -> None:
-        self.row = row
-
-    def getCurrentProcessingTimeMs(self) -> int:  # noqa: N802 - Spark's name
-        return self.processing_ms
-
-    def getCurrentWatermarkMs(self) -> int:  # noqa: N802 - Spark's name
-        return self.mark_ms
-
-    def setTimeoutTimestamp(self, at_ms: int) -> None:  # noqa: N802 - Spark's name
-        assert at_ms > 0
-
-    def setTimeoutDuration(self, duration_ms: int) -> None:  # noqa: N802 - Spark's name
-        assert duration_ms > 0
-
-
 class Partition:
     """The only partition of the program."""
 
@@ -83,8 +59,9 @@ class Partition:
         )  # fmt: skip
         self._split = course.split
         self.lab = Lab(folder)
-        self._task = PartitionTask(operator, processor)
-        self._group = Group()
+        self._operator, self._processor = operator, processor
+        self._row: GroupTimesRow | None = None
+        self._mark_ms = 0
         self._attempts = count(1)
         self._version, self._id = 0, None
         self._handle = self.lab.open()
@@ -98,17 +75,19 @@ class Partition:
         attempt, call = next(self._attempts), self.lab.server.call
         begun = call("begin", handle=self._handle, version=self._version, id=self._id, attempt=attempt)
         (path,) = (self.lab.local_dir / "tickets").glob(f"{attempt}-*.json")
-        self._late_ms = self._group.mark_ms
-        self._group.processing_ms, self._group.mark_ms = START_MS + batch * BATCH_MS, mark_ms
-        times: Any = GroupTimes(self._task.operator, self._group, self._late_ms)  # type: ignore[arg-type]  # as Spark's
+        clocks = Clocks(mark_ms, START_MS + batch * BATCH_MS, self._mark_ms)
+        self._mark_ms = mark_ms
+        times = GroupTimes(self._operator, self._row, clocks)
         context = Context(batch, 0, times.processing_ms, times.watermark_ms)
         told: list[Line] = []
         split = [(number, row) for number, some in enumerate(self._split(rows)) for row in some]
         given = [(number, read_rows([row], INPUT, ["k", "w"], "at", "The row")) for number, row in split]
         if rules:
             given.append((BROADCAST, read_rows(rules, BROADCAST_INPUT, (), None, "The rule")))
-        for some in self._task.run(given, read_ticket(path), times, context):
-            told += [tuple(row.values()) for row in some.to_pylist()]
+        with closing(PartitionRun(self._operator, self._processor, read_ticket(path), times, context)) as run:
+            for some in run.process(given):
+                told += [tuple(row.values()) for row in some.to_pylist()]
+        self._row = times.new_row or self._row
         done = call("commit", txn=begun["txn"], files=[], rows={}, num_partitions=1)
         self._version, self._id = done["version"], done["id"]
         return told

@@ -18,6 +18,7 @@ import org.apache.spark.sql.ckpt.plan.keyed.{
   KeyedOperator,
   KeyedRules,
   NamedProgress,
+  RealTimeCheck,
   ToldGroups,
   TransformWithState
 }
@@ -44,6 +45,7 @@ private[ckpt] class Extensions extends SparkSessionExtensionsProvider {
     extensions.injectColumnar(_ => TransformWithState)
     extensions.injectColumnar(_ => NamedProgress.Rename)
     extensions.injectColumnar(_ => ToldGroups.Tell)
+    extensions.injectColumnar(_ => RealTimeCheck)
     extensions.injectColumnar(_ => IdleInputs.Check)
     MinorRules.addTo(extensions)
     extensions.injectCheckRule(_ => KeyedRules)

@@ -52,7 +52,8 @@ private[ckpt] final class ArrivingRows(rows: Iterator[InternalRow], context: Tas
   }
 
   private def fill(): Unit = {
-    val first = if (isFirst) queue.poll() else if (ticks) queue.poll(ArrivingRows.TickMs, TimeUnit.MILLISECONDS) else queue.take()
+    val first =
+      if (isFirst) queue.poll() else if (ticks) queue.poll(ArrivingRows.TickMs, TimeUnit.MILLISECONDS) else queue.take()
     isFirst = false
     if (first != null) {
       group.add(first)

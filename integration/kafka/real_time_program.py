@@ -1,0 +1,63 @@
+"""A driver whose query counts the records of users from topic to topic, also in real-time mode."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+import pyspark_ckpt as ckpt
+from integration.crash.program import serve
+
+_QUERIES: list[StreamingQuery] = []
+
+
+class Count(ckpt.KeyedProcessor):
+    """Tells the number of each record of a user."""
+
+    records = ckpt.ValueState("records", "bigint", default=0)
+
+    def process(self, _ctx: ckpt.Context, key: Any, rows: Sequence[Any]) -> Iterator[Any]:  # noqa: ANN401
+        for _ in rows:
+            self.records.update(self.records.value() + 1)
+            yield key.user, self.records.value()
+
+
+def _query(spark: SparkSession, servers: str, source: str, sink: str, checkpoint: str) -> DataStreamWriter:
+    kafka = {"kafka.bootstrap.servers": servers}
+    reader = spark.readStream.format("kafka").options(**kafka, subscribe=source, startingOffsets="earliest")
+    users = reader.load().select(f.col("key").cast("string").alias("user"))
+    counted = ckpt.keyed(users, by="user", uid="count").process(Count(), "user string, records bigint", "update")
+    out = counted.select(f.col("user").alias("key"), f.col("records").cast("string").alias("value"))
+    writer = out.writeStream.format("kafka").options(**kafka, topic=sink, checkpointLocation=checkpoint)
+    return writer.outputMode("update")
+
+
+def run(spark: SparkSession, **where: str) -> None:
+    """Process all records that there are, in micro-batches."""
+    _query(spark, **where).trigger(availableNow=True).start().awaitTermination()
+
+
+def start(spark: SparkSession, **where: str) -> None:
+    """Start the query in real-time mode."""
+    _QUERIES.append(_query(spark, **where).trigger(realTime="5 seconds").start())  # type: ignore[call-overload]
+
+
+def stop(_spark: SparkSession) -> str:
+    """Stop it after the batch that runs now. Return its error, or nothing."""
+    query = _QUERIES.pop()
+    seen = len(query.recentProgress)
+    while query.isActive and len(query.recentProgress) < seen + 2:
+        time.sleep(0.2)
+    query.stop()
+    return str(query.exception() or "")
+
+
+if __name__ == "__main__":
+    sys.exit(serve({"run": run, "start": start, "stop": stop}, real_time=True))

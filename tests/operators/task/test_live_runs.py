@@ -1,0 +1,95 @@
+"""A task in real-time mode: groups of rows are answered one by one, and the clock moves on within the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import LongType
+
+import pyspark_ckpt as ckpt
+from tests.labs.task_lab import Row, TaskLab, at_us
+
+OUTPUT = pa.schema([("user", pa.string()), ("what", pa.string()), ("n", pa.int64())])
+NOW_MS = 1_700_000_000_000
+MEMORY = 1 << 20
+
+
+class Visits(ckpt.KeyedProcessor):
+    """Counts rows, forgets them after a second, and tells when a user has been away for two."""
+
+    count = ckpt.ValueState("count", LongType(), ttl="1 second")
+    away = ckpt.Timers("away", clock="processing")
+
+    def process(self, ctx: ckpt.Context, key: Any, rows: Sequence[Any]) -> Iterator[Any]:  # noqa: ANN401
+        self.count.update((self.count.value() or 0) + len(rows))
+        self.away.register(ctx.processing_time_ms + 2000)
+        yield key.user, "rows", self.count.value()
+
+    def on_timer(self, ctx: ckpt.Context, key: Any, timer: ckpt.Timer) -> Iterator[Any]:  # noqa: ANN401
+        yield key.user, "away", ctx.processing_time_ms - timer.at_ms
+
+
+class Clock:
+    """The clock of this machine, as the task sees it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_ms = NOW_MS
+        monkeypatch.setattr("pyspark_ckpt.operators.task.partition_run.time.time_ns", lambda: self.now_ms * 1_000_000)
+
+
+def _rows(*users: str) -> list[Row]:
+    return [(user, n, at_us(n + 1), "") for n, user in enumerate(users)]
+
+
+def test_groups_are_answered_one_by_one_while_the_clock_moves_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, lab = Clock(monkeypatch), TaskLab(tmp_path, Visits(), OUTPUT)
+
+    def arrive() -> Iterator[list[Row]]:
+        for after_ms, rows in (
+            (0, _rows("a", "b", "a")),
+            (500, _rows("a")),
+            (1600, _rows("b")),
+            (2499, []),
+            (2500, []),
+        ):
+            clock.now_ms = NOW_MS + after_ms
+            yield rows
+
+    with closing(lab):
+        found = lab.run_live(arrive(), watermark_ms=0, now_ms=NOW_MS, memory_bytes=MEMORY)
+        assert [sorted(group) for group in found.groups] == [
+            [("a", "rows", 2), ("b", "rows", 1)],
+            [("a", "rows", 3)],
+            [("b", "rows", 1)],
+            [("a", "away", 499), ("b", "away", 499)],
+            [("a", "away", 0)],
+        ]
+        assert found.time_out_ms == NOW_MS + 3600 - 1
+        clock.now_ms = NOW_MS + 4000
+        later = lab.run_live(iter([[]]), watermark_ms=0, now_ms=NOW_MS + 3000, memory_bytes=MEMORY)
+        assert later.groups == [[("b", "away", 400)]]
+        assert later.time_out_ms is None
+
+
+@pytest.mark.parametrize("memory_bytes", [1 << 12, MEMORY])
+def test_a_batch_of_many_groups_comes_to_what_one_group_comes_to(
+    memory_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Clock(monkeypatch)
+    users = [f"user {n * n % 101}" for n in range(400)]
+    lab = TaskLab(tmp_path, Visits(), OUTPUT)
+    with closing(lab):
+        groups = (_rows(*users[begin : begin + 7]) for begin in range(0, len(users), 7))
+        found = lab.run_live(groups, watermark_ms=0, now_ms=NOW_MS, memory_bytes=memory_bytes)
+        last = {user: n for group in found.groups for user, _, n in group}
+        assert last == {user: users.count(user) for user in users}
+        assert found.stored["it/count"] == len(last)
+        again = lab.run(_rows(*sorted(last)), watermark_ms=0, now_ms=NOW_MS, memory_bytes=memory_bytes)
+        assert {user: n for user, what, n in again.rows if what == "rows"} == {user: n + 1 for user, n in last.items()}
