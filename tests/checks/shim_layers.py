@@ -23,6 +23,7 @@ LAYERS = (
     "plan.inputs",
     "minor.rules",  # rules that only older releases need
     "plan.keyed",
+    "plan.keyed.worker",
     "",  # the two classes that users name
     "changes",
     "store",

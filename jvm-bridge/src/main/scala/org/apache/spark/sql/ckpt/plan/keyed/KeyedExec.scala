@@ -9,6 +9,7 @@ import org.apache.spark.sql.catalyst.plans.logical.ProcessingTimeTimeout
 import org.apache.spark.sql.ckpt.minor.{FlatMapGroupsInPandasWithStateExec, NoTimeout, StateManager}
 import org.apache.spark.sql.ckpt.minor.FlatMapGroupsWithStateExecHelper.{StateData, createStateManager}
 import org.apache.spark.sql.ckpt.minor.plans.RealTime
+import org.apache.spark.sql.ckpt.plan.keyed.worker.{ArrivingRows, ArrowWorker}
 import org.apache.spark.sql.ckpt.store.CkptStateStore
 import org.apache.spark.sql.execution.streaming.state.StateStore
 import org.apache.spark.sql.types.{DataType, IntegerType}

@@ -1,4 +1,4 @@
-package org.apache.spark.sql.ckpt.plan.keyed
+package org.apache.spark.sql.ckpt.plan.keyed.worker
 
 import java.util.concurrent.{ArrayBlockingQueue, Semaphore, TimeUnit}
 
