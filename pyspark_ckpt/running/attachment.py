@@ -19,6 +19,7 @@ from pyspark_ckpt.session import (
     FILES,
     JARS,
     PYTHON,
+    REAL_TIME,
     WORKER_PYTHON,
     is_local,
     refuse_jars_of_other_releases,
@@ -94,6 +95,11 @@ def _worker_python(context: Any, python: str) -> Iterator[None]:  # noqa: ANN401
 def _choose_confs(spark: SparkSession, confs: SessionConfs, options: Mapping[str, str | float]) -> dict[str, str]:
     """Return the confs to set, and the jar. Raises InvalidInputError, NotFoundError."""
     wanted = spark_conf(**options)
+    if wanted.get(REAL_TIME) == "true":
+        raise InvalidInputError(
+            "real_time=True needs settings that a running session cannot get.",
+            hint="Make a new session with pyspark_ckpt.configure(builder, real_time=True).",
+        )
     wanted.pop(EXTENSIONS, None)
     for name in _KEPT:
         if name in wanted and confs.is_set(name):

@@ -1,8 +1,8 @@
-"""How a keyed operator gets one Spark group for each partition, and the row that Spark keeps for the group.
+"""How a keyed operator gets its rows into their partition, and the row of clocks that each partition has.
 
 Spark places a group by the hash of its grouping column. For a keyed operator, that column is the *route*: for each
-partition p of n, the smallest integer whose hash modulo n is p. The key of the row in Spark's own state is the route.
-The value has the clocks of the group's last call, and the time of Spark's next call of the group::
+partition p of n, the smallest integer whose hash modulo n is p. The key of the row of clocks is the route. The value
+has the clocks of the partition's last batch, and after which instant a batch without rows has something to do there::
 
     key    UnsafeRow(route int)
     value  UnsafeRow(groupState struct<watermark_ms bigint, processing_ms bigint>, timeoutTimestamp bigint)
