@@ -17,7 +17,7 @@ from pyspark_ckpt.operators.bound.declared_states import with_types
 from pyspark_ckpt.operators.declarations.operator import HASH, INITIAL, INPUT, ROW, TIME, Input, KeyedOperator
 from pyspark_ckpt.operators.declarations.processors import Context, KeyedProcessor, VectorProcessor, find_states
 from pyspark_ckpt.operators.encoding.spark_hash import SparkHash
-from pyspark_ckpt.operators.session.told_operators import Clocks
+from pyspark_ckpt.operators.session.told_operators import NO_WATERMARK, Clocks
 from pyspark_ckpt.operators.task.arrivals import split_by_input
 from pyspark_ckpt.operators.task.group_times import GroupTimes
 from pyspark_ckpt.operators.task.partition_run import PartitionRun
@@ -106,7 +106,7 @@ class TaskLab:
         )
         (path,) = (self._lab.local_dir / "tickets").glob(f"{attempt}-*.json")
         operator = replace(self._operator, memory_bytes=memory_bytes, initial=COLUMNS if has_initial else None)
-        times = GroupTimes(operator, self._row, Clocks(watermark_ms, now_ms, watermark_ms))
+        times = GroupTimes(operator, self._row, Clocks(watermark_ms, now_ms, NO_WATERMARK))
         context = Context(attempt, 0, times.processing_ms, times.watermark_ms)
         with closing(PartitionRun(operator, self._processor, read_ticket(path), times, context)) as run:
             yield operator, run
