@@ -12,9 +12,10 @@ from pyspark.errors import IllegalArgumentException, StreamingQueryException
 
 import pyspark_ckpt as ckpt
 from integration import delta
-from integration.operators.providers import ROCKSDB
+from integration.operators.providers import OURS, ROCKSDB
 from integration.savepoints.returning import FORMATS, Files
 from integration.savepoints.sinks import KINDS, skipping_sink
+from integration.short import has
 from pyspark_ckpt.cli.main import main
 from pyspark_ckpt.running.outcome import RescaleError
 
@@ -102,6 +103,7 @@ def hand_back(files: Files) -> None:
 def adopt(files: Files) -> None:
     ckpt.moving.hand_back(files.folder / "old", files.folder / "Spark's")
     ckpt.moving.adopt(files.folder / "Spark's", files.folder / "new")
+    files.use(OURS if has("4.2") else OURS.in_format(1))  # that of the checkpoint, which later Sparks can change
     files.run("new")
 
 
