@@ -103,8 +103,8 @@ class TimerRows(CountedRows):
         self._now_us = now_ms * MICROSECONDS
         self._fired_ms = fired_ms
         self._due: list[bytes] = []
-        self._later: list[bytes] = []
-        """Keys that this task has registered and that were not due then."""
+        self._later: list[bytes] | None = None
+        """Keys that this task has registered and that were not due then, if the clock moves on within the batch."""
         self._earliest: bytes | None = None
         self._replaced: set[bytes] = set()
         """Keys under which an earlier release may have stored instants that were registered or deleted since."""
@@ -115,8 +115,14 @@ class TimerRows(CountedRows):
         self.put(key, there=there)
         if at_us % MICROSECONDS:
             self._replaced.add(encode_rounded_key(at_us, row))
-        if there:
-            heappush(self._due if at_us <= self._now_us else self._later, key)
+        if there and at_us <= self._now_us:
+            heappush(self._due, key)
+        elif there and self._later is not None:
+            heappush(self._later, key)
+
+    def expect_moves(self) -> None:
+        """From now on, note what is registered for later, for ``move``."""
+        self._later = []
 
     def move(self, now_ms: int) -> None:
         """Go on to a later time of the clock. The timers up to it count as registered now, whoever registered them."""

@@ -110,6 +110,8 @@ class PartitionRun:
 
         Processing time moves on before each group, and timers that are due fire after it, in a group without rows, too.
         """
+        for each in self._timers:
+            each.rows.expect_moves()
         self._firing.list_stored()
         sweep(self._session, self._bound, 0)
         stored = ranges([self._firing.listed])

@@ -4,7 +4,6 @@ import java.util.concurrent.{ArrayBlockingQueue, Semaphore, TimeUnit}
 
 import org.apache.spark.TaskContext
 import org.apache.spark.sql.catalyst.InternalRow
-import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 
 /** The rows of a partition in real-time mode, in groups: each has what has arrived while the worker processed the last one.
   *
@@ -57,11 +56,11 @@ private[ckpt] final class ArrivingRows(rows: Iterator[InternalRow], context: Tas
     isFirst = false
     if (first != null) {
       group.add(first)
-      var bytes = ArrivingRows.sizeOf(first)
-      while (group.size < ArrivingRows.MostRows && bytes < ArrivingRows.MostBytes && !queue.isEmpty) {
+      var bytes = ArrowWorker.sizeOf(first)
+      while (group.size < ArrowWorker.MostRows && bytes < ArrowWorker.MostBytes && !queue.isEmpty) {
         val next = queue.poll()
         group.add(next)
-        bytes += ArrivingRows.sizeOf(next)
+        bytes += ArrowWorker.sizeOf(next)
       }
       isOver = group.get(group.size - 1) eq ArrivingRows.End
       if (isOver) group.remove(group.size - 1)
@@ -81,13 +80,6 @@ private[ckpt] final class ArrivingRows(rows: Iterator[InternalRow], context: Tas
 
 private[ckpt] object ArrivingRows {
   private final val Waiting = 4096
-  private final val MostRows = 10000
-  private final val MostBytes = 1 << 20
   private final val TickMs = 50L
   private val End = InternalRow()
-
-  private def sizeOf(row: InternalRow): Int = row match {
-    case unsafe: UnsafeRow => unsafe.getSizeInBytes
-    case _ => 0
-  }
 }

@@ -37,8 +37,14 @@ private[ckpt] final class ArrowWorker(function: PythonUDF, input: StructType, me
 private[ckpt] object ArrowWorker {
 
   /** A worker needs many times the size of a batch to read it. */
-  private final val MostBytes = 1 << 20
-  private final val MostRows = 10000
+  final val MostBytes = 1 << 20
+  final val MostRows = 10000
+
+  /** What a row counts of `MostBytes`. */
+  def sizeOf(row: InternalRow): Int = row match {
+    case unsafe: UnsafeRow => unsafe.getSizeInBytes
+    case _ => 0
+  }
 
   /** Rows in batches of limited size, each row as the only column of another: so Python gets a batch of its columns. */
   private final class Batches(rows: Iterator[InternalRow]) extends Iterator[Iterator[InternalRow]] {
@@ -53,10 +59,7 @@ private[ckpt] object ArrowWorker {
       override def next(): InternalRow = {
         val row = rows.next()
         count += 1
-        row match {
-          case unsafe: UnsafeRow => bytes += unsafe.getSizeInBytes
-          case _ =>
-        }
+        bytes += sizeOf(row)
         InternalRow(row)
       }
     }
