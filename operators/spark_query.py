@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from pyspark_ckpt.operators.broadcast import add_broadcast_rows
 from pyspark_ckpt.operators.declarations.counters import MetricCounter, metric_name
 from pyspark_ckpt.operators.declarations.operator import (
-    BATCH,
     CLOCKS,
     HASH,
     INPUT,
     NEVER_LATE,
     ROUTE,
     ROW,
+    ROWS,
     KeyedOperator,
 )
 from pyspark_ckpt.operators.frames import Columns, find_names, quote, require_frame
@@ -72,17 +72,17 @@ class SparkQuery:
         counters = [
             metric_name(operator.uid, each.state) for each in operator.states if isinstance(each.state, MetricCounter)
         ]
-        batches = self._batches(PartitionTask(operator, processor), mode, initial)
+        answers = self._answers(PartitionTask(operator, processor), mode, initial)
         named_counters = f.array(*map(f.lit, counters)).cast("array<string>")
-        rows = batches.select(f.call_function("ckpt_rows", f.col(BATCH), f.lit(output.json()), named_counters))
+        rows = answers.select(f.call_function("ckpt_rows", f.col(ROWS), f.lit(output.json()), named_counters))
         return rows if operator.event_time is None else _mark(rows, operator.event_time, 0)
 
     @property
     def _session(self) -> SparkSession:
         return self.frames[0].sparkSession
 
-    def _batches(self, task: PartitionTask, mode: str, initial: DataFrame | None) -> DataFrame:
-        """Build the query: rows as bytes, routed to their partition, go to the task, which yields Arrow batches."""
+    def _answers(self, task: PartitionTask, mode: str, initial: DataFrame | None) -> DataFrame:
+        """Build the query: rows as bytes, routed to their partition, go to the task, whose answers Spark cannot read."""
         from pyspark.sql import functions as f
 
         operator = task.operator
@@ -107,7 +107,7 @@ class SparkQuery:
             rows = add_broadcast_rows(rows, self.broadcast, operator)
         function: Any = task  # the shim calls it as a function of mapInArrow
         return rows.groupBy(ROUTE).applyInPandasWithState(
-            function, f"{BATCH} binary, {CLOCKS} binary", GROUP_ROW, mode, TIME_OUTS[operator.time_out_clock]
+            function, f"{ROWS} binary, {CLOCKS} binary", GROUP_ROW, mode, TIME_OUTS[operator.time_out_clock]
         )
 
     def _rows(

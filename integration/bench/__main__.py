@@ -12,6 +12,7 @@ from integration.bench import advice, downtime, offline, rescale, serve
 from integration.bench import snapshots as engine
 from integration.bench.against import compare
 from integration.bench.bars import judge
+from integration.bench.live import latency
 from integration.bench.measure import Bench, Measured
 from integration.bench.report import Run, draw, table, write_json
 from integration.bench.workloads import named
@@ -26,6 +27,7 @@ APART = {
     "serve": serve.measure,
     "downtime": downtime.measure,
     "advice": advice.measure,
+    "live": latency.measure,
 }
 """What is measured by programs of its own, and judged there."""
 
@@ -75,7 +77,7 @@ def _arguments() -> argparse.Namespace:
         metavar="NAME",
         help="only these workloads; engine: snapshots and restores, rescale: savepoints and rescaling, offline: state "
         "that is written and compared, serve: the web page, downtime: queries that are rescaled while they run, "
-        "advice: queries that follow what `advise` says",
+        "advice: queries that follow what `advise` says, live: latency in real-time mode, which needs Kafka",
     )
     parser.add_argument(
         "--against",

@@ -95,10 +95,10 @@ class KafkaService:
     servers: str
 
     @contextmanager
-    def topic(self) -> Iterator[Topic]:
-        """A new topic of a few partitions, for as long as the block takes."""
+    def topic(self, partitions: int = PARTITIONS) -> Iterator[Topic]:
+        """A new topic, for as long as the block takes."""
         admin, name = AdminClient({"bootstrap.servers": self.servers}), f"test-{uuid.uuid4().hex}"
-        admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(ANSWER_S)
+        admin.create_topics([NewTopic(name, partitions, 1)])[name].result(ANSWER_S)
         try:
             with closing(Topic(self.servers, name)) as topic:
                 yield topic

@@ -38,7 +38,7 @@ BROADCAST = -2
 BROADCAST_NAME = "broadcast"
 NEVER_LATE = 2**63 - 1
 """The event time, in microseconds, of rows that have none."""
-BATCH = "batch"
+ROWS = "rows"
 CLOCKS = "clocks"
 
 

@@ -8,12 +8,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_ckpt.operators.declarations.operator import BATCH, CLOCKS, ROUTE, KeyedOperator
+from pyspark_ckpt.operators.declarations.operator import ROUTE, KeyedOperator
 from pyspark_ckpt.operators.declarations.processors import (
     Context,
     KeyedProcessor,
@@ -22,6 +21,7 @@ from pyspark_ckpt.operators.declarations.processors import (
 from pyspark_ckpt.operators.session.state_partition import check_place, check_planned
 from pyspark_ckpt.operators.session.told_operators import find_own, read_told
 from pyspark_ckpt.operators.session.worker import find_ticket, naming
+from pyspark_ckpt.operators.task.answers import Answers
 from pyspark_ckpt.operators.task.arrivals import split_by_input
 from pyspark_ckpt.operators.task.group_times import GroupTimes, read_group, require_present
 from pyspark_ckpt.operators.task.partition_run import PartitionRun
@@ -29,13 +29,6 @@ from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError, Li
 from pyspark_ckpt.state_store.format.spark_hash import SEED, hash_int
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.transactions.ticket import Ticket
-
-if TYPE_CHECKING:
-    pass
-
-ANSWER = pa.schema([(BATCH, pa.binary()), (CLOCKS, pa.binary())])
-"""A row of an answer has a serialized batch of output. The last row of a task has the clocks to store instead, empty
-for none. In real-time mode, a row of nulls ends the answer to each group of rows."""
 
 
 @cache
@@ -71,15 +64,6 @@ def _refuse_orders(operator: KeyedOperator) -> None:
         )
 
 
-def _serialize(batch: pa.RecordBatch) -> bytes:
-    content: bytes = batch.serialize().to_pybytes()
-    return content
-
-
-def _answer(output: list[bytes | None], clocks: bytes | None = None) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict({BATCH: output, CLOCKS: [clocks] * len(output)}, ANSWER)
-
-
 @dataclass(frozen=True)
 class PartitionTask:
     """The function that Spark calls for the rows of a partition."""
@@ -93,10 +77,7 @@ class PartitionTask:
         return f"keyed(uid={self.operator.uid!r})"
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Process all rows of the partition, in batches of ANSWER's form. The last one has no output.
-
-        Writes are staged before the last batch is taken.
-        """
+        """Process all rows of the partition, and answer: see Answers. Writes are staged before the last batch is taken."""
         from pyspark import TaskContext
 
         task = TaskContext.get()
@@ -124,15 +105,14 @@ class PartitionTask:
                 partitions=self.operator.partitions,
             )
             here, column = self._check_places(batches, ticket), self.operator.time
-            names = tuple(each.name for each in told)
+            names, answers = tuple(each.name for each in told), Answers(self.operator.output)
             with closing(PartitionRun(self.operator, self.processor, ticket, times, context, names)) as run:
                 if own.is_live:
                     for output in run.process_live(split_by_input([batch], column) for batch in here):
-                        yield _answer([*map(_serialize, output), None])
+                        yield from answers.whole(output)
                 else:
-                    for batch in run.process(split_by_input(here, column)):
-                        yield _answer([_serialize(batch)])
-            yield _answer([None], b"" if times.new_row is None else times.new_row.encode())
+                    yield from map(answers.some, run.process(split_by_input(here, column)))
+            yield answers.end(b"" if times.new_row is None else times.new_row.encode())
 
     def _check_places(self, batches: Iterable[pa.RecordBatch], ticket: Ticket) -> Iterator[pa.RecordBatch]:
         """Yield batches whose rows all belong to the partition of the ticket. Raises InvalidInputError."""

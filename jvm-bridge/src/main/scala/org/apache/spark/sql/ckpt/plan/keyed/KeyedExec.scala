@@ -61,9 +61,8 @@ private[ckpt] final class KeyedExec(@transient protected val spark: FlatMapGroup
   override def createInputProcessor(store: StateStore): InputProcessor = new InputProcessor(store) {
     override def processNewData(rows: Iterator[InternalRow]): Iterator[InternalRow] = {
       val key = KeyedExec.keyOf(store.id.partitionId, getStateInfo.numPartitions)
-      if (isLive) answers(store, key, TaskContext.get(), runLive(rows, _, _))
-      else if (rows.hasNext || isDue(stateManager.getState(store, key)))
-        answers(store, key, TaskContext.get(), _.run(rows, _))
+      if (isLive || rows.hasNext || isDue(stateManager.getState(store, key)))
+        answers(store, key, rows, TaskContext.get())
       else Iterator.empty
     }
 
@@ -75,31 +74,20 @@ private[ckpt] final class KeyedExec(@transient protected val spark: FlatMapGroup
       throw SparkException.internalError("A keyed operator calls no function for a group.")
   }
 
-  /** The worker's output; its last answer has the clocks instead. `key`: that of their row. */
+  /** The worker's output. `key`: that of the row of clocks. */
   private def answers(
-      store: StateStore, key: UnsafeRow, context: TaskContext, run: (ArrowWorker, TaskContext) => Iterator[InternalRow])
-      : Iterator[InternalRow] = {
+      store: StateStore, key: UnsafeRow, rows: Iterator[InternalRow], context: TaskContext): Iterator[InternalRow] = {
     val projection = UnsafeProjection.create(output, output)
     val numOutputRows = longMetric("numOutputRows")
     val worker = new ArrowWorker(functionExpr.asInstanceOf[PythonUDF], child.schema, pythonMetrics)
-    run(worker, context)
-      .filter { answer =>
-        val isLast = answer.isNullAt(0)
-        if (isLast) keep(store, key, answer.getBinary(1))
-        !isLast
-      }
-      .map { row =>
-        numOutputRows += 1
-        projection(row)
-      }
-  }
-
-  private def runLive(rows: Iterator[InternalRow], worker: ArrowWorker, context: TaskContext): Iterator[InternalRow] = {
-    val arriving = new ArrivingRows(rows, context, ticks = timeoutConf == ProcessingTimeTimeout)
-    worker.runLive(arriving, context).filter { answer =>
-      val isGroups = answer.isNullAt(0) && answer.isNullAt(1)
-      if (isGroups) arriving.answered()
-      !isGroups
+    val answered =
+      if (isLive) {
+        val arriving = new ArrivingRows(rows, context, ticks = timeoutConf == ProcessingTimeTimeout)
+        worker.runLive(arriving, context, keep(store, key, _))
+      } else worker.run(rows, context, keep(store, key, _))
+    answered.map { row =>
+      numOutputRows += 1
+      projection(row)
     }
   }
 

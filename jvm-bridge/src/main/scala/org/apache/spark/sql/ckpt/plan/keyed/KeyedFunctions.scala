@@ -34,14 +34,14 @@ private[ckpt] object KeyedFunctions {
     case others => throw refusal("ckpt_micros", 1, others)
   }
 
-  /** `ckpt_rows(batch, schema, counters)`: the rows of serialized Arrow record batches.
+  /** `ckpt_rows(answers, schema, counters)`: the rows that an operator outputs.
     *
     * It also declares the counters of the operator, an array of names: Spark fixes metrics when it plans a query.
     */
   private def rows: Builder = {
-    case Seq(batch, schema, counters) =>
+    case Seq(answers, schema, counters) =>
       counters.eval().asInstanceOf[ArrayData].foreach(StringType, (_, name) => Metrics.declareCounter(name.toString))
-      ArrowRows(batch, DataType.fromJson(schema.eval().toString).asInstanceOf[StructType])
+      OperatorRows(answers, DataType.fromJson(schema.eval().toString).asInstanceOf[StructType])
     case others => throw refusal("ckpt_rows", 3, others)
   }
 

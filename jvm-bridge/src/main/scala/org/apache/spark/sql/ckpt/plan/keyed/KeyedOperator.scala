@@ -1,7 +1,7 @@
 package org.apache.spark.sql.ckpt.plan.keyed
 
 import org.apache.spark.sql.catalyst.expressions.{Attribute, AttributeSet, Expression, PythonUDF}
-import org.apache.spark.sql.catalyst.plans.logical.{FlatMapGroupsInPandasWithState, LogicalPlan, UnaryNode}
+import org.apache.spark.sql.catalyst.plans.logical.{FlatMapGroupsInPandasWithState, Generate, LogicalPlan, UnaryNode}
 import org.apache.spark.sql.catalyst.rules.Rule
 import org.apache.spark.sql.ckpt.minor.plans.StatefulNode
 import org.apache.spark.sql.execution.{SparkPlan, SparkStrategy}
@@ -36,9 +36,12 @@ private[ckpt] object KeyedOperator {
     case _ => ""
   }
 
-  /** Puts a keyed operator in the place of each applyInPandasWithState that `keyed` has made. */
+  /** Puts a keyed operator in the place of each applyInPandasWithState that `keyed` has made, and of the `ckpt_rows` of
+    * its answers.
+    */
   object Own extends Rule[LogicalPlan] {
     override def apply(plan: LogicalPlan): LogicalPlan = plan.resolveOperatorsUp {
+      case Generate(_: OperatorRows, _, _, _, output, keyed: KeyedOperator) => keyed.copy(outputAttrs = output)
       case f: FlatMapGroupsInPandasWithState if f.isStreaming && f.resolved && nameOf(f.functionExpr).matches(Ours) =>
         KeyedOperator(
           f.functionExpr, f.groupingAttributes, f.outputAttrs, f.stateType, f.outputMode, f.timeout, f.child)

@@ -1,10 +1,10 @@
 package org.apache.spark.sql.ckpt.plan.keyed
 
+import org.apache.spark.SparkException
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions._
 import org.apache.spark.sql.catalyst.expressions.codegen._
 import org.apache.spark.sql.catalyst.expressions.codegen.Block._
-import org.apache.spark.sql.ckpt.minor.plans.ArrowBatches
 import org.apache.spark.sql.types.{BinaryType, DataType, StructType}
 
 /** The bytes of one UnsafeRow with the columns. */
@@ -37,35 +37,14 @@ private[ckpt] object RowBytes {
   }
 }
 
-/** One row for each row of an Arrow record batch, which is serialized without its schema; none for null. */
-private[ckpt] case class ArrowRows(child: Expression, elementSchema: StructType)
+/** The rows that a keyed operator outputs, of which Spark's own node knows only that the Python worker answers.
+  *
+  * `KeyedOperator.Own` takes it away.
+  */
+private[ckpt] case class OperatorRows(child: Expression, elementSchema: StructType)
   extends UnaryExpression with Generator with CodegenFallback {
+  override def eval(input: InternalRow): Iterator[InternalRow] =
+    throw SparkException.internalError("Only a keyed operator knows its rows.")
 
-  override def eval(input: InternalRow): Iterator[InternalRow] = {
-    val batch = child.eval(input).asInstanceOf[Array[Byte]]
-    if (batch == null) { // a null, which pushes the batches before it out of the worker
-      Iterator.empty
-    } else {
-      ArrowBatches.rows(new ArrowRows.Once(batch), elementSchema, ArrowRows.TimeZone)
-    }
-  }
-
-  override protected def withNewChildInternal(child: Expression): Expression = copy(child)
-}
-
-private[ckpt] object ArrowRows {
-
-  /** Used only for the Arrow schema: instants are the same in every zone. */
-  private final val TimeZone = "UTC"
-
-  /** Releases the batch after its use, because Spark holds its iterator of rows until the task ends. */
-  private final class Once(private var batch: Array[Byte]) extends Iterator[Array[Byte]] {
-    override def hasNext: Boolean = batch != null
-
-    override def next(): Array[Byte] = {
-      val taken = batch
-      batch = null
-      taken
-    }
-  }
+  override protected def withNewChildInternal(newChild: Expression): Expression = copy(newChild)
 }

@@ -1,37 +1,32 @@
 package org.apache.spark.sql.ckpt.plan.keyed.worker
 
-import scala.jdk.CollectionConverters._
-
 import org.apache.spark.TaskContext
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{PythonUDF, UnsafeRow}
 import org.apache.spark.sql.ckpt.minor.plans.ArrowRunner
 import org.apache.spark.sql.execution.metric.SQLMetric
 import org.apache.spark.sql.types.StructType
-import org.apache.spark.sql.vectorized.{ArrowColumnVector, ColumnarBatch}
 
 /** Gives rows to a Python worker as Arrow batches, and takes the rows of the batches that it answers with: what Spark's
   * `mapInArrow` does.
   */
 private[ckpt] final class ArrowWorker(function: PythonUDF, input: StructType, metrics: Map[String, SQLMetric]) {
-  def run(rows: Iterator[InternalRow], context: TaskContext): Iterator[InternalRow] =
-    answers(new ArrowWorker.Batches(rows), context, isLive = false)
 
-  /** Each of the `groups` is sent at once, and answered by rows of which the last one is null. */
-  def runLive(groups: ArrivingRows, context: TaskContext): Iterator[InternalRow] =
-    answers(groups.map(_.map(InternalRow(_))), context, isLive = true)
+  /** The output rows. `atEnd` is given the clocks to store, empty for none. */
+  def run(rows: Iterator[InternalRow], context: TaskContext, atEnd: Array[Byte] => Unit): Iterator[InternalRow] =
+    new WorkerRows(answers(new ArrowWorker.Batches(rows), context, isLive = false), atEnd)
 
-  private def answers(
-      batches: Iterator[Iterator[InternalRow]], context: TaskContext, isLive: Boolean): Iterator[InternalRow] =
-    ArrowRunner
-      .run(function, input, metrics, batches, context, isLive)
-      .flatMap { batch =>
-        val struct = batch.column(0).asInstanceOf[ArrowColumnVector]
-        val columns = function.dataType.asInstanceOf[StructType].indices.map(struct.getChild)
-        val flat = new ColumnarBatch(columns.toArray)
-        flat.setNumRows(batch.numRows())
-        flat.rowIterator.asScala
-      }
+  /** Each of the `groups` is sent at once, and answered before the next. */
+  def runLive(groups: ArrivingRows, context: TaskContext, atEnd: Array[Byte] => Unit): Iterator[InternalRow] =
+    new WorkerRows(
+      answers(groups.map(_.map(InternalRow(_))), context, isLive = true),
+      clocks => {
+        groups.answered()
+        atEnd(clocks)
+      })
+
+  private def answers(batches: Iterator[Iterator[InternalRow]], context: TaskContext, isLive: Boolean) =
+    ArrowRunner.run(function, input, metrics, batches, context, isLive)
 }
 
 private[ckpt] object ArrowWorker {
