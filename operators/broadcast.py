@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyspark_ckpt.operators.declarations.operator import BROADCAST, BROADCAST_NAME, HASH, INPUT, NEVER_LATE, ROUTE, ROW
+from pyspark_ckpt.operators.declarations.operator import (
+    BROADCAST,
+    BROADCAST_NAME,
+    HASH,
+    INPUT,
+    NEVER_LATE,
+    ROUTE,
+    row_column,
+)
 from pyspark_ckpt.operators.frames import Columns, find_names, require_frame
 from pyspark_ckpt.operators.plan import KeyedColumns
 from pyspark_ckpt.state_store.errors import InvalidInputError
@@ -52,13 +60,10 @@ def add_broadcast_rows(routed: DataFrame, broadcast: DataFrame, operator: KeyedO
     """
     from pyspark.sql import functions as f
 
-    numbered = routed if INPUT in routed.columns else routed.withColumn(INPUT, f.lit(0).cast("byte"))
-    kinds = {HASH: "int", INPUT: "byte", operator.time: "bigint"}
-    values = {HASH: f.lit(0), INPUT: f.lit(BROADCAST), operator.time: f.lit(NEVER_LATE)}
-    rows = broadcast.select(f.call_function("ckpt_row", f.col("*")).alias(ROW))
-    routes = f.array(*map(f.lit, find_routes(operator.partitions)))
-    repeated = rows.select(ROW, f.explode(routes).alias(ROUTE))
-    columns = [
-        values[name].cast(kinds[name]).alias(name) if name in values else f.col(name) for name in numbered.columns
-    ]
-    return numbered.union(repeated.select(*columns))
+    row, routes = row_column(BROADCAST), f.array(*map(f.lit, find_routes(operator.partitions)))
+    rows = broadcast.select(f.call_function("ckpt_row", f.col("*")).alias(row))
+    marked = rows.select(row, f.lit(0).alias(HASH), f.lit(BROADCAST).cast("byte").alias(INPUT))
+    if operator.time in routed.columns:
+        marked = marked.withColumn(operator.time, f.lit(NEVER_LATE))
+    repeated = marked.select("*", f.explode(routes).alias(ROUTE))
+    return routed.unionByName(repeated, allowMissingColumns=True)

@@ -55,12 +55,11 @@ def make_initial_schema(
 
 
 def add_initial_rows(routed: DataFrame, initial: DataFrame) -> DataFrame:
-    """Return the rows of a stream, and of a batch frame with the same columns in its first batch; these are marked."""
+    """Return the rows of a stream, and of a batch frame in its first batch; these are marked."""
     from pyspark.sql import functions as f
 
     marked = initial.select("*", f.lit(INITIAL).cast("byte").alias(INPUT, metadata={MARK: True}))
-    numbered = routed if INPUT in routed.columns else routed.select("*", f.lit(0).cast("byte").alias(INPUT))
-    return numbered.union(marked)
+    return routed.unionByName(marked, allowMissingColumns=True)
 
 
 def _require_states(

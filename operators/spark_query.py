@@ -1,4 +1,4 @@
-"""A keyed operator as part of a query of Spark: rows as bytes, routed to their partition, and batches of output."""
+"""A keyed operator as part of a query of Spark: rows, routed to their partition, and the answers of its tasks."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from pyspark_ckpt.operators.declarations.counters import MetricCounter, metric_n
 from pyspark_ckpt.operators.declarations.operator import (
     CLOCKS,
     HASH,
+    INITIAL,
     INPUT,
     NEVER_LATE,
     ROUTE,
-    ROW,
     ROWS,
     KeyedOperator,
+    row_column,
 )
 from pyspark_ckpt.operators.frames import Columns, find_names, quote, require_frame
 from pyspark_ckpt.operators.initial_state import add_initial_rows
@@ -82,26 +83,26 @@ class SparkQuery:
         return self.frames[0].sparkSession
 
     def _answers(self, task: PartitionTask, mode: str, initial: DataFrame | None) -> DataFrame:
-        """Build the query: rows as bytes, routed to their partition, go to the task, whose answers Spark cannot read."""
+        """Build the query: rows, routed to their partition, go to the task, whose answers Spark cannot read."""
         from pyspark.sql import functions as f
 
         operator = task.operator
         watermarks = [find_watermark(frame.schema) for frame in self.frames]
         routed = [
-            self._rows(frame, each.by, operator, watermark)
-            for frame, each, watermark in zip(self.frames, operator.inputs, watermarks, strict=True)
+            self._rows(frame, number, each.by, operator, watermark)
+            for number, (frame, each, watermark) in enumerate(
+                zip(self.frames, operator.inputs, watermarks, strict=True)
+            )
         ]
-        if len(routed) > 1:
-            numbered = [rows.withColumn(INPUT, f.lit(n).cast("byte")) for n, rows in enumerate(routed)]
-            # Spark knows sources without names by their position: it must not change with the order of the inputs.
-            by_name = sorted(zip(operator.inputs, numbered, strict=True), key=lambda each: each[0].name)
-            rows = reduce(lambda some, more: some.union(more), [rows for _, rows in by_name])
-            if operator.has_watermark:  # of the first input, which may have none
-                rows = _mark(rows, operator.time, max(each.metadata[WATERMARK] for each in watermarks if each))
-        else:
-            (rows,) = routed
+        if len(routed) > 1 or initial is not None or self.broadcast is not None:
+            routed = [rows.withColumn(INPUT, f.lit(n).cast("byte")) for n, rows in enumerate(routed)]
+        # Spark knows sources without names by their position: it must not change with the order of the inputs.
+        by_name = sorted(zip(operator.inputs, routed, strict=True), key=lambda each: each[0].name)
+        rows = reduce(_unite, [rows for _, rows in by_name])
+        if len(routed) > 1 and operator.has_watermark:  # of the first input, which may have none
+            rows = _mark(rows, operator.time, max(each.metadata[WATERMARK] for each in watermarks if each))
         if initial is not None:
-            rows = add_initial_rows(rows, self._rows(initial, operator.by, operator))
+            rows = add_initial_rows(rows, self._rows(initial, INITIAL, operator.by, operator))
         rows = rows.withColumn(ROUTE, route_column(HASH, operator.partitions, operator.max_parallelism))
         if self.broadcast is not None:
             rows = add_broadcast_rows(rows, self.broadcast, operator)
@@ -111,14 +112,19 @@ class SparkQuery:
         )
 
     def _rows(
-        self, frame: DataFrame, by: Sequence[str], operator: KeyedOperator, watermark: StructField | None = None
+        self,
+        frame: DataFrame,
+        number: int,
+        by: Sequence[str],
+        operator: KeyedOperator,
+        watermark: StructField | None = None,
     ) -> DataFrame:
-        """Return rows as bytes, with the hash of their key and, if any input has a watermark, their event time."""
+        """Return rows of an input with the hash of their key and, if any input has a watermark, their event time."""
         from pyspark.sql import functions as f
 
         columns = [
             f.hash(*(f.col(quote(name)) for name in by)).alias(HASH),
-            f.call_function("ckpt_row", f.col("*")).alias(ROW),
+            f.struct(f.col("*")).alias(row_column(number)),
         ]
         if watermark is not None:
             micros = f.call_function("ckpt_micros", f.col(quote(watermark.name)))
@@ -126,6 +132,11 @@ class SparkQuery:
         elif operator.has_watermark:
             columns.append(f.lit(NEVER_LATE).alias(operator.time))
         return frame.select(*columns)
+
+
+def _unite(some: DataFrame, more: DataFrame) -> DataFrame:
+    """Return the rows of both, in which columns that one does not have are null."""
+    return some.unionByName(more, allowMissingColumns=True)
 
 
 def _mark(frame: DataFrame, name: str, delay_ms: int) -> DataFrame:

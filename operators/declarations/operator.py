@@ -25,7 +25,6 @@ ROUTE_SCHEMA = {
 GROUPS = "default"
 SPARKS_NAME = "applyInPandasWithState"
 """What a keyed operator is to Spark."""
-ROW = "__ckpt_row"
 TIME = "__ckpt_time"
 TIME_OF_ALL = "__ckpt_time_of_all"
 """The name of TIME if the processor takes late rows: the shim's KeyedExec then leaves them to it."""
@@ -40,6 +39,14 @@ NEVER_LATE = 2**63 - 1
 """The event time, in microseconds, of rows that have none."""
 ROWS = "rows"
 CLOCKS = "clocks"
+
+
+def row_column(number: int) -> str:
+    """Return the name of the column that has the rows of one input: as structs, those of the broadcast input as bytes.
+
+    It is null for rows of other inputs.
+    """
+    return f"__ckpt_row_{number}"
 
 
 def with_hash(columns: pa.Schema) -> pa.Schema:

@@ -9,9 +9,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from pyspark_ckpt.operators.declarations.operator import BROADCAST, HASH, INITIAL, INPUT, ROW, Input, KeyedOperator
+from pyspark_ckpt.operators.declarations.operator import (
+    BROADCAST,
+    HASH,
+    INITIAL,
+    INPUT,
+    Input,
+    KeyedOperator,
+    row_column,
+)
 from pyspark_ckpt.operators.encoding.key_codec import argsort_rows
 from pyspark_ckpt.operators.encoding.unsafe_rows import read_dense_rows
 from pyspark_ckpt.operators.task.row_buffer import RowBuffer
@@ -57,16 +64,21 @@ class Rows(Protocol):
         """Yield the rows with the columns ``given.rows``."""
         ...
 
-    def join(self, others: Sequence[Any]) -> Rows:
+
+class BroadcastRows(Protocol):
+    """Some rows of the broadcast input, which come to a batch together."""
+
+    def table(self, given: Input, others: Sequence[Any]) -> pa.Table:
         """Return these rows and all ``others``, in an order that does not depend on how they have come."""
         ...
 
 
 @dataclass(frozen=True)
 class SparkRows:
-    """Rows as Spark passes them: bytes, with the hash of their key. ``time``: the column with their event time."""
+    """Rows as Spark passes them. ``row``: the column with their columns; ``time``: that with their event time."""
 
     rows: pa.RecordBatch
+    row: str
     time: str
 
     def __len__(self) -> int:
@@ -79,29 +91,47 @@ class SparkRows:
 
     def where(self, chosen: NDArray[np.bool_]) -> SparkRows:
         """See Rows."""
-        return SparkRows(self.rows.filter(pa.array(chosen)), self.time)
+        return SparkRows(self.rows.filter(pa.array(chosen)), self.row, self.time)
 
     def batches(self, given: Input) -> Iterator[pa.RecordBatch]:
         """See Rows."""
-        columns = read_dense_rows(Packed.of_arrow(self.rows.column(ROW)), given.columns).columns
+        columns = map(_view, self.rows.column(self.row).flatten(), given.columns)
         yield pa.RecordBatch.from_arrays([*columns, self.rows.column(HASH)], schema=given.rows)
 
-    def join(self, others: Sequence[SparkRows]) -> SparkRows:
-        """See Rows: in the order of their bytes."""
-        rows = pa.Table.from_batches([self.rows, *(each.rows for each in others)]).combine_chunks()
-        (joined,) = rows.take(pc.sort_indices(rows, [(ROW, "ascending")])).combine_chunks().to_batches()
-        return SparkRows(joined, self.time)
+
+@dataclass(frozen=True)
+class SparkBroadcastRows:
+    """Rows of the broadcast input as Spark passes them: bytes."""
+
+    rows: pa.Array
+
+    def table(self, given: Input, others: Sequence[SparkBroadcastRows]) -> pa.Table:
+        """See BroadcastRows: in the order of their bytes."""
+        rows = pa.concat_arrays([self.rows, *(each.rows for each in others)])
+        return pa.Table.from_batches([read_dense_rows(Packed.of_arrow(rows.sort()), given.columns)])
 
 
-def split_by_input(batches: Iterable[pa.RecordBatch], time: str) -> Iterator[tuple[int, SparkRows]]:
+def _view(column: pa.Array, field: pa.Field) -> pa.Array:
+    """Return a column with the type that the plan of the query had: Spark may have found meanwhile where no null is."""
+    return column if column.type == field.type else column.view(field.type)
+
+
+def split_by_input(
+    batches: Iterable[pa.RecordBatch], time: str
+) -> Iterator[tuple[int, SparkRows | SparkBroadcastRows]]:
     """Yield the rows that Spark passes, with the number of their input."""
     for batch in batches:
         if INPUT not in batch.schema.names:
-            yield 0, SparkRows(batch, time)
+            yield 0, SparkRows(batch, row_column(0), time)
             continue
         numbers = batch.column(INPUT).to_numpy()
         for number in np.unique(numbers).tolist():
-            yield number, SparkRows(batch.filter(pa.array(numbers == number)), time)
+            row, chosen = row_column(number), pa.array(numbers == number)
+            if number == BROADCAST:
+                yield number, SparkBroadcastRows(batch.column(row).filter(chosen))
+            else:
+                own = batch.select([name for name in batch.schema.names if name in (HASH, time, row)])
+                yield number, SparkRows(own.filter(chosen), row, time)
 
 
 class Arrivals:
@@ -132,7 +162,7 @@ class Arrivals:
         self._in_time = [
             Arrived("in time", each, make_buffer(each.rows, f"{n}-rows")) for n, each in enumerate(operator.inputs)
         ]
-        self._broadcast: list[Rows] = []
+        self._broadcast: list[BroadcastRows] = []
         self.all = [*([] if self._initial is None else [self._initial]), *self._late.values(), *self._in_time]
 
     @property
@@ -140,7 +170,7 @@ class Arrivals:
         """How many rows of the stream there are."""
         return sum(each.buffer.count for each in (*self._late.values(), *self._in_time))
 
-    def fill(self, given: Iterable[tuple[int, Rows]], version: int) -> int:
+    def fill(self, given: Iterable[tuple[int, Any]], version: int) -> int:
         """Add rows, each with the number of its input; return how many are late.
 
         Late ones that the processor has no method for are dropped. ``version``: that of the state. Raises InternalError
@@ -167,7 +197,7 @@ class Arrivals:
         if given is None or not self._broadcast:
             return None
         (first, *others), self._broadcast = self._broadcast, []
-        rows = pa.Table.from_batches(list(first.join(others).batches(given)), given.rows).drop_columns([HASH])
+        rows = first.table(given, others)
         if given.order_by:
             rows = rows.take(pa.array(argsort_rows(rows, given.order_by)))
         return rows

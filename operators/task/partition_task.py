@@ -77,7 +77,7 @@ class PartitionTask:
         return f"keyed(uid={self.operator.uid!r})"
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Process all rows of the partition, and answer: see Answers. Writes are staged before the last batch is taken."""
+        """Process all rows of the partition: see Answers. Writes are staged before the last batch is taken."""
         from pyspark import TaskContext
 
         task = TaskContext.get()

@@ -49,11 +49,11 @@ class GivenRows:
         hashes = pa.array(self.hashes.view(np.int32))
         yield pa.RecordBatch.from_arrays([*self.columns.columns, hashes], schema=given.rows)
 
-    def join(self, others: Sequence[GivenRows]) -> GivenRows:
-        """See ``arrivals.Rows``: a test gives them in one order."""
+    def table(self, _given: Input, others: Sequence[GivenRows]) -> pa.Table:
+        """See ``arrivals.BroadcastRows``: a test gives them in one order."""
         if others:
             raise InternalError("The rows of the broadcast input come to a harness at once.")
-        return self
+        return pa.Table.from_batches([self.columns])
 
     def partitions(self, partitions: int, max_parallelism: int) -> NDArray[np.int64]:
         """Return the partition of each row."""

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from pyspark_ckpt.operators.bound.declared_states import with_types
-from pyspark_ckpt.operators.declarations.operator import HASH, INITIAL, INPUT, ROW, TIME, Input, KeyedOperator
+from pyspark_ckpt.operators.declarations.operator import HASH, INITIAL, INPUT, TIME, Input, KeyedOperator, row_column
 from pyspark_ckpt.operators.declarations.processors import Context, KeyedProcessor, VectorProcessor, find_states
 from pyspark_ckpt.operators.encoding.spark_hash import SparkHash
 from pyspark_ckpt.operators.session.told_operators import NO_WATERMARK, Clocks
@@ -34,7 +34,10 @@ Row: TypeAlias = tuple[str, int, datetime, str]
 _HASH = SparkHash([pa.string()])
 _AT_ONCE = 7
 """So many rows come in one batch."""
-_SENT = pa.schema([(HASH, pa.int32()), (ROW, pa.binary()), (TIME, pa.int64()), (INPUT, pa.int8())])
+_ROW = pa.struct(list(COLUMNS))
+_SENT = pa.schema(
+    [(HASH, pa.int32()), (TIME, pa.int64()), (INPUT, pa.int8()), (row_column(0), _ROW), (row_column(INITIAL), _ROW)]
+)
 
 
 def hash_of_user(user: str) -> bytes:
@@ -139,19 +142,14 @@ def _chunks(rows: Sequence[tuple[Row, bool]]) -> Iterator[pa.RecordBatch]:
     for begin in range(0, len(rows), _AT_ONCE):
         some = [row for row, _ in rows[begin : begin + _AT_ONCE]]
         hashes = [struct.unpack("<i", struct.pack("<I", _HASH((user,))))[0] for user, *_ in some]
-        columns = {HASH: hashes, ROW: list(map(_unsafe, some)), TIME: [_micros(row[2]) for row in some]}
         numbers = [INITIAL if is_initial else 0 for _, is_initial in rows[begin : begin + _AT_ONCE]]
-        yield pa.RecordBatch.from_pydict({**columns, INPUT: numbers}, _SENT)
-
-
-def _unsafe(row: Row) -> bytes:
-    """A row as Spark has it in memory."""
-    user, number, at, text = row
-    first, second = user.encode(), text.encode()
-    begin = 8 + 8 * len(COLUMNS)
-    behind = begin + len(first) + -len(first) % 8
-    words = struct.pack("<5q", 0, begin << 32 | len(first), number, _micros(at), behind << 32 | len(second))
-    return words + first.ljust(behind - begin, b"\0") + second + bytes(-len(second) % 8)
+        columns = {HASH: hashes, TIME: [_micros(row[2]) for row in some], INPUT: numbers}
+        for number in (0, INITIAL):
+            own = [row if its == number else None for row, its in zip(some, numbers, strict=True)]
+            columns[row_column(number)] = [
+                None if row is None else dict(zip(COLUMNS.names, row, strict=True)) for row in own
+            ]
+        yield pa.RecordBatch.from_pydict(columns, _SENT)
 
 
 def _micros(at: datetime) -> int:

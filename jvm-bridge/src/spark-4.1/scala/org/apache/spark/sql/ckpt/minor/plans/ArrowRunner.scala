@@ -23,7 +23,7 @@ private[ckpt] object ArrowRunner {
     val conf = SQLConf.get
     new ArrowPythonRunner(
       Seq((ChainedPythonFunctions(Seq(function.func)), function.resultId.id)), PythonEvalType.SQL_MAP_ARROW_ITER_UDF,
-      Array(Array(0)), new StructType().add("struct", input), conf.sessionLocalTimeZone, largeVarTypes = false,
+      Array(Array(0)), new StructType().add("struct", input), "UTC", largeVarTypes = false,
       ArrowPythonRunner.getPythonRunnerConfMap(conf), metrics, JobArtifactSet.getCurrentJobArtifactState.map(_.uuid),
       None, None).compute(batches, context.partitionId(), context)
   }

@@ -37,7 +37,7 @@ private[ckpt] object ArrowRunner {
       metrics: Map[String, SQLMetric])
     extends ArrowPythonRunner(
       Seq((ChainedPythonFunctions(Seq(function.func)), function.resultId.id)), PythonEvalType.SQL_MAP_ARROW_ITER_UDF,
-      Array(Array(0)), new StructType().add("struct", input), conf.sessionLocalTimeZone, largeVarTypes = false,
+      Array(Array(0)), new StructType().add("struct", input), "UTC", largeVarTypes = false,
       ArrowPythonRunner.getPythonRunnerConfMap(conf), metrics, JobArtifactSet.getCurrentJobArtifactState.map(_.uuid),
       None)
 }

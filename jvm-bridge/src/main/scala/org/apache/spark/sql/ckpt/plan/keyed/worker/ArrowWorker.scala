@@ -5,7 +5,7 @@ import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{PythonUDF, UnsafeRow}
 import org.apache.spark.sql.ckpt.minor.plans.ArrowRunner
 import org.apache.spark.sql.execution.metric.SQLMetric
-import org.apache.spark.sql.types.StructType
+import org.apache.spark.sql.types._
 
 /** Gives rows to a Python worker as Arrow batches, and takes the rows of the batches that it answers with: what Spark's
   * `mapInArrow` does.
@@ -26,7 +26,8 @@ private[ckpt] final class ArrowWorker(function: PythonUDF, input: StructType, me
       })
 
   private def answers(batches: Iterator[Iterator[InternalRow]], context: TaskContext, isLive: Boolean) =
-    ArrowRunner.run(function, input, metrics, batches, context, isLive)
+    ArrowRunner.run(
+      function, ArrowWorker.handed(input).asInstanceOf[StructType], metrics, batches, context, isLive)
 }
 
 private[ckpt] object ArrowWorker {
@@ -34,6 +35,16 @@ private[ckpt] object ArrowWorker {
   /** A worker needs many times the size of a batch to read it. */
   final val MostBytes = 1 << 20
   final val MostRows = 10000
+
+  /** The type in which Python gets values: intervals of months as their number, for which pyarrow has no type. */
+  private def handed(kind: DataType): DataType = kind match {
+    case _: YearMonthIntervalType => IntegerType
+    case StructType(fields) => StructType(fields.map(field => field.copy(dataType = handed(field.dataType))))
+    case ArrayType(element, hasNull) => ArrayType(handed(element), hasNull)
+    case MapType(key, value, hasNull) => MapType(handed(key), handed(value), hasNull)
+    case user: UserDefinedType[_] => handed(user.sqlType)
+    case other => other
+  }
 
   /** What a row counts of `MostBytes`. */
   def sizeOf(row: InternalRow): Int = row match {
