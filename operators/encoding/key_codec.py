@@ -75,6 +75,11 @@ class KeyCodec:
             self.width = sum(1 + np.dtype(number_type(kind)).itemsize for kind in kinds)
 
     @cached_property
+    def is_normal(self) -> bool:
+        """Whether equal keys always have the same bytes: see ``normalise``."""
+        return not any(map(_has_floats, self._kinds))
+
+    @cached_property
     def plain(self) -> KeyCodec:
         """The codec of the same bytes with dates and instants as numbers. See ``plain_type``."""
         kinds = tuple(map(plain_type, self._kinds))

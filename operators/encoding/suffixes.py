@@ -87,6 +87,11 @@ def different(suffixes: Packed) -> tuple[Suffixes, NDArray[np.int64]]:
     return Suffixes(suffixes.take(order[~is_same])), places
 
 
+def behind_hash(spark_hash: int, key: bytes) -> bytes:
+    """Return the suffix of one key: its hash, a signed number, followed by its bytes."""
+    return spark_hash.to_bytes(HASH_BYTES, "big", signed=True) + key
+
+
 def behind_hashes(hashes: NDArray[np.uint32], keys: Packed) -> Packed:
     """Return the suffixes of some keys: each hash, followed by the key's bytes."""
     return keys.behind_heads(hashes.astype(">u4").view(np.uint8).reshape(-1, HASH_BYTES))

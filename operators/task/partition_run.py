@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 TIMERS_PART = 8
 """Due timers may take another eighth of the memory for rows."""
+FEW = 64
+"""Up to so many rows are grouped as Python objects, which takes less than columns do."""
 
 
 class PartitionRun:
@@ -76,6 +78,7 @@ class PartitionRun:
         self._session = WorkerSession(ticket, declared, read, times.now_ms, times.fired_ms, times.late_until_ms)
         self.processor, self._bound = states.bind(program, self._session)
         self._timers = [each for each in self._bound if isinstance(each, BoundTimers)]
+        self._takes_few = self._codec.is_normal and not isinstance(program, VectorProcessor)
         self._work = ProcessorCalls(operator, self.processor, context, self._session.position)
         self._folder, limit = Path(ticket.staging), operator.memory_bytes
         self._session.spill_beyond(limit, partial(spill, self._session, self._bound))
@@ -209,6 +212,10 @@ class PartitionRun:
         elif life_ms is not None:
             times_us = read_times_us(rows, arrived.given.time, self._session.position.time.watermark_ms)
             rows = rows.take(pa.array(np.argsort(times_us, kind="stable")))
+        method = name_method(self.processor, arrived.how, arrived.given.name)
+        if len(rows) <= FEW and self._takes_few and arrived.how != "initial" and life_ms is None:
+            yield from work.process_few(rows, by, self._codec, method)
+            return
         hashes, rows = rows.column(HASH).to_numpy(), rows.drop_columns([HASH])
         keys, index = group_by_key(
             rows.select(by).rename_columns(self.operator.by), self.operator.by, self._codec, hashes
@@ -219,7 +226,6 @@ class PartitionRun:
             set_values(self.operator.uid, self._bound, keys, index, rows.drop_columns(list(by)))
             work.position.time.end()
             return
-        method = name_method(self.processor, arrived.how, arrived.given.name)
         if life_ms is None:
             yield from work.process(keys, index, rows, method)
         else:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from pyspark_ckpt.operators.declarations.operator import HASH
 from pyspark_ckpt.operators.declarations.processors import (
     Context,
     KeyedProcessor,
@@ -20,7 +21,7 @@ from pyspark_ckpt.operators.declarations.processors import (
     name_method,
 )
 from pyspark_ckpt.operators.encoding.distinct_keys import Keys
-from pyspark_ckpt.operators.encoding.suffixes import Suffixes
+from pyspark_ckpt.operators.encoding.suffixes import Suffixes, behind_hash
 from pyspark_ckpt.operators.rows.event_time import RowsInTime
 from pyspark_ckpt.operators.task.merging import Merged
 from pyspark_ckpt.operators.task.results import Results
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pyspark_ckpt.operators.declarations.operator import KeyedOperator
+    from pyspark_ckpt.operators.encoding.key_codec import KeyCodec
     from pyspark_ckpt.operators.rows.base import Position
     from pyspark_ckpt.operators.task.firing import Due, Firing
 
@@ -76,6 +78,13 @@ class ProcessorCalls:
             told = VectorContext(**vars(self.context), keys=keys, key_index=index)
             return self._shape(method, self._call(call, told, rows))
         return self._pack(method, self._process_keys(call, keys, index, rows))
+
+    def process_few(self, rows: pa.Table, by: Sequence[str], codec: KeyCodec, method: str) -> Iterator[pa.RecordBatch]:
+        """Yield the same output for some rows with their hashes, without the fixed costs of columns.
+
+        The processor takes one key after the other. ``by``: its columns in ``rows``.
+        """
+        return self._pack(method, self._process_few(getattr(self.processor, method), rows, by, codec))
 
     def process_broadcast(self, rows: pa.Table) -> Iterator[pa.RecordBatch]:
         """Yield the output for the rows of the broadcast input. Broadcast states can be written meanwhile."""
@@ -141,6 +150,25 @@ class ProcessorCalls:
                 position.suffix, position.key = suffix, key
                 yield process(context, key, of_keys[at:stop])
                 at = stop
+
+    def _process_few(
+        self, process: Callable[..., Result], rows: pa.Table, by: Sequence[str], codec: KeyCodec
+    ) -> Iterator[Result]:
+        names = [name for name in rows.column_names if name != HASH]
+        places, make = [names.index(name) for name in by], struct_maker(pa.struct(self.operator.key_fields))
+        of_keys: dict[bytes, tuple[Any, list[Any]]] = {}
+        for spark_hash, row in zip(rows.column(HASH).to_pylist(), self._python_rows(rows.select(names)), strict=True):
+            key = [tuple.__getitem__(row, place) for place in places]
+            suffix = behind_hash(spark_hash, codec.encode(key))
+            if suffix not in of_keys:
+                of_keys[suffix] = make(key), []
+            of_keys[suffix][1].append(row)
+        position, context = self.position, self.context
+        position.upcoming = sorted(of_keys)
+        for suffix in position.upcoming:
+            key, own = of_keys[suffix]
+            position.suffix, position.key = suffix, key
+            yield process(context, key, own)
 
     def _process_runs(
         self, merged: Merged, tables: Sequence[pa.Table], methods: Sequence[str], called: list[str]

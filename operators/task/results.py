@@ -6,6 +6,7 @@ import dis
 from collections.abc import Callable, Generator, Iterator, Mapping
 from datetime import date, time, timedelta
 from decimal import Decimal
+from functools import lru_cache
 from types import CodeType, GeneratorType
 from typing import Any
 
@@ -14,6 +15,8 @@ import pyarrow as pa
 
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
+_CODES = 64
+"""Of how many generators it is remembered what they return."""
 _PLAIN = (type(None), str, bytes, bytearray, int, float, complex, Decimal, timedelta, np.generic)
 _YIELD = "Yield each row, or return a list of rows. A row is a sequence, a mapping or an object with the fields"
 
@@ -64,6 +67,7 @@ class Results:
         return InvalidInputError(f"{self._who()} {what}.", hint=hint)
 
 
+@lru_cache(maxsize=_CODES)
 def _returns_values(code: CodeType) -> bool:
     """Whether a generator may return a value."""
     before = None
