@@ -15,7 +15,7 @@ import numpy as np
 
 import pyspark_ckpt
 from integration.bench.bars import Ratio
-from integration.bench.live.load import produce, watching
+from integration.bench.live.load import latencies_ms, produce, watching
 from integration.bench.snapshots import Figure
 from integration.crash.driver import Driver
 from integration.kafka.service import CONNECTOR, KafkaService, running
@@ -25,6 +25,7 @@ SLOTS = 8
 BATCH_S = 15
 """One batch ends within each load; its commit and the start of the next one are in the latency."""
 WARM_S, LOAD_S = 5.0, 20.0
+FIRST = 10
 MOST_ROUNDS = 3
 COUNTS = Path(__file__).with_name("Counts.scala")
 
@@ -82,9 +83,11 @@ def run(driver: Driver, kafka: KafkaService, case: Case, folder: Path, load_s: f
             driver.order(
                 "start", operator=case.operator, ours=case.ours, kafka=names, checkpoint=str(folder), batch_s=BATCH_S
             )
-            produce(kafka.servers, source.name, case.rate, WARM_S + load_s, 0)
-            arrivals.send("all")
-            latency_ms = arrivals.recv().latency_ms(WARM_S)
+            first = produce(kafka.servers, source.name, FIRST, 1, 0)
+            latencies_ms(arrivals, first)  # the query runs
+            first += (warm := produce(kafka.servers, source.name, case.rate, WARM_S, first))
+            latencies_ms(arrivals, warm)
+            latency_ms = latencies_ms(arrivals, produce(kafka.servers, source.name, case.rate, load_s, first))
         commits_ms = driver.order("stop")
     p50, p99 = np.quantile(latency_ms, [0.5, 0.99]).tolist()
     return Latency(p50, p99, median(commits_ms))

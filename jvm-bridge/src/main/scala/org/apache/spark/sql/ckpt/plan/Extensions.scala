@@ -42,10 +42,10 @@ private[ckpt] class Extensions extends SparkSessionExtensionsProvider {
     extensions.injectPostHocResolutionRule(_ => InitialRows.Own)
     extensions.injectPlannerStrategy(_ => KeyedOperator.Strategy)
     extensions.injectPlannerStrategy(_ => InitialRows.Strategy)
+    extensions.injectColumnar(_ => RealTimeCheck) // Spark's list has the classes that TransformWithState replaces
     extensions.injectColumnar(_ => TransformWithState)
     extensions.injectColumnar(_ => NamedProgress.Rename)
     extensions.injectColumnar(_ => ToldGroups.Tell)
-    extensions.injectColumnar(_ => RealTimeCheck)
     extensions.injectColumnar(_ => IdleInputs.Check)
     MinorRules.addTo(extensions)
     extensions.injectCheckRule(_ => KeyedRules)
