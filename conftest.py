@@ -9,7 +9,8 @@ import pytest
 from integration.long_tests import name_of, read_names
 from integration.sample import ALL
 from integration.short import IN_TURN, PARTS, has
-from integration.turns import TURNS, find_turn, is_older, take
+from integration.turns import PARTS as PARTS_IN_TURN
+from integration.turns import find_turn, is_older, take
 from integration.unit import is_unit
 
 if TYPE_CHECKING:
@@ -19,7 +20,14 @@ if TYPE_CHECKING:
 TOGETHER = ("integration/crash/",)
 """Folders whose tests compare with one run, which takes a minute."""
 
-LONGEST = ("integration/crash/", "integration/ha/", "integration/kafka/", "integration/savepoints/test_driver_kill.py")
+LONGEST = (
+    "integration/crash/",
+    "integration/ha/",
+    "integration/kafka/",
+    "integration/savepoints/test_driver_kill.py",
+    "integration/adoption/test_kills.py",
+    "integration/test_",
+)
 """What begins first of the tests with Spark: else a run waits for it at its end."""
 
 LONG_TESTS = read_names()
@@ -61,7 +69,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_report_header() -> str:
     """Say which long tests there will be."""
     turn = find_turn()
-    return "long tests: all" if turn is None else f"long tests: part {turn + 1} of {TURNS}; CKPT_TURN=all takes all"
+    return (
+        "long tests: all"
+        if turn is None
+        else f"long tests: part {turn % PARTS_IN_TURN + 1} of {PARTS_IN_TURN}; CKPT_TURN=all takes all"
+    )
 
 
 def _is_in_turn(item: pytest.Item) -> bool:

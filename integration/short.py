@@ -86,7 +86,7 @@ IN_TURN = (
     "integration/savepoints/test_running.py",
     "integration/test_frozen.py",
 )
-"""Those of which an older Spark gets a sixth each time: see ``integration.turns``."""
+"""Those of which an older Spark gets a part each time: see ``integration.turns``."""
 
 
 def has(release: str) -> bool:

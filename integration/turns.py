@@ -1,7 +1,7 @@
-"""Long tests, and older Sparks, that take turns: ``make test`` runs a sixth of them, another sixth after each hour.
+"""Long tests, and older Sparks, that take turns: ``make test`` runs a part of them, and another part after each hour.
 
-The hour is that of the newest commit, so that a commit always has the same tests. ``CKPT_TURN`` sets the sixth, 0 to 5;
-``CKPT_TURN=all`` and ``CKPT_MATRIX=all`` take all.
+The hour is that of the newest commit, so that a commit always has the same tests. ``CKPT_TURN`` sets the turn, 0 to 35:
+in so many, each part of the tests meets each older Spark. ``CKPT_TURN=all`` and ``CKPT_MATRIX=all`` take all.
 ``python -m integration.turns`` prints the older Sparks of this turn.
 """
 
@@ -16,8 +16,9 @@ from typing import TypeVar
 from integration.sample import ALL
 from pyspark_ckpt.pyspark_releases import find_release
 
-TURNS = 6
+PARTS = 9
 OLDER = ("3.5", "4.0", "4.1", "4.2")
+TURNS = PARTS * len(OLDER)
 
 _HOUR_S = 3600
 
@@ -25,7 +26,7 @@ T = TypeVar("T")
 
 
 def find_turn() -> int | None:
-    """Which sixth it is; None: all of them."""
+    """Which turn it is; None: all of them."""
     given = os.environ.get("CKPT_TURN", "all" if ALL else "")
     if given == "all":
         return None
@@ -43,7 +44,7 @@ def is_older() -> bool:
 
 def take(each: list[T], turn: int | None) -> list[T]:
     """Those whose turn it is."""
-    return each if turn is None else each[turn::TURNS]
+    return each if turn is None else each[turn % PARTS :: PARTS]
 
 
 def take_older(turn: int | None) -> list[str]:

@@ -71,6 +71,7 @@ REAL_TIME = PREFIX + "realTime"
 _OF_REAL_TIME = {
     "spark.sql.streaming.realTimeMode.allowlistCheck": "false",
     "spark.python.unix.domain.socket.enabled": "true",
+    "spark.python.unix.domain.socket.dir": "/tmp",  # noqa: S108 - the path of a socket has at most 108 bytes
     "spark.shuffle.streaming.networkBufferMaxWaitTimeMs": "2",
 }
 """What a session for real-time mode needs besides: Spark's own check does not know our operators, which check the same;

@@ -8,20 +8,21 @@ from pathlib import Path
 import pytest
 
 from integration.long_tests import ROOT, find_long, name_of, read_names
-from integration.turns import OLDER, TURNS, find_turn, take, take_older
+from integration.turns import OLDER, PARTS, TURNS, find_turn, take, take_older
 
 
 def test_every_test_has_its_turn() -> None:
     names = list("abcdefgh")
-    parts = [take(names, turn) for turn in range(TURNS)]
+    parts = [take(names, turn) for turn in range(PARTS)]
     assert sorted(chain.from_iterable(parts)) == names
     assert take(names, None) == names
 
 
-def test_every_older_spark_has_its_turn() -> None:
-    taken = [take_older(turn) for turn in range(TURNS)]
-    assert all(len(each) == 1 for each in taken)
-    assert set(chain.from_iterable(taken)) == set(OLDER) == set(take_older(None))
+def test_every_part_meets_every_older_spark() -> None:
+    names = list(range(PARTS))
+    taken = {(each, older) for turn in range(TURNS) for each in take(names, turn) for older in take_older(turn)}
+    assert taken == {(each, older) for each in names for older in OLDER}
+    assert take_older(None) == list(OLDER)
 
 
 def test_the_turn_is_that_of_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,7 +34,7 @@ def test_the_turn_is_that_of_the_setting(monkeypatch: pytest.MonkeyPatch) -> Non
     assert find_turn() in {None, *range(TURNS)}
 
 
-@pytest.mark.parametrize("wrong", ["6", "-1", "x"])
+@pytest.mark.parametrize("wrong", [str(TURNS), "-1", "x"])
 def test_a_turn_that_there_is_not_is_refused(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CKPT_TURN", wrong)
     with pytest.raises(ValueError, match=f"CKPT_TURN is '{wrong}'"):

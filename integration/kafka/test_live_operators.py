@@ -44,7 +44,6 @@ def _driver(folder: Path) -> Iterator[Driver]:
     settings = {
         "spark.jars": ",".join(jars),
         "spark.sql.shuffle.partitions": "2",
-        "spark.python.unix.domain.socket.dir": "/tmp",
     }
     with Driver(folder, f"local[{SLOTS}]", settings, program="integration.kafka.live_operators") as driver:
         yield driver

@@ -30,7 +30,6 @@ def test_rows_are_counted_once_in_micro_batches_in_real_time_and_through_a_kill(
     settings = {
         "spark.jars": ",".join(jars),
         "spark.sql.shuffle.partitions": "2",
-        "spark.python.unix.domain.socket.dir": "/tmp",
     }
 
     def driver() -> Driver:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import pyspark_ckpt as ckpt
-from integration.turns import TURNS, find_turn
+from integration.turns import PARTS, find_turn
 from pyspark_ckpt import testing
 from tests.testing.event_lives import FORMS, make_example
 
@@ -26,7 +26,7 @@ def _list_seeds() -> list[int]:
     """Seeds by the setting: how many, or which; without it, those whose turn it is."""
     if GIVEN is None:
         turn = find_turn()
-        return list(range(TURNS * FORMS) if turn is None else range(turn * FORMS, (turn + 1) * FORMS))
+        return list(range(PARTS * FORMS) if turn is None else range(turn % PARTS * FORMS, (turn % PARTS + 1) * FORMS))
     return list(map(int, GIVEN.rstrip(",").split(","))) if "," in GIVEN else list(range(int(GIVEN)))
 
 

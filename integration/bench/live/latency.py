@@ -123,7 +123,6 @@ def _driver(scratch: Path, logs: Path) -> Iterator[Driver]:
         "spark.sql.shuffle.partitions": str(PARTITIONS),
         "spark.driver.memory": "2g",
         "spark.ui.enabled": "false",
-        "spark.python.unix.domain.socket.dir": "/tmp",
     }
     (logs / "live").mkdir(parents=True, exist_ok=True)
     with Driver(logs / "live", f"local[{SLOTS}]", settings, program="integration.bench.live.program") as driver:
