@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -124,8 +124,8 @@ class KafkaService:
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[KafkaService]:
-    """A service; ``folder`` is where the broker keeps it. Skips the test if there is none."""
+def running(folder: Path, flags: Sequence[str] = java_program.SHORT_LIFE) -> Iterator[KafkaService]:
+    """A service, whose JVM has ``flags``; ``folder`` is where it keeps all. Skips the test if there is none."""
     if not READY.exists():
         pytest.skip("NOT RUN: needs Kafka and Spark's connector, which `make .tools/kafka/.ready` fetches by Maven.")
     if given := os.environ.get(ADDRESS):
@@ -139,7 +139,7 @@ def running(folder: Path) -> Iterator[KafkaService]:
     properties = folder / "server.properties"
     properties.write_text(_PROPERTIES.format(folder=folder / "logs", **ports), encoding="ascii")
     jars = sorted(BROKER.glob("*.jar"))
-    with java_program.running(PROGRAM, jars, properties, folder / "broker.log") as process:
+    with java_program.running(PROGRAM, jars, properties, folder / "broker.log", flags) as process:
         java_program.next_line(process)
         yield KafkaService(f"127.0.0.1:{ports['broker']}")
 

@@ -33,7 +33,7 @@ class Answers:
         if not some:
             return [self.end(b"")]
         *others, last = some
-        ends = pa.concat_arrays([pa.nulls(len(last) - 1, pa.binary()), pa.array([b""])])
+        ends = pa.array([*[None] * (len(last) - 1), b""], pa.binary())
         return [*map(self.some, others), self._make(self._structs(last), ends)]
 
     def _structs(self, rows: pa.RecordBatch) -> pa.StructArray:

@@ -133,7 +133,7 @@ class PartitionRun:
         now_ms = self._times.processing_ms
         if now_ms > self._work.context.processing_time_ms:
             self._session.move_clock("processing", now_ms)
-            self._work = replace(self._work, context=replace(self._work.context, processing_time_ms=now_ms))
+            self._work.context = replace(self._work.context, processing_time_ms=now_ms)
 
     def _fire(self, stored: Iterator[tuple[list[pa.Table], bytes | None]]) -> Iterator[pa.RecordBatch]:
         """Fire timers that are due: those ``stored`` when the batch began, once, and those due since."""

@@ -24,7 +24,7 @@ from pyspark_ckpt.operators.session.worker import find_ticket, naming
 from pyspark_ckpt.operators.task.answers import Answers
 from pyspark_ckpt.operators.task.arrivals import split_by_input
 from pyspark_ckpt.operators.task.group_times import GroupTimes, read_group, require_present
-from pyspark_ckpt.operators.task.partition_run import PartitionRun
+from pyspark_ckpt.operators.task.partition_run import FEW, PartitionRun
 from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.format.spark_hash import SEED, hash_int
 from pyspark_ckpt.state_store.log import StoreLog
@@ -116,7 +116,10 @@ class PartitionTask:
 
     def _check_places(self, batches: Iterable[pa.RecordBatch], ticket: Ticket) -> Iterator[pa.RecordBatch]:
         """Yield batches whose rows all belong to the partition of the ticket. Raises InvalidInputError."""
+        seen: set[int] = set()
         for batch in batches:
-            for route in pc.unique(batch.column(ROUTE)).to_pylist():
+            routes = batch.column(ROUTE)
+            for route in set((pc.unique(routes) if len(routes) > FEW else routes).to_pylist()) - seen:
                 check_place(ticket, self.operator.uid, hash_int(route, SEED))
+                seen.add(route)
             yield batch

@@ -58,9 +58,12 @@ TIMERS = pa.schema([("name", pa.string()), ("namespace", pa.string()), ("at", pa
 """The columns of the timers that a VectorProcessor gets."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class ProcessorCalls:
-    """What all calls of a task share. The states of ``processor`` are bound; ``position`` is their current key."""
+    """What all calls of a task share. The states of ``processor`` are bound; ``position`` is their current key.
+
+    Calls get the ``context`` of the moment: in real-time mode, another one for each group of rows.
+    """
 
     operator: KeyedOperator
     processor: KeyedProcessor | VectorProcessor
@@ -383,9 +386,13 @@ def _choose_batch_rows(size_bytes: int, rows: int) -> int:
 
 def _portions(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     rows = _choose_batch_rows(batch.nbytes, len(batch))
+    if len(batch) <= rows:
+        return iter([batch])
     return (batch.slice(begin, rows) for begin in range(0, len(batch), rows))
 
 
 def _merge(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
     (merged,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
     return merged

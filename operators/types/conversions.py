@@ -25,6 +25,7 @@ import struct
 from collections.abc import Callable, Sequence
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Context, Decimal
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -46,6 +47,8 @@ EPOCH_DAY = date(1970, 1, 1).toordinal()
 MICROSECOND = timedelta(microseconds=1)
 MICROSECOND_NS = 1000
 _SINGLE = struct.Struct("<f")
+_KINDS = 256
+"""Of how many types it is remembered which values are converted exactly."""
 _NOTHING = type(None)
 
 
@@ -269,8 +272,9 @@ _SAME: tuple[tuple[Callable[[pa.DataType], bool], type], ...] = (
 """The Python type whose values pyarrow converts exactly as this module does."""
 
 
-def _same(kind: pa.DataType) -> set[type]:
-    return {_NOTHING, *(same for matches, same in _SAME if matches(kind))}
+@lru_cache(maxsize=_KINDS)
+def _same(kind: pa.DataType) -> frozenset[type]:
+    return frozenset({_NOTHING, *(same for matches, same in _SAME if matches(kind))})
 
 
 def _has_zones(values: Sequence[Any], kind: pa.DataType) -> bool:

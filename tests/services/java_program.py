@@ -18,13 +18,13 @@ END_S = 60
 
 @contextmanager
 def running(
-    program: Path, class_path: Sequence[Path], argument: Path, log_path: Path
+    program: Path, class_path: Sequence[Path], argument: Path, log_path: Path, flags: Sequence[str] = SHORT_LIFE
 ) -> Iterator[subprocess.Popen[str]]:
-    """The program, in a JVM. The end of its stdin ends it, also when this process is killed."""
+    """The program, in a JVM with ``flags``. The end of its stdin ends it, also when this process is killed."""
     path = os.pathsep.join(map(str, class_path))
     with log_path.open("wb") as log:
         process = subprocess.Popen(
-            [*JAVA, *SHORT_LIFE, "-cp", path, str(program), str(argument)],
+            [*JAVA, *flags, "-cp", path, str(program), str(argument)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,

@@ -22,8 +22,8 @@ from integration.kafka.service import CONNECTOR, KafkaService, running
 
 PARTITIONS = 2
 SLOTS = 8
-BATCH_S = 15
-"""One batch ends within each load; its commit and the start of the next one are in the latency."""
+BATCH_S = 40
+"""A load is within one batch. Its end would add the commit, and the start of the next batch."""
 WARM_S, LOAD_S = 5.0, 20.0
 FIRST = 10
 MOST_ROUNDS = 3
@@ -63,7 +63,7 @@ def measure(rounds: int, factor: int, scratch: Path, logs: Path) -> list[Figure]
     ]
     found: dict[Case, list[Latency]] = defaultdict(list)
     print(f"live: latency in real-time mode, with {PARTITIONS} partitions", flush=True)
-    with running(scratch / "live-kafka") as kafka, _driver(scratch, logs) as driver:
+    with running(scratch / "live-kafka", flags=()) as kafka, _driver(scratch, logs) as driver:
         for number in range(min(rounds, MOST_ROUNDS)):
             for case in cases:
                 each = run(driver, kafka, case, scratch / f"live-{number}-{cases.index(case)}", LOAD_S / factor)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 KEYS = 1000
-PAUSE_S = 0.002
+PAUSE_S = 0.005
 AT_ONCE = 1000
 ANSWER_S = 60
 PATIENCE_S = 90
