@@ -178,6 +178,19 @@ def _transformed_in_pandas_here(_spark: SparkSession, frames: Sequence[DataFrame
     return by_key.transform_with_state_in_pandas(_make_totals(of_frames=True), OUTPUT, "Update", "None")
 
 
+def _mapped(_spark: SparkSession, frames: Sequence[DataFrame]) -> DataFrame:
+    """The sums of a batch in Spark's own mapInArrow, behind the same shuffle."""
+
+    def add(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        table = pa.Table.from_batches(list(batches), pa.schema([("key", pa.int64()), ("amount", pa.int64())]))
+        added = table.group_by("key").aggregate([([], "count_all"), ("amount", "sum")])
+        yield from added.rename_columns(["key", "rows", "total"]).to_batches()
+
+    return frames[0].select("key", "amount").repartition("key").mapInArrow(add, OUTPUT)
+
+
 class SeveralStates(ckpt.VectorProcessor):
     """Rows, the latest amounts and a count for each minute, all of which are forgotten in time."""
 
@@ -282,6 +295,7 @@ FORMS: Mapping[str, Query] = {
     "vectorised": _keyed(Vectorised()),
     "per key": _keyed(PerKey()),
     "without state": _keyed(Stateless()),
+    "mapInArrow": _mapped,
     "unchanged": _unchanged,
     "applyInPandasWithState": _grouped,
     "transformWithState": _transformed,

@@ -67,6 +67,7 @@ UNCOMPRESSED_FEW_KEYS = replace(
 )
 PER_KEY = Variant("per key", _LARGE_BATCHES, ours=True, form="per key")
 WITHOUT_STATE = Variant("vectorised, no state", _LARGE_BATCHES, ours=True, form="without state")
+MAP_IN_ARROW = Variant("mapInArrow", _LARGE_BATCHES, form="mapInArrow")
 UNCHANGED = Variant("applyInPandasWithState's code, on ckpt", _LARGE_BATCHES, ours=True, form="unchanged", turns=3)
 _PEER = {**_ROCKSDB, _CHANGELOG: "true", **_LARGE_BATCHES}
 GROUPS = Variant("applyInPandasWithState", _PEER, form="applyInPandasWithState", turns=2)
@@ -108,6 +109,7 @@ ALL: tuple[Variant, ...] = (
     PER_KEY,
     UNCHANGED,
     WITHOUT_STATE,
+    MAP_IN_ARROW,
     GROUPS,
     TRANSFORM,
     TRANSFORM_FRAMES,

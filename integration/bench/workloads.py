@@ -173,6 +173,14 @@ ALL: tuple[Workload, ...] = (
         500_000,
         warm=30,  # the JVM compiles for that long
     ),
+    Workload(
+        "keyed-plan",
+        "count and sum in Python, 500k rows a batch over 200k keys: what the plan and the state take",
+        _aggregation,
+        200_000,
+        500_000,
+        warm=30,
+    ),
     Workload("keyed-small", "count and sum in Python, 50k rows a batch over 20k keys", _aggregation, 20_000, 50_000),
     Workload("stateful", "transformWithState in Python, 50k rows a batch over 20k keys", _aggregation, 20_000, 50_000),
     Workload(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -108,18 +107,27 @@ class PartitionRun:
                 flush(self._session, self._bound, end)
             self._end()
 
-    def process_live(self, groups: Iterable[Iterable[tuple[int, Rows]]]) -> Iterator[list[pa.RecordBatch]]:
+    def process_live(
+        self, groups: Iterable[Iterable[tuple[int, Rows]]], read_clock_ms: Callable[[], int]
+    ) -> Iterator[list[pa.RecordBatch]]:
         """Process each group of rows when it comes, and yield its output, until there are no more groups.
 
         Processing time moves on before each group, and timers that are due fire after it, in a group without rows, too.
+        Raises InvalidInputError for an operator whose rows need an order.
         """
+        if any(each.order_by for each in self.operator.inputs):
+            raise InvalidInputError(
+                f"Keyed operator {self.operator.uid!r} has order_by, but in real-time mode rows are processed as they "
+                "arrive.",
+                hint="Leave out order_by and keep the order in state, or run the query in micro-batches.",
+            )
         for each in self._timers:
             each.rows.expect_moves()
         self._firing.list_stored()
         sweep(self._session, self._bound, 0)
         stored = ranges([self._firing.listed])
         for rows in groups:
-            self._move_clock()
+            self._move_clock(read_clock_ms())
             arrivals = self._make_arrivals()
             self._session.counts["late_rows"] += arrivals.fill(rows, self._ticket.version)
             given = [(each, each.buffer.all()) for each in arrivals.all]
@@ -128,8 +136,8 @@ class PartitionRun:
         flush(self._session, self._bound, None)
         self._end()
 
-    def _move_clock(self) -> None:
-        self._times.move(time.time_ns() // 1_000_000)
+    def _move_clock(self, to_ms: int) -> None:
+        self._times.move(to_ms)
         now_ms = self._times.processing_ms
         if now_ms > self._work.context.processing_time_ms:
             self._session.move_clock("processing", now_ms)

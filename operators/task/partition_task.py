@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from pyspark_ckpt.operators.task.answers import Answers
 from pyspark_ckpt.operators.task.arrivals import split_by_input
 from pyspark_ckpt.operators.task.group_times import GroupTimes, read_group, require_present
 from pyspark_ckpt.operators.task.partition_run import FEW, PartitionRun
-from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError, LifecycleError
+from pyspark_ckpt.state_store.errors import InternalError, LifecycleError
 from pyspark_ckpt.state_store.format.spark_hash import SEED, hash_int
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.transactions.ticket import Ticket
@@ -55,13 +56,8 @@ def _warn_of_clock(uid: str, partition: int, times: GroupTimes) -> None:
     )
 
 
-def _refuse_orders(operator: KeyedOperator) -> None:
-    """Raise InvalidInputError for an operator whose rows need an order: rows come one by one in real-time mode."""
-    if any(each.order_by for each in operator.inputs):
-        raise InvalidInputError(
-            f"Keyed operator {operator.uid!r} has order_by, but in real-time mode rows are processed as they arrive.",
-            hint="Leave out order_by and keep the order in state, or run the query in micro-batches.",
-        )
+def _read_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 @dataclass(frozen=True)
@@ -88,8 +84,6 @@ class PartitionTask:
         own = find_own(told, self.__name__)
         if own is None:
             raise InternalError(f"Keyed operator {self.operator.uid!r} is not among the operators of its plan: {told}.")
-        if own.is_live:
-            _refuse_orders(self.operator)
         ticket = find_ticket(task.taskAttemptId(), self.operator.local_dir, own.number)
         check_planned(ticket, self.operator.uid, self.operator.partitions)
         require_present(own.clocks.processing_ms, f"Keyed operator {self.operator.uid!r}", ticket.version)
@@ -108,7 +102,8 @@ class PartitionTask:
             names, answers = tuple(each.name for each in told), Answers(self.operator.output)
             with closing(PartitionRun(self.operator, self.processor, ticket, times, context, names)) as run:
                 if own.is_live:
-                    for output in run.process_live(split_by_input([batch], column) for batch in here):
+                    groups = (split_by_input([batch], column) for batch in here)
+                    for output in run.process_live(groups, _read_clock_ms):
                         yield from answers.whole(output)
                 else:
                     yield from map(answers.some, run.process(split_by_input(here, column)))

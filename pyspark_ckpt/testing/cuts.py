@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from random import Random
@@ -43,6 +43,7 @@ def check_cuts(
     finish: Callable[[Harness], object] = Harness.run,
     result: Callable[[Sequence[Any]], Any] | None = None,
     compare_states: bool = True,
+    real_time: bool = False,
 ) -> None:
     """Give the same rows in one batch, one by one, and cut at random in ``cuts`` ways; the results must be equal.
 
@@ -55,7 +56,7 @@ def check_cuts(
     ``finish`` is called after the last rows; by default it runs a batch without rows, in which due timers fire.
     ``result`` turns all output rows into a value that must be equal. By default that is, in append mode, how often each
     row was output; in update mode, the last row of each key. The contents of the states must be equal, too, unless
-    ``compare_states`` is False.
+    ``compare_states`` is False. With ``real_time``, each cut is also made into groups of rows of one batch.
 
     Raises AssertionError, with the fewest cuts that make a difference, and InvalidInputError if some cut makes a row
     late: late rows depend on the cuts in every program.
@@ -72,9 +73,10 @@ def check_cuts(
             continue
         ends = range(1, len(order))
         cut = tuple(end for each in ends for end in (each, each)) if number == 0 else _draw_cut(len(order), draw)
-        if check.run(order, cut) != expected:
-            fewest = _shrink(partial(check.differs, expected, order), cut)
-            raise AssertionError(_describe(order, fewest, expected, check.run(order, fewest)))
+        for way in (check, replace(check, is_live=True)) if real_time else (check,):
+            if way.run(order, cut) != expected:
+                fewest = _shrink(partial(way.differs, expected, order), cut)
+                raise AssertionError(_describe(order, fewest, expected, way.run(order, fewest), way.name))
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,12 @@ class _Check:
     finish: Callable[[Harness], object]
     result: Callable[[Sequence[Any]], Any] | None
     compare_states: bool
+    is_live: bool = False
+
+    @property
+    def name(self) -> str:
+        """What rows are cut into."""
+        return "groups of one batch" if self.is_live else "batches"
 
     def run(self, order: Sequence[tuple[str, Any]], cut: Cut) -> Outcome:
         with ExitStack() as stack:
@@ -91,12 +99,15 @@ class _Check:
                 raise InvalidInputError(f"`start` must return a new Harness, but returned {type(harness).__name__}.")
             stack.callback(harness.close)
             try:
-                for batch in split(order, cut):
-                    harness.run(batch.pop("", ()), **batch)
-                    self._refuse_late(harness, cut)
+                if self.is_live:
+                    harness.run_live(*split(order, cut))
+                else:
+                    for batch in split(order, cut):
+                        harness.run(batch.pop("", ()), **batch)
+                        self._refuse_late(harness, cut)
                 self.finish(harness)
             except Exception as problem:
-                add_note(problem, f"The batches were cut {_name(cut)}.")
+                add_note(problem, f"The {self.name} were cut {_name(cut)}.")
                 raise
             self._refuse_late(harness, cut)
             shown = (self.result or harness.summarise)(harness.output)
@@ -156,10 +167,10 @@ def _shrink(fails: Callable[[Cut], bool], cut: Cut) -> Cut:
     return cut
 
 
-def _describe(order: Sequence[tuple[str, Any]], cut: Cut, expected: Outcome, found: Outcome) -> str:
-    lines = [f"The result depends on the batches. With all rows in one batch, and cut {_name(cut)}:"]
+def _describe(order: Sequence[tuple[str, Any]], cut: Cut, expected: Outcome, found: Outcome, parts: str) -> str:
+    lines = [f"The result depends on the {parts}. With all rows in one batch, and cut {_name(cut)}:"]
     for number, batch in enumerate(split(order, cut)):
-        lines += [f"  batch {number}:"]
+        lines += [f"  {'batch' if parts == 'batches' else 'group'} {number}:"]
         for name, some in batch.items():
             more = f" and {len(some) - MAX_SHOWN} more" if len(some) > MAX_SHOWN else ""
             lines.append(f"    {f'{name}: ' if name else ''}{some[:MAX_SHOWN]}{more}")

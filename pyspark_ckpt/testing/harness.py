@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import chain
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -53,6 +54,9 @@ if TYPE_CHECKING:
     from pyspark_ckpt.state_store.savepoints.savepoint import Kind
     from pyspark_ckpt.testing.given_rows import RowsLike
 
+Step: TypeAlias = "RowsLike | Mapping[str, RowsLike] | timedelta"
+"""Rows that come together in real-time mode, or how far the clock of processing time moves on."""
+
 BEGIN = datetime.fromisoformat("2020-01-01T00:00:00+00:00")
 """When a harness begins, by its clock of processing time."""
 METRICS = ("late_rows", "fired_timers", "expired_rows", "expired_rows_left", "late_output_rows")
@@ -77,6 +81,19 @@ class Origin:
 
     folder: str | PathLike[str] | None = None
     savepoint: str | PathLike[str] | None = None
+
+
+class Placed(NamedTuple):
+    """Some rows of the input with this number, and the partition of each."""
+
+    number: int
+    rows: GivenRows
+    partitions: NDArray[np.int64]
+
+    def of(self, partition: int) -> tuple[int, GivenRows]:
+        """Return the rows of a partition."""
+        is_there = (self.partitions == partition) | (self.partitions == _EVERYWHERE)
+        return self.number, self.rows.where(is_there)
 
 
 class Harness(Closeable):
@@ -163,19 +180,46 @@ class Harness(Closeable):
 
         Raises InvalidInputError (rows that do not fit), ProcessorError (the processor failed), and what a query raises.
         """
-        operator, given = self._operator, self._read(rows, inputs)
+        return self._run([{**inputs, **({} if _is_nothing(rows) else {"": rows})}])
+
+    def run_live(self, *steps: Step) -> list[Any]:
+        """Run one batch as in real-time mode, and return its output: rows reach the processor in groups.
+
+        ``steps``: the rows of each group, as for ``run``; with several inputs, a mapping from their names to rows. A
+        duration, as a timedelta, moves the clock of processing time on, and timers that are then due fire in the same
+        batch. The watermark follows after the batch. Raises as ``run``; InvalidInputError for an operator with
+        ``order_by``.
+        """
+        groups: list[Mapping[str, RowsLike]] = []
+        clocks_ms, now_ms = [], self._processing_ms
+        for step in steps:
+            if isinstance(step, timedelta):
+                now_ms = move_clock(now_ms, step, "The processing time")
+                groups.append({})
+            else:
+                groups.append(step if isinstance(step, Mapping) else {"": step})
+            clocks_ms.append(now_ms)
+        found = self._run(groups or [{}], clocks_ms or [now_ms])
+        self._processing_ms = now_ms
+        return found
+
+    def _run(self, groups: Sequence[Mapping[str, RowsLike]], clocks_ms: Sequence[int] | None = None) -> list[Any]:
+        """Run one batch with the rows of all ``groups``: one by one if there are ``clocks_ms``, the time of each."""
+        given = [self._read(group) for group in groups]
         clocks = Clocks(self._watermark_ms, self._processing_ms, self._late_ms)
         with self._open(), self._query.begin() as partitions:
-            numbered = list(self._number(given))
-            placed = [self._partitions_of(rows) for _, rows in numbered]
-            if operator.broadcast is not None and len(broadcast := self._read_broadcast(operator.broadcast, inputs)):
-                numbered.append((BROADCAST, broadcast))
-                placed.append(np.full(len(broadcast), _EVERYWHERE))
-            found = [row for each in partitions for row in self._process(each, numbered, placed, clocks)]
-            seen = self._seen.see([rows.event_us for rows in given], self._processing_ms)
+            initial = [(INITIAL, self._initial)] if self._initial is not None and self._query.version == 0 else []
+            placed = [
+                self._place([*(initial if number == 0 else []), *self._number(rows, group)])
+                for number, (rows, group) in enumerate(zip(given, groups, strict=True))
+            ]
+            found = [row for each in partitions for row in self._process(each, placed, clocks, clocks_ms)]
+            of_inputs = list(zip(*given, strict=True))
+            event_us = [np.concatenate([rows.event_us for rows in some]) for some in of_inputs]
+            seen = self._seen.see(event_us, self._processing_ms)
             next_ms = seen.advance(self._watermark_ms, self._processing_ms)
             metrics = self._query.commit(partitions, clocks, next_ms, seen.dump())
-        self.metrics, self.dropped = {**dict.fromkeys(METRICS, 0), **metrics}, self._count_dropped(given)
+        self.metrics, self.dropped = {**dict.fromkeys(METRICS, 0), **metrics}, sum(map(self._count_dropped, given))
         self.output.extend(found)
         self._late_ms, self._watermark_ms, self._seen = max(0, self._watermark_ms), next_ms, seen
         return found
@@ -281,16 +325,15 @@ class Harness(Closeable):
                 raise LifecycleError("The harness is closed.", hint="Use it within its `with` block.")
             yield
 
-    def _read(self, rows: RowsLike, inputs: Mapping[str, RowsLike]) -> list[GivenRows]:
+    def _read(self, inputs: Mapping[str, RowsLike]) -> list[GivenRows]:
         names = [each.name for each in self._operator.inputs]
-        if names == [""]:
-            if unknown := sorted(set(inputs) - ({BROADCAST_NAME} if self._operator.broadcast else set())):
-                raise InvalidInputError(f"The harness has one input, but rows are given for {unknown}.")
-            inputs = {**inputs, "": rows}
-        elif not (isinstance(rows, (list, tuple)) and not rows):
+        if names != [""] and "" in inputs:
             raise InvalidInputError(f"Give rows by the name of their input: {names[0]}=[...].")
         names += [BROADCAST_NAME] if self._operator.broadcast else []
-        if unknown := [name for name in inputs if name not in names]:
+        unknown = [name for name in inputs if name not in names]
+        if unknown and names[0] == "":
+            raise InvalidInputError(f"The harness has one input, but rows are given for {sorted(unknown)}.")
+        if unknown:
             raise InvalidInputError(f"There is no input {unknown[0]!r}, only {names}.{suggest(unknown[0], names)}")
         found = []
         for each, watermark in zip(self._operator.inputs, self._watermarks, strict=True):
@@ -302,24 +345,27 @@ class Harness(Closeable):
     def _read_broadcast(self, given: Input, inputs: Mapping[str, RowsLike]) -> GivenRows:
         return read_rows(inputs.get(BROADCAST_NAME, ()), given.columns, (), None, "The broadcast rows")
 
+    def _place(self, numbered: Sequence[tuple[int, GivenRows]]) -> list[Placed]:
+        return [
+            Placed(
+                number,
+                rows,
+                np.full(len(rows), _EVERYWHERE) if number == BROADCAST else self._partitions_of(rows),
+            )
+            for number, rows in numbered
+        ]
+
     def _process(
         self,
         batch: PartitionBatch,
-        numbered: Sequence[tuple[int, GivenRows]],
-        placed: Sequence[NDArray[np.int64]],
+        groups: Sequence[Sequence[Placed]],
         clocks: Clocks,
+        clocks_ms: Sequence[int] | None,
     ) -> Iterator[Any]:
-        """Run the task of a partition if it has rows or a timer is due, as Spark does.
-
-        ``numbered``: the rows of the batch with the numbers of their inputs. ``placed``: the partition of each row.
-        """
+        """Run the task of a partition if it has rows or a timer is due, as Spark does; in real-time mode, always."""
         operator = self._operator
-        mine = [
-            (number, part)
-            for (number, rows), partition_of in zip(numbered, placed, strict=True)
-            if len(part := rows.where((partition_of == batch.partition) | (partition_of == _EVERYWHERE)))
-        ]
-        if not mine and not is_due(batch.group, operator, clocks):
+        mine = [[own for each in group if len((own := each.of(batch.partition))[1])] for group in groups]
+        if clocks_ms is None and not any(mine) and not is_due(batch.group, operator, clocks):
             return
         times = GroupTimes(operator, batch.group, clocks)
         where, partitions = (self._query.batch_id, batch.partition), operator.partitions
@@ -328,16 +374,20 @@ class Harness(Closeable):
             naming(batch.ticket, operator.uid),
             closing(PartitionRun(operator, load_program(self._program), batch.ticket, times, context)) as run,
         ):
-            for each in run.process(mine):
+            if clocks_ms is None:
+                output = run.process(chain.from_iterable(mine))
+            else:
+                output = chain.from_iterable(run.process_live(mine, iter(clocks_ms).__next__))
+            for each in output:
                 yield from self._rows(each)
         batch.group = times.new_row or batch.group
 
-    def _number(self, given: Sequence[GivenRows]) -> Iterator[tuple[int, GivenRows]]:
-        """Yield the rows of the batch as Spark would: without late ones, if the processor does not see them."""
-        if self._initial is not None and self._query.version == 0:
-            yield INITIAL, self._initial
+    def _number(self, given: Sequence[GivenRows], inputs: Mapping[str, RowsLike]) -> Iterator[tuple[int, GivenRows]]:
+        """Yield some rows of the batch as Spark would: without late ones, if the processor does not see them."""
         for number, rows in enumerate(given):
             yield number, rows.where(rows.are_after(self._late_ms * 1000)) if self._spark_drops_late else rows
+        if self._operator.broadcast is not None:
+            yield BROADCAST, self._read_broadcast(self._operator.broadcast, inputs)
 
     @property
     def _spark_drops_late(self) -> bool:
@@ -376,6 +426,10 @@ class Harness(Closeable):
         ):
             if reader.states:  # none before the operator gets its first row
                 yield from read_contents(reader)
+
+
+def _is_nothing(rows: RowsLike) -> bool:
+    return isinstance(rows, (list, tuple)) and not rows
 
 
 def _end(query: LocalQuery, temporary: Path | None) -> None:

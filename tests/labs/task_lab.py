@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -87,28 +87,41 @@ class TaskLab:
     ) -> Batch:
         """Process and commit a batch, which may have an initial state with the columns of a row."""
         marked = [*((row, False) for row in rows), *((row, True) for row in initial)]
-        with self._begin(watermark_ms, now_ms, memory_bytes, has_initial=bool(initial)) as (operator, run):
+        with self._begin(watermark_ms, now_ms, memory_bytes, initial=COLUMNS if initial else None) as (operator, run):
             batches = run.process(split_by_input(_chunks(marked), operator.time))
             found = [_read(list(batches))]
         return self._commit(found)
 
-    def run_live(self, groups: Iterator[Sequence[Row]], *, watermark_ms: int, now_ms: int, memory_bytes: int) -> Batch:
-        """The same in real-time mode, with ``groups`` of rows."""
-        with self._begin(watermark_ms, now_ms, memory_bytes, has_initial=False) as (operator, run):
+    def run_live(
+        self,
+        groups: Iterator[Sequence[Row]],
+        *,
+        watermark_ms: int,
+        now_ms: int,
+        memory_bytes: int,
+        read_clock_ms: Callable[[], int] = lambda: 0,
+    ) -> Batch:
+        """The same in real-time mode, with ``groups`` of rows. The clock stands still if it is not given."""
+        unordered = tuple(replace(each, order_by=()) for each in self._operator.inputs)
+        with self._begin(watermark_ms, now_ms, memory_bytes, inputs=unordered) as (operator, run):
             split = (split_by_input(_chunks([(row, False) for row in rows]), operator.time) for rows in groups)
-            found = [_read(batches) for batches in run.process_live(split)]
+            found = [_read(batches) for batches in run.process_live(split, read_clock_ms)]
         return self._commit(found)
 
     @contextmanager
     def _begin(
-        self, watermark_ms: int, now_ms: int, memory_bytes: int, *, has_initial: bool
+        self,
+        watermark_ms: int,
+        now_ms: int,
+        memory_bytes: int,
+        **changed: Any,  # noqa: ANN401
     ) -> Iterator[tuple[KeyedOperator, PartitionRun]]:
         attempt = next(self._attempts)
         self._begun = self._lab.server.call(
             "begin", handle=self._handle, version=self._version, id=self._id, attempt=attempt
         )
         (path,) = (self._lab.local_dir / "tickets").glob(f"{attempt}-*.json")
-        operator = replace(self._operator, memory_bytes=memory_bytes, initial=COLUMNS if has_initial else None)
+        operator = replace(self._operator, memory_bytes=memory_bytes, **changed)
         times = GroupTimes(operator, self._row, Clocks(watermark_ms, now_ms, NO_WATERMARK))
         context = Context(attempt, 0, times.processing_ms, times.watermark_ms)
         with closing(PartitionRun(operator, self._processor, read_ticket(path), times, context)) as run:

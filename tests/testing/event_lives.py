@@ -21,8 +21,8 @@ from pyspark_ckpt.testing.harness import Harness
 BEGIN = datetime(2024, 3, 1, tzinfo=timezone.utc)
 DELAY = 20
 """The delay of the watermark, in minutes."""
-FORMS = 5
-"""How many forms of programs there are."""
+FORMS, CONNECTED = 5, 4
+"""How many forms of programs there are, and which of them has two inputs."""
 COLUMNS, LINES, COUNTS = (
     "k string, at timestamp, n bigint",
     "k string, what string, told string",

@@ -34,24 +34,15 @@ class Visits(ckpt.KeyedProcessor):
         yield key.user, "away", ctx.processing_time_ms - timer.at_ms
 
 
-class Clock:
-    """The clock of this machine, as the task sees it."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now_ms = NOW_MS
-        monkeypatch.setattr("pyspark_ckpt.operators.task.partition_run.time.time_ns", lambda: self.now_ms * 1_000_000)
-
-
 def _rows(*users: str) -> list[Row]:
     return [(user, n, at_us(n + 1), "") for n, user in enumerate(users)]
 
 
-def test_groups_are_answered_one_by_one_while_the_clock_moves_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock, lab = Clock(monkeypatch), TaskLab(tmp_path, Visits(), OUTPUT)
+def test_groups_are_answered_one_by_one_while_the_clock_moves_on(tmp_path: Path) -> None:
+    lab, now_ms = TaskLab(tmp_path, Visits(), OUTPUT), NOW_MS
 
     def arrive() -> Iterator[list[Row]]:
+        nonlocal now_ms
         for after_ms, rows in (
             (0, _rows("a", "b", "a")),
             (500, _rows("a")),
@@ -59,11 +50,11 @@ def test_groups_are_answered_one_by_one_while_the_clock_moves_on(
             (2499, []),
             (2500, []),
         ):
-            clock.now_ms = NOW_MS + after_ms
+            now_ms = NOW_MS + after_ms
             yield rows
 
     with closing(lab):
-        found = lab.run_live(arrive(), watermark_ms=0, now_ms=NOW_MS, memory_bytes=MEMORY)
+        found = lab.run_live(arrive(), watermark_ms=0, now_ms=NOW_MS, memory_bytes=MEMORY, read_clock_ms=lambda: now_ms)
         assert [sorted(group) for group in found.groups] == [
             [("a", "rows", 2), ("b", "rows", 1)],
             [("a", "rows", 3)],
@@ -72,17 +63,16 @@ def test_groups_are_answered_one_by_one_while_the_clock_moves_on(
             [("a", "away", 0)],
         ]
         assert found.time_out_ms == NOW_MS + 3600 - 1
-        clock.now_ms = NOW_MS + 4000
-        later = lab.run_live(iter([[]]), watermark_ms=0, now_ms=NOW_MS + 3000, memory_bytes=MEMORY)
+        now_ms = NOW_MS + 4000
+        later = lab.run_live(
+            iter([[]]), watermark_ms=0, now_ms=NOW_MS + 3000, memory_bytes=MEMORY, read_clock_ms=lambda: now_ms
+        )
         assert later.groups == [[("b", "away", 400)]]
         assert later.time_out_ms is None
 
 
 @pytest.mark.parametrize("memory_bytes", [1 << 12, MEMORY])
-def test_a_batch_of_many_groups_comes_to_what_one_group_comes_to(
-    memory_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Clock(monkeypatch)
+def test_a_batch_of_many_groups_comes_to_what_one_group_comes_to(memory_bytes: int, tmp_path: Path) -> None:
     users = [f"user {n * n % 101}" for n in range(400)]
     lab = TaskLab(tmp_path, Visits(), OUTPUT)
     with closing(lab):
