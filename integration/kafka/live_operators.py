@@ -15,7 +15,6 @@ from integration.crash.program import serve
 from integration.progress import recent_progress
 
 if TYPE_CHECKING:
-    import pandas as pd
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -142,7 +141,7 @@ def _processor(*, of_frames: bool) -> Any:  # noqa: ANN401
             pass
 
     class CountingFrames(Counting):
-        def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], _timers: Any) -> Iterator[Any]:  # noqa: ANN401, N802
+        def handleInputRows(self, key: Any, rows: Any, _timers: Any) -> Iterator[Any]:  # noqa: ANN401, N802
             yield pd.DataFrame({"user": [key[0]], "what": ["pandas"], "n": [self._add(sum(map(len, rows)))]})
 
     return CountingFrames() if of_frames else Counting()
@@ -153,8 +152,8 @@ def _keyed(processor: ckpt.KeyedProcessor | ckpt.VectorProcessor, rows: DataFram
 
 
 def _two_inputs(rows: DataFrame, others: DataFrame) -> DataFrame:
-    inputs = {"first": ckpt.KeyedInput(rows, "user"), "second": ckpt.KeyedInput(others.select("at", "user"), "user")}
-    return ckpt.keyed_inputs(uid="it", **inputs).process(TwoInputs(), OUTPUT, "update")
+    first, second = ckpt.KeyedInput(rows, "user"), ckpt.KeyedInput(others.select("at", "user"), "user")
+    return ckpt.keyed_inputs(uid="it", first=first, second=second).process(TwoInputs(), OUTPUT, "update")
 
 
 def _with_rules(rows: DataFrame, others: DataFrame) -> DataFrame:

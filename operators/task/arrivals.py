@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -111,14 +111,16 @@ class SparkBroadcastRows:
         return pa.Table.from_batches([read_dense_rows(Packed.of_arrow(rows.sort()), given.columns)])
 
 
+Numbered: TypeAlias = "tuple[int, Any]"
+"""The number of an input, and some of its Rows; BroadcastRows with the number BROADCAST."""
+
+
 def _view(column: pa.Array, field: pa.Field) -> pa.Array:
     """Return a column with the type that the plan of the query had: Spark may have found meanwhile where no null is."""
     return column if column.type == field.type else column.view(field.type)
 
 
-def split_by_input(
-    batches: Iterable[pa.RecordBatch], time: str
-) -> Iterator[tuple[int, SparkRows | SparkBroadcastRows]]:
+def split_by_input(batches: Iterable[pa.RecordBatch], time: str) -> Iterator[Numbered]:
     """Yield the rows that Spark passes, with the number of their input."""
     for batch in batches:
         if INPUT not in batch.schema.names:
@@ -170,7 +172,7 @@ class Arrivals:
         """How many rows of the stream there are."""
         return sum(each.buffer.count for each in (*self._late.values(), *self._in_time))
 
-    def fill(self, given: Iterable[tuple[int, Any]], version: int) -> int:
+    def fill(self, given: Iterable[Numbered], version: int) -> int:
         """Add rows, each with the number of its input; return how many are late.
 
         Late ones that the processor has no method for are dropped. ``version``: that of the state. Raises InternalError

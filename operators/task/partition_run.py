@@ -28,7 +28,7 @@ from pyspark_ckpt.operators.declarations.processors import (
 from pyspark_ckpt.operators.encoding.distinct_keys import group_by_key
 from pyspark_ckpt.operators.encoding.key_codec import KeyCodec, argsort_rows
 from pyspark_ckpt.operators.session.worker import WorkerSession
-from pyspark_ckpt.operators.task.arrivals import Arrivals, Arrived, Rows
+from pyspark_ckpt.operators.task.arrivals import Arrivals, Arrived, Numbered
 from pyspark_ckpt.operators.task.event_times import read_times_ms, read_times_us
 from pyspark_ckpt.operators.task.firing import Firing
 from pyspark_ckpt.operators.task.group_times import GroupTimes
@@ -91,7 +91,7 @@ class PartitionRun:
         self._firing.close()
         self._session.close()
 
-    def process(self, rows: Iterable[tuple[int, Rows]]) -> Iterator[pa.RecordBatch]:
+    def process(self, rows: Iterable[Numbered]) -> Iterator[pa.RecordBatch]:
         """Process all ``rows`` of the batch, each with the number of its input, and yield the output."""
         arrivals = self._make_arrivals()
         with ExitStack() as stack:
@@ -108,7 +108,7 @@ class PartitionRun:
             self._end()
 
     def process_live(
-        self, groups: Iterable[Iterable[tuple[int, Rows]]], read_clock_ms: Callable[[], int]
+        self, groups: Iterable[Iterable[Numbered]], read_clock_ms: Callable[[], int]
     ) -> Iterator[list[pa.RecordBatch]]:
         """Process each group of rows when it comes, and yield its output, until there are no more groups.
 

@@ -19,10 +19,10 @@ from pyspark_ckpt.operators.declarations.processors import (
     KeyedProcessor,
     VectorProcessor,
 )
+from pyspark_ckpt.operators.session.answers import Answers
 from pyspark_ckpt.operators.session.state_partition import check_place, check_planned
 from pyspark_ckpt.operators.session.told_operators import find_own, read_told
 from pyspark_ckpt.operators.session.worker import find_ticket, naming
-from pyspark_ckpt.operators.task.answers import Answers
 from pyspark_ckpt.operators.task.arrivals import split_by_input
 from pyspark_ckpt.operators.task.group_times import GroupTimes, read_group, require_present
 from pyspark_ckpt.operators.task.partition_run import FEW, PartitionRun

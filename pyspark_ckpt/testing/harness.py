@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from itertools import chain
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +22,7 @@ from pyspark_ckpt.offline.reading.closeable import Closeable
 from pyspark_ckpt.offline.reading.reader import StateReader
 from pyspark_ckpt.offline.reading.stored_state import Selection
 from pyspark_ckpt.operators.declarations.counters import MetricCounter, metric_name
-from pyspark_ckpt.operators.declarations.operator import BROADCAST, BROADCAST_NAME, INITIAL, Input, KeyedOperator
+from pyspark_ckpt.operators.declarations.operator import KeyedOperator
 from pyspark_ckpt.operators.declarations.partition_states import PartitionState
 from pyspark_ckpt.operators.declarations.processors import Context
 from pyspark_ckpt.operators.declarations.programs import dump_program, load_program
@@ -43,16 +43,15 @@ from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.testing.clocks import is_due, move_clock
 from pyspark_ckpt.testing.comparison import count_rows, last_by_key
 from pyspark_ckpt.testing.contents import read_contents
-from pyspark_ckpt.testing.given_rows import GivenRows, read_rows
+from pyspark_ckpt.testing.given_inputs import GivenInputs
 from pyspark_ckpt.testing.local_query import CHECKPOINT, LocalQuery, PartitionBatch
 from pyspark_ckpt.testing.seen_times import SeenTimes, Watermark
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from pyspark_ckpt.operators.plan import Processor
     from pyspark_ckpt.state_store.savepoints.savepoint import Kind
-    from pyspark_ckpt.testing.given_rows import RowsLike
+    from pyspark_ckpt.testing.given_inputs import Placed
+    from pyspark_ckpt.testing.given_rows import GivenRows, RowsLike
 
 Step: TypeAlias = "RowsLike | Mapping[str, RowsLike] | timedelta"
 """Rows that come together in real-time mode, or how far the clock of processing time moves on."""
@@ -61,8 +60,6 @@ BEGIN = datetime.fromisoformat("2020-01-01T00:00:00+00:00")
 """When a harness begins, by its clock of processing time."""
 METRICS = ("late_rows", "fired_timers", "expired_rows", "expired_rows_left", "late_output_rows")
 """The metrics that a batch has even if no task ran."""
-_EVERYWHERE = -1
-"""Stands for the partition of rows that all partitions get."""
 _ONE_AT_A_TIME = threading.RLock()
 """Held while a harness works: all harnesses of a process share the readers of local databases."""
 
@@ -81,19 +78,6 @@ class Origin:
 
     folder: str | PathLike[str] | None = None
     savepoint: str | PathLike[str] | None = None
-
-
-class Placed(NamedTuple):
-    """Some rows of the input with this number, and the partition of each."""
-
-    number: int
-    rows: GivenRows
-    partitions: NDArray[np.int64]
-
-    def of(self, partition: int) -> tuple[int, GivenRows]:
-        """Return the rows of a partition."""
-        is_there = (self.partitions == partition) | (self.partitions == _EVERYWHERE)
-        return self.number, self.rows.where(is_there)
 
 
 class Harness(Closeable):
@@ -118,7 +102,7 @@ class Harness(Closeable):
         """See ``keyed`` and ``keyed_inputs`` of this package, which make harnesses."""
         self._operator = operator
         self._program = _dump(processor)
-        self._watermarks = watermarks
+        self._given = GivenInputs(operator, watermarks)
         self._initial = initial
         self.mode = mode
         """The output mode: ``append`` or ``update``."""
@@ -205,21 +189,20 @@ class Harness(Closeable):
 
     def _run(self, groups: Sequence[Mapping[str, RowsLike]], clocks_ms: Sequence[int] | None = None) -> list[Any]:
         """Run one batch with the rows of all ``groups``: one by one if there are ``clocks_ms``, the time of each."""
-        given = [self._read(group) for group in groups]
+        given = [self._given.read(group) for group in groups]
         clocks = Clocks(self._watermark_ms, self._processing_ms, self._late_ms)
         with self._open(), self._query.begin() as partitions:
-            initial = [(INITIAL, self._initial)] if self._initial is not None and self._query.version == 0 else []
-            placed = [
-                self._place([*(initial if number == 0 else []), *self._number(rows, group)])
-                for number, (rows, group) in enumerate(zip(given, groups, strict=True))
-            ]
+            placed = [self._given.place(rows, group, self._late_ms) for rows, group in zip(given, groups, strict=True)]
+            if self._initial is not None and self._query.version == 0:
+                placed[0].insert(0, self._given.place_initial(self._initial))
             found = [row for each in partitions for row in self._process(each, placed, clocks, clocks_ms)]
             of_inputs = list(zip(*given, strict=True))
             event_us = [np.concatenate([rows.event_us for rows in some]) for some in of_inputs]
             seen = self._seen.see(event_us, self._processing_ms)
             next_ms = seen.advance(self._watermark_ms, self._processing_ms)
             metrics = self._query.commit(partitions, clocks, next_ms, seen.dump())
-        self.metrics, self.dropped = {**dict.fromkeys(METRICS, 0), **metrics}, sum(map(self._count_dropped, given))
+        self.metrics = {**dict.fromkeys(METRICS, 0), **metrics}
+        self.dropped = sum(self._given.count_dropped(rows, self._late_ms) for rows in given)
         self.output.extend(found)
         self._late_ms, self._watermark_ms, self._seen = max(0, self._watermark_ms), next_ms, seen
         return found
@@ -325,36 +308,6 @@ class Harness(Closeable):
                 raise LifecycleError("The harness is closed.", hint="Use it within its `with` block.")
             yield
 
-    def _read(self, inputs: Mapping[str, RowsLike]) -> list[GivenRows]:
-        names = [each.name for each in self._operator.inputs]
-        if names != [""] and "" in inputs:
-            raise InvalidInputError(f"Give rows by the name of their input: {names[0]}=[...].")
-        names += [BROADCAST_NAME] if self._operator.broadcast else []
-        unknown = [name for name in inputs if name not in names]
-        if unknown and names[0] == "":
-            raise InvalidInputError(f"The harness has one input, but rows are given for {sorted(unknown)}.")
-        if unknown:
-            raise InvalidInputError(f"There is no input {unknown[0]!r}, only {names}.{suggest(unknown[0], names)}")
-        found = []
-        for each, watermark in zip(self._operator.inputs, self._watermarks, strict=True):
-            who = f"The rows of input {each.name!r}" if each.name else "The rows"
-            column = None if watermark is None else watermark.column
-            found.append(read_rows(inputs.get(each.name, ()), each.columns, each.by, column, who))
-        return found
-
-    def _read_broadcast(self, given: Input, inputs: Mapping[str, RowsLike]) -> GivenRows:
-        return read_rows(inputs.get(BROADCAST_NAME, ()), given.columns, (), None, "The broadcast rows")
-
-    def _place(self, numbered: Sequence[tuple[int, GivenRows]]) -> list[Placed]:
-        return [
-            Placed(
-                number,
-                rows,
-                np.full(len(rows), _EVERYWHERE) if number == BROADCAST else self._partitions_of(rows),
-            )
-            for number, rows in numbered
-        ]
-
     def _process(
         self,
         batch: PartitionBatch,
@@ -381,26 +334,6 @@ class Harness(Closeable):
             for each in output:
                 yield from self._rows(each)
         batch.group = times.new_row or batch.group
-
-    def _number(self, given: Sequence[GivenRows], inputs: Mapping[str, RowsLike]) -> Iterator[tuple[int, GivenRows]]:
-        """Yield some rows of the batch as Spark would: without late ones, if the processor does not see them."""
-        for number, rows in enumerate(given):
-            yield number, rows.where(rows.are_after(self._late_ms * 1000)) if self._spark_drops_late else rows
-        if self._operator.broadcast is not None:
-            yield BROADCAST, self._read_broadcast(self._operator.broadcast, inputs)
-
-    @property
-    def _spark_drops_late(self) -> bool:
-        operator = self._operator
-        return operator.has_watermark and operator.time_out_clock == "event" and not operator.takes_late_rows
-
-    def _partitions_of(self, rows: GivenRows) -> NDArray[np.int64]:
-        return rows.partitions(self._operator.partitions, self._operator.max_parallelism)
-
-    def _count_dropped(self, given: Sequence[GivenRows]) -> int:
-        if not self._spark_drops_late:
-            return 0
-        return sum(int(np.count_nonzero(~rows.are_after(self._late_ms * 1000))) for rows in given)
 
     def _rows(self, batch: pa.RecordBatch) -> Iterator[Any]:
         columns = map(python_values, batch.columns)

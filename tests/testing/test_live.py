@@ -90,8 +90,8 @@ def test_a_batch_that_fails_leaves_the_clock_and_the_state() -> None:
 
 
 def test_groups_have_rows_of_several_inputs_and_rules() -> None:
-    given = {name: testing.InputColumns(ROWS, "user") for name in ("left", "right")}
-    stream = testing.keyed_inputs(broadcast=testing.BroadcastColumns("n bigint"), **given)
+    given, rules = testing.InputColumns(ROWS, "user"), testing.BroadcastColumns("n bigint")
+    stream = testing.keyed_inputs(broadcast=rules, left=given, right=given)
     with stream.process(Sums(), OUTPUT) as harness:
         found = harness.run_live(
             {"left": [("a", 1)], "right": [("a", 10)]}, {"broadcast": [(3,)], "left": [("a", 2)]}, {"right": [("a", 1)]}

@@ -61,7 +61,7 @@ def _keyed(processor: ckpt.KeyedProcessor | ckpt.VectorProcessor, rows: DataFram
 
 
 def _count_in_jvm(rows: DataFrame) -> DataFrame:
-    spark = rows.sparkSession
+    spark: Any = rows.sparkSession
     return type(rows)(spark._jvm.ckpt.bench.Counts.count(rows.select("key", "sent")._jdf), spark)
 
 
