@@ -383,6 +383,30 @@ def test_keys_of_every_type_are_those_that_spark_groups_by(by: list[str], spark:
     assert found == native
 
 
+class TotalsByPlace(ckpt.KeyedProcessor):
+    """Adds the second column of the rows of a user, and what the last one has in its second field."""
+
+    total = ckpt.ValueState("total", "bigint", default=0)
+
+    def process(self, _ctx: ckpt.Context, key: Any, rows: Sequence[Any]) -> Iterator[Any]:  # noqa: ANN401
+        self.total.update(self.total.value() + sum(row[1] + row[-1][1] for row in rows))
+        yield key.user, self.total.value()
+
+
+def test_rows_may_have_columns_and_fields_that_share_a_name(spark: SparkSession, tmp_path: Path) -> None:
+    amount = f.col("id").alias("n")
+    pair = f.expr("named_struct('n', 'text', 'n', id)").alias("pair")
+
+    def query(frames: Sequence[DataFrame]) -> DataFrame:
+        rows = frames[0].select("user", amount, (amount + 1).alias("n"), pair)
+        return ckpt.keyed(rows, "user", uid="it").process(TotalsByPlace(), "user int, total bigint")
+
+    def sums(frames: Sequence[DataFrame]) -> DataFrame:
+        return frames[0].groupBy("user").agg((2 * f.sum(amount)).alias("total"))
+
+    assert play(spark, query, EVENTS, tmp_path) == play(spark, sums, EVENTS, tmp_path / "native")
+
+
 def test_what_the_plan_generates_compiles(spark: SparkSession, tmp_path: Path) -> None:
     """Where code does not compile, Spark falls back to interpreting it, which is right and slow, and fills the log."""
     only = {"spark.sql.codegen.factoryMode": "CODEGEN_ONLY", "spark.sql.codegen.fallback": "false"}

@@ -157,10 +157,11 @@ class ProcessorCalls:
     def _process_few(
         self, process: Callable[..., Result], rows: pa.Table, by: Sequence[str], codec: KeyCodec
     ) -> Iterator[Result]:
-        names = [name for name in rows.column_names if name != HASH]
-        places, make = [names.index(name) for name in by], struct_maker(pa.struct(self.operator.key_fields))
+        hashes, rows = rows.column(HASH).to_pylist(), rows.drop_columns([HASH])
+        places = [rows.column_names.index(name) for name in by]
+        make = struct_maker(pa.struct(self.operator.key_fields))
         of_keys: dict[bytes, tuple[Any, list[Any]]] = {}
-        for spark_hash, row in zip(rows.column(HASH).to_pylist(), self._python_rows(rows.select(names)), strict=True):
+        for spark_hash, row in zip(hashes, self._python_rows(rows), strict=True):
             key = [tuple.__getitem__(row, place) for place in places]
             suffix = behind_hash(spark_hash, codec.encode(key))
             if suffix not in of_keys:

@@ -36,10 +36,16 @@ private[ckpt] object ArrowWorker {
   final val MostBytes = 1 << 20
   final val MostRows = 10000
 
-  /** The type in which Python gets values: intervals of months as their number, for which pyarrow has no type. */
+  /** The type in which Python gets values: intervals of months as their number, for which pyarrow has no type. Names that
+    * a struct has twice, which Spark refuses to pass, are those of their places: Python knows the fields by these.
+    */
   private def handed(kind: DataType): DataType = kind match {
     case _: YearMonthIntervalType => IntegerType
-    case StructType(fields) => StructType(fields.map(field => field.copy(dataType = handed(field.dataType))))
+    case StructType(fields) =>
+      val isTwice = fields.map(_.name).distinct.length < fields.length
+      StructType(fields.zipWithIndex.map { case (field, place) =>
+        field.copy(name = if (isTwice) place.toString else field.name, dataType = handed(field.dataType))
+      })
     case ArrayType(element, hasNull) => ArrayType(handed(element), hasNull)
     case MapType(key, value, hasNull) => MapType(handed(key), handed(value), hasNull)
     case user: UserDefinedType[_] => handed(user.sqlType)
