@@ -32,9 +32,9 @@ private[ckpt] final class ArrowWorker(function: PythonUDF, input: StructType, me
 
 private[ckpt] object ArrowWorker {
 
-  /** A worker needs many times the size of a batch to read it. */
-  final val MostBytes = 1 << 20
-  final val MostRows = 10000
+  /** A worker holds several batches at once. */
+  final val MostBytes = 4 << 20
+  final val MostRows = 65536
 
   /** The type in which Python gets values: intervals of months as their number, for which pyarrow has no type. Names that
     * a struct has twice, which Spark refuses to pass, are those of their places: Python knows the fields by these.
