@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,20 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 
+_LOOK_S = 0.1
+
+
 def recent_progress(query: StreamingQuery) -> list[StreamingQueryProgress]:
     """The newest progress of a query: Spark 3.5 has it as plain JSON."""
     return [_made(each) for each in query.recentProgress]
+
+
+def stop_after_batches(query: StreamingQuery, count: int = 1) -> None:
+    """Stop a query when so many more batches have ended, or the query has."""
+    seen = len(query.recentProgress)
+    while query.isActive and len(query.recentProgress) < seen + count:
+        time.sleep(_LOOK_S)
+    query.stop()
 
 
 def read_instant(text: str) -> datetime:

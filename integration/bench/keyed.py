@@ -179,7 +179,7 @@ def _transformed_in_pandas_here(_spark: SparkSession, frames: Sequence[DataFrame
 
 
 def _mapped(_spark: SparkSession, frames: Sequence[DataFrame]) -> DataFrame:
-    """The sums of a batch in Spark's own mapInArrow, behind the same shuffle."""
+    """Count and sum a batch by Spark's mapInArrow, after the same shuffle."""
 
     def add(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
+
+from integration.bench.spawned import spawned
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -18,15 +19,8 @@ CHUNK_BYTES = 1 << 16
 @contextmanager
 def far_away(endpoint: str, latency_s: float) -> Iterator[str]:
     """A proxy of ``endpoint`` that delays every answer by ``latency_s``."""
-    context = multiprocessing.get_context("spawn")
-    mine, its = context.Pipe()
-    process = context.Process(target=_serve, args=(its, endpoint, latency_s), daemon=True)
-    process.start()
-    try:
-        yield f"http://127.0.0.1:{mine.recv()}"
-    finally:
-        process.terminate()
-        process.join()
+    with spawned(_serve, endpoint, latency_s) as proxy:
+        yield f"http://127.0.0.1:{proxy.recv()}"
 
 
 def _serve(connection: Connection, endpoint: str, latency_s: float) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from pyspark.sql import functions as f
 
 import pyspark_ckpt as ckpt
 from integration.crash.program import serve
-from integration.progress import recent_progress
+from integration.progress import stop_after_batches
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -202,10 +201,7 @@ def start(spark: SparkSession, *, name: str, kafka: Mapping[str, str], checkpoin
 def stop(_spark: SparkSession, *, name: str) -> str:
     """Stop a query after the end of a batch. Return its error, or nothing."""
     query = _RUNNING.pop(name)
-    seen = len(recent_progress(query))
-    while query.isActive and len(recent_progress(query)) < seen + 1:
-        time.sleep(0.2)
-    query.stop()
+    stop_after_batches(query)
     return str(query.exception() or "")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import pyspark_ckpt as ckpt
 from integration.crash.program import serve
+from integration.progress import stop_after_batches
 
 _QUERIES: list[StreamingQuery] = []
 
@@ -52,10 +52,7 @@ def start(spark: SparkSession, **where: str) -> None:
 def stop(_spark: SparkSession) -> str:
     """Stop it after the batch that runs now. Return its error, or nothing."""
     query = _QUERIES.pop()
-    seen = len(query.recentProgress)
-    while query.isActive and len(query.recentProgress) < seen + 2:
-        time.sleep(0.2)
-    query.stop()
+    stop_after_batches(query, 2)
     return str(query.exception() or "")
 
 

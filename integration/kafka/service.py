@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+import pyspark_ckpt
 from integration.crash.driver import ROOT
 from tests.services import java_program
 
@@ -25,6 +26,12 @@ CONNECTOR = ROOT / ".tools" / "kafka" / "connector"
 READY = ROOT / ".tools" / "kafka" / ".ready"
 PARTITIONS = 3
 ANSWER_S = 60
+
+
+def session_jars(*more: Path) -> str:
+    """Return ``spark.jars`` of a session that reads from Kafka: those of this package, the connector, and ``more``."""
+    return ",".join([pyspark_ckpt.session.jar_path(), *map(str, [*sorted(CONNECTOR.glob("*.jar")), *more])])
+
 
 _PROPERTIES = """
 process.roles=broker,controller

@@ -9,7 +9,7 @@ import pytest
 
 import pyspark_ckpt as ckpt
 from integration.crash.driver import LOCAL, Driver
-from integration.kafka.service import CONNECTOR, KafkaService
+from integration.kafka.service import KafkaService, session_jars
 from integration.short import has
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
@@ -17,8 +17,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
 @pytest.mark.in_turn
 def test_two_queries_over_topics_become_one(kafka: KafkaService, tmp_path: Path) -> None:
-    jars = [ckpt.session.jar_path(), *map(str, sorted(CONNECTOR.glob("*.jar")))]
-    conf = {"spark.jars": ",".join(jars)}
+    conf = {"spark.jars": session_jars()}
     with (
         kafka.topic() as views,
         kafka.topic() as users,

@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-import pyspark_ckpt
 from integration.crash import processes
 from integration.crash.driver import LOCAL, Driver
 from integration.kafka.program import HELD, HOLD
-from integration.kafka.service import CONNECTOR, PARTITIONS, KafkaService, Topic
+from integration.kafka.service import PARTITIONS, KafkaService, Topic, session_jars
 from integration.kafka.sinks import Row, final, written_in_transactions, written_over
 from tests.labs.beside import beside
 
@@ -38,8 +37,7 @@ class Life:
 
     def driver(self) -> Driver:
         """A driver with Spark's connector to Kafka."""
-        jars = [pyspark_ckpt.session.jar_path(), *map(str, sorted(CONNECTOR.glob("*.jar")))]
-        return Driver(self.folder, LOCAL, {"spark.jars": ",".join(jars)}, program="integration.kafka.program")
+        return Driver(self.folder, LOCAL, {"spark.jars": session_jars()}, program="integration.kafka.program")
 
     def start(self, driver: Driver, checkpoint: str, partitions: int) -> None:
         """Start the queries on their checkpoints of this name."""

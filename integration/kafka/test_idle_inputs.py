@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-import pyspark_ckpt
 from integration.crash.driver import LOCAL, Driver
 from integration.kafka.idle_program import QUERIES
-from integration.kafka.service import ANSWER_S, CONNECTOR, KafkaService, Topic
+from integration.kafka.service import ANSWER_S, KafkaService, Topic, session_jars
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
@@ -34,10 +33,9 @@ def produce(topic: Topic, *records: tuple[int, str, int]) -> None:
 
 @pytest.mark.in_turn
 def test_a_silent_partition_holds_up_nothing(kafka: KafkaService, tmp_path: Path) -> None:
-    jars = [pyspark_ckpt.session.jar_path(), *map(str, sorted(CONNECTOR.glob("*.jar")))]
 
     def driver() -> Driver:
-        return Driver(tmp_path, LOCAL, {"spark.jars": ",".join(jars)}, program="integration.kafka.idle_program")
+        return Driver(tmp_path, LOCAL, {"spark.jars": session_jars()}, program="integration.kafka.idle_program")
 
     def run(running: Driver, topic: Topic, after: str) -> dict[str, dict[str, Any]]:
         where = {"servers": topic.servers, "topic": topic.name, "after": after}

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-import pyspark_ckpt
 from integration.crash.driver import Driver
 from integration.kafka.live_operators import QUERIES
-from integration.kafka.service import CONNECTOR, KafkaService, Topic
+from integration.kafka.service import KafkaService, Topic, session_jars
 from integration.short import has
 
 pytestmark = [
@@ -36,17 +34,6 @@ LAST = {
     "pandas form": {"pandas"},
 }
 """What the output counts, up to the number of a user's rows."""
-
-
-@contextmanager
-def _driver(folder: Path) -> Iterator[Driver]:
-    jars = [pyspark_ckpt.session.jar_path(), *map(str, sorted(CONNECTOR.glob("*.jar")))]
-    settings = {
-        "spark.jars": ",".join(jars),
-        "spark.sql.shuffle.partitions": "2",
-    }
-    with Driver(folder, f"local[{SLOTS}]", settings, program="integration.kafka.live_operators") as driver:
-        yield driver
 
 
 def _greatest(kafka: KafkaService, sink: Topic) -> dict[str, int]:
@@ -90,5 +77,7 @@ def test_output_comes_at_once_and_state_goes_on_after_a_restart(
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
     """One driver for all queries."""
-    with _driver(tmp_path_factory.mktemp("live")) as driver:
+    folder = tmp_path_factory.mktemp("live")
+    settings = {"spark.jars": session_jars(), "spark.sql.shuffle.partitions": "2"}
+    with Driver(folder, f"local[{SLOTS}]", settings, program="integration.kafka.live_operators") as driver:
         yield driver

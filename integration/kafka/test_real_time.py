@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-import pyspark_ckpt
 from integration.crash.driver import Driver
-from integration.kafka.service import CONNECTOR, KafkaService
+from integration.kafka.service import KafkaService, session_jars
 from integration.short import has
 from pyspark_ckpt.reading import open_state
 
@@ -26,9 +25,8 @@ LIMIT_S = 120
 def test_rows_are_counted_once_in_micro_batches_in_real_time_and_through_a_kill(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
-    jars = [pyspark_ckpt.session.jar_path(), *map(str, sorted(CONNECTOR.glob("*.jar")))]
     settings = {
-        "spark.jars": ",".join(jars),
+        "spark.jars": session_jars(),
         "spark.sql.shuffle.partitions": "2",
     }
 

@@ -13,12 +13,11 @@ from statistics import median
 
 import numpy as np
 
-import pyspark_ckpt
 from integration.bench.bars import Ratio
 from integration.bench.live.load import latencies_ms, produce, watching
 from integration.bench.snapshots import Figure
 from integration.crash.driver import Driver
-from integration.kafka.service import CONNECTOR, KafkaService, running
+from integration.kafka.service import KafkaService, running, session_jars
 
 PARTITIONS = 2
 SLOTS = 8
@@ -117,9 +116,8 @@ def _judge(found: dict[Case, list[Latency]]) -> Iterator[Figure]:
 def _driver(scratch: Path, logs: Path) -> Iterator[Driver]:
     counts = scratch / "counts.jar"
     _compile(counts)
-    jars = [pyspark_ckpt.session.jar_path(), *map(str, sorted(CONNECTOR.glob("*.jar"))), str(counts)]
     settings = {
-        "spark.jars": ",".join(jars),
+        "spark.jars": session_jars(counts),
         "spark.sql.shuffle.partitions": str(PARTITIONS),
         "spark.driver.memory": "2g",
         "spark.ui.enabled": "false",

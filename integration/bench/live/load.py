@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import time
 import uuid
 from collections.abc import Iterator
@@ -11,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from confluent_kafka import Consumer, Producer, TopicPartition
+
+from integration.bench.spawned import spawned
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -46,16 +47,9 @@ def produce(servers: str, topic: str, rate: int, seconds: float, first: int) -> 
 @contextmanager
 def watching(servers: str, topic: str) -> Iterator[Connection]:
     """A process that takes what comes. Send it a number of rows: it sends their latencies in µs when all have come."""
-    context = multiprocessing.get_context("spawn")
-    mine, its = context.Pipe()
-    process = context.Process(target=_watch, args=(its, servers, topic), daemon=True)
-    process.start()
-    mine.recv()
-    try:
-        yield mine
-    finally:
-        process.terminate()
-        process.join()
+    with spawned(_watch, servers, topic) as watched:
+        watched.recv()
+        yield watched
 
 
 def latencies_ms(watched: Connection, rows: int) -> NDArray[np.float64]:

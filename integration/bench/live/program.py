@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyspark_ckpt as ckpt
 from integration.crash.program import serve
-from integration.progress import recent_progress
+from integration.progress import recent_progress, stop_after_batches
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -103,10 +102,7 @@ def start(
 def stop(_spark: SparkSession) -> list[int]:
     """Stop the query after the end of a batch. Return what the commit of each batch took, in ms."""
     query = _RUNNING.pop()
-    seen = len(query.recentProgress)
-    while query.isActive and len(query.recentProgress) == seen:
-        time.sleep(0.1)
-    query.stop()
+    stop_after_batches(query)
     if query.exception() is not None:
         raise RuntimeError(str(query.exception()))
     return [each.stateOperators[0].commitTimeMs for each in recent_progress(query) if each.numInputRows]

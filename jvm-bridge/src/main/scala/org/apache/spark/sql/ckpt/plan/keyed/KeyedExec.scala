@@ -74,7 +74,7 @@ private[ckpt] final class KeyedExec(@transient protected val spark: FlatMapGroup
       throw SparkException.internalError("A keyed operator calls no function for a group.")
   }
 
-  /** The worker's output. `key`: that of the row of clocks. */
+  /** The worker's output. `key`: where the clocks are stored. */
   private def answers(
       store: StateStore, key: UnsafeRow, rows: Iterator[InternalRow], context: TaskContext): Iterator[InternalRow] = {
     val projection = UnsafeProjection.create(output, output)
