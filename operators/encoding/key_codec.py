@@ -75,9 +75,9 @@ class KeyCodec:
             self.width = sum(1 + np.dtype(number_type(kind)).itemsize for kind in kinds)
 
     @cached_property
-    def is_normal(self) -> bool:
-        """Whether equal keys always have the same bytes: see ``normalise``."""
-        return not any(map(_has_floats, self._kinds))
+    def is_simple(self) -> bool:
+        """Whether the values of a key cannot change, and equal ones have the same bytes: see ``normalise``."""
+        return not any(pa.types.is_nested(kind) or pa.types.is_floating(kind) for kind in self._kinds)
 
     @cached_property
     def plain(self) -> KeyCodec:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -77,7 +77,7 @@ class PartitionRun:
         self._session = WorkerSession(ticket, declared, read, times.now_ms, times.fired_ms, times.late_until_ms)
         self.processor, self._bound = states.bind(program, self._session)
         self._timers = [each for each in self._bound if isinstance(each, BoundTimers)]
-        self._takes_few = self._codec.is_normal and not isinstance(program, VectorProcessor)
+        self._takes_few = self._codec.is_simple and not isinstance(program, VectorProcessor)
         self._work = ProcessorCalls(operator, self.processor, context, self._session.position)
         self._folder, limit = Path(ticket.staging), operator.memory_bytes
         self._session.spill_beyond(limit, partial(spill, self._session, self._bound))
@@ -128,11 +128,13 @@ class PartitionRun:
         stored = ranges([self._firing.listed])
         for rows in groups:
             self._move_clock(read_clock_ms())
-            arrivals = self._make_arrivals()
-            self._session.counts["late_rows"] += arrivals.fill(rows, self._ticket.version)
-            given = [(each, each.buffer.all()) for each in arrivals.all]
-            output = chain(self._process_broadcast(arrivals), self._process_all(given), self._fire(stored))
-            yield list(self._count_late_rows(output))
+            with closing(self._make_arrivals()) as arrivals:
+                self._session.counts["late_rows"] += arrivals.fill(rows, self._ticket.version)
+                output = list(self._process_broadcast(arrivals))
+                for arrived, _ in ranges([each.buffer for each in arrivals.all]):
+                    processed = self._process_all(list(zip(arrivals.all, arrived, strict=True)))
+                    output += self._count_late_rows(processed)
+            yield [*output, *self._count_late_rows(self._fire(stored))]
         flush(self._session, self._bound, None)
         self._end()
 

@@ -85,7 +85,8 @@ class RowBuffer:
     def close(self) -> None:
         """Remove the files."""
         self._close_files()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if self.is_spilled:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _close_files(self) -> None:
         """Complete the files; a second call does nothing."""

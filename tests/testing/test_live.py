@@ -118,6 +118,57 @@ def test_a_program_that_does_not_care_passes() -> None:
     testing.check_cuts(start, rows, real_time=True, cuts=3, result=lambda found: max(n for *_, n in found))
 
 
+class Counts(ckpt.KeyedProcessor):
+    """Counts the rows of one or of two inputs."""
+
+    count = ckpt.ValueState("count", LongType(), default=0)
+
+    def process(self, _ctx: ckpt.Context, key: Any, rows: Sequence[Any]) -> Iterator[Any]:  # noqa: ANN401
+        self.count.update(self.count.value() + len(rows))
+        yield key.user, "rows", self.count.value()
+
+    process_left = process_right = process
+
+
+LARGE, LOW_MEMORY = "user string, text string", {"spark.sql.streaming.stateStore.ckpt.workerMemory": "1048576"}
+
+
+def _large(count: int) -> list[tuple[str, str]]:
+    return [(f"user {n % 7}", "w" * 20_000) for n in range(count)]
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+def test_groups_beyond_the_memory_of_a_worker_are_processed_whole(groups: int) -> None:
+    rows = _large(150)
+    with testing.keyed(LARGE, "user", conf=LOW_MEMORY).process(Counts(), OUTPUT) as harness:
+        found = harness.run_live(*[rows] * groups)
+        assert len(found) == 7 * groups
+        counted = {key: n for (key,), n in harness.state("count").items()}
+    assert counted == {user: groups * sum(each == user for each, _ in rows) for user in {user for user, _ in rows}}
+
+
+def test_inputs_that_are_beyond_the_memory_of_a_worker_together_are_processed_whole() -> None:
+    given = testing.InputColumns(LARGE, "user")
+    stream = testing.keyed_inputs(conf=LOW_MEMORY, left=given, right=given)
+    with stream.process(Counts(), OUTPUT) as harness:
+        harness.run_live({"left": _large(40), "right": _large(35)}, {"left": _large(40), "right": _large(35)})
+        assert sum(harness.state("count").values()) == 150
+
+
+class Changed(ckpt.KeyedProcessor):
+    """Changes a row, which is none of its key's business."""
+
+    def process(self, _ctx: ckpt.Context, key: Any, rows: Sequence[Any]) -> Iterator[Any]:  # noqa: ANN401
+        rows[0].k.append(9)
+        yield list(key.k), len(rows)
+
+
+@pytest.mark.parametrize("count", [2, 65])
+def test_a_key_does_not_change_with_the_rows(count: int) -> None:
+    with testing.keyed("k array<int>, n bigint", "k").process(Changed(), "k array<int>, n bigint") as harness:
+        assert harness.run([([1], n) for n in range(count)]) == [([1], count)]
+
+
 def test_order_by_is_refused() -> None:
     stream = testing.keyed(ROWS, "user", order_by="n")
     with (
