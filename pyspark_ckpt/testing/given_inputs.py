@@ -47,7 +47,9 @@ class GivenInputs:
         """Return the rows of each input but the broadcast one. Raises InvalidInputError."""
         names = [each.name for each in self.operator.inputs]
         if names != [""] and "" in inputs:
-            raise InvalidInputError(f"Give rows by the name of their input: {names[0]}=[...].")
+            raise InvalidInputError(
+                f"Give rows by the name of their input: {names[0]}=[...], or in run_live {{{names[0]!r}: [...]}}."
+            )
         names += [BROADCAST_NAME] if self.operator.broadcast else []
         unknown = [name for name in inputs if name not in names]
         if unknown and names[0] == "":

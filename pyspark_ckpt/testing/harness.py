@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from pyspark_ckpt.testing.given_inputs import Placed
     from pyspark_ckpt.testing.given_rows import GivenRows, RowsLike
 
-Step: TypeAlias = "RowsLike | Mapping[str, RowsLike] | timedelta"
-"""Rows that come together in real-time mode, or how far the clock of processing time moves on."""
+Step: TypeAlias = "RowsLike | Mapping[str, RowsLike] | timedelta | datetime | str"
+"""Rows that come together in real-time mode, or where the clock of processing time moves."""
 
 BEGIN = datetime.fromisoformat("2020-01-01T00:00:00+00:00")
 """When a harness begins, by its clock of processing time."""
@@ -169,15 +169,15 @@ class Harness(Closeable):
     def run_live(self, *steps: Step) -> list[Any]:
         """Run one batch as in real-time mode, and return its output: rows reach the processor in groups.
 
-        ``steps``: the rows of each group, as for ``run``; with several inputs, a mapping from their names to rows. A
-        duration, as a timedelta, moves the clock of processing time on, and timers that are then due fire in the same
-        batch. The watermark follows after the batch. Raises as ``run``; InvalidInputError for an operator with
+        ``steps``: the rows of each group, as for ``run``; with several inputs, a mapping from their names to rows. An
+        instant or a duration moves the clock of processing time, and timers that are then due fire in the same batch.
+        The watermark follows after the batch. Raises as ``run``; InvalidInputError for an operator with
         ``order_by``.
         """
         groups: list[Mapping[str, RowsLike]] = []
         clocks_ms, now_ms = [], self._processing_ms
         for step in steps:
-            if isinstance(step, timedelta):
+            if isinstance(step, (timedelta, datetime, str)):
                 now_ms = move_clock(now_ms, step, "The processing time")
                 groups.append({})
             else:
