@@ -15,9 +15,11 @@ from pyspark_ckpt.operators.declarations.operator import (
     INITIAL,
     INPUT,
     NEVER_LATE,
+    PLAIN,
     ROUTE,
     ROWS,
     KeyedOperator,
+    plain_column,
     row_column,
 )
 from pyspark_ckpt.operators.frames import Columns, find_names, quote, require_frame
@@ -88,13 +90,14 @@ class SparkQuery:
 
         operator = task.operator
         watermarks = [find_watermark(frame.schema) for frame in self.frames]
+        is_alone = len(self.frames) == 1 and initial is None and self.broadcast is None
         routed = [
-            self._rows(frame, number, each.by, operator, watermark)
+            self._rows(frame, None if is_alone else number, each.by, operator, watermark)
             for number, (frame, each, watermark) in enumerate(
                 zip(self.frames, operator.inputs, watermarks, strict=True)
             )
         ]
-        if len(routed) > 1 or initial is not None or self.broadcast is not None:
+        if not is_alone:
             routed = [rows.withColumn(INPUT, f.lit(n).cast("byte")) for n, rows in enumerate(routed)]
         # Spark knows sources without names by their position: it must not change with the order of the inputs.
         by_name = sorted(zip(operator.inputs, routed, strict=True), key=lambda each: each[0].name)
@@ -114,29 +117,43 @@ class SparkQuery:
     def _rows(
         self,
         frame: DataFrame,
-        number: int,
+        number: int | None,
         by: Sequence[str],
         operator: KeyedOperator,
         watermark: StructField | None = None,
     ) -> DataFrame:
-        """Return rows of an input with the hash of their key and, if any input has a watermark, their event time."""
+        """Return rows of an input with the hash of their key and, if any input has a watermark, their event time.
+
+        ``number``: that of one of several inputs, whose rows become structs; None for the only one.
+        """
         from pyspark.sql import functions as f
 
-        columns = [
-            f.hash(*(f.col(quote(name)) for name in by)).alias(HASH),
-            f.struct(f.col("*")).alias(row_column(number)),
-        ]
+        columns = [f.hash(*(f.col(quote(name)) for name in by)).alias(HASH)]
         if watermark is not None:
             micros = f.call_function("ckpt_micros", f.col(quote(watermark.name)))
             columns.append(micros.alias(operator.time, metadata={WATERMARK: watermark.metadata[WATERMARK]}))
         elif operator.has_watermark:
             columns.append(f.lit(NEVER_LATE).alias(operator.time))
-        return frame.select(*columns)
+        if number is not None:
+            return frame.select(*columns, f.struct(f.col("*")).alias(row_column(number)))
+        rows = frame.select(*columns, f.col("*"))
+        names = [*rows.columns[: len(columns)], *map(plain_column, range(len(frame.columns)))]
+        return _unmark(rows.toDF(*names), names[len(columns) :])
 
 
 def _unite(some: DataFrame, more: DataFrame) -> DataFrame:
     """Return the rows of both, in which columns that one does not have are null."""
     return some.unionByName(more, allowMissingColumns=True)
+
+
+def _unmark(frame: DataFrame, names: Sequence[str]) -> DataFrame:
+    """Return a frame in which none of these columns is an event time."""
+    from pyspark.sql import functions as f
+
+    plain = {each.name: {PLAIN: True} for each in frame.schema if each.name in names and WATERMARK in each.metadata}
+    return frame.select(
+        *(f.col(each).alias(each, metadata=plain[each]) if each in plain else each for each in frame.columns)
+    )
 
 
 def _mark(frame: DataFrame, name: str, delay_ms: int) -> DataFrame:

@@ -37,9 +37,9 @@ def repeated(names: Iterable[str]) -> list[str]:
 def test_each_row_says_what_it_counts_and_where_its_value_is_from() -> None:
     assert repeated(NAMES) == []
     for row in TABLE["metrics"]:
-        assert row.keys() <= {"name", "kind", "text", "begin", "commit", "shim", "store", "now"}
+        assert row.keys() <= {"name", "kind", "text", "begin", "commit", "shim", "store", "now", "live", "up_to_ms"}
         assert row["kind"] in ("sum", "size", "time")
-        assert row.keys() & {"begin", "commit", "shim"}, row
+        assert row.keys() & {"begin", "commit", "shim", "live"}, row
 
 
 def test_the_documented_metrics_are_those_of_the_table() -> None:

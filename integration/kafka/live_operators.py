@@ -11,7 +11,7 @@ from pyspark.sql import functions as f
 
 import pyspark_ckpt as ckpt
 from integration.crash.program import serve
-from integration.progress import stop_after_batches
+from integration.progress import recent_progress, stop_after_batches
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -198,11 +198,18 @@ def start(spark: SparkSession, *, name: str, kafka: Mapping[str, str], checkpoin
     _RUNNING[name] = writer.trigger(realTime="5 seconds").start()  # type: ignore[call-overload]
 
 
-def stop(_spark: SparkSession, *, name: str) -> str:
-    """Stop a query after the end of a batch. Return its error, or nothing."""
+def stop(_spark: SparkSession, *, name: str) -> dict[str, Any]:
+    """Stop a query after the end of a batch. Return its error, or nothing, and what its progress says of its rows."""
     query = _RUNNING.pop(name)
     stop_after_batches(query)
-    return str(query.exception() or "")
+    batches = recent_progress(query)
+    last = [each.stateOperators[-1].customMetrics for each in batches]
+    return {
+        "problem": str(query.exception() or ""),
+        "rows": sum(each.numInputRows for each in batches),
+        "latencies": sum(n for each in last for metric, n in each.items() if metric.startswith("ckptLiveRows.")),
+        "groups": sum(each["ckptLiveGroups"] for each in last),
+    }
 
 
 if __name__ == "__main__":

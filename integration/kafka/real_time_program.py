@@ -44,9 +44,20 @@ def run(spark: SparkSession, **where: str) -> None:
     _query(spark, **where).trigger(availableNow=True).start().awaitTermination()
 
 
-def start(spark: SparkSession, **where: str) -> None:
-    """Start the query in real-time mode."""
-    _QUERIES.append(_query(spark, **where).trigger(realTime="5 seconds").start())  # type: ignore[call-overload]
+def start(spark: SparkSession, batch_s: int = 5, **where: str) -> None:
+    """Start the query in real-time mode, with batches of so many seconds."""
+    writer = _query(spark, **where).trigger(realTime=f"{batch_s} seconds")  # type: ignore[call-overload]
+    _QUERIES.append(writer.start())
+
+
+def start_batches(spark: SparkSession, **where: str) -> None:
+    """Start the query in micro-batches."""
+    _QUERIES.append(_query(spark, **where).trigger(processingTime="500 milliseconds").start())
+
+
+def describe(_spark: SparkSession) -> str:
+    """Return the error with which the query has ended, or nothing."""
+    return str(_QUERIES[-1].exception() or "")
 
 
 def stop(_spark: SparkSession) -> str:
@@ -57,4 +68,9 @@ def stop(_spark: SparkSession) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(serve({"run": run, "start": start, "stop": stop}, real_time=True))
+    sys.exit(
+        serve(
+            {"run": run, "start": start, "start_batches": start_batches, "describe": describe, "stop": stop},
+            real_time=True,
+        )
+    )

@@ -114,7 +114,15 @@ class KafkaService:
 
     def read(self, topic: str) -> list[bytes]:
         """Return the values of all records of a topic."""
-        consumer, values = Consumer({"bootstrap.servers": self.servers, "group.id": uuid.uuid4().hex}), list[bytes]()
+        return [value for _, value in self._read(topic)]
+
+    def read_keyed(self, topic: str) -> list[tuple[str, str]]:
+        """Return the keys and values of all records of a topic, in which each record has a key."""
+        return [(key.decode(), value.decode()) for key, value in self._read(topic) if key is not None]
+
+    def _read(self, topic: str) -> list[tuple[bytes | None, bytes]]:
+        consumer = Consumer({"bootstrap.servers": self.servers, "group.id": uuid.uuid4().hex})
+        records: list[tuple[bytes | None, bytes]] = []
         try:
             for number in consumer.list_topics(topic, ANSWER_S).topics[topic].partitions:
                 end = consumer.get_watermark_offsets(TopicPartition(topic, number), ANSWER_S)[1]
@@ -122,12 +130,13 @@ class KafkaService:
                 for _ in range(end):
                     message = consumer.poll(ANSWER_S)
                     assert message is not None
-                    value = message.value()
+                    key, value = message.key(), message.value()
                     assert isinstance(value, bytes)
-                    values.append(value)
+                    assert key is None or isinstance(key, bytes)
+                    records.append((key, value))
         finally:
             consumer.close()
-        return values
+        return records
 
 
 @contextmanager

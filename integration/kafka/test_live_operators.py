@@ -66,7 +66,11 @@ def test_output_comes_at_once_and_state_goes_on_after_a_restart(
             if name == "two inputs":
                 expected["second"] = RECORDS // USERS
             _wait(kafka, sink, expected)
-            assert driver.order("stop", name=name) == ""
+            told = driver.order("stop", name=name)
+            assert told["problem"] == ""
+            assert told["rows"] > 0
+            assert told["latencies"] == told["rows"] or (name == "rules" and told["latencies"] > told["rows"])
+            assert told["groups"] > 0
         found = _greatest(kafka, sink)
     if name == "rules":
         assert found["rules"] == USERS

@@ -37,16 +37,23 @@ BROADCAST = -2
 BROADCAST_NAME = "broadcast"
 NEVER_LATE = 2**63 - 1
 """The event time, in microseconds, of rows that have none."""
+PLAIN = "ckpt.plain"
+"""The key in the metadata of a column that Spark shall not take for an event time."""
 ROWS = "rows"
 CLOCKS = "clocks"
 
 
 def row_column(number: int) -> str:
-    """Return the name of the column that has the rows of one input: as structs, those of the broadcast input as bytes.
+    """Return the name of the column that has the rows of one of several inputs: those of the broadcast input as bytes.
 
     It is null for rows of other inputs.
     """
     return f"__ckpt_row_{number}"
+
+
+def plain_column(number: int) -> str:
+    """Return the name of a column of the only input."""
+    return f"__ckpt_{number}"
 
 
 def with_hash(columns: pa.Schema) -> pa.Schema:

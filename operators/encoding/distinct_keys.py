@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pyspark_ckpt.operators.encoding.key_codec import KeyCodec, normalise
 from pyspark_ckpt.operators.encoding.suffixes import Suffixes, behind_hashes
-from pyspark_ckpt.operators.types.columns import is_fixed_width, python_values
+from pyspark_ckpt.operators.types.columns import is_fixed_width, python_values, to_numbers, validity
 from pyspark_ckpt.operators.types.struct_values import struct_maker
-from pyspark_ckpt.state_store.arrays.order import in_order
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+_HALF, _LOW = np.uint64(32), np.uint64(0xFFFFFFFF)
 
 
 class Keys:
@@ -60,36 +63,77 @@ class Keys:
         return list(map(make, zip(*(python_values(each.combine_chunks()) for each in columns), strict=True)))
 
 
-def group_by_key(
-    rows: pa.Table, by: Sequence[str], codec: KeyCodec, hashes: NDArray[np.int32]
-) -> tuple[Keys, NDArray[np.int64]]:
-    """Return the distinct keys of ``rows``, and for every row the position of its key."""
+class Groups(NamedTuple):
+    """Rows by their keys.
+
+    ``places``: the position of each row's key. ``order``: the rows in the order of their keys, those of a key as they
+    came.
+    """
+
+    keys: Keys
+    places: NDArray[np.int64]
+    order: NDArray[np.int64]
+
+
+def group_by_key(rows: pa.Table, by: Sequence[str], codec: KeyCodec, hashes: NDArray[np.int32]) -> Groups:
+    """Return the distinct keys of ``rows``, whose hashes are given, and the rows by them."""
     columns = [normalise(rows.column(name).combine_chunks()) for name in by]
-    codes, first = _distinct(columns, codec)
-    picked = pa.array(first)
-    distinct = [column.take(picked) for column in columns]
-    suffixes = behind_hashes(hashes[first].astype(np.uint32), codec.encode_packed(distinct))
-    order, _ = in_order(suffixes)
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(len(order))
-    table = pa.Table.from_arrays(distinct, names=list(by)).take(pa.array(order))
-    return Keys(table, Suffixes(suffixes.take(order))), rank[codes]
+    unsigned = hashes.astype(np.uint32)
+    order = _sort(unsigned)
+    is_first = np.ones(len(order), np.bool_)
+    is_first[1:] = ~_find_repeats(columns, codec, order)
+    is_new_hash = np.diff(unsigned[order], prepend=unsigned[order[:1]] + np.uint32(1)) != 0
+    if (is_first & ~is_new_hash).any():
+        _part(order, is_first, np.cumsum(is_new_hash), lambda some: codec.encode_columns(_take(columns, some)))
+    first = order[is_first]
+    index = np.empty(len(order), np.int64)
+    index[order] = np.cumsum(is_first) - 1
+    distinct = _take(columns, first)
+    suffixes = behind_hashes(unsigned[first], codec.encode_packed(distinct))
+    return Groups(Keys(pa.Table.from_arrays(distinct, names=list(by)), Suffixes(suffixes)), index, order)
 
 
-def _distinct(columns: Sequence[pa.Array], codec: KeyCodec) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return for every row the number of its key, and for every key the position of its first row."""
-    plain = all(is_fixed_width(each.type) or pa.types.is_string(each.type) for each in columns)
-    if not plain:
+def _sort(hashes: NDArray[np.uint32]) -> NDArray[np.int64]:
+    """Return the positions of rows in the order of their hashes, those of equal ones as they came."""
+    return (np.sort((hashes.astype(np.uint64) << _HALF) | np.arange(len(hashes), dtype=np.uint64)) & _LOW).astype(
+        np.int64
+    )
+
+
+def _find_repeats(columns: Sequence[pa.Array], codec: KeyCodec, order: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return for each row in this order, but the first, whether its key is that of the one before."""
+    if not all(is_fixed_width(each.type) or pa.types.is_string(each.type) for each in columns):
         columns = [pa.array(codec.encode_columns(columns), pa.binary())]
-    codes = np.zeros(len(columns[0]), np.int64)
-    count = 1
+    same = np.ones(max(len(order) - 1, 0), np.bool_)
     for column in columns:
-        encoded = column.dictionary_encode(null_encoding="encode")
-        codes = codes * len(encoded.dictionary) + encoded.indices.to_numpy(zero_copy_only=False)
-        count = len(encoded.dictionary)
-        if len(columns) > 1:
-            distinct, codes = np.unique(codes, return_inverse=True)
-            count = len(distinct)
-    first = np.empty(count, np.int64)
-    first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
-    return codes, first
+        if is_fixed_width(column.type):
+            numbers = to_numbers(column)
+            values = numbers.view(f"i{numbers.dtype.itemsize}")[order]
+            equal = values[1:] == values[:-1]
+        else:
+            texts = column.take(pa.array(order))
+            equal = pc.equal(texts[1:], texts[:-1]).fill_null(False).to_numpy(zero_copy_only=False)
+        if column.null_count:
+            present = validity(column)[order]
+            equal = np.where(present[1:], equal & present[:-1], ~present[:-1])
+        same &= equal
+    return same
+
+
+def _part(
+    order: NDArray[np.int64],
+    is_first: NDArray[np.bool_],
+    group: NDArray[np.int64],
+    encode: Callable[[NDArray[np.int64]], list[bytes]],
+) -> None:
+    """Put the keys of one hash into their order, and mark the first row of each. ``group``: numbers of the hashes."""
+    several = np.bincount(group, is_first) > 1
+    places = np.flatnonzero(several[group])
+    stored = list(zip(group[places].tolist(), encode(order[places]), strict=True))
+    by_key = sorted(range(len(places)), key=stored.__getitem__)
+    order[places] = order[places[by_key]]
+    is_first[places] = [True, *(stored[a] != stored[b] for a, b in pairwise(by_key))]
+
+
+def _take(columns: Sequence[pa.Array], places: NDArray[np.int64]) -> list[pa.Array]:
+    return [column.take(pa.array(places)) for column in columns]

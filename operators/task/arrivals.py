@@ -17,6 +17,7 @@ from pyspark_ckpt.operators.declarations.operator import (
     INPUT,
     Input,
     KeyedOperator,
+    plain_column,
     row_column,
 )
 from pyspark_ckpt.operators.encoding.key_codec import argsort_rows
@@ -100,6 +101,31 @@ class SparkRows:
 
 
 @dataclass(frozen=True)
+class PlainSparkRows:
+    """Rows of the only input as Spark passes them. ``time``: the column with their event time."""
+
+    rows: pa.RecordBatch
+    time: str
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def are_after(self, instant_us: int) -> NDArray[np.bool_]:
+        """See Rows."""
+        after: NDArray[np.bool_] = self.rows.column(self.time).to_numpy() > instant_us
+        return after
+
+    def where(self, chosen: NDArray[np.bool_]) -> PlainSparkRows:
+        """See Rows."""
+        return PlainSparkRows(self.rows.filter(pa.array(chosen)), self.time)
+
+    def batches(self, given: Input) -> Iterator[pa.RecordBatch]:
+        """See Rows."""
+        columns = [_view(self.rows.column(plain_column(n)), field) for n, field in enumerate(given.columns)]
+        yield pa.RecordBatch.from_arrays([*columns, self.rows.column(HASH)], schema=given.rows)
+
+
+@dataclass(frozen=True)
 class SparkBroadcastRows:
     """Rows of the broadcast input as Spark passes them: bytes."""
 
@@ -124,7 +150,7 @@ def split_by_input(batches: Iterable[pa.RecordBatch], time: str) -> Iterator[Num
     """Yield the rows that Spark passes, with the number of their input."""
     for batch in batches:
         if INPUT not in batch.schema.names:
-            yield 0, SparkRows(batch, row_column(0), time)
+            yield 0, PlainSparkRows(batch, time)
             continue
         numbers = batch.column(INPUT).to_numpy()
         for number in np.unique(numbers).tolist():

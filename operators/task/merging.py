@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from pyspark_ckpt.operators.encoding.distinct_keys import Keys, group_by_key
+from pyspark_ckpt.operators.encoding.distinct_keys import Groups, Keys, group_by_key
 from pyspark_ckpt.operators.encoding.key_codec import KeyCodec, argsort
 from pyspark_ckpt.operators.task.event_times import greatest_so_far
 
@@ -36,12 +36,11 @@ class Merged:
     times_ms: NDArray[np.int64] | None = None
 
     @classmethod
-    def of_one(cls, keys: Keys, index: NDArray[np.int64]) -> Merged:
-        """Return the rows of one input, in their order within a key. ``index``: the position of every row's key."""
-        places = np.argsort(index, kind="stable")
-        of_key = index[places]
+    def of_one(cls, groups: Groups) -> Merged:
+        """Return the rows of one input, in their order within a key."""
+        of_key = groups.places[groups.order]
         runs = np.flatnonzero(np.diff(of_key, prepend=-1))
-        return cls(keys, of_key, np.zeros(len(index), np.int64), places, runs)
+        return cls(groups.keys, of_key, np.zeros(len(of_key), np.int64), groups.order, runs)
 
     @classmethod
     def of(
@@ -53,7 +52,7 @@ class Merged:
         """Merge the rows of each input, which come with the hashes of their keys. ``by``: names for the keys."""
         tables = [(each, table) for each, table, _ in given]
         rows = pa.table({name: _join([t.column(each.by[n]) for each, t in tables]) for n, name in enumerate(by)})
-        keys, index = group_by_key(rows, by, codec, np.concatenate([hashes for *_, hashes in given]))
+        keys, index, _ = group_by_key(rows, by, codec, np.concatenate([hashes for *_, hashes in given]))
         sizes = [len(table) for _, table, _ in given]
         inputs = np.repeat(np.arange(len(given)), sizes)
         places = np.concatenate([np.arange(size) for size in sizes])

@@ -227,19 +227,17 @@ class PartitionRun:
             yield from work.process_few(rows, by, self._codec, method)
             return
         hashes, rows = rows.column(HASH).to_numpy(), rows.drop_columns([HASH])
-        keys, index = group_by_key(
-            rows.select(by).rename_columns(self.operator.by), self.operator.by, self._codec, hashes
-        )
+        groups = group_by_key(rows.select(by).rename_columns(self.operator.by), self.operator.by, self._codec, hashes)
         if arrived.how == "initial" and not takes_initial_rows(self.processor):
             if life_ms is not None:
-                work.position.time.begin_keys(keys, index, self._read_times(arrived, rows))
-            set_values(self.operator.uid, self._bound, keys, index, rows.drop_columns(list(by)))
+                work.position.time.begin_keys(groups.keys, groups.places, self._read_times(arrived, rows))
+            set_values(self.operator.uid, self._bound, groups.keys, groups.places, rows.drop_columns(list(by)))
             work.position.time.end()
             return
         if life_ms is None:
-            yield from work.process(keys, index, rows, method)
+            yield from work.process(groups, rows, method)
         else:
-            in_time = Merged.of_one(keys, index).in_time([self._read_times(arrived, rows)], life_ms)
+            in_time = Merged.of_one(groups).in_time([self._read_times(arrived, rows)], life_ms)
             yield from work.process_merged(in_time, [rows], [method])
 
     def _read_times(self, arrived: Arrived, rows: pa.Table) -> NDArray[np.int64]:

@@ -20,7 +20,7 @@ from pyspark_ckpt.operators.declarations.processors import (
     VectorProcessor,
     name_method,
 )
-from pyspark_ckpt.operators.encoding.distinct_keys import Keys
+from pyspark_ckpt.operators.encoding.distinct_keys import Groups, Keys
 from pyspark_ckpt.operators.encoding.suffixes import Suffixes, behind_hash
 from pyspark_ckpt.operators.rows.event_time import RowsInTime
 from pyspark_ckpt.operators.task.merging import Merged
@@ -70,17 +70,19 @@ class ProcessorCalls:
     context: Context
     position: Position
 
-    def process(self, keys: Keys, index: NDArray[np.int64], rows: pa.Table, method: str) -> Iterator[pa.RecordBatch]:
-        """Yield the output of a ``method`` of the processor for ``rows``.
-
-        ``keys``: their distinct keys; ``index``: the position of every row's key.
-        """
-        call = getattr(self.processor, method)
+    def process(self, groups: Groups, rows: pa.Table, method: str) -> Iterator[pa.RecordBatch]:
+        """Yield the output of a ``method`` of the processor for ``rows``, which are in these groups."""
         if isinstance(self.processor, VectorProcessor):
-            self.position.upcoming = keys.suffixes
-            told = VectorContext(**vars(self.context), keys=keys, key_index=index)
-            return self._shape(method, self._call(call, told, rows))
-        return self._pack(method, self._process_keys(call, keys, index, rows))
+            return self._process_batch(groups.keys, groups.places, rows, method)
+        return self._pack(method, self._process_keys(getattr(self.processor, method), groups, rows))
+
+    def _process_batch(
+        self, keys: Keys, index: NDArray[np.int64], rows: pa.Table, method: str
+    ) -> Iterator[pa.RecordBatch]:
+        """Call a VectorProcessor. ``keys``: the distinct ones; ``index``: the position of every row's key."""
+        self.position.upcoming = keys.suffixes
+        told = VectorContext(**vars(self.context), keys=keys, key_index=index)
+        return self._shape(method, self._call(getattr(self.processor, method), told, rows))
 
     def process_few(self, rows: pa.Table, by: Sequence[str], codec: KeyCodec, method: str) -> Iterator[pa.RecordBatch]:
         """Yield the same output for some rows with their hashes, without the fixed costs of columns.
@@ -116,7 +118,7 @@ class ProcessorCalls:
                 rows, keys = tables[number].take(pa.array(merged.places[chosen])), merged.keys.at(wanted.tolist())
                 if merged.times_ms is not None:
                     self.position.time.begin_keys(keys, index, merged.times_ms[chosen])
-                yield from self.process(keys, index, rows, methods[number])
+                yield from self._process_batch(keys, index, rows, methods[number])
                 self.position.time.end()
         else:
             called = [methods[0]]
@@ -135,12 +137,10 @@ class ProcessorCalls:
             return self._call_on_timers(self.processor, due)
         return self._pack("on_timer", self._call_on_timer(self.processor, due))
 
-    def _process_keys(
-        self, process: Callable[..., Result], keys: Keys, index: NDArray[np.int64], rows: pa.Table
-    ) -> Iterator[Result]:
-        order = np.argsort(index, kind="stable")
-        ends = np.cumsum(np.bincount(index, minlength=len(keys)))
-        sorted_rows = rows.take(pa.array(order))
+    def _process_keys(self, process: Callable[..., Result], groups: Groups, rows: pa.Table) -> Iterator[Result]:
+        keys = groups.keys
+        ends = np.cumsum(np.bincount(groups.places, minlength=len(keys)))
+        sorted_rows = rows.take(pa.array(groups.order))
         position, context = self.position, self.context
         for begin in range(0, len(keys), KEYS_AT_ONCE):
             end = min(begin + KEYS_AT_ONCE, len(keys))

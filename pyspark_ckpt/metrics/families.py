@@ -6,6 +6,7 @@ the numbers of the exporter itself.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -23,6 +24,12 @@ PREFIX = "ckpt"
 QUERY = ("query", "query_id")
 OPERATOR = (*QUERY, "operator", "operator_name", "uid")
 STORE = (*OPERATOR, "partition", "store")
+LE = "le"
+"""Up to how many seconds the counts of a histogram go: Prometheus' name of the label."""
+LATENCY = "ckptLiveRows"
+"""The name in a progress of the histogram of latencies in real-time mode."""
+LIVE_GROUPS = "ckptLiveGroups"
+"""The name in a progress of a metric that operators in real-time mode have alone."""
 
 _WORD = re.compile(r"[A-Z][a-z0-9]*")
 _MS = 1000
@@ -59,6 +66,7 @@ class _Row(msgspec.Struct, frozen=True):
     text: str
     now: bool = False
     store: bool = False
+    up_to_ms: tuple[int, ...] = ()
 
 
 class _Table(msgspec.Struct, frozen=True):
@@ -70,9 +78,20 @@ class _Table(msgspec.Struct, frozen=True):
 @cache
 def own_families() -> dict[str, Family]:
     """Return the families of this package's metrics, by the names that Spark's progress has for them."""
+    return {row.name: _family(row) for row in _table().metrics}
+
+
+@cache
+def _table() -> _Table:
     folder = Path(pyspark_ckpt.state_store.__file__ or "").parent
-    table = msgspec.json.decode((folder / "metrics.json").read_bytes(), type=_Table)
-    return {row.name: _family(row) for row in table.metrics}
+    return msgspec.json.decode((folder / "metrics.json").read_bytes(), type=_Table)
+
+
+@cache
+def latency_limits_ms() -> dict[str, float]:
+    """Return up to how many ms each count of LATENCY goes, by the name of the count in a progress, in order."""
+    (limits,) = (row.up_to_ms for row in _table().metrics if row.name == LATENCY)
+    return {**{f"{LATENCY}.up_to_{ms}_ms": float(ms) for ms in limits}, f"{LATENCY}.later": math.inf}
 
 
 def _family(row: _Row) -> Family:
@@ -83,7 +102,7 @@ def _family(row: _Row) -> Family:
     elif "bytes" in words:
         words, unit = [word for word in words if word != "bytes"], "bytes"
     kind: Kind = "gauge" if row.now else "counter"
-    labels = STORE if row.store else OPERATOR
+    labels: tuple[str, ...] = STORE if row.store else (*OPERATOR, LE) if row.up_to_ms else OPERATOR
     text = row.text[0].upper() + row.text[1:]
     return Family("_".join(words), kind, unit, text, labels, _MS if unit == "seconds" else 1)
 

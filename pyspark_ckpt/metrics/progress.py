@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import gzip
+import math
 import re
 from base64 import b64decode
 from collections.abc import Iterator, Mapping
@@ -88,14 +89,24 @@ def _values_of_operator(number: str, operator: Mapping[str, Any]) -> Iterator[Va
     for key, family in families.STANDARD.items():
         if key in operator:
             yield family, labels, operator[key]
-    own = families.own_families()
-    for key, value in operator.get("customMetrics", {}).items():
+    own, custom = families.own_families(), operator.get("customMetrics", {})
+    yield from _values_of_latency(custom, labels)
+    for key, value in custom.items():
         if key in own:
             yield own[key], labels, value
         elif "/" in key:
             yield from _values_of_counter(key, value, labels, uid)
-        else:
+        elif key not in families.latency_limits_ms():
             yield from _values_of_others(key, value, labels)
+
+
+def _values_of_latency(custom: Mapping[str, Any], labels: Labels) -> Iterator[Value]:
+    """As Prometheus has them, the counts of a histogram include those before."""
+    family, count = families.own_families()[families.LATENCY], 0
+    for key, limit_ms in families.latency_limits_ms().items():
+        if key in custom:
+            count += custom[key]
+            yield family, (*labels, "+Inf" if limit_ms == math.inf else f"{limit_ms / 1000:g}"), count
 
 
 def _values_of_counter(key: str, value: float, labels: Labels, uid: str) -> Iterator[Value]:

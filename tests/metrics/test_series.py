@@ -58,6 +58,19 @@ def test_forecasts_are_those_of_the_stores_that_the_last_batch_shows() -> None:
     assert shown(series, "ckpt_restore_forecast_seconds", "partition", "store") == {("1", "left_keys"): 0.07}
 
 
+def test_the_counts_of_latencies_are_those_of_a_histogram_of_prometheus() -> None:
+    series, name = started(), "ckpt_live_rows_total"
+    some = dict.fromkeys(families.latency_limits_ms(), 0) | {"ckptLiveRows.up_to_2_ms": 3, "ckptLiveRows.later": 1}
+    add(series, batch(operator(**some, ckptLiveGroups=5, ckptLiveTickDelayMs=250)))
+    add(series, batch(operator(**some)))
+    counts = shown(series, name, "uid", "le")
+    assert [counts["visits", le] for le in ("0.001", "0.002", "0.003", "10", "+Inf")] == [0, 6, 6, 6, 8]
+    assert len(counts) == len(some)
+    assert shown(series, "ckpt_live_groups_total", "uid") == {("visits",): 5}
+    assert shown(series, "ckpt_live_tick_delay_seconds_total", "uid") == {("visits",): 0.25}
+    assert shown(series, "ckpt_spark_metric") == {}
+
+
 def test_two_queries_may_have_one_name_and_their_operators_one_uid() -> None:
     series = started()
     series.start(OTHER, "run-9", "visits", TARGET_S)

@@ -10,6 +10,7 @@ from typing import Any
 from pyspark_ckpt.metrics.progress import instant_ms
 from pyspark_ckpt.offline.descriptions.json_forms import Fields
 from pyspark_ckpt.web.pace.backlog import count_backlog
+from pyspark_ckpt.web.pace.latencies import describe_latency
 
 WHOLE = "triggerExecution"
 """The name of the whole batch among the times of its phases."""
@@ -55,6 +56,7 @@ def describe_batch(progress: Mapping[str, Any]) -> Fields:
         "restores": total_of_ours("ckptRestores"),
         "full_disks": total_of_ours("ckptFullDisks"),
         "expired_rows_left": total_of_ours("ckptExpiredRowsLeft"),
+        **describe_latency(operators, phases.get(WHOLE, 0) / 1000),
     }
 
 

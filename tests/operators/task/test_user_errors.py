@@ -14,7 +14,7 @@ from pyspark_ckpt.operators import Context, KeyedProcessor, VectorContext, Vecto
 from pyspark_ckpt.operators.declarations.operator import Input, KeyedOperator
 from pyspark_ckpt.operators.declarations.processors import name_method
 from pyspark_ckpt.operators.declarations.timers import Timer
-from pyspark_ckpt.operators.encoding.distinct_keys import Keys
+from pyspark_ckpt.operators.encoding.distinct_keys import Groups, Keys
 from pyspark_ckpt.operators.encoding.suffixes import Suffixes
 from pyspark_ckpt.operators.rows.base import Position
 from pyspark_ckpt.operators.task.firing import Due
@@ -77,7 +77,8 @@ def processed(processor: KeyedProcessor | VectorProcessor, numbers: Sequence[int
     keys = Keys(pa.table({"user": USERS}), suffixes)
     rows = pa.table([USERS, list(numbers)], schema=ROWS)
     method = name_method(processor, "in time")
-    batches = work(processor).process(keys, np.arange(len(USERS)), rows, method)
+    places = np.arange(len(USERS))
+    batches = work(processor).process(Groups(keys, places, places), rows, method)
     return [n for batch in batches for n in batch["n"].to_pylist()]
 
 

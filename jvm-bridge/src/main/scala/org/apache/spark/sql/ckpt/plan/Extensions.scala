@@ -25,6 +25,7 @@ import org.apache.spark.sql.ckpt.plan.keyed.{
 import org.apache.spark.sql.ckpt.plan.queries.{
   AvailableNowEnd,
   DefaultStore,
+  FirstBatch,
   KeptState,
   OtherProvider,
   OwnExchanges,
@@ -63,6 +64,7 @@ private[ckpt] final class FollowQueries(session: SparkSession) extends (LogicalP
       FollowQueries.attachTo(own)
       val checkpoint = new Path(query.resolvedCheckpointLocation)
       SavepointFolder.refuse(own, checkpoint)
+      FirstBatch.refuse(own, checkpoint)
       Fence.requireCurrent(own, checkpoint)
       SinkAhead.requirePlanned(own, query)
     case _ =>
@@ -105,6 +107,7 @@ private[ckpt] object FollowQueries {
       SkippedBatch.follow(query)
       PlannedBatches.follow(query)
       IdleInputs.follow(query)
+      FirstBatch.follow(query)
       OtherProvider.warnOf(query)
       KeptState.confsOf(query).foreach { confs =>
         StartLog.tell(query, confs)
@@ -112,7 +115,12 @@ private[ckpt] object FollowQueries {
       }
     }
 
-    override def onQueryProgress(event: StreamingQueryListener.QueryProgressEvent): Unit = ()
+    override def onQueryProgress(event: StreamingQueryListener.QueryProgressEvent): Unit =
+      if (event.progress.batchId == 0) session.streams.get(event.progress.id) match {
+        case query: StreamingQueryWrapper => FirstBatch.end(query.streamingQuery)
+        case _ =>
+      }
+
     override def onQueryTerminated(event: StreamingQueryListener.QueryTerminatedEvent): Unit =
       Fence.release(event.id, event.runId)
   }

@@ -17,6 +17,8 @@ private[ckpt] object Metrics {
     val text: String = s"ckpt: ${row.get("text").asText}"
     val isMeasuredHere: Boolean = row.path("shim").asBoolean
     val isOfStore: Boolean = row.path("store").asBoolean
+    private[Metrics] val isLive = row.path("live").asBoolean
+    private[Metrics] val upToMs = row.path("up_to_ms").elements.asScala.map(_.asLong).toSeq
     private val (begin, commit) = (Json.text(row, "begin"), Json.text(row, "commit"))
 
     val metric: StateStoreCustomMetric = row.get("kind").asText match {
@@ -30,8 +32,23 @@ private[ckpt] object Metrics {
       Option(if (begin != null) begun.get(begin) else if (commit != null) committed.get(commit) else null).map(_.asLong)
   }
 
-  private val (ofStores, ofOperators) =
-    Json.resource("metrics.json").get("metrics").elements.asScala.map(new Row(_)).toSeq.partition(_.isOfStore)
+  private val (live, others) =
+    Json.resource("metrics.json").get("metrics").elements.asScala.map(new Row(_)).toSeq.partition(_.isLive)
+  private val (ofStores, ofOperators) = others.partition(_.isOfStore)
+
+  /** Up to how many ms a count of `LiveRows` goes, in ascending order; a last count is that of all other rows. */
+  val latenciesMs: Seq[Long] = live.find(_.name == LiveRows).get.upToMs
+
+  /** The metrics of a keyed operator in real-time mode: names and texts. */
+  val ofLive: Seq[(String, String)] = live.flatMap { row =>
+    if (row.upToMs.isEmpty) Seq(row.name -> row.text) else latencyNames.map(_ -> row.text)
+  }
+  final val LiveGroups = "ckptLiveGroups"
+  final val LiveRows = "ckptLiveRows"
+  final val LiveTickDelay = "ckptLiveTickDelayMs"
+
+  /** The names of the counts of `LiveRows`. */
+  def latencyNames: Seq[String] = latenciesMs.map(ms => s"$LiveRows.up_to_${ms}_ms") :+ s"$LiveRows.later"
 
   /** How long a restore of one store would take, in ms. Unknown until the server has looked for snapshots: a server that
     * continues with local copies does that later.

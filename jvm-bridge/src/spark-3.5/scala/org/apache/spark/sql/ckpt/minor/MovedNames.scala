@@ -16,6 +16,7 @@ private[minor] trait MovedNames {
   type State = streaming.State
   type StateManager = state.FlatMapGroupsWithStateExecHelper.StateManager
   type StateStoreWriter = streaming.StateStoreWriter
+  type StatefulOperatorCustomMetric = streaming.StatefulOperatorCustomMetric
   type StatefulOperatorStateInfo = streaming.StatefulOperatorStateInfo
   type StreamExecution = streaming.StreamExecution
   type StreamingExecutionRelation = streaming.StreamingExecutionRelation
@@ -27,6 +28,8 @@ private[minor] trait MovedNames {
   val FlatMapGroupsWithStateExecHelper: state.FlatMapGroupsWithStateExecHelper.type =
     state.FlatMapGroupsWithStateExecHelper
   val MultipleWatermarkPolicy: streaming.MultipleWatermarkPolicy.type = streaming.MultipleWatermarkPolicy
+  val StatefulOperatorCustomSumMetric: streaming.StatefulOperatorCustomSumMetric.type =
+    streaming.StatefulOperatorCustomSumMetric
   val StreamExecution: streaming.StreamExecution.type = streaming.StreamExecution
   val Terminated: State = streaming.TERMINATED
 }

@@ -17,6 +17,7 @@ private[minor] trait MovedNames {
   type State = runtime.State
   type StateManager = flatmapgroupswithstate.FlatMapGroupsWithStateExecHelper.StateManager
   type StateStoreWriter = stateful.StateStoreWriter
+  type StatefulOperatorCustomMetric = stateful.StatefulOperatorCustomMetric
   type StatefulOperatorStateInfo = stateful.StatefulOperatorStateInfo
   type StreamExecution = runtime.StreamExecution
   type StreamingExecutionRelation = runtime.StreamingExecutionRelation
@@ -28,6 +29,8 @@ private[minor] trait MovedNames {
   val FlatMapGroupsWithStateExecHelper: flatmapgroupswithstate.FlatMapGroupsWithStateExecHelper.type =
     flatmapgroupswithstate.FlatMapGroupsWithStateExecHelper
   val MultipleWatermarkPolicy: runtime.MultipleWatermarkPolicy.type = runtime.MultipleWatermarkPolicy
+  val StatefulOperatorCustomSumMetric: stateful.StatefulOperatorCustomSumMetric.type =
+    stateful.StatefulOperatorCustomSumMetric
   val StreamExecution: runtime.StreamExecution.type = runtime.StreamExecution
   val Terminated: State = runtime.TERMINATED
 }

@@ -6,10 +6,15 @@ import org.apache.spark.sql.Row
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{BasePredicate, PythonUDF, SortOrder, UnsafeProjection, UnsafeRow}
 import org.apache.spark.sql.catalyst.plans.logical.ProcessingTimeTimeout
-import org.apache.spark.sql.ckpt.minor.{FlatMapGroupsInPandasWithStateExec, NoTimeout, StateManager}
+import org.apache.spark.sql.ckpt.minor.{
+  FlatMapGroupsInPandasWithStateExec,
+  NoTimeout,
+  StateManager,
+  StatefulOperatorCustomMetric
+}
 import org.apache.spark.sql.ckpt.minor.FlatMapGroupsWithStateExecHelper.{StateData, createStateManager}
 import org.apache.spark.sql.ckpt.minor.plans.RealTime
-import org.apache.spark.sql.ckpt.plan.keyed.worker.{ArrivingRows, ArrowWorker}
+import org.apache.spark.sql.ckpt.plan.keyed.worker.{ArrivingRows, ArrowWorker, LiveMeasures}
 import org.apache.spark.sql.ckpt.store.CkptStateStore
 import org.apache.spark.sql.execution.streaming.state.StateStore
 import org.apache.spark.sql.types.{DataType, IntegerType}
@@ -40,6 +45,9 @@ private[ckpt] final class KeyedExec(@transient protected val spark: FlatMapGroup
   override def requiredChildOrdering: Seq[Seq[SortOrder]] = Seq(Nil)
 
   override def produceOutputWatermark(inputWatermarkMs: Long): Option[Long] = Some(inputWatermarkMs)
+
+  override def customStatefulOperatorMetrics: Seq[StatefulOperatorCustomMetric] =
+    if (isLive) LiveMeasures.declared else Nil
 
   /** Counts what the Python worker has written. */
   override def processDataWithPartition(
@@ -82,7 +90,8 @@ private[ckpt] final class KeyedExec(@transient protected val spark: FlatMapGroup
     val worker = new ArrowWorker(functionExpr.asInstanceOf[PythonUDF], child.schema, pythonMetrics)
     val answered =
       if (isLive) {
-        val arriving = new ArrivingRows(rows, context, ticks = timeoutConf == ProcessingTimeTimeout)
+        val arriving = new ArrivingRows(
+          rows, context, ticks = timeoutConf == ProcessingTimeTimeout, new LiveMeasures(longMetric))
         worker.runLive(arriving, context, keep(store, key, _))
       } else worker.run(rows, context, keep(store, key, _))
     answered.map { row =>
