@@ -73,7 +73,7 @@ private[ckpt] final class ArrivingRows(
         bytes += ArrowWorker.sizeOf(next.row)
       }
       isOver = group.last eq End
-      if (isOver) group.dropRightInPlace(1)
+      if (isOver) group.remove(group.size - 1)
       if (failure != null) throw failure
     }
     isReady = !isOver || group.nonEmpty
