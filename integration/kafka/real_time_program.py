@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
@@ -13,7 +16,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import pyspark_ckpt as ckpt
 from integration.crash.program import serve
-from integration.progress import stop_after_batches
+from integration.progress import recent_progress, stop_after_batches
 
 _QUERIES: list[StreamingQuery] = []
 
@@ -24,6 +27,8 @@ class Count(ckpt.KeyedProcessor):
     records = ckpt.ValueState("records", "bigint", default=0)
 
     def process(self, _ctx: ckpt.Context, key: Any, rows: Sequence[Any]) -> Iterator[Any]:  # noqa: ANN401
+        if key.user == "0":
+            raise ValueError("a record of nobody")
         for _ in rows:
             self.records.update(self.records.value() + 1)
             yield key.user, self.records.value()
@@ -60,6 +65,25 @@ def describe(_spark: SparkSession) -> str:
     return str(_QUERIES[-1].exception() or "")
 
 
+def stop_at_once(_spark: SparkSession) -> float:
+    """Stop the query within its batch. Return how many seconds that took."""
+    begin = time.monotonic()
+    _QUERIES.pop().stop()
+    return time.monotonic() - begin
+
+
+def end(_spark: SparkSession) -> str:
+    """Wait for the query to fail, and return its error."""
+    with contextlib.suppress(StreamingQueryException):
+        _QUERIES[-1].awaitTermination(60)
+    return str(_QUERIES.pop().exception() or "")
+
+
+def spills(_spark: SparkSession) -> int:
+    """Return how often finished batches have spilled."""
+    return sum(each.stateOperators[0].customMetrics["ckptSpilledRuns"] for each in recent_progress(_QUERIES[-1]))
+
+
 def stop(_spark: SparkSession) -> str:
     """Stop it after the batch that runs now. Return its error, or nothing."""
     query = _QUERIES.pop()
@@ -67,10 +91,16 @@ def stop(_spark: SparkSession) -> str:
     return str(query.exception() or "")
 
 
+ORDERS = {
+    "run": run,
+    "start": start,
+    "start_batches": start_batches,
+    "describe": describe,
+    "stop": stop,
+    "stop_at_once": stop_at_once,
+    "end": end,
+    "spills": spills,
+}
+
 if __name__ == "__main__":
-    sys.exit(
-        serve(
-            {"run": run, "start": start, "start_batches": start_batches, "describe": describe, "stop": stop},
-            real_time=True,
-        )
-    )
+    sys.exit(serve(ORDERS, real_time=True))

@@ -26,6 +26,8 @@ CONNECTOR = ROOT / ".tools" / "kafka" / "connector"
 READY = ROOT / ".tools" / "kafka" / ".ready"
 PARTITIONS = 3
 ANSWER_S = 60
+AT_ONCE = 50_000
+"""The producer's queue has room for twice as many."""
 
 
 def session_jars(*more: Path) -> str:
@@ -71,6 +73,8 @@ class Topic:
         """Append so many records of as many users; they are acknowledged when this returns."""
         for amount in range(self._next, self._next + count):
             self._producer.produce(self.name, str(amount), f"user-{amount % users}", on_delivery=self._delivered)
+            if amount % AT_ONCE == 0:
+                self._producer.flush(ANSWER_S)
         self._next += count
         assert self._producer.flush(ANSWER_S) == 0
         assert len(self.records) == self._next

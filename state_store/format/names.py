@@ -9,6 +9,7 @@
     scrub.json                               how far stored objects were re-read, see ``scrub``
     _ckpt/runs/<epoch:010d>.run              in the folder of the checkpoint: a run of the query
     _ckpt/non-restored-state.allowed         in the folder of the checkpoint, if a restore allowed such state
+    _ckpt/first-batch.unfinished             in the folder of the checkpoint: of real-time mode, during the first batch
     _ckpt/replay.json                        in the folder of the checkpoint, if a restore carried over plans of batches
     _ckpt/migrations.json                    in the folder of the checkpoint, if its state was changed by migrations
 

@@ -45,11 +45,13 @@ private[ckpt] final class ArrivingRows(
   thread.start()
 
   /** The worker has processed a group, whose output has been taken, and is given the next one. It also answers to the
-    * end of all groups.
+    * end of all groups, of which there may be none.
     */
   def answered(): Unit = {
-    if (!sent.isAnswered) measures.add(sent.arrivals, sent.lateMs)
-    sent.isAnswered = true
+    if (sent != null && !sent.isAnswered) {
+      measures.add(sent.arrivals, sent.lateMs)
+      sent.isAnswered = true
+    }
     credits.release()
   }
 
