@@ -63,7 +63,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help java setup unit demo test test-all test-scala services test-python test-older-sparks promtool bench soak compiled lint types layers format docs site jar jars wheel clean
+.PHONY: help java setup unit demo demo-live test test-all test-scala services test-python test-older-sparks promtool bench soak compiled lint types layers format docs site jar jars wheel clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ unit: compiled ## tests without Spark, a JVM or a service: in a minute
 
 demo: compiled $(JAR) ## a stream of 336,776 real flights, killed in the middle, compared with a batch result
 	@$(PY) -m integration.demo $(ARGS)
+
+demo-live: compiled $(JAR) $(KAFKA_READY) ## real-time mode on Kafka, its latency drawn on the web page; ARGS="--rate 500 --seconds 60"
+	@$(PY) -m integration.demo.live $(ARGS)
 
 ifneq ($(ARGS),)
 test: compiled ## everything except the largest matrices; long tests rotate. With ARGS: pytest alone, all that it selects

@@ -54,7 +54,6 @@ def play(
     first, *others = case.runs
     write_inputs(case, folder, 0, first)
     session = before.session(spark, **case.settings)
-    case.prepare(session, case, folder)
     run(session, case, folder, collect_into(batches))
     move(folder / "checkpoint", folder / "moved")
     session = after.session(spark, **case.settings, **settings)

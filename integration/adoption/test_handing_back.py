@@ -63,7 +63,6 @@ def test_state_that_a_provider_does_not_have_is_refused_by_name(name: str, spark
     case, _ = CASES[name]
     write_inputs(case, tmp_path, 0, 1)
     session = OURS.session(spark, **case.settings)
-    case.prepare(session, case, tmp_path)
     run(session, case, tmp_path, collect_into({}))
     with pytest.raises(InvalidInputError, match=r"has several states in a store.* needs `provider` 'rocksdb'"):
         hand_back(tmp_path / "checkpoint", tmp_path / "handed-back", "hdfs")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -12,9 +16,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from integration.crash.driver import Driver
+from integration.crash.driver import ROOT, Driver
 from integration.crash.processes import eventually
-from integration.kafka.service import KafkaService, Topic, session_jars
+from integration.kafka.service import READY, KafkaService, Topic, session_jars
 from integration.short import has
 from pyspark_ckpt.reading import open_state
 
@@ -121,6 +125,17 @@ def test_a_long_batch_takes_little_memory_and_rows_that_come_faster_than_they_ar
         assert most < WORKER_MB << 20
         assert query.driver.order("stop") == ""
         query.finish()
+
+
+def test_the_demo_shows_latencies(tmp_path: Path) -> None:
+    if not READY.exists():
+        pytest.skip("NOT RUN: needs Kafka and Spark's connector, which `make .tools/kafka/.ready` fetches by Maven.")
+    command = [sys.executable, "-m", "integration.demo.live", "--rate", "100", "--seconds", "25"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=180)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "page Progress: http://127.0.0.1:" in done.stdout
+    assert re.search(r"batch 1: [\d,]+ payments, half of them within \d+ ms", done.stdout), done.stdout
 
 
 def _size(process: psutil.Process) -> int:

@@ -28,13 +28,6 @@ Lines: TypeAlias = tuple[str, ...]
 COUNTS = ("numRowsTotal", "numRowsUpdated", "numRowsRemoved", "numRowsDroppedByWatermark")
 
 
-Prepare: TypeAlias = Callable[[SparkSession, "Case", "Path"], None]
-
-
-def _nothing(_spark: SparkSession, _case: Case, _folder: Path) -> None:
-    """Start from an empty checkpoint."""
-
-
 @dataclass(frozen=True)
 class StateView:
     """One reading of the state after the last batch, through Spark's ``statestore`` source."""
@@ -52,7 +45,7 @@ class Case:
     """A streaming query with its input.
 
     ``runs`` counts the files of each run, and a restart lies between two runs; ``run_settings`` are session
-    settings of one run each. ``prepare`` is called before the first run, when its input is there.
+    settings of one run each.
     """
 
     query: Query
@@ -64,7 +57,6 @@ class Case:
     one_batch_a_run: bool = False
     state: tuple[StateView, ...] = ONE_STORE
     counts: tuple[str, ...] = COUNTS
-    prepare: Prepare = _nothing
 
 
 @dataclass(frozen=True)
@@ -85,8 +77,6 @@ def replay(spark: SparkSession, case: Case, provider: Provider, folder: Path) ->
         write_inputs(case, folder, first, last)
         settings = {**case.settings, **(case.run_settings[number] if case.run_settings else {})}
         session = provider.session(spark, **settings)
-        if number == 0:
-            case.prepare(session, case, folder)
         finished = run(session, case, folder, collect_into(batches))
         for progress in recent_progress(finished):
             counts[progress.batchId] = _row_counts(progress, case.counts)

@@ -68,7 +68,6 @@ def test_a_query_goes_on_when_its_rows_are_put_back(name: str, spark: SparkSessi
     folder, (first, *others) = tmp_path / "actual", case.runs
     write_inputs(case, folder, 0, first)
     session = OURS.session(spark, **case.settings)
-    case.prepare(session, case, folder)
     run(session, case, folder, collect_into(batches))
     before = savepoint(folder / "checkpoint", folder / "saved", kind="canonical")
     for target, all_of_them in (("all", True), ("written", False)):

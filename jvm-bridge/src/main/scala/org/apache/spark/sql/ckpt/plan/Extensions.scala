@@ -26,6 +26,7 @@ import org.apache.spark.sql.ckpt.plan.queries.{
   AvailableNowEnd,
   DefaultStore,
   FirstBatch,
+  JoinFormat,
   KeptState,
   OtherProvider,
   OwnExchanges,
@@ -113,6 +114,7 @@ private[ckpt] object FollowQueries {
         StartLog.tell(query, confs)
         UnfencedLogs.warnOf(query, confs)
       }
+      JoinFormat.keep(query)
     }
 
     override def onQueryProgress(event: StreamingQueryListener.QueryProgressEvent): Unit =
