@@ -15,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import pyspark_ckpt as ckpt
-from integration.crash.program import serve
+from integration.crash.program import Orders, serve
 from integration.progress import recent_progress, stop_after_batches
 
 _QUERIES: list[StreamingQuery] = []
@@ -91,7 +91,7 @@ def stop(_spark: SparkSession) -> str:
     return str(query.exception() or "")
 
 
-ORDERS = {
+ORDERS: Orders = {
     "run": run,
     "start": start,
     "start_batches": start_batches,

@@ -123,7 +123,7 @@ def _driver(scratch: Path, logs: Path) -> Iterator[Driver]:
         "spark.ui.enabled": "false",
     }
     (logs / "live").mkdir(parents=True, exist_ok=True)
-    with Driver(logs / "live", f"local[{SLOTS}]", settings, program="integration.bench.live.program") as driver:
+    with Driver(logs.resolve() / "live", f"local[{SLOTS}]", settings, program="integration.bench.live.program") as driver:
         yield driver.await_ready()
 
 

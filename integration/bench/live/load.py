@@ -28,7 +28,7 @@ PATIENCE_S = 90
 def produce(servers: str, topic: str, rate: int, seconds: float, first: int) -> int:
     """Send ``rate`` rows a second, numbered from ``first``; return how many."""
     producer = Producer(
-        {"bootstrap.servers": servers, "linger.ms": 0, "acks": 1, "queue.buffering.max.messages": 10**6}
+        {"bootstrap.servers": servers, "linger.ms": 1, "acks": 1, "queue.buffering.max.messages": 10**6}
     )
     keys = np.random.default_rng(first).integers(0, KEYS, int(rate * seconds)).tolist()
     number, start = 0, time.perf_counter()
