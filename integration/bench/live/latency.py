@@ -122,8 +122,9 @@ def _driver(scratch: Path, logs: Path) -> Iterator[Driver]:
         "spark.driver.memory": "2g",
         "spark.ui.enabled": "false",
     }
-    (logs / "live").mkdir(parents=True, exist_ok=True)
-    with Driver(logs.resolve() / "live", f"local[{SLOTS}]", settings, program="integration.bench.live.program") as driver:
+    folder = logs.resolve() / "live"
+    folder.mkdir(parents=True, exist_ok=True)
+    with Driver(folder, f"local[{SLOTS}]", settings, program="integration.bench.live.program") as driver:
         yield driver.await_ready()
 
 
