@@ -73,11 +73,9 @@ _OF_REAL_TIME = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.python.unix.domain.socket.dir": "/tmp",  # noqa: S108 - the path of a socket has at most 108 bytes
     "spark.shuffle.streaming.networkBufferMaxWaitTimeMs": "2",
-    "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",
 }
 """What a session for real-time mode needs besides: Spark's own check does not know our operators, which check the same;
-TCP sockets would delay each answer of a worker by 40 ms, and the shuffle each row by up to 50; and after a kill in its
-first batch, Spark would refuse a query's own state (FirstBatch in the shim)."""
+TCP sockets would delay each answer of a worker by 40 ms, and the shuffle each row by up to 50."""
 
 
 def spark_conf(**options: str | float) -> dict[str, str]:

@@ -88,7 +88,7 @@ def test_a_query_starts_again_after_a_kill_in_its_first_batch_but_not_where_its_
             assert not list((checkpoint / "_ckpt").glob("first-batch*"))
             with open_state(str(checkpoint), uid="count", state="records") as state:
                 assert sum(row["value"] for row in state.to_arrow().to_pylist()) == RECORDS
-            for log in ("offsets", "commits"):
+            for log in ("offsets", "commits"):  # the first alone, then both
                 shutil.rmtree(checkpoint / log)
-            with pytest.raises(OrderFailedError, match="STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY"):
-                running.order("start", **where)
+                with pytest.raises(OrderFailedError, match="STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY"):
+                    running.order("start", **where)

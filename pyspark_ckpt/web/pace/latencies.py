@@ -13,7 +13,7 @@ from pyspark_ckpt.offline.descriptions.json_forms import Fields
 def describe_latency(operators: Sequence[Mapping[str, Any]], batch_s: float) -> Fields:
     """Return the latency of a batch's rows, and groups a second. Of several operators, the slowest one counts.
 
-    ``operators``: those of a progress. Values are None for a micro-batch, and for a batch without rows.
+    ``operators``: those of a progress. Values are None for a micro-batch, latencies also for a batch without rows.
     """
     found = [each for operator in operators if (each := operator.get("customMetrics", {})).get(LIVE_GROUPS)]
     limits = latency_limits_ms()

@@ -10,39 +10,41 @@ import org.apache.spark.sql.ckpt.minor.{ClassicSession, StreamExecution}
 import org.apache.spark.sql.ckpt.minor.plans.RealTime
 import org.apache.spark.sql.ckpt.minor.query.QuerySession
 
-/** Lets a query start again whose first batch, in real-time mode, was interrupted.
+/** Tells the state of a first batch that was interrupted in real-time mode from state whose log of offsets is lost.
   *
-  * Spark logs the offsets of such a batch at its end. Until then, the checkpoint has state without offsets, and there Spark
-  * starts no query, lest one should lose or take over state. So a session for real-time mode has Spark's check off
-  * (`verifyCheckpointDirectoryEmptyOnStart`), and this one in its place. A mark tells state of an interrupted first batch,
-  * which is made anew, from state whose logs were lost.
+  * Spark logs the offsets of a batch in real-time mode at its end. Until the first one has ended, the checkpoint has state
+  * without offsets, and so Spark lets a query in real-time mode begin with any state: it would be overwritten. A mark is
+  * there as long as the first batch has not ended, and without it such state is refused, as Spark does in micro-batches.
   */
 private[ckpt] object FirstBatch {
   private final val Mark = "_ckpt/first-batch.unfinished"
-  private val Logs = Seq("offsets", "commits")
 
-  /** Throws Spark's error if a query of this session must not start here. */
+  /** Throws Spark's error if no query of this session, which is for real-time mode, must start here. */
   def refuse(session: ClassicSession, checkpoint: Path): Unit =
     if (CkptStateStoreProvider.isDefault(session.sessionState.conf)) {
       val files = new LogFiles(checkpoint, session.sessionState.newHadoopConf())
       val state = new Path(checkpoint, "state")
-      if (!isBegun(files, checkpoint) && isThere(files, state) && !isThere(files, new Path(checkpoint, Mark))) {
+      if (!isBegun(files, checkpoint) && namesIn(files, state).nonEmpty &&
+        namesIn(files, new Path(checkpoint, Mark)).isEmpty) {
         throw RealTime.notEmpty(state.toString)
       }
     }
 
   /** Sets or removes the mark. Must be called before the first batch of a run. */
-  def follow(query: StreamExecution): Unit =
-    if (RealTime.isIn(query) && KeptState.isIn(query)) {
-      val (files, checkpoint) = filesOf(query)
-      if (isBegun(files, checkpoint)) files.delete(new Path(checkpoint, Mark)) else mark(files, checkpoint)
-    }
+  def follow(query: StreamExecution): Unit = if (isOfRealTime(query)) {
+    val (files, checkpoint) = filesOf(query)
+    if (isBegun(files, checkpoint)) files.delete(new Path(checkpoint, Mark))
+    else if (RealTime.isIn(query) && KeptState.isIn(query)) mark(files, checkpoint)
+  }
 
   /** Removes the mark. Must be called when the first batch has ended. */
-  def end(query: StreamExecution): Unit = if (RealTime.isIn(query)) {
+  def end(query: StreamExecution): Unit = if (isOfRealTime(query)) {
     val (files, checkpoint) = filesOf(query)
     files.delete(new Path(checkpoint, Mark))
   }
+
+  private def isOfRealTime(query: StreamExecution): Boolean =
+    CkptStateStoreProvider.isDefault(query.sparkSession.sessionState.conf)
 
   private def mark(files: LogFiles, checkpoint: Path): Unit = {
     val path = new Path(checkpoint, Mark)
@@ -51,13 +53,14 @@ private[ckpt] object FirstBatch {
     catch { case _: FileAlreadyExistsException => }
   }
 
+  /** Whether the log of offsets has an entry. */
   private def isBegun(files: LogFiles, checkpoint: Path): Boolean =
-    Logs.exists(log => isThere(files, new Path(checkpoint, log)))
+    namesIn(files, new Path(checkpoint, "offsets")).exists(_.forall(_.isDigit))
 
-  /** Whether there is this file, or anything in this folder. */
-  private def isThere(files: LogFiles, path: Path): Boolean =
-    try files.list(path).nonEmpty
-    catch { case _: FileNotFoundException => false }
+  /** The name of a file that is there; or those in a folder. */
+  private def namesIn(files: LogFiles, path: Path): Seq[String] =
+    try files.list(path).toSeq.map(_.getPath.getName)
+    catch { case _: FileNotFoundException => Nil }
 
   private def filesOf(query: StreamExecution): (LogFiles, Path) = {
     val checkpoint = new Path(query.resolvedCheckpointRoot)

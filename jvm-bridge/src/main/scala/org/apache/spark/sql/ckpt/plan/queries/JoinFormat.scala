@@ -15,12 +15,15 @@ import org.apache.spark.sql.internal.SQLConf
 private[ckpt] object JoinFormat {
   private val Conf = SQLConf.STREAMING_JOIN_STATE_FORMAT_VERSION.key
 
+  /** The first format that Spark changes. */
+  private final val Changed = 3
+
   /** Must be called on the query's own thread, before its first batch. */
   def keep(query: StreamExecution): Unit = {
     val own = QuerySession.of(query)
-    if (isNewJoin(query) && CkptStateStoreProvider.isChosen(own.sessionState.conf)) {
-      val wanted = own.conf.get(Conf)
-      query.logicalPlan
+    val wanted = own.conf.get(Conf)
+    if (wanted.toInt >= Changed && isNewJoin(query) && CkptStateStoreProvider.isChosen(own.sessionState.conf)) {
+      own.withActive(query.logicalPlan)
       own.conf.set(Conf, wanted)
     }
   }

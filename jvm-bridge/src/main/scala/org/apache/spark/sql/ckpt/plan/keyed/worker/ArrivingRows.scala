@@ -87,10 +87,10 @@ private[ckpt] final class ArrivingRows(
   override def next(): Iterator[InternalRow] = {
     if (!hasNext) throw new NoSuchElementException
     isReady = false
-    val lateMs = if (ticks && sent != null) Math.max(0, -tickInNs / 1000000) else 0
+    val lateMs = if (ticks && sent != null && !sent.isFirst) Math.max(0, -tickInNs / 1000000) else 0
     val taken = group.toArray
     group.clear()
-    sent = new Sent(taken.map(_.atNs), lateMs)
+    sent = new Sent(taken.map(_.atNs), lateMs, isFirst = sent == null)
     taken.iterator.map(_.row)
   }
 }
@@ -104,8 +104,10 @@ private[ckpt] object ArrivingRows {
     val atNs: Long = System.nanoTime()
   }
 
-  /** A group that the worker has. `arrivals`: of its rows. `lateMs`: by how much it is later than a tick was due. */
-  private final class Sent(val arrivals: Array[Long], val lateMs: Long) {
+  /** A group that the worker has. `arrivals`: of its rows. `lateMs`: by how much it is later than a tick was due. The first
+    * one waits for the worker to start.
+    */
+  private final class Sent(val arrivals: Array[Long], val lateMs: Long, val isFirst: Boolean) {
     val atNs: Long = System.nanoTime()
     var isAnswered = false
   }
