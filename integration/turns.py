@@ -1,7 +1,7 @@
 """Long tests, and older Sparks, that take turns: ``make test`` runs a part of them, and another part after each hour.
 
-The hour is that of the newest commit, so that a commit always has the same tests. ``CKPT_TURN`` sets the turn, 0 to 35.
-In 36 turns, each part of the tests meets each older Spark. ``CKPT_TURN=all`` and ``CKPT_MATRIX=all`` take all.
+The hour is that of the newest commit, so that a commit always has the same tests. ``CKPT_TURN`` sets the turn, 0 to 43.
+In 44 turns, each part of the tests meets each older Spark. ``CKPT_TURN=all`` and ``CKPT_MATRIX=all`` take all.
 ``python -m integration.turns`` prints the older Sparks of this turn.
 """
 
@@ -16,7 +16,7 @@ from typing import TypeVar
 from integration.sample import ALL
 from pyspark_ckpt.pyspark_releases import find_release
 
-PARTS = 9
+PARTS = 11
 OLDER = ("3.5", "4.0", "4.1", "4.2")
 TURNS = PARTS * len(OLDER)
 
