@@ -86,22 +86,21 @@ def group_by_key(rows: pa.Table, by: Sequence[str], codec: KeyCodec, hashes: NDA
     if (is_first & ~is_new_hash).any():
         _part(order, is_first, np.cumsum(is_new_hash), lambda some: codec.encode_columns(_take(columns, some)))
     first = order[is_first]
-    index = np.empty(len(order), np.int64)
-    index[order] = np.cumsum(is_first) - 1
+    places = np.empty(len(order), np.int64)
+    places[order] = np.cumsum(is_first) - 1
     distinct = _take(columns, first)
     suffixes = behind_hashes(unsigned[first], codec.encode_packed(distinct))
-    return Groups(Keys(pa.Table.from_arrays(distinct, names=list(by)), Suffixes(suffixes)), index, order)
+    return Groups(Keys(pa.Table.from_arrays(distinct, names=list(by)), Suffixes(suffixes)), places, order)
 
 
 def _sort(hashes: NDArray[np.uint32]) -> NDArray[np.int64]:
     """Return the positions of rows in the order of their hashes, those of equal ones as they came."""
-    return (np.sort((hashes.astype(np.uint64) << _HALF) | np.arange(len(hashes), dtype=np.uint64)) & _LOW).astype(
-        np.int64
-    )
+    numbered = (hashes.astype(np.uint64) << _HALF) | np.arange(len(hashes), dtype=np.uint64)
+    return (np.sort(numbered) & _LOW).astype(np.int64)
 
 
 def _find_repeats(columns: Sequence[pa.Array], codec: KeyCodec, order: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return for each row in this order, but the first, whether its key is that of the one before."""
+    """Return whether each row, in this order, has the key of the row before it; the first row is left out."""
     if not all(is_fixed_width(each.type) or pa.types.is_string(each.type) for each in columns):
         columns = [pa.array(codec.encode_columns(columns), pa.binary())]
     same = np.ones(max(len(order) - 1, 0), np.bool_)

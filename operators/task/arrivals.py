@@ -76,10 +76,13 @@ class BroadcastRows(Protocol):
 
 @dataclass(frozen=True)
 class SparkRows:
-    """Rows as Spark passes them. ``row``: the column with their columns; ``time``: that with their event time."""
+    """Rows as Spark passes them. ``time``: the column with their event time.
+
+    ``row``: the column with their columns, which are plain ones if it is None.
+    """
 
     rows: pa.RecordBatch
-    row: str
+    row: str | None
     time: str
 
     def __len__(self) -> int:
@@ -96,32 +99,9 @@ class SparkRows:
 
     def batches(self, given: Input) -> Iterator[pa.RecordBatch]:
         """See Rows."""
-        columns = map(_view, self.rows.column(self.row).flatten(), given.columns)
-        yield pa.RecordBatch.from_arrays([*columns, self.rows.column(HASH)], schema=given.rows)
-
-
-@dataclass(frozen=True)
-class PlainSparkRows:
-    """Rows of the only input as Spark passes them. ``time``: the column with their event time."""
-
-    rows: pa.RecordBatch
-    time: str
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def are_after(self, instant_us: int) -> NDArray[np.bool_]:
-        """See Rows."""
-        after: NDArray[np.bool_] = self.rows.column(self.time).to_numpy() > instant_us
-        return after
-
-    def where(self, chosen: NDArray[np.bool_]) -> PlainSparkRows:
-        """See Rows."""
-        return PlainSparkRows(self.rows.filter(pa.array(chosen)), self.time)
-
-    def batches(self, given: Input) -> Iterator[pa.RecordBatch]:
-        """See Rows."""
-        columns = [_view(self.rows.column(plain_column(n)), field) for n, field in enumerate(given.columns)]
+        plain = (self.rows.column(plain_column(n)) for n in range(len(given.columns)))
+        found = plain if self.row is None else self.rows.column(self.row).flatten()
+        columns = map(_view, found, given.columns)
         yield pa.RecordBatch.from_arrays([*columns, self.rows.column(HASH)], schema=given.rows)
 
 
@@ -150,7 +130,7 @@ def split_by_input(batches: Iterable[pa.RecordBatch], time: str) -> Iterator[Num
     """Yield the rows that Spark passes, with the number of their input."""
     for batch in batches:
         if INPUT not in batch.schema.names:
-            yield 0, PlainSparkRows(batch, time)
+            yield 0, SparkRows(batch, None, time)
             continue
         numbers = batch.column(INPUT).to_numpy()
         for number in np.unique(numbers).tolist():

@@ -119,7 +119,7 @@ private[ckpt] object FollowQueries {
 
     override def onQueryProgress(event: StreamingQueryListener.QueryProgressEvent): Unit =
       if (event.progress.batchId == 0) session.streams.get(event.progress.id) match {
-        case query: StreamingQueryWrapper => FirstBatch.end(query.streamingQuery)
+        case query: StreamingQueryWrapper => FirstBatch.follow(query.streamingQuery)
         case _ =>
       }
 

@@ -30,21 +30,16 @@ private[ckpt] object FirstBatch {
       }
     }
 
-  /** Sets or removes the mark. Must be called before the first batch of a run. */
-  def follow(query: StreamExecution): Unit = if (isOfRealTime(query)) {
-    val (files, checkpoint) = filesOf(query)
-    if (isBegun(files, checkpoint)) files.delete(new Path(checkpoint, Mark))
-    else if (RealTime.isIn(query) && KeptState.isIn(query)) mark(files, checkpoint)
-  }
-
-  /** Removes the mark. Must be called when the first batch has ended. */
-  def end(query: StreamExecution): Unit = if (isOfRealTime(query)) {
-    val (files, checkpoint) = filesOf(query)
-    files.delete(new Path(checkpoint, Mark))
-  }
-
-  private def isOfRealTime(query: StreamExecution): Boolean =
-    CkptStateStoreProvider.isDefault(query.sparkSession.sessionState.conf)
+  /** Sets the mark, or removes it if the first batch has ended. Must be called before the first batch of a run, and after
+    * batch 0.
+    */
+  def follow(query: StreamExecution): Unit =
+    if (CkptStateStoreProvider.isDefault(query.sparkSession.sessionState.conf)) {
+      val checkpoint = new Path(query.resolvedCheckpointRoot)
+      val files = new LogFiles(checkpoint, QuerySession.of(query).sessionState.newHadoopConf())
+      if (isBegun(files, checkpoint)) files.delete(new Path(checkpoint, Mark))
+      else if (RealTime.isIn(query) && KeptState.isIn(query)) mark(files, checkpoint)
+    }
 
   private def mark(files: LogFiles, checkpoint: Path): Unit = {
     val path = new Path(checkpoint, Mark)
@@ -61,9 +56,4 @@ private[ckpt] object FirstBatch {
   private def namesIn(files: LogFiles, path: Path): Seq[String] =
     try files.list(path).toSeq.map(_.getPath.getName)
     catch { case _: FileNotFoundException => Nil }
-
-  private def filesOf(query: StreamExecution): (LogFiles, Path) = {
-    val checkpoint = new Path(query.resolvedCheckpointRoot)
-    (new LogFiles(checkpoint, QuerySession.of(query).sessionState.newHadoopConf()), checkpoint)
-  }
 }
