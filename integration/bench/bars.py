@@ -193,6 +193,12 @@ BARS: tuple[Bar, ...] = (
         for ours, limit in ((VECTORISED, 0.37), (PER_KEY, 0.85))
     ),
     Bar(
+        "keyed, 200 partitions: vectorised against applyInPandasWithState",
+        Side("keyed-partitions", VECTORISED.name),
+        (Side("keyed-partitions", GROUPS.name),),
+        0.5,
+    ),
+    Bar(
         "keyed, small batches: vectorised against the same without state",
         Side("keyed-small", VECTORISED.name),
         (Side("keyed-small", WITHOUT_STATE.name),),

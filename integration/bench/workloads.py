@@ -182,6 +182,15 @@ ALL: tuple[Workload, ...] = (
         warm=30,
     ),
     Workload("keyed-small", "count and sum in Python, 50k rows a batch over 20k keys", _aggregation, 20_000, 50_000),
+    Workload(
+        "keyed-partitions",
+        "count and sum in Python, 200 partitions, 2k rows a batch on 200k keys",
+        _aggregation,
+        200_000,
+        2_000,
+        partitions=200,
+        warm=8,  # before that the JVM still compiles
+    ),
     Workload("stateful", "transformWithState in Python, 50k rows a batch over 20k keys", _aggregation, 20_000, 50_000),
     Workload(
         "stateful-large",

@@ -11,20 +11,16 @@ import org.apache.spark.sql.types.StructType
 import org.apache.spark.sql.vectorized.ColumnarBatch
 
 /** Spark's runner of a function of `mapInArrow`. It reads rows in a thread of its own, and must stop with the task. */
-private[ckpt] object ArrowRunner {
-  def run(
-      function: PythonUDF,
-      input: StructType,
-      metrics: Map[String, SQLMetric],
-      batches: Iterator[Iterator[InternalRow]],
-      context: TaskContext,
-      isLive: Boolean): Iterator[ColumnarBatch] = {
-    require(!isLive, "an operator with state in real-time mode, before Spark 4.3")
-    val conf = SQLConf.get
-    new ArrowPythonRunner(
-      Seq(ChainedPythonFunctions(Seq(function.func))), PythonEvalType.SQL_MAP_ARROW_ITER_UDF, Array(Array(0)),
-      new StructType().add("struct", input), "UTC", largeVarTypes = false,
-      ArrowPythonRunner.getPythonRunnerConfMap(conf), metrics, JobArtifactSet.getCurrentJobArtifactState.map(_.uuid))
-      .compute(new ContextAwareIterator(context, batches), context.partitionId(), context)
-  }
+private[ckpt] class ArrowRunner(
+    function: PythonUDF, input: StructType, metrics: Map[String, SQLMetric], conf: SQLConf, isLive: Boolean)
+  extends ArrowPythonRunner(
+    Seq(ChainedPythonFunctions(Seq(function.func))), PythonEvalType.SQL_MAP_ARROW_ITER_UDF, Array(Array(0)),
+    new StructType().add("struct", input), "UTC", largeVarTypes = false,
+    ArrowPythonRunner.getPythonRunnerConfMap(conf), metrics, JobArtifactSet.getCurrentJobArtifactState.map(_.uuid))
+  with PromptRunner {
+  require(!isLive, "an operator with state in real-time mode, before Spark 4.3")
+
+  override def compute(
+      batches: Iterator[Iterator[InternalRow]], partition: Int, context: TaskContext): Iterator[ColumnarBatch] =
+    super.compute(new ContextAwareIterator(context, batches), partition, context)
 }

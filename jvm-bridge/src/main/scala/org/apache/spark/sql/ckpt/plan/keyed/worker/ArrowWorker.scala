@@ -5,6 +5,7 @@ import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{PythonUDF, UnsafeRow}
 import org.apache.spark.sql.ckpt.minor.plans.ArrowRunner
 import org.apache.spark.sql.execution.metric.SQLMetric
+import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.types._
 
 /** Gives rows to a Python worker as Arrow batches, and takes the rows of the batches that it answers with: what Spark's
@@ -26,8 +27,8 @@ private[ckpt] final class ArrowWorker(function: PythonUDF, input: StructType, me
       })
 
   private def answers(batches: Iterator[Iterator[InternalRow]], context: TaskContext, isLive: Boolean) =
-    ArrowRunner.run(
-      function, ArrowWorker.handed(input).asInstanceOf[StructType], metrics, batches, context, isLive)
+    new ArrowRunner(function, ArrowWorker.handed(input).asInstanceOf[StructType], metrics, SQLConf.get, isLive)
+      .compute(batches, context.partitionId(), context)
 }
 
 private[ckpt] object ArrowWorker {
