@@ -189,7 +189,7 @@ ALL: tuple[Workload, ...] = (
         200_000,
         2_000,
         partitions=200,
-        warm=8,  # before that the JVM still compiles
+        warm=20,  # the JVM compiles for that long
     ),
     Workload("stateful", "transformWithState in Python, 50k rows a batch over 20k keys", _aggregation, 20_000, 50_000),
     Workload(

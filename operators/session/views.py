@@ -25,6 +25,7 @@ OPEN_ATTEMPTS = 5
 PAUSE_S = 0.05
 """Before a live database is opened again."""
 READERS_KEPT = 4
+"""A worker of more stores opens each for one task."""
 
 
 class View(NamedTuple):
@@ -118,7 +119,12 @@ def _count_files(folder: Path) -> str:
 
 def _catch_up(ticket: Ticket) -> tuple[View, Marker | None]:
     """Return a view of the newest version of the database, and its commit."""
-    view = _views.pop(ticket.db, None) or View(_open_reader(ticket), OpenColumnFiles(columns_folder(Path(ticket.db))))
+    view = _views.pop(ticket.db, None)
+    if view is not None and ticket.live and not view.reader.follows:
+        view.reader.close()
+        view = None
+    if view is None:
+        view = View(_open_reader(ticket), OpenColumnFiles(columns_folder(Path(ticket.db))))
     try:
         view.reader.catch_up()
         held = view.reader.marker()
@@ -143,7 +149,9 @@ class noting_damage:  # noqa: N801 - used as a function
 
 
 def _open_reader(ticket: Ticket) -> Reader:
-    scratch = _new_scratch(Path(ticket.staging).parents[1] / "readers") if ticket.live else None
+    """Open the database so that it can follow the live one, if it will be kept for that. That takes twice as long."""
+    is_kept = ticket.live and len(_views) < READERS_KEPT
+    scratch = _new_scratch(Path(ticket.staging).parents[1] / "readers") if is_kept else None
     for attempt in range(1, OPEN_ATTEMPTS + 1):
         try:
             return Reader(Path(ticket.db), get_tuning(ticket.compression), scratch)

@@ -38,7 +38,7 @@ from pyspark_ckpt.state_store.errors import (
     LifecycleError,
     NotFoundError,
 )
-from pyspark_ckpt.state_store.format.keys import HASH_BYTES, STATE_BYTES
+from pyspark_ckpt.state_store.format.keys import HASH_BYTES, MARKER_KEY, STATE_BYTES, Marker
 from pyspark_ckpt.state_store.format.meta import Descriptor, StateMeta, is_keyed
 from pyspark_ckpt.state_store.sst.lookup import look_up
 from pyspark_ckpt.state_store.transactions.parts import Part, PartState, declare, write_part
@@ -188,9 +188,10 @@ class WorkerSession:
         remaining = iter(rows)
         first = next(remaining, None)
         if first is not None:
-            tuning = get_tuning(self._ticket.compression)
+            marker = [] if self._files else [(MARKER_KEY, Marker(self.version, self._ticket.new_id).encode())]
             path = self._new_file()
-            self._written += write_table_file(path, chain([first], remaining), tuning)
+            count = write_table_file(path, chain(marker, [first], remaining), get_tuning(self._ticket.compression))
+            self._written += count - len(marker)
             self._seals[path.name] = seal_file(path)
 
     def spill_beyond(self, most_held_bytes: int, spill: Callable[[], None]) -> None:

@@ -193,7 +193,7 @@ def keep_only(folder: Path, tables: Collection[str]) -> None:
 def _link_database(source: Path, target: Path) -> bool:
     """Link a database, which may be compacting, into ``target``. Returns False if its manifest changed meanwhile.
 
-    The manifest is copied first, and all table files are linked after it. RocksDB records the deletion of a file in the
+    The manifest is copied first, and all table files are linked after it. Options are not: who opens it gives them. RocksDB records the deletion of a file in the
     manifest first. If the manifest is unchanged, every file to which it refers is linked.
     """
     target.mkdir(mode=0o700)
@@ -205,7 +205,7 @@ def _link_database(source: Path, target: Path) -> bool:
         try:
             if path.suffix == ".sst":
                 os.link(path, target / path.name)
-            elif path.name.startswith("OPTIONS-") or path.name == CONFIG_NAME:
+            elif path.name == CONFIG_NAME:
                 shutil.copyfile(path, target / path.name)
         except FileNotFoundError:  # compaction has just removed an obsolete file
             continue

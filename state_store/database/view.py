@@ -18,7 +18,7 @@ PORTION_ROWS = 1024
 
 
 class Reader:
-    """A view of a database that another process owns: a secondary of a live one, else read-only."""
+    """A view of a database that another process owns: a secondary, or read-only as of the moment it is opened."""
 
     def __init__(self, folder: Path, tuning: Tuning, scratch: Path | None) -> None:
         """Open ``folder``: as a secondary with the new folder ``scratch``, else read-only. Raises StorageError."""
@@ -38,9 +38,14 @@ class Reader:
             self._remove_scratch()
             raise
 
+    @property
+    def follows(self) -> bool:
+        """Return whether the view can be brought up to the owner's present state."""
+        return self._scratch is not None
+
     def catch_up(self) -> None:
-        """Bring the view up to the owner's present state. Raises StorageError."""
-        if self._scratch is not None:
+        """Bring a view that follows up to the owner's present state. Raises StorageError."""
+        if self.follows:
             self._table_files = None
             with failures(self._what):
                 self._db.try_catch_up_with_primary()

@@ -186,8 +186,7 @@ class LocalCopies:
             if database is not None:
                 database.close()
             raise
-        copy = LocalCopy(folder, meta, used=next(self._clock))
-        self._copies.append(copy)
+        copy = self._add(folder, meta)
         if database is not None:
             if self._may_replace_live(copy):
                 self._freeze_live()
@@ -195,6 +194,11 @@ class LocalCopies:
                 self.live = copy
             else:
                 database.close()
+        return copy
+
+    def _add(self, folder: Path, meta: StoreMeta) -> LocalCopy:
+        copy = LocalCopy(folder, meta, used=next(self._clock))
+        self._copies.append(copy)
         return copy
 
     def checkpoint_live(self) -> LocalCopy:
@@ -210,7 +214,8 @@ class LocalCopies:
         try:
             with reading(live):
                 live.database.checkpoint(folder / "db")  # type: ignore[union-attr]  # live is open
-                copy = self.add(folder, live.meta, None)
+            os.link(_meta_path(live.folder, live.meta), _meta_path(folder, live.meta))
+            copy = self._add(folder, live.meta)
         except BaseException as problem:
             _remove(folder)
             if isinstance(problem, DamagedCopyError):

@@ -60,13 +60,13 @@ class CommitWriter:
         failpoints, started = self._shared.failpoints, time.monotonic()
         if transaction.meta.marker != transaction.base:  # the commit could be written, but never restored
             raise InternalError(f"{context.identity}: a commit on {transaction.base} has states of another version.")
-        # 1. Collect what the shim and the workers staged. If the shim has written nothing: a marker row alone.
+        # 1. Collect what the shim and the workers staged. If they have written nothing: a marker row alone.
         try:
             who = f"{context.identity}, {transaction.target}"
             with refusing_damage(who):
-                joined = join(transaction.meta, close_parts(transaction.staging, transaction.new_id, tuning))
-                paths = transaction.find_staged(files, seals) or [self._marker_file(transaction)]
-                paths += transaction.find_staged(joined.files, joined.seals)
+                joined = join(transaction.meta, close_parts(transaction.staging, transaction.target, tuning))
+                paths = transaction.find_staged(files, seals) + transaction.find_staged(joined.files, joined.seals)
+                paths = paths or [self._marker_file(transaction)]
             known = {**seals, **joined.seals}
             staged = [StagedTable(path, known.get(path.name), who) for path in paths]
             changes = {**row_changes, **joined.row_changes}

@@ -10,6 +10,8 @@ died left no part, but then its task has failed, too.
     <staging>/<session>.part.json    {"format": 3, "states": [...], "files": ["<session>-0.sst"], "rows": {"16384": 7},
                                       "seals": {"<session>-0.sst": {"bytes", "xxh64"}}, "commit": "<id>", ..., "xxh3"}
 
+The first file of each session begins with the marker row of the commit.
+
 A part has its own checksum. Every file that is named like a session's must be listed in a part. A lost part is
 therefore noticed, and not taken for a session that has staged nothing.
 """
@@ -27,6 +29,7 @@ from msgspec.structs import replace
 
 from pyspark_ckpt.state_store.database import Tuning, write_table_file
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
+from pyspark_ckpt.state_store.format.keys import MARKER_KEY, Marker
 from pyspark_ckpt.state_store.format.meta import Descriptor, StoreMeta, have_same_keys
 from pyspark_ckpt.state_store.json_objects import (
     Change,
@@ -106,14 +109,14 @@ def read_parts(staging: Path, commit_id: CommitId) -> list[Part]:
     return parts
 
 
-def close_parts(staging: Path, commit_id: CommitId, tuning: Tuning) -> list[Part]:
+def close_parts(staging: Path, commit: Marker, tuning: Tuning) -> list[Part]:
     """Return all parts of a commit, with the rows of their logs in table files.
 
     Raises FormatError (staged content is damaged, or no part lists a file that a session has staged), StorageError,
     OSError.
     """
-    parts = read_parts(staging, commit_id)
-    closed = [close_log(staging, part, tuning) for part in parts]
+    parts = read_parts(staging, commit.id)
+    closed = [close_log(staging, part, commit, tuning) for part in parts]
     known = {part.log for part in parts}.union(*(part.files for part in closed))
     for path in sorted(staging.iterdir()):
         if path.name.startswith(SESSIONS) and path.suffix in _STAGED and path.name not in known:
@@ -121,7 +124,7 @@ def close_parts(staging: Path, commit_id: CommitId, tuning: Tuning) -> list[Part
     return closed
 
 
-def close_log(staging: Path, part: Part, tuning: Tuning) -> Part:
+def close_log(staging: Path, part: Part, commit: Marker, tuning: Tuning) -> Part:
     """Return the part of an ended session, completed from its log. Writes the rows of the log to a table file.
 
     Raises FormatError (the log is damaged), StorageError.
@@ -140,6 +143,8 @@ def close_log(staging: Path, part: Part, tuning: Tuning) -> Part:
         part = replace(part, rows=last.changes, written=last.written, counts=last.counts)
     if rows:
         name = f"{part.log}.sst"
+        if not files:
+            rows[MARKER_KEY] = commit.encode()
         write_table_file(staging / name, sorted(rows.items()), tuning)
         files, seals = (*files, name), {**seals, name: seal_file(staging / name)}
     return replace(part, files=files, seals=seals, log="")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pyspark_ckpt.state_store.database import Tuning, write_table_file
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
-from pyspark_ckpt.state_store.format.keys import encode_hashed_key
+from pyspark_ckpt.state_store.format.keys import Marker, encode_hashed_key
 from pyspark_ckpt.state_store.format.meta import EMPTY_META, Descriptor
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import seal_json
@@ -71,7 +71,7 @@ def test_a_part_is_joined_or_refused_and_nothing_lies_outside(
     before = sorted(folder.iterdir())
     with little_memory(len(content), 1 << 20):
         try:
-            parts = [close_log(staging, each, TUNING) for each in read_parts(staging, COMMIT)]
+            parts = [close_log(staging, each, Marker(1, COMMIT), TUNING) for each in read_parts(staging, COMMIT)]
             joined = join(EMPTY_META, parts)
             joined.meta.commit("a" * 32, joined.row_changes, 1)
         except REFUSED:
@@ -89,7 +89,7 @@ def test_a_log_that_lies_elsewhere_is_refused(log: str, tmp_path: Path) -> None:
 def test_a_log_that_is_missing_is_named(tmp_path: Path) -> None:
     write_part(tmp_path, "worker", LOGGED)
     with pytest.raises(FormatError, match=LOGGED.log):
-        close_log(tmp_path, read_parts(tmp_path, COMMIT)[0], TUNING)
+        close_log(tmp_path, read_parts(tmp_path, COMMIT)[0], Marker(1, COMMIT), TUNING)
 
 
 @pytest.mark.parametrize("schema", [None, "long", {"value": None}, {"value": {"schemas": 3}}])
@@ -145,6 +145,6 @@ def test_what_is_staged_is_still_read(folder: Path) -> None:
     write_table_file(staging / "worker-0.sst", [(b"k", b"v")], TUNING)
     write_part(staging, "a", PART)
     write_part(staging, "b", LOGGED)
-    joined = join(EMPTY_META, [close_log(staging, each, TUNING) for each in read_parts(staging, COMMIT)])
+    joined = join(EMPTY_META, [close_log(staging, each, Marker(1, COMMIT), TUNING) for each in read_parts(staging, COMMIT)])
     assert list(joined.files) == ["worker-0.sst", f"{LOGGED.log}.sst"]
     assert joined.row_changes == {0x4000: 7}

@@ -380,8 +380,8 @@ def test_a_part_or_a_file_of_a_worker_that_is_gone_is_refused(pattern: str, work
 
 
 def test_two_files_of_a_worker_that_are_swapped_are_refused(worker: SessionLab) -> None:
-    batch, staging = _stage_values(worker, 2)
-    first, second = sorted(staging.glob("worker-*.sst"))
+    batch, staging = _stage_values(worker, 3)
+    _, first, second = sorted(staging.glob("worker-*.sst"))
     contents = first.read_bytes(), second.read_bytes()
     assert len(contents[0]) == len(contents[1])
     first.write_bytes(contents[1])
