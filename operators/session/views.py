@@ -98,7 +98,7 @@ def _reach(ticket: Ticket, base: Marker) -> tuple[View, Marker]:
     for attempt in range(OPEN_ATTEMPTS if ticket.live else 1):
         if attempt:
             sleep(PAUSE_S)
-        view, held = _catch_up(ticket)
+        view, held = _catch_up(ticket, base)
         if held is not None and (held == base or (ticket.live and held.version >= base.version)):
             return view, held
         view.reader.close()
@@ -117,17 +117,17 @@ def _count_files(folder: Path) -> str:
     return f"there are {tables} table files, {', '.join(others) or 'and nothing that names them'}"
 
 
-def _catch_up(ticket: Ticket) -> tuple[View, Marker | None]:
-    """Return a view of the newest version of the database, and its commit."""
-    view = _views.pop(ticket.db, None)
-    if view is not None and ticket.live and not view.reader.follows:
-        view.reader.close()
-        view = None
-    if view is None:
-        view = View(_open_reader(ticket), OpenColumnFiles(columns_folder(Path(ticket.db))))
+def _catch_up(ticket: Ticket, base: Marker) -> tuple[View, Marker | None]:
+    """Return a view of ``base`` or of the newest version of the database, and its commit."""
+    kept = _views.pop(ticket.db, None)
+    view = kept or _open_view(ticket)
     try:
         view.reader.catch_up()
         held = view.reader.marker()
+        if kept is not None and held != base and ticket.live and not view.reader.follows:
+            view.reader.close()
+            view = _open_view(ticket)
+            held = view.reader.marker()
     except CkptError:
         view.reader.close()
         raise
@@ -146,6 +146,10 @@ class noting_damage:  # noqa: N801 - used as a function
     def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
         if isinstance(problem, (FormatError, StorageError)):
             write_note(Path(self._ticket.staging), str(problem))
+
+
+def _open_view(ticket: Ticket) -> View:
+    return View(_open_reader(ticket), OpenColumnFiles(columns_folder(Path(ticket.db))))
 
 
 def _open_reader(ticket: Ticket) -> Reader:

@@ -299,8 +299,8 @@ class Stores:
             self._transactions[transaction.number] = (store, transaction)
             surplus = len(self._transactions) - ENDED_KEPT
             if surplus > 0:
-                ended = [number for number, (_, other) in self._transactions.items() if other.has_ended]
-                for number in ended[:surplus]:
+                ended = (number for number, (_, other) in self._transactions.items() if other.has_ended)
+                for number in list(itertools.islice(ended, surplus)):  # the oldest are first, and have mostly ended
                     del self._transactions[number]
 
     def _forget_transactions(self, store: Store) -> None:
