@@ -11,6 +11,7 @@ from pyspark.sql import functions as f
 
 import pyspark_ckpt as ckpt
 from integration.crash.program import serve
+from integration.kafka.random_programs import draw
 from integration.progress import recent_progress, stop_after_batches
 
 if TYPE_CHECKING:
@@ -179,8 +180,12 @@ QUERIES: Mapping[str, Callable[[DataFrame, DataFrame], DataFrame]] = {
 }
 
 
+def _random_query(seed: int) -> Callable[[DataFrame, DataFrame], DataFrame]:
+    return lambda rows, _: _keyed(draw(seed), rows)
+
+
 def start(spark: SparkSession, *, name: str, kafka: Mapping[str, str], checkpoint: str) -> None:
-    """Start one of the QUERIES. ``kafka``: servers, rows, others and sink."""
+    """Start one of the QUERIES, or ``random <seed>``. ``kafka``: servers, rows, others and sink."""
     servers = {"kafka.bootstrap.servers": kafka["servers"]}
 
     def read(topic: str) -> DataFrame:
@@ -191,7 +196,8 @@ def start(spark: SparkSession, *, name: str, kafka: Mapping[str, str], checkpoin
         ]
         return reader.load().select(*columns, f.col("timestamp").alias("at"))
 
-    out = QUERIES[name](read(kafka["rows"]), read(kafka["others"]))
+    of_name = QUERIES.get(name) or _random_query(int(name.removeprefix("random ")))
+    out = of_name(read(kafka["rows"]), read(kafka["others"]))
     value = f.concat_ws("|", "what", "n")
     writer = out.select(f.col("user").alias("key"), value.alias("value")).writeStream.format("kafka")
     writer = writer.options(**servers, topic=kafka["sink"], checkpointLocation=checkpoint).outputMode("update")

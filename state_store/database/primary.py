@@ -193,22 +193,19 @@ def keep_only(folder: Path, tables: Collection[str]) -> None:
 def _link_database(source: Path, target: Path) -> bool:
     """Link a database, which may be compacting, into ``target``. Returns False if its manifest changed meanwhile.
 
-    The manifest is copied first, and all table files are linked after it. Options are not: who opens it gives them. RocksDB records the deletion of a file in the
-    manifest first. If the manifest is unchanged, every file to which it refers is linked.
+    The manifest is copied first, and all table files are linked after it. RocksDB records the deletion of a file in the
+    manifest first. If the manifest is unchanged, every file to which it refers is linked. Files of options are left
+    out: whoever opens a database gives its options.
     """
     target.mkdir(mode=0o700)
     manifest = source / (source / "CURRENT").read_text(encoding="ascii").strip()
     before = manifest.stat().st_size
     shutil.copyfile(manifest, target / manifest.name)
-    (target / "CURRENT").write_text(manifest.name + "\n", encoding="ascii")
+    os.link(source / "CURRENT", target / "CURRENT")  # which is replaced, and never changed
     for path in source.iterdir():
-        try:
-            if path.suffix == ".sst":
+        if path.suffix == ".sst":
+            with suppress(FileNotFoundError):  # compaction has just removed an obsolete file
                 os.link(path, target / path.name)
-            elif path.name == CONFIG_NAME:
-                shutil.copyfile(path, target / path.name)
-        except FileNotFoundError:  # compaction has just removed an obsolete file
-            continue
     now = (source / "CURRENT").read_text(encoding="ascii").strip()
     return (
         (now, manifest.stat().st_size)

@@ -145,6 +145,8 @@ def test_what_is_staged_is_still_read(folder: Path) -> None:
     write_table_file(staging / "worker-0.sst", [(b"k", b"v")], TUNING)
     write_part(staging, "a", PART)
     write_part(staging, "b", LOGGED)
-    joined = join(EMPTY_META, [close_log(staging, each, Marker(1, COMMIT), TUNING) for each in read_parts(staging, COMMIT)])
+    joined = join(
+        EMPTY_META, [close_log(staging, each, Marker(1, COMMIT), TUNING) for each in read_parts(staging, COMMIT)]
+    )
     assert list(joined.files) == ["worker-0.sst", f"{LOGGED.log}.sst"]
     assert joined.row_changes == {0x4000: 7}

@@ -109,6 +109,8 @@ private[ckpt] final class Readers(scratch: () => Path, budget: MemoryBudget) {
       surplus.foreach(_.close())
     }
 
+  def haveIdle(path: String): Boolean = idle.synchronized(idle.containsValue(path))
+
   /** Lets the idle view of a live database catch up with its owner; closes the view if that fails. */
   def catchUpIdle(path: String, keep: Reader => Boolean): Unit = {
     val kept = idle.synchronized {

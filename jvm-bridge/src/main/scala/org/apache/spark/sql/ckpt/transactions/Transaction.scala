@@ -29,7 +29,7 @@ import org.apache.spark.sql.ckpt.settings.MemoryBudget
   * A look-up leaves its value in `valueBase`, from `valueFrom`, `valueLength` long; those bytes change only with a `put`
   * that overwrites.
   * `onDamage` is called when the database cannot be read; the failure is raised as well. `onClose` is called after the
-  * reader was given back.
+  * reader was given back, with whether a row was asked for that is not in memory.
   * Not thread-safe: callers hold its lock.
   */
 private[ckpt] final class Transaction(
@@ -42,7 +42,7 @@ private[ckpt] final class Transaction(
     residence: Residence,
     keepReader: Reader => Boolean,
     onDamage: RocksDBException => Unit,
-    onClose: () => Unit) {
+    onClose: Boolean => Unit) {
 
   private val lent = cache.lend(begun.tag)
   private val writes = new WriteSet(lent, begun.staging, readers.runOptions, budget, residence)
@@ -56,6 +56,7 @@ private[ckpt] final class Transaction(
   private val droppedStates = mutable.HashSet.empty[Int]
   private var closed = false
   private var view: Reader = opened.orNull
+  private var hasRead = false
 
   var valueBase: Array[Byte] = _
   var valueFrom: Int = 0
@@ -82,6 +83,7 @@ private[ckpt] final class Transaction(
 
   /** Opens the reader, unless that has been done. */
   def reader: Reader = {
+    hasRead = true
     if (view == null) view = openView()
     view
   }
@@ -240,8 +242,8 @@ private[ckpt] final class Transaction(
     }
     idleIterators.forEach(_.close())
     idleIterators.clear()
-    if (view != null) readers.giveBack(view, keepReader(view) && !isComplete)
-    onClose()
+    if (view != null) readers.giveBack(view, keepReader(view) && !isComplete && (hasRead || !hasWorkers))
+    onClose(hasRead)
   }
 
   /** Fails if the transaction has ended, because others use its readers and codecs then. */
@@ -354,6 +356,6 @@ private[ckpt] final class Transaction(
 private[ckpt] object Transaction {
   private final val RememberedScans = 256
 
-  private def haveKeyed(states: JsonNode): Boolean =
+  def haveKeyed(states: JsonNode): Boolean =
     states.elements.asScala.exists(state => KeyCodec.isKeyed(state.get("number").asInt))
 }

@@ -28,6 +28,9 @@ private[ckpt] final class Transactions(served: ServedStore, settings: Settings) 
     new Residence(served.runtime.budget, settings.isInMemory, () => residents.freeEnded(this), warnOfFallBack)
   private val idleWriters = new ConcurrentLinkedQueue[DeltaWriter]
   @volatile private var lastLivePath: String = _
+
+  /** Whether the last transaction has read the database. That of a keyed operator without timers does not. */
+  @volatile private var reads = true
   @volatile private var catchingUp = new CancellableTask(() => ())
   private val closing = new Closing
 
@@ -56,14 +59,16 @@ private[ckpt] final class Transactions(served: ServedStore, settings: Settings) 
     val place = if (served.run.nonEmpty) residence else Residence.none(runtime.budget)
     val end = closing.enter()
     try {
-      val (begun, reader) = beginView(version, call(writes), canWait = place.isOn)
-      val view = new LateView(begun, () => beginView(version, call(false), canWait = false))
+      val (begun, reader) = beginView(version, call(writes), canWait(place, _))
+      val view = new LateView(begun, () => beginView(version, call(false), _ => false))
       val txn = new Transaction(
         begun, reader, () => view.reader(), runtime.readers, cache, runtime.budget, place, isCurrent,
         failure => served.reportDamage(view.begun, failure.getMessage),
-        () =>
+        hasRead => {
+          reads = hasRead
           try view.close()
-          finally end())
+          finally end()
+        })
       txn.loadMs = (System.nanoTime - started) / 1000000
       txn
     } catch {
@@ -73,16 +78,21 @@ private[ckpt] final class Transactions(served: ServedStore, settings: Settings) 
     }
   }
 
-  /** Begins in the state server, and opens a view of the version. With `canWait` it opens no view if the near cache has
-    * all rows, or if there are none.
+  /** Whether no view is needed until a row is asked for: the near cache has all rows, or there are none, or only workers
+    * read the database.
     */
-  private def beginView(version: Long, call: => Begun, canWait: Boolean): (Begun, Option[Reader]) = {
+  private def canWait(place: Residence, begun: Begun): Boolean =
+    place.isOn && (begun.markerValue == null || cache.hasAll(begun.tag)) ||
+      !reads && Transaction.haveKeyed(begun.states)
+
+  /** Begins in the state server, and opens a view of the version unless that can wait. */
+  private def beginView(version: Long, call: => Begun, canWait: Begun => Boolean): (Begun, Option[Reader]) = {
     var attempt = 0
     while (true) {
       attempt += 1
       try {
         val begun = call
-        if (canWait && (begun.markerValue == null || cache.hasAll(begun.tag))) return (begun, None)
+        if (canWait(begun)) return (begun, None)
         val reader = openReaderOrAbort(begun, attempt)
         if (reader.nonEmpty) return (begun, reader)
         // Either another attempt's commit changed the live database in between, and the next answer names a
@@ -217,7 +227,7 @@ private[ckpt] final class Transactions(served: ServedStore, settings: Settings) 
   /** After a commit, lets the live database and then its idle view catch up in the background, for the next task. */
   def catchUpInBackground(): Unit = {
     val (open, path, at) = (served.lastHandle, lastLivePath, served.runtime)
-    if (open.nonEmpty && path != null) {
+    if (open.nonEmpty && path != null && at.readers.haveIdle(path)) {
       val task = new CancellableTask(() => catchUp(open.get, path, at))
       catchingUp = task
       at.runLater(task) // if not, the runtime has ended, and so have its views

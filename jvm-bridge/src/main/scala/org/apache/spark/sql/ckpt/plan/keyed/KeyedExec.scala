@@ -69,7 +69,7 @@ private[ckpt] final class KeyedExec(@transient protected val spark: FlatMapGroup
   override def createInputProcessor(store: StateStore): InputProcessor = new InputProcessor(store) {
     override def processNewData(rows: Iterator[InternalRow]): Iterator[InternalRow] = {
       val key = KeyedExec.keyOf(store.id.partitionId, getStateInfo.numPartitions)
-      if (isLive || rows.hasNext || isDue(stateManager.getState(store, key)))
+      if (isLive || rows.hasNext || isTimeoutEnabled && isDue(stateManager.getState(store, key)))
         answers(store, key, rows, TaskContext.get())
       else Iterator.empty
     }
@@ -118,7 +118,7 @@ private[ckpt] final class KeyedExec(@transient protected val spark: FlatMapGroup
 
   /** Whether a timer is due. A time-out that an earlier program has set by the other clock says nothing by this one. */
   private def isDue(group: StateData): Boolean =
-    isTimeoutEnabled && group.timeoutTimestamp != NoTimeout && {
+    group.timeoutTimestamp != NoTimeout && {
       val isOfProcessing = timeoutConf == ProcessingTimeTimeout
       val now = if (isOfProcessing) batchTimestampMs else eventTimeWatermarkForEviction
       group.timeoutTimestamp < now.get || (group.stateObj match {
