@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,6 +15,7 @@ from pyspark_ckpt.operators.encoding.key_codec import KeyCodec, normalise
 from pyspark_ckpt.operators.encoding.suffixes import Suffixes, behind_hashes
 from pyspark_ckpt.operators.types.columns import is_fixed_width, python_values, to_numbers, validity
 from pyspark_ckpt.operators.types.struct_values import struct_maker
+from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -60,7 +62,17 @@ class Keys:
         """Return the keys at positions from ``begin`` up to ``end``, exclusive, as named tuples."""
         make = struct_maker(pa.struct(list(self._columns.schema)))
         columns = self._columns.slice(begin, end - begin).columns
-        return list(map(make, zip(*(python_values(each.combine_chunks()) for each in columns), strict=True)))
+        with _naming(self._columns.column_names):
+            return list(map(make, zip(*(python_values(each.combine_chunks()) for each in columns), strict=True)))
+
+
+@contextmanager
+def _naming(by: Sequence[str]) -> Iterator[None]:
+    """Name the key columns in the error of a value that cannot be a key."""
+    try:
+        yield
+    except InvalidInputError as problem:
+        raise InvalidInputError(f"Key {', '.join(by)}: {problem.message}", hint=problem.hint) from problem
 
 
 class Groups(NamedTuple):
@@ -76,7 +88,12 @@ class Groups(NamedTuple):
 
 
 def group_by_key(rows: pa.Table, by: Sequence[str], codec: KeyCodec, hashes: NDArray[np.int32]) -> Groups:
-    """Return the distinct keys of ``rows``, whose hashes are given, and the rows by them."""
+    """Return the distinct keys of ``rows``, whose hashes are given, and the rows by them. Raises InvalidInputError."""
+    with _naming(by):
+        return _group_by_key(rows, by, codec, hashes)
+
+
+def _group_by_key(rows: pa.Table, by: Sequence[str], codec: KeyCodec, hashes: NDArray[np.int32]) -> Groups:
     columns = [normalise(rows.column(name).combine_chunks()) for name in by]
     unsigned = hashes.astype(np.uint32)
     order = _sort(unsigned)

@@ -26,7 +26,7 @@ from pyspark_ckpt.operators.rows.event_time import RowsInTime
 from pyspark_ckpt.operators.task.merging import Merged
 from pyspark_ckpt.operators.task.results import Results
 from pyspark_ckpt.operators.task.user_errors import locate_errors
-from pyspark_ckpt.operators.types.columns import arrow_of_plain, arrow_values, find_misfit, python_values
+from pyspark_ckpt.operators.types.columns import AS_ARROW, arrow_of_plain, arrow_values, find_misfit, python_values
 from pyspark_ckpt.operators.types.conversions import CONVERT, WRONG_VALUE
 from pyspark_ckpt.operators.types.exact_columns import exact_column
 from pyspark_ckpt.operators.types.struct_values import get_fields, struct_maker
@@ -54,6 +54,8 @@ _MIN_AT_ONCE, _MAX_AT_ONCE = 64, 1024
 """How many rows are collected before they become a batch: as many as the size of the former ones allows."""
 _MAX_COMBINED_BYTES = 1 << 30
 """A text column of 2 GiB cannot be one chunk."""
+_IN_ARROW = "Process the rows in a VectorProcessor, or give the column another type, such as a number."
+
 TIMERS = pa.schema([("name", pa.string()), ("namespace", pa.string()), ("at", pa.timestamp("us", "UTC"))])
 """The columns of the timers that a VectorProcessor gets."""
 
@@ -213,7 +215,7 @@ class ProcessorCalls:
         except InvalidInputError as problem:
             raise InvalidInputError(
                 f"Column {name!r} of keyed operator {self.operator.uid!r}: {problem.message}",
-                hint="Process the rows in a VectorProcessor, or give the column another type, such as a number.",
+                hint=_IN_ARROW if problem.hint == AS_ARROW else problem.hint,
             ) from problem
 
     def _call_on_timer(self, processor: KeyedProcessor, due: Iterator[Due]) -> Iterator[Result]:

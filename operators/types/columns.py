@@ -37,6 +37,9 @@ AS_ARROW = (
     "Read it as Arrow: with rows_of() or batches() of a reader, or in a VectorProcessor with calls for many keys."
 )
 """The hint for a date or an instant that Python cannot hold."""
+AS_BINARY = "Give the column the type binary, or read the text in its own character set with Spark's decode()."
+"""The hint for a text that is not UTF-8."""
+_SHOWN_BYTES = 32
 
 
 def is_fixed_width(kind: pa.DataType) -> bool:
@@ -89,7 +92,7 @@ def validity(column: pa.Array | pa.ChunkedArray) -> NDArray[np.bool_]:
 def python_values(column: pa.Array) -> list[Any]:
     """Return a column as the Python values that processors see: structs as named tuples, maps as dicts.
 
-    Raises InvalidInputError (a date or an instant that Python cannot hold).
+    Raises InvalidInputError (a date or an instant that Python cannot hold, a text that is not UTF-8).
     """
     return _values(column, _temporal_values)
 
@@ -110,11 +113,20 @@ def _values(column: pa.Array, of_times: Callable[[pa.Array], list[Any]]) -> list
     elif pa.types.is_temporal(kind):
         return of_times(column)
     else:
-        plain: list[Any] = column.to_pylist()
-        return plain
+        return _plain_list(column)
     if column.null_count == 0:
         return values
     return [value if present else None for value, present in zip(values, validity(column).tolist(), strict=True)]
+
+
+def _plain_list(column: pa.Array) -> list[Any]:
+    try:
+        values: list[Any] = column.to_pylist()
+    except UnicodeDecodeError as problem:
+        raise InvalidInputError(
+            f"There is a text that is not UTF-8, {problem.object[:_SHOWN_BYTES]!r}: {problem.reason}.", hint=AS_BINARY
+        ) from problem
+    return values
 
 
 def _temporal_values(column: pa.Array) -> list[Any]:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from pyspark_ckpt.state_store.attempts.runs import RunObject
 from pyspark_ckpt.state_store.checkpoints.query.carried_plans import CARRIED_FILE
@@ -71,10 +72,8 @@ def diagnose(checkpoint: DamagedCheckpoint, *, reads_all: bool) -> Diagnosis:
     """
     entries = read_entries(checkpoint.place)
     _refuse_moved(checkpoint, entries)
-    obstacles: list[Obstacle] = []
-    passed_over: list[str] = []
     lost_log = ""
-    continuation = _choose(checkpoint, entries, obstacles, passed_over, reads_all=reads_all)
+    continuation, obstacles, passed_over = _choose(checkpoint, entries, reads_all=reads_all)
     if continuation is not None and continuation.batch == NONE_COMMITTED and (lost_log := find_lost_log(checkpoint)):
         continuation = None
     planned = (number for log in ("offsets", "commits", REPLAY_FOLDER) for number in entries.list_numbers(log))
@@ -85,7 +84,7 @@ def diagnose(checkpoint: DamagedCheckpoint, *, reads_all: bool) -> Diagnosis:
     lost += [name for name in entries.problems if _OF_OPERATORS.fullmatch(name)]
     return Diagnosis(
         (*_describe_problems(checkpoint, entries), *passed_over),
-        tuple(obstacles),
+        obstacles,
         continuation,
         tuple(name for name in removed if name not in lost),
         (
@@ -98,30 +97,28 @@ def diagnose(checkpoint: DamagedCheckpoint, *, reads_all: bool) -> Diagnosis:
     )
 
 
-def _choose(
-    checkpoint: DamagedCheckpoint,
-    entries: Entries,
-    obstacles: list[Obstacle],
-    passed_over: list[str],
-    *,
-    reads_all: bool,
-) -> Continuation | None:
-    """Return the newest continuation whose state can be restored.
+class _Choice(NamedTuple):
+    """``obstacles``: the reasons against later continuations. ``passed_over``: faults that a restore gets around."""
 
-    ``obstacles`` gets the reasons against others, ``passed_over`` the faults that a restore gets around.
-    """
+    continuation: Continuation | None
+    obstacles: tuple[Obstacle, ...]
+    passed_over: tuple[str, ...]
+
+
+def _choose(checkpoint: DamagedCheckpoint, entries: Entries, *, reads_all: bool) -> _Choice:
+    """Return the newest continuation whose state can be restored."""
+    obstacles: list[Obstacle] = []
     for found in find_continuations(entries):
         if isinstance(found, Obstacle):
             obstacles.append(found)
         elif found.batch == NONE_COMMITTED:
-            return found
+            return _Choice(found, tuple(obstacles), ())
         else:
             faults = find_state_faults(checkpoint, found.batch, reads_all=reads_all)
             if not faults.lost:
-                passed_over += faults.passed_over
-                return found
+                return _Choice(found, tuple(obstacles), tuple(faults.passed_over))
             obstacles += [Obstacle(found.batch, problem) for problem in faults.lost]
-    return None
+    return _Choice(None, tuple(obstacles), ())
 
 
 def _find_removed(entries: Entries, chosen: Continuation) -> Iterator[str]:

@@ -12,6 +12,7 @@ import pytest
 from pyspark_ckpt.operators.encoding.distinct_keys import group_by_key
 from pyspark_ckpt.operators.encoding.key_codec import KeyCodec
 from pyspark_ckpt.operators.encoding.suffixes import behind_hash
+from pyspark_ckpt.state_store.errors import InvalidInputError
 
 NAN = float("nan")
 VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
@@ -58,3 +59,9 @@ def test_few_keys_of_one_hash_among_many_others() -> None:
     draw = random.Random(3)
     numbers = [draw.randrange(5000) for _ in range(20_000)]
     check([pa.array(numbers)], [number * 7919 % 2**31 // 2 * 2 if number < 20 else number % 4900 for number in numbers])
+
+
+def test_a_text_that_is_not_utf_8_is_refused_by_its_column() -> None:
+    bad = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff\xfe"]).buffers())
+    with pytest.raises(InvalidInputError, match=r"Key user: .* not UTF-8, b'\\xff\\xfe'.* the type binary"):
+        group_by_key(pa.table({"user": bad}), ["user"], KeyCodec([pa.string()]), np.zeros(1, np.int32))
