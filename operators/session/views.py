@@ -124,7 +124,7 @@ def _catch_up(ticket: Ticket, base: Marker) -> tuple[View, Marker | None]:
     try:
         view.reader.catch_up()
         held = view.reader.marker()
-        if kept is not None and held != base and ticket.live and not view.reader.follows:
+        if kept is not None and held != base and not view.reader.follows:
             view.reader.close()
             view = _open_view(ticket)
             held = view.reader.marker()
@@ -159,9 +159,10 @@ def _open_reader(ticket: Ticket) -> Reader:
     for attempt in range(1, OPEN_ATTEMPTS + 1):
         try:
             return Reader(Path(ticket.db), get_tuning(ticket.compression), scratch)
-        except StorageError:  # compaction may drop a file between its listing and its opening
+        except (StorageError, FormatError):  # compaction may drop a file between its listing and its opening
             if attempt == OPEN_ATTEMPTS or not ticket.live:
                 raise
+            sleep(PAUSE_S * (attempt - 1))
     raise AssertionError("not reached")
 
 

@@ -7,7 +7,7 @@ died left no part, but then its task has failed, too.
 
 ::
 
-    <staging>/<session>.part.json    {"format": 3, "states": [...], "files": ["<session>-0.sst"], "rows": {"16384": 7},
+    <staging>/<session>.part.json    {"format": 4, "states": [...], "files": ["<session>-0.sst"], "rows": {"16384": 7},
                                       "seals": {"<session>-0.sst": {"bytes", "xxh64"}}, "commit": "<id>", ..., "xxh3"}
 
 The first file of each session begins with the marker row of the commit.
@@ -49,7 +49,7 @@ from pyspark_ckpt.state_store.plain_files import read_plain
 from pyspark_ckpt.state_store.transactions.staged_log import LOG, read_frames
 from pyspark_ckpt.state_store.transactions.staged_tables import Seal, Seals, seal_file
 
-PART_FORMAT = 3
+PART_FORMAT = 4
 SUFFIX = ".part.json"
 SESSIONS = ("worker-", "groups-")
 """Prefixes of the names of sessions and of all files that they stage."""

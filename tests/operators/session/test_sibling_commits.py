@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from pyspark_ckpt.operators.session.views import _views, open_reader
+from pyspark_ckpt.operators.session.views import READERS_KEPT, _views, find_view, open_reader
 from pyspark_ckpt.state_store.errors import LifecycleError
 from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.identity import Identity
@@ -125,3 +127,43 @@ def test_a_worker_is_told_when_its_transaction_has_ended(query: Query) -> None:
     query.lab.server.call("abort", txn=begun["txn"])
     with pytest.raises(LifecycleError, match=r"moved on from version 1 .*, and the transaction of the task has ended"):
         open_reader(ticket)
+
+
+def keep_others(query: Query) -> None:
+    """Read as many other stores as a worker keeps open, so that it opens the next one for one task."""
+    for partition in range(100, 100 + READERS_KEPT):
+        handle = query.lab.open(partition=partition, state_dir=str(query.lab.remote.with_name(str(partition))))
+        (base,) = query.lab.grow(handle, 1)
+        query.lab.server.settled()
+        query.lab.begin(handle, 1, base, attempt=partition)
+        of_store = Identity(0, partition, "default")
+        assert find_view(read_ticket(ticket_path(query.local_dir, WorkerTask(partition), of_store))) is not None
+
+
+def test_a_worker_of_many_stores_tries_again_while_a_compaction_deletes_files(query: Query) -> None:
+    keep_others(query)
+    query.begin(7)
+    ticket = query.ticket(7)
+    (table,) = Path(ticket.db).glob("*.sst")
+    away = table.rename(query.local_dir / "away")
+    back = threading.Timer(0.1, away.rename, [table])
+    back.start()
+    try:
+        assert shows(ticket) == Marker(1, query.base)
+    finally:
+        back.join()
+
+
+def test_a_worker_of_many_stores_reads_again_what_has_moved_on(query: Query) -> None:
+    keep_others(query)
+    first = query.begin(7)
+    early = query.ticket(7)
+    reader = open_reader(early)
+    assert reader is not None
+    assert not reader.follows
+    assert open_reader(early) is reader, "a task opens it once"
+    made = query.commit(first)
+    frozen_since = msgspec.structs.replace(early, version=2, id=made, live=False)
+    assert shows(frozen_since) == Marker(2, made)
+    query.begin(8, 2, made)
+    assert shows(query.ticket(8)) == Marker(2, made)

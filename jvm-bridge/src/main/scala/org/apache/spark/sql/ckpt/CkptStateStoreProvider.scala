@@ -78,7 +78,7 @@ class CkptStateStoreProvider extends MinorStateStoreProvider with MinorReaders w
     if (loadEmpty) throw CkptErrors.unsupported("a load of an empty store", "it rewrites state offline")
     askForSnapshot(forceSnapshotOnCommit)
     val txn = loading(version, stateStoreCkptId) {
-      transactions.begin(version, beginCall(version, stateStoreCkptId, _), writes = true)
+      transactions.begin(version, beginCall(version, stateStoreCkptId), writes = true)
     }
     maintainFirst()
     new CkptStateStore(this, txn, writable = true)
@@ -171,11 +171,10 @@ class CkptStateStoreProvider extends MinorStateStoreProvider with MinorReaders w
   private def label: String = served.label
 
   override private[ckpt] def begin(version: Long, id: Option[String]): Transaction =
-    transactions.begin(version, beginCall(version, id, _), writes = false)
+    transactions.begin(version, beginCall(version, id), writes = false)
 
   /** Begins in the state server; if the caller `writes`, state with another number of partitions is refused. */
-  private def beginCall(version: Long, id: Option[String], writes: Boolean): Begun = {
-    val open = served.handle()
+  private def beginCall(version: Long, id: Option[String])(open: ServedStore.Opened, writes: Boolean): Begun = {
     val request = Json.obj().put("handle", open.handle).put("version", version)
     id.fold(request.putNull("id"))(request.put("id", _))
     // A ticket is for the Python workers of an operator on groups. A task may also have stores of other operators.
@@ -187,7 +186,7 @@ class CkptStateStoreProvider extends MinorStateStoreProvider with MinorReaders w
     // Up to 4.2, Spark's reader of state opens stores of transformWithState to write, with any number of partitions.
     if (writes && served.run.nonEmpty) request.put("num_partitions", served.partitions)
     else request.putNull("num_partitions")
-    new Begun(open.server, open.server.call("begin", request, left => served.abort(new Begun(open.server, left))))
+    new Begun(open, open.server.call("begin", request, left => served.abort(new Begun(open, left))))
   }
 
   /** The name of this executor's folder for blocks, the first one that its Python workers have in SPARK_LOCAL_DIRS. No

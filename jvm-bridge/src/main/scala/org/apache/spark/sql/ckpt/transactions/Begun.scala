@@ -7,8 +7,9 @@ import com.fasterxml.jackson.databind.JsonNode
 import org.apache.spark.sql.ckpt.server.StateServer
 import org.apache.spark.sql.ckpt.settings.Json
 
-/** The state server's answer to `begin`; the transaction exists only in that `server`. */
-private[ckpt] final class Begun(val server: StateServer, answer: JsonNode) {
+/** The state server's answer to `begin` of an `opened` store; the transaction exists only in that `server`. */
+private[ckpt] final class Begun(val opened: ServedStore.Opened, answer: JsonNode) {
+  val server: StateServer = opened.server
   val number: Long = answer.get("txn").asLong
   val version: Long = answer.get("version").asLong
   val id: Option[String] = Option(Json.text(answer, "id"))

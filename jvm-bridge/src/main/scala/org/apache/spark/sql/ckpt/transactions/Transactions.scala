@@ -52,15 +52,15 @@ private[ckpt] final class Transactions(served: ServedStore, settings: Settings) 
   }
 
   /** Begins a transaction by `call`, which may be repeated, and says whether it `writes`. */
-  def begin(version: Long, call: Boolean => Begun, writes: Boolean): Transaction = {
+  def begin(version: Long, call: (ServedStore.Opened, Boolean) => Begun, writes: Boolean): Transaction = {
     val started = System.nanoTime
     catchingUp.cancelOrAwait()
     val runtime = served.runtime
     val place = if (served.run.nonEmpty) residence else Residence.none(runtime.budget)
     val end = closing.enter()
     try {
-      val (begun, reader) = beginView(version, call(writes), canWait(place, _))
-      val view = new LateView(begun, () => beginView(version, call(false), _ => false))
+      val (begun, reader) = beginView(version, call(served.handle(), writes), canWait(place, _))
+      val view = new LateView(begun, () => beginView(version, call(begun.opened, false), _ => false))
       val txn = new Transaction(
         begun, reader, () => view.reader(), runtime.readers, cache, runtime.budget, place, isCurrent,
         failure => served.reportDamage(view.begun, failure.getMessage),
@@ -92,7 +92,10 @@ private[ckpt] final class Transactions(served: ServedStore, settings: Settings) 
       attempt += 1
       try {
         val begun = call
-        if (canWait(begun)) return (begun, None)
+        if (canWait(begun)) {
+          if (lastLivePath != null) served.runtime.readers.forget(lastLivePath) // nobody lets it catch up
+          return (begun, None)
+        }
         val reader = openReaderOrAbort(begun, attempt)
         if (reader.nonEmpty) return (begun, reader)
         // Either another attempt's commit changed the live database in between, and the next answer names a
@@ -112,7 +115,8 @@ private[ckpt] final class Transactions(served: ServedStore, settings: Settings) 
   }
 
   /** The view of a transaction, which may be opened long after the transaction began. The live database may have moved on
-    * by then. So a late view has a transaction of its own in the state server, which only reads.
+    * by then. So a late view has a transaction of its own in the state server, which only reads. It has the handle of the
+    * first one: the store may be closed meanwhile, for others than this task.
     */
   private final class LateView(first: Begun, open: () => (Begun, Option[Reader])) {
     private var late: Begun = _

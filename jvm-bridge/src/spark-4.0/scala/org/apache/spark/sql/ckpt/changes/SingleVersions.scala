@@ -3,7 +3,7 @@ package org.apache.spark.sql.ckpt.changes
 import org.apache.spark.sql.ckpt.codec.Families
 import org.apache.spark.sql.ckpt.settings.Json
 import org.apache.spark.sql.ckpt.store.{CkptStateStore, ProvidedStore}
-import org.apache.spark.sql.ckpt.transactions.Begun
+import org.apache.spark.sql.ckpt.transactions.{Begun, ServedStore}
 import org.apache.spark.sql.execution.streaming.state.{ReadStateStore, StateStore}
 import org.apache.spark.util.NextIterator
 
@@ -19,8 +19,9 @@ private[ckpt] trait SingleVersions extends MinorFineGrainedReplay { provider: Pr
       readOnly: Boolean,
       snapshotVersionStateStoreCkptId: Option[String],
       endVersionStateStoreCkptId: Option[String]): StateStore = {
-    def replay = replayCall(snapshotVersion, snapshotVersionStateStoreCkptId, endVersion, endVersionStateStoreCkptId)
-    new CkptStateStore(provider, transactions.begin(endVersion, _ => replay, writes = !readOnly), writable = !readOnly)
+    val replay = replayCall(snapshotVersion, snapshotVersionStateStoreCkptId, endVersion, endVersionStateStoreCkptId) _
+    val txn = transactions.begin(endVersion, (open, _) => replay(open), writes = !readOnly)
+    new CkptStateStore(provider, txn, writable = !readOnly)
   }
 
   override def replayReadStateFromSnapshot(
@@ -44,11 +45,11 @@ private[ckpt] trait SingleVersions extends MinorFineGrainedReplay { provider: Pr
     new ChangeReader(provider, spec, feed, served.runtime.readers.runOptions)
   }
 
-  private def replayCall(start: Long, startId: Option[String], version: Long, id: Option[String]): Begun = {
-    val open = served.handle()
+  private def replayCall(start: Long, startId: Option[String], version: Long, id: Option[String])(
+      open: ServedStore.Opened): Begun = {
     val request = Json.obj().put("handle", open.handle).put("version", version).put("start", start)
     id.foreach(request.put("id", _))
     startId.foreach(request.put("start_id", _))
-    new Begun(open.server, open.server.call("replay", request, left => served.abort(new Begun(open.server, left))))
+    new Begun(open, open.server.call("replay", request, left => served.abort(new Begun(open, left))))
   }
 }
