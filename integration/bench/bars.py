@@ -178,7 +178,7 @@ BARS: tuple[Bar, ...] = (
             limit,
         )
         for workload, ours, theirs, limit in (
-            ("stateful", TRANSFORM_HERE, TRANSFORM, 1 / 8),
+            ("stateful", TRANSFORM_HERE, TRANSFORM, 1 / 10),
             ("stateful", TRANSFORM_FRAMES_HERE, TRANSFORM_FRAMES, 1 / 15),
             ("stateful-large", TRANSFORM_HERE, TRANSFORM, 1 / 8),
         )
@@ -196,7 +196,7 @@ BARS: tuple[Bar, ...] = (
         "keyed, 200 partitions: vectorised against applyInPandasWithState",
         Side("keyed-partitions", VECTORISED.name),
         (Side("keyed-partitions", GROUPS.name),),
-        0.5,
+        0.3,
     ),
     Bar(
         "keyed, small batches: vectorised against the same without state",

@@ -186,7 +186,8 @@ class LocalCopies:
             if database is not None:
                 database.close()
             raise
-        copy = self._add(folder, meta)
+        copy = LocalCopy(folder, meta, used=next(self._clock))
+        self._copies.append(copy)
         if database is not None:
             if self._may_replace_live(copy):
                 self._freeze_live()
@@ -194,11 +195,6 @@ class LocalCopies:
                 self.live = copy
             else:
                 database.close()
-        return copy
-
-    def _add(self, folder: Path, meta: StoreMeta) -> LocalCopy:
-        copy = LocalCopy(folder, meta, used=next(self._clock))
-        self._copies.append(copy)
         return copy
 
     def checkpoint_live(self) -> LocalCopy:
@@ -215,7 +211,8 @@ class LocalCopies:
             with reading(live):
                 live.database.checkpoint(folder / "db")  # type: ignore[union-attr]  # live is open
             os.link(_meta_path(live.folder, live.meta), _meta_path(folder, live.meta))
-            copy = self._add(folder, live.meta)
+            copy = LocalCopy(folder, live.meta, used=next(self._clock))
+            self._copies.append(copy)
         except BaseException as problem:
             _remove(folder)
             if isinstance(problem, DamagedCopyError):
