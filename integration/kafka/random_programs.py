@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyspark_ckpt as ckpt
@@ -42,20 +42,17 @@ class _Drawn(ckpt.KeyedProcessor):
             state.add(number)
 
     def _describe(self) -> str:
-        held: dict[str, object] = {}
-        for name in _NAMES:
-            state = getattr(self, name, None)
-            if state is not None:
-                held[name] = {
-                    "value": lambda state=state: state.value(),
-                    "list": lambda state=state: list(state.get()),
-                    "map": lambda state=state: dict(state.items()),
-                    "sum": lambda state=state: state.get(),
-                }[name]()
-        return repr(held)
+        states = {name: getattr(self, name, None) for name in _NAMES}
+        return repr({name: _READS[name](state) for name, state in states.items() if state is not None})
 
 
-_NAMES = {
+_READS: Mapping[str, Callable[[Any], object]] = {
+    "value": lambda state: state.value(),
+    "list": lambda state: list(state.get()),
+    "map": lambda state: dict(state.items()),
+    "sum": lambda state: state.get(),
+}
+_NAMES: Mapping[str, Callable[[], Any]] = {
     "value": lambda: ckpt.ValueState("value", "bigint"),
     "list": lambda: ckpt.ListState("list", "bigint"),
     "map": lambda: ckpt.MapState("map", "int", "bigint"),
