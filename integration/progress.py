@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import StreamingQueryProgress
@@ -26,6 +27,11 @@ def stop_after_batches(query: StreamingQuery, count: int = 1) -> None:
     while query.isActive and len(query.recentProgress) < seen + count:
         time.sleep(_LOOK_S)
     query.stop()
+
+
+def has_logged_offsets(checkpoint: Path) -> bool:
+    """Return whether the query has begun: in real-time mode, Spark logs the offsets of a batch at its end."""
+    return any((checkpoint / "offsets").glob("[0-9]*"))
 
 
 def read_instant(text: str) -> datetime:

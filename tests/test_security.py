@@ -24,7 +24,7 @@ from pyspark_ckpt.offline.reading.stored_state import make_keyed_codec
 from pyspark_ckpt.operators.session.worker import find_ticket
 from pyspark_ckpt.state_store import options
 from pyspark_ckpt.state_store.blobs import place_at
-from pyspark_ckpt.state_store.database import CONFIG_NAME, Database, write_table_file
+from pyspark_ckpt.state_store.database import Database, write_table_file
 from pyspark_ckpt.state_store.errors import InvalidInputError, StorageError
 from pyspark_ckpt.state_store.format.meta import Descriptor
 from tests.labs.lab import TUNING, Lab, Server, expected
@@ -75,7 +75,7 @@ def test_a_database_that_claims_pickled_rows_is_not_unpickled(tmp_path: Path, mo
     database.ingest(sorted(tmp_path.glob("*.sst")))
     database.close()
     for config in ('{"raw_mode": false, "prefix_extractors": {}}', "{}", "damaged"):
-        (tmp_path / "db" / CONFIG_NAME).write_text(config)
+        (tmp_path / "db" / "rocksdict-config.json").write_text(config)
         try:
             database = Database(tmp_path / "db", TUNING, read_only=True)
         except StorageError:  # it is not opened at all

@@ -19,6 +19,7 @@ import pytest
 from integration.crash.driver import ROOT, Driver
 from integration.crash.processes import eventually
 from integration.kafka.service import READY, KafkaService, Topic, session_jars
+from integration.progress import has_logged_offsets
 from integration.short import has
 from pyspark_ckpt.reading import open_state
 
@@ -63,7 +64,7 @@ class Query:
 
         A query whose first batch was interrupted must first end one in real-time mode: only then it has logged offsets.
         """
-        if not any((Path(self.checkpoint) / "offsets").glob("[0-9]*")):
+        if not has_logged_offsets(Path(self.checkpoint)):
             self.driver.order("start", **self.where)
             assert self.driver.order("stop") == ""
         self.driver.order("run", **self.where)

@@ -12,6 +12,7 @@ import pytest
 
 from integration.crash.driver import Driver
 from integration.kafka.service import KafkaService, session_jars
+from integration.progress import has_logged_offsets
 from integration.short import has
 from pyspark_ckpt.reading import open_state
 from pyspark_ckpt.savepoints import restore, savepoint
@@ -51,7 +52,7 @@ def test_each_row_counts_once_and_the_greatest_version_of_a_key_is_right(
 
         for kill in range(KILLS):
             with driver() as running:
-                has_begun = any((checkpoint / "offsets").glob("[0-9]*"))  # else Spark starts no micro-batches
+                has_begun = has_logged_offsets(checkpoint)  # else Spark starts no micro-batches
                 running.order("start_batches" if kill % 2 and has_begun else "start", **where())
                 until = time.monotonic() + 2 + dice.random() * WAIT_S
                 while time.monotonic() < until:
@@ -70,7 +71,7 @@ def test_each_row_counts_once_and_the_greatest_version_of_a_key_is_right(
                 restore(str(saved), str(checkpoint_after), parallelism=partitions)
                 checkpoint = checkpoint_after
         with driver() as running:
-            if not any((checkpoint / "offsets").glob("[0-9]*")):
+            if not has_logged_offsets(checkpoint):
                 running.order("start", **where())
                 assert running.order("stop") == ""
             running.order("run", **where())

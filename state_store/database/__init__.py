@@ -6,7 +6,7 @@ pinned to one that Spark's own rocksdbjni reads, whatever format a newer rocksdi
 """
 
 from pyspark_ckpt.state_store.database.failures import failures
-from pyspark_ckpt.state_store.database.primary import CONFIG_NAME, Database, drop_unreferenced, keep_only
+from pyspark_ckpt.state_store.database.primary import Database, drop_unreferenced, keep_only
 from pyspark_ckpt.state_store.database.tables import TableCount, TableFile, TableWriter, write_table_file
 from pyspark_ckpt.state_store.database.tuning import (
     BACKGROUND_NICE,
@@ -21,7 +21,6 @@ from pyspark_ckpt.state_store.database.view import Cursor, Reader
 __all__ = [
     "BACKGROUND_NICE",
     "BLOOM_BITS_PER_KEY",
-    "CONFIG_NAME",
     "LEVEL0_COMPACTION_FILES",
     "PREFIX_BYTES",
     "TABLE_FORMAT_VERSION",

@@ -18,7 +18,6 @@ from pyspark_ckpt.state_store.errors import StorageError
 from pyspark_ckpt.state_store.format.keys import MARKER_KEY, Marker
 
 LINK_ATTEMPTS = 5
-CONFIG_NAME = "rocksdict-config.json"
 
 
 class Database:
