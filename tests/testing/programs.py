@@ -1,4 +1,4 @@
-"""Programs that the tests of the harness run."""
+"""Programs that the tests of the harness run, and rows for them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,23 @@ from typing import Any
 import pyarrow as pa
 
 import pyspark_ckpt as ckpt
+from pyspark_ckpt import testing
+from pyspark_ckpt.operators.keyed import KeyedStream
 
 AT = datetime(2024, 3, 1, 12, 0, tzinfo=timezone.utc)
 COLUMNS = "user string, n bigint, at timestamp"
 OUTPUT = "user string, total bigint"
+ROWS = [("ada", 1, AT), ("bob", 5, AT), ("ada", 2, AT)]
 
 
 def after(minutes: float) -> datetime:
     """An instant so many minutes after AT."""
     return AT + timedelta(minutes=minutes)
+
+
+def stream(**more: Any) -> KeyedStream[testing.Harness]:  # noqa: ANN401
+    """Rows by user."""
+    return testing.keyed(COLUMNS, by="user", **more)
 
 
 class Totals(ckpt.KeyedProcessor):
