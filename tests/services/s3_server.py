@@ -16,6 +16,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
+from pyspark_ckpt.state_store.blobs import BlobPlace, S3Settings, place_at
 from tests.services import server_process
 
 ENDPOINT = "PYSPARK_CKPT_TEST_S3"
@@ -67,6 +68,12 @@ class S3Service:
         prefix = folder.removeprefix(f"s3://{self.bucket}/")
         pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix)
         return [entry["Key"] for page in pages for entry in page.get("Contents", ())]
+
+
+def place_of(service: S3Service) -> BlobPlace:
+    """A new place in its bucket."""
+    settings = S3Settings(endpoint=service.endpoint, addressing="path")
+    return place_at(f"s3://{service.bucket}/{uuid.uuid4().hex}/state", settings)
 
 
 def hide_credentials(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
