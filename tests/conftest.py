@@ -13,12 +13,12 @@ from integration.sample import ALL
 from pyspark_ckpt.state_store.blobs import MeteredPlace, Traffic, place_at
 from pyspark_ckpt.state_store.checkpoints import workplace as store_version_module
 from tests.labs.lab import Lab
-from tests.services.cloud_services import azure, cloud, gcs
+from tests.services.cloud_services import azure, cloud, gcs, no_machine
 from tests.services.hdfs_service import hdfs
 from tests.services.s3_server import s3
 from tests.stateful.schedules import IN_MEMORY
 
-__all__ = ["azure", "cloud", "gcs", "hdfs", "s3"]
+__all__ = ["azure", "cloud", "gcs", "hdfs", "no_machine", "s3"]
 
 MakeLab = Callable[..., Lab]
 

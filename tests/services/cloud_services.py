@@ -24,6 +24,7 @@ from typing import Any
 
 import pytest
 
+from pyspark_ckpt.state_store.blobs import BlobPlace, RetryPolicy, place_at
 from tests.services import server_process
 
 TOOLS = Path(__file__).parents[2] / ".tools"
@@ -34,6 +35,8 @@ AZURE_CONTAINER = "PYSPARK_CKPT_TEST_AZURE"
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 """The account that every Azurite has, and its key, which is no secret."""
+HOST = "account.dfs.core.windows.net"
+"""Of an account that nobody reaches."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,13 @@ class CloudService:
         if self.root.startswith("gs:"):
             return {"STORAGE_EMULATOR_HOST": endpoint}
         return {"AZURE_STORAGE_CONNECTION_STRING": connection(endpoint)}
+
+
+def far(service: CloudService, endpoint: str, patch: pytest.MonkeyPatch, timeout_s: float = 30.0) -> BlobPlace:
+    """A new place of the service at another endpoint."""
+    for name, value in service.environment(endpoint).items():
+        patch.setenv(name, value)
+    return place_at(f"{service.new_folder()}/state", retries=RetryPolicy(timeout_s))
 
 
 def connection(endpoint: str, key: str = KEY) -> str:
@@ -172,3 +182,9 @@ def cloud(request: pytest.FixtureRequest) -> CloudService:
     """Each of them."""
     service: CloudService = request.getfixturevalue(request.param)
     return service
+
+
+@pytest.fixture
+def no_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nothing ask the machine for an identity."""
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
