@@ -19,7 +19,7 @@ from pyspark_ckpt.operators.bound.declared_states import with_types
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from tests.labs.program_lab import Bound, ProgramLab
 from tests.labs.session_lab import keys_of
-from tests.operators.types.test_conversions import work
+from tests.operators.types.typed_calls import work
 
 AT = datetime(2020, 1, 1, tzinfo=timezone.utc)
 DAY_NS = 24 * 60 * 60 * 10**9
