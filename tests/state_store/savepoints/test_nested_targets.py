@@ -16,8 +16,9 @@ from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoints.deletion import delete
-from pyspark_ckpt.state_store.savepoints.nesting import MAX_FOLDERS_ABOVE, refuse_inside_another
+from pyspark_ckpt.state_store.savepoints.nesting import MAX_FOLDERS_ABOVE, is_within, refuse_inside_another
 from tests.faults.permissions import as_nobody
+from tests.labs.lab import QUERY
 from tests.labs.saved_query import Query, files, written
 from tests.services.s3_server import S3Service
 
@@ -158,3 +159,68 @@ def test_a_link_to_a_savepoint_is_not_deleted_for_it(quick_path: Path, capsys: p
     (quick_path / "linked").symlink_to(quick_path / "elsewhere")
     assert delete(str(quick_path / "linked" / "a"), parse({})) > 0, "only the folder itself must not be a link"
     assert delete(str(saved), parse({})) > 0
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "{}/taken",
+        "{}/state/taken",
+        "{}",
+        "{}/",
+        "file:{}/taken",
+        "file://{}//taken/",
+        "{}/x/../taken",
+        "{}/../link/taken",
+    ],
+)
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_savepoint_inside_of_the_checkpoint_that_it_is_of_is_refused(
+    form: str,
+    apart: bool,  # noqa: FBT001
+    quick_path: Path,
+) -> None:
+    options = {"remote": str(quick_path / "apart")} if apart else {}
+    query = written(quick_path / "query", 2, operators=(1,), batches=1, remote=options.get("remote", ""))
+    outer = quick_path / "apart" / QUERY if apart else Path(query.location)
+    (outer.parent / "link").symlink_to(outer)
+    before = files(quick_path)
+    with pytest.raises(InvalidInputError):
+        savepoints.savepoint(query.location, form.format(outer), options=options)
+    assert files(quick_path) == before
+
+
+def test_a_savepoint_that_would_hold_its_checkpoint_is_refused(quick_path: Path) -> None:
+    query = written(quick_path / "all" / "query", 2, operators=(1,), batches=1)
+    before = files(quick_path)
+    with pytest.raises(InvalidInputError, match="query is inside"):
+        savepoints.savepoint(query.location, str(quick_path / "all"))
+    assert files(quick_path) == before
+
+
+def test_a_savepoint_is_refused_when_another_name_hides_that_it_is_inside(
+    quick_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as two name services of one HDFS, or a folder that is mounted twice."""
+    query = written(quick_path / "query", 2, operators=(1,), batches=1)
+    before = files(quick_path)
+    monkeypatch.setattr("pyspark_ckpt.state_store.savepoints.creation.refuse_nested", lambda *_: None)
+    with pytest.raises(InvalidInputError, match=r"is inside .*: it is saved/taken/savepoint.unfinished there"):
+        savepoints.savepoint(query.location, f"{query.location}/saved/taken")
+    assert files(quick_path) == before
+
+
+@pytest.mark.parametrize(
+    ("inner", "outer", "is_so"),
+    [
+        ("s3a://bucket/ck/taken", "s3://bucket/ck", True),
+        ("s3n://bucket/ck/", "s3a://bucket/ck", True),
+        ("s3://bucket/checkpoint", "s3://bucket/check", False),
+        ("s3://other/ck/taken", "s3://bucket/ck", False),
+        ("file:/tmp/ck/taken", "/tmp/ck", True),
+        ("/tmp/ck/../taken", "/tmp/ck", False),
+        ("/tmp/other/../ck/taken", "file:///tmp/ck/", True),
+    ],
+)
+def test_a_folder_is_inside_of_another_by_any_of_its_names(inner: str, outer: str, is_so: bool) -> None:  # noqa: FBT001
+    assert is_within(place_at(inner), place_at(outer).url) == is_so
