@@ -226,6 +226,21 @@ class Lab:
         (folder / str(batch)).write_text(text)
 
 
+def snapshot(lab: Lab, handle: int, *, force: bool = True) -> dict[str, Any]:
+    """Ask for a snapshot, which is made when it is due, or at once."""
+    return lab.server.call("snapshot", handle=handle, force=force)
+
+
+def grown(lab: Lab, versions: int, every: int) -> tuple[int, list[str]]:
+    """A store of ``versions`` versions with a snapshot of every ``every``-th."""
+    handle, ids = lab.open(), list[str]()
+    while len(ids) < versions:
+        ids += lab.grow(handle, min(every, versions - len(ids)), len(ids), ids[-1] if ids else None)
+        lab.begin(handle, len(ids), ids[-1]).abort()
+        snapshot(lab, handle)
+    return handle, ids
+
+
 def row_key(state: int, key: str) -> bytes:
     """Key bytes of a row; the hash is made up but fixed."""
     return encode_hashed_key(state, sum(key.encode()) * 2654435761 % (1 << 32), key.encode())
