@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
+import pyspark_ckpt as ckpt
 from pyspark_ckpt.cli.dispatch import spell_options
 from pyspark_ckpt.cli.main import main
 from pyspark_ckpt.state_store.display import count_text
@@ -180,3 +181,8 @@ def test_gc_keeps_the_newest_version_and_as_many_below_it_as_it_says(
     assert capsys.readouterr().out.endswith(f" deleted; version 6 and up to {below} below it are kept\n")
     found = [main(["checkpoint", "verify", query.location, "--version", str(version)]) for version in range(1, 7)]
     assert found == [1] * (5 - keep) + [0] * (keep + 1)
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"pyspark-ckpt {ckpt.__version__}\n"
