@@ -177,6 +177,10 @@ class Written:
             (self.lab.checkpoint / folder).mkdir(exist_ok=True)
             offset = f'\n{{"logOffset":{self.version}}}' if folder == "offsets" else ""
             (self.lab.checkpoint / folder / str(self.version)).write_text(f"v1\n{json.dumps(entry)}{offset}")
+        sources = self.lab.checkpoint / "sources" / "0"
+        sources.mkdir(parents=True, exist_ok=True)
+        found = {"path": f"file:///in/{self.version}", "batchId": self.version}
+        (sources / str(self.version)).write_text(f"v1\n{json.dumps(found)}")
 
 
 class _Holder:
