@@ -140,17 +140,18 @@ def test_the_demo_shows_latencies(tmp_path: Path) -> None:
     if not READY.exists():
         pytest.skip("NOT RUN: needs Kafka and Spark's connector, which `make .tools/kafka/.ready` fetches by Maven.")
     command = [sys.executable, "-m", "integration.demo.live", "--rate", "100", "--seconds", "150"]
-    with (tmp_path / "errors").open("w") as errors:
-        demo = subprocess.Popen(
-            command, cwd=ROOT, env={**os.environ, "TMPDIR": str(tmp_path)}, stdout=PIPE, stderr=errors, text=True
-        )
-    assert demo.stdout is not None
-    shown = ""
-    for line in demo.stdout:
-        shown += line
-        if line.startswith("batch 1: "):
-            demo.send_signal(signal.SIGINT)
-    assert demo.wait() == 0, (tmp_path / "errors").read_text()[-3000:]
+    errors, shown = tmp_path / "errors", ""
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with (
+        errors.open("w") as told,
+        subprocess.Popen(command, cwd=ROOT, env=environment, stdout=PIPE, stderr=told, text=True) as demo,
+    ):
+        assert demo.stdout is not None
+        for line in demo.stdout:
+            shown += line
+            if line.startswith("batch 1: "):
+                demo.send_signal(signal.SIGINT)
+    assert demo.returncode == 0, errors.read_text()[-3000:]
     assert "page Progress: http://127.0.0.1:" in shown
     assert re.search(r"batch 1: [\d,]+ payments, half of them within \d+ ms", shown), shown
 
